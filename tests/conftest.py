@@ -1,0 +1,30 @@
+"""Fixtures that every test may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sshd import SshNetwork, make_key
+
+
+@pytest.fixture(scope="session")
+def client_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The key that the test hosts let in, made once."""
+    return make_key(tmp_path_factory.mktemp("client") / "id_ed25519")
+
+
+@pytest.fixture
+def network(tmp_path: Path, client_key: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshNetwork]:
+    """An empty network of sshd hosts; the user's own home and ssh-agent are out of sight."""
+    home = tmp_path / "launcher-home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    directory = tmp_path / "network"
+    directory.mkdir()
+    network = SshNetwork(directory, client_key)
+    yield network
+    network.close()

@@ -1,0 +1,193 @@
+"""How a task is told who it is: flags, TF_CONFIG, environment, and arguments that arrive byte for byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tflaunch.command import ARGUMENT_LIMIT_BYTES, Command, endpoint, interpreter
+from tflaunch.errors import PlanError, UsageError
+from tflaunch.hosts import Host
+from tflaunch.job import JobSpec, TaskId
+
+CLUSTER = {"ps": ["gpu1:20000"], "worker": ["gpu1:20001", "gpu2:20000"]}
+HOST = Host(name="gpu2")
+WORKER = TaskId("worker", 1)
+
+
+def command(job: JobSpec, cluster: dict[str, list[str]] | None = None) -> Command:
+    return Command(job, CLUSTER if cluster is None else cluster, "trainer-k3f9x2")
+
+
+def argv(job: JobSpec, cluster: dict[str, list[str]] | None = None) -> tuple[str, ...]:
+    return command(job, cluster).argv(WORKER, HOST)
+
+
+def test_classic_flags_then_the_users_own_arguments() -> None:
+    assert argv(JobSpec(("trainer.py",), args=("--epochs", "3"))) == (
+        "python3",
+        "trainer.py",
+        "--ps_hosts=gpu1:20000",
+        "--worker_hosts=gpu1:20001,gpu2:20000",
+        "--job_name=worker",
+        "--task_index=1",
+        "--epochs",
+        "3",
+    )
+
+
+def test_module_program_and_no_ps() -> None:
+    words = argv(JobSpec(("-m", "pkg.train")), {"worker": ["a:1", "b:2"]})
+    assert words[1:5] == ("-m", "pkg.train", "--ps_hosts=", "--worker_hosts=a:1,b:2")
+
+
+def test_chief_hosts_only_with_a_chief() -> None:
+    words = argv(JobSpec(("t.py",)), {"chief": ["c:9"], **CLUSTER})
+    assert words[2:7] == (
+        "--ps_hosts=gpu1:20000",
+        "--worker_hosts=gpu1:20001,gpu2:20000",
+        "--chief_hosts=c:9",
+        "--job_name=worker",
+        "--task_index=1",
+    )
+    assert not any(word.startswith("--chief") for word in argv(JobSpec(("t.py",))))
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (None, []),
+        ({"task_index": "task_id"}, ["--ps_hosts", "--worker_hosts", "--job_name", "--task_id"]),
+        ({"job_name": "--job-name"}, ["--ps_hosts", "--worker_hosts", "--job-name", "--task_index"]),
+        ({"job_name": "-j"}, ["--ps_hosts", "--worker_hosts", "-j", "--task_index"]),
+        ({"ps_hosts": ""}, ["--worker_hosts", "--job_name", "--task_index"]),
+        ({"ps_hosts": "", "worker_hosts": "", "job_name": "", "task_index": ""}, []),
+    ],
+)
+def test_flag_names(flags: dict[str, str] | None, expected: list[str]) -> None:
+    words = argv(JobSpec(("t.py",), args=("last",), flags=flags))
+    assert [word.partition("=")[0] for word in words[2:-1]] == expected
+    assert words[-1] == "last"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message", "hint"),
+    [
+        ({"task_idx": "i"}, "there is no flag 'task_idx'", "Did you mean task_index?"),
+        ({"wibble": "i"}, "there is no flag 'wibble'", "The flags are ps_hosts, worker_hosts"),
+        ({"job_name": "a b"}, "'a b' cannot be the name of a flag", "--flag job_name=job-name"),
+        ({"job_name": "x=y"}, "'x=y' cannot be the name", "Write it as the program does"),
+        ({"job_name": "--"}, "'--' cannot be the name", "Write it as the program does"),
+        ({"job_name": "t", "task_index": "--t"}, "job_name already goes by --t", "leave one out"),
+    ],
+)
+def test_flag_names_that_cannot_work(flags: dict[str, str], message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        command(JobSpec(("t.py",), flags=flags))
+    assert message in raised.value.message
+    assert hint in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        (Host(name="a"), "python3"),
+        (Host(name="a", python="/opt/my env/bin/python"), "/opt/my env/bin/python"),
+        (Host(name="a", connection="local"), sys.executable),
+        (Host(name="a", connection="local", python="python3.9"), "python3.9"),
+    ],
+)
+def test_interpreter(host: Host, expected: str) -> None:
+    assert interpreter(host) == expected
+
+
+def test_endpoint_puts_ipv6_in_brackets() -> None:
+    assert endpoint("gpu1.lab", 20000) == "gpu1.lab:20000"
+    assert endpoint("fd00::7", 20000) == "[fd00::7]:20000"
+
+
+def test_environment() -> None:
+    env = command(JobSpec(("t.py",))).env(WORKER, HOST, ("GPU-a", "GPU-b"))
+    assert json.loads(env.pop("TF_CONFIG")) == {"cluster": CLUSTER, "task": {"type": "worker", "index": 1}}
+    assert env == {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b",
+        "PYTHONUNBUFFERED": "1",
+        "TFLAUNCH_RUN": "trainer-k3f9x2",
+        "TFLAUNCH_TASK": "worker/1",
+        "TF_GRPC_REUSE_PORT": "true",
+        "no_grpc_proxy": "gpu1,gpu2,localhost,127.0.0.1",
+    }
+
+
+def test_a_task_without_cards_sees_none() -> None:
+    assert command(JobSpec(("t.py",))).env(TaskId("ps", 0), HOST, ())["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_no_grpc_proxy_names_ipv6_without_brackets() -> None:
+    env = command(JobSpec(("t.py",)), {"worker": ["[fd00::7]:1", "[fd00::7]:2"]}).env(WORKER, HOST, ())
+    assert env["no_grpc_proxy"] == "fd00::7,localhost,127.0.0.1"
+
+
+def test_the_jobs_environment_wins_over_the_hosts_and_ours() -> None:
+    host = Host(name="a", env={"X": "host", "Y": "host", "PYTHONUNBUFFERED": "0"})
+    env = command(JobSpec(("t.py",), env={"X": "job", "no_grpc_proxy": "mine"})).env(WORKER, host, ())
+    assert [env[name] for name in ("X", "Y", "PYTHONUNBUFFERED", "no_grpc_proxy")] == [
+        "job",
+        "host",
+        "0",
+        "mine",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("CUDA_VISIBLE_DEVICES", "`gpus:`"),
+        ("TF_CONFIG", "unset TF_CONFIG"),
+        ("TF_GRPC_REUSE_PORT", "held"),
+        ("TFLAUNCH_RUN", "tflaunch stop"),
+        ("TFLAUNCH_TASK", "tflaunch stop"),
+    ],
+)
+def test_what_the_plan_decided_cannot_be_set(name: str, hint: str) -> None:
+    with pytest.raises(PlanError, match=f"--env sets {name}") as raised:
+        command(JobSpec(("t.py",), env={name: "0"})).env(WORKER, HOST, ())
+    assert hint in raised.value.hint
+    with pytest.raises(PlanError, match=f"gpu9: env sets {name}"):
+        command(JobSpec(("t.py",))).env(WORKER, Host(name="gpu9", env={name: "0"}), ())
+
+
+def test_a_cluster_too_large_for_one_argument() -> None:
+    def sized(size: int) -> dict[str, list[str]]:
+        return {"worker": ["h" * (size - len("--worker_hosts=:1") - 100) + ":1"]}
+
+    command(JobSpec(("t.py",)), sized(ARGUMENT_LIMIT_BYTES))
+    with pytest.raises(PlanError, match="of this cluster is 131,072 bytes; Linux takes 131,071 at most"):
+        command(JobSpec(("t.py",)), sized(ARGUMENT_LIMIT_BYTES + 101))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+def test_the_limit_is_the_kernels() -> None:
+    subprocess.run(["/bin/true", "x" * ARGUMENT_LIMIT_BYTES], check=True)
+    with pytest.raises(OSError, match="too long"):
+        subprocess.run(["/bin/true", "x" * (ARGUMENT_LIMIT_BYTES + 1)], check=True)
+
+
+def test_arguments_arrive_byte_for_byte(tmp_path: Path) -> None:
+    script = tmp_path / 'it\'s "a" $HOME\nscript.py'
+    script.write_text("import os, sys; sys.stdout.buffer.write(b'\\0'.join(map(os.fsencode, sys.argv[1:])))")
+    args = (
+        "two words", "", "'single'", '"double"', "line\nbreak", "$HOME", "`id`", "*", "back\\slash", "--",
+        "-x", "--ps_hosts=mine", "π", os.fsdecode(b"\xff\xfe"),
+    )  # fmt: skip
+    job = JobSpec((str(script),), args=args)
+    words = command(job).argv(WORKER, Host(name="a", connection="local"))
+    env = {**os.environ, **command(job).env(WORKER, HOST, ())}
+    seen = subprocess.run(words, env=env, stdout=subprocess.PIPE, check=True).stdout
+    assert seen.split(b"\0")[4:] == [os.fsencode(arg) for arg in args]

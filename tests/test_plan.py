@@ -1,0 +1,594 @@
+"""Where tasks run: counts, cards, places, addresses and ports, and the sentences when they do not fit."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tflaunch.errors import EXIT_PLAN, EXIT_USAGE, PlanError, UsageError
+from tflaunch.hosts import Host, Hostfile
+from tflaunch.inventory import Gpu, HostFacts
+from tflaunch.job import JobSpec
+from tflaunch.plan import ClusterPlan, plan_cluster, ports_wanted
+
+PROGRAM = ("trainer.py",)
+
+
+def cards(
+    host: str, count: int, busy: Mapping[int, str] | None = None, name: str = "A100"
+) -> tuple[Gpu, ...]:
+    return tuple(
+        Gpu(index, f"GPU-{host}-{index}", name, 80 << 30, 0, (busy or {}).get(index, ""))
+        for index in range(count)
+    )
+
+
+def facts(host: str, gpus: tuple[Gpu, ...] = (), **other: Any) -> HostFacts:
+    values: dict[str, Any] = {
+        "host": host,
+        "hostname": host,
+        "boot_id": f"boot-{host}",
+        "addresses": (f"10.0.0.{host.lstrip('cghlnopu') or 1}",),
+        "python": "3.11.7",
+        "cores": 8,
+        "memory_bytes": 64 << 30,
+        "ports": tuple(range(20000, 20064)),
+        "gpus": gpus,
+    }
+    return HostFacts(**{**values, **other})
+
+
+def plan(
+    job: JobSpec,
+    *members: HostFacts,
+    hosts: Mapping[str, Mapping[str, Any]] | None = None,
+    addresses: Mapping[str, str] | None = None,
+) -> ClusterPlan:
+    """Plan on hosts with these facts; `hosts` adds hostfile settings, SSH dials the name unless told."""
+    settings = hosts or {}
+    listed = tuple(Host(name=one.host, **settings.get(one.host, {})) for one in members)
+    dialled = {host.name: "" if host.connection == "local" else host.name for host in listed}
+    inventory = {one.host: one for one in members}
+    return plan_cluster(
+        job, Hostfile("hosts.yaml", listed), inventory, {**dialled, **(addresses or {})}, "run"
+    )
+
+
+def places(planned: ClusterPlan) -> dict[str, str]:
+    return {str(task.id): task.host for task in planned.tasks}
+
+
+def refused(job: JobSpec, *members: HostFacts, **settings: Any) -> PlanError:
+    with pytest.raises(PlanError) as raised:
+        plan(job, *members, **settings)
+    return raised.value
+
+
+# --- counts ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("job", "hosts", "slots", "expected"),
+    [
+        # job, cards of each host, slots of each host -> chief, ps, workers
+        ({}, [0, 0, 0], {}, (0, 1, 3)),
+        ({}, [4, 4], {}, (0, 2, 8)),
+        ({}, [4, 0], {}, (0, 1, 4)),
+        ({}, [1], {}, (0, 1, 1)),
+        ({"gpus_per_worker": 2}, [4, 3], {}, (0, 1, 3)),
+        ({"gpus_per_worker": 0}, [4, 4], {}, (0, 1, 2)),
+        ({}, [0, 0], {0: 4, 1: 2}, (0, 1, 6)),
+        ({}, [4, 4], {0: 1}, (0, 1, 5)),
+        ({"workers": 5}, [0, 0], {}, (0, 1, 5)),
+        ({"workers": 3, "ps": 2}, [4, 4], {}, (0, 2, 3)),
+        ({"ps": 0}, [0, 0], {}, (0, 0, 2)),
+        ({"chief": True, "ps": 0}, [0, 0, 0], {}, (1, 0, 2)),
+        ({"chief": True}, [0], {}, (1, 1, 1)),
+        ({"chief": True}, [4], {}, (1, 1, 3)),
+        ({"chief": True, "workers": 0, "ps": 0}, [1], {}, (1, 0, 0)),
+        ({"chief": True, "workers": 0}, [0], {}, (1, 1, 0)),
+        ({"workers": 0, "ps": 2, "done": "never"}, [0], {}, (0, 2, 0)),
+    ],
+)
+def test_counts(
+    job: dict[str, Any], hosts: list[int], slots: dict[int, int], expected: tuple[int, int, int]
+) -> None:
+    members = [facts(f"g{i}", cards(f"g{i}", count)) for i, count in enumerate(hosts, 1)]
+    settings = {f"g{i + 1}": {"slots": count} for i, count in slots.items()}
+    jobs = Counter(task.id.job for task in plan(JobSpec(PROGRAM, **job), *members, hosts=settings).tasks)
+    assert (jobs["chief"], jobs["ps"], jobs["worker"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ({"workers": 0, "ps": 0}, "--workers 0 --ps 0 leaves nothing to run"),
+        ({"workers": 0}, "there is no worker whose end would end the run"),
+        ({"workers": 0, "ps": 2, "done": "chief"}, "there is no worker whose end would end the run"),
+        ({"workers": -1}, "--workers -1: a count cannot be negative"),
+        ({"ps": -2}, "--ps -2: a count cannot be negative"),
+        ({"gpus_per_worker": -1}, "--gpus-per-worker -1: a count cannot be negative"),
+        ({"worker_hosts": "nowhere"}, "nowhere"),
+    ],
+)
+def test_counts_that_make_no_job(job: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        plan(JobSpec(PROGRAM, **job), facts("g1"))
+    assert message in raised.value.message
+    assert raised.value.exit_code == EXIT_USAGE
+
+
+def test_no_hosts_with_facts() -> None:
+    hostfile = Hostfile("hosts.yaml", (Host(name="g1"), Host(name="g2")))
+    with pytest.raises(PlanError, match=r"hosts\.yaml: none of 2 hosts can take a task"):
+        plan_cluster(JobSpec(PROGRAM), hostfile, {}, {}, "run")
+
+
+# --- cards -----------------------------------------------------------------------------------------------
+
+BUSY = {0: "processes", 1: "processes", 2: "processes"}
+
+
+@pytest.mark.parametrize(
+    ("job", "gpus", "message", "hint"),
+    [
+        (
+            {"workers": 3, "gpus_per_worker": 2},
+            [cards("g1", 4), cards("g2", 4, BUSY)],
+            "need 6 GPUs (3 workers x 2), 5 are free: g1 4, g2 1 of 4 (3 busy: processes)",
+            "Ask for 2 workers at most, or lower --gpus-per-worker.",
+        ),
+        (
+            {"workers": 6},
+            [cards("g1", 4), cards("g2", 4, BUSY)],
+            "need 6 GPUs (6 workers x 1), 5 are free: g1 4, g2 1 of 4 (3 busy: processes)",
+            "Ask for 5 workers at most, or place workers without cards: --gpus-per-worker 0.",
+        ),
+        (
+            {"workers": 3, "gpus_per_worker": 2},
+            [cards("g1", 3), cards("g2", 3)],
+            "need 6 GPUs (3 workers x 2), 6 are free: g[1-2] 3; they hold 2 workers, since the cards of one"
+            " are on one host",
+            "Ask for 2 workers at most, or lower --gpus-per-worker.",
+        ),
+        (
+            {"workers": 4, "chief": True},
+            [cards("g1", 4)],
+            "need 5 GPUs (the chief and 4 workers x 1), 4 are free: g1 4",
+            "Ask for 3 workers at most, or place workers without cards: --gpus-per-worker 0.",
+        ),
+        (
+            {},
+            [cards("g1", 1, {0: "pid 12 (python)"}), ()],
+            "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 1 (1 busy: pid 12 (python)), g2 none",
+            "Place workers without cards: --gpus-per-worker 0.",
+        ),
+        (
+            {"gpus_per_worker": 2},
+            [(), ()],
+            "need 2 GPUs (1 worker x 2), 0 are free: g[1-2] none",
+            "Lower --gpus-per-worker.",
+        ),
+        (
+            {"workers": 4},
+            [cards("g1", 4, {0: "a", 1: "b", 2: "c", 3: "a"})],
+            "need 4 GPUs (4 workers x 1), 0 are free: g1 0 of 4 (4 busy: a, b, ...)",
+            "Place workers without cards: --gpus-per-worker 0.",
+        ),
+    ],
+)
+def test_too_few_cards(job: dict[str, Any], gpus: list[tuple[Gpu, ...]], message: str, hint: str) -> None:
+    error = refused(JobSpec(PROGRAM, **job), *(facts(f"g{i}", some) for i, some in enumerate(gpus, 1)))
+    assert (error.message, error.hint) == (message, hint)
+    assert error.exit_code == EXIT_PLAN
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        ("auto", [0, 2, 3]),
+        (2, [0, 2]),
+        (4, [0, 2, 3]),
+        ((3, "GPU-g1-0"), [0, 3]),
+        ((3, "GPU-g1-3"), [3]),
+    ],
+)
+def test_cards_that_a_host_gives(gpus: Any, expected: list[int]) -> None:
+    planned = plan(
+        JobSpec(PROGRAM, ps=0), facts("g1", cards("g1", 4, {1: "leased"})), hosts={"g1": {"gpus": gpus}}
+    )
+    assert [task.gpu_indices for task in planned.tasks] == [(index,) for index in expected]
+    assert [task.gpus for task in planned.tasks] == [(f"GPU-g1-{index}",) for index in expected]
+    assert [task.env["CUDA_VISIBLE_DEVICES"] for task in planned.tasks] == [f"GPU-g1-{i}" for i in expected]
+
+
+def test_a_host_that_gives_no_cards_is_a_host_without() -> None:
+    planned = plan(JobSpec(PROGRAM), facts("g1", cards("g1", 4)), hosts={"g1": {"gpus": 0}})
+    assert [(str(task.id), task.gpus) for task in planned.tasks] == [("ps/0", ()), ("worker/0", ())]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "message"),
+    [
+        (5, "g1: `gpus: 5`, but 2 cards are there"),
+        ((0, 7), "g1: `gpus:` names 7, but 2 cards are there; 0: GPU-g1-0; 1: GPU-g1-1"),
+        (("GPU-nope",), "g1: `gpus:` names GPU-nope, but 2 cards are there; 0: GPU-g1-0; 1: GPU-g1-1"),
+        ((1,), "g1: `gpus:` names 1, which is busy: 3 processes use 40 GiB"),
+    ],
+)
+def test_cards_that_a_host_cannot_give(gpus: Any, message: str) -> None:
+    some = cards("g1", 2, {1: "3 processes use 40 GiB"})
+    assert refused(JobSpec(PROGRAM), facts("g1", some), hosts={"g1": {"gpus": gpus}}).message == message
+
+
+def test_cards_that_the_driver_does_not_show() -> None:
+    silent = facts("g1", gpu_note="the driver does not answer")
+    error = refused(JobSpec(PROGRAM), silent, hosts={"g1": {"gpus": 2}})
+    assert error.message == "g1: `gpus: 2`, but no cards can be seen: the driver does not answer"
+    assert plan(JobSpec(PROGRAM), silent).notes == ("g1: no cards can be seen: the driver does not answer",)
+
+
+def test_workers_go_to_cards_only_and_a_note_says_so() -> None:
+    planned = plan(JobSpec(PROGRAM, ps=2), facts("g1", cards("g1", 2)), facts("g2"), facts("g3"))
+    assert places(planned) == {"ps/0": "g2", "ps/1": "g3", "worker/0": "g1", "worker/1": "g1"}
+    assert planned.notes == (
+        "workers go to cards only; g[2-3] can give none (--gpus-per-worker 0 places workers without cards)",
+    )
+
+
+def test_a_card_seen_under_two_names_is_given_once() -> None:
+    shared = cards("box", 2)
+    planned = plan(JobSpec(PROGRAM, ps=0), facts("g1", shared), facts("g2", shared))
+    assert sorted(uuid for task in planned.tasks for uuid in task.gpus) == ["GPU-box-0", "GPU-box-1"]
+    assert "g2: cards that another host shows too are left to that one" in planned.notes
+
+
+def test_mixed_models_are_noted() -> None:
+    planned = plan(
+        JobSpec(PROGRAM),
+        facts("g1", cards("g1", 2)),
+        facts("g2", cards("g2", 2)),
+        facts("g3", cards("g3", 1, name="V100")),
+    )
+    assert planned.notes == (
+        "workers get different cards: 4 x A100 (g[1-2]), 1 x V100 (g3); in step, the slowest sets the pace",
+    )
+
+
+def test_slots_limit_workers() -> None:
+    one = {"g1": {"slots": 1}, "g2": {"slots": 1}}
+    error = refused(JobSpec(PROGRAM, workers=4), facts("g1"), facts("g2"), hosts=one)
+    assert error.message == "need 4 slots (4 workers), 2 are given: g[1-2] 1"
+    assert error.hint == "Ask for 2 workers at most; or raise `slots:`."
+    error = refused(JobSpec(PROGRAM, workers=2), facts("g1", cards("g1", 4)), hosts={"g1": {"slots": 1}})
+    assert error.message == (
+        "need 2 GPUs (2 workers x 1), 4 are free: g1 4 (`slots: 1`); they hold 1 worker, since the cards of"
+        " one are on one host and `slots:` limits them"
+    )
+
+
+# --- places ----------------------------------------------------------------------------------------------
+
+
+def test_spread_goes_round_the_hosts() -> None:
+    planned = plan(JobSpec(PROGRAM, workers=4, ps=2), facts("c1"), facts("c2"), facts("c3"))
+    assert places(planned) == {
+        "ps/0": "c2",
+        "ps/1": "c3",
+        "worker/0": "c1",
+        "worker/1": "c2",
+        "worker/2": "c3",
+        "worker/3": "c1",
+    }
+
+
+def test_pack_fills_a_host_first() -> None:
+    members = [facts("g1", cards("g1", 2)), facts("g2", cards("g2", 2)), facts("c3", cores=3)]
+    planned = plan(JobSpec(PROGRAM, workers=3, ps=4, place="pack"), *members)
+    assert places(planned) == {
+        "ps/0": "c3",
+        "ps/1": "c3",
+        "ps/2": "c3",
+        "ps/3": "g2",
+        "worker/0": "g1",
+        "worker/1": "g1",
+        "worker/2": "g2",
+    }
+
+
+def test_pack_without_cards_fills_slots_else_cores_and_starts_again() -> None:
+    planned = plan(
+        JobSpec(PROGRAM, workers=8, ps=0, place="pack"),
+        facts("c1", cores=2),
+        facts("c2", cores=4),
+        hosts={"c2": {"slots": 3}},
+    )
+    assert [task.host for task in planned.tasks] == ["c1"] * 2 + ["c2"] * 3 + ["c1"] * 3
+
+
+def test_ps_go_to_idle_hosts_then_to_those_with_fewest_cards() -> None:
+    busy = {0: "leased"}
+    members = [facts("g1", cards("g1", 1)), facts("g2", cards("g2", 1, busy)), facts("c3")]
+    planned = plan(JobSpec(PROGRAM, ps=4), *members)
+    assert [planned.tasks[i].host for i in range(4)] == ["c3", "g2", "c3", "g1"]
+
+
+def test_the_chief_comes_before_the_first_worker() -> None:
+    members = [facts("g1", cards("g1", 1)), facts("g2", cards("g2", 2))]
+    planned = plan(JobSpec(PROGRAM, chief=True, ps=1), *members)
+    assert places(planned) == {"chief/0": "g1", "ps/0": "g1", "worker/0": "g2", "worker/1": "g2"}
+    assert planned.tasks[0].gpus == ("GPU-g1-0",)
+    assert list(planned.cluster) == ["chief", "ps", "worker"]
+    assert "--chief_hosts=g1:20000" in planned.tasks[0].argv
+
+
+def test_patterns_choose_hosts() -> None:
+    members = [facts(f"c{i}") for i in range(1, 5)]
+    planned = plan(JobSpec(PROGRAM, worker_hosts="c[3-4]", ps_hosts="c2", ps=2), *members)
+    assert places(planned) == {"ps/0": "c2", "ps/1": "c2", "worker/0": "c3", "worker/1": "c4"}
+
+
+# --- addresses -------------------------------------------------------------------------------------------
+
+
+def test_peers_dial_what_ssh_dials_unless_told() -> None:
+    planned = plan(
+        JobSpec(PROGRAM, ps=0),
+        facts("g1"),
+        facts("g2"),
+        hosts={"g2": {"address": "fd00::2"}},
+        addresses={"g1": "10.1.1.1"},
+    )
+    assert planned.cluster == {"worker": ["10.1.1.1:20000", "[fd00::2]:20000"]}
+
+
+def test_one_machine_under_several_names_is_dialled_by_loopback() -> None:
+    same: dict[str, Any] = {"boot_id": "b", "hostname": "laptop"}
+    local = {"l1": {"connection": "local"}, "l2": {"connection": "local"}}
+    planned = plan(JobSpec(PROGRAM, ps=0), facts("l1", **same), facts("l2", **same), hosts=local)
+    assert planned.cluster == {"worker": ["127.0.0.1:20000", "127.0.0.1:20001"]}
+    planned = plan(
+        JobSpec(PROGRAM, ps=0),
+        facts("l1", **same),
+        facts("n2", **same),
+        hosts={"l1": {"connection": "local"}},
+        addresses={"n2": "127.0.0.2"},
+    )
+    assert planned.cluster == {"worker": ["127.0.0.1:20000", "127.0.0.2:20001"]}
+
+
+def test_a_local_host_among_others_is_dialled_by_its_interface() -> None:
+    planned = plan(
+        JobSpec(PROGRAM, ps=0),
+        facts("l1", addresses=("172.17.0.1", "fe80::1%eth0", "10.0.0.9")),
+        facts("g2", addresses=("172.17.0.1", "10.0.0.2")),  # both have a container bridge
+        hosts={"l1": {"connection": "local"}},
+    )
+    assert planned.cluster == {"worker": ["10.0.0.9:20000", "g2:20000"]}
+    assert planned.notes == (
+        "l1: peers dial an address of an interface (l1: 10.0.0.9), because loopback leads them nowhere;"
+        " `address:` decides otherwise",
+    )
+
+
+def test_tunnels_to_two_machines_are_not_one_machine() -> None:
+    planned = plan(
+        JobSpec(PROGRAM, ps=0),
+        facts("g1", addresses=("10.0.0.1",)),
+        facts("g2", addresses=("10.0.0.2",)),
+        addresses={"g1": "127.0.0.1", "g2": "localhost"},
+    )
+    assert planned.cluster == {"worker": ["10.0.0.1:20000", "10.0.0.2:20000"]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "addresses", "message", "hint"),
+    [
+        (
+            {"address": "127.0.0.1"},
+            (),
+            "l1: `address: 127.0.0.1` is loopback, which g2 cannot dial",
+            "Write the",
+        ),
+        ({}, (), "l1: g2 cannot dial 127.0.0.1, and it has no other address", "Write `address:` for l1"),
+        (
+            {},
+            ("10.0.0.2",),
+            "l1: g2 cannot dial 127.0.0.1, and others have 10.0.0.2 too",
+            "Write `address:` for l1",
+        ),
+    ],
+)
+def test_addresses_that_lead_nowhere(
+    settings: dict[str, str], addresses: tuple[str, ...], message: str, hint: str
+) -> None:
+    error = refused(
+        JobSpec(PROGRAM),
+        facts("l1", addresses=addresses),
+        facts("g2", addresses=("10.0.0.2",)),
+        hosts={"l1": {"connection": "local", **settings}},
+    )
+    assert error.message == message
+    assert error.hint.startswith(hint)
+
+
+def test_hosts_without_tasks_have_no_say_in_addresses() -> None:
+    planned = plan(
+        JobSpec(PROGRAM, worker_hosts="l1", ps_hosts="l1"),
+        facts("l1", addresses=()),
+        facts("g2"),
+        hosts={"l1": {"connection": "local"}},
+    )
+    assert planned.cluster == {"ps": ["127.0.0.1:20000"], "worker": ["127.0.0.1:20001"]}
+
+
+# --- ports -----------------------------------------------------------------------------------------------
+
+
+def test_tasks_of_one_host_get_its_ports_from_below() -> None:
+    planned = plan(JobSpec(PROGRAM, workers=2, ps=1), facts("g1", ports=(30007, 30001, 30005, 30009)))
+    assert [(str(task.id), task.port) for task in planned.tasks] == [
+        ("ps/0", 30001),
+        ("worker/0", 30005),
+        ("worker/1", 30007),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message", "hint"),
+    [
+        ({}, "g1: need 3 ports, 2 could be had", "Say --workers and --ps, for more to be held, or put fewer"),
+        (
+            {"ports": (30000, 30002)},
+            "g1: need 3 ports, 2 of `ports: 30000-30002` could be had",
+            "Widen `ports:` of g1, or put fewer tasks on g1.",
+        ),
+    ],
+)
+def test_too_few_ports(settings: dict[str, Any], message: str, hint: str) -> None:
+    job = JobSpec(PROGRAM, workers=2, ps=1)
+    error = refused(job, facts("g1", ports=(30000, 30001)), hosts={"g1": settings})
+    assert error.message == message
+    assert error.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("job", "hosts", "slots", "expected"),
+    [
+        ({"workers": 2, "ps": 2}, 4, None, 4),
+        ({"workers": 2, "ps": 2, "chief": True}, 4, None, 5),
+        ({"workers": 8}, 4, None, 10),
+        ({}, 4, None, 64),
+        ({"ps": 100}, 4, None, 100),
+        ({"workers": 200, "ps": 10}, 100, None, 64),
+        ({"workers": 200, "ps": 10}, 1, None, 210),
+        ({"workers": 200, "ps": 10}, 2, None, 105),
+        ({"workers": 200, "ps": 10, "worker_hosts": "h1"}, 4, None, 203),
+        ({"workers": 200, "ps": 10, "place": "pack"}, 100, None, 210),
+        ({}, 4, 80, 100),
+        ({"workers": 90, "ps": 1}, 4, 80, 91),
+        ({"workers": 0, "ps": 0, "chief": True}, 1, None, 1),
+    ],
+)
+def test_ports_wanted(job: dict[str, Any], hosts: int, slots: int | None, expected: int) -> None:
+    listed = tuple(Host(name=f"h{i}", slots=slots) for i in range(1, hosts + 1))
+    assert ports_wanted(JobSpec(PROGRAM, **job), Hostfile("hosts.yaml", listed)) == expected
+
+
+# --- the whole -------------------------------------------------------------------------------------------
+
+
+def test_proxies_are_noted_once() -> None:
+    members = [facts(f"g{i}", proxies=("http_proxy", "HTTPS_PROXY")) for i in (1, 2)]
+    assert plan(JobSpec(PROGRAM), *members, facts("g3")).notes == (
+        "proxies are set: HTTPS_PROXY (g[1-2]), http_proxy (g[1-2]); gRPC between tasks goes around them"
+        " (no_grpc_proxy)",
+    )
+    assert plan(JobSpec(PROGRAM, env={"no_grpc_proxy": "x"}), *members).notes == ()
+
+
+def test_the_plan_as_data_is_complete() -> None:
+    settings = {"python": "/opt/py", "setup": ("module load cuda",), "workdir": "/data/job"}
+    planned = plan(JobSpec(PROGRAM, ps=0), facts("g1", cards("g1", 1)), hosts={"g1": settings})
+    data = json.loads(json.dumps(planned.to_json()))
+    (task,) = data["tasks"]
+    assert json.loads(task["env"].pop("TF_CONFIG"))["cluster"] == data["cluster"]
+    assert data["run_id"] == task["env"]["TFLAUNCH_RUN"] == "run"
+    assert data["notes"] == []
+    assert {name: task[name] for name in task if name != "env"} == {
+        "task": "worker/0",
+        "host": "g1",
+        "address": "g1",
+        "port": 20000,
+        "gpus": ["GPU-g1-0"],
+        "gpu_indices": [0],
+        "argv": [
+            "/opt/py",
+            "trainer.py",
+            "--ps_hosts=",
+            "--worker_hosts=g1:20000",
+            "--job_name=worker",
+            "--task_index=0",
+        ],
+        "setup": ["module load cuda"],
+        "cwd": "/data/job",
+    }
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[JobSpec, list[HostFacts], dict[str, dict[str, Any]]]:
+    members, settings = [], {}
+    for i in range(draw(st.integers(1, 6))):
+        name = f"g{i}"
+        count = draw(st.integers(0, 4))
+        busy = dict.fromkeys(draw(st.sets(st.integers(0, 3))), "processes")
+        machine = draw(st.integers(0, 3))  # several names may be one machine, with the same cards and ports
+        ports = draw(st.sets(st.integers(20000, 20020), min_size=5))
+        members.append(
+            facts(
+                name,
+                cards(f"m{machine}", count, busy),
+                boot_id=f"m{machine}",
+                hostname=f"m{machine}",
+                ports=tuple(sorted(ports)),
+                cores=draw(st.integers(1, 4)),
+            )
+        )
+        gpus = draw(st.one_of(st.just("auto"), st.integers(0, count)))
+        settings[name] = {"gpus": gpus, "slots": draw(st.one_of(st.none(), st.integers(1, 4)))}
+    counts = st.one_of(st.none(), st.integers(0, 8))
+    job = JobSpec(
+        PROGRAM,
+        ps=draw(counts),
+        workers=draw(counts),
+        chief=draw(st.booleans()),
+        place=draw(st.sampled_from(["spread", "pack"])),
+        gpus_per_worker=draw(st.one_of(st.none(), st.integers(0, 3))),
+    )
+    return job, members, settings
+
+
+@given(clusters())
+def test_whatever_is_planned_can_run(
+    cluster: tuple[JobSpec, list[HostFacts], dict[str, dict[str, Any]]],
+) -> None:
+    job, members, settings = cluster
+    try:
+        planned = plan(job, *members, hosts=settings)
+    except (PlanError, UsageError) as error:
+        assert error.message
+        return
+    inventory = {one.host: one for one in members}
+    assert planned.tasks
+    free = {(one.host, gpu.uuid): gpu for one in members for gpu in one.gpus if not gpu.busy}
+    given_cards = [uuid for task in planned.tasks for uuid in task.gpus]
+    assert len(given_cards) == len(set(given_cards))
+    endpoints = [(inventory[task.host].boot_id, task.port) for task in planned.tasks]
+    assert len(endpoints) == len(set(endpoints))
+    for task in planned.tasks:
+        assert task.port in inventory[task.host].ports
+        assert [free[task.host, uuid].index for uuid in task.gpus] == list(task.gpu_indices)
+        assert not (task.id.job == "ps" and task.gpus)
+    for name in ("chief", "ps", "worker"):
+        indices = [task.id.index for task in planned.tasks if task.id.job == name]
+        assert indices == list(range(len(indices)))
+    jobs = Counter(task.id.job for task in planned.tasks)
+    assert jobs["chief"] == job.chief
+    assert job.workers in (None, jobs["worker"])
+    assert job.ps in (None, jobs["ps"])
+    widths = {len(task.gpus) for task in planned.tasks if task.id.job != "ps"}
+    assert len(widths) <= 1
+    assert job.gpus_per_worker is None or widths <= {job.gpus_per_worker}
+    for name, host in settings.items():
+        workers = sum(task.host == name and task.id.job != "ps" for task in planned.tasks)
+        assert host["slots"] is None or workers <= host["slots"]
+    for task in planned.tasks:
+        told = json.loads(task.env["TF_CONFIG"])
+        assert told["cluster"] == planned.cluster
+        assert told["cluster"][told["task"]["type"]][told["task"]["index"]].endswith(f":{task.port}")

@@ -1,0 +1,479 @@
+"""The user's code: finding the program, what of its directory is shipped, and that it is always the same."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tflaunch.errors import UsageError
+from tflaunch.sources import Bundle, bundle, find_program
+
+NOBODY = 65534
+
+
+def grow(root: Path, files: Mapping[str, str]) -> Path:
+    """Make files with these contents; a name with a slash at its end is a directory."""
+    for name, content in files.items():
+        path = root / name
+        if name.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+    return root
+
+
+def members(packed: Bundle) -> dict[str, tarfile.TarInfo]:
+    with tarfile.open(fileobj=io.BytesIO(packed.data), encoding="utf-8", errors="surrogateescape") as tar:
+        return {member.name: member for member in tar}
+
+
+def files(packed: Bundle) -> set[str]:
+    return {name for name, member in members(packed).items() if not member.isdir()}
+
+
+def unpack(packed: Bundle, directory: Path) -> Path:
+    with tarfile.open(fileobj=io.BytesIO(packed.data)) as tar:
+        if hasattr(tarfile, "data_filter"):  # what newer Pythons use by default: nothing may lead outside
+            tar.extractall(directory, filter="data")
+        else:
+            tar.extractall(directory)
+    return directory
+
+
+# --- which program ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "directory", "argv"),
+    [
+        ("trainer.py", ".", ("trainer.py",)),
+        ("sub/train.py", "sub", ("train.py",)),
+        ("sub/../trainer.py", ".", ("trainer.py",)),
+        ("-weird.py", ".", ("./-weird.py",)),
+        ('it\'s a "test" $HOME.py', ".", ('it\'s a "test" $HOME.py',)),
+        ("link.py", "sub", ("train.py",)),  # as Python itself finds what it imports
+        ("no_suffix", ".", ("no_suffix",)),
+    ],
+)
+def test_scripts(tmp_path: Path, target: str, directory: str, argv: tuple[str, ...]) -> None:
+    grow(tmp_path, dict.fromkeys(["trainer.py", "-weird.py", 'it\'s a "test" $HOME.py', "no_suffix"], ""))
+    grow(tmp_path, {"sub/train.py": "", "sub/helper.py": ""})
+    (tmp_path / "link.py").symlink_to("sub/train.py")
+    program = find_program(target, False, tmp_path)
+    assert (program.directory, program.argv) == ((tmp_path / directory).resolve(), argv)
+    assert (program.directory / program.file).is_file()
+    absolute = find_program(str(tmp_path / target), False, Path("/"))
+    assert absolute == program
+
+
+def test_a_script_below_the_directory_to_ship(tmp_path: Path) -> None:
+    grow(tmp_path, {"pkg/bin/-t.py": "", "pkg/lib.py": "", "-d/t.py": ""})
+    program = find_program("pkg/bin/-t.py", False, tmp_path, root=Path("pkg"))
+    assert (program.directory, program.argv) == (tmp_path / "pkg", ("bin/-t.py",))
+    assert find_program("-d/t.py", False, tmp_path, root=tmp_path).argv == ("./-d/t.py",)
+    with pytest.raises(UsageError, match=r"t\.py is not in .*pkg, the directory to ship"):
+        find_program("-d/t.py", False, tmp_path, root=tmp_path / "pkg")
+    with pytest.raises(UsageError, match="there is no such directory to ship"):
+        find_program("-d/t.py", False, tmp_path, root=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("target", "message", "hint"),
+    [
+        ("trainr.py", "trainr.py: there is no such file", "Did you mean trainer.py?"),
+        ("sub/tran.py", "sub/tran.py: there is no such file", "Did you mean sub/train.py?"),
+        ("trainer", "trainer: there is no such file", "Did you mean trainer.py?"),
+        ("wibble.py", "wibble.py: there is no such file in", "Name a Python script."),
+        ("nowhere/t.py", "nowhere/t.py: there is no directory", "Correct the path of the script."),
+        ("trainer.py/t.py", "trainer.py/t.py: there is no directory", "Correct the path of the script."),
+        ("sub.train", "sub.train: there is no such file", "To run the module: -m sub.train"),
+        ("sub", "sub: a directory, not a script", "Name one of its scripts: sub/train.py"),
+        ("runs", "runs: a directory, not a script", "To run it as a module: -m runs"),
+        ("data", "data: a directory, not a script, and no .py file is in it", "Name a script."),
+        ("", "no program is named", "Name a Python script"),
+        ("pipe", "pipe: not a regular file", "Name a Python script."),
+        ("/dev/null", "/dev/null: not a regular file", "Name a Python script."),
+        ("x" * 300, "File name too long", "Name a Python script"),
+        ("loop.py", "Too many levels of symbolic links", "Name a Python script"),
+    ],
+)
+def test_no_such_script(tmp_path: Path, target: str, message: str, hint: str) -> None:
+    grow(tmp_path, {"trainer.py": "", "sub/train.py": "", "runs/__main__.py": "", "data/x.csv": ""})
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    with pytest.raises(UsageError) as raised:
+        find_program(target, False, tmp_path)
+    assert message in raised.value.message
+    assert raised.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("train", "train.py"), ("pkg.mod", "pkg/mod.py"), ("pkg.run", "pkg/run/__main__.py")],
+)
+def test_modules(tmp_path: Path, name: str, file: str) -> None:
+    grow(tmp_path, {"train.py": "", "pkg/__init__.py": "", "pkg/mod.py": "", "pkg/run/__main__.py": ""})
+    program = find_program(name, True, tmp_path)
+    assert (program.directory, program.argv, program.file) == (tmp_path, ("-m", name), file)
+    assert find_program(name, True, Path("/"), root=tmp_path) == program
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        (
+            "pkg.mud",
+            "-m pkg.mud: neither pkg/mud.py nor pkg/mud/__main__.py is in",
+            "Did you mean -m pkg.mod?",
+        ),
+        ("other.thing", "-m other.thing: neither other/thing.py", "Start tflaunch in the directory"),
+        ("pkg", "/pkg is a package without __main__.py", "Name one of its modules, -m pkg.MODULE"),
+        ("pkg/mod.py", "-m pkg/mod.py: not the name of a module", "Did you mean -m pkg.mod?"),
+        ("pkg.mod.py", "-m pkg.mod.py: not the name of a module", "Did you mean -m pkg.mod?"),
+        ("..up", "-m ..up: not the name of a module", "Write it with dots"),
+        ("", "-m : not the name of a module", "Write it with dots"),
+    ],
+)
+def test_no_such_module(tmp_path: Path, name: str, message: str, hint: str) -> None:
+    grow(tmp_path, {"pkg/__init__.py": "", "pkg/mod.py": ""})
+    with pytest.raises(UsageError) as raised:
+        find_program(name, True, tmp_path)
+    assert message in raised.value.message
+    assert raised.value.hint.startswith(hint)
+
+
+# --- what is shipped -------------------------------------------------------------------------------------
+
+
+def test_what_is_never_code_stays_here(tmp_path: Path) -> None:
+    grow(
+        tmp_path,
+        dict.fromkeys(
+            [
+                "trainer.py", "lib/helper.py", "empty/", ".env",
+                ".git/config", "lib/__pycache__/helper.pyc", ".venv/pyvenv.cfg", ".venv/bin/python",
+                "conda/conda-meta/history", ".mypy_cache/x", ".cache/CACHEDIR.TAG", ".cache/big",
+            ],
+            "",
+        ),
+    )  # fmt: skip
+    packed = bundle(tmp_path)
+    assert set(members(packed)) == {"trainer.py", "lib", "lib/helper.py", "empty", ".env"}
+    assert (packed.files, packed.size) == (3, 0)
+
+
+def test_the_directory_itself_may_be_an_environment(tmp_path: Path) -> None:
+    assert files(bundle(grow(tmp_path, {"pyvenv.cfg": "", "trainer.py": ""}))) == {"pyvenv.cfg", "trainer.py"}
+
+
+@pytest.mark.parametrize(
+    ("ignores", "left"),
+    [
+        ({".gitignore": "*.log\n"}, {"a.log", "sub/b.log"}),
+        ({".gitignore": "*.log\n!a.log\n"}, {"sub/b.log"}),
+        ({".gitignore": "/data/\n"}, {"data/x.bin", "data/deep/y.bin"}),
+        ({".gitignore": "data/**\n!data/x.bin\n"}, {"data/deep/y.bin"}),
+        ({".gitignore": "data/*\n!data/deep/\n"}, {"data/x.bin"}),
+        ({".gitignore": "*\n!*/\n!*.py\n"}, {"a.log", "sub/b.log", "data/x.bin", "data/deep/y.bin"}),
+        ({".gitignore": "deep\n!*/\n"}, set()),
+        ({".gitignore": "*.log\n", "sub/.gitignore": "!b.log\n"}, {"a.log"}),
+        ({"sub/.gitignore": "b.log\n"}, {"sub/b.log"}),
+        ({".gitignore": "# a comment\n\n!\n\\\n*.log\r\n"}, {"a.log", "sub/b.log"}),
+        ({".gitignore": "\ufeff*.log\n"}, {"a.log", "sub/b.log"}),
+        ({".gitignore": "[[a].bin\n*.log  \n"}, {"a.log", "sub/b.log"}),
+        ({".git/info/exclude": "*.bin\n"}, {"data/x.bin", "data/deep/y.bin"}),
+        ({".git/info/exclude": "*.log\n", ".gitignore": "!a.log\n"}, {"sub/b.log"}),
+    ],
+)
+def test_ignored_files_stay_here(tmp_path: Path, ignores: dict[str, str], left: set[str]) -> None:
+    everything = {"trainer.py", "a.log", "sub/b.log", "data/x.bin", "data/deep/y.bin"}
+    grow(tmp_path, {**dict.fromkeys(everything, ""), ".git/HEAD": "", **ignores})
+    shipped = {name for name in files(bundle(tmp_path)) if not name.endswith(".gitignore")}
+    assert everything - shipped == left
+
+
+def test_ignore_files_above_speak_too_up_to_the_work_tree(tmp_path: Path) -> None:
+    grow(
+        tmp_path,
+        {".gitignore": "trainer.py\n", "repo/.git/HEAD": "", "repo/.gitignore": "*.log\n/lab/a.txt\n"},
+    )
+    code = grow(tmp_path / "repo/lab", dict.fromkeys(["trainer.py", "x.log", "a.txt", "deep/a.txt"], ""))
+    assert files(bundle(code)) == {"trainer.py", "deep/a.txt"}
+
+
+def test_a_directory_that_git_ignores_is_shipped_when_asked_for(tmp_path: Path) -> None:
+    grow(tmp_path, {".git/HEAD": "", ".gitignore": "scratch/\n*.log\n", "scratch/.gitignore": "*.bin\n"})
+    code = grow(tmp_path / "scratch/now", dict.fromkeys(["trainer.py", "x.log"], ""))
+    assert files(bundle(code)) == {"trainer.py", "x.log"}
+
+
+def test_the_program_is_shipped_whatever_is_ignored(tmp_path: Path) -> None:
+    grow(tmp_path, {".gitignore": "bin/\n", "bin/train.py": "", "bin/other.py": ""})
+    assert set(members(bundle(tmp_path, keep="bin/train.py"))) == {".gitignore", "bin", "bin/train.py"}
+
+
+NAMES = st.sampled_from(["a", "b", "foo", "build", "x.py", "y.log", "z.txt"])
+LINES = st.sampled_from(
+    [
+        "*.log", "build/", "/build", "foo/", "foo/*", "foo/**", "**/foo", "a/**/b", "!y.log", "!foo/", "/",
+        "!foo/x.py", "!/a", "/*", "!*.py", "*", "!*/", "a/", "!a/b/", "**/", "[ab]", "[!a]", "?", "*.t?t",
+        "# c", "", "foo", "x.*", "a/*/x.py", "**/*.py", "!", "z.txt ", "/foo/**/y.log", "\\#x", "y.log\\",
+        "fo[o", "!foo", "b/**/",
+    ]
+)  # fmt: skip
+PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="compares with git")
+@given(
+    paths=st.sets(PATHS, min_size=1, max_size=20),
+    ignores=st.dictionaries(
+        st.one_of(st.just("."), PATHS), st.lists(LINES, min_size=1, max_size=4), min_size=1, max_size=3
+    ),
+)
+def test_git_sees_the_same_files(paths: set[str], ignores: dict[str, list[str]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder).resolve()
+        subprocess.run(["git", "init", "-q", root], check=True)
+        for path in sorted(paths, reverse=True):  # the longest first: a shorter one may be its directory
+            if not (root / path).exists() and not any((root / p).is_file() for p in Path(path).parents):
+                grow(root, {path: ""})
+        for path, lines in ignores.items():
+            if (root / path).is_dir():
+                grow(root, {f"{path}/.gitignore": "\n".join(lines)})
+        listing = ["git", "-C", str(root), "ls-files", "-z", "--others", "--exclude-standard"]
+        seen = subprocess.run(listing, check=True, stdout=subprocess.PIPE).stdout
+        assert files(bundle(root)) == {os.fsdecode(name) for name in seen.split(b"\0") if name}
+
+
+def test_links(tmp_path: Path) -> None:
+    grow(tmp_path, {"outside/shared.py": "shared", "code/lib/a.py": "a", "code/trainer.py": ""})
+    code = tmp_path / "code"
+    for name, target in {
+        "near.py": "lib/a.py",
+        "lib/up.py": "../trainer.py",
+        "folder": "lib",
+        "absolute.py": str(code / "lib/a.py"),
+        "lib/around.py": "../../code/trainer.py",
+        "shared.py": "../outside/shared.py",
+        "later.py": "lib/made-by-setup.py",
+        ".#lock": "me@laptop.123",
+        "dead.py": "/nowhere/dead.py",
+        "self": "self",
+    }.items():
+        (code / name).symlink_to(target)
+    packed = bundle(code)
+    found = members(packed)
+    assert {name: found[name].linkname for name in found if found[name].issym()} == {
+        "near.py": "lib/a.py",
+        "lib/up.py": "../trainer.py",
+        "folder": "lib",
+        "absolute.py": "lib/a.py",
+        "lib/around.py": "../trainer.py",
+        "later.py": "lib/made-by-setup.py",
+        ".#lock": "me@laptop.123",
+        "self": "self",
+    }
+    assert packed.skipped == ("dead.py: a link to /nowhere/dead.py, which leads nowhere",)
+    there = unpack(packed, tmp_path / "there")
+    assert (there / "shared.py").read_text() == "shared"
+    assert (there / "absolute.py").read_text() == "a"
+    assert (there / "folder/up.py").resolve() == there / "trainer.py"
+
+
+def test_a_link_to_a_directory_outside(tmp_path: Path) -> None:
+    code = grow(tmp_path, {"data/x.bin": "", "code/trainer.py": ""}) / "code"
+    (code / "data").symlink_to("../data")
+    with pytest.raises(UsageError, match=r"code/data: a link to a directory outside, .*/data") as raised:
+        bundle(code)
+    assert "Add `/data` to" in raised.value.hint
+    grow(code, {".gitignore": "/data\n"})
+    assert files(bundle(code)) == {"trainer.py", ".gitignore"}
+
+
+def test_what_is_no_file_is_left_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grow(tmp_path, {"trainer.py": ""})
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        monkeypatch.chdir(tmp_path)  # an absolute path may be too long for a socket
+        listener.bind("socket")
+        packed = bundle(tmp_path)
+    assert files(packed) == {"trainer.py"}
+    assert sorted(packed.skipped) == [
+        "pipe: neither a file nor a directory",
+        "socket: neither a file nor a directory",
+    ]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="file names are UTF-8 there")
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    names = [os.fsdecode(b"\xff\xfe.txt"), "π.py", "a\nb", "x" * 200 + "/" + "y" * 200]
+    grow(tmp_path, dict.fromkeys(names, "here"))
+    packed = bundle(tmp_path)
+    assert files(packed) == set(names)
+    there = tmp_path / "there"
+    with tarfile.open(fileobj=io.BytesIO(packed.data), encoding="utf-8", errors="surrogateescape") as tar:
+        tar.extractall(there, members=[member for member in tar if member.isfile()])
+    assert all((there / name).read_text() == "here" for name in names)
+
+
+@pytest.fixture
+def unprivileged(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A directory, and no right to read what its owner has closed."""
+    folder = Path(tempfile.mkdtemp()).resolve()
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    if os.geteuid():
+        yield folder
+        return
+    os.chown(folder, NOBODY, NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield folder
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("closed", ["secret.txt", "closed/", ".gitignore"])
+def test_unreadable(unprivileged: Path, closed: str) -> None:
+    grow(unprivileged, {"trainer.py": "", closed: ""})
+    (unprivileged / closed).chmod(0)
+    try:
+        with pytest.raises(UsageError) as raised:
+            bundle(unprivileged)
+    finally:
+        (unprivileged / closed).chmod(0o700)
+    assert raised.value.message == f"{unprivileged / closed}: cannot be read: Permission denied"
+
+
+def test_an_unreadable_script(unprivileged: Path) -> None:
+    grow(unprivileged, {"trainer.py": ""})
+    (unprivileged / "trainer.py").chmod(0)
+    with pytest.raises(UsageError, match=r"trainer\.py: cannot be read: Permission denied"):
+        find_program("trainer.py", False, unprivileged)
+
+
+# --- always the same -------------------------------------------------------------------------------------
+
+
+def test_the_same_tree_has_the_same_digest_and_bytes(tmp_path: Path) -> None:
+    content = {"trainer.py": "print(1)", "lib/a.py": "a", "lib/b.py": "b"}
+    one = bundle(grow(tmp_path / "one", content))
+    other = grow(tmp_path / "two", dict(reversed(content.items())))
+    os.utime(other / "trainer.py", (1, 1))
+    (other / "lib/a.py").chmod(0o600)
+    two = bundle(other)
+    assert (one.digest, one.data) == (two.digest, two.data)
+    assert (one.files, one.size) == (3, 10)
+    assert {(member.uid, member.gid, member.uname, member.mtime) for member in members(one).values()} == {
+        (0, 0, "", 315532800)
+    }
+
+
+@pytest.mark.parametrize("change", ["content", "name", "execute", "move", "empty directory", "link", "file"])
+def test_any_change_changes_the_digest(tmp_path: Path, change: str) -> None:
+    grow(tmp_path, {"trainer.py": "print(1)", "lib/a.py": "a"})
+    (tmp_path / "link").symlink_to("lib")
+    before = bundle(tmp_path).digest
+    if change == "content":
+        (tmp_path / "trainer.py").write_text("print(2)")
+    elif change == "name":
+        (tmp_path / "trainer.py").rename(tmp_path / "trainer2.py")
+    elif change == "execute":
+        (tmp_path / "trainer.py").chmod(0o755)
+    elif change == "move":
+        (tmp_path / "lib/a.py").rename(tmp_path / "a.py")
+    elif change == "empty directory":
+        (tmp_path / "new").mkdir()
+    else:
+        (tmp_path / "link").unlink()
+        if change == "link":
+            (tmp_path / "link").symlink_to("trainer.py")
+        else:
+            (tmp_path / "link").write_text("lib")
+    assert bundle(tmp_path).digest != before
+
+
+def test_execute_bits_survive(tmp_path: Path) -> None:
+    grow(tmp_path, {"run.sh": "", "trainer.py": ""})
+    (tmp_path / "run.sh").chmod(0o700)
+    found = members(bundle(tmp_path))
+    assert (found["run.sh"].mode, found["trainer.py"].mode) == (0o755, 0o644)
+
+
+# --- too large -------------------------------------------------------------------------------------------
+
+
+def sparse(path: Path, size: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as stream:
+        stream.truncate(size)
+
+
+def test_too_large_names_the_largest_without_reading(tmp_path: Path) -> None:
+    grow(tmp_path, {"trainer.py": "print(1)", ".gitignore": "ignored\n"})
+    sparse(tmp_path / "ignored", 1 << 40)
+    sparse(tmp_path / "data/raw/train.bin", 50 << 30)  # would take minutes to read
+    sparse(tmp_path / "ckpt/a", 60 << 20)
+    sparse(tmp_path / "ckpt/b", 60 << 20)
+    for i in range(5):
+        sparse(tmp_path / f"small{i}", (5 - i) << 10)
+    with pytest.raises(UsageError) as raised:
+        bundle(tmp_path)
+    message, _, largest = raised.value.message.partition("\n")
+    assert message == f"{tmp_path}: 50.1 GiB to ship, 100.0 MiB is the limit; the largest are"
+    assert [line.split() for line in largest.split("\n")] == [
+        ["50.0", "GiB", "data/raw/train.bin"],
+        ["120.0", "MiB", "ckpt/"],
+        ["5.0", "KiB", "small0"],
+        ["4.0", "KiB", "small1"],
+        ["3.0", "KiB", "small2"],
+    ]
+    assert all(way in raised.value.hint for way in (".gitignore", "--no-sync", "workdir:"))
+
+
+def test_the_limit_is_inclusive(tmp_path: Path) -> None:
+    sparse(tmp_path / "x", 1000)
+    assert (bundle(tmp_path, limit_bytes=1000).size, len(files(bundle(tmp_path)))) == (1000, 1)
+    with pytest.raises(UsageError, match="1000 bytes to ship, 999 bytes is the limit"):
+        bundle(tmp_path, limit_bytes=999)
+
+
+def test_a_huge_tree_is_not_walked_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tflaunch.sources._ENTRIES_SEEN", 3)
+    for folder in "abcdefgh":
+        for name in "123":
+            sparse(tmp_path / folder / name, 1 << 20)
+    with pytest.raises(UsageError, match=r"at least [1-9].* MiB to ship, 1.0 MiB is the limit"):
+        bundle(tmp_path, limit_bytes=1 << 20)
+
+
+def test_the_home_directory_is_likely_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sparse(tmp_path / "film.mkv", 1 << 30)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UsageError, match=r"it is your home directory: is the script where you want it\?"):
+        bundle(tmp_path)
+
+
+def test_the_shipped_program_runs(tmp_path: Path) -> None:
+    name = '-it\'s "odd" $HOME.py'
+    code = grow(
+        tmp_path / "code", {name: "import lib.a; print(lib.a.value)", "lib/a.py": "value = 'shipped'"}
+    )
+    program = find_program(name, False, code)
+    there = unpack(bundle(program.directory, keep=program.file), tmp_path / "there")
+    shutil.rmtree(code)
+    done = subprocess.run([sys.executable, *program.argv], cwd=there, check=True, stdout=subprocess.PIPE)
+    assert done.stdout == b"shipped\n"

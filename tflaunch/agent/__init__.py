@@ -1,0 +1,73 @@
+"""The process on the host: shipped over the wire, nothing installed, standard library only, Python 3.8+.
+
+    relay     the exec'd process: owns the channel, copies bytes between it and the daemon
+    guard     parent of the daemon; sweeps what is left, whatever ended the daemon
+    daemon    one loop: ports, tasks, logs, lease
+    visit     serves `tflaunch stop`: lists and ends runs, with or without a living daemon
+
+What it takes for granted, each with its own sentence when it fails: (1) sshd runs a command, (2) a POSIX `sh`
+and a python3 >= 3.8 are found (tflaunch.payload), (3) the channel carries bytes, whatever a login shell
+prints first (wire.MAGIC), (4) /proc is there, (5) the run directory can be made and written (rundir).
+"""
+
+import os
+import socket
+import sys
+
+from tflaunch import wire
+from tflaunch.agent.relay import own_channel, relay, write_all
+from tflaunch.agent.rundir import HostError, RunDirectory, parent_directory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List
+
+
+def main(arguments: "List[str]") -> None:
+    """Serve the channel on descriptors 0 and 1; `arguments` are verb, run, host and the configured `run_dir`.
+
+    Verb `start`: a new daemon for this run and host.  `attach`: the one that lives.  `visit`: any run.
+    """
+    verb, run, host, configured = arguments
+    channel_in, channel_out = own_channel()
+    try:
+        if not os.path.exists("/proc/self/stat"):
+            raise HostError("this host has no /proc", "tflaunch runs tasks on Linux only")
+        parent = parent_directory(configured)
+        if verb == "visit":
+            from tflaunch.agent.visit import Visit
+
+            Visit(parent, channel_in, channel_out).run()
+            return
+        directory = RunDirectory(parent, run, host)
+        connection = directory.connect()
+        if verb == "start":
+            if connection is not None:
+                raise HostError("run %s lives on this host already" % run, "tflaunch stop %s" % run)
+            connection = _start(directory, channel_in, channel_out)
+        elif connection is None:
+            raise HostError("no agent of run %s lives on this host" % run)
+    except HostError as error:
+        write_all(channel_out, wire.encode("failed", reason=error.reason, hint=error.hint))
+        return
+    relay(channel_in, channel_out, connection)
+
+
+def _start(directory: RunDirectory, channel_in: int, channel_out: int) -> socket.socket:
+    from tflaunch.agent.guard import under_guard
+
+    directory.create()
+    ours, theirs = socket.socketpair()
+
+    def agent() -> None:
+        from tflaunch.agent.daemon import Daemon
+
+        for each in (channel_in, channel_out):
+            os.close(each)
+        ours.close()
+        Daemon(directory, theirs).run()
+
+    sys.stdout.flush()
+    under_guard(directory, agent)
+    theirs.close()
+    return ours

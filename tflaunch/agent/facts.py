@@ -1,0 +1,64 @@
+"""What this host is, as the `facts` message tells it (tflaunch.inventory reads it on the other side)."""
+
+import array
+import fcntl
+import os
+import socket
+import struct
+import sys
+
+from tflaunch import gpu_probe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List
+
+SIOCGIFCONF = 0x8912
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+
+
+def collect(ports: "List[int]") -> "Dict[str, Any]":
+    """All fields of `facts`; `ports` are those that the agent holds."""
+    gpus, note, lacks = gpu_probe.gpus()
+    return {
+        "hostname": socket.gethostname(),
+        "boot_id": _first_line("/proc/sys/kernel/random/boot_id"),
+        "addresses": addresses(),
+        "python": "%d.%d.%d" % sys.version_info[:3],
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "ports": ports,
+        "gpus": gpus,
+        "gpu_note": note,
+        "lacks": lacks,  # a module to send and probe again with
+        "proxies": [name for name in PROXIES if os.environ.get(name)],
+    }
+
+
+def addresses() -> "List[str]":
+    """The addresses of the network interfaces, IPv4 first; loopback and link-local ones left out."""
+    found = []
+    record = 40  # sizeof(struct ifreq) on 64-bit Linux: name[16], then a sockaddr
+    buffer = array.array("B", bytes(record * 128))
+    address, length = buffer.buffer_info()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        reply = fcntl.ioctl(probe, SIOCGIFCONF, struct.pack("iL", length, address))
+    for start in range(0, struct.unpack("iL", reply)[0], record):
+        found.append(socket.inet_ntoa(buffer[start + 20 : start + 24].tobytes()))
+    try:
+        with open("/proc/net/if_inet6") as table:
+            for line in table:
+                fields = line.split()
+                if fields[3] == "00":  # global scope
+                    found.append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0])))
+    except OSError:
+        pass
+    return [each for each in found if not each.startswith(("127.", "169.254."))]
+
+
+def _first_line(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.readline().strip()
+    except OSError:
+        return ""

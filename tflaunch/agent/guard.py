@@ -1,0 +1,69 @@
+"""The agent's parent: it only waits, and whatever ends the agent, kill -9 included, it sweeps what is left."""
+
+import os
+import signal
+
+from tflaunch.agent import processes
+from tflaunch.agent.rundir import RunDirectory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, List
+
+
+def leftovers(directory: RunDirectory, root: int, keep: "List[int]") -> "List[processes.Process]":
+    """Everything below `root`, and everything that carries this run's and host's mark, but for `keep`."""
+    all_processes = processes.every()
+    found = {process.pid: process for process in processes.descendants(root, all_processes)}
+    for process in processes.marked(all_processes.values(), directory.run, directory.host):
+        found[process.pid] = process
+    return [process for pid, process in found.items() if pid not in keep]
+
+
+def under_guard(directory: RunDirectory, agent: "Callable[[], None]") -> None:
+    """Fork a guard in a session of its own and, below it, a process that runs `agent`; returns at once."""
+    if os.fork():
+        return
+    try:
+        os.setsid()
+        os.chdir("/")
+        for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+            signal.signal(each, signal.SIG_IGN)
+        log = os.open(os.path.join(directory.path, "agent.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        processes.become_subreaper()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                agent()
+            except BaseException:  # the last line of defence: this must reach agent.log
+                import traceback
+
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        _close_all_but_standard()
+        while True:
+            try:
+                ended, _ = os.waitpid(-1, 0)
+            except ChildProcessError:
+                break
+            if ended == pid:
+                break
+        sweep = processes.Sweep(lambda: leftovers(directory, os.getpid(), [os.getpid()]), limit_s=30.0)
+        sweep.run()
+        directory.remove_socket()
+    finally:
+        os._exit(0)
+
+
+def _close_all_but_standard() -> None:
+    """The relay's socket, the channel: held open here they would outlive the agent."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            try:
+                os.close(int(name))
+            except OSError:
+                pass

@@ -1,0 +1,110 @@
+"""Ports that are held from before the plan to the end of the run, so that nobody can take one in between.
+
+Each is bound with SO_REUSEPORT and never listens: TensorFlow joins it (TF_GRPC_REUSE_PORT=true), every other
+bind is refused, and connects are refused until TensorFlow itself listens.
+"""
+
+import errno
+import os
+import socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterable, List, Optional, Tuple
+
+DEFAULT_RANGE = (20000, 29999)  # clear of the services below and of the ephemeral ports above
+SCAN_LIMIT = 4000  # bind attempts before giving up
+
+
+def ephemeral_range() -> "Tuple[int, int]":
+    """The ports that the kernel gives to outgoing connections: never safe to hand to a server."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            first, last = file.read().split()
+        return int(first), int(last)
+    except (OSError, ValueError):
+        return 32768, 60999
+
+
+class HeldPorts:
+    """The ports that this agent holds."""
+
+    def __init__(self) -> None:
+        self._held = {}  # type: Dict[int, Tuple[socket.socket, socket.socket]]
+
+    def hold(self, count: int, wanted: "Optional[Tuple[int, int]]", seed: int) -> "List[int]":
+        """Hold up to `count` ports (fewer when no more are free) and return them, ascending.
+
+        `seed` turns the place where the search begins, so that runs side by side seldom meet.
+        """
+        first, last = wanted or DEFAULT_RANGE
+        candidates = list(range(first, last + 1))
+        if wanted is None:
+            low, high = ephemeral_range()
+            candidates = [port for port in candidates if not low <= port <= high]
+            turn = seed % max(len(candidates), 1)
+            candidates = candidates[turn:] + candidates[:turn]
+        for port in candidates[:SCAN_LIMIT]:
+            if len(self._held) >= count:
+                break
+            if port not in self._held:
+                pair = _hold(port)
+                if pair:
+                    self._held[port] = pair
+        return self.held
+
+    @property
+    def held(self) -> "List[int]":
+        """The held ports, ascending."""
+        return sorted(self._held)
+
+    def keep(self, ports: "Iterable[int]") -> None:
+        """Let go of all others."""
+        keep = set(ports)
+        for port in set(self._held) - keep:
+            for each in self._held.pop(port):
+                each.close()
+
+
+def _hold(port: int) -> "Optional[Tuple[socket.socket, socket.socket]]":
+    # Two agents of one user could share a SO_REUSEPORT port.  An abstract Unix name, which lives exactly as
+    # long and in the same network namespace, is the lock between them; the kernel frees it whatever happens.
+    lock = socket.socket(socket.AF_UNIX)
+    try:
+        lock.bind("\0tflaunch-port-%d-%d" % (os.getuid(), port))
+        _bind(port, reuse=False).close()  # refused if anyone at all has it
+        return lock, _bind(port, reuse=True)
+    except OSError as error:
+        lock.close()
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            return None
+        raise
+
+
+def _bind(port: int, reuse: bool) -> socket.socket:
+    """A socket on every address, IPv4 and IPv6 as TensorFlow's own."""
+    try:
+        bound = socket.socket(socket.AF_INET6)
+        address = "::"
+    except OSError:
+        bound = socket.socket(socket.AF_INET)
+        address = "0.0.0.0"  # noqa: S104
+    try:
+        if bound.family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if reuse:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            bound.bind((address, port))
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL or bound.family != socket.AF_INET6:
+                raise
+            bound.close()  # IPv6 is compiled in but switched off
+            bound = socket.socket(socket.AF_INET)
+            if reuse:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            bound.bind(("0.0.0.0", port))  # noqa: S104
+    except OSError:
+        bound.close()
+        raise
+    return bound

@@ -1,0 +1,175 @@
+"""Processes as /proc tells of them: who descends from whom, who carries a run's mark, and how to end them all."""
+
+import os
+import signal
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set
+
+    class Process(NamedTuple):
+        pid: int
+        parent: int
+        state: str
+        start: int  # clock ticks since boot: with the pid, the process's identity
+        name: str
+else:
+    from collections import namedtuple
+
+    Process = namedtuple("Process", "pid parent state start name")
+
+# Every task carries these; `tflaunch stop` finds by them what no agent remembers.
+RUN_MARK = "TFLAUNCH_RUN"
+HOST_MARK = "TFLAUNCH_HOST"
+TASK_MARK = "TFLAUNCH_TASK"
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def read(pid: int) -> "Optional[Process]":
+    """The process `pid` now, or None when there is none (a zombie is none: it only waits for its parent)."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as stat:
+            text = stat.read()
+    except OSError:
+        return None
+    name, _, rest = text.partition(b"(")[2].rpartition(b")")
+    fields = rest.split()
+    state = fields[0].decode()
+    if state in "ZX":
+        return None
+    return Process(pid, int(fields[1]), state, int(fields[19]), name.decode("utf-8", "replace"))
+
+
+def every() -> "Dict[int, Process]":
+    """All live processes by pid."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            process = read(int(entry))
+            if process:
+                found[process.pid] = process
+    return found
+
+
+def alive(pid: int, start: int) -> bool:
+    """Whether the very process `pid` that started at `start` still lives."""
+    process = read(pid)
+    return process is not None and process.start == start
+
+
+def descendants(root: int, processes: "Dict[int, Process]") -> "List[Process]":
+    """Everything below `root`, `root` itself left out."""
+    children = {}  # type: Dict[int, List[Process]]
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process)
+    found = []  # type: List[Process]
+    pending = [root]
+    while pending:
+        below = children.get(pending.pop(), [])
+        found += below
+        pending += [process.pid for process in below]
+    return found
+
+
+def environment(pid: int) -> "List[bytes]":
+    """The environment that `pid` was started with, as `NAME=value`; [] when it may not be read."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as environ:
+            return environ.read().split(b"\0")
+    except OSError:
+        return []
+
+
+def marked(processes: "Iterable[Process]", run: str, host: "Optional[str]" = None) -> "List[Process]":
+    """Those that carry the mark of `run` (and of `host`, if given)."""
+    wanted = {os.fsencode("%s=%s" % (RUN_MARK, run))}
+    if host is not None:
+        wanted.add(os.fsencode("%s=%s" % (HOST_MARK, host)))
+    return [process for process in processes if wanted.issubset(environment(process.pid))]
+
+
+def become_subreaper() -> None:
+    """Orphans below this process become its children instead of init's."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(signal_number: int) -> None:
+    """This process gets `signal_number` when its parent ends."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal_number, 0, 0, 0)
+
+
+def send(process: "Process", signal_number: int) -> None:
+    """Signal that very process; a pid that was given to another one meanwhile is left alone."""
+    if alive(process.pid, process.start):
+        try:
+            os.kill(process.pid, signal_number)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def reap() -> "List[tuple[int, int]]":
+    """(pid, wait status) of every child that has ended since the last call."""
+    ended = []  # type: List[tuple[int, int]]
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, status))
+
+
+def describe(process: "Process") -> str:
+    """`pid 4711 python (D: waits in the kernel)`: enough to look for it by hand."""
+    state = {"D": "D: waits in the kernel, cannot be killed", "T": "T: stopped"}.get(process.state, process.state)
+    return "pid %d %s (%s)" % (process.pid, process.name, state)
+
+
+class Sweep:
+    """Ends every process that `victims` names, again and again until none is left.
+
+    Each `step` freezes all of them before it kills any: what is frozen cannot fork away.
+    """
+
+    def __init__(self, victims: "Callable[[], List[Process]]", limit_s: float = 5.0) -> None:
+        self._victims = victims
+        self._deadline = time.monotonic() + limit_s
+        self._killed = {}  # type: Dict[tuple[int, int], Process]
+        self.survivors = []  # type: List[Process]
+
+    def step(self) -> bool:
+        """One pass; True when nothing is left, or when the time is up and `survivors` holds what is."""
+        self.survivors = self._victims()
+        if not self.survivors or time.monotonic() > self._deadline:
+            return True
+        frozen = set()  # type: Set[tuple[int, int]]
+        while True:  # a child forked before its parent froze shows up in the next look
+            fresh = [p for p in self._victims() if (p.pid, p.start) not in frozen]
+            if not fresh:
+                break
+            for process in fresh:
+                send(process, signal.SIGSTOP)
+                frozen.add((process.pid, process.start))
+                self._killed[process.pid, process.start] = process
+        for process in self._victims():
+            send(process, signal.SIGKILL)
+        return False
+
+    @property
+    def killed(self) -> "List[str]":
+        """What had to be killed, described."""
+        left = {(p.pid, p.start) for p in self.survivors}
+        return [describe(p) for key, p in self._killed.items() if key not in left]
+
+    def run(self) -> None:
+        """All passes at once, waiting in between."""
+        while not self.step():
+            reap()
+            time.sleep(0.02)

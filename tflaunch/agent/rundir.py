@@ -1,0 +1,248 @@
+"""Where an agent keeps what outlives its channel: `<parent>/<run>/<host>/`, private to its user.
+
+    agent.json     who runs this: pid and start time of agent and guard, the launcher, when
+    agent.sock     where a relay finds the agent while it lives
+    plan.json      what was staged
+    logs/ps-0.log  what the tasks wrote, byte for byte
+    exits.jsonl    how each task ended
+    work/          the shipped code, and the tasks' working directory
+    agent.log      the agent's own last words
+
+`<parent>/code/<digest>.tar.gz` keeps shipped code for the next run.
+"""
+
+import errno
+import json
+import os
+import shutil
+import socket
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+CODE = "code"  # beside the runs; no run id can be this (they end in a random part)
+
+
+class HostError(Exception):
+    """Something on this host that the user must know: a sentence, and the next step."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+
+
+def explain(error: OSError, path: str) -> HostError:
+    """The sentence for an OS error on `path`."""
+    where = getattr(error, "filename", None) or path
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        try:
+            space = os.statvfs(os.path.dirname(path) if not os.path.isdir(path) else path)
+            free = ", %.1f MiB and %d inodes are free" % (
+                space.f_bavail * space.f_frsize / 2.0**20,
+                space.f_favail,
+            )
+        except OSError:
+            free = ""
+        return HostError(
+            "%s: %s%s" % (where, os.strerror(error.errno), free),
+            "make room there, or set `run_dir:` to another disk in the hostfile",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return HostError(
+            "%s: %s" % (where, os.strerror(error.errno)),
+            "set `run_dir:` in the hostfile to a directory that you may write",
+        )
+    return HostError("%s: %s" % (where, os.strerror(error.errno) if error.errno else error))
+
+
+def parent_directory(configured: str) -> str:
+    """The directory that holds this user's runs on this host."""
+    if configured:
+        return os.path.expanduser(configured)
+    # Local disk: the home directory may be one NFS share for all hosts, and slow.
+    return "/var/tmp/tflaunch-%d" % os.getuid()  # noqa: S108 - checked by `private`
+
+
+def private(path: str) -> None:
+    """Make the directory `path` ours alone; raises HostError when somebody else's hand is in it."""
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+        info = os.lstat(path)
+    except OSError as error:
+        raise explain(error, path) from error
+    if stat.S_ISLNK(info.st_mode) or not stat.S_ISDIR(info.st_mode):
+        raise HostError("%s is not a directory of ours but a link or a file" % path, "remove it, or set `run_dir:`")
+    if info.st_uid != os.getuid():
+        raise HostError("%s belongs to uid %d, not to you (uid %d)" % (path, info.st_uid, os.getuid()), "set `run_dir:`")
+    if info.st_mode & 0o077:
+        os.chmod(path, 0o700)
+
+
+class RunDirectory:
+    """One host's directory of one run."""
+
+    def __init__(self, parent: str, run: str, host: str) -> None:
+        for part in (run, host):  # they come over the wire: never a way out of `parent`
+            if not part or "/" in part or "\0" in part or part.startswith("."):
+                raise HostError("%r cannot be a directory name" % part)
+        self.parent = parent
+        self.run = run
+        self.host = host
+        self.path = os.path.join(parent, run, host)
+        self.work = os.path.join(self.path, "work")
+        self.logs = os.path.join(self.path, "logs")
+
+    def create(self) -> None:
+        """Make it, or raise HostError."""
+        for path in (self.parent, os.path.dirname(self.path), self.path, self.logs, self.work):
+            private(path)
+        try:  # a full disk is found here, not in the middle of the run
+            self.write("agent.json", {})
+        except OSError as error:
+            raise explain(error, self.path) from error
+
+    def log_path(self, task: str) -> str:
+        return os.path.join(self.logs, task.replace("/", "-") + ".log")
+
+    def write(self, name: str, value: "Any") -> None:
+        """Replace the JSON file `name` in one step; raises OSError."""
+        path = os.path.join(self.path, name)
+        with open(path + ".new", "w") as file:
+            json.dump(value, file)
+            file.flush()
+        os.rename(path + ".new", path)
+
+    def append(self, name: str, value: "Any") -> None:
+        """Add a line to the JSON-lines file `name`; raises OSError."""
+        with open(os.path.join(self.path, name), "a") as file:
+            file.write(json.dumps(value) + "\n")
+
+    def read(self, name: str) -> "Dict[str, Any]":
+        """The JSON object in `name`; {} when there is none that can be read."""
+        try:
+            with open(os.path.join(self.path, name)) as file:
+                value = json.load(file)
+        except (OSError, ValueError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    # A socket's path may hold 107 bytes, a directory far more: both ends reach it through an open directory.
+    def listen(self) -> socket.socket:
+        """The socket that relays connect to; raises OSError."""
+        listener = socket.socket(socket.AF_UNIX)
+        directory = os.open(self.path, os.O_RDONLY)
+        try:
+            name = "/proc/self/fd/%d/agent.sock" % directory
+            try:
+                os.unlink(name)
+            except FileNotFoundError:
+                pass
+            listener.bind(name)
+        finally:
+            os.close(directory)
+        listener.listen(16)
+        return listener
+
+    def connect(self) -> "Optional[socket.socket]":
+        """A connection to the living agent, or None when there is none."""
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            directory = os.open(self.path, os.O_RDONLY)
+            try:
+                connection.connect("/proc/self/fd/%d/agent.sock" % directory)
+            finally:
+                os.close(directory)
+        except OSError:
+            connection.close()
+            return None
+        return connection
+
+    def remove(self) -> None:
+        """The directory, and the run's if no other host of this machine uses it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        try:
+            os.rmdir(os.path.dirname(self.path))
+        except OSError:
+            pass
+
+    def remove_socket(self) -> None:
+        try:
+            os.unlink(os.path.join(self.path, "agent.sock"))
+        except OSError:
+            pass
+
+
+def all_runs(parent: str) -> "List[Tuple[str, str]]":
+    """(run, host) of every run directory below `parent`."""
+    found = []
+    try:
+        runs = sorted(os.listdir(parent))
+    except OSError:
+        return []
+    for run in runs:
+        if run == CODE:
+            continue
+        try:
+            found += [(run, host) for host in sorted(os.listdir(os.path.join(parent, run)))]
+        except OSError:
+            continue
+    return found
+
+
+class CodeStore:
+    """Shipped code by content digest, shared by all runs below one parent directory."""
+
+    def __init__(self, parent: str, digest: str) -> None:
+        if not digest.isalnum():
+            raise HostError("%r is no digest" % digest)
+        self._directory = os.path.join(parent, CODE)
+        self._path = os.path.join(self._directory, digest + ".tar.gz")
+        self._partial = "%s.%d.part" % (self._path, os.getpid())
+
+    @property
+    def here(self) -> bool:
+        return os.path.exists(self._path)
+
+    def add(self, data: bytes, last: bool) -> None:
+        """Append a piece; the last one makes it visible, whole."""
+        try:
+            private(self._directory)
+            with open(self._partial, "ab") as file:
+                file.write(data)
+            if last:
+                os.rename(self._partial, self._path)
+        except OSError as error:
+            self.discard()
+            raise explain(error, self._path) from error
+
+    def discard(self) -> None:
+        """Forget a partial upload."""
+        try:
+            os.unlink(self._partial)
+        except OSError:
+            pass
+
+    def unpack(self, directory: str) -> None:
+        """Unpack into `directory`; a damaged archive is removed, so that the next run ships it again."""
+        import tarfile
+        import zlib
+
+        try:
+            with tarfile.open(self._path) as archive:
+                if hasattr(tarfile, "data_filter"):
+                    archive.extractall(directory, filter="data")
+                else:
+                    archive.extractall(directory)  # noqa: S202 - our own launcher's archive
+        except (tarfile.TarError, EOFError, zlib.error) as error:
+            os.unlink(self._path)
+            raise HostError("the shipped code was damaged on the way: %s" % error, "start the run again") from error
+        except OSError as error:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise explain(error, directory) from error

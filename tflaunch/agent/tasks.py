@@ -1,0 +1,166 @@
+"""A task on this host: made ready behind a gate, started by opening it, its log a plain file."""
+
+import os
+import signal
+import subprocess
+import time
+
+from tflaunch.agent import processes
+from tflaunch.agent.rundir import HostError, RunDirectory, explain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Optional
+
+TAIL_BYTES = 64 * 1024
+READY = b"tflaunch-ready\n"
+
+# The shell that a task begins as.  Its input is the gate, its output says that it is ready, its error output
+# is the log; the task itself gets none of them but the log.  The command is data: no shell parses it.
+GATE = """\
+command -v -- "$1" >/dev/null 2>&1 || { echo "tflaunch: no program $1 on this host" >&2; exit 127; }
+echo tflaunch-ready
+read -r go || exit 125
+exec "$@" </dev/null >&2
+"""
+SETUP = """\
+{
+%s
+} </dev/null >&2 || { code=$?; echo "tflaunch: setup failed with exit code $code" >&2; exit $code; }
+"""
+
+
+class Task:
+    """One task from its stage to its last log byte."""
+
+    def __init__(self, directory: RunDirectory, request: "Dict[str, Any]") -> None:
+        self.id = request["id"]  # type: str
+        self.request = request
+        self.log_path = directory.log_path(self.id)
+        self.ready = False
+        self.released_at = None  # type: Optional[float]
+        self.stopped = False  # somebody asked it to end
+        self.kill_at = None  # type: Optional[float]
+        self.process = None  # type: Optional[processes.Process]
+        self.code = None  # type: Optional[int]
+        self.signal = None  # type: Optional[int]
+        self.seconds = 0.0
+        self._directory = directory
+        self._gate = -1
+        self.ready_pipe = -1
+        self.log = -1
+
+    def stage(self) -> None:
+        """Start its shell, which does the setup and then waits at the gate; raises HostError."""
+        request = self.request
+        cwd = os.path.expanduser(request["cwd"]) if request["cwd"] else self._directory.work
+        if not os.path.isdir(cwd):
+            raise HostError("%s: no such directory" % cwd, "make it on this host, or correct `workdir:`")
+        env = dict(os.environ)
+        env.update(request["env"])
+        env[processes.RUN_MARK] = self._directory.run
+        env[processes.HOST_MARK] = self._directory.host
+        env[processes.TASK_MARK] = self.id
+        # `setup` wants what an interactive user has (module, conda): a login bash where there is one.
+        setup = "".join(SETUP % text for text in request["setup"])
+        shell = ["/bin/bash", "-lc"] if setup and os.access("/bin/bash", os.X_OK) else ["/bin/sh", "-c"]
+        try:
+            log = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self.log = os.open(self.log_path, os.O_RDONLY)
+        except OSError as error:
+            raise explain(error, self.log_path) from error
+        gate, self._gate = os.pipe()
+        self.ready_pipe, ready = os.pipe()
+        os.set_blocking(self.ready_pipe, False)
+        try:
+            child = subprocess.Popen(  # noqa: S603
+                [*shell, setup + GATE, "tflaunch", *request["argv"]],
+                stdin=gate,
+                stdout=ready,
+                stderr=log,
+                cwd=cwd,
+                env=env,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+            raise HostError("%s cannot start: %s" % (self.id, error)) from error
+        finally:
+            for each in (gate, ready, log):
+                os.close(each)
+        child.returncode = 0  # the agent's own loop reaps; Popen must not
+        self.process = processes.read(child.pid) or processes.Process(child.pid, os.getpid(), "?", 0, "?")
+
+    def hear(self) -> "Optional[bool]":
+        """What came through the ready pipe: True it waits at the gate, False its shell ended, None not yet."""
+        try:
+            data = os.read(self.ready_pipe, 4096)
+        except BlockingIOError:
+            return None
+        if READY.strip() in data:
+            self.ready = True
+        elif data:
+            return None  # a login profile that prints
+        os.close(self.ready_pipe)
+        self.ready_pipe = -1
+        return self.ready
+
+    def release(self) -> None:
+        """Open the gate."""
+        self.released_at = time.monotonic()
+        try:
+            os.write(self._gate, b"go\n")
+        except OSError:  # its shell is gone; the loop hears of that
+            pass
+        os.close(self._gate)
+        self._gate = -1
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.code is None and self.signal is None
+
+    def ended(self, status: int) -> None:
+        """Its wait status came."""
+        if os.WIFSIGNALED(status):
+            self.signal = os.WTERMSIG(status)
+        else:
+            self.code = os.WEXITSTATUS(status)
+        self.seconds = time.monotonic() - self.released_at if self.released_at else 0.0
+        self.kill_at = None
+        if self._gate >= 0:
+            os.close(self._gate)
+            self._gate = -1
+
+    def stop(self, grace_s: float) -> None:
+        """TERM to its process group now, KILL after the grace; asked again, the sooner end counts."""
+        if not self.alive:
+            return
+        kill_at = time.monotonic() + grace_s
+        if self.kill_at is None or kill_at < self.kill_at:
+            self.kill_at = kill_at
+        if not self.stopped and grace_s > 0:
+            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)  # a stopped process takes no TERM
+        self.stopped = True
+
+    def enforce(self, now: float) -> None:
+        """KILL when the grace is over."""
+        if self.alive and self.kill_at is not None and now >= self.kill_at:
+            self._signal(signal.SIGKILL)
+            self.kill_at = now + 1.0
+
+    def _signal(self, number: int) -> None:
+        try:
+            # Not reaped yet, so the pid, which is also its group and session, can be nobody else's.
+            os.killpg(self.process.pid, number)  # type: ignore[union-attr]
+        except (ProcessLookupError, PermissionError):
+            pass
+
+    def log_size(self) -> int:
+        return os.fstat(self.log).st_size if self.log >= 0 else 0
+
+    def read_log(self, offset: int, size: int) -> bytes:
+        return os.pread(self.log, size, offset) if self.log >= 0 else b""
+
+    def tail(self) -> bytes:
+        size = self.log_size()
+        return self.read_log(max(0, size - TAIL_BYTES), TAIL_BYTES)

@@ -1,0 +1,134 @@
+"""A short-lived agent that looks after every run of this user on this host: `tflaunch stop` speaks to it.
+
+It ends a run whatever is left of it: a living agent is asked to, and what no agent answers for is found by
+the run's mark and killed.
+"""
+
+import os
+import socket
+import time
+
+from tflaunch import wire
+from tflaunch.agent import processes
+from tflaunch.agent.relay import write_all
+from tflaunch.agent.rundir import HostError, RunDirectory, all_runs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List
+
+MARGIN_S = 15.0  # beyond the grace, for an agent that kills and sweeps
+BEAT_S = 3.0
+
+
+class Visit:
+    """Serves requests from the channel, one after another."""
+
+    def __init__(self, parent: str, channel_in: int, channel_out: int) -> None:
+        self._parent = parent
+        self._in = channel_in
+        self._out = channel_out
+
+    def run(self) -> None:
+        """Until the channel ends."""
+        decoder = wire.Decoder()
+        self._send("hello", run="", host="", pid=os.getpid(), directory=self._parent)
+        while True:
+            data = os.read(self._in, 65536)
+            if not data:
+                return
+            for message in decoder.feed(data):
+                try:
+                    if message.type == "list":
+                        self._send("runs", runs=self._runs())
+                    elif message.type == "finish":
+                        self._send("finished", **self._finish(message["run"], message["grace_s"]))
+                    elif message.type == "bye":
+                        return
+                except HostError as error:
+                    self._send("failed", reason=error.reason, hint=error.hint)
+                except OSError as error:
+                    self._send("failed", reason=str(error), hint="")
+
+    def _send(self, type: str, **fields: "Any") -> None:  # noqa: A002
+        write_all(self._out, wire.encode(type, **fields))
+
+    def _runs(self) -> "List[Dict[str, Any]]":
+        """Every run that is alive here: its agent lives, or a process carries its mark."""
+        found = {}  # type: Dict[str, Dict[str, Any]]
+        for run, host in all_runs(self._parent):
+            record = RunDirectory(self._parent, run, host).read("agent.json")
+            living = not record.get("over", False) and processes.alive(record.get("pid", 0), record.get("start", 0))
+            if living:
+                entry = found.setdefault(run, {"run": run, "hosts": [], "tasks": [], "started": record.get("started")})
+                entry["hosts"].append(host)
+                entry["tasks"] += record.get("tasks", [])
+        prefix = os.fsencode(processes.RUN_MARK + "=")
+        for process in processes.every().values():
+            for variable in processes.environment(process.pid):
+                if variable.startswith(prefix):
+                    run = os.fsdecode(variable[len(prefix) :])
+                    found.setdefault(run, {"run": run, "hosts": [], "tasks": [], "started": None})
+        return list(found.values())
+
+    def _finish(self, run: str, grace_s: float) -> "Dict[str, Any]":
+        mine = [RunDirectory(self._parent, run, host) for each, host in all_runs(self._parent) if each == run]
+        killed = []  # type: List[str]
+        agents = [connection for connection in (directory.connect() for directory in mine) if connection]
+        for connection in agents:
+            connection.sendall(wire.encode("end", grace_s=grace_s))
+        deadline = time.monotonic() + grace_s + MARGIN_S
+        for connection in agents:
+            killed += self._await_swept(connection, deadline)
+        survivors = self._await_guards(mine, time.monotonic() + MARGIN_S)
+
+        def strays() -> "List[processes.Process]":
+            return [p for p in processes.marked(processes.every().values(), run) if p.pid != os.getpid()]
+
+        sweep = processes.Sweep(strays)
+        sweep.run()
+        killed += sweep.killed
+        survivors += [processes.describe(process) for process in sweep.survivors]
+        return {"found": bool(agents or killed), "killed": killed, "survivors": survivors}
+
+    def _await_swept(self, connection: socket.socket, deadline: float) -> "List[str]":
+        decoder = wire.Decoder()
+        while time.monotonic() < deadline:
+            connection.settimeout(BEAT_S)
+            try:
+                data = connection.recv(65536)
+            except socket.timeout:
+                self._send("beat")
+                continue
+            except OSError:
+                break
+            if not data:
+                break  # it ended; the sweep by mark has the last word
+            for message in decoder.feed(data):
+                if message.type == "swept":
+                    try:
+                        connection.sendall(wire.encode("bye"))
+                    except OSError:
+                        pass
+                    connection.close()
+                    return list(message["killed"])
+        connection.close()
+        return []
+
+    def _await_guards(self, directories: "List[RunDirectory]", deadline: float) -> "List[str]":
+        """Agents and guards end by themselves once told; one that does not in time is killed, and named."""
+        records = [directory.read("agent.json") for directory in directories]
+        wanted = [(r.get(name, 0), r.get(name_start, 0)) for r in records for name, name_start in
+                  (("pid", "start"), ("guard", "guard_start"))]
+
+        def left() -> "List[processes.Process]":
+            found = [processes.read(pid) for pid, start in wanted if start and processes.alive(pid, start)]
+            return [process for process in found if process]
+
+        while left() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if not left():
+            return []
+        sweep = processes.Sweep(left)
+        sweep.run()
+        return [processes.describe(process) for process in sweep.survivors]

@@ -1,0 +1,53 @@
+"""The command line: one file per verb; whatever is heavy is imported inside the verbs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import tflaunch
+from tflaunch.cli import run, schema, stop
+from tflaunch.errors import EXIT_INTERRUPTED, TflaunchError
+
+app = typer.Typer(
+    name="tflaunch",
+    help="Start distributed TensorFlow on machines that have SSH and Python, and leave nothing behind.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    pretty_exceptions_enable=False,
+)
+app.command("run")(run.run)
+app.command("stop")(stop.stop)
+app.command("schema")(schema.schema)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"tflaunch {tflaunch.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The `tflaunch` command: every error that a user can see ends here, as a sentence and an exit code."""
+    try:
+        app()
+    except TflaunchError as error:
+        from tflaunch.console import open_reporter
+
+        reporter = open_reporter(json="--json" in sys.argv)
+        reporter.error(error)
+        reporter.close()
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

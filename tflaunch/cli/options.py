@@ -1,0 +1,102 @@
+"""What several verbs share: options, the hostfile that is meant, the way to the hosts, Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tflaunch.errors import EXIT_INTERRUPTED, TflaunchError, UsageError
+
+if TYPE_CHECKING:
+    from tflaunch.console import Reporter
+    from tflaunch.hosts import Host, Hostfile
+    from tflaunch.remote import Connector
+
+AcceptNew = Annotated[
+    bool,
+    typer.Option("--accept-new", help="Write unknown host keys to known_hosts; changed ones are refused."),
+]
+ConnectTimeout = Annotated[
+    float,
+    typer.Option(min=1, metavar="S", help="Seconds for name, TCP, banner and log-in of one host, in all."),
+]
+SshConfig = Annotated[
+    Path | None, typer.Option("--ssh-config", "-F", help="Use this file, not ~/.ssh/config.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout, for programs.")]
+Grace = Annotated[float, typer.Option(min=0, metavar="S", help="Seconds between TERM and KILL.")]
+
+
+def default_hosts() -> str | None:
+    """The hostfile that is meant when none is named, if there is one."""
+    from tflaunch.hosts import find_default
+
+    return find_default(os.environ, Path.cwd())
+
+
+def load_hosts(source: str | None) -> Hostfile:
+    """The hostfile that was named, or the default one; raises HostfileError, UsageError."""
+    from tflaunch import hosts
+
+    found = source or default_hosts()
+    if found is None:
+        raise UsageError(
+            "no hostfile: $TFLAUNCH_HOSTS, ./hosts.yaml and ~/.config/tflaunch/hosts.yaml do not exist",
+            "name one: a file, host1,host2, slurm: or pbs:",
+        )
+    return hosts.load(found)
+
+
+def connector(
+    hosts: Iterable[Host], accept_new: bool, timeout_s: float, ssh_config: Path | None, *, ask: bool = True
+) -> Connector:
+    """The way to the hosts; an encrypted key asks here, at the start, and only on a terminal."""
+    from tflaunch.remote import ConnectOptions, Connector
+
+    can_ask = ask and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    options = ConnectOptions(timeout_s=timeout_s, accept_new=accept_new, ssh_config=ssh_config)
+    return Connector(hosts, options, _ask if can_ask else None)
+
+
+def _ask(prompt: str) -> str:
+    import getpass
+
+    return getpass.getpass(prompt, stream=sys.stderr)
+
+
+class Show:
+    """The reporter of this command, and the exit code that it will end with."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self.reporter = reporter
+        self.exit_code = 0
+
+
+@contextlib.contextmanager
+def reporting(**options: Any) -> Iterator[Show]:
+    """Inside, errors are shown by the reporter that is given; at the end the command exits with its code."""
+    from tflaunch.console import open_reporter
+    from tflaunch.session import Stopped
+
+    show = Show(open_reporter(**options))
+    wait = True
+    try:
+        yield show
+    except Stopped as stopped:
+        show.reporter.say("stopped; nothing was started, nothing is left")
+        show.exit_code = 128 + stopped.interrupted.signal
+    except TflaunchError as error:
+        show.reporter.error(error)
+        show.exit_code = error.exit_code
+    except KeyboardInterrupt:
+        show.exit_code = EXIT_INTERRUPTED
+        wait = False
+    finally:
+        show.reporter.close(wait)
+    raise typer.Exit(show.exit_code)

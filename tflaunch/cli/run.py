@@ -1,0 +1,226 @@
+"""`tflaunch run`: from the command line to a request, which tflaunch.launch carries out."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tflaunch.cli.options import (
+    AcceptNew,
+    ConnectTimeout,
+    Grace,
+    Json,
+    SshConfig,
+    connector,
+    load_hosts,
+    reporting,
+)
+from tflaunch.errors import UsageError
+from tflaunch.job import FLAGS, JobSpec, TaskId
+
+if TYPE_CHECKING:
+    from tflaunch.hosts import Hostfile
+    from tflaunch.sources import Bundle
+
+
+class PlaceChoice(str, Enum):
+    """Values of --place."""
+
+    spread = "spread"
+    pack = "pack"
+
+
+class DoneChoice(str, Enum):
+    """Values of --done."""
+
+    chief = "chief"
+    workers = "workers"
+    all = "all"
+    never = "never"
+
+
+def run(
+    hosts: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOSTS", help="A hostfile, or host1:2,host2, or slurm: or pbs:", show_default=False
+        ),
+    ],
+    script: Annotated[
+        str | None,
+        typer.Argument(metavar="TRAINER.py", help="The program (or -m PKG.MOD).", show_default=False),
+    ] = None,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- ARGS", help="The trainer's own arguments, byte for byte.", show_default=False
+        ),
+    ] = None,
+    *,
+    module: Annotated[
+        str | None, typer.Option("--module", "-m", metavar="PKG.MOD", help="Run a module, as python -m does.")
+    ] = None,
+    ps: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="ps tasks [one per 4 workers]", show_default=False)
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="worker tasks [one per free GPU, or host]", show_default=False),
+    ] = None,
+    chief: Annotated[bool, typer.Option("--chief", help="One chief task more.")] = False,
+    ps_hosts: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Hosts for ps: names, ranges, globs, label=value.")
+    ] = None,
+    worker_hosts: Annotated[str | None, typer.Option(metavar="PATTERN", help="Hosts for workers.")] = None,
+    place: Annotated[
+        PlaceChoice, typer.Option(help="Over all hosts, or on as few as can be.")
+    ] = PlaceChoice.spread,
+    gpus_per_worker: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="GPUs of a worker [1 where there are any]")
+    ] = None,
+    flag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=OTHER", help="Rename a cluster flag: task_index=task_id. NAME= drops it."),
+    ] = None,
+    no_flags: Annotated[
+        bool, typer.Option("--no-flags", help="Only TF_CONFIG tells a task who it is.")
+    ] = False,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="NAME[=VALUE]", help="For the tasks; without a value, yours."),
+    ] = None,
+    done: Annotated[DoneChoice, typer.Option(help="Whose success ends the run.")] = DoneChoice.workers,
+    code_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Ship this directory, not just the script's own.")
+    ] = None,
+    no_sync: Annotated[
+        bool,
+        typer.Option("--no-sync", help="Ship nothing: the code is on the hosts, at this path or in workdir."),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no output of the tasks.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="TASK", help="Show the output of worker/0 only; repeatable.")
+    ] = None,
+    show_host: Annotated[bool, typer.Option("--show-host", help="Name the host in each line.")] = False,
+    json: Json = False,
+    grace: Grace = 10.0,
+    ps_grace: Annotated[
+        float,
+        typer.Option(min=0, metavar="S", help="Seconds for ps to end by themselves when the work is done."),
+    ] = 3.0,
+    lease: Annotated[
+        float, typer.Option(min=5, metavar="S", help="Without a launcher for so long, hosts end the run.")
+    ] = 60.0,
+    accept_new: AcceptNew = False,
+    connect_timeout: ConnectTimeout = 30.0,
+    ssh_config: SshConfig = None,
+) -> None:
+    """Start TRAINER.py as ps and worker tasks on HOSTS, show what they print, stop when the work is done.
+
+    Exit code: 0; the code of the task that failed first (128 + n for signal n); 130 after Ctrl-C; 2 command
+    line or hostfile; 65 the job does not fit; 69 no connection; 70 a host cannot start its tasks; 73 no record;
+    76 a host was lost, or not all could be stopped.
+    """
+    from tflaunch.launch import Request, dry, launch
+    from tflaunch.runs import new_run_id
+
+    words = list(arguments or ())
+    if module is not None and script is not None:
+        words.insert(0, script)  # with -m, all that follows HOSTS is the program's own
+    with reporting(
+        json=json, quiet=quiet, only=[_task_id(text) for text in only or ()], show_host=show_host
+    ) as show:
+        hostfile = load_hosts(hosts)
+        if no_sync:
+            hostfile = _here_on_every_host(hostfile)
+        program, stem, bundle = _program(module, script, code_dir, no_sync)
+        request = Request(
+            run_id=new_run_id(stem),
+            job=JobSpec(
+                program=program,
+                args=tuple(words),
+                ps=ps,
+                workers=workers,
+                chief=chief,
+                ps_hosts=ps_hosts,
+                worker_hosts=worker_hosts,
+                place=place.value,
+                gpus_per_worker=gpus_per_worker,
+                flags=None if no_flags else _flags(flag or []),
+                env=_environment(env or []),
+                done=done.value,  # type: ignore[arg-type]
+            ),
+            hostfile=hostfile,
+            bundle=bundle,
+            command=tuple(sys.argv),
+            lease_s=lease,
+            connect_s=connect_timeout,
+            grace_s=grace,
+            drain_s=ps_grace,
+        )
+        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
+        try:
+            show.exit_code = (dry if dry_run else launch)(request, to_hosts, show.reporter)
+        finally:
+            to_hosts.close()
+
+
+def _program(
+    module: str | None, script: str | None, code_dir: Path | None, no_sync: bool
+) -> tuple[tuple[str, ...], str, Bundle | None]:
+    """(what follows the interpreter, a name for the run, the code to ship)."""
+    from tflaunch.sources import bundle, find_program
+
+    target = module or script
+    if target is None:
+        raise UsageError(
+            "nothing to run: neither TRAINER.py nor -m PKG.MOD", "tflaunch run hosts.yaml trainer.py"
+        )
+    if no_sync:
+        argv = ("-m", target) if module is not None else (target,)
+        return argv, target.rpartition(".")[2] if module is not None else Path(target).stem, None
+    found = find_program(target, module is not None, Path.cwd(), code_dir)
+    return found.argv, Path(found.file).stem, bundle(found.directory, keep=found.file)
+
+
+def _here_on_every_host(hostfile: Hostfile) -> Hostfile:
+    """Hosts that have the code already: in their workdir, else in the directory of that path."""
+    here = os.getcwd()
+    hosts = tuple(dataclasses.replace(host, workdir=host.workdir or here) for host in hostfile.hosts)
+    return dataclasses.replace(hostfile, hosts=hosts)
+
+
+def _flags(renamed: list[str]) -> dict[str, str]:
+    flags = dict(FLAGS)
+    for each in renamed:
+        name, equals, other = each.partition("=")
+        if name not in FLAGS or not equals:
+            raise UsageError(f"--flag {each}: not NAME=OTHER", f"NAME is one of {', '.join(FLAGS)}")
+        flags[name] = other
+    return flags
+
+
+def _environment(wanted: list[str]) -> dict[str, str]:
+    env = {}
+    for each in wanted:
+        name, equals, value = each.partition("=")
+        if not name or (not equals and name not in os.environ):
+            raise UsageError(
+                f"--env {each}: {name or 'a name'} is not set here", f"give it a value: --env {name}=VALUE"
+            )
+        env[name] = value if equals else os.environ[name]
+    return env
+
+
+def _task_id(text: str) -> TaskId:
+    try:
+        return TaskId.parse(text)
+    except ValueError as error:
+        raise UsageError(f"--only {text}: {error}") from None

@@ -1,0 +1,139 @@
+"""`tflaunch stop`: end a run from any terminal, whatever is left of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tflaunch.cli.options import (
+    AcceptNew,
+    ConnectTimeout,
+    Grace,
+    Json,
+    Show,
+    SshConfig,
+    connector,
+    default_hosts,
+    load_hosts,
+    reporting,
+)
+from tflaunch.errors import ConnectErrors, StopError, UsageError
+
+if TYPE_CHECKING:
+    from tflaunch.cluster import LiveRun, Visits
+    from tflaunch.hosts import Hostfile
+
+LIST_TIMEOUT_S = 30.0
+
+
+def stop(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]", help="The run's id, or how it begins [the only one]", show_default=False
+        ),
+    ] = None,
+    *,
+    hosts: Annotated[
+        str | None,
+        typer.Option("--hosts", "-H", metavar="HOSTS", help="Where to look [this machine's record]"),
+    ] = None,
+    grace: Grace = 10.0,
+    json: Json = False,
+    accept_new: AcceptNew = False,
+    connect_timeout: ConnectTimeout = 30.0,
+    ssh_config: SshConfig = None,
+) -> None:
+    """End a run on all its hosts: also when its launcher, or its agents, are dead.
+
+    Without RUN: the only one that is alive, or a list to choose from.  Again and again is fine.
+    Exit code: 0 nothing of it is alive; 2 which run?; 69 hosts could not be asked; 76 something lives on.
+    """
+    from tflaunch.cluster import Visits
+    from tflaunch.runs import check_run_id
+
+    with reporting(json=json) as show:
+        if run is not None:
+            check_run_id(run)
+        run, hostfile = _where(run, hosts)
+        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
+        visits = Visits(to_hosts, show.reporter)
+        try:
+            with visits.interrupts():
+                unreachable = visits.open(hostfile.hosts, connect_timeout)
+                if len(unreachable) == len(hostfile.hosts):
+                    raise ConnectErrors(unreachable, len(hostfile.hosts))
+                chosen = _choose(run, visits, show)
+                finished, failures = visits.finish(chosen, grace) if chosen else ({}, {})
+                failures = {**unreachable, **failures}
+        finally:
+            visits.close()
+            to_hosts.close()
+        if chosen is not None:
+            show.reporter.stopped(chosen, finished)
+        if failures:
+            show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
+            show.exit_code = ConnectErrors.exit_code
+        if any(end.survivors for end in finished.values()):
+            show.exit_code = StopError.exit_code
+
+
+def _where(run: str | None, source: str | None) -> tuple[str | None, Hostfile]:
+    """(full run id if it is known here, the hosts to look on)."""
+    from tflaunch.runs import Record, hostfile_from, list_runs
+
+    if source is not None:
+        return run, load_hosts(source)
+    if run is not None:
+        try:
+            record = Record.open(run)
+        except UsageError:
+            if default_hosts() is None:
+                raise
+            return run, load_hosts(None)
+        return record.run_id, hostfile_from(record)
+    known = [info for info in list_runs() if info.status in ("running", "orphaned")]
+    if not known:
+        if default_hosts() is None:
+            raise UsageError("no run is recorded here", "say where to look: tflaunch stop --hosts hosts.yaml")
+        return None, load_hosts(None)
+    return None, _merged([hostfile_from(Record.open(info.run_id)) for info in known])
+
+
+def _merged(hostfiles: list[Hostfile]) -> Hostfile:
+    from tflaunch.hosts import Hostfile
+
+    hosts = {host.name: host for hostfile in hostfiles for host in hostfile.hosts}
+    return Hostfile(", ".join(dict.fromkeys(each.source for each in hostfiles)), tuple(hosts.values()))
+
+
+def _choose(run: str | None, visits: Visits, show: Show) -> str | None:
+    """The run that is meant; None when nothing is alive and no run was named."""
+    alive, _ = visits.runs(LIST_TIMEOUT_S)
+    if run is not None:
+        matches = [each.run_id for each in alive if each.run_id.startswith(run)]
+        if len(matches) > 1 and run not in matches:
+            raise UsageError(f"{run} fits {len(matches)} runs: {', '.join(matches)}", "write more of the id")
+        return matches[0] if len(matches) == 1 and run not in matches else run
+    if not alive:
+        show.reporter.note("no run is alive on these hosts")
+        return None
+    if len(alive) == 1:
+        return alive[0].run_id
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(
+            f"{len(alive)} runs are alive: {', '.join(each.run_id for each in alive)}",
+            "say which: tflaunch stop RUN",
+        )
+    return _ask_which(alive)
+
+
+def _ask_which(alive: list[LiveRun]) -> str:
+    from rich.prompt import IntPrompt
+
+    for number, each in enumerate(alive, 1):
+        typer.echo(f"{number:3}  {each.run_id}  {len(each.tasks)} tasks on {len(each.hosts)} hosts", err=True)
+    number = IntPrompt.ask("stop which", choices=[str(n + 1) for n in range(len(alive))], show_choices=False)
+    return alive[number - 1].run_id

@@ -1,0 +1,393 @@
+"""The effects of a run, in order: open, ship, stage, release, drive, drain, close; and visits, for stop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tflaunch import payload, wire
+from tflaunch.errors import ConnectError, ConnectErrors, LaunchError
+from tflaunch.hosts import Host
+from tflaunch.inventory import HostFacts, Inventory
+from tflaunch.job import TaskId
+from tflaunch.plan import ClusterPlan
+from tflaunch.session import Ended, Item, Opener, Said, Session, Sessions, Stopped, Written
+from tflaunch.sources import Bundle
+from tflaunch.supervise import (
+    AgentGaveUp,
+    End,
+    Event,
+    HostLost,
+    HostSwept,
+    Interrupted,
+    Say,
+    StartTimer,
+    State,
+    TaskExit,
+    TimerFired,
+    step,
+)
+
+BLOB_BYTES = 256 * 1024
+SILENCE_S = 15.0  # an agent that has said nothing for so long (it beats every 3 s) is lost
+WINDOW_BYTES = 32 * 1024 * 1024  # log bytes under way from all hosts together ...
+WINDOW_RANGE = (64 * 1024, 2 * 1024 * 1024)  # ... and from one
+FINISH_MARGIN_S = 45.0  # beyond the grace: what a visit may take
+
+Record = Callable[[TaskId, int, bytes], None]  # task, offset, data: the launcher's copy of a log
+
+
+class Watcher(Protocol):
+    """Who is shown what happens: `tflaunch.console`."""
+
+    def phase(self, name: str, done: int, total: int) -> None: ...
+    def say(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
+    def started(self, task: TaskId, host: str, pid: int) -> None: ...
+    def exited(self, exit: TaskExit) -> None: ...
+    def lost(self, lost: HostLost) -> None: ...
+    def log(
+        self, task: TaskId, host: str, offset: int, data: bytes, written: Callable[[int], None]
+    ) -> None: ...
+    def log_end(self, task: TaskId) -> None: ...
+
+
+@dataclass
+class _Log:
+    """How far a task's log has come; `total` is known once its host is swept."""
+
+    host: str
+    received: int = 0
+    total: int | None = None
+
+    @property
+    def missing(self) -> int:
+        return max(0, (self.total or 0) - self.received)
+
+
+class Cluster:
+    """The agents of one run."""
+
+    def __init__(self, run_id: str, opener: Opener, watcher: Watcher, lease_s: float) -> None:
+        self._run_id = run_id
+        self._watcher = watcher
+        self._sessions = Sessions(opener, watcher.phase, lease_s)
+        self._timers: dict[str, float] = {}
+        self._logs: dict[TaskId, _Log] = {}
+        self._record: Record = lambda task, offset, data: None
+        self._window = 0
+        self._owed: dict[str, int] = {}
+        self.interrupts = self._sessions.interrupts
+
+    # -- before the tasks run
+
+    def open(self, hosts: Collection[Host], ports_wanted: int, timeout_s: float) -> Inventory:
+        """Connect to every host, boot its agent and learn its facts: one round trip after the handshake.
+
+        Raises ConnectErrors with every host that failed, after all are closed; Stopped.
+        """
+        self._sessions.connect(
+            hosts,
+            "start",
+            self._run_id,
+            lambda host: wire.encode("probe", ports=host.ports, count=ports_wanted),
+        )
+        names = [host.name for host in hosts]
+        facts, failures = self._sessions.gather("facts", names, timeout_s, "connecting")
+        lacking = {name: said["lacks"] for name, said in facts.items() if said["lacks"]}
+        if lacking and not failures:
+            for name, module in lacking.items():
+                self._sessions.send([name], "module", payload.module_source(module), name=module)
+            more, failures = self._sessions.gather("facts", lacking, timeout_s, "probing")
+            facts.update(more)
+        if failures:
+            self.abandon()
+            raise ConnectErrors(failures, len(names))
+        return {name: HostFacts.from_wire(name, facts[name].fields) for name in names}
+
+    def keep(self, hosts: Collection[str]) -> None:
+        """Let go of the hosts that the plan has no task for."""
+        for name in set(self._sessions.by_host) - set(hosts):
+            self._sessions.send([name], "end", grace_s=0.0)
+            self._sessions.drop(name)
+
+    def ship(self, bundle: Bundle, timeout_s: float) -> None:
+        """Bring the code to every host that does not have this very content yet.
+
+        Raises LaunchError, after nothing of the run is left anywhere; Stopped.
+        """
+        names = list(self._sessions.by_host)
+        self._sessions.send(names, "code", digest=bundle.digest, size=bundle.size)
+        replies, failures = self._sessions.gather("code", names, timeout_s)
+        lacking = [name for name, said in replies.items() if not said["have"]]
+        if lacking and not failures:
+            for name in lacking:
+                threading.Thread(
+                    target=_upload,
+                    args=(self._sessions.by_host[name], bundle),
+                    name=f"ship {name}",
+                    daemon=True,
+                ).start()
+            _, failures = self._sessions.gather("code", lacking, timeout_s, "shipping")
+        self._refuse(failures)
+
+    def stage(self, plan: ClusterPlan, digest: str | None, timeout_s: float) -> None:
+        """Make every task ready, so that all can start in the same moment.
+
+        Raises LaunchError, after nothing of the run is left anywhere; Stopped.
+        """
+        tasks_of: dict[str, list[dict[str, object]]] = {}
+        ports_of: dict[str, list[int]] = {}
+        for task in plan.tasks:
+            tasks_of.setdefault(task.host, []).append(
+                {
+                    "id": str(task.id),
+                    "argv": list(task.argv),
+                    "env": dict(task.env),
+                    "cwd": task.cwd,
+                    "setup": list(task.setup),
+                }
+            )
+            ports_of.setdefault(task.host, []).append(task.port)
+        for name, tasks in tasks_of.items():
+            code = digest if any(task["cwd"] is None for task in tasks) else None
+            self._sessions.send([name], "stage", tasks=tasks, code=code, ports=ports_of[name])
+        _, failures = self._sessions.gather("staged", tasks_of, timeout_s, "staging")
+        self._refuse(failures)
+
+    def _refuse(self, failures: Mapping[str, ConnectError]) -> None:
+        if failures:
+            unconfirmed = self.abandon()
+            reasons = {name: error.message for name, error in failures.items()}
+            for name in unconfirmed.keys() - failures.keys():
+                reasons[name] = f"could not be told to stop: {unconfirmed[name]}"
+            raise LaunchError(
+                reasons, "; ".join(sorted({error.hint for error in failures.values() if error.hint}))
+            )
+
+    def abandon(self, timeout_s: float = 10.0) -> dict[str, str]:
+        """End everything on every host now; returns the hosts that did not confirm it, each with why."""
+        names = list(self._sessions.by_host)
+        self._sessions.send(names, "end", grace_s=0.0)
+        try:
+            _, failures = self._sessions.gather("swept", names, timeout_s)
+        except Stopped:
+            failures = {name: ConnectError("tflaunch was told not to wait") for name in names}
+        self.close()
+        return {name: error.message for name, error in failures.items()}
+
+    def close(self) -> None:
+        """Take leave of every agent."""
+        self._sessions.close()
+
+    # -- while they run
+
+    def release(self) -> None:
+        """Open every gate: all tasks start now, and their logs come."""
+        smallest, largest = WINDOW_RANGE
+        self._window = min(largest, max(smallest, WINDOW_BYTES // len(self._sessions.by_host)))
+        self._sessions.send(self._sessions.by_host, "follow", offsets={}, window=self._window)
+        self._sessions.send(self._sessions.by_host, "release")
+
+    def drive(self, state: State, record: Record) -> State:
+        """Feed everything that happens to the state machine and do what it says, until the run is over."""
+        self._record = record
+        self._logs = {task: _Log(host) for task, host in state.hosts.items()}
+        self._sessions.heard = dict.fromkeys(self._sessions.by_host, time.monotonic())
+        while state.phase != "over":
+            wake = min([*self._timers.values(), time.monotonic() + 1.0])
+            for event in self._events(self._sessions.next(wake)):
+                state = self._advance(state, event)
+            for event in self._due(state):
+                state = self._advance(state, event)
+        return state
+
+    def _due(self, state: State) -> list[Event]:
+        """What time alone has brought about."""
+        now = time.monotonic()
+        fired = [name for name, at in self._timers.items() if at <= now]
+        for name in fired:
+            del self._timers[name]
+        silent = [
+            HostLost(host, f"no sign of life for {SILENCE_S:g} s")
+            for host, heard in self._sessions.heard.items()
+            if now - heard > SILENCE_S and host not in state.swept and host not in state.lost
+        ]
+        return [*map(TimerFired, fired), *silent]
+
+    def _advance(self, state: State, event: Event) -> State:
+        if isinstance(event, HostLost) and event.host not in state.lost and event.host not in state.swept:
+            self._watcher.lost(event)
+        state, actions = step(state, event)
+        for action in actions:
+            match action:
+                case End(grace_s):
+                    self._sessions.send(self._sessions.by_host, "end", grace_s=grace_s)
+                case StartTimer(name, seconds):
+                    at = time.monotonic() + seconds
+                    self._timers[name] = min(at, self._timers.get(name, at))
+                case Say(text, urgent):
+                    (self._watcher.say if urgent else self._watcher.note)(text)
+        return state
+
+    def _events(self, item: Item | None) -> list[Event]:
+        match item:
+            case Interrupted():
+                return [item]
+            case Ended(host, error):
+                return [HostLost(host, error.message)]
+            case Said(host, message):
+                return self._understand(host, message)
+            case Written(host, size):
+                self._grant(host, size)
+        return []
+
+    def _understand(self, host: str, message: wire.Message) -> list[Event]:
+        match message.type:
+            case "log":
+                self._take_log(host, TaskId.parse(message["task"]), message["offset"], message.body)
+            case "started":
+                self._watcher.started(TaskId.parse(message["task"]), host, message["pid"])
+            case "exit":
+                exited = TaskExit(
+                    task=TaskId.parse(message["task"]),
+                    host=host,
+                    code=message["code"],
+                    signal=message["signal"],
+                    seconds=message["seconds"],
+                    tail=message.body,
+                    stopped=message["stopped"],
+                )
+                self._watcher.exited(exited)
+                return [exited]
+            case "expired":
+                return [AgentGaveUp(host, message["reason"], message["asked"])]
+            case "swept":
+                for name, total in message["logs"].items():
+                    task = TaskId.parse(name)
+                    self._logs[task].total = total
+                    self._maybe_log_end(task)
+                return [HostSwept(host, tuple(message["survivors"]))]
+            case "failed":
+                return [HostLost(host, message["reason"])]
+        return []
+
+    def _take_log(self, host: str, task: TaskId, offset: int, data: bytes) -> None:
+        self._record(task, offset, data)
+        self._logs[task].received = offset + len(data)
+        self._watcher.log(task, host, offset, data, lambda size: self._sessions.put(Written(host, size)))
+        self._maybe_log_end(task)
+
+    def _maybe_log_end(self, task: TaskId) -> None:
+        log = self._logs[task]
+        if log.total is not None and log.missing == 0:
+            self._watcher.log_end(task)
+
+    def _grant(self, host: str, size: int) -> None:
+        """Credit for more log bytes, in portions: one message for many lines."""
+        owed = self._owed.get(host, 0) + size
+        if owed >= self._window // 4:
+            self._sessions.send([host], "credit", bytes=owed)
+            owed = 0
+        self._owed[host] = owed
+
+    def drain(self, timeout_s: float = 1e9) -> dict[TaskId, int]:
+        """Bring in what is left of the logs; returns the missing bytes of each task that has any.
+
+        It ends when every byte is here, no host that has some is heard of, the time is up or Ctrl-C comes.
+        """
+        deadline = time.monotonic() + timeout_s
+        while any(log.missing and log.host not in self._sessions.ended for log in self._logs.values()):
+            item = self._sessions.next(min(deadline, time.monotonic() + SILENCE_S))
+            if item is None or isinstance(item, Interrupted):
+                break
+            self._events(item)
+        for task in self._logs:
+            self._watcher.log_end(task)
+        return {task: log.missing for task, log in self._logs.items() if log.missing}
+
+    def log_paths(self) -> dict[TaskId, str]:
+        """Where each task's log lies on its host."""
+        return {
+            task: f"{self._sessions.by_host[log.host].directory}/logs/{task.job}-{task.index}.log"
+            for task, log in self._logs.items()
+            if log.host in self._sessions.by_host
+        }
+
+
+def _upload(session: Session, bundle: Bundle) -> None:
+    data = memoryview(bundle.data)
+    for start in range(0, len(data), BLOB_BYTES):
+        session.send("blob", bytes(data[start : start + BLOB_BYTES]), last=start + BLOB_BYTES >= len(data))
+
+
+# ---- from outside a run
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What ending a run met on one host; `survivors` should be empty."""
+
+    found: bool
+    killed: tuple[str, ...]
+    survivors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LiveRun:
+    """A run that something is alive of: its tasks and where they are, as far as agents tell."""
+
+    run_id: str
+    hosts: tuple[str, ...]
+    tasks: tuple[str, ...]
+    started: float | None  # epoch seconds
+
+
+class Visits:
+    """Short-lived agents that look after any run: they need no record of it and no agent that lives."""
+
+    def __init__(self, opener: Opener, watcher: Watcher) -> None:
+        self._sessions = Sessions(opener, watcher.phase)
+        self.interrupts = self._sessions.interrupts
+
+    def open(self, hosts: Collection[Host], timeout_s: float) -> dict[str, ConnectError]:
+        """Connect to all; returns the hosts that could not be reached. Raises Stopped."""
+        self._sessions.connect(hosts, "visit", "", lambda host: b"")
+        _, failures = self._sessions.gather("hello", [host.name for host in hosts], timeout_s, "connecting")
+        for name in failures.keys() & self._sessions.by_host.keys():
+            self._sessions.drop(name)
+        return failures
+
+    def runs(self, timeout_s: float) -> tuple[list[LiveRun], dict[str, ConnectError]]:
+        """Every run of this user that is alive on these hosts, and the hosts that did not answer."""
+        names = list(self._sessions.by_host)
+        self._sessions.send(names, "list")
+        replies, failures = self._sessions.gather("runs", names, timeout_s)
+        found: dict[str, LiveRun] = {}
+        for name in names:
+            for entry in replies[name]["runs"] if name in replies else ():
+                before = found.get(entry["run"], LiveRun(entry["run"], (), (), None))
+                found[entry["run"]] = LiveRun(
+                    entry["run"],
+                    (*before.hosts, name),
+                    tuple(dict.fromkeys((*before.tasks, *entry["tasks"]))),
+                    min(filter(None, (before.started, entry["started"])), default=None),
+                )
+        return sorted(found.values(), key=lambda run: run.started or 0.0), failures
+
+    def finish(self, run_id: str, grace_s: float) -> tuple[dict[str, Finished], dict[str, ConnectError]]:
+        """End that run on every connected host, whatever is left of it, and check. Raises Stopped."""
+        names = list(self._sessions.by_host)
+        self._sessions.send(names, "finish", run=run_id, grace_s=grace_s)
+        replies, failures = self._sessions.gather("finished", names, grace_s + FINISH_MARGIN_S, "stopping")
+        return {
+            name: Finished(said["found"], tuple(said["killed"]), tuple(said["survivors"]))
+            for name, said in replies.items()
+        }, failures
+
+    def close(self) -> None:
+        """Take leave of all."""
+        self._sessions.close()

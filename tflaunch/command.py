@@ -1,0 +1,138 @@
+"""How a task is told who it is: its argv, its flags and its environment; pure, nothing is started here."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+
+from tflaunch.errors import PlanError, UsageError
+from tflaunch.hosts import Host
+from tflaunch.job import FLAGS, JobSpec, TaskId
+
+# Linux gives one argument, and one NAME=value of the environment, 32 pages with the closing NUL.
+ARGUMENT_LIMIT_BYTES = 32 * 4096 - 1
+
+# What the plan has decided; a task that is told otherwise fails or hangs in ways that are hard to read.
+_DECIDED: Mapping[str, str] = {
+    "CUDA_VISIBLE_DEVICES": "Choose cards with `gpus:` in the hostfile and --gpus-per-worker.",
+    "TF_CONFIG": "Leave it out; to hide it from a program, write `unset TF_CONFIG` in `setup:`.",
+    "TF_GRPC_REUSE_PORT": "Leave it out: the ports are held for the tasks, which join them by this variable.",
+    "TFLAUNCH_RUN": "Leave it out: `tflaunch stop` finds the processes of a run by it.",
+    "TFLAUNCH_TASK": "Leave it out: `tflaunch stop` finds the processes of a run by it.",
+}
+
+
+def endpoint(address: str, port: int) -> str:
+    """`address:port` as TensorFlow dials it; an IPv6 address is put in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def interpreter(host: Host) -> str:
+    """The Python that runs a task: the host's `python:`, else `python3`, or the launcher's own when local."""
+    return host.python or (sys.executable if host.connection == "local" else "python3")
+
+
+class Command:
+    """The argv and the environment of every task of one cluster.
+
+    `cluster` is TensorFlow's cluster spec: job name to the `address:port` of its tasks, in task order; a job
+    without tasks is not in it.  Raises UsageError for flag names that cannot work, PlanError when the cluster
+    is too large for Linux to hand it over in one argument.
+    """
+
+    def __init__(self, job: JobSpec, cluster: Mapping[str, Sequence[str]], run_id: str) -> None:
+        self._job = job
+        self._run_id = run_id
+        # What all tasks share is spelt once: a cluster of 2,000 tasks takes 30 kB in each of its spellings.
+        self._names = _flag_names(job.flags)
+        self._hosts_flags = self._spell_hosts_flags(cluster)
+        self._cluster_json = json.dumps(cluster, separators=(",", ":"))
+        addresses = [task.rpartition(":")[0].strip("[]") for tasks in cluster.values() for task in tasks]
+        self._no_proxy = ",".join(dict.fromkeys([*addresses, "localhost", "127.0.0.1"]))
+        self._check_sizes()
+
+    def argv(self, task: TaskId, host: Host) -> tuple[str, ...]:
+        """`python trainer.py --ps_hosts=a:1 --worker_hosts=b:2 --job_name=worker --task_index=0 ARGS`.
+
+        `--ps_hosts=` and `--worker_hosts=` are there also when empty, because the classic trainers define
+        them without a default; `--chief_hosts=` only when the cluster has a chief.  `job.args` follow byte
+        for byte.
+        """
+        mine = {"job_name": task.job, "task_index": str(task.index)}
+        flags = [f"{self._names[name]}={value}" for name, value in mine.items() if name in self._names]
+        return (interpreter(host), *self._job.program, *self._hosts_flags, *flags, *self._job.args)
+
+    def env(self, task: TaskId, host: Host, gpus: Sequence[str]) -> dict[str, str]:
+        """What a task finds in its environment on top of what its host gives; `gpus` are its cards' UUIDs.
+
+        `env:` of the hostfile and then the job's own come last and win, also over PYTHONUNBUFFERED,
+        CUDA_DEVICE_ORDER and no_grpc_proxy.  What the plan has decided cannot be set by them and raises
+        PlanError: TF_CONFIG, CUDA_VISIBLE_DEVICES, TF_GRPC_REUSE_PORT, TFLAUNCH_RUN, TFLAUNCH_TASK.
+        """
+        for where, env in ((f"{host.name}: env", host.env), ("--env", self._job.env)):
+            for name in sorted(_DECIDED.keys() & env.keys()):
+                raise PlanError(f"{where} sets {name}, which tflaunch sets for every task", _DECIDED[name])
+        me = f'{{"type":"{task.job}","index":{task.index}}}'
+        return {
+            "TF_CONFIG": f'{{"cluster":{self._cluster_json},"task":{me}}}',
+            "TF_GRPC_REUSE_PORT": "true",
+            "CUDA_VISIBLE_DEVICES": ",".join(gpus),  # empty: a ps never takes a card by accident
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "PYTHONUNBUFFERED": "1",  # a killed task would lose its last lines
+            # gRPC obeys the proxy variables also between tasks; what a program downloads still may need them.
+            "no_grpc_proxy": self._no_proxy,
+            "TFLAUNCH_RUN": self._run_id,
+            "TFLAUNCH_TASK": str(task),
+            **host.env,
+            **self._job.env,
+        }
+
+    def _spell_hosts_flags(self, cluster: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+        jobs = ["ps", "worker", *(["chief"] if cluster.get("chief") else [])]
+        hosts = {f"{job}_hosts": ",".join(cluster.get(job, ())) for job in jobs}
+        return tuple(f"{self._names[name]}={value}" for name, value in hosts.items() if name in self._names)
+
+    def _check_sizes(self) -> None:
+        tf_config = f'TF_CONFIG={{"cluster":{self._cluster_json},"task":{{"type":"worker","index":1000000}}}}'
+        for text in (*self._hosts_flags, tf_config, f"no_grpc_proxy={self._no_proxy}"):
+            if (size := len(text.encode())) > ARGUMENT_LIMIT_BYTES:
+                what = text.partition("=")[0]
+                raise PlanError(
+                    f"{what} of this cluster is {size:,} bytes; Linux takes {ARGUMENT_LIMIT_BYTES:,} at most",
+                    "Use fewer tasks, or shorter addresses (`address:` in the hostfile).",
+                )
+
+
+def _flag_names(flags: Mapping[str, str] | None) -> dict[str, str]:
+    """Canonical name -> the flag as it is written, dashes included; flags that are left out are missing."""
+    if flags is None:
+        return {}
+    for name in flags:
+        if name not in FLAGS:
+            near = difflib.get_close_matches(name, FLAGS, n=1)
+            raise UsageError(
+                f"--flag {name}={flags[name]}: there is no flag {name!r}",
+                f"Did you mean {near[0]}?" if near else f"The flags are {', '.join(FLAGS)}.",
+            )
+    written: dict[str, str] = {}
+    for name, default in FLAGS.items():
+        actual = flags.get(name, default)
+        if not actual:
+            continue
+        if not re.fullmatch(r"-{0,2}[^-\s=][^\s=]*", actual):
+            raise UsageError(
+                f"--flag {name}={actual}: {actual!r} cannot be the name of a flag",
+                f"Write it as the program does, for example --flag {name}={default.replace('_', '-')}",
+            )
+        spelling = actual if actual.startswith("-") else f"--{actual}"
+        if spelling in written.values():
+            other = next(key for key, value in written.items() if value == spelling)
+            raise UsageError(
+                f"--flag {name}={actual}: {other} already goes by {spelling}",
+                f"Give each its own name, or leave one out: --flag {name}=",
+            )
+        written[name] = spelling
+    return written

@@ -1,0 +1,934 @@
+"""Everything that a person, or with `--json` a program, sees of a run.
+
+For people: the logs of the tasks go to stdout, everything else to stderr, so that
+`tflaunch run ... > train.log` keeps the training's own words only.  Of a task's log only whole lines are
+shown, as `worker/0 | line`; nothing in it can act on the terminal.
+
+For programs: stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epoch seconds):
+
+    event      fields
+    plan       run_id, cluster (job -> addresses), notes, tasks: [task, host, address, port, gpus (UUIDs),
+               gpu_indices, argv, env, setup, cwd (null: where the shipped code is)]
+    phase      name, done, total, note
+    note       text            something that happened
+    say        text            what tflaunch does now, because it was asked to
+    warn       text            something to look at
+    started    task, host, pid
+    log        task, host, line; and partial: true while a line is being rewritten (a progress bar)
+    gap        task, host, bytes       of the log that cannot be shown
+    log_end    task            nothing more comes from it
+    exited     task, host, code, signal (name), seconds, stopped (tflaunch had asked it to end)
+    lost       host, reason
+    failures   exit_code, message, hint, rows: [hosts, folded, cause, hint]
+    error      kind (the class), message, hint, exit_code, problems: [where, line, column, message]
+    report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (as in exited, with
+               tail; or as in lost), unverified (host -> why), survivors (host -> processes), record,
+               host_logs (task -> path on its host)
+
+Tasks are written `worker/0`.  Bytes of a log that are not UTF-8 appear as `\\xff`; control sequences are
+left in it.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import re
+import shlex
+import signal
+import sys
+import time
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any, Protocol, TextIO
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from tflaunch.errors import ConnectErrors, HostfileError, LaunchError, TflaunchError
+from tflaunch.hosts import fold
+from tflaunch.job import TaskId
+from tflaunch.log_lines import LineAssembler, printable
+from tflaunch.plan import ClusterPlan, TaskPlan
+from tflaunch.supervise import HostLost, Outcome, TaskExit
+from tflaunch.writer import Stream, Writer
+
+TAIL_LINES = 30
+_TICK_S = 0.1  # of the one live line
+_PROGRESS_S = (0.5, 8.0)  # a progress bar is shown this often at first, and at last
+_ROOMY_COLUMNS = 60  # room for a bar of full length
+_PIPE_COLUMNS = 200  # a table in a file has room
+
+# Okabe and Ito's colours, told apart by colour-blind eyes; black left out, yellow and blue made to be read
+# on white and on black.
+_PALETTE = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#3b82c4", "#d55e00", "#b8a800", "#8c8cd9")
+
+_TRAILING = re.compile(r" +\n")  # what pads the last column of a table
+
+_PAST = {
+    "connecting": "connected",
+    "probing": "probed",
+    "planning": "planned",
+    "shipping": "shipped",
+    "staging": "staged",
+    "starting": "started",
+    "stopping": "stopped",
+    "verifying": "verified",
+}
+
+
+class Reporter(Protocol):
+    """What a run tells to whoever watches it.  No method blocks; all may be called from a signal handler."""
+
+    @property
+    def broken(self) -> bool:
+        """True when stdout can no longer be written: its reader went away, or its disk is full."""
+
+    def phase(self, name: str, done: int, total: int, note: str = "") -> None:
+        """`name` ("connecting", "training") has come to `done` of `total`; equal means that it is over."""
+
+    def note(self, text: str) -> None:
+        """Say something that is good to know."""
+
+    def warn(self, text: str) -> None:
+        """Say something that should be looked at."""
+
+    def say(self, text: str) -> None:
+        """Say what tflaunch does now because the user asked for it; overtakes all that is queued."""
+
+    def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:
+        """Show the plan as the result that was asked for, or, `brief`, in a line per job beside the logs.
+
+        Call it before the first log: it tells how wide the prefixes are.
+        """
+
+    def log(
+        self, task: TaskId, host: str, offset: int, data: bytes, written: Callable[[int], None] | None = None
+    ) -> None:
+        """Take the bytes of a task's log that begin at `offset`.
+
+        `written(len(data))` is called from another thread once they are not held here any more, whether
+        they were shown or not.
+        """
+
+    def log_end(self, task: TaskId) -> None:
+        """Show the task's last line even if it has no newline: nothing more comes."""
+
+    def started(self, task: TaskId, host: str, pid: int) -> None:
+        """A task runs."""
+
+    def exited(self, exit: TaskExit) -> None:
+        """A task has ended."""
+
+    def lost(self, lost: HostLost) -> None:
+        """A host is gone."""
+
+    def failures(self, errors: ConnectErrors | LaunchError) -> None:
+        """Show every host that failed, in one table, folded by identical cause."""
+
+    def error(self, err: TflaunchError) -> None:
+        """Show why tflaunch gives up, and the next step to take."""
+
+    def report(self, outcome: Outcome) -> None:
+        """Show how the run ended: the first failure first."""
+
+    def close(self, wait: bool = True) -> None:
+        """Write what is queued; with `wait=False` within 0.3 s, logs dropped, even on a stopped terminal."""
+
+
+def open_reporter(
+    *,
+    json: bool = False,
+    quiet: bool = False,
+    only: Collection[TaskId] | None = None,
+    show_host: bool = False,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
+    on_broken: Callable[[], None] | None = None,
+) -> Reporter:
+    """Return the reporter for a terminal or pipe, or its JSON twin.
+
+    quiet: show no logs.  only: show the logs of these tasks.  show_host: name the host in each line.
+    on_broken: called once, from another thread, when `broken` becomes true.
+    """
+    options = _Options(quiet, frozenset(only) if only else None, show_host, on_broken)
+    out = Stream(stdout or sys.stdout or io.StringIO())  # None: the shell closed it
+    err = Stream(stderr or sys.stderr or io.StringIO())
+    return JsonReporter(options, out, err) if json else TextReporter(options, out, err)
+
+
+@dataclass(frozen=True)
+class _Options:
+    quiet: bool
+    only: frozenset[TaskId] | None
+    show_host: bool
+    on_broken: Callable[[], None] | None
+
+    def shows(self, task: TaskId) -> bool:
+        return not self.quiet and (self.only is None or task in self.only)
+
+
+@dataclass
+class _Log:
+    """What is known of one task's log by the writer's thread."""
+
+    host: str
+    assembler: LineAssembler
+    offset: int | None = None  # of the next byte
+    show_progress_at: float = 0.0
+    progress_every_s: float = _PROGRESS_S[0]
+
+
+class _LogReporter:
+    """What both styles do with logs: put lines together, and show progress bars now and then."""
+
+    def __init__(self, options: _Options, stdout: Stream, stderr: Stream) -> None:
+        self._options = options
+        self._logs: dict[TaskId, _Log] = {}
+        self._rewriting: set[TaskId] = set()
+        self._writer = Writer(stdout, stderr, self._tick, self._break)
+
+    @property
+    def broken(self) -> bool:
+        return self._writer.stdout.broken is not None
+
+    def log(
+        self, task: TaskId, host: str, offset: int, data: bytes, written: Callable[[int], None] | None = None
+    ) -> None:
+        self._writer.put("log", lambda: self._log(task, host, offset, data, written))
+
+    def log_end(self, task: TaskId) -> None:
+        self._writer.put("log", lambda: self._log_end(task))
+
+    def close(self, wait: bool = True) -> None:
+        self._writer.close(wait)
+
+    # From here on: in the writer's thread.
+
+    def _assembler(self) -> LineAssembler:
+        raise NotImplementedError
+
+    def _show_lines(self, task: TaskId, host: str, lines: list[str], partial: bool = False) -> None:
+        raise NotImplementedError
+
+    def _show_gap(self, task: TaskId, host: str, missing: int) -> None:
+        raise NotImplementedError
+
+    def _log(
+        self, task: TaskId, host: str, offset: int, data: bytes, written: Callable[[int], None] | None
+    ) -> None:
+        if written is not None:
+            self._writer.after(lambda: written(len(data)))
+        if self.broken or not self._options.shows(task):
+            return
+        log = self._logs.get(task)
+        if log is None:
+            log = self._logs[task] = _Log(host, self._assembler())
+        if log.offset is not None and offset != log.offset:
+            if offset > log.offset:
+                self._log_end(task)
+                self._show_gap(task, host, offset - log.offset)
+            data = data[max(0, log.offset - offset) :]
+            offset = max(offset, log.offset)
+        log.offset = offset + len(data)
+        lines = log.assembler.feed(data)
+        if lines:
+            log.progress_every_s = _PROGRESS_S[0]
+            self._show_lines(task, host, lines)
+        if log.assembler.rewriting:
+            self._rewriting.add(task)
+        else:
+            self._rewriting.discard(task)
+
+    def _log_end(self, task: TaskId) -> None:
+        log = self._logs.get(task)
+        if log is None:
+            return
+        self._rewriting.discard(task)
+        if lines := log.assembler.end():
+            self._show_lines(task, log.host, lines)
+
+    def _tick(self) -> float | None:
+        """Show the progress bars whose time has come; return when the next one's comes."""
+        if not self._rewriting:
+            return None
+        now = time.monotonic()
+        for task in list(self._rewriting):
+            log = self._logs[task]
+            if now < log.show_progress_at:
+                continue
+            state = log.assembler.progress()
+            self._rewriting.discard(task)
+            if state is not None:
+                self._show_lines(task, log.host, [state], partial=True)
+                log.show_progress_at = now + log.progress_every_s
+                log.progress_every_s = min(2 * log.progress_every_s, _PROGRESS_S[1])
+        if not self._rewriting:
+            return None
+        return max(0.01, min(self._logs[task].show_progress_at for task in self._rewriting) - now)
+
+    def _break(self, error: OSError) -> None:
+        if error.errno != errno.EPIPE:  # `| head` has what it wanted; a full disk is news
+            reason = os.strerror(error.errno or 0)
+            self._writer.err(f"cannot write to stdout: {reason}; the run goes on, its logs are on record\n")
+        if self._options.on_broken is not None:
+            self._options.on_broken()
+
+
+class JsonReporter(_LogReporter):
+    """One JSON object a line on stdout; the module's docstring has the events."""
+
+    def __init__(self, options: _Options, stdout: Stream, stderr: Stream) -> None:
+        self._heads: dict[TaskId, str] = {}
+        super().__init__(options, stdout, stderr)
+
+    def phase(self, name: str, done: int, total: int, note: str = "") -> None:
+        self._event("phase", name=name, done=done, total=total, note=note)
+
+    def note(self, text: str) -> None:
+        self._event("note", text=text)
+
+    def warn(self, text: str) -> None:
+        self._event("warn", text=text)
+
+    def say(self, text: str) -> None:
+        self._event("say", text=text)
+
+    def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:  # noqa: ARG002  a program skips what it likes
+        tasks = [_task_data(task) for task in plan.tasks]
+        self._event("plan", run_id=plan.run_id, cluster=plan.cluster, notes=list(plan.notes), tasks=tasks)
+
+    def log_end(self, task: TaskId) -> None:
+        super().log_end(task)
+        self._event("log_end", task=str(task))
+
+    def started(self, task: TaskId, host: str, pid: int) -> None:
+        self._event("started", task=str(task), host=host, pid=pid)
+
+    def exited(self, exit: TaskExit) -> None:
+        self._event("exited", **_exit_data(exit))
+
+    def lost(self, lost: HostLost) -> None:
+        self._event("lost", host=lost.host, reason=lost.reason)
+
+    def failures(self, errors: ConnectErrors | LaunchError) -> None:
+        rows = [
+            {"hosts": row.hosts, "folded": row.folded, "cause": row.cause, "hint": row.hint}
+            for row in _rows(errors)
+        ]
+        self._event(
+            "failures", exit_code=errors.exit_code, message=_headline(errors), hint=errors.hint, rows=rows
+        )
+
+    def error(self, err: TflaunchError) -> None:
+        if isinstance(err, (ConnectErrors, LaunchError)):
+            self.failures(err)
+            return
+        problems = err.problems if isinstance(err, HostfileError) else []
+        self._event(
+            "error",
+            kind=type(err).__name__,
+            message=err.message,
+            hint=err.hint,
+            exit_code=err.exit_code,
+            problems=[vars(problem) for problem in problems],
+        )
+
+    def report(self, outcome: Outcome) -> None:
+        first = outcome.first_failure
+        if isinstance(first, HostLost):
+            failure: dict[str, Any] | None = {"host": first.host, "reason": first.reason}
+        else:
+            failure = {**_exit_data(first), "tail": _tail(first.tail)} if first else None
+        self._event(
+            "report",
+            run_id=outcome.run_id,
+            status=outcome.status,
+            exit_code=outcome.exit_code,
+            seconds=outcome.seconds,
+            exits=[_exit_data(exit) for exit in outcome.exits.values()],
+            first_failure=failure,
+            unverified=dict(outcome.unverified),
+            survivors={host: list(left) for host, left in outcome.survivors.items()},
+            record=outcome.record,
+            host_logs={str(task): path for task, path in outcome.host_logs.items()},
+        )
+
+    def _event(self, event: str, **fields: Any) -> None:
+        line = json.dumps({"event": event, "time": round(time.time(), 6), **fields}) + "\n"
+        self._writer.put("message", lambda: self._writer.out(line))
+
+    def _assembler(self) -> LineAssembler:
+        return LineAssembler(raw=True)
+
+    def _show_lines(self, task: TaskId, host: str, lines: list[str], partial: bool = False) -> None:
+        # Not json.dumps: this is the one event that comes a hundred thousand times a second.
+        head = self._heads.get(task)
+        if head is None:
+            head = self._heads[task] = f', "task": {quoted(str(task))}, "host": {quoted(host)}, "line": '
+        head = f'{{"event": "log", "time": {time.time():.6f}' + head
+        end = ', "partial": true}\n' if partial else "}\n"
+        self._writer.out(head + (end + head).join(map(quoted, lines)) + end)
+
+    def _show_gap(self, task: TaskId, host: str, missing: int) -> None:
+        event = {"event": "gap", "time": time.time(), "task": str(task), "host": host, "bytes": missing}
+        self._writer.out(json.dumps(event) + "\n")
+
+
+@dataclass
+class _Phase:
+    name: str
+    began: float
+    done: int = 0
+    total: int = 0
+    note: str = ""
+    over: bool = False
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """The few signs in use, with what stands for them where the encoding has none."""
+
+    ok: str = "✓"
+    bad: str = "✗"
+    warn: str = "!"
+    bar: str = "│"
+    dot: str = "·"
+    more: str = "…"
+    next: str = "→"
+    spinner: str = "dots"
+
+
+_ASCII = _Marks(ok="ok", bad="x", bar="|", dot="-", more="...", next="->", spinner="line")
+
+
+class _Pen:
+    """Turns rich's renderables into text for one stream, as wide and as colourful as that stream takes."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.console = Console(file=stream.text, highlight=False, markup=False, emoji=False)
+        self.marks = _Marks() if stream.can_show("✓✗│·…→━⠋") else _ASCII
+        self.columns = stream.columns()
+        self.colour = self.console.color_system is not None and not self.console.no_color
+
+    def render(self, renderable: RenderableType, spare: int = 0) -> str:
+        """Return the text of `renderable`, in lines shorter than the terminal by `spare` columns."""
+        self.columns = self._stream.columns()  # a window may be resized
+        self.console.width = max(20, (self.columns or _PIPE_COLUMNS) - spare)
+        whole = isinstance(renderable, Text) and (self.columns is None or bool(renderable.no_wrap))
+        with self.console.capture() as captured:
+            self.console.print(renderable, soft_wrap=whole)
+        return _TRAILING.sub("\n", captured.get())
+
+
+@dataclass
+class _Prefixes:
+    """What stands before a task's lines: as wide for all, one colour for each."""
+
+    hosts: dict[TaskId, str] = field(default_factory=dict)
+    made: dict[TaskId, str] = field(default_factory=dict)
+
+    def expect(self, hosts: Mapping[TaskId, str]) -> None:
+        if not hosts.items() <= self.hosts.items():
+            self.hosts.update(hosts)
+            self.made.clear()  # another width, perhaps
+
+
+class TextReporter(_LogReporter):
+    """Lines for people: on a terminal with colours and one live line until the training begins."""
+
+    def __init__(self, options: _Options, stdout: Stream, stderr: Stream) -> None:
+        self._out = _Pen(stdout)
+        self._err = _Pen(stderr)
+        self._prefixes = _Prefixes()
+        self._phase: _Phase | None = None
+        self._live = stderr.terminal and not self._err.console.is_dumb_terminal
+        self._live_shown = False
+        self._training = False  # log lines may come at any moment: no live line any more
+        super().__init__(options, stdout, stderr)
+
+    def phase(self, name: str, done: int, total: int, note: str = "") -> None:
+        now = time.monotonic()
+        self._writer.put("message", lambda: self._show_phase(name, done, total, note, now))
+
+    def note(self, text: str) -> None:
+        self._notice(("  ", ""), (printable(text), "dim"))
+
+    def warn(self, text: str) -> None:
+        self._notice((f"{self._err.marks.warn} ", "yellow"), printable(text))
+
+    def say(self, text: str) -> None:
+        self._notice((printable(text), "bold"))
+
+    def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:
+        self._writer.put("message", lambda: self._show_plan(plan, brief))
+
+    def started(self, task: TaskId, host: str, pid: int) -> None:  # noqa: ARG002  the phase counts them
+        self._writer.put("message", lambda: self._prefixes.expect({task: host}))
+
+    def exited(self, exit: TaskExit) -> None:
+        if exit.stopped:
+            return  # as it was asked to; the phase counts them
+        marks = self._err.marks
+        mark, style = (marks.bad, "bold red") if exit.exit_code else (marks.ok, "green")
+        how = _how(exit) if exit.exit_code else "finished"
+        text = f"{exit.task} on {exit.host} {how} after {_duration(exit.seconds)}"
+        self._message(Text.assemble((f"{mark} ", style), printable(text)))
+
+    def lost(self, lost: HostLost) -> None:
+        mark = (f"{self._err.marks.bad} ", "bold red")
+        self._notice(mark, (f"{lost.host} is lost", "bold"), f": {printable(lost.reason)}")
+
+    def failures(self, errors: ConnectErrors | LaunchError) -> None:
+        self._ending(*_failures_lines(errors, self._err.marks))
+
+    def error(self, err: TflaunchError) -> None:
+        if isinstance(err, (ConnectErrors, LaunchError)):
+            self.failures(err)
+        else:
+            self._ending(*_error_lines(err, self._err.marks))
+
+    def report(self, outcome: Outcome) -> None:
+        self._ending(*_report_lines(outcome, self._err.marks))
+
+    def close(self, wait: bool = True) -> None:
+        self._ending()
+        super().close(wait)
+
+    def _ending(self, *lines: RenderableType) -> None:
+        now = time.monotonic()
+        self._writer.put("message", lambda: self._leave(now))
+        self._message(*lines)
+
+    def _message(self, *lines: RenderableType) -> None:
+        self._writer.put("message", lambda: self._print(*lines))
+
+    def _notice(self, *parts: str | tuple[str, str]) -> None:
+        line = Text.assemble(*parts)
+        self._writer.put("notice", lambda: self._print(line))
+
+    # From here on: in the writer's thread.
+
+    def _print(self, *lines: RenderableType) -> None:
+        self._wipe()
+        self._writer.err("".join(map(self._err.render, lines)))
+
+    def _wipe(self) -> None:
+        if self._live_shown:
+            self._writer.err("\r\x1b[K")
+            self._live_shown = False
+
+    def _tick(self) -> float | None:
+        soonest = super()._tick()
+        phase = self._phase
+        if not self._live or self._training or phase is None or phase.over:
+            return soonest
+        self._live_shown = True
+        self._writer.err("\r" + self._err.render(self._live_line(phase), spare=1).rstrip("\n") + "\x1b[K")
+        return _TICK_S if soonest is None else min(soonest, _TICK_S)
+
+    def _live_line(self, phase: _Phase) -> RenderableType:
+        now = time.monotonic()
+        bar = ProgressBar(
+            total=max(1, phase.total),
+            completed=phase.done,
+            width=24 if (self._err.columns or 0) >= _ROOMY_COLUMNS else 4,
+            style="dim",
+            complete_style="cyan",
+            finished_style="cyan",
+        )
+        note = f"{_duration(now - phase.began)}{_note(phase.note)}"
+        parts: list[RenderableType] = [
+            Spinner(self._err.marks.spinner, style="cyan").render(now),
+            phase.name,
+            bar,
+            f"{phase.done}/{phase.total}",
+            Text(note, "dim", no_wrap=True, overflow="ellipsis"),
+        ]
+        line = Table.grid(padding=(0, 1))
+        for part in parts:
+            line.add_column(no_wrap=part is not parts[-1])  # rich shortens those that may wrap
+        line.add_row(*parts)
+        return line
+
+    def _show_phase(self, name: str, done: int, total: int, note: str, now: float) -> None:
+        phase = self._phase
+        if phase is None or phase.name != name or (phase.over and done < total):
+            self._leave(now)
+            phase = self._phase = _Phase(name, now)
+            if name == "training":
+                self._training = True
+                self._print(
+                    Text.assemble(("training", "bold"), (_of(total, "task"), "dim"), (_note(note), "dim"))
+                )
+        if phase.over:
+            return
+        phase.done, phase.total, phase.note = done, total, note
+        if done < total:
+            return
+        phase.over = True
+        if name == "training":
+            return  # the report says more
+        took = "" if phase.began == now else f" in {_duration(now - phase.began)}"
+        self._print(
+            Text.assemble(
+                (f"{self._err.marks.ok} ", "green"),
+                f"{_PAST.get(name, name)} {done}/{total}" if total else _PAST.get(name, name),
+                (took + _note(note), "dim"),
+            )
+        )
+
+    def _leave(self, now: float) -> None:
+        """End a phase that another one, or the end, cuts short."""
+        phase = self._phase
+        if phase is None or phase.over or phase.name == "training":
+            return
+        phase.over = True
+        text = f"{_PAST.get(phase.name, phase.name)} {phase.done}/{phase.total}"
+        took = f" after {_duration(now - phase.began)}{_note(phase.note)}"
+        self._print(Text.assemble((f"{self._err.marks.warn} ", "yellow"), text, (took, "dim")))
+
+    def _show_lines(self, task: TaskId, host: str, lines: list[str], partial: bool = False) -> None:  # noqa: ARG002
+        self._training = True
+        self._wipe()
+        prefix = self._prefix(task, host)
+        self._writer.out(prefix + ("\n" + prefix).join(lines) + "\n")
+
+    def _show_gap(self, task: TaskId, host: str, missing: int) -> None:
+        more = self._out.marks.more
+        self._show_lines(task, host, [f"{more} {missing:,} bytes are missing here {more}"])
+
+    def _assembler(self) -> LineAssembler:
+        return LineAssembler(colour=self._out.colour)
+
+    def _prefix(self, task: TaskId, host: str) -> str:
+        prefix = self._prefixes.made.get(task)
+        if prefix is None:
+            self._prefixes.expect({task: host})
+            hosts = self._prefixes.hosts
+            text = Text(str(task).ljust(max(len(str(other)) for other in hosts)), _colour(task))
+            if self._options.show_host:
+                text.append(" " + host.ljust(max(map(len, hosts.values()))), "dim")
+            text.append(f" {self._out.marks.bar}", "dim")
+            prefix = self._prefixes.made[task] = self._out.render(text).rstrip("\n") + " "
+        return prefix
+
+    def _show_plan(self, plan: ClusterPlan, brief: bool) -> None:
+        self._prefixes.expect({task.id: task.host for task in plan.tasks})
+        if brief:
+            self._print(*_brief_plan_lines(plan, self._err.marks))
+            return
+        for line in _plan_lines(plan, self._out.marks):
+            self._writer.out(self._out.render(line))
+
+
+def _colour(task: TaskId) -> str:
+    """Return the task's colour: by its name alone, so that it has the same in every run.
+
+    Workers count from the front of the palette and the other jobs from its end, so that the first few of
+    each differ.
+    """
+    if task.job == "worker":
+        return _PALETTE[task.index % len(_PALETTE)]
+    first = -1 if task.job == "ps" else zlib.crc32(task.job.encode())
+    return _PALETTE[(first - task.index) % len(_PALETTE)]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def _of(count: int, noun: str) -> str:
+    return f" {count} {noun}{'' if count == 1 else 's'}"
+
+
+def _note(note: str) -> str:
+    return f"  {printable(note)}" if note else ""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _how(exit: TaskExit) -> str:
+    if exit.signal is not None:
+        return f"was killed by {_signal_name(exit.signal)}"
+    return f"exited with code {exit.code}"
+
+
+def _tail(data: bytes) -> list[str]:
+    assembler = LineAssembler()
+    return (assembler.feed(data) + assembler.end())[-TAIL_LINES:]
+
+
+def _exit_data(exit: TaskExit) -> dict[str, Any]:
+    return {
+        "task": str(exit.task),
+        "host": exit.host,
+        "code": exit.code,
+        "signal": None if exit.signal is None else _signal_name(exit.signal),
+        "seconds": exit.seconds,
+        "stopped": exit.stopped,
+    }
+
+
+def _task_data(task: TaskPlan) -> dict[str, Any]:
+    return {
+        "task": str(task.id),
+        "host": task.host,
+        "address": task.address,
+        "port": task.port,
+        "gpus": list(task.gpus),
+        "gpu_indices": list(task.gpu_indices),
+        "argv": list(task.argv),
+        "env": dict(task.env),
+        "setup": list(task.setup),
+        "cwd": task.cwd,
+    }
+
+
+# The plan
+
+
+def _plan_lines(plan: ClusterPlan, marks: _Marks) -> list[RenderableType]:
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim", show_edge=False)
+    for heading in ("task", "host", "address", "GPUs"):
+        table.add_column(heading, overflow="fold")
+    for task in plan.tasks:
+        table.add_row(
+            Text(str(task.id), _colour(task.id)),
+            Text(task.host),
+            Text(f"{task.address}:{task.port}"),
+            Text(",".join(map(str, task.gpu_indices)) or "-"),
+        )
+    place = ", ".join(sorted({task.cwd or "the shipped code" for task in plan.tasks}))
+    names = sorted({name for task in plan.tasks for name in task.env})
+    lines: list[RenderableType] = [
+        table,
+        Text(),
+        Text(f"each runs in {printable(place)}:", "dim"),
+        _whole(f"  {printable(_command(plan, marks.more))}"),
+    ]
+    if names:
+        lines.append(Text(f"with {', '.join(map(printable, names))} set; --json shows everything", "dim"))
+    return lines + _plan_notes(plan, marks)
+
+
+def _brief_plan_lines(plan: ClusterPlan, marks: _Marks) -> list[RenderableType]:
+    jobs: dict[str, list[TaskPlan]] = {}
+    for task in plan.tasks:
+        jobs.setdefault(task.id.job, []).append(task)
+    lines: list[RenderableType] = [Text.assemble(("run ", "dim"), (plan.run_id, "bold"))]
+    for job, tasks in jobs.items():
+        counts = sorted({len(task.gpus) for task in tasks})
+        cards = f"{counts[0]}-{counts[-1]}" if len(counts) > 1 else str(counts[0])
+        gpus = f"  {cards} GPU{'' if counts == [1] else 's'} each" if counts != [0] else ""
+        where = fold(list(dict.fromkeys(task.host for task in tasks)))
+        count = str(len(tasks)).rjust(max(len(str(len(others))) for others in jobs.values()))
+        name = job.ljust(max(map(len, jobs)))
+        lines.append(Text.assemble(f"  {count} {name}", (f"  on {where}{gpus}", "dim")))
+    return lines + _plan_notes(plan, marks)
+
+
+def _plan_notes(plan: ClusterPlan, marks: _Marks) -> list[RenderableType]:
+    return [Text.assemble((f"{marks.warn} ", "yellow"), printable(note)) for note in plan.notes]
+
+
+def _command(plan: ClusterPlan, more: str) -> str:
+    """Return the command of all tasks in one, quoted for a shell, with `more` for what the table tells."""
+    commands = [task.argv for task in plan.tasks]
+    if len(set(map(len, commands))) > 1:
+        return " ".join(map(shlex.quote, commands[0]))
+    peers = {",".join(addresses) for addresses in plan.cluster.values() if len(addresses) > 1}
+    words = []
+    for word, *others in zip(*commands, strict=True):
+        name, equals, value = word.partition("=")
+        if word in peers or (equals and value in peers):
+            words.append(f"{shlex.quote(name)}={more}" if equals else more)
+        elif all(other == word for other in others):
+            words.append(shlex.quote(word))
+        elif equals and all(other.startswith(name + "=") for other in others):
+            words.append(f"{shlex.quote(name)}={more}")
+        else:
+            words.append(more)
+    return " ".join(words)
+
+
+# Failures
+
+
+@dataclass(frozen=True)
+class _Row:
+    hosts: list[str]
+    folded: str
+    cause: str
+    hint: str
+
+
+def _rows(errors: ConnectErrors | LaunchError) -> list[_Row]:
+    """Return the failed hosts, those with one and the same cause together, the most frequent cause first."""
+    causes: dict[tuple[str, str], list[str]] = {}
+    for host, failure in errors.failures.items():
+        cause = (failure, "") if isinstance(failure, str) else (failure.message, failure.hint)
+        causes.setdefault(cause, []).append(host)
+    rows = [
+        _Row(hosts, fold(hosts), cause, hint.replace("{host}", hosts[0]))
+        for (cause, hint), hosts in causes.items()
+    ]
+    return sorted(rows, key=lambda row: -len(row.hosts))
+
+
+def _headline(errors: ConnectErrors | LaunchError) -> str:
+    if isinstance(errors, ConnectErrors):
+        return errors.message
+    count = len(errors.failures)
+    hosts = "1 host could not start its tasks" if count == 1 else f"{count} hosts could not start their tasks"
+    return f"{hosts}; nothing is left running"
+
+
+def _failures_lines(errors: ConnectErrors | LaunchError, marks: _Marks) -> list[RenderableType]:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(overflow="fold", max_width=28)
+    table.add_column(overflow="fold")
+    for row in _rows(errors):
+        told = Text(printable(row.cause))
+        if row.hint:
+            told.append(f"\n{marks.next} {printable(row.hint)}", "cyan")
+        table.add_row(Text(printable(row.folded), "bold"), told)
+    lines: list[RenderableType] = [
+        Text.assemble((f"{marks.bad} ", "bold red"), (_headline(errors), "bold")),
+        Padding(table, (0, 0, 0, 2)),
+    ]
+    if errors.hint:
+        lines.append(_hint(errors.hint, marks))
+    return lines
+
+
+def _error_lines(err: TflaunchError, marks: _Marks) -> list[RenderableType]:
+    bad = (f"{marks.bad} ", "bold red")
+    lines: list[RenderableType]
+    if isinstance(err, HostfileError):
+        count = len(err.problems)
+        headline = f"{count} problem{'' if count == 1 else 's'} in the hosts; nothing was contacted"
+        lines = [Text.assemble(bad, (headline, "bold"))]
+        for problem in err.problems:
+            where = printable(str(problem).removesuffix(problem.message))
+            lines.append(Text.assemble("  ", (where, "bold"), printable(problem.message)))
+    else:
+        lines = [Text.assemble(bad, printable(err.message))]
+    if err.hint:
+        lines.append(_hint(err.hint, marks))
+    return lines
+
+
+def _hint(text: str, marks: _Marks) -> Text:
+    return _whole(f"  {marks.next} {printable(text)}", "cyan")
+
+
+def _whole(text: str, style: str = "") -> Text:
+    """Text that only the terminal wraps: a path or a command that is to be copied in one piece."""
+    return Text(text, style, no_wrap=True)
+
+
+# The end of a run
+
+
+def _report_lines(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    first = outcome.first_failure
+    if isinstance(first, TaskExit):
+        lines += _first_failure_lines(first, outcome, marks)
+    elif first is not None:
+        lines.append(Text.assemble((f"{marks.bad} ", "bold red"), (f"{first.host} was lost", "bold")))
+        lines.append(Text(f"  {printable(first.reason)}"))
+    lines += _other_failures(outcome, marks)
+    lines += _unclean_lines(outcome, marks)
+    return lines + _last_lines(outcome, marks)
+
+
+def _first_failure_lines(first: TaskExit, outcome: Outcome, marks: _Marks) -> list[RenderableType]:
+    lines: list[RenderableType] = [
+        Text.assemble(
+            (f"{marks.bad} ", "bold red"),
+            (f"{first.task} on {first.host} {_how(first)}", "bold"),
+            (f" after {_duration(first.seconds)}", "dim"),
+        )
+    ]
+    tail = _tail(first.tail)
+    for line in tail:
+        lines.append(Text.assemble((f"  {marks.bar} ", "red"), line, no_wrap=True))
+    if not tail:
+        lines.append(Text("  it wrote nothing", "dim"))
+    if path := outcome.host_logs.get(first.task):
+        lines.append(_whole(f"  its whole log: {printable(f'{first.host}:{path}')}", "dim"))
+    if first.signal == signal.SIGKILL and not first.stopped:
+        hint = f"if nobody killed it, memory ran out: ssh {first.host} 'dmesg -T | grep -i oom'"
+        lines.append(_hint(hint, marks))
+    return lines
+
+
+def _other_failures(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
+    folded: dict[str, list[str]] = {}
+    for exit in outcome.exits.values():
+        if exit.exit_code and not exit.stopped and exit != outcome.first_failure:
+            folded.setdefault(_how(exit), []).append(str(exit.task))
+    return [
+        Text.assemble((f"{marks.bad} ", "red"), (f"then {_some(tasks, marks)} {how}", "dim"))
+        for how, tasks in folded.items()
+    ]
+
+
+def _some(names: Sequence[str], marks: _Marks, most: int = 8) -> str:
+    more = f" {marks.more} ({len(names)} in all)" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _unclean_lines(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    for host, left in outcome.survivors.items():
+        text = f"{host}: still alive: {printable(_some(left, marks))}"
+        lines.append(Text.assemble((f"{marks.bad} ", "bold red"), text))
+    reasons: dict[str, list[str]] = {}
+    for host, reason in outcome.unverified.items():
+        reasons.setdefault(reason, []).append(host)
+    for reason, hosts in reasons.items():
+        text = f"{fold(hosts)}: could not check that nothing is left: {printable(reason)}"
+        lines.append(Text.assemble((f"{marks.warn} ", "yellow"), text))
+    if lines:
+        lines.append(_hint(f"tflaunch stop {outcome.run_id}", marks))
+    return lines
+
+
+def _last_lines(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
+    took = _duration(outcome.seconds)
+    if outcome.status == "succeeded":
+        mark, text = (f"{marks.ok} ", "bold green"), f"succeeded:{_of(len(outcome.exits), 'task')} in {took}"
+    elif outcome.status == "interrupted":
+        cause = "Ctrl-C" if outcome.exit_code == 128 + signal.SIGINT else "a signal"
+        mark, text = (f"{marks.warn} ", "yellow"), f"stopped by {cause} after {took}"
+    else:
+        mark, text = (f"{marks.bad} ", "bold red"), f"failed after {took}, exit code {outcome.exit_code}"
+    line = Text.assemble(mark, (outcome.run_id, "bold"), f" {text}")
+    if not (outcome.survivors or outcome.unverified):
+        line.append("; nothing is left running", "dim")
+    if outcome.record:
+        return [line, _whole(f"  logs: {printable(outcome.record)}/logs", "dim")]
+    return [line]

@@ -1,0 +1,118 @@
+"""Every error that a user can see, and the exit code that a script gets for it.
+
+    TflaunchError                1   a defect of tflaunch itself when nothing below fits
+    ├── UsageError               2   a wrong command line: missing script, bad run id, --workers 0 --ps 0
+    ├── HostfileError            2   the hostfile; every problem at once, nothing was contacted
+    ├── PlanError               65   the job does not fit the hosts (EX_DATAERR)
+    ├── ConnectError            69   hosts that could not be reached or asked (EX_UNAVAILABLE)
+    ├── LaunchError             70   a host could not stage its tasks; nothing is left running
+    ├── RecordError             73   the launcher's own record could not be written (EX_CANTCREAT)
+    └── StopError               76   something may still be alive: tflaunch could not check, or could not kill
+
+A run that started ends with 0, with the code of the task that failed first (128 + n for signal n), with
+76 when a host was lost, or with 130 after Ctrl-C (143 after SIGTERM).  The launcher's own codes lie above 64, where training programs
+seldom are, so that a script can tell the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+EXIT_USAGE = 2
+EXIT_PLAN = 65
+EXIT_CONNECT = 69
+EXIT_LAUNCH = 70
+EXIT_RECORD = 73
+EXIT_UNCLEAN = 76
+EXIT_INTERRUPTED = 130
+
+
+class TflaunchError(Exception):
+    """An error with a sentence for the user: `message` says where and what, `hint` the next step to take."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(TflaunchError):
+    """The command line asks for something that cannot be done."""
+
+    exit_code = EXIT_USAGE
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong in a hostfile; `line` and `column` count from 1, 0 where there is no position."""
+
+    where: str  # the file, or what stands for it: "<inline>", "slurm:"
+    line: int
+    column: int
+    message: str  # the offending text and the accepted values
+
+    def __str__(self) -> str:
+        position = f":{self.line}:{self.column}" if self.line else ""
+        return f"{self.where}{position}: {self.message}"
+
+
+class HostfileError(TflaunchError):
+    """A hostfile that cannot be used; `problems` holds every one that was found."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, problems: list[Problem], hint: str = "") -> None:
+        super().__init__("\n".join(str(problem) for problem in problems), hint)
+        self.problems = problems
+
+
+class PlanError(TflaunchError):
+    """The job does not fit the hosts; the message holds the numbers."""
+
+    exit_code = EXIT_PLAN
+
+
+class ConnectError(TflaunchError):
+    """One host could not be reached, or does not answer as an agent.
+
+    Hosts with equal `message` and `hint` are folded into one row of the report, so neither names the host
+    (the remedy may: `{host}` in `hint` stands for it).
+    """
+
+    exit_code = EXIT_CONNECT
+
+
+class ConnectErrors(TflaunchError):
+    """The hosts that failed, each with its own ConnectError."""
+
+    exit_code = EXIT_CONNECT
+
+    def __init__(self, failures: Mapping[str, ConnectError], total: int) -> None:
+        super().__init__(f"{len(failures)} of {total} hosts could not be used")
+        self.failures = dict(failures)
+        self.total = total
+
+
+class LaunchError(TflaunchError):
+    """A host could not stage its tasks; `failures` maps host to reason; nothing is left running."""
+
+    exit_code = EXIT_LAUNCH
+
+    def __init__(self, failures: Mapping[str, str], hint: str = "") -> None:
+        super().__init__("\n".join(f"{host}: {reason}" for host, reason in failures.items()), hint)
+        self.failures = dict(failures)
+
+
+class RecordError(TflaunchError):
+    """The launcher's record of the run could not be written."""
+
+    exit_code = EXIT_RECORD
+
+
+class StopError(TflaunchError):
+    """Something of a run may still be alive on a host."""
+
+    exit_code = EXIT_UNCLEAN

@@ -1,0 +1,415 @@
+"""The hostfile: which hosts there are and how to reach and use each; no network is touched here.
+
+`load` takes a YAML hostfile (`hostfile_model.py` says what may stand in it), a plain one as MPI, DeepSpeed
+and Horovod use, a list of hosts, or `slurm:` or `pbs:` for the nodes of the job one stands in.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from tflaunch import hostfile_yaml, hostnames
+from tflaunch.errors import HostfileError, Problem, UsageError
+from tflaunch.hostfile_model import json_schema
+from tflaunch.hostfile_yaml import Entry, Text
+from tflaunch.hostnames import expand, fold
+
+__all__ = ["Host", "Hostfile", "expand", "find_default", "fold", "json_schema", "load", "match"]
+
+LARGEST_FILE = 4 * 1024 * 1024  # bytes
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of the hostfile, `defaults` and group settings already folded in.  None: not said."""
+
+    name: str  # unique; what messages and patterns use
+    connection: Literal["ssh", "local"] = "ssh"
+    ssh_host: str = ""  # what SSH looks up in ~/.ssh/config (the name, unless the hostfile says otherwise)
+    address: str | None = None  # what TensorFlow peers dial
+    user: str | None = None
+    port: int | None = None
+    identity_file: str | None = None
+    proxy_jump: str | None = None
+    python: str | None = None  # the interpreter of the tasks
+    setup: tuple[str, ...] = ()  # shell text run before a task, in the task's own shell
+    workdir: str | None = None  # absolute directory on the host to run in, instead of shipped code
+    run_dir: str | None = None  # parent of the run directories (default /var/tmp/tflaunch-<uid>)
+    env: Mapping[str, str] = field(default_factory=dict)
+    gpus: Literal["auto"] | int | tuple[int | str, ...] = "auto"  # auto | count | indices or UUIDs | 0
+    slots: int | None = None  # most workers that may run here (`slots=4` of an MPI hostfile)
+    ports: tuple[int, int] | None = None  # first and last of the range that tasks may use, inclusive
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Hostfile:
+    """Hosts in the order of the file; `source` is what messages call it."""
+
+    source: str
+    hosts: tuple[Host, ...]
+
+
+def find_default(environ: Mapping[str, str], cwd: str | os.PathLike[str]) -> str | None:
+    """The HOSTS argument when none is given, or None.
+
+    `$TFLAUNCH_HOSTS` (taken as it is), `hosts.yaml` in `cwd`, `tflaunch/hosts.yaml` in `$XDG_CONFIG_HOME` or
+    `~/.config`: the first that is there.
+    """
+    if source := environ.get("TFLAUNCH_HOSTS"):
+        return source
+    config = environ.get("XDG_CONFIG_HOME", "")
+    if not Path(config).is_absolute():  # as the XDG specification asks
+        config = str(Path(environ.get("HOME", "~")).expanduser() / ".config")
+    for path in (Path(cwd) / "hosts.yaml", Path(config) / "tflaunch" / "hosts.yaml"):
+        if path.is_file():
+            return str(path)
+    return None
+
+
+def load(source: str, *, environ: Mapping[str, str] = os.environ) -> Hostfile:
+    """The hosts that `source` names, in its order.
+
+    `slurm:` and `pbs:` are read from `environ`.  Anything that can be opened is a file: YAML, unless its
+    first line is that of a plain hostfile (`host`, `host:4`, `host slots=4`).  What is no file is a list such
+    as `gpu[01-04]:2,me@big:8` (`:N` is the number of slots), unless it looks like the path of a missing file:
+    it has a `/`, a suffix such as `.yaml` or `.txt`, or ends in `hosts` or `hostfile`.
+
+    `localhost` in a list or in a plain hostfile is this machine without SSH (`connection: local`); in YAML
+    the key says so.  A name that is repeated on bare lines of a plain hostfile has as many slots.
+
+    Raises HostfileError with every problem that was found.
+    """
+    if source == "slurm:":
+        nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
+        if not nodes:
+            raise _error(
+                "slurm:", "SLURM_JOB_NODELIST is not set", "Run this inside a job: salloc, sbatch or srun."
+            )
+        hosts = _Hosts("slurm:")
+        _read_list(nodes, hosts)
+        return hosts.hostfile(source)
+    if source == "pbs:":
+        path = environ.get("PBS_NODEFILE")
+        if not path:
+            raise _error("pbs:", "PBS_NODEFILE is not set", "Run this inside a job: qsub or qsub -I.")
+        text = _open(path)
+        if text is None:
+            raise _error(
+                path, "no such file; PBS_NODEFILE names it", "Run this on the first node of the job."
+            )
+        hosts = _Hosts(path)
+        _read_plain(text, hosts, count_single=True)
+        return hosts.hostfile(source)
+    text = _open(source)
+    if text is None:
+        if _like_a_path(source):
+            hint = "Name a hostfile that is there, or the hosts themselves: gpu01,gpu02"
+            raise _error(source, "no such file", hint)
+        hosts = _Hosts("<inline>")
+        _read_list(source, hosts)
+        return hosts.hostfile("<inline>")
+    hosts = _Hosts(source)
+    if _like_plain(text):
+        _read_plain(text, hosts)
+        hint = "It was read as a plain hostfile (host slots=4); a YAML one begins with `hosts:` or `- `."
+        return hosts.hostfile(source, hint)
+    entries, hosts.problems = hostfile_yaml.read(text, source, _path(source).absolute().parent)
+    for entry in entries:
+        hosts.add(entry)
+    return hosts.hostfile(source)
+
+
+def match(pattern: str, hostfile: Hostfile) -> list[Host]:
+    """The hosts that `pattern` selects, in its order, each once.
+
+    Terms are names or ranges (`gpu[01-04]`), globs (`gpu*`) and labels (`rack=b`, also `@rack=b`), joined as
+    in ClusterShell, from left to right: `,` adds, `!` takes away, `&` keeps what is in both, `^` what is in
+    one.  Raises UsageError when a term or the whole selects no host, and for a name that is no host's.
+    """
+    chosen: dict[str, Host] = {}
+    for operator, term, _ in hostnames.split(pattern, ",!&^"):
+        found = _select(term.strip(), hostfile)
+        if operator == "!":
+            chosen = {name: host for name, host in chosen.items() if name not in found}
+        elif operator == "&":
+            chosen = {name: host for name, host in chosen.items() if name in found}
+        elif operator == "^":
+            both = chosen.keys() & found.keys()
+            chosen = {name: host for name, host in {**chosen, **found}.items() if name not in both}
+        else:
+            chosen.update(found)
+    if not chosen:
+        raise UsageError(f"{pattern!r} selects no host", _choices(hostfile))
+    return list(chosen.values())
+
+
+def _select(term: str, hostfile: Hostfile) -> dict[str, Host]:
+    accepts: Callable[[Host], bool]
+    if "=" in term:
+        key, _, value = term.removeprefix("@").partition("=")
+
+        def accepts(host: Host) -> bool:
+            return key in host.labels and fnmatch.fnmatchcase(host.labels[key], value)
+
+    elif "*" in term or "?" in term:
+        globs = expand(term, also="*?")
+
+        def accepts(host: Host) -> bool:
+            return any(fnmatch.fnmatchcase(host.name, glob) for glob in globs)
+
+    else:
+        known = {host.name: host for host in hostfile.hosts}
+        names = expand(term)
+        missing = [name for name in names if name not in known]
+        if missing:
+            raise UsageError(f"{hostfile.source} has no host {fold(missing)}", _choices(hostfile))
+        return {name: known[name] for name in names}
+    found = {host.name: host for host in hostfile.hosts if accepts(host)}
+    if not found:
+        raise UsageError(f"{term!r} selects no host of {hostfile.source}", _choices(hostfile))
+    return found
+
+
+def _choices(hostfile: Hostfile) -> str:
+    labels = sorted({f"{key}={value}" for host in hostfile.hosts for key, value in host.labels.items()})
+    names = f"Its hosts are {fold(host.name for host in hostfile.hosts)}"
+    return f"{names}; its labels {', '.join(labels)}." if labels else f"{names}."
+
+
+class _Hosts:
+    """Collects hosts and what is wrong with them, whatever form they were written in."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.problems: list[Problem] = []
+        self._hosts: dict[str, Host] = {}
+        self._entries: dict[str, Text] = {}  # host -> the name or range that brought it
+        self._machines: dict[tuple[str, int | None, str | None], str] = {}  # what SSH would dial -> host
+        self._count = 0
+
+    def report(self, at: Text, message: str) -> None:
+        self.problems.append(Problem(self.where, at.line, at.column, message))
+
+    def add(self, entry: Entry) -> None:
+        """Add the hosts of one name or range; `entry.name` and ranges in its settings have been checked."""
+        name, settings = entry
+        size = hostnames.check(name)
+        if self._count + size > hostnames.MOST_HOSTS:
+            most = f"at most {hostnames.MOST_HOSTS:,} are allowed in all"
+            self.report(name, f"{str(name)!r} makes {self._count + size:,} hosts; {most}")
+            return
+        self._count += size
+        names = expand(name)
+        each: dict[str, list[str]] = {}  # ranges in `ssh` and `address` go along with the range of names
+        for key in ("ssh", "address"):
+            pattern = settings.get(key, "")
+            if "[" in pattern:
+                machines = hostnames.check(pattern)
+                each[key] = expand(pattern) if machines == size else []
+                if len(each[key]) != len(names):
+                    count = f"stands for {machines} machines, and {str(name)!r} for {size}"
+                    self.report(pattern, f"{key}: {str(pattern)!r} {count}; write ranges of one size")
+                    return
+        repeated: dict[Text, list[str]] = {}
+        for index, host in enumerate(names):
+            if host in self._hosts:
+                repeated.setdefault(self._entries[host], []).append(host)
+                continue
+            own = {**settings, **{key: values[index] for key, values in each.items()}}
+            self._entries[host] = name
+            self._hosts[host] = _host(host, own)
+            self._check_machine(self._hosts[host])
+        for first, again in repeated.items():
+            verb = "is" if len(again) == 1 else "are"
+            self.report(name, f"{fold(again)} {verb} listed twice; first at {_place(first)}")
+
+    def _check_machine(self, host: Host) -> None:
+        """Two names for what SSH would dial alike are one machine, whose tasks would meet unplanned."""
+        if host.connection == "local":
+            return
+        machine = (host.ssh_host.lower(), host.port, host.user)
+        first = self._machines.setdefault(machine, host.name)
+        if first == host.name:
+            return
+        here, there = self._entries[host.name], self._entries[first]
+        if here is there:
+            said = f"{str(here)!r} are several hosts, and `ssh: {host.ssh_host}` is one; write it as a range"
+            if not any(problem.message == said for problem in self.problems):
+                self.report(here, said)
+            return
+        as_user = f", user {host.user}" if host.user else ""
+        on_port = f", port {host.port}" if host.port else ""
+        machine_said = f"(ssh {host.ssh_host}{on_port}{as_user})"
+        self.report(here, f"{host.name} is the same machine as {first} at {_place(there)} {machine_said}")
+
+    def hostfile(self, source: str, hint: str = "") -> Hostfile:
+        """What was collected; raises HostfileError when there is any problem."""
+        if not self._hosts and not self.problems:
+            self.problems.append(Problem(self.where, 0, 0, "names no host; list at least one"))
+        if self.problems:
+            raise HostfileError(
+                sorted(self.problems, key=lambda problem: (problem.line, problem.column)), hint
+            )
+        return Hostfile(source, tuple(self._hosts.values()))
+
+
+def _host(name: str, settings: Mapping[str, Any]) -> Host:
+    said: dict[str, Any] = {
+        key: str(value) if isinstance(value, Text) else value for key, value in settings.items()
+    }
+    return Host(name=name, ssh_host=said.pop("ssh", name), **said)
+
+
+def _place(text: Text) -> str:
+    return f"line {text.line}, column {text.column}"
+
+
+def _error(where: str, message: str, hint: str = "") -> HostfileError:
+    return HostfileError([Problem(where, 0, 0, message)], hint)
+
+
+# --- the forms that are not YAML ---
+
+
+def _path(source: str) -> Path:
+    return Path(source).expanduser() if source.startswith("~/") else Path(source)
+
+
+def _open(source: str) -> str | None:
+    """The text of a hostfile, None when there is no such file; HostfileError when it cannot be read."""
+    if not source:
+        return None
+    try:
+        with _path(source).open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except IsADirectoryError:
+        raise _error(
+            source, "is a directory", f"Name a hostfile in it: {source.rstrip('/')}/hosts.yaml"
+        ) from None
+    except PermissionError:
+        raise _error(source, "may not be read", f"Look at its permissions: ls -l {source}") from None
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL, or no encoding for it
+        return None
+    except OSError as error:
+        if not _like_a_path(source):  # a list of hosts, longer than a file's name may be
+            return None
+        raise _error(source, f"cannot be read: {error.strerror}") from None
+    if len(content) > LARGEST_FILE:
+        raise _error(source, f"is larger than {LARGEST_FILE // 1024**2} MiB; is it a hostfile?")
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise _error(source, "is in UTF-16; save it as UTF-8")
+    if b"\0" in content:
+        raise _error(source, "is a binary file; a hostfile is text")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start]
+        line = before.count(b"\n") + 1
+        column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
+        byte = error.object[error.start]
+        message = f"the byte 0x{byte:02x} is not UTF-8; save the file as UTF-8"
+        raise HostfileError([Problem(source, line, column, message)]) from None
+
+
+def _like_a_path(source: str) -> bool:
+    """Whether what is no file was most likely meant as one."""
+    named = (
+        r"(?i)(.*[._-])?(my)?(hosts|(host|machine|node)_?(file|list)s?)|.*\.(ya?ml|txt|json|conf|cfg|list)"
+    )
+    return "/" in source or re.fullmatch(named, source, re.DOTALL) is not None
+
+
+def _like_plain(text: str) -> bool:
+    """Whether the first line that says anything begins with a host name, and is no YAML mapping."""
+    for line in text.splitlines():
+        said = re.sub(r"(^|\s)#.*", "", line).strip()
+        if said:
+            return re.match(r"[\w.]", said) is not None and re.search(r":(\s|$)", said) is None
+    return False
+
+
+def _read_list(text: str, hosts: _Hosts) -> None:
+    """`gpu[01-04]:2,me@big`: names and ranges, with slots after a colon."""
+    for _, part, offset in hostnames.split(text):
+        indent = len(part) - len(part.lstrip())
+        _add_word(Text(part.strip(), 1, offset + indent + 1), {}, hosts)
+
+
+def _read_plain(text: str, hosts: _Hosts, *, count_single: bool = False) -> None:
+    """Lines of `host`, `host:4` or `host slots=4 max_slots=8`.
+
+    Repeated bare names are slots; `count_single` counts those that stand once, too.
+    """
+    words: list[tuple[Text, dict[str, Any]]] = []
+    bare: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        said = re.sub(r"(^|\s)#.*", "", line).rstrip()
+        first = re.search(r"\S+", said)
+        if first is None:
+            continue
+        word = Text(first[0], number, first.start() + 1)
+        rest = said[first.end() :]
+        if rest.strip():
+            words.append((word, _plain_settings(rest, number, first.end() + 1, hosts)))
+        elif ":" in word:
+            words.append((word, {}))
+        else:
+            if word not in bare:
+                words.append((word, {}))
+            bare[word] = bare.get(word, 0) + 1
+    for word, settings in words:
+        count = bare.get(word, 0) if not settings else 0
+        slots = {"slots": count} if count > 1 or (count and count_single) else {}
+        _add_word(word, {**slots, **settings}, hosts)
+
+
+def _plain_settings(rest: str, number: int, column: int, hosts: _Hosts) -> dict[str, Any]:
+    """`slots=4 max_slots=8`; the first is what a user means, the second counts where it stands alone."""
+    said: dict[str, int] = {}
+    for found in re.finditer(r"([\w-]+)\s*=\s*(\S+)|\S+", rest):
+        at = Text(found[0], number, column + found.start())
+        key = (found[1] or "").replace("-", "_")
+        if key not in ("slots", "max_slots"):
+            hosts.report(
+                at, f"{found[0][:60]!r} is not known here; a line is `host`, `host:4` or `host slots=4`"
+            )
+        elif not re.fullmatch(r"[0-9]{1,5}", found[2]) or int(found[2]) > 10_000:  # noqa: PLR2004
+            hosts.report(at, f"{found[1]}: {found[2][:60]!r} is not a whole number from 0 to 10000")
+        else:
+            said[key] = int(found[2])
+    slots = said.get("slots", said.get("max_slots"))
+    return {} if slots is None else {"slots": slots}
+
+
+def _add_word(word: Text, settings: dict[str, Any], hosts: _Hosts) -> None:
+    """Add `[user@]name[:slots]`."""
+    user, at, rest = word.rpartition("@")
+    name, colon, number = rest.rpartition(":") if rest.count(":") == 1 else (rest, "", "")
+    settings = dict(settings)
+    if at and not re.fullmatch(r"[\w.][\w.-]*", user):
+        hosts.report(word, f"{user[:60]!r} is not a user name; write user@host")
+        return
+    if at:
+        settings["user"] = user
+    if colon:
+        if not re.fullmatch(r"[0-9]{1,5}", number) or int(number) > 10_000:  # noqa: PLR2004
+            hosts.report(
+                word, f"{number[:60]!r} is not a number of slots; write host:4 (a port needs a YAML hostfile)"
+            )
+            return
+        settings["slots"] = int(number)
+    if name == "localhost" and not at:
+        settings["connection"] = "local"
+    try:
+        hostnames.check(name)
+    except ValueError as error:
+        hosts.report(word, f"{name[:60]!r} {error}")
+        return
+    hosts.add(Entry(Text(name, word.line, word.column + len(user) + len(at)), settings))

@@ -1,0 +1,128 @@
+"""The known_hosts files: read once, asked by many threads, written for `--accept-new`; OpenSSH's format."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fnmatch
+import hashlib
+import hmac
+import os
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+_HASHED = "|1|"
+
+
+@dataclass(frozen=True)
+class KnownKey:
+    """One line of a known_hosts file."""
+
+    path: Path
+    line: int  # from 1
+    marker: Literal["", "@revoked", "@cert-authority"]
+    kind: str  # "ssh-ed25519"
+    blob: bytes  # the public key as SSH sends it
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+class KnownHosts:
+    """The keys in the given files; a file that does not exist holds none, a line without sense is skipped.
+
+    New keys go to the first of `own`, the user's files; with none of these they are known for this run only.
+    Raises OSError for a file that exists and cannot be read.
+    """
+
+    def __init__(self, own: Iterable[Path], shared: Iterable[Path] = ()) -> None:
+        self.own = tuple(own)
+        self._named: dict[str, list[KnownKey]] = defaultdict(list)
+        self._hashed: list[tuple[bytes, bytes, KnownKey]] = []  # salt, digest
+        self._patterns: list[tuple[list[str], KnownKey]] = []
+        self._lock = threading.Lock()
+        for path in (*self.own, *shared):
+            if path.exists():
+                for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+                    self._read(path, number, line)
+
+    def lookup(self, name: str) -> list[KnownKey]:
+        """Every line that speaks of `name`: `gpu01`, `[gpu01]:2222`, or an alias."""
+        return list(self._find(name))
+
+    def add(self, name: str, kind: str, blob: bytes, *, hashed: bool = False) -> None:
+        """Remember a key, here and at the end of the user's first file; raises OSError."""
+        path = self.own[0] if self.own else Path(os.devnull)
+        key = base64.b64encode(blob).decode()
+        with self._lock:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            old = path.read_bytes() if path.exists() else b""
+            line = f"{_hash(name) if hashed else name} {kind} {key}\n"
+            if old and not old.endswith(b"\n"):
+                line = "\n" + line
+            # One write in append mode: another ssh may be adding a line of its own.
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(descriptor, line.encode())
+            finally:
+                os.close(descriptor)
+            self._named[name].append(KnownKey(path, old.count(b"\n") + line.count("\n"), "", kind, blob))
+
+    def _find(self, name: str) -> Iterator[KnownKey]:
+        yield from self._named.get(name, ())
+        for salt, digest, key in self._hashed:
+            if hmac.digest(salt, name.encode(), "sha1") == digest:
+                yield key
+        for patterns, key in self._patterns:
+            if _matches(name, patterns):
+                yield key
+
+    def _read(self, path: Path, number: int, line: str) -> None:
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            return
+        marker: Literal["", "@revoked", "@cert-authority"] = ""
+        if words[0] == "@revoked" or words[0] == "@cert-authority":
+            marker = "@revoked" if words[0] == "@revoked" else "@cert-authority"
+            words = words[1:]
+        if len(words) < 3 or words[0].startswith("@"):
+            return
+        try:
+            key = KnownKey(path, number, marker, words[1], base64.b64decode(words[2], validate=True))
+            if words[0].startswith(_HASHED):
+                salt, digest = (base64.b64decode(part) for part in words[0][len(_HASHED) :].split("|"))
+                self._hashed.append((salt, digest, key))
+                return
+        except (binascii.Error, ValueError):
+            return
+        names = words[0].lower().split(",")
+        if any(re.search(r"[*?!]", name) for name in names):
+            self._patterns.append((names, key))
+        else:
+            for name in names:
+                # `[host]:22` is how some tools write what OpenSSH writes as `host`.
+                self._named[re.sub(r"^\[(.*)\]:22$", r"\1", name)].append(key)
+
+
+def fingerprint(blob: bytes) -> str:
+    """A key's fingerprint as OpenSSH shows it: `SHA256:...`."""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def _matches(name: str, patterns: list[str]) -> bool:
+    # Brackets are part of `[host]:port`, never a character class.
+    hits = [
+        pattern for pattern in patterns if fnmatch.fnmatchcase(name, pattern.lstrip("!").replace("[", "[[]"))
+    ]
+    return bool(hits) and not any(pattern.startswith("!") for pattern in hits)
+
+
+def _hash(name: str) -> str:
+    salt = os.urandom(20)
+    digest = hmac.digest(salt, name.encode(), "sha1")
+    return f"{_HASHED}{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"

@@ -1,0 +1,193 @@
+"""One run, from the hostfile to the outcome, as a straight line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tflaunch.cluster import Cluster, Visits, Watcher
+from tflaunch.errors import PlanError, RecordError
+from tflaunch.hosts import Host, Hostfile
+from tflaunch.inventory import Inventory
+from tflaunch.job import JobSpec, TaskId
+from tflaunch.plan import ClusterPlan, plan_cluster, ports_wanted
+from tflaunch.runs import Record
+from tflaunch.session import Opener, Stopped
+from tflaunch.sources import Bundle
+from tflaunch.supervise import Outcome, State
+
+STAGE_TIMEOUT_S = 300.0  # conda on a network file system takes its time
+SHIP_TIMEOUT_S = 900.0
+DRAIN_AFTER_CTRL_C_S = 3.0
+VERIFY_TIMEOUT_S = 10.0
+
+
+class Connections(Opener, Protocol):
+    """`tflaunch.remote.Connector`, as far as it is needed here."""
+
+    def dial_address(self, host: Host) -> str: ...
+    def host_key(self, host: Host) -> str: ...
+
+
+class Reporter(Watcher, Protocol):
+    """`tflaunch.console.Reporter`, as far as it is needed here."""
+
+    def warn(self, text: str) -> None: ...
+    def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None: ...
+    def report(self, outcome: Outcome) -> None: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for."""
+
+    run_id: str
+    job: JobSpec
+    hostfile: Hostfile
+    bundle: Bundle | None  # None: the code is on the hosts
+    command: tuple[str, ...]  # the launcher's own, for the record
+    lease_s: float = 60.0
+    connect_s: float = 30.0
+    grace_s: float = 10.0
+    drain_s: float = 3.0
+
+
+def dry(request: Request, connections: Connections, reporter: Reporter) -> int:
+    """Show the plan, start nothing, leave nothing; returns the exit code. Raises TflaunchError, Stopped."""
+    cluster = Cluster(request.run_id, connections, reporter, request.lease_s)
+    with cluster.interrupts():
+        try:
+            reporter.plan(_plan(request, cluster, connections))
+        finally:
+            cluster.abandon()
+    return 0
+
+
+def launch(request: Request, connections: Connections, reporter: Reporter) -> int:
+    """Start the run, see it to its end and report; returns the exit code.
+
+    Raises TflaunchError or Stopped when it could not start; then nothing of it is left.
+    """
+    begun = time.monotonic()
+    cluster = Cluster(request.run_id, connections, reporter, request.lease_s)
+    with cluster.interrupts():
+        try:
+            plan = _plan(request, cluster, connections)
+            reporter.plan(plan, brief=True)
+            record = Record.create(
+                request.run_id, plan=plan, hostfile=request.hostfile, command=request.command
+            )
+            try:
+                cluster.keep({task.host for task in plan.tasks})
+                if request.bundle is not None:
+                    cluster.ship(request.bundle, SHIP_TIMEOUT_S)
+                cluster.stage(plan, request.bundle.digest if request.bundle else None, STAGE_TIMEOUT_S)
+                reporter.phase("training", 0, len(plan.tasks))
+                cluster.release()
+                state = cluster.drive(_state(request, plan), _keeper(record, reporter))
+                missing = cluster.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else cluster.drain()
+            except BaseException:
+                record.discard()
+                raise
+        except BaseException:
+            cluster.abandon()
+            raise
+        host_logs = cluster.log_paths()
+        cluster.close()
+    for task, size in missing.items():
+        reporter.warn(
+            f"{task}: {size:,} more bytes of its log are on {state.hosts[task]}: {host_logs.get(task, '?')}"
+        )
+    unverified, survivors = _verify(request, state, connections, reporter)
+    outcome = Outcome(
+        run_id=request.run_id,
+        status=state.status,
+        exit_code=state.exit_code(clean=not unverified and not survivors),
+        seconds=time.monotonic() - begun,
+        exits=state.exits,
+        first_failure=state.first_failure,
+        unverified=unverified,
+        survivors=survivors,
+        record=str(record.path),
+        host_logs=host_logs,
+    )
+    try:
+        record.finish(outcome)
+    except RecordError as error:
+        reporter.warn(f"{error.message} {error.hint}")
+    record.close()
+    reporter.report(outcome)
+    return outcome.exit_code
+
+
+def _plan(request: Request, cluster: Cluster, connections: Connections) -> ClusterPlan:
+    hosts = request.hostfile.hosts
+    inventory = cluster.open(hosts, ports_wanted(request.job, request.hostfile), request.connect_s)
+    _refuse_one_machine_twice(request.hostfile, inventory, connections)
+    addresses = {host.name: connections.dial_address(host) for host in hosts}
+    return plan_cluster(request.job, request.hostfile, inventory, addresses, request.run_id)
+
+
+def _refuse_one_machine_twice(hostfile: Hostfile, inventory: Inventory, connections: Connections) -> None:
+    """Two names that lead to one sshd would share its cards and ports while the plan counts them twice."""
+    seen: dict[tuple[str, str], Host] = {}
+    for host in hostfile.hosts:
+        key, boot_id = connections.host_key(host), inventory[host.name].boot_id
+        if not key or not boot_id:
+            continue
+        first = seen.setdefault((key, boot_id), host)
+        if first is not host:
+            raise PlanError(
+                f"{hostfile.source}: {first.name} and {host.name} are one machine "
+                f"({inventory[host.name].hostname}: same host key, same boot)",
+                "list it once; several workers on it are --workers N or slots:",
+            )
+
+
+def _state(request: Request, plan: ClusterPlan) -> State:
+    return State(
+        hosts={task.id: task.host for task in plan.tasks},
+        done=request.job.done,
+        grace_s=request.grace_s,
+        drain_s=request.drain_s,
+    )
+
+
+def _keeper(record: Record, reporter: Reporter) -> Callable[[TaskId, int, bytes], None]:
+    """Copies logs into the record; when the disk says no, the run goes on and the user knows."""
+
+    def keep(task: TaskId, offset: int, data: bytes) -> None:
+        try:
+            record.append_log(task, offset, data)
+        except RecordError as error:
+            reporter.warn(f"{error.message} {error.hint}")
+
+    return keep
+
+
+def _verify(
+    request: Request, state: State, connections: Connections, reporter: Reporter
+) -> tuple[Mapping[str, str], Mapping[str, tuple[str, ...]]]:
+    """(hosts that could not be checked, what is still alive): hosts whose agent was lost are visited afresh."""
+    survivors = {host: left for host, left in state.swept.items() if left}
+    lost = [host for host in request.hostfile.hosts if host.name in state.lost]
+    if not lost:
+        return {}, survivors
+    visits = Visits(connections, reporter)
+    with visits.interrupts():
+        try:
+            failures = visits.open(lost, VERIFY_TIMEOUT_S)
+            finished, more = visits.finish(request.run_id, 0.0)
+            failures.update(more)
+            survivors.update({host: end.survivors for host, end in finished.items() if end.survivors})
+            unverified = {host: error.message for host, error in failures.items()}
+        except Stopped:
+            unverified = {host.name: "tflaunch was told not to wait" for host in lost}
+        finally:
+            visits.close()
+    lease = (
+        f"; its agent ends the run there by itself {request.lease_s:g} s after it last heard of this launcher"
+    )
+    return {host: reason + lease for host, reason in unverified.items()}, survivors

@@ -1,0 +1,160 @@
+"""The raw bytes of a task's log, made into lines that can be shown: pure, no clock, no I/O.
+
+A task writes what it likes: half a character, a line without an end, a progress bar that rewrites itself
+ten thousand times, a sequence that clears the screen.  `LineAssembler` gives whole lines that cannot
+disturb the terminal or their neighbours.  The log file keeps every byte; this is only the view.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+# More of one line than anybody reads; it bounds the memory of a task that never writes a newline.
+MAX_LINE = 16_384
+
+# All but tab and newline of C0, DEL, C1, and the bidirectional controls that reorder what is read.
+_SPECIAL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_ESCAPE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, erase
+    r"|(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS: titles, links
+    r"|\x1b[ -/]*[0-~]"  # every other sequence
+    "|" + _SPECIAL.pattern
+)
+_SGR = re.compile(r"\x1b\[[0-9;:]*m")
+_SILENT = "\x07\x1b\r"  # a bell, a broken sequence, a stray return: nothing to read in them
+
+
+def printable(text: str, *, colour: bool = False) -> str:
+    """Return `text` without anything that acts on a terminal; newlines and tabs stay.
+
+    Escape sequences are removed, other control characters shown as `\\x00`.  With `colour`, SGR
+    sequences (colours, bold) stay, and are reset at the end.
+    """
+    if not _SPECIAL.search(text):
+        return text
+    kept_colour = False
+
+    def replace(match: re.Match[str]) -> str:
+        nonlocal kept_colour
+        found = match[0]
+        if len(found) > 1:
+            if colour and _SGR.fullmatch(found):
+                kept_colour = True
+                return found
+            return ""
+        if found in _SILENT:
+            return ""
+        return f"\\x{ord(found):02x}" if found < "\u0100" else f"\\u{ord(found):04x}"
+
+    shown = _ESCAPE.sub(replace, text)
+    return shown + "\x1b[0m" if kept_colour else shown
+
+
+class LineAssembler:
+    """Puts one task's log together from chunks cut anywhere, and hands out whole lines without their newline.
+
+    Bytes that are not UTF-8 appear as `\\xff`.  Of a line that was rewritten with `\\r` the last state
+    counts.  Characters beyond `max_line` are counted, not kept.  With `raw`, control sequences are left
+    alone (for JSON, which escapes them itself).
+    """
+
+    def __init__(self, *, colour: bool = False, raw: bool = False, max_line: int = MAX_LINE) -> None:
+        self._colour = colour
+        self._raw = raw
+        self._max_line = max_line
+        self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
+        self._held = ""  # the line that has no newline yet, at most max_line characters
+        self._beyond = 0  # how many more it had
+        self._returned = False  # its last character was "\r": what comes next replaces it
+        self._rewritten = False  # "\r" was met in it: it may be a progress bar
+        self._changed = False  # ... with a state that `progress` has not given yet
+        self._given: str | None = None  # the last state that `progress` gave
+
+    @property
+    def rewriting(self) -> bool:
+        """True when `progress` has a new state to show."""
+        return self._rewritten and self._changed
+
+    def feed(self, data: bytes) -> list[str]:
+        """Take the next bytes of the log; return the lines that they complete."""
+        first, *rest = self._decode(data).split("\n")
+        if not rest:
+            self._hold(first)
+            return []
+        shown: list[str] = []
+        self._complete(first, shown)
+        held = rest.pop()
+        if rest and (self._special(rest) or max(map(len, rest)) > self._max_line):
+            for line in rest:
+                if self._raw or "\r" in line or "\b" in line or len(line) > self._max_line:
+                    self._complete(line, shown)
+                else:
+                    shown.append(printable(line, colour=self._colour))
+        else:
+            shown += rest
+        self._hold(held)
+        return shown
+
+    def progress(self) -> str | None:
+        """Return the present state of a line that is being rewritten, or None when it has not changed."""
+        if not self.rewriting:
+            return None
+        self._changed = False
+        self._given = self._show()
+        return self._given or None
+
+    def end(self) -> list[str]:
+        """Return the last line if it had no newline; the assembler is as new afterwards."""
+        shown: list[str] = []
+        self._hold(self._decode(b"", final=True))
+        if self._held or self._rewritten:
+            self._complete("", shown)
+            if shown == [""]:
+                shown = []
+        return shown
+
+    def _special(self, lines: list[str]) -> bool:
+        # One search over the whole chunk: a search per line would cost more than all the rest.
+        text = "\n".join(lines)
+        return "\r" in text if self._raw else _SPECIAL.search(text) is not None
+
+    def _hold(self, text: str) -> None:
+        """Add to the line that has no newline yet, as a terminal would: what follows a return replaces."""
+        for number, piece in enumerate(text.split("\r")):
+            if number:
+                self._returned = self._rewritten = True
+            if not piece or (self._returned and not printable(piece).strip()):
+                continue  # blanks after a return wipe a bar: its last state says more
+            if self._returned:
+                self._held, self._beyond, self._returned = "", 0, False
+            room = self._max_line - len(self._held)
+            self._held += piece[:room]
+            self._beyond += max(0, len(piece) - room)
+            self._changed = True
+
+    def _show(self) -> str:
+        text = self._held
+        if not self._raw:
+            text = printable(_backspaced(text) if "\b" in text else text, colour=self._colour)
+        if self._beyond:
+            text += f" ... {self._beyond:,} more characters, see the log file"
+        return text
+
+    def _complete(self, text: str, shown: list[str]) -> None:
+        self._hold(text)
+        line = self._show()
+        if self._given is None or line != self._given:  # else its end was shown already, as progress
+            shown.append(line)
+        self._held, self._beyond, self._given = "", 0, None
+        self._returned = self._rewritten = self._changed = False
+
+
+def _backspaced(text: str) -> str:
+    kept: list[str] = []
+    for character in text:
+        if character != "\b":
+            kept.append(character)
+        elif kept:
+            kept.pop()
+    return "".join(kept)

@@ -1,0 +1,439 @@
+"""The launcher's record of its runs, on disk: one directory a run.
+
+    $TFLAUNCH_STATE, else $XDG_STATE_HOME/tflaunch/runs, else ~/.local/state/tflaunch/runs
+    └── trainer-k3f9x2/
+        ├── run.json         what was started, by whom, and how its hosts are reached
+        ├── outcome.json     how it ended; absent while it runs, and when the launcher was killed
+        ├── lock             held (flock) for as long as the launcher lives, so no pid need be trusted
+        └── logs/worker-0.log   every byte that the task wrote
+
+Directories are 0700 and files 0600: a command line or an environment may hold secrets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tflaunch import __version__
+from tflaunch.errors import RecordError, UsageError
+from tflaunch.hosts import Host, Hostfile
+from tflaunch.job import TaskId
+from tflaunch.plan import ClusterPlan, TaskPlan
+from tflaunch.supervise import HostLost, Outcome, TaskExit
+
+Status = Literal["running", "ended", "orphaned", "corrupt"]
+
+_RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
+_STEM_LENGTH = 33  # with a dash and six characters: 40
+_FORMAT = 1
+_IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # how a rename says so, on either system
+_OPEN_LOGS = 64  # a laptop allows 256 descriptors, and every host needs some of them too
+
+
+def state_root() -> Path:
+    """Return the directory that holds all records; it need not exist."""
+    if chosen := os.environ.get("TFLAUNCH_STATE"):
+        return Path(chosen).expanduser().absolute()
+    state = os.environ.get("XDG_STATE_HOME", "")
+    # The XDG specification has relative paths ignored.
+    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    return base / "tflaunch" / "runs"
+
+
+def new_run_id(stem: str) -> str:
+    """Return a fresh id such as `trainer-k3f9x2`: at most 40 characters, safe as a file name anywhere."""
+    name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:_STEM_LENGTH].rstrip("-")
+    return f"{name or 'run'}-{''.join(secrets.choice(_BASE32) for _ in range(6))}"
+
+
+def check_run_id(text: str) -> str:
+    """Return `text` when it is a run id; raises UsageError for anything that could leave its directory."""
+    if not _RUN_ID.fullmatch(text) or ".." in text:
+        raise UsageError(
+            f"not a run id: {text[:80]!r}",
+            "It is 1 to 64 of a-z, 0-9, '.', '_' and '-', begins with a letter or a digit, and has no '..'.",
+        )
+    return text
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """One line of the list of runs; of a corrupt record only its id, path and `problem` are known."""
+
+    run_id: str
+    status: Status
+    path: Path
+    started: float = 0.0  # epoch seconds
+    command: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    exit_code: int | None = None  # once ended
+    problem: str = ""  # why it cannot be read
+
+
+class Record:
+    """The record of one run.  The launcher that created it holds its lock until `close`."""
+
+    def __init__(self, path: Path, about: dict[str, Any], lock: int | None = None) -> None:
+        self.path = path
+        self.about = about  # run.json, as data
+        self.failure = ""  # why no more logs are written here
+        self._lock = lock
+        self._logs: OrderedDict[TaskId, int] = OrderedDict()  # open files, least recently used first
+
+    @property
+    def run_id(self) -> str:
+        """The name of the run, and of its directory."""
+        return self.path.name
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The launcher's own command line."""
+        return tuple(self.about["command"])
+
+    @property
+    def started(self) -> float:
+        """When the run began, in epoch seconds."""
+        return float(self.about["started"])
+
+    @classmethod
+    def create(
+        cls,
+        run_id: str,
+        *,
+        plan: ClusterPlan,
+        hostfile: Hostfile,
+        command: Sequence[str],
+        root: Path | None = None,
+    ) -> Record:
+        """Write the record of a run that begins, and lock it.
+
+        It appears whole or not at all.  Raises UsageError for a bad or used id, RecordError when the disk
+        says no.
+        """
+        root = root or state_root()
+        path = root / check_run_id(run_id)
+        about = {
+            "format": _FORMAT,
+            "tflaunch": __version__,
+            "run_id": run_id,
+            "started": time.time(),
+            "pid": os.getpid(),
+            "hostname": socket.gethostname(),
+            "cwd": os.getcwd(),  # noqa: PTH109  the logical or physical directory, whichever the system gives
+            "command": list(command),
+            "hostfile": _plain(hostfile),
+            "plan": _plain(plan),
+        }
+        with _writing(path):
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            building = Path(tempfile.mkdtemp(prefix=f".{run_id[:40]}-", dir=root))  # 0700
+            lock = None
+            try:
+                (building / "logs").mkdir(mode=0o700)
+                _write_json(building / "run.json", about)
+                lock = os.open(building / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                building.rename(path)
+            except BaseException as error:
+                if lock is not None:
+                    os.close(lock)
+                shutil.rmtree(building, ignore_errors=True)
+                if isinstance(error, OSError) and error.errno in _IN_THE_WAY and path.exists():
+                    raise UsageError(
+                        f"there is already a run {run_id!r}: {path}",
+                        "Choose another run id, or leave it out and get a fresh one.",
+                    ) from None
+                raise
+        return cls(path, about, lock)
+
+    @classmethod
+    def open(cls, name: str, root: Path | None = None) -> Record:
+        """Open the record of a run by its id, or by the beginning of its id when only one begins so.
+
+        Raises UsageError when none or several fit, RecordError when the record cannot be read.
+        """
+        root = root or state_root()
+        check_run_id(name)
+        names = _names(root)
+        found = [name] if name in names else [other for other in names if other.startswith(name)]
+        if not found:
+            raise UsageError(
+                f"no run {name!r} is on record in {root}",
+                "A run of another machine is found by its hosts: give the hostfile too.",
+            )
+        if len(found) > 1:
+            shown = ", ".join(found[:8]) + (", ..." if len(found) > 8 else "")
+            raise UsageError(f"{len(found)} runs begin with {name!r}: {shown}", "Write more of the id.")
+        path = root / found[0]
+        with _reading(path):
+            return cls(path, _read_about(path))
+
+    @property
+    def plan(self) -> ClusterPlan:
+        """The plan that was launched; raises RecordError when the record does not hold one."""
+        with _reading(self.path):
+            plan = _tuples(self.about["plan"])
+            tasks = tuple(TaskPlan(**{**task, "id": TaskId(*task["id"])}) for task in plan["tasks"])
+            return ClusterPlan(**{**plan, "tasks": tasks})
+
+    def append_log(self, task: TaskId, offset: int, data: bytes) -> None:
+        """Store bytes of a task's log that begin at `offset` there; what is already stored is not doubled.
+
+        Bytes that never came are a hole in the file, so that offsets are those of the host's log.  Raises
+        RecordError the first time that the disk says no, and stores nothing after that: the run goes on,
+        and the host has the log.
+        """
+        if self.failure:
+            return
+        path = self.log_path(task)
+        try:
+            descriptor = self._logs.get(task)
+            if descriptor is None:
+                while len(self._logs) >= _OPEN_LOGS:
+                    os.close(self._logs.popitem(last=False)[1])
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                descriptor = self._logs[task] = os.open(path, flags, 0o600)
+            self._logs.move_to_end(task)
+            known = os.fstat(descriptor).st_size - offset
+            rest = memoryview(data)[max(0, known) :]
+            at = offset + max(0, known)
+            while rest:
+                written = os.pwrite(descriptor, rest, at)
+                rest, at = rest[written:], at + written
+        except OSError as error:
+            self.failure = _sentence(error)
+            raise RecordError(
+                f"cannot write {path}: {self.failure}",
+                "The run goes on; its logs stay on the hosts, this machine's copies are no longer complete.",
+            ) from error
+
+    def log_path(self, task: TaskId) -> Path:
+        """Return where the launcher's copy of a task's log is; it exists once the task wrote something."""
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", task.job):
+            raise ValueError(f"not a job name: {task.job!r}")
+        return self.path / "logs" / f"{task.job}-{task.index}.log"
+
+    def finish(self, outcome: Outcome) -> None:
+        """Write how the run ended; raises RecordError.  The record stays locked until `close`."""
+        with _writing(self.path):
+            _write_json(self.path / "outcome.json", _outcome_data(outcome))
+
+    def discard(self) -> None:
+        """Remove the record of a run that never began."""
+        self.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def outcome(self) -> dict[str, Any] | None:
+        """Return outcome.json as data, or None when the run has not ended (or its launcher was killed).
+
+        Keys: `status`, `exit_code`, `seconds`, `ended`, `exits` (task, host, code, signal, seconds,
+        stopped), `first_failure`, `unverified`, `survivors`, `host_logs`.  Raises RecordError.
+        """
+        with _reading(self.path):
+            return _read_outcome(self.path)
+
+    def running(self) -> bool:
+        """Return whether the launcher that created this record is alive; raises RecordError."""
+        if self._lock is not None:
+            return True
+        with _reading(self.path):
+            return _locked(self.path)
+
+    def close(self) -> None:
+        """Close the logs and give up the lock; may be called twice."""
+        for descriptor in self._logs.values():
+            os.close(descriptor)
+        self._logs.clear()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def hostfile_from(record: Record) -> Hostfile:
+    """Rebuild the Hostfile of a run, so that its hosts are reached as they were then; raises RecordError."""
+    with _reading(record.path):
+        hostfile = _tuples(record.about["hostfile"])
+        return Hostfile(hostfile["source"], tuple(Host(**host) for host in hostfile["hosts"]))
+
+
+def list_runs(root: Path | None = None) -> list[RunInfo]:
+    """Return all runs on record, newest first, corrupt ones last; raises RecordError."""
+    root = root or state_root()
+    runs = [_info(root / name) for name in _names(root)]
+    return sorted(runs, key=lambda run: (run.status == "corrupt", -run.started, run.run_id))
+
+
+def _names(root: Path) -> list[str]:
+    with _reading(root):
+        try:
+            return sorted(name for name in os.listdir(root) if _RUN_ID.fullmatch(name))  # noqa: PTH208
+        except FileNotFoundError:
+            return []
+
+
+def _info(path: Path) -> RunInfo:
+    try:
+        about = _read_about(path)
+        # The lock first: a launcher writes its outcome, then unlocks.
+        locked = _locked(path)
+        outcome = _read_outcome(path)
+        status: Status = "running" if locked else "orphaned" if outcome is None else "ended"
+        return RunInfo(
+            run_id=path.name,
+            status=status,
+            path=path,
+            started=float(about["started"]),
+            command=tuple(map(str, about["command"])),
+            hosts=tuple(str(host["name"]) for host in about["hostfile"]["hosts"]),
+            exit_code=int(outcome["exit_code"]) if outcome and not locked else None,
+        )
+    except OSError as error:
+        return RunInfo(path.name, "corrupt", path, problem=_sentence(error))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return RunInfo(path.name, "corrupt", path, problem=f"{type(error).__name__}: {error}")
+
+
+def _locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    about = _read_object(path / "run.json")
+    if about.get("format") != _FORMAT:
+        raise ValueError(f"run.json has format {about.get('format')!r}, this tflaunch reads {_FORMAT}")
+    return about
+
+
+def _read_outcome(path: Path) -> dict[str, Any] | None:
+    try:
+        return _read_object(path / "outcome.json")
+    except FileNotFoundError:
+        return None
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    data = json.loads(path.read_bytes())
+    if not isinstance(data, dict):
+        raise ValueError(f"{path.name} holds no JSON object")
+    return data
+
+
+def _write_json(path: Path, data: dict[str, Any]) -> None:
+    """Write a file that is, at every moment, absent, old or complete."""
+    text = json.dumps(data, indent=1) + "\n"
+    descriptor, building = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # 0600
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        Path(building).replace(path)
+    except BaseException:
+        Path(building).unlink(missing_ok=True)
+        raise
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold: dataclasses and mappings as objects, sequences as arrays."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _tuples(value: Any) -> Any:
+    """Return what `_plain` made, with the sequences of the shared types (all are tuples) as they were."""
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _outcome_data(outcome: Outcome) -> dict[str, Any]:
+    first = outcome.first_failure
+    return {
+        "status": outcome.status,
+        "exit_code": outcome.exit_code,
+        "seconds": outcome.seconds,
+        "ended": time.time(),
+        "exits": [_exit_data(exit) for exit in outcome.exits.values()],
+        "first_failure": {"host": first.host, "reason": first.reason}
+        if isinstance(first, HostLost)
+        else _exit_data(first)
+        if first
+        else None,
+        "unverified": dict(outcome.unverified),
+        "survivors": {host: list(left) for host, left in outcome.survivors.items()},
+        "host_logs": {str(task): path for task, path in outcome.host_logs.items()},
+    }
+
+
+def _exit_data(exit: TaskExit) -> dict[str, Any]:
+    return {
+        "task": str(exit.task),
+        "host": exit.host,
+        "code": exit.code,
+        "signal": exit.signal,
+        "seconds": exit.seconds,
+        "stopped": exit.stopped,
+    }
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(
+            f"cannot write the record {path}: {_sentence(error)}",
+            "Set TFLAUNCH_STATE= to a directory on a disk that you can write to.",
+        ) from error
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(
+            f"cannot read the record {path}: {_sentence(error)}",
+            "Give the hostfile too, then the record is not needed.",
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"cannot read the record {path}: {error}",
+            "It is damaged, or of another version of tflaunch. Give the hostfile too, then it is not needed.",
+        ) from error
+
+
+def _sentence(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)

@@ -1,0 +1,277 @@
+"""The agents as the launcher sees them: messages out, and one queue into which everything comes.
+
+Threads are only here, at the edge: one that reads each wire, and those that connect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tflaunch import payload, wire
+from tflaunch.errors import ConnectError
+from tflaunch.hosts import Host
+from tflaunch.remote import Wire, WireClosed
+from tflaunch.supervise import Interrupted
+
+RECV_BYTES = 256 * 1024
+CONNECT_THREADS = 64
+RENEW_S = 5.0
+
+
+class Opener(Protocol):
+    """What brings a wire: `tflaunch.remote.Connector`."""
+
+    def open(self, host: Host, command: str, first: bytes = b"") -> Wire: ...
+
+
+@dataclass(frozen=True)
+class Said:
+    """A message of an agent."""
+
+    host: str
+    message: wire.Message
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The wire to an agent is at its end; `error` says why, for the user."""
+
+    host: str
+    error: ConnectError
+
+
+class Session:
+    """A wire with a living agent behind it, or soon: `put` gets Said and, last, one Ended."""
+
+    def __init__(self, host: Host, channel: Wire, put: Callable[[Said | Ended], None]) -> None:
+        self.host = host
+        self.directory = ""  # the run directory there, once the agent has said it
+        self._channel = channel
+        self._put = put
+        self._decoder = wire.Decoder(magic=True)
+        threading.Thread(target=self._read, name=f"read {host.name}", daemon=True).start()
+
+    def send(self, type: str, body: bytes = b"", **fields: Any) -> None:
+        """Send a message; a wire that is gone is not an error here: its Ended comes through the queue."""
+        try:
+            self._channel.send(wire.encode(type, body, **fields))
+        except WireClosed:
+            pass
+
+    def close(self) -> None:
+        """Let go of the wire; idempotent."""
+        self._channel.close()
+
+    @property
+    def silent(self) -> ConnectError:
+        """The error for an agent that does not answer in time."""
+        if not self._decoder.awaiting_magic:
+            return ConnectError(
+                "the agent is up but did not answer in time", "is the host overloaded? try again"
+            )
+        return ConnectError(
+            "the login shell does not start the agent" + _quoted(self._decoder.noise),
+            "look at what its start-up files do: ssh {host} true",
+        )
+
+    def _read(self) -> None:
+        error: ConnectError | None = None
+        try:
+            while data := self._channel.recv(RECV_BYTES):
+                for message in self._decoder.feed(data):
+                    if message.type == "hello":
+                        self.directory = message["directory"]
+                    self._put(Said(self.host.name, message))
+        except WireClosed as closed:
+            error = ConnectError(closed.message, closed.hint)
+        except wire.WireError as broken:
+            noise = broken.noise or self._decoder.noise
+            error = ConnectError(
+                f"what came is not an agent's: {broken}{_quoted(noise)}",
+                "silence the start-up files of its shell when they run without a terminal",
+            )
+        self._put(Ended(self.host.name, error or self._explain_end()))
+
+    def _explain_end(self) -> ConnectError:
+        words = self._channel.last_words().strip()
+        if not self._decoder.awaiting_magic:
+            return ConnectError(
+                "the agent ended" + (f": {words}" if words else ""), "see agent.log in its run directory"
+            )
+        for cause, hint in (
+            ("no python3", "install Python 3.8 or newer there, or name one by `python:` in the hostfile"),
+            ("is too old", "install Python 3.8 or newer there, or name one by `python:` in the hostfile"),
+            ("No space left", "make room on its disk"),
+        ):
+            line = next((line for line in words.splitlines() if cause in line), "")
+            if line:
+                return ConnectError(line.removeprefix("tflaunch: "), hint)
+        return ConnectError(
+            "its shell ended before the agent answered"
+            + (f": {words}" if words else "")
+            + _quoted(self._decoder.noise),
+            "try: ssh {host} python3 --version",
+        )
+
+
+def _quoted(noise: bytes) -> str:
+    text = noise.decode("utf-8", "replace").strip()
+    return f"; it printed: {text[:200]!r}" if text else ""
+
+
+@dataclass(frozen=True)
+class Connected:
+    """A wire to a host is open and the agent is on its way."""
+
+    host: Host
+    channel: Wire
+
+
+@dataclass(frozen=True)
+class Written:
+    """So many log bytes of a host have been shown: it may send more."""
+
+    host: str
+    size: int
+
+
+Item = Said | Ended | Connected | Written | Interrupted
+
+
+class Stopped(Exception):
+    """Ctrl-C, or SIGTERM, before the tasks were started."""
+
+    def __init__(self, interrupted: Interrupted) -> None:
+        super().__init__()
+        self.interrupted = interrupted
+
+
+class Sessions:
+    """All agents of one command, driven by one thread (the caller's) from one queue."""
+
+    def __init__(self, opener: Opener, phase: Callable[[str, int, int], None], lease_s: float = 60.0) -> None:
+        self.by_host: dict[str, Session] = {}
+        self.heard: dict[str, float] = {}  # host -> when it last said anything (monotonic)
+        self.ended: dict[str, ConnectError] = {}  # host -> why its wire is at its end
+        self.put: Callable[[Item], None]
+        self._opener = opener
+        self._phase = phase
+        self._lease_s = lease_s
+        self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self.put = self._queue.put
+        self._next_renewal = 0.0
+        self._dropped: set[str] = set()
+
+    @contextlib.contextmanager
+    def interrupts(self) -> Iterator[None]:
+        """Inside, Ctrl-C and SIGTERM come through the queue; outside, they are as before."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in before:
+            signal.signal(number, lambda number, _: self._queue.put(Interrupted(number)))
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def connect(self, hosts: Iterable[Host], verb: str, run: str, first: Callable[[Host], bytes]) -> None:
+        """Begin to connect to all; `first(host)` goes right behind the agent. What comes of it is in the queue."""
+        pending = queue.SimpleQueue[Host]()
+        for host in hosts:
+            pending.put(host)
+
+        def work() -> None:
+            while True:
+                try:
+                    host = pending.get_nowait()
+                except queue.Empty:
+                    return
+                line = payload.boot_line(verb, run, host.name, host.run_dir or "", host.python or "")
+                try:
+                    channel = self._opener.open(host, line, payload.payload() + first(host))
+                    self._queue.put(Connected(host, channel))
+                except ConnectError as error:
+                    self._queue.put(Ended(host.name, error))
+
+        for number in range(min(CONNECT_THREADS, pending.qsize())):
+            threading.Thread(target=work, name=f"connect {number}", daemon=True).start()
+
+    def send(self, hosts: Iterable[str], type: str, body: bytes = b"", **fields: Any) -> None:
+        """The same message to each of `hosts`."""
+        for host in hosts:
+            self.by_host[host].send(type, body, **fields)
+
+    def gather(
+        self, wanted: str, hosts: Collection[str], timeout_s: float, phase: str = ""
+    ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
+        """One message of type `wanted` from each host, or why there is none; raises Stopped."""
+        replies: dict[str, wire.Message] = {}
+        failures = {name: self.ended[name] for name in hosts if name in self.ended}
+        deadline = time.monotonic() + timeout_s
+        while missing := set(hosts) - replies.keys() - failures.keys():
+            if phase:
+                self._phase(phase, len(replies), len(hosts))
+            match self.next(deadline):
+                case None:
+                    for name in missing:
+                        failures[name] = self._silent(name, timeout_s)
+                case Said(name, message) if name in missing and message.type == wanted:
+                    replies[name] = message
+                case Said(name, message) if name in missing and message.type in ("failed", "expired"):
+                    failures[name] = ConnectError(message["reason"], message.fields.get("hint", ""))
+                case Ended(name, error) if name in hosts and name not in failures:
+                    replies.pop(name, None)
+                    failures[name] = error
+                case Interrupted() as interrupted:
+                    raise Stopped(interrupted)
+        if phase and not failures:
+            self._phase(phase, len(replies), len(hosts))
+        return replies, failures
+
+    def _silent(self, name: str, timeout_s: float) -> ConnectError:
+        session = self.by_host.get(name)
+        return session.silent if session else ConnectError(f"no connection within {timeout_s:g} s")
+
+    def next(self, deadline: float) -> Item | None:
+        """The next thing that happened, or None at the deadline (monotonic); leases are renewed on the way."""
+        while True:
+            now = time.monotonic()
+            if now >= self._next_renewal:
+                self._next_renewal = now + min(RENEW_S, self._lease_s / 4)
+                self.send(list(self.by_host), "renew", lease_s=self._lease_s)
+            try:
+                item = self._queue.get(timeout=max(0.0, min(deadline, self._next_renewal) - now))
+            except queue.Empty:
+                if time.monotonic() >= deadline:
+                    return None
+                continue
+            match item:
+                case Connected(host, channel):
+                    self.by_host[host.name] = Session(host, channel, self._queue.put)
+                    self.by_host[host.name].send("renew", lease_s=self._lease_s)
+                case Said(name, _):
+                    self.heard[name] = time.monotonic()
+                case Ended(name, _) if name in self._dropped:
+                    continue
+                case Ended(name, error):
+                    self.ended[name] = error
+            return item
+
+    def drop(self, host: str) -> None:
+        """Take leave of one agent."""
+        session = self.by_host.pop(host)
+        self._dropped.add(host)
+        session.send("bye")
+        session.close()
+
+    def close(self) -> None:
+        """Take leave of all."""
+        for host in list(self.by_host):
+            self.drop(host)

@@ -1,0 +1,269 @@
+"""The state machine of a run: pure `step(state, event) -> (state, actions)`; no I/O, no clock.
+
+running ──all done──▶ draining ──ps ended, or their grace is over──▶ ending ──every host swept or lost──▶ over
+   └────── first failure, lost host, Ctrl-C ──────────────────────────▲
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tflaunch.errors import EXIT_INTERRUPTED, EXIT_UNCLEAN
+from tflaunch.job import Done, TaskId
+
+# ---- facts about a run's end
+
+
+@dataclass(frozen=True)
+class TaskExit:
+    """How a task ended: exactly one of `code` and `signal` is set."""
+
+    task: TaskId
+    host: str
+    code: int | None
+    signal: int | None
+    seconds: float  # from its start to its end
+    tail: bytes = b""  # the end of its log, at most 64 KiB
+    stopped: bool = False  # tflaunch had asked it to end
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell would show: the code, or 128 + the signal."""
+        return self.code if self.code is not None else 128 + (self.signal or 0)
+
+
+@dataclass(frozen=True)
+class HostLost:
+    """The connection to a host's agent is gone, or the agent has given up."""
+
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: what the report shows and the exit code is made from."""
+
+    run_id: str
+    status: Literal["succeeded", "failed", "interrupted"]
+    exit_code: int
+    seconds: float
+    exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)
+    first_failure: TaskExit | HostLost | None = None  # the first that was observed
+    unverified: Mapping[str, str] = field(default_factory=dict)  # host -> why it could not be checked
+    survivors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # host -> "pid 12 python (D)"
+    record: str = ""  # the launcher's directory of this run: logs/worker-0.log, run.json
+    host_logs: Mapping[TaskId, str] = field(default_factory=dict)  # path of the full log on its host
+
+
+# ---- other events
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """Ctrl-C, or SIGTERM to the launcher."""
+
+    signal: int
+
+
+@dataclass(frozen=True)
+class HostSwept:
+    """An agent has checked: of this run, only `survivors` are alive on its host."""
+
+    host: str
+    survivors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AgentGaveUp:
+    """An agent ends the run: its lease ran out or, `asked`, somebody stopped the run from elsewhere."""
+
+    host: str
+    reason: str
+    asked: bool = False
+
+
+@dataclass(frozen=True)
+class TimerFired:
+    """The time of an earlier StartTimer is over."""
+
+    name: str
+
+
+Event = TaskExit | HostLost | Interrupted | HostSwept | AgentGaveUp | TimerFired
+
+# ---- actions
+
+
+@dataclass(frozen=True)
+class End:
+    """Every host: stop all tasks (TERM, KILL after the grace), sweep, report."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True)
+class StartTimer:
+    """Feed TimerFired(name) back after `seconds`."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Say:
+    """Tell the user; an answer to what he did is urgent and goes ahead of any log line."""
+
+    text: str
+    urgent: bool = True
+
+
+Action = End | StartTimer | Say
+
+DRAIN, HURRY = "drain", "hurry"
+SWEEP_MARGIN_S = 12.0  # beyond the grace: for a host's kill and sweep, before it counts as lost
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that decides what happens next."""
+
+    hosts: Mapping[TaskId, str]  # where every task runs
+    done: Done = "workers"
+    grace_s: float = 10.0
+    drain_s: float = 3.0
+    phase: Literal["running", "draining", "ending", "over"] = "running"
+    exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)
+    first_failure: TaskExit | HostLost | None = None
+    interrupts: tuple[int, ...] = ()  # signals, in the order in which they came
+    lost: Mapping[str, str] = field(default_factory=dict)
+    swept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def status(self) -> Literal["succeeded", "failed", "interrupted"]:
+        if self.first_failure is not None:
+            return "failed"
+        return "interrupted" if self.interrupts else "succeeded"
+
+    def exit_code(self, clean: bool) -> int:
+        """The launcher's exit code, as errors.py tells it; `clean`: nothing of the run is alive anywhere."""
+        if isinstance(self.first_failure, HostLost):
+            return EXIT_UNCLEAN
+        if self.first_failure is not None:
+            return self.first_failure.exit_code
+        if self.interrupts:
+            return EXIT_INTERRUPTED if self.interrupts[0] == signal.SIGINT else 128 + self.interrupts[0]
+        return 0 if clean else EXIT_UNCLEAN
+
+
+def decisive(tasks: Mapping[TaskId, str], done: Done) -> frozenset[TaskId]:
+    """The tasks whose success is the run's; empty for `never`."""
+    if done == "never":
+        return frozenset()
+    if done == "all":
+        return frozenset(tasks)
+    if done == "chief":
+        chief = TaskId("chief", 0)
+        return frozenset([chief if chief in tasks else TaskId("worker", 0)])
+    return frozenset(task for task in tasks if task.job != "ps")
+
+
+def step(state: State, event: Event) -> tuple[State, list[Action]]:
+    """The next state, and what to do now."""
+    match event:
+        case TaskExit():
+            state = dataclasses.replace(state, exits={**state.exits, event.task: event})
+            return _after_exit(state, event)
+        case HostLost():
+            if event.host in state.swept or event.host in state.lost:
+                return state, []
+            return _lost(state, event)
+        case AgentGaveUp():
+            if state.phase in ("ending", "over"):
+                return state, []
+            if event.asked:
+                state = dataclasses.replace(state, interrupts=(signal.SIGTERM,))
+                state, actions = _end(state, state.grace_s)
+                return state, [Say(f"{event.host}: {event.reason}"), *actions]
+            return _fail(state, HostLost(event.host, event.reason), state.grace_s)
+        case HostSwept():
+            swept = {**state.swept, event.host: event.survivors}
+            # A late answer after all: it counts.
+            lost = {host: reason for host, reason in state.lost.items() if host != event.host}
+            return _maybe_over(dataclasses.replace(state, swept=swept, lost=lost)), []
+        case Interrupted():
+            return _interrupted(state, event)
+        case TimerFired(name):
+            if name == DRAIN and state.phase == "draining":
+                return _end(state, state.grace_s)
+            if name == HURRY and state.phase == "ending":
+                missing = sorted(set(state.hosts.values()) - set(state.swept) - set(state.lost))
+                lost = {**state.lost, **dict.fromkeys(missing, "its agent did not report in time")}
+                return _maybe_over(dataclasses.replace(state, lost=lost)), []
+            return state, []
+
+
+def _after_exit(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
+    if state.phase == "running":
+        if exited.exit_code != 0:
+            return _fail(state, exited, state.grace_s)
+        wanted = decisive(state.hosts, state.done)
+        if (wanted and wanted <= state.exits.keys()) or len(state.exits) == len(state.hosts):
+            state = dataclasses.replace(state, phase="draining")
+            if len(state.exits) < len(state.hosts):
+                return state, [StartTimer(DRAIN, state.drain_s)]
+    if state.phase == "draining" and len(state.exits) == len(state.hosts):
+        return _end(state, state.grace_s)
+    return state, []
+
+
+def _lost(state: State, event: HostLost) -> tuple[State, list[Action]]:
+    state = dataclasses.replace(state, lost={**state.lost, event.host: event.reason})
+    if state.phase in ("ending", "over"):
+        return _maybe_over(state), []
+    if state.phase == "draining":  # the work is done; what is lost is the proof that it is clean there
+        return _end(state, state.grace_s)
+    return _fail(state, event, state.grace_s)
+
+
+def _fail(state: State, failure: TaskExit | HostLost, grace_s: float) -> tuple[State, list[Action]]:
+    state, actions = _end(dataclasses.replace(state, first_failure=failure), grace_s)
+    alive = len(state.hosts) - len(state.exits)
+    if alive:
+        actions = [
+            Say(f"stopping the other {alive} tasks, {grace_s:g} s to end by themselves", urgent=False),
+            *actions,
+        ]
+    return state, actions
+
+
+def _interrupted(state: State, event: Interrupted) -> tuple[State, list[Action]]:
+    state = dataclasses.replace(state, interrupts=(*state.interrupts, event.signal))
+    name = "Ctrl-C" if event.signal == signal.SIGINT else signal.Signals(event.signal).name
+    alive = len(state.hosts) - len(state.exits)
+    if len(state.interrupts) == 1:
+        if state.phase == "ending":
+            return state, [Say(f"{name}: the run is being stopped already; once more kills at once")]
+        state, actions = _end(state, state.grace_s)
+        text = f"{name}: stopping {alive} tasks, {state.grace_s:g} s to end by themselves; once more kills at once"
+        return state, [Say(text), *actions]
+    if len(state.interrupts) == 2:
+        return state, [Say(f"{name} again: killing {alive} tasks"), *_end(state, 0.0)[1]]
+    missing = sorted(set(state.hosts.values()) - set(state.swept) - set(state.lost))
+    lost = {**state.lost, **dict.fromkeys(missing, "tflaunch was told not to wait")}
+    return dataclasses.replace(state, lost=lost, phase="over"), []
+
+
+def _end(state: State, grace_s: float) -> tuple[State, list[Action]]:
+    actions: list[Action] = [End(grace_s), StartTimer(HURRY, grace_s + SWEEP_MARGIN_S)]
+    return _maybe_over(dataclasses.replace(state, phase="ending")), actions
+
+
+def _maybe_over(state: State) -> State:
+    if state.phase == "ending" and set(state.hosts.values()) <= state.swept.keys() | state.lost.keys():
+        return dataclasses.replace(state, phase="over")
+    return state

@@ -1,0 +1,160 @@
+"""The messages between launcher and agent, and their frames; no I/O here.
+
+A frame is two lengths (unsigned 32 bit, network order), a JSON object and raw bytes.  Before the first frame
+the agent sends MAGIC, so that whatever a login shell prints can be told from it.
+
+    launcher -> agent
+    probe    {ports: [first, last] | null, count}          hold ports, look at the host; answered by `facts`
+    module   {name} + source                               a module for the probe that the host lacks; `facts` again
+    code     {digest, size}                                is this code here already? answered by `code`
+    blob     {last} + bytes                                a piece of it; after the last one, `code` again
+    stage    {tasks: [...], code: digest | null}           make every task ready to start; `staged` or `failed`
+    release  {}                                            start what is staged; a `started` for each task
+    follow   {offsets: {task: bytes}, window}              stream the logs from there, `window` bytes ahead at most
+    credit   {bytes}                                       that many bytes of log were taken: send more
+    renew    {lease_s}                                     the launcher lives; without it the agent ends the run
+    stop     {tasks: [...] | null, grace_s}                TERM, and KILL after the grace; null: every task
+    end      {grace_s}                                     stop every task, sweep, answer `swept`
+    bye      {}                                            nothing more is wanted
+
+    agent -> launcher
+    hello    {run, host, pid, directory}                   the agent is up
+    facts    {...}                                         see tflaunch.agent.facts
+    code     {digest, have}
+    staged   {}
+    failed   {reason, hint}                                the last request could not be carried out
+    started  {task, pid}
+    log      {task, offset} + bytes
+    exit     {task, code, signal, seconds, stopped} + tail exactly one of code and signal is a number
+    expired  {reason, asked}                               the agent ends the run: no lease, or it was `asked` to
+    swept    {killed: [...], survivors: [...], logs: {task: bytes}}   checked: only `survivors` are alive
+    beat     {}                                            nothing to say, but alive
+
+    visit (a short-lived agent that serves any run on the host, for `tflaunch stop`)
+    list     {}                                            answered by `runs`
+    runs     {runs: [{run, host, alive, started, user, tasks}]}
+    finish   {run, grace_s}                                end that run whatever is left of it; answered by `finished`
+    finished {found, killed, survivors}
+"""
+
+import json
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` costs the agent's start more than it gives
+    from typing import Any, Dict, List, Optional
+
+MAGIC = b"\0tflaunch-wire 1\n"
+NOISE_LIMIT = 64 * 1024  # what a login shell may print before MAGIC
+HEAD_LIMIT = 16 * 1024 * 1024
+BODY_LIMIT = 1024 * 1024
+_LENGTHS = struct.Struct("!II")
+
+
+class WireError(Exception):
+    """The bytes are not this protocol; `noise` holds what came instead of MAGIC, if that was missing."""
+
+    def __init__(self, message: str, noise: bytes = b"") -> None:
+        super().__init__(message)
+        self.noise = noise
+
+
+class Message:
+    """One message: its type, its JSON fields and its raw body."""
+
+    __slots__ = ("body", "fields", "type")
+
+    def __init__(self, type: str, fields: "Optional[Dict[str, Any]]" = None, body: bytes = b"") -> None:  # noqa: A002
+        self.type = type
+        self.fields = fields or {}
+        self.body = body
+
+    def __getitem__(self, name: str) -> "Any":
+        """The field `name`; raises WireError when the peer left it out."""
+        try:
+            return self.fields[name]
+        except KeyError:
+            raise WireError("a %r message without %r" % (self.type, name)) from None
+
+    def __repr__(self) -> str:
+        return "Message(%r, %r, %d bytes)" % (self.type, self.fields, len(self.body))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        return (self.type, self.fields, self.body) == (other.type, other.fields, other.body)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def encode(type: str, body: bytes = b"", **fields: "Any") -> bytes:  # noqa: A002
+    """The frame of one message; raises WireError when it is larger than a peer accepts."""
+    fields["type"] = type
+    head = json.dumps(fields, separators=(",", ":")).encode("ascii")  # surrogates of odd file names survive
+    if len(head) > HEAD_LIMIT or len(body) > BODY_LIMIT:
+        raise WireError("%r message too large: %d + %d bytes" % (type, len(head), len(body)))
+    return _LENGTHS.pack(len(head), len(body)) + head + body
+
+
+class Decoder:
+    """Bytes in, messages out, however the bytes were cut.
+
+    With `magic`, everything before MAGIC is dropped (and kept in `noise`), NOISE_LIMIT bytes at most.
+    """
+
+    def __init__(self, magic: bool = False) -> None:
+        self._buffer = bytearray()
+        self._awaiting_magic = magic
+        self.noise = b""
+
+    @property
+    def awaiting_magic(self) -> bool:
+        """Whether MAGIC is still to come."""
+        return self._awaiting_magic
+
+    def feed(self, data: bytes) -> "List[Message]":
+        """The messages that are complete now; raises WireError on anything that is not a frame."""
+        self._buffer += data
+        if self._awaiting_magic and not self._find_magic():
+            return []
+        messages = []
+        start = 0
+        while len(self._buffer) - start >= _LENGTHS.size:
+            head_size, body_size = _LENGTHS.unpack_from(self._buffer, start)
+            if head_size > HEAD_LIMIT or body_size > BODY_LIMIT:
+                raise WireError("a frame of %d + %d bytes: not tflaunch's" % (head_size, body_size))
+            middle = start + _LENGTHS.size + head_size
+            if len(self._buffer) < middle + body_size:
+                break
+            messages.append(
+                _message(
+                    bytes(self._buffer[start + _LENGTHS.size : middle]),
+                    bytes(self._buffer[middle : middle + body_size]),
+                )
+            )
+            start = middle + body_size
+        del self._buffer[:start]
+        return messages
+
+    def _find_magic(self) -> bool:
+        at = self._buffer.find(MAGIC)
+        if at < 0:
+            self.noise = bytes(self._buffer[:NOISE_LIMIT])
+            if len(self._buffer) > NOISE_LIMIT + len(MAGIC):
+                raise WireError("more than %d bytes of something else came first" % NOISE_LIMIT, self.noise)
+            return False
+        self.noise = bytes(self._buffer[:at])
+        del self._buffer[: at + len(MAGIC)]
+        self._awaiting_magic = False
+        return True
+
+
+def _message(head: bytes, body: bytes) -> Message:
+    try:
+        fields = json.loads(head.decode("ascii"))
+        kind = fields.pop("type")
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
+        raise WireError("a frame that holds no message: %r" % head[:80]) from None
+    if not isinstance(kind, str):
+        raise WireError("a message of type %r" % (kind,))
+    return Message(kind, fields, body)
