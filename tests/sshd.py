@@ -67,7 +67,7 @@ class Sshd:
     `bashrc` is what the login shell reads; `path` replaces the PATH of its sessions; `env` is added to it.
     """
 
-    def __init__(  # noqa: PLR0913 - a host has that many sides
+    def __init__(
         self,
         directory: Path,
         number: int,
@@ -257,10 +257,10 @@ class SshNetwork:
         self.known_hosts = directory / "known_hosts"
         self.known_hosts.write_text("")
         self.sshds: list[Sshd] = []
-        self._extra = ""
+        self.prepended = ""
         self._config = directory / "ssh_config"
 
-    def add(  # noqa: PLR0913 - passed on to Sshd
+    def add(
         self,
         *,
         options: Sequence[str] = (),
@@ -289,15 +289,15 @@ class SshNetwork:
                 lines.write(sshd.known_hosts_line())
         return sshd
 
-    def extra(self, text: str) -> None:
+    def prepend(self, text: str) -> None:
         """Put lines before everything else in the ssh_config (OpenSSH keeps the first value it reads)."""
-        self._extra += text.rstrip() + "\n"
+        self.prepended += text.rstrip() + "\n"
 
     @property
     def config(self) -> Path:
         """The ssh_config, written anew each time it is asked for."""
         blocks = (sshd.config(self.key, self.known_hosts) for sshd in self.sshds)
-        self._config.write_text(self._extra + "".join(blocks))
+        self._config.write_text(self.prepended + "".join(blocks))
         return self._config
 
     def hosts(self) -> tuple[Host, ...]:

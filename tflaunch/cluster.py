@@ -35,6 +35,7 @@ BLOB_BYTES = 256 * 1024
 SILENCE_S = 15.0  # an agent that has said nothing for so long (it beats every 3 s) is lost
 WINDOW_BYTES = 32 * 1024 * 1024  # log bytes under way from all hosts together ...
 WINDOW_RANGE = (64 * 1024, 2 * 1024 * 1024)  # ... and from one
+PROBE_S = 30.0
 FINISH_MARGIN_S = 45.0  # beyond the grace: what a visit may take
 
 Record = Callable[[TaskId, int, bytes], None]  # task, offset, data: the launcher's copy of a log
@@ -77,14 +78,14 @@ class Cluster:
         self._sessions = Sessions(opener, watcher.phase, lease_s)
         self._timers: dict[str, float] = {}
         self._logs: dict[TaskId, _Log] = {}
-        self._record: Record = lambda task, offset, data: None
+        self._record: Record | None = None
         self._window = 0
         self._owed: dict[str, int] = {}
         self.interrupts = self._sessions.interrupts
 
     # -- before the tasks run
 
-    def open(self, hosts: Collection[Host], ports_wanted: int, timeout_s: float) -> Inventory:
+    def open(self, hosts: Collection[Host], ports_wanted: int, connect_s: float) -> Inventory:
         """Connect to every host, boot its agent and learn its facts: one round trip after the handshake.
 
         Raises ConnectErrors with every host that failed, after all are closed; Stopped.
@@ -96,12 +97,13 @@ class Cluster:
             lambda host: wire.encode("probe", ports=host.ports, count=ports_wanted),
         )
         names = [host.name for host in hosts]
-        facts, failures = self._sessions.gather("facts", names, timeout_s, "connecting")
+        patience_s = self._sessions.patience_s(len(names), connect_s)
+        facts, failures = self._sessions.gather("facts", names, patience_s, "connecting")
         lacking = {name: said["lacks"] for name, said in facts.items() if said["lacks"]}
         if lacking and not failures:
             for name, module in lacking.items():
                 self._sessions.send([name], "module", payload.module_source(module), name=module)
-            more, failures = self._sessions.gather("facts", lacking, timeout_s, "probing")
+            more, failures = self._sessions.gather("facts", lacking, PROBE_S, "probing")
             facts.update(more)
         if failures:
             self.abandon()
@@ -276,7 +278,8 @@ class Cluster:
         return []
 
     def _take_log(self, host: str, task: TaskId, offset: int, data: bytes) -> None:
-        self._record(task, offset, data)
+        if self._record is not None:
+            self._record(task, offset, data)
         self._logs[task].received = offset + len(data)
         self._watcher.log(task, host, offset, data, lambda size: self._sessions.put(Written(host, size)))
         self._maybe_log_end(task)
@@ -353,10 +356,12 @@ class Visits:
         self._sessions = Sessions(opener, watcher.phase)
         self.interrupts = self._sessions.interrupts
 
-    def open(self, hosts: Collection[Host], timeout_s: float) -> dict[str, ConnectError]:
+    def open(self, hosts: Collection[Host], connect_s: float) -> dict[str, ConnectError]:
         """Connect to all; returns the hosts that could not be reached. Raises Stopped."""
-        self._sessions.connect(hosts, "visit", "", lambda host: b"")
-        _, failures = self._sessions.gather("hello", [host.name for host in hosts], timeout_s, "connecting")
+        self._sessions.connect(hosts, "visit", "", lambda _: b"")
+        names = [host.name for host in hosts]
+        patience_s = self._sessions.patience_s(len(names), connect_s)
+        _, failures = self._sessions.gather("hello", names, patience_s, "connecting")
         for name in failures.keys() & self._sessions.by_host.keys():
             self._sessions.drop(name)
         return failures

@@ -24,6 +24,7 @@ For programs: stdout holds one JSON object a line, in ASCII.  Each has `event` a
     report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (as in exited, with
                tail; or as in lost), unverified (host -> why), survivors (host -> processes), record,
                host_logs (task -> path on its host)
+    stopped    run_id, hosts (host -> found, killed, survivors)
 
 Tasks are written `worker/0`.  Bytes of a log that are not UTF-8 appear as `\\xff`; control sequences are
 left in it.
@@ -31,6 +32,7 @@ left in it.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import io
 import json
@@ -44,7 +46,7 @@ import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -60,6 +62,9 @@ from tflaunch.log_lines import LineAssembler, printable
 from tflaunch.plan import ClusterPlan, TaskPlan
 from tflaunch.supervise import HostLost, Outcome, TaskExit
 from tflaunch.writer import Stream, Writer
+
+if TYPE_CHECKING:
+    from tflaunch.cluster import Finished
 
 TAIL_LINES = 30
 _TICK_S = 0.1  # of the one live line
@@ -139,6 +144,9 @@ class Reporter(Protocol):
 
     def report(self, outcome: Outcome) -> None:
         """Show how the run ended: the first failure first."""
+
+    def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
+        """Show what ending a run from outside met on each host."""
 
     def close(self, wait: bool = True) -> None:
         """Write what is queued; with `wait=False` within 0.3 s, logs dropped, even on a stopped terminal."""
@@ -362,6 +370,10 @@ class JsonReporter(_LogReporter):
             host_logs={str(task): path for task, path in outcome.host_logs.items()},
         )
 
+    def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
+        told = {host: dataclasses.asdict(end) for host, end in hosts.items()}
+        self._event("stopped", run_id=run_id, hosts=told)
+
     def _event(self, event: str, **fields: Any) -> None:
         line = json.dumps({"event": event, "time": round(time.time(), 6), **fields}) + "\n"
         self._writer.put("message", lambda: self._writer.out(line))
@@ -461,7 +473,7 @@ class TextReporter(_LogReporter):
         self._writer.put("message", lambda: self._show_phase(name, done, total, note, now))
 
     def note(self, text: str) -> None:
-        self._notice(("  ", ""), (printable(text), "dim"))
+        self._message(Text(f"  {printable(text)}", "dim"))
 
     def warn(self, text: str) -> None:
         self._notice((f"{self._err.marks.warn} ", "yellow"), printable(text))
@@ -499,6 +511,9 @@ class TextReporter(_LogReporter):
 
     def report(self, outcome: Outcome) -> None:
         self._ending(*_report_lines(outcome, self._err.marks))
+
+    def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
+        self._ending(*_stopped_lines(run_id, hosts, self._err.marks))
 
     def close(self, wait: bool = True) -> None:
         self._ending()
@@ -914,6 +929,25 @@ def _unclean_lines(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
         lines.append(Text.assemble((f"{marks.warn} ", "yellow"), text))
     if lines:
         lines.append(_hint(f"tflaunch stop {outcome.run_id}", marks))
+    return lines
+
+
+def _stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: _Marks) -> list[RenderableType]:
+    by_fate: dict[str, list[str]] = {}
+    for host, end in hosts.items():
+        if end.survivors:
+            fate = f"still alive: {_some(end.survivors, marks)}"
+        elif end.killed:
+            fate = f"stopped; had to be killed: {_some(end.killed, marks)}"
+        else:
+            fate = "stopped" if end.found else "nothing of it was there"
+        by_fate.setdefault(fate, []).append(host)
+    alive = any(end.survivors for end in hosts.values())
+    mark = (f"{marks.bad} ", "bold red") if alive else (f"{marks.ok} ", "bold green")
+    text = "is not all gone" if alive else f"is stopped:{_of(len(hosts), 'host')} checked, nothing of it is alive"
+    lines: list[RenderableType] = [Text.assemble(mark, (run_id, "bold"), f" {text}")]
+    for fate, names in by_fate.items():
+        lines.append(Text.assemble("  ", (fold(names), "bold"), f" {printable(fate)}"))
     return lines
 
 

@@ -9,9 +9,9 @@
     ├── RecordError             73   the launcher's own record could not be written (EX_CANTCREAT)
     └── StopError               76   something may still be alive: tflaunch could not check, or could not kill
 
-A run that started ends with 0, with the code of the task that failed first (128 + n for signal n), with
-76 when a host was lost, or with 130 after Ctrl-C (143 after SIGTERM).  The launcher's own codes lie above 64, where training programs
-seldom are, so that a script can tell the two apart.
+A run that started ends with 0, with the code of the task that failed first (128 + n for signal n), with 76
+when a host was lost, or with 130 after Ctrl-C (143 after SIGTERM, or `tflaunch stop` elsewhere).  The
+launcher's own codes lie above 64, where training programs seldom are, so that a script can tell them apart.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ EXIT_LAUNCH = 70
 EXIT_RECORD = 73
 EXIT_UNCLEAN = 76
 EXIT_INTERRUPTED = 130
+EXIT_STOPPED = 143
 
 
 class TflaunchError(Exception):

@@ -23,7 +23,7 @@ def gpus() -> "Tuple[List[Dict[str, Any]], str, str]":
     try:
         ctypes.CDLL(NVML_LIBRARY)
     except OSError as error:
-        if "cannot open shared object" in str(error):
+        if "No such file" in str(error):
             return [], "", ""
         return [], "%s: %s" % (NVML_LIBRARY, error), ""
     nvml = _module()
@@ -47,8 +47,8 @@ def _module() -> "Any":
             import site
 
             site.main()  # the agent starts without site-packages, to start fast
-            import pynvml  # noqa: F401
-        except (ImportError, OSError):
+            import pynvml
+        except Exception:  # whatever stands there by that name: ours is sent instead
             return None
     module = sys.modules[MODULE]
     return module if hasattr(module, "nvmlInit") else None  # some packages of that name hold nothing

@@ -203,12 +203,12 @@ def _ports(value: object) -> tuple[int, int]:
             raise ValueError(f"is a number in base 60 to YAML; write {text.replace(':', '-')}")
         ends = re.split(r"\s*-\s*", text)
     numbers = [end for end in ends if isinstance(end, str) and re.fullmatch(r"[1-9][0-9]{0,8}", end)]
-    if len(ends) != 2 or len(numbers) != 2:  # noqa: PLR2004 - a first and a last
+    if len(ends) != 2 or len(numbers) != 2:
         raise ValueError(f"is not {accepted}")
     first, last = int(numbers[0]), int(numbers[1])
     if first > last:
         raise ValueError(f"is reversed; write {last}-{first}")
-    if first < 1024 or last > 65535:  # noqa: PLR2004
+    if first < 1024 or last > 65535:
         raise ValueError(f"is not {accepted}")
     return first, last
 

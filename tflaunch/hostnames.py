@@ -80,7 +80,7 @@ def _measure(part: str) -> tuple[int, int]:
 
 
 def _short(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:37] + "...")  # noqa: PLR2004
+    return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
 def expand(pattern: str, *, also: str = "") -> list[str]:

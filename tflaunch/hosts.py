@@ -380,7 +380,7 @@ def _plain_settings(rest: str, number: int, column: int, hosts: _Hosts) -> dict[
             hosts.report(
                 at, f"{found[0][:60]!r} is not known here; a line is `host`, `host:4` or `host slots=4`"
             )
-        elif not re.fullmatch(r"[0-9]{1,5}", found[2]) or int(found[2]) > 10_000:  # noqa: PLR2004
+        elif not re.fullmatch(r"[0-9]{1,5}", found[2]) or int(found[2]) > 10_000:
             hosts.report(at, f"{found[1]}: {found[2][:60]!r} is not a whole number from 0 to 10000")
         else:
             said[key] = int(found[2])
@@ -399,7 +399,7 @@ def _add_word(word: Text, settings: dict[str, Any], hosts: _Hosts) -> None:
     if at:
         settings["user"] = user
     if colon:
-        if not re.fullmatch(r"[0-9]{1,5}", number) or int(number) > 10_000:  # noqa: PLR2004
+        if not re.fullmatch(r"[0-9]{1,5}", number) or int(number) > 10_000:
             hosts.report(
                 word, f"{number[:60]!r} is not a number of slots; write host:4 (a port needs a YAML hostfile)"
             )

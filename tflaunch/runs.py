@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tflaunch import __version__
-from tflaunch.errors import RecordError, UsageError
+from tflaunch.errors import EXIT_STOPPED, RecordError, UsageError
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.job import TaskId
 from tflaunch.plan import ClusterPlan, TaskPlan
@@ -271,6 +271,17 @@ def hostfile_from(record: Record) -> Hostfile:
     with _reading(record.path):
         hostfile = _tuples(record.about["hostfile"])
         return Hostfile(hostfile["source"], tuple(Host(**host) for host in hostfile["hosts"]))
+
+
+def forget_orphan(run_id: str, root: Path | None = None) -> None:
+    """Note that a run whose launcher was killed has been stopped, so that nobody looks for it again."""
+    try:
+        record = Record.open(run_id, root)
+        if not record.running() and record.outcome() is None:
+            seconds = max(0.0, time.time() - record.started)
+            record.finish(Outcome(run_id, "interrupted", EXIT_STOPPED, seconds))
+    except (UsageError, RecordError):
+        return  # another machine's run, or a record that cannot be written: nothing depends on it
 
 
 def list_runs(root: Path | None = None) -> list[RunInfo]:

@@ -23,6 +23,7 @@ from tflaunch.supervise import Interrupted
 RECV_BYTES = 256 * 1024
 CONNECT_THREADS = 64
 RENEW_S = 5.0
+BOOT_S = 15.0  # from a log-in to the first word of the agent
 
 
 class Opener(Protocol):
@@ -199,9 +200,16 @@ class Sessions:
                     self._queue.put(Connected(host, channel))
                 except ConnectError as error:
                     self._queue.put(Ended(host.name, error))
+                except Exception as error:  # a defect must not look like a host that is slow
+                    self._queue.put(Ended(host.name, ConnectError(f"a defect of tflaunch: {error!r}")))
 
         for number in range(min(CONNECT_THREADS, pending.qsize())):
             threading.Thread(target=work, name=f"connect {number}", daemon=True).start()
+
+    @staticmethod
+    def patience_s(hosts: int, connect_s: float) -> float:
+        """How long so many hosts may take to answer when each may take `connect_s` to connect."""
+        return connect_s * -(-hosts // CONNECT_THREADS) + BOOT_S
 
     def send(self, hosts: Iterable[str], type: str, body: bytes = b"", **fields: Any) -> None:
         """The same message to each of `hosts`."""

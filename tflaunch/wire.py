@@ -64,7 +64,7 @@ class Message:
 
     __slots__ = ("body", "fields", "type")
 
-    def __init__(self, type: str, fields: "Optional[Dict[str, Any]]" = None, body: bytes = b"") -> None:  # noqa: A002
+    def __init__(self, type: str, fields: "Optional[Dict[str, Any]]" = None, body: bytes = b"") -> None:
         self.type = type
         self.fields = fields or {}
         self.body = body
@@ -87,7 +87,7 @@ class Message:
     __hash__ = None  # type: ignore[assignment]
 
 
-def encode(type: str, body: bytes = b"", **fields: "Any") -> bytes:  # noqa: A002
+def encode(type: str, body: bytes = b"", **fields: "Any") -> bytes:
     """The frame of one message; raises WireError when it is larger than a peer accepts."""
     fields["type"] = type
     head = json.dumps(fields, separators=(",", ":")).encode("ascii")  # surrogates of odd file names survive
@@ -137,10 +137,10 @@ class Decoder:
         return messages
 
     def _find_magic(self) -> bool:
-        at = self._buffer.find(MAGIC)
+        at = self._buffer.find(MAGIC, 0, NOISE_LIMIT + len(MAGIC))
         if at < 0:
             self.noise = bytes(self._buffer[:NOISE_LIMIT])
-            if len(self._buffer) > NOISE_LIMIT + len(MAGIC):
+            if len(self._buffer) >= NOISE_LIMIT + len(MAGIC):
                 raise WireError("more than %d bytes of something else came first" % NOISE_LIMIT, self.noise)
             return False
         self.noise = bytes(self._buffer[:at])

@@ -16,7 +16,7 @@ from tflaunch import wire
 from tflaunch.agent import facts, processes
 from tflaunch.agent.guard import leftovers
 from tflaunch.agent.ports import HeldPorts
-from tflaunch.agent.rundir import CodeStore, HostError, RunDirectory
+from tflaunch.agent.rundir import CodeStore, HostError, RunDirectory, explain
 from tflaunch.agent.tasks import Task
 
 TYPE_CHECKING = False
@@ -43,7 +43,7 @@ class Relay:
         self.credit = 0
         self.sent_at = time.monotonic()
 
-    def send(self, type: str, body: bytes = b"", **fields: "Any") -> None:  # noqa: A002
+    def send(self, type: str, body: bytes = b"", **fields: "Any") -> None:
         self.out += wire.encode(type, body, **fields)
 
     def flush(self) -> None:
@@ -131,8 +131,8 @@ class Daemon:
             task.enforce(now)
         if self._ending and not self._over:
             self._end_further(now)
-        if self._over and not self._relays and self._leave_at is None:
-            self._leave_at = now
+        if self._over and self._leave_at is None and (not self._relays or now >= self._lease_end):
+            self._leave_at = now + FAREWELL_S
         for relay in self._relays:
             if now - relay.sent_at >= BEAT_S and not relay.out:
                 relay.send("beat")
@@ -195,7 +195,7 @@ class Daemon:
         if self._selector.get_key(relay.connection).events != events:
             self._selector.modify(relay.connection, events, self._selector.get_key(relay.connection).data)
 
-    def _tell(self, type: str, body: bytes = b"", **fields: "Any") -> None:  # noqa: A002
+    def _tell(self, type: str, body: bytes = b"", **fields: "Any") -> None:
         for relay in self._relays:
             relay.send(type, body, **fields)
 
@@ -210,7 +210,8 @@ class Daemon:
         except HostError as error:
             relay.send("failed", reason=error.reason, hint=error.hint)
         except OSError as error:
-            relay.send("failed", reason=str(error), hint="")
+            told = explain(error, self._directory.path)
+            relay.send("failed", reason=told.reason, hint=told.hint)
 
     def _on_probe(self, relay: Relay, message: wire.Message) -> None:
         wanted = message["ports"]
@@ -283,6 +284,8 @@ class Daemon:
             if task.released_at is None and not self._ending:
                 task.release()
                 self._tell("started", task=task.id, pid=task.process.pid if task.process else 0)
+                if not task.alive:
+                    self._tell_exit(task)
 
     def _on_follow(self, relay: Relay, message: wire.Message) -> None:
         relay.offsets = {str(task): int(offset) for task, offset in message["offsets"].items()}
@@ -323,20 +326,22 @@ class Daemon:
             if task is None:
                 continue  # a process that some task left behind
             task.ended(status)
-            if task.released_at is None:
-                continue  # never started: the ready pipe tells what there is to tell
-            result = {
-                "task": task.id,
-                "code": task.code,
-                "signal": task.signal,
-                "seconds": round(task.seconds, 3),
-                "stopped": task.stopped,
-            }
-            try:
-                self._directory.append("exits.jsonl", dict(result, time=time.time()))
-            except OSError:
-                pass  # a full disk must not hide how the task ended
-            self._tell("exit", task.tail(), **result)
+            if task.released_at is not None:  # before that, the ready pipe tells what there is to tell
+                self._tell_exit(task)
+
+    def _tell_exit(self, task: Task) -> None:
+        result = {
+            "task": task.id,
+            "code": task.code,
+            "signal": task.signal,
+            "seconds": round(task.seconds, 3),
+            "stopped": task.stopped,
+        }
+        try:
+            self._directory.append("exits.jsonl", dict(result, time=time.time()))
+        except OSError:
+            pass  # a full disk must not hide how the task ended
+        self._tell("exit", task.tail(), **result)
 
     def _terminated(self, *_: object) -> None:
         self._term = True

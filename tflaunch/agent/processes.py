@@ -28,7 +28,10 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def read(pid: int) -> "Optional[Process]":
-    """The process `pid` now, or None when there is none (a zombie is none: it only waits for its parent)."""
+    """The process `pid` now, or None when there is none.
+
+    A zombie is none, it only waits for its parent; unless just its first thread has ended and others run on.
+    """
     try:
         with open("/proc/%d/stat" % pid, "rb") as stat:
             text = stat.read()
@@ -37,7 +40,8 @@ def read(pid: int) -> "Optional[Process]":
     name, _, rest = text.partition(b"(")[2].rpartition(b")")
     fields = rest.split()
     state = fields[0].decode()
-    if state in "ZX":
+    threads = int(fields[17])
+    if state == "X" or (state == "Z" and threads <= 1):
         return None
     return Process(pid, int(fields[1]), state, int(fields[19]), name.decode("utf-8", "replace"))
 
@@ -152,7 +156,7 @@ class Sweep:
         frozen = set()  # type: Set[tuple[int, int]]
         while True:  # a child forked before its parent froze shows up in the next look
             fresh = [p for p in self._victims() if (p.pid, p.start) not in frozen]
-            if not fresh:
+            if not fresh or time.monotonic() > self._deadline:  # whoever forks faster than this is killed as is
                 break
             for process in fresh:
                 send(process, signal.SIGSTOP)

@@ -60,10 +60,10 @@ def explain(error: OSError, path: str) -> HostError:
 
 def parent_directory(configured: str) -> str:
     """The directory that holds this user's runs on this host."""
-    if configured:
-        return os.path.expanduser(configured)
-    # Local disk: the home directory may be one NFS share for all hosts, and slow.
-    return "/var/tmp/tflaunch-%d" % os.getuid()  # noqa: S108 - checked by `private`
+    # Local disk: the home directory may be one NFS share for all hosts, and slow.  Always a directory of our
+    # own below what was configured: that may be /scratch, which others use and whose mode is not ours to set.
+    parent = os.path.expanduser(configured or "/var/tmp")  # noqa: S108 - checked by `private`
+    return os.path.join(parent, "tflaunch-%d" % os.getuid())
 
 
 def private(path: str) -> None:
@@ -187,12 +187,13 @@ def all_runs(parent: str) -> "List[Tuple[str, str]]":
     except OSError:
         return []
     for run in runs:
-        if run == CODE:
+        if run == CODE or run.startswith("."):
             continue
         try:
-            found += [(run, host) for host in sorted(os.listdir(os.path.join(parent, run)))]
+            hosts = sorted(os.listdir(os.path.join(parent, run)))
         except OSError:
             continue
+        found += [(run, host) for host in hosts if not host.startswith(".")]  # .nfs0000… of a busy file
     return found
 
 
@@ -231,6 +232,7 @@ class CodeStore:
 
     def unpack(self, directory: str) -> None:
         """Unpack into `directory`; a damaged archive is removed, so that the next run ships it again."""
+        import gzip
         import tarfile
         import zlib
 
@@ -240,7 +242,7 @@ class CodeStore:
                     archive.extractall(directory, filter="data")
                 else:
                     archive.extractall(directory)  # noqa: S202 - our own launcher's archive
-        except (tarfile.TarError, EOFError, zlib.error) as error:
+        except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
             os.unlink(self._path)
             raise HostError("the shipped code was damaged on the way: %s" % error, "start the run again") from error
         except OSError as error:

@@ -61,6 +61,7 @@ class Task:
         env[processes.RUN_MARK] = self._directory.run
         env[processes.HOST_MARK] = self._directory.host
         env[processes.TASK_MARK] = self.id
+        argv = [os.path.expanduser(request["argv"][0]), *request["argv"][1:]]  # `python: ~/venv/bin/python`
         # `setup` wants what an interactive user has (module, conda): a login bash where there is one.
         setup = "".join(SETUP % text for text in request["setup"])
         shell = ["/bin/bash", "-lc"] if setup and os.access("/bin/bash", os.X_OK) else ["/bin/sh", "-c"]
@@ -73,8 +74,8 @@ class Task:
         self.ready_pipe, ready = os.pipe()
         os.set_blocking(self.ready_pipe, False)
         try:
-            child = subprocess.Popen(  # noqa: S603
-                [*shell, setup + GATE, "tflaunch", *request["argv"]],
+            child = subprocess.Popen(
+                [*shell, setup + GATE, "tflaunch", *argv],
                 stdin=gate,
                 stdout=ready,
                 stderr=log,

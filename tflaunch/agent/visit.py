@@ -50,7 +50,7 @@ class Visit:
                 except OSError as error:
                     self._send("failed", reason=str(error), hint="")
 
-    def _send(self, type: str, **fields: "Any") -> None:  # noqa: A002
+    def _send(self, type: str, **fields: "Any") -> None:
         write_all(self._out, wire.encode(type, **fields))
 
     def _runs(self) -> "List[Dict[str, Any]]":

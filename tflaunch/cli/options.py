@@ -18,19 +18,37 @@ if TYPE_CHECKING:
     from tflaunch.hosts import Host, Hostfile
     from tflaunch.remote import Connector
 
+OUTPUT, CONNECTION = "Output", "Connection"
+
 AcceptNew = Annotated[
     bool,
-    typer.Option("--accept-new", help="Write unknown host keys to known_hosts; changed ones are refused."),
+    typer.Option(
+        "--accept-new",
+        help="Write unknown host keys to known_hosts; changed ones are refused.",
+        rich_help_panel=CONNECTION,
+    ),
 ]
 ConnectTimeout = Annotated[
     float,
-    typer.Option(min=1, metavar="S", help="Seconds for name, TCP, banner and log-in of one host, in all."),
+    typer.Option(
+        min=1,
+        metavar="S",
+        help="Seconds for name, TCP, banner and log-in of one host, in all.",
+        rich_help_panel=CONNECTION,
+    ),
 ]
 SshConfig = Annotated[
-    Path | None, typer.Option("--ssh-config", "-F", help="Use this file, not ~/.ssh/config.")
+    Path | None,
+    typer.Option("--ssh-config", "-F", help="Use this file, not ~/.ssh/config.", rich_help_panel=CONNECTION),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout, for programs.")]
-Grace = Annotated[float, typer.Option(min=0, metavar="S", help="Seconds between TERM and KILL.")]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="One JSON object a line on stdout, for programs.", rich_help_panel=OUTPUT),
+]
+Grace = Annotated[
+    float,
+    typer.Option(min=0, metavar="S", help="Seconds between TERM and KILL.", rich_help_panel="The end"),
+]
 
 
 def default_hosts() -> str | None:
@@ -98,5 +116,8 @@ def reporting(**options: Any) -> Iterator[Show]:
         show.exit_code = EXIT_INTERRUPTED
         wait = False
     finally:
-        show.reporter.close(wait)
+        try:
+            show.reporter.close(wait)
+        except KeyboardInterrupt:  # the terminal does not take what is left, and the user does not want it
+            show.reporter.close(wait=False)
     raise typer.Exit(show.exit_code)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tflaunch.cli.options import (
+    OUTPUT,
     AcceptNew,
     ConnectTimeout,
     Grace,
@@ -27,6 +28,9 @@ from tflaunch.job import FLAGS, JobSpec, TaskId
 if TYPE_CHECKING:
     from tflaunch.hosts import Hostfile
     from tflaunch.sources import Bundle
+
+
+CLUSTER, PROGRAM, END = "Cluster", "Program", "The end"
 
 
 class PlaceChoice(str, Enum):
@@ -64,59 +68,128 @@ def run(
     ] = None,
     *,
     module: Annotated[
-        str | None, typer.Option("--module", "-m", metavar="PKG.MOD", help="Run a module, as python -m does.")
+        str | None,
+        typer.Option(
+            "--module",
+            "-m",
+            metavar="PKG.MOD",
+            help="Run a module, as python -m does.",
+            rich_help_panel=PROGRAM,
+        ),
     ] = None,
     ps: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="ps tasks [one per 4 workers]", show_default=False)
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="ps tasks [one per 4 workers]",
+            show_default=False,
+            rich_help_panel=CLUSTER,
+        ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="worker tasks [one per free GPU, or host]", show_default=False),
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="worker tasks [one per free GPU, or host]",
+            show_default=False,
+            rich_help_panel=CLUSTER,
+        ),
     ] = None,
-    chief: Annotated[bool, typer.Option("--chief", help="One chief task more.")] = False,
+    chief: Annotated[
+        bool, typer.Option("--chief", help="One chief task more.", rich_help_panel=CLUSTER)
+    ] = False,
     ps_hosts: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Hosts for ps: names, ranges, globs, label=value.")
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Hosts for ps: names, ranges, globs, label=value.",
+            rich_help_panel=CLUSTER,
+        ),
     ] = None,
-    worker_hosts: Annotated[str | None, typer.Option(metavar="PATTERN", help="Hosts for workers.")] = None,
+    worker_hosts: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Hosts for workers.", rich_help_panel=CLUSTER)
+    ] = None,
     place: Annotated[
-        PlaceChoice, typer.Option(help="Over all hosts, or on as few as can be.")
+        PlaceChoice, typer.Option(help="Over all hosts, or on as few as can be.", rich_help_panel=CLUSTER)
     ] = PlaceChoice.spread,
     gpus_per_worker: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="GPUs of a worker [1 where there are any]")
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="GPUs of a worker [1 where there are any]", rich_help_panel=CLUSTER
+        ),
     ] = None,
     flag: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=OTHER", help="Rename a cluster flag: task_index=task_id. NAME= drops it."),
+        typer.Option(
+            metavar="NAME=OTHER",
+            help="Rename a cluster flag: task_index=task_id. NAME= drops it.",
+            rich_help_panel=PROGRAM,
+        ),
     ] = None,
     no_flags: Annotated[
-        bool, typer.Option("--no-flags", help="Only TF_CONFIG tells a task who it is.")
+        bool,
+        typer.Option("--no-flags", help="Only TF_CONFIG tells a task who it is.", rich_help_panel=PROGRAM),
     ] = False,
     env: Annotated[
         list[str] | None,
-        typer.Option("--env", "-e", metavar="NAME[=VALUE]", help="For the tasks; without a value, yours."),
+        typer.Option(
+            "--env",
+            "-e",
+            metavar="NAME[=VALUE]",
+            help="For the tasks; without a value, yours.",
+            rich_help_panel=PROGRAM,
+        ),
     ] = None,
-    done: Annotated[DoneChoice, typer.Option(help="Whose success ends the run.")] = DoneChoice.workers,
+    done: Annotated[
+        DoneChoice, typer.Option(help="Whose success ends the run.", rich_help_panel=END)
+    ] = DoneChoice.workers,
     code_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Ship this directory, not just the script's own.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Ship this directory, not just the script's own.", rich_help_panel=PROGRAM
+        ),
     ] = None,
     no_sync: Annotated[
         bool,
-        typer.Option("--no-sync", help="Ship nothing: the code is on the hosts, at this path or in workdir."),
+        typer.Option(
+            "--no-sync",
+            help="Ship nothing: the code is on the hosts, at this path or in workdir.",
+            rich_help_panel=PROGRAM,
+        ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no output of the tasks.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=CLUSTER)
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Show no output of the tasks.", rich_help_panel=OUTPUT)
+    ] = False,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="TASK", help="Show the output of worker/0 only; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="TASK", help="Show the output of worker/0 only; repeatable.", rich_help_panel=OUTPUT
+        ),
     ] = None,
-    show_host: Annotated[bool, typer.Option("--show-host", help="Name the host in each line.")] = False,
+    show_host: Annotated[
+        bool, typer.Option("--show-host", help="Name the host in each line.", rich_help_panel=OUTPUT)
+    ] = False,
     json: Json = False,
     grace: Grace = 10.0,
     ps_grace: Annotated[
         float,
-        typer.Option(min=0, metavar="S", help="Seconds for ps to end by themselves when the work is done."),
+        typer.Option(
+            min=0,
+            metavar="S",
+            help="Seconds for ps to end by themselves when the work is done.",
+            rich_help_panel=END,
+        ),
     ] = 3.0,
     lease: Annotated[
-        float, typer.Option(min=5, metavar="S", help="Without a launcher for so long, hosts end the run.")
+        float,
+        typer.Option(
+            min=5, metavar="S", help="Without a launcher for so long, hosts end the run.", rich_help_panel=END
+        ),
     ] = 60.0,
     accept_new: AcceptNew = False,
     connect_timeout: ConnectTimeout = 30.0,
@@ -155,7 +228,7 @@ def run(
                 gpus_per_worker=gpus_per_worker,
                 flags=None if no_flags else _flags(flag or []),
                 env=_environment(env or []),
-                done=done.value,  # type: ignore[arg-type]
+                done=done.value,
             ),
             hostfile=hostfile,
             bundle=bundle,

@@ -52,7 +52,7 @@ def stop(
     Exit code: 0 nothing of it is alive; 2 which run?; 69 hosts could not be asked; 76 something lives on.
     """
     from tflaunch.cluster import Visits
-    from tflaunch.runs import check_run_id
+    from tflaunch.runs import check_run_id, forget_orphan
 
     with reporting(json=json) as show:
         if run is not None:
@@ -73,6 +73,8 @@ def stop(
             to_hosts.close()
         if chosen is not None:
             show.reporter.stopped(chosen, finished)
+            if not failures and not any(end.survivors for end in finished.values()):
+                forget_orphan(chosen)
         if failures:
             show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
             show.exit_code = ConnectErrors.exit_code

@@ -1,0 +1,258 @@
+"""From a stream to a login: the host key's check, the keys' turn, and a sentence for every failure."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from paramiko import PKey, SSHClient, Transport
+from paramiko.auth_strategy import AuthStrategy
+from paramiko.client import MissingHostKeyPolicy
+from paramiko.config import SSHConfig
+from paramiko.ssh_exception import (
+    AuthenticationException,
+    BadAuthenticationType,
+    IncompatiblePeer,
+    SSHException,
+)
+
+from tflaunch.errors import ConnectError
+from tflaunch.known_hosts import KnownHosts, KnownKey, fingerprint
+from tflaunch.ssh_config import SSH_PORT, Target, known_hosts_name
+from tflaunch.ssh_keys import Offers
+from tflaunch.ssh_transport import Deadline, NameTimeout, QuietPacketizer, Stream, TunedTransport, text
+
+SLOW = "check the network between, or give --timeout"
+# sshd says this instead of a banner when it has too many connections that did not log in yet.
+_DROPPED = (b"MaxStartups", b"Not allowed at this time")
+
+
+class Dropped(Exception):
+    """sshd closed the connection before its banner: it has too many at the moment."""
+
+
+class HostKeyPolicy(MissingHostKeyPolicy):
+    """Decides about the key that a server shows.
+
+    paramiko's own tables stay empty, so that it asks here about every key: they know neither patterns nor
+    revoked keys, and take time that grows with the square of the file.
+    """
+
+    def __init__(self, known: KnownHosts, target: Target, accept_new: bool) -> None:
+        self._known = known
+        self._target = target
+        self._accept_new = accept_new or target.strict != "check"
+        self.made: Transport | None = None
+        self.seen = b""
+
+    def transport(self, stream: Any, disabled_algorithms: Any = None) -> Transport:
+        """A transport that asks first for the kinds of key by which the server is known."""
+        made = TunedTransport(
+            stream, disabled_algorithms=disabled_algorithms, packetizer_class=QuietPacketizer
+        )
+        kinds = {key.kind for key in self._lines() if not key.marker}
+        options = made.get_security_options()
+        # An RSA key is shown under the name of a signature: rsa-sha2-512.
+        options.key_types = sorted(
+            options.key_types,
+            key=lambda name: name not in kinds and not ("rsa" in name and "ssh-rsa" in kinds),
+        )
+        self.made = stream.reader = made
+        return made
+
+    def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:  # noqa: ARG002
+        """Accept the key or raise ConnectError."""
+        self.seen = blob = key.asbytes()
+        kind = key.get_name()
+        lines = self._lines()
+        revoked = [line for line in lines if line.marker == "@revoked" and line.blob == blob]
+        if revoked:
+            raise ConnectError(
+                f"the server shows a {kind} host key that {revoked[0]} has revoked",
+                "do not use this host before its administrator has explained it",
+            )
+        own = [line for line in lines if not line.marker]
+        if any(line.blob == blob for line in own or self._portless()):
+            return
+        if own:
+            line = next((line for line in own if line.kind == kind), own[0])
+            raise ConnectError(
+                f"the server's {kind} host key is not the one in {line}",
+                f"either it was set up anew or someone stands between: compare {fingerprint(blob)} with what its "
+                f"administrator says, then `ssh-keygen -R '{self._target.host_key_name}' "
+                f"-f {line.path}` and `{self._target.ssh}` once",
+            )
+        if not self._accept_new:
+            authority = any(line.marker == "@cert-authority" for line in lines)
+            raise ConnectError(
+                f"the server's {kind} host key is unknown"
+                + (
+                    " (a @cert-authority line speaks of it, but certificates are not checked)"
+                    if authority
+                    else ""
+                ),
+                f"compare {fingerprint(blob)} with what its administrator says, then `{self._target.ssh}` "
+                "once, or use --accept-new",
+            )
+        try:
+            self._known.add(self._target.host_key_name, kind, blob, hashed=self._target.hash_known_hosts)
+        except OSError as error:
+            raise ConnectError(
+                f"the new host key could not be written to {error.filename}: {error.strerror}",
+                "make the file writable, or name another with UserKnownHostsFile",
+            ) from None
+
+    def _lines(self) -> list[KnownKey]:
+        return self._known.lookup(self._target.host_key_name)
+
+    def _portless(self) -> list[KnownKey]:
+        # OpenSSH, too, takes a key for a name without a port as good on every port of that name.
+        plain = known_hosts_name(self._target.hostname, SSH_PORT)
+        return [line for line in self._known.lookup(plain) if not line.marker]
+
+
+class PublicKeys(AuthStrategy):
+    """Offers one key after another; every end but success is a ConnectError."""
+
+    def __init__(self, target: Target, offers: Offers, deadline: Deadline) -> None:
+        super().__init__(ssh_config=SSHConfig())
+        self._target = target
+        self._offers = offers
+        self._deadline = deadline
+
+    def get_sources(self) -> Iterator[Any]:
+        """Nothing: `authenticate` is replaced as a whole."""
+        return iter(())
+
+    def authenticate(self, transport: Transport) -> Any:
+        """Log in with the first key that the server takes."""
+        tried: list[str] = []
+        user = self._target.user
+        for offer in self._offers.keys:
+            transport.auth_timeout = self._deadline.left()
+            try:
+                if more := transport.auth_publickey(user, offer.key):
+                    raise ConnectError(
+                        f"user {user}: the server wants more than a key ({', '.join(more)})",
+                        "tflaunch asks nothing while connecting: allow the key alone for this account",
+                    )
+                return None
+            except BadAuthenticationType as error:
+                raise ConnectError(
+                    f"user {user}: the server takes no keys, only {', '.join(error.allowed_types)}",
+                    "set PubkeyAuthentication yes in its sshd_config",
+                ) from None
+            except (SSHException, OSError, EOFError) as error:
+                tried.append(offer.label)
+                if self._deadline.passed:
+                    raise ConnectError(
+                        f"user {user}: no answer to key {offer.label} within {self._deadline}",
+                        "is the server overloaded, or does an ssh-agent not answer? try --timeout",
+                    ) from None
+                if not transport.is_active():
+                    raise self._ended(tried, error) from None
+        raise self._refused(tried)
+
+    def _ended(self, tried: list[str], error: Exception) -> ConnectError:
+        user = self._target.user
+        if isinstance(error, AuthenticationException):
+            return ConnectError(
+                f"user {user}: the server hung up after {_keys(tried)} (too many authentication failures?)",
+                "name the right one with `identity_file:`; IdentitiesOnly yes keeps an ssh-agent's keys back",
+            )
+        return ConnectError(f"user {user}: the login broke off at {tried[-1]} ({text(error)})", SLOW)
+
+    def _refused(self, tried: list[str]) -> ConnectError:
+        user = self._target.user
+        skipped = "".join(f"; skipped {reason}" for reason in self._offers.skipped)
+        if not tried:
+            return ConnectError(
+                f"user {user}: there is no key to offer{skipped}",
+                "name one with `identity_file:` or IdentityFile, or make one with `ssh-keygen`",
+            )
+        return ConnectError(
+            f"user {user}: the server refused {_keys(tried)}{skipped}",
+            f"put its public half into {user}'s authorized_keys there, or set `user:` or `identity_file:`",
+        )
+
+
+def unreached(error: Exception, target: Target, deadline: Deadline) -> ConnectError:
+    """Why no stream could be opened."""
+    port = f"port {target.port}"
+    if isinstance(error, NameTimeout):
+        return ConnectError(f"the name look-up took longer than {deadline}", "is the name server up?")
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return ConnectError(
+            "the name does not resolve",
+            f"check the spelling of {_name(target)}, or give it a HostName in ~/.ssh/config",
+        )
+    if isinstance(error, OSError):
+        known = {
+            errno.ECONNREFUSED: (f"{port} refuses the connection", "is sshd running there? else set `port:`"),
+            errno.EHOSTUNREACH: ("there is no route to it", "is it switched on, and is the network up?"),
+            errno.ENETUNREACH: ("there is no route to its network", "is the network or the VPN up?"),
+            errno.ETIMEDOUT: (f"no answer on {port}", "is it switched on? does a firewall stand between?"),
+            errno.EACCES: (f"this machine forbids the connection to {port}", "look at its own firewall"),
+            errno.EPERM: (f"this machine forbids the connection to {port}", "look at its own firewall"),
+            errno.EMFILE: ("this machine has no file descriptors left", "raise `ulimit -n`"),
+        }
+        if isinstance(error, TimeoutError):
+            return ConnectError(
+                f"no answer on {port} within {deadline}", "is it switched on? does a firewall stand between?"
+            )
+        if error.errno in known:
+            return ConnectError(*known[error.errno])
+    return ConnectError(f"{port} could not be dialled: {text(error)}", f"does `{target.ssh} true` work?")
+
+
+def explained(
+    error: Exception, transport: Transport | None, target: Target, stream: Stream, deadline: Deadline
+) -> Exception:
+    """Why a stream did not become an SSH connection."""
+    if isinstance(error, ConnectError):
+        return error
+    if transport is None or not transport.remote_version:
+        return _bannerless(error, target, stream, deadline)
+    stage = "the login" if transport.initial_kex_done else "the key exchange"
+    if deadline.passed:
+        return ConnectError(
+            f"{stage} did not end within {deadline}", "is the host overloaded? give --timeout"
+        )
+    if isinstance(error, IncompatiblePeer):
+        return ConnectError(
+            f"the server has no algorithm in common with tflaunch: {error}", "update its sshd"
+        )
+    if stream.ended and not transport.is_active():
+        return ConnectError(f"the server closed the connection during {stage}", "its own log says why")
+    return ConnectError(f"{stage} failed: {text(error)}", f"does `{target.ssh} true` work?")
+
+
+def _bannerless(error: Exception, target: Target, stream: Stream, deadline: Deadline) -> Exception:
+    head = stream.head
+    if any(word in head for word in _DROPPED):
+        return Dropped()
+    if head and b"SSH-" not in head:
+        line = head.splitlines()[0][:80].decode(errors="replace")
+        return ConnectError(f"what answers on port {target.port} is not SSH: it said {line!r}", "set `port:`")
+    if stream.child and stream.ended and stream.child.failed():
+        return ConnectError(
+            f"ProxyCommand failed: {stream.child.last_words()}", f"try it alone: `{target.proxy_command}`"
+        )
+    if deadline.passed:
+        return ConnectError(
+            f"connected, but no SSH banner on port {target.port} within {deadline}",
+            "is it sshd that listens there? is the host overloaded?",
+        )
+    if stream.ended:
+        return Dropped()
+    return ConnectError(f"the SSH banner could not be read: {text(error)}", f"does `{target.ssh} true` work?")
+
+
+def _name(target: Target) -> str:
+    return "{host}" if target.hostname == target.name and target.ssh.endswith("{host}") else target.hostname
+
+
+def _keys(tried: Sequence[str]) -> str:
+    return f"key {tried[0]}" if len(tried) == 1 else f"{len(tried)} keys: {', '.join(tried)}"

@@ -1,0 +1,280 @@
+"""Streams to a host and paramiko's transport on them, tuned for latency; every step keeps one deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import os
+import queue
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paramiko import Channel, Transport
+from paramiko.packet import Packetizer
+from paramiko.ssh_exception import SSHException
+
+from tflaunch.ssh_config import Target
+
+KEEPALIVE_S = (2, 1, 3)  # idle seconds, seconds between probes, how many (a count)
+SILENCE_MS = 5000  # unacknowledged data for this long: the link is cut
+POLL_S = 5.0  # paramiko looks this often whether it was closed; closing wakes it anyway
+END_S = 1.0  # how long the exit status may lag behind the end of the stream
+WORDS_LIMIT = 4096  # bytes of stderr that are kept
+HEAD = 255  # bytes that are kept: the longest identification string of RFC 4253
+
+
+class Deadline:
+    """A point in time that every step has to keep; printed as the seconds that there were."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._at = time.monotonic() + seconds
+
+    def __str__(self) -> str:
+        return f"{self._seconds:g} s"
+
+    def left(self) -> float:
+        """Seconds, never zero: a socket would take that for "do not wait"."""
+        return max(0.001, self._at - time.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        # Those who waited until it must find it passed, whatever their clock.
+        return time.monotonic() >= self._at - 0.01
+
+
+class NameTimeout(TimeoutError):
+    """The name look-up took too long."""
+
+
+class Child:
+    """A command on a socket, in a session and the home directory of its own; its stderr is kept.
+
+    It may outlive `hang_up`, as a command may outlive its SSH connection; `end` asks it to go.
+    """
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        home = Path.home()
+        self._lock = threading.Lock()
+        self._words: str | None = None  # since it was hung up
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - hang_up closes it
+        self.socket, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    argv,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=self._stderr,
+                    cwd=home if home.is_dir() else "/",
+                    start_new_session=True,  # Ctrl-C is for the launcher
+                )
+        except OSError:
+            self.socket.close()
+            self._stderr.close()
+            raise
+        self._end = threading.Thread(target=self._process.wait, daemon=True)  # no zombie, whoever ends first
+        self._end.start()
+
+    def last_words(self) -> str:
+        """How it ended, after a short wait, and the end of what it said on stderr."""
+        if self._words is not None:
+            return self._words
+        self._end.join(END_S)
+        with self._lock:
+            return self._say() if self._words is None else self._words
+
+    def failed(self) -> bool:
+        """Whether it has ended, or is about to, with anything but success."""
+        self._end.join(END_S)
+        return bool(self._process.returncode)
+
+    def end(self) -> None:
+        """Ask it to end, by SIGTERM."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+
+    def hang_up(self) -> None:
+        """End the stream and wake whoever waits in it; the socket itself is closed by its user."""
+        with self._lock:
+            if self._words is not None:
+                return
+            self._words = self._say()
+            self._stderr.close()
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)
+
+    def _say(self) -> str:
+        size = os.fstat(self._stderr.fileno()).st_size
+        said = os.pread(self._stderr.fileno(), WORDS_LIMIT, max(0, size - WORDS_LIMIT))
+        code = self._process.returncode
+        ended = "" if code is None else f"exit status {code}" if code >= 0 else f"killed by signal {-code}"
+        return words(ended, said)
+
+
+class Stream:
+    """What paramiko takes for a socket: tuned, closed with a wake-up, remembering how it began and ended.
+
+    Most of a handshake's time is Nagle's algorithm in wait of delayed ACKs: hence TCP_NODELAY, and TCP_QUICKACK
+    after each read because Linux forgets it; `calm` ends the latter.
+    """
+
+    def __init__(self, endpoint: socket.socket | Channel, child: Child | None = None) -> None:
+        self._endpoint = endpoint
+        self.child = child
+        self.reader: threading.Thread | None = None
+        self.head = b""
+        self.ended = False
+        self._closed = False  # paramiko looks at it
+        self._eager = False
+        if isinstance(endpoint, socket.socket) and child is None:
+            _tune(endpoint)
+            self._eager = hasattr(socket, "TCP_QUICKACK")
+
+    def recv(self, size: int) -> bytes:
+        try:
+            data = self._endpoint.recv(size)
+            if self._eager:
+                self._endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # type: ignore[union-attr]
+        except TimeoutError:
+            raise
+        except OSError:
+            self.ended = True
+            raise
+        if not data:
+            self.ended = True
+        elif len(self.head) < HEAD:
+            self.head += data[:HEAD]
+        return data
+
+    def send(self, data: bytes) -> int:
+        return self._endpoint.send(data)
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._endpoint.settimeout(seconds)
+
+    def calm(self) -> None:
+        """The handshake is over: acknowledge as the system likes."""
+        self._eager = False
+
+    def close(self) -> None:
+        """Wake whoever reads; the descriptor goes when paramiko's thread, the reader, has come out of it.
+
+        Closed under a reader, its number could be another connection's by the time that the reader looks.
+        """
+        first, self._closed = not self._closed, True
+        if first and self.child:
+            self.child.hang_up()
+            self.child.end()
+        if isinstance(self._endpoint, socket.socket):
+            if first:
+                with contextlib.suppress(OSError):
+                    self._endpoint.shutdown(socket.SHUT_RDWR)
+            if self.reader is None or not self.reader.is_alive() or self.reader is threading.current_thread():
+                self._endpoint.close()
+        elif first:
+            with contextlib.suppress(OSError, EOFError, SSHException):
+                self._endpoint.close()
+
+
+class QuietPacketizer(Packetizer):
+    """Without a timer thread per handshake, which could hold up the end of the process; see Deadline."""
+
+    def start_handshake(self, timeout: float) -> None:
+        pass
+
+
+class TunedTransport(Transport):
+    """paramiko's, with the cheapest cipher first and without the key exchange that costs seconds of CPU."""
+
+    _active_check_timeout = POLL_S
+    _preferred_ciphers = (
+        "aes128-gcm@openssh.com",
+        "aes256-gcm@openssh.com",
+        "aes128-ctr",
+        "aes192-ctr",
+        "aes256-ctr",
+    )
+    _preferred_kex = tuple(
+        name
+        for name in Transport._preferred_kex  # type: ignore[attr-defined]
+        if "group-exchange" not in name
+    )
+
+
+def dial_tcp(target: Target, deadline: Deadline) -> socket.socket:
+    """A connection to the first address that answers; raises OSError, NameTimeout when no name server did."""
+    addresses = _resolve(target, deadline)
+    last: OSError = OSError(errno.EADDRNOTAVAIL, "no address")
+    for tried, (family, kind, protocol, _, address) in enumerate(addresses):
+        connecting = socket.socket(family, kind, protocol)
+        try:
+            # An address that does not answer leaves time for the next one.
+            connecting.settimeout(deadline.left() / (len(addresses) - tried))
+            connecting.connect(address)
+            return connecting
+        except OSError as error:
+            connecting.close()
+            last = error
+    raise last
+
+
+def _resolve(target: Target, deadline: Deadline) -> list[Any]:
+    families = {"any": socket.AF_UNSPEC, "inet": socket.AF_INET, "inet6": socket.AF_INET6}
+    query = (target.hostname, target.port, families[target.family], socket.SOCK_STREAM)
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(target.hostname)
+        return socket.getaddrinfo(*query)
+    answers: queue.SimpleQueue[list[Any] | Exception] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(socket.getaddrinfo(*query))
+        except Exception as error:
+            answers.put(error)
+
+    # The system's resolver has no time limit; a thread that hangs in it is left behind.
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        answer = answers.get(timeout=deadline.left())
+    except queue.Empty:
+        raise NameTimeout from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _tune(tcp: socket.socket) -> None:
+    tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # Linux and macOS; the first of each pair that the platform has.
+    wanted = (
+        (("TCP_KEEPIDLE", "TCP_KEEPALIVE"), KEEPALIVE_S[0]),
+        (("TCP_KEEPINTVL",), KEEPALIVE_S[1]),
+        (("TCP_KEEPCNT",), KEEPALIVE_S[2]),
+        (("TCP_USER_TIMEOUT",), SILENCE_MS),
+        (("TCP_QUICKACK",), 1),
+    )
+    for names, value in wanted:
+        for name in names:
+            if hasattr(socket, name):
+                tcp.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                break
+
+
+def text(error: Exception) -> str:
+    """The error in words, whatever library it comes from."""
+    return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+
+
+def words(ended: str, stderr: bytes) -> str:
+    """`exit status 1; it said: ...`, of which either half may be missing."""
+    said = stderr.decode(errors="replace").strip()
+    return "; it said: ".join(word for word in (ended, said) if word)
