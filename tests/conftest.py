@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.launcher import Launcher
 from tests.sshd import SshNetwork, make_key
 
 
@@ -28,3 +29,11 @@ def network(tmp_path: Path, client_key: Path, monkeypatch: pytest.MonkeyPatch) -
     network = SshNetwork(directory, client_key)
     yield network
     network.close()
+
+
+@pytest.fixture
+def launcher(tmp_path: Path, network: SshNetwork) -> Iterator[Launcher]:
+    """`tflaunch` with everything of its own; at the end nothing of any of its runs may be left."""
+    launcher = Launcher(tmp_path, network)
+    yield launcher
+    launcher.close()

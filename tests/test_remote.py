@@ -19,7 +19,6 @@ import paramiko.ssh_exception
 import pytest
 
 from tests.sshd import SshAgent, Sshd, SshNetwork, logins, make_key, public
-from tflaunch import ssh_transport
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import Host
 from tflaunch.remote import ConnectOptions, Connector, Wire, WireClosed
@@ -131,6 +130,14 @@ def test_the_end_of_a_command_is_told_in_its_own_words(client: Client, kind: str
     with pytest.raises(WireClosed, match="exit status 127; it said: no python3 here"):
         for _ in range(100):  # a local socket takes what nobody will read until the reader is seen to be gone
             wire.send(b"x" * MIB)
+
+
+@pytest.mark.parametrize("kind", ["ssh", "local"])
+def test_a_command_that_never_reads_its_first_bytes_can_still_say_why(client: Client, kind: str) -> None:
+    host = client.network.add().host() if kind == "ssh" else LOCAL
+    wire = client.open(host, "exec no-such-python", b"x" * 8 * MIB)
+    assert everything(wire) == b""
+    assert re.match(r"exit status 127; it said: .*no-such-python.*not found", wire.last_words())
 
 
 @pytest.mark.parametrize("kind", ["ssh", "local"])
@@ -545,7 +552,7 @@ def test_a_failing_jump_host_is_named(client: Client, tmp_path: Path) -> None:
     second.kill()
     assert (
         client.refusal(host).message
-        == f"jump host {second.name}: jump host {first.name} could not connect to port {second.port} of the host"
+        == f"jump host {second.name}: jump host {first.name} could not reach port {second.port} behind it"
     )
     first.kill()
     assert client.refusal(host).message == f"jump host {first.name}: port {first.port} refuses the connection"
@@ -614,7 +621,7 @@ def test_ssh_config_that_cannot_be_obeyed_is_an_error(client: Client) -> None:
         ("ConnectTimeout soon", "'soon' is not a time"),
         ("nonsense", "'nonsense' is not a keyword and a value"),
         ("RevokedHostKeys /etc/revoked", "sets revokedhostkeys"),
-        ("ProxyJump a:b:c@d:e", "is not [user@]host[:port]"),
+        ("ProxyJump user@host:port", "is not [user@]host[:port]"),
     ):
         client.network.prepended = text + "\n"
         assert said in client.refusal(host).message
@@ -695,7 +702,7 @@ def test_a_name_server_that_hangs_meets_the_deadline(client: Client, monkeypatch
         up.wait()
         return []
 
-    monkeypatch.setattr(ssh_transport.socket, "getaddrinfo", hang)
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
     error = client.refusal(Host(name="gpu01", ssh_host="somewhere"), timeout_s=0.3)
     up.set()
     assert error.message == "the name look-up took longer than 0.3 s"

@@ -63,6 +63,7 @@ class _Log:
     host: str
     received: int = 0
     total: int | None = None
+    end_told: bool = False
 
     @property
     def missing(self) -> int:
@@ -287,6 +288,11 @@ class Cluster:
     def _maybe_log_end(self, task: TaskId) -> None:
         log = self._logs[task]
         if log.total is not None and log.missing == 0:
+            self._log_end(task)
+
+    def _log_end(self, task: TaskId) -> None:
+        if not self._logs[task].end_told:
+            self._logs[task].end_told = True
             self._watcher.log_end(task)
 
     def _grant(self, host: str, size: int) -> None:
@@ -309,7 +315,7 @@ class Cluster:
                 break
             self._events(item)
         for task in self._logs:
-            self._watcher.log_end(task)
+            self._log_end(task)
         return {task: log.missing for task, log in self._logs.items() if log.missing}
 
     def log_paths(self) -> dict[TaskId, str]:

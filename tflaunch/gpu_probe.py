@@ -56,7 +56,14 @@ def _module() -> "Any":
 
 def _card(nvml: "Any", index: int) -> "Dict[str, Any]":
     """One card; a lost or broken one is a busy card whose reason says so."""
-    card = {"index": index, "uuid": "", "name": "?", "memory_total_bytes": 0, "memory_used_bytes": 0, "busy": ""}
+    card = {
+        "index": index,
+        "uuid": "",
+        "name": "?",
+        "memory_total_bytes": 0,
+        "memory_used_bytes": 0,
+        "busy": "",
+    }
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         card["uuid"] = _text(nvml.nvmlDeviceGetUUID(handle))

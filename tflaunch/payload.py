@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import shlex
+import warnings
 import zlib
 from pathlib import Path
 
@@ -32,23 +33,27 @@ SHIPPED = (
 
 # $0 is the reader, $1 the interpreter that the hostfile names, the rest is for the agent.
 FIND_PYTHON = (
-    'TFLAUNCH_BOOT="$0"; export TFLAUNCH_BOOT; named="$1"; shift; '
-    'for p in python3 "$named" /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python; do '
+    'TFLAUNCH_BOOT="$0"; TFLAUNCH_NAMED="$1"; shift; '
+    'case "$TFLAUNCH_NAMED" in "~/"*) TFLAUNCH_NAMED="$HOME/${TFLAUNCH_NAMED#??}";; esac; '
+    "export TFLAUNCH_BOOT TFLAUNCH_NAMED; "
+    'for p in python3 "$TFLAUNCH_NAMED" /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python; do '
     'command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -X utf8 -c "$0" "$@"; done; '
     'echo "tflaunch: no python3 on this host (PATH is $PATH)" >&2; exit 127'
 )
 
 # Takes exactly as many bytes as it was told (sys.stdin would read ahead, into the frames behind them); an
-# interpreter that is too old hands over to a newer one beside it.  Python 2 must be able to parse it.
+# interpreter that is too old hands over to the named one or a newer one beside it.  Python 2 must parse it.
 READER = (
     'exec("""import os,sys,zlib\\n'
-    'c=os.environ.pop("TFLAUNCH_BOOT","")\\n'
+    'e=os.environ;c=e.get("TFLAUNCH_BOOT","");m=e.pop("TFLAUNCH_NAMED","")\\n'
+    'a=["-I","-S","-X","utf8","-c",c]+sys.argv[1:]\\n'
     "if sys.version_info<(3,8):\\n"
-    " for n in range(14,7,-1):\\n"
+    " if os.access(m,os.X_OK):os.execv(m,[m]+a)\\n"
+    " for n in range(19,7,-1):\\n"
     '  p="python3.%d"%n\\n'
-    '  if os.system(p+" -c 0 >/dev/null 2>&1")==0:os.execvp(p,[p,"-I","-S","-X","utf8","-c",c]+sys.argv[1:])\\n'
+    '  if os.system(p+" -c 0 >/dev/null 2>&1")==0:os.execvp(p,[p]+a)\\n'
     ' sys.exit("tflaunch: python %d.%d is too old, the agent needs 3.8 or newer"%sys.version_info[:2])\\n'
-    "n=int(sys.argv[2]);b=bytes()\\n"
+    'e.pop("TFLAUNCH_BOOT","");n=int(sys.argv[2]);b=bytes()\\n'
     "while len(b)<n:\\n"
     " d=os.read(0,n-len(b))\\n"
     ' if len(d)==0:sys.exit("tflaunch: the channel ended while the agent was on its way")\\n'
@@ -79,7 +84,12 @@ class Shipped:
         return cls.sources[name][2]
 sys.meta_path.insert(0, Shipped)
 from tflaunch.agent import main
-main(sys.argv[3:])
+try:
+    main(sys.argv[3:])
+except Exception:  # the interpreter itself would print it without the lines
+    import traceback
+    traceback.print_exc()
+    sys.exit(1)
 """
 
 
@@ -104,7 +114,9 @@ def boot_line(verb: str, run: str = "", host: str = "", run_dir: str = "", pytho
 
 def module_source(name: str) -> bytes:
     """The source of an importable one-file module, to be sent to a host that lacks it."""
-    spec = importlib.util.find_spec(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the `pynvml` package has an import hook that warns of itself
+        spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(name)
     return Path(spec.origin).read_bytes()

@@ -146,7 +146,11 @@ def plan_cluster(
 
 
 def ports_wanted(job: JobSpec, hostfile: Hostfile) -> int:
-    """How many ports each agent should hold before the plan is known: enough for the fullest host."""
+    """How many ports each agent should hold before the plan is known: enough for the fullest host.
+
+    Raises UsageError for what can be refused before any host is asked.
+    """
+    _check_counts(job)
     worker_hosts, ps_hosts = (
         len(match(pattern, hostfile)) if pattern is not None else len(hostfile.hosts)
         for pattern in (job.worker_hosts, job.ps_hosts)

@@ -147,7 +147,7 @@ class Connector:
     def _target(self, host: Host) -> Target:
         target = self._targets[host.name]
         if isinstance(target, ConnectError):
-            raise target
+            raise ConnectError(target.message, target.hint)  # threads share no exception
         return target
 
     def _connect(self, target: Target, deadline: Deadline) -> _Link:
@@ -199,7 +199,7 @@ class Connector:
                     "its sshd must allow it: AllowTcpForwarding, PermitOpen",
                 ) from None
             raise ConnectError(
-                f"jump host {last.name} could not connect to port {target.port} of the host",
+                f"jump host {last.name} could not reach port {target.port} behind it",
                 f"try it from there: `{last.ssh} ssh-keyscan -p {target.port} {target.hostname}`",
             ) from None
         except (SSHException, OSError, EOFError) as error:
@@ -220,22 +220,17 @@ class Connector:
             try:
                 link = self._connect(hop, deadline)
                 future.set_result(link)
+            except _HopError as error:
+                future.set_exception(error)
             except ConnectError as error:
-                said = (
-                    error.message
-                    if error.message.startswith("jump host")
-                    else f"jump host {hop.name}: {error}"
-                )
-                future.set_exception(ConnectError(said, error.hint))
+                future.set_exception(_HopError(f"jump host {hop.name}: {error.message}", error.hint))
             except BaseException as error:
                 future.set_exception(error)
                 raise
         try:
             return future.result(deadline.left())
-        except ConnectError as error:
-            raise ConnectError(
-                error.message, error.hint
-            ) from None  # one exception is not raised in two threads
+        except _HopError as error:
+            raise _HopError(error.message, error.hint) from None  # threads share no exception
 
     def _login(self, target: Target, stream: Stream, deadline: Deadline) -> _Link:
         known = self._known[target.known_hosts, target.global_known_hosts]
@@ -262,6 +257,10 @@ class Connector:
             connection.client.close()
             raise reason from None
         return _Link(target, connection.client, stream, connection.transport, policy.seen)
+
+
+class _HopError(ConnectError):
+    """A jump host could not be used; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -293,7 +292,6 @@ class SshWire:
             _exec(link.transport, self._channel, command)
             if first:
                 self._channel.sendall(first)
-            self._channel.settimeout(None)
         except ChannelException as error:
             raise ConnectError(
                 f"the server logged in but refused a session ({error.text})",
@@ -304,10 +302,12 @@ class SshWire:
                 raise ConnectError(f"the command did not start within {deadline}", SLOW) from None
             if self._refused():
                 raise ConnectError(_REFUSED, f"does `{link.target.ssh} true` work?") from None
-            raise ConnectError(
-                f"the connection broke while the command was started ({text(error)})",
-                self.last_words() or SLOW,
-            ) from None
+            if not link.transport.is_active():
+                raise ConnectError(
+                    f"the connection broke while the command was started ({text(error)})", SLOW
+                ) from None
+            # The command has ended without reading `first`: recv and last_words tell why.
+        self._channel.settimeout(None)
 
     def send(self, data: bytes) -> None:
         try:

@@ -10,12 +10,14 @@ import getpass
 import os
 import re
 import shlex
+import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Literal
 
+import paramiko.config
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import ConfigParseError, CouldNotCanonicalize
 
@@ -39,6 +41,24 @@ _INCLUDE_DEPTH = 16  # OpenSSH's own limit
 _HOP_LIMIT = 8
 # Silence about these would weaken what the user asked for.
 _UNSUPPORTED = {"revokedhostkeys": "none", "proxyusefdpass": "no"}
+
+
+class _MatchExec:
+    """Runs the command of `Match exec`; in place of invoke, which would read the user's terminal meanwhile."""
+
+    def __init__(self, command: str) -> None:
+        shell = os.environ.get("SHELL", "/bin/sh")
+        status = subprocess.run(
+            [shell, "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False
+        ).returncode
+        self.ok = status == 0
+
+    @classmethod
+    def run(cls, command: str, **_: object) -> _MatchExec:
+        return cls(command)
+
+
+paramiko.config.invoke = _MatchExec  # type: ignore[attr-defined]
 
 StrictHostKeys = Literal["check", "accept-new", "off"]
 

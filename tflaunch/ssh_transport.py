@@ -7,6 +7,7 @@ import errno
 import ipaddress
 import os
 import queue
+import signal
 import socket
 import subprocess
 import tempfile
@@ -63,8 +64,8 @@ class Child:
     def __init__(self, argv: Sequence[str]) -> None:
         home = Path.home()
         self._lock = threading.Lock()
-        self._words: str | None = None  # since it was hung up
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - hang_up closes it
+        self._words: str | None = None  # since it ended
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed when it has ended
         self.socket, theirs = socket.socketpair()
         try:
             with theirs:
@@ -80,21 +81,19 @@ class Child:
             self.socket.close()
             self._stderr.close()
             raise
-        self._end = threading.Thread(target=self._process.wait, daemon=True)  # no zombie, whoever ends first
-        self._end.start()
+        self._reaper = threading.Thread(target=self._reap, daemon=True)  # no zombie, whoever ends first
+        self._reaper.start()
 
     def last_words(self) -> str:
         """How it ended, after a short wait, and the end of what it said on stderr."""
-        if self._words is not None:
-            return self._words
-        self._end.join(END_S)
+        self._reaper.join(END_S)
         with self._lock:
             return self._say() if self._words is None else self._words
 
     def failed(self) -> bool:
-        """Whether it has ended, or is about to, with anything but success."""
-        self._end.join(END_S)
-        return bool(self._process.returncode)
+        """Whether it has ended by itself, or is about to, with anything but success."""
+        self._reaper.join(END_S)
+        return self._process.returncode not in (None, 0, -signal.SIGTERM)
 
     def end(self) -> None:
         """Ask it to end, by SIGTERM."""
@@ -103,13 +102,13 @@ class Child:
 
     def hang_up(self) -> None:
         """End the stream and wake whoever waits in it; the socket itself is closed by its user."""
-        with self._lock:
-            if self._words is not None:
-                return
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def _reap(self) -> None:
+        self._process.wait()
+        with self._lock, self._stderr:
             self._words = self._say()
-            self._stderr.close()
-            with contextlib.suppress(OSError):
-                self.socket.shutdown(socket.SHUT_RDWR)
 
     def _say(self) -> str:
         size = os.fstat(self._stderr.fileno()).st_size
@@ -134,7 +133,7 @@ class Stream:
         self.ended = False
         self._closed = False  # paramiko looks at it
         self._eager = False
-        if isinstance(endpoint, socket.socket) and child is None:
+        if isinstance(endpoint, socket.socket) and endpoint.family != socket.AF_UNIX:
             _tune(endpoint)
             self._eager = hasattr(socket, "TCP_QUICKACK")
 
@@ -143,11 +142,8 @@ class Stream:
             data = self._endpoint.recv(size)
             if self._eager:
                 self._endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # type: ignore[union-attr]
-        except TimeoutError:
-            raise
-        except OSError:
-            self.ended = True
-            raise
+        except OSError as error:
+            raise self._failed(error) from None
         if not data:
             self.ended = True
         elif len(self.head) < HEAD:
@@ -155,7 +151,19 @@ class Stream:
         return data
 
     def send(self, data: bytes) -> int:
-        return self._endpoint.send(data)
+        try:
+            return self._endpoint.send(data)
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def _failed(self, error: OSError) -> OSError:
+        if isinstance(error, TimeoutError):
+            if error.errno is None:  # paramiko only wanted to look around
+                return error
+            # The link is cut; paramiko would take it for the same.
+            error = ConnectionAbortedError(error.errno, error.strerror)
+        self.ended = True
+        return error
 
     def settimeout(self, seconds: float | None) -> None:
         self._endpoint.settimeout(seconds)
@@ -170,14 +178,16 @@ class Stream:
         Closed under a reader, its number could be another connection's by the time that the reader looks.
         """
         first, self._closed = not self._closed, True
-        if first and self.child:
-            self.child.hang_up()
-            self.child.end()
+        reading = self.reader is not None and self.reader.is_alive()
+        if self.reader is threading.current_thread():
+            reading = False
+        elif self.child:
+            self.child.end()  # not by the reader: whoever asks why the stream ended must find its own end
         if isinstance(self._endpoint, socket.socket):
             if first:
                 with contextlib.suppress(OSError):
                     self._endpoint.shutdown(socket.SHUT_RDWR)
-            if self.reader is None or not self.reader.is_alive() or self.reader is threading.current_thread():
+            if not reading:
                 self._endpoint.close()
         elif first:
             with contextlib.suppress(OSError, EOFError, SSHException):
@@ -271,6 +281,8 @@ def _tune(tcp: socket.socket) -> None:
 
 def text(error: Exception) -> str:
     """The error in words, whatever library it comes from."""
+    if isinstance(error, EOFError):
+        return "the other side hung up"
     return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
 
 

@@ -235,7 +235,7 @@ def _fail(state: State, failure: TaskExit | HostLost, grace_s: float) -> tuple[S
     alive = len(state.hosts) - len(state.exits)
     if alive:
         actions = [
-            Say(f"stopping the other {alive} tasks, {grace_s:g} s to end by themselves", urgent=False),
+            Say(f"stopping the other {_tasks(alive)}, {grace_s:g} s to end by themselves", urgent=False),
             *actions,
         ]
     return state, actions
@@ -249,13 +249,17 @@ def _interrupted(state: State, event: Interrupted) -> tuple[State, list[Action]]
         if state.phase == "ending":
             return state, [Say(f"{name}: the run is being stopped already; once more kills at once")]
         state, actions = _end(state, state.grace_s)
-        text = f"{name}: stopping {alive} tasks, {state.grace_s:g} s to end by themselves; once more kills at once"
+        text = f"{name}: stopping {_tasks(alive)}, {state.grace_s:g} s to end by themselves; once more kills at once"
         return state, [Say(text), *actions]
     if len(state.interrupts) == 2:
-        return state, [Say(f"{name} again: killing {alive} tasks"), *_end(state, 0.0)[1]]
+        return state, [Say(f"{name} again: killing {_tasks(alive)}"), *_end(state, 0.0)[1]]
     missing = sorted(set(state.hosts.values()) - set(state.swept) - set(state.lost))
     lost = {**state.lost, **dict.fromkeys(missing, "tflaunch was told not to wait")}
     return dataclasses.replace(state, lost=lost, phase="over"), []
+
+
+def _tasks(count: int) -> str:
+    return f"{count} task" if count == 1 else f"{count} tasks"
 
 
 def _end(state: State, grace_s: float) -> tuple[State, list[Action]]:

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 import zlib
 
 from tflaunch import wire
@@ -41,6 +42,7 @@ class Relay:
         self.out = bytearray()
         self.offsets = None  # type: Optional[Dict[str, int]]
         self.credit = 0
+        self.behind = False  # there is more log than was read
         self.sent_at = time.monotonic()
 
     def send(self, type: str, body: bytes = b"", **fields: "Any") -> None:
@@ -89,8 +91,9 @@ class Daemon:
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._terminated)
-        for each in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
-            signal.signal(each, signal.SIG_IGN)
+        # Not SIG_IGN: tasks would inherit that, and a shell cannot even trap what it was started to ignore.
+        for each in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE):
+            signal.signal(each, lambda *_: None)
         processes.become_subreaper()
         self._record()
         self._attach(first)
@@ -111,13 +114,17 @@ class Daemon:
                 time.monotonic() >= self._leave_at or not any(relay.out for relay in self._relays)
             ):
                 break
-        if not self._tasks:
+        if self._code is not None:
+            self._code.discard()
+        if not any(task.released_at is not None for task in self._tasks.values()):
             self._directory.remove()  # a dry run, or a launch that failed: nothing in it is worth keeping
         self._directory.remove_socket()
 
     def _timeout(self) -> float:
         if self._sweep is not None:
             return 0.02
+        if any(relay.behind and relay.credit > 0 and not relay.out for relay in self._relays):
+            return 0.0
         if any(relay.offsets is not None and relay.credit > 0 for relay in self._relays):
             return LOG_POLL_S
         return 0.5
@@ -212,6 +219,13 @@ class Daemon:
         except OSError as error:
             told = explain(error, self._directory.path)
             relay.send("failed", reason=told.reason, hint=told.hint)
+        except wire.WireError:
+            raise
+        except Exception as error:  # what one request gets wrong must not end the tasks
+            traceback.print_exc()
+            relay.send(
+                "failed", reason="a defect of tflaunch's agent: %r" % error, hint="see agent.log there"
+            )
 
     def _on_probe(self, relay: Relay, message: wire.Message) -> None:
         wanted = message["ports"]
@@ -256,23 +270,18 @@ class Daemon:
             task = Task(self._directory, request)
             task.stage()
             self._tasks[task.id] = task
-            self._selector.register(task.ready_pipe, selectors.EVENT_READ, lambda task=task: self._heard(task))
+            self._selector.register(
+                task.ready_pipe, selectors.EVENT_READ, lambda task=task: self._heard(task)
+            )
         self._staging = True
         self._record()
         self._staged()
 
     def _heard(self, task: Task) -> None:
         pipe = task.ready_pipe
-        ready = task.hear()
-        if ready is None:
-            return
-        self._selector.unregister(pipe)
-        if ready:
+        if task.hear() is not None:
+            self._selector.unregister(pipe)
             self._staged()
-        elif self._staging:
-            self._staging = False
-            text = task.tail().decode("utf-8", "replace").strip().splitlines()[-10:]
-            self._tell("failed", reason="%s could not be made ready: %s" % (task.id, "\n".join(text)), hint="")
 
     def _staged(self) -> None:
         if self._staging and all(task.ready for task in self._tasks.values()):
@@ -326,8 +335,14 @@ class Daemon:
             if task is None:
                 continue  # a process that some task left behind
             task.ended(status)
-            if task.released_at is not None:  # before that, the ready pipe tells what there is to tell
+            if task.released_at is not None:
                 self._tell_exit(task)
+            elif self._staging:
+                self._staging = False
+                how = "code %d" % task.code if task.code is not None else "signal %d" % (task.signal or 0)
+                text = "\n".join(task.tail().decode("utf-8", "replace").strip().splitlines()[-10:])
+                reason = "%s could not be made ready, its shell ended with %s: %s" % (task.id, how, text)
+                self._tell("failed", reason=reason.rstrip(": "), hint="")
 
     def _tell_exit(self, task: Task) -> None:
         result = {
@@ -359,7 +374,7 @@ class Daemon:
             task.stop(grace_s if task.released_at is not None else 0.0)
 
     def _end_further(self, now: float) -> None:
-        if any(task.alive for task in self._tasks.values()) and now < self._end_by:
+        if now < self._end_by and any(task.alive or task.lingers(now) for task in self._tasks.values()):
             return
         if self._sweep is None:
             me = os.getpid()
@@ -390,8 +405,10 @@ class Daemon:
         for relay in self._relays:
             if relay.offsets is None:
                 continue
+            relay.behind = False
             for number in range(len(tasks)):
                 if relay.credit <= 0 or len(relay.out) >= OUT_LIMIT:
+                    relay.behind = True
                     break
                 task = tasks[(number + self._turn) % len(tasks)]
                 offset = relay.offsets.get(task.id, 0)
@@ -400,6 +417,7 @@ class Daemon:
                     relay.send("log", data, task=task.id, offset=offset)
                     relay.offsets[task.id] = offset + len(data)
                     relay.credit -= len(data)
+                    relay.behind |= len(data) == LOG_PIECE
 
     def _record(self) -> None:
         """agent.json: who and where, for whoever comes later."""

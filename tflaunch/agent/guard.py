@@ -29,7 +29,9 @@ def under_guard(directory: RunDirectory, agent: "Callable[[], None]") -> None:
         os.chdir("/")
         for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
             signal.signal(each, signal.SIG_IGN)
-        log = os.open(os.path.join(directory.path, "agent.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = os.open(
+            os.path.join(directory.path, "agent.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        )
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
@@ -55,6 +57,10 @@ def under_guard(directory: RunDirectory, agent: "Callable[[], None]") -> None:
         sweep = processes.Sweep(lambda: leftovers(directory, os.getpid(), [os.getpid()]), limit_s=30.0)
         sweep.run()
         directory.remove_socket()
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
     finally:
         os._exit(0)
 

@@ -132,7 +132,9 @@ def reap() -> "List[tuple[int, int]]":
 
 def describe(process: "Process") -> str:
     """`pid 4711 python (D: waits in the kernel)`: enough to look for it by hand."""
-    state = {"D": "D: waits in the kernel, cannot be killed", "T": "T: stopped"}.get(process.state, process.state)
+    state = {"D": "D: waits in the kernel, cannot be killed", "T": "T: stopped"}.get(
+        process.state, process.state
+    )
     return "pid %d %s (%s)" % (process.pid, process.name, state)
 
 
@@ -156,7 +158,9 @@ class Sweep:
         frozen = set()  # type: Set[tuple[int, int]]
         while True:  # a child forked before its parent froze shows up in the next look
             fresh = [p for p in self._victims() if (p.pid, p.start) not in frozen]
-            if not fresh or time.monotonic() > self._deadline:  # whoever forks faster than this is killed as is
+            if (
+                not fresh or time.monotonic() > self._deadline
+            ):  # whoever forks faster than this is killed as is
                 break
             for process in fresh:
                 send(process, signal.SIGSTOP)

@@ -6,9 +6,12 @@ import socket
 
 from tflaunch import wire
 
+PENDING_LIMIT = 256 * 1024  # no more is read for a side that does not take what is there
+FAREWELL_S = 10.0  # how long the last words of an agent that has left may wait for a launcher to take any
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Tuple
+    from typing import Optional, Tuple
 
 
 def own_channel() -> "Tuple[int, int]":
@@ -37,27 +40,58 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def relay(channel_in: int, channel_out: int, agent: socket.socket) -> None:
-    """Copy until the agent closes; the channel's end is passed on, so that the agent knows."""
-    sources = [channel_in, agent.fileno()]
-    while agent.fileno() in sources:
-        for source in select.select(sources, [], [])[0]:
-            if source == channel_in:
-                try:
-                    data = os.read(channel_in, 256 * 1024)
-                    agent.sendall(data)
-                except OSError:
-                    data = b""
-                if not data:
-                    sources.remove(channel_in)
-                    try:
-                        agent.shutdown(socket.SHUT_WR)
-                    except OSError:
-                        pass
-            else:
-                try:
-                    data = agent.recv(256 * 1024)
-                    write_all(channel_out, data)
-                except OSError:  # the launcher is gone: the agent learns it by this socket's end
-                    data = b""
-                if not data:
-                    return
+    """Copy until the agent has closed and its words are passed on, or until nobody takes them any more.
+
+    Neither way waits for the other: a launcher that does not read (it is frozen) cannot keep this process.
+    The channel's end is passed on, so that the agent knows.
+    """
+    os.set_blocking(channel_out, False)
+    agent.setblocking(False)
+    up, down = bytearray(), bytearray()  # still to be sent to the agent, to the channel
+    channel_open = agent_open = True
+    while agent_open or down:
+        reading = [channel_in] if channel_open and len(up) < PENDING_LIMIT else []
+        reading += [agent.fileno()] if agent_open and len(down) < PENDING_LIMIT else []
+        writing = ([agent.fileno()] if up else []) + ([channel_out] if down else [])
+        readable, writable, _ = select.select(reading, writing, [], None if agent_open else FAREWELL_S)
+        if not (readable or writable):
+            return
+        if channel_in in readable:
+            data = _read(channel_in)
+            up += data or b""
+            channel_open = data != b""
+        if agent.fileno() in readable:
+            data = _read(agent.fileno())
+            down += data or b""
+            agent_open = data != b""
+        if up and not _write(agent.fileno(), up):
+            channel_open = False  # the agent is gone; what it has said may still be read
+            up.clear()
+        if down and not _write(channel_out, down):
+            return  # the launcher is gone: the agent learns it by this socket's end
+        if not (channel_open or up) and agent_open:
+            try:
+                agent.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+
+
+def _read(descriptor: int) -> "Optional[bytes]":
+    """What is there: b"" at the end, however it came, None when there is nothing after all."""
+    try:
+        return os.read(descriptor, 256 * 1024)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
+def _write(descriptor: int, pending: bytearray) -> bool:
+    """Write what `descriptor` takes now; False when it is broken."""
+    try:
+        del pending[: os.write(descriptor, pending)]
+    except BlockingIOError:
+        pass
+    except OSError:
+        return False
+    return True

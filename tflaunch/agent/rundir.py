@@ -78,9 +78,13 @@ def private(path: str) -> None:
     except OSError as error:
         raise explain(error, path) from error
     if stat.S_ISLNK(info.st_mode) or not stat.S_ISDIR(info.st_mode):
-        raise HostError("%s is not a directory of ours but a link or a file" % path, "remove it, or set `run_dir:`")
+        raise HostError(
+            "%s is not a directory of ours but a link or a file" % path, "remove it, or set `run_dir:`"
+        )
     if info.st_uid != os.getuid():
-        raise HostError("%s belongs to uid %d, not to you (uid %d)" % (path, info.st_uid, os.getuid()), "set `run_dir:`")
+        raise HostError(
+            "%s belongs to uid %d, not to you (uid %d)" % (path, info.st_uid, os.getuid()), "set `run_dir:`"
+        )
     if info.st_mode & 0o077:
         os.chmod(path, 0o700)
 
@@ -244,7 +248,9 @@ class CodeStore:
                     archive.extractall(directory)  # noqa: S202 - our own launcher's archive
         except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
             os.unlink(self._path)
-            raise HostError("the shipped code was damaged on the way: %s" % error, "start the run again") from error
+            raise HostError(
+                "the shipped code was damaged on the way: %s" % error, "start the run again"
+            ) from error
         except OSError as error:
             shutil.rmtree(directory, ignore_errors=True)
             raise explain(error, directory) from error

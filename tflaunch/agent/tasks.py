@@ -47,6 +47,7 @@ class Task:
         self.seconds = 0.0
         self._directory = directory
         self._gate = -1
+        self._heard = b""
         self.ready_pipe = -1
         self.log = -1
 
@@ -92,15 +93,15 @@ class Task:
         self.process = processes.read(child.pid) or processes.Process(child.pid, os.getpid(), "?", 0, "?")
 
     def hear(self) -> "Optional[bool]":
-        """What came through the ready pipe: True it waits at the gate, False its shell ended, None not yet."""
+        """What came through the ready pipe: True it waits at the gate, False nothing will, None not yet."""
         try:
             data = os.read(self.ready_pipe, 4096)
         except BlockingIOError:
             return None
-        if READY.strip() in data:
-            self.ready = True
-        elif data:
-            return None  # a login profile that prints
+        self._heard = (self._heard + data)[-8192:]  # a login profile may print before it
+        if data and READY not in self._heard:
+            return None
+        self.ready = bool(data)
         os.close(self.ready_pipe)
         self.ready_pipe = -1
         return self.ready
@@ -126,7 +127,6 @@ class Task:
         else:
             self.code = os.WEXITSTATUS(status)
         self.seconds = time.monotonic() - self.released_at if self.released_at else 0.0
-        self.kill_at = None
         if self._gate >= 0:
             os.close(self._gate)
             self._gate = -1
@@ -148,6 +148,18 @@ class Task:
         if self.alive and self.kill_at is not None and now >= self.kill_at:
             self._signal(signal.SIGKILL)
             self.kill_at = now + 1.0
+
+    def lingers(self, now: float) -> bool:
+        """Whether others of its process group, told to end, may use up their grace (a wrapper that ended first)."""
+        if self.alive or self.process is None or self.kill_at is None or now >= self.kill_at:
+            return False
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
 
     def _signal(self, number: int) -> None:
         try:

@@ -15,9 +15,11 @@ from tflaunch.agent.rundir import HostError, RunDirectory, all_runs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any, Dict, List, Tuple
 
 MARGIN_S = 15.0  # beyond the grace, for an agent that kills and sweeps
+AGENT_S = 5.0  # how long an agent may take to leave, and ...
+GUARD_S = 15.0  # ... its guard to sweep behind it, before they are killed
 BEAT_S = 3.0
 
 
@@ -58,9 +60,13 @@ class Visit:
         found = {}  # type: Dict[str, Dict[str, Any]]
         for run, host in all_runs(self._parent):
             record = RunDirectory(self._parent, run, host).read("agent.json")
-            living = not record.get("over", False) and processes.alive(record.get("pid", 0), record.get("start", 0))
+            living = not record.get("over", False) and processes.alive(
+                record.get("pid", 0), record.get("start", 0)
+            )
             if living:
-                entry = found.setdefault(run, {"run": run, "hosts": [], "tasks": [], "started": record.get("started")})
+                entry = found.setdefault(
+                    run, {"run": run, "hosts": [], "tasks": [], "started": record.get("started")}
+                )
                 entry["hosts"].append(host)
                 entry["tasks"] += record.get("tasks", [])
         prefix = os.fsencode(processes.RUN_MARK + "=")
@@ -74,13 +80,14 @@ class Visit:
     def _finish(self, run: str, grace_s: float) -> "Dict[str, Any]":
         mine = [RunDirectory(self._parent, run, host) for each, host in all_runs(self._parent) if each == run]
         killed = []  # type: List[str]
+        records = [directory.read("agent.json") for directory in mine]
         agents = [connection for connection in (directory.connect() for directory in mine) if connection]
         for connection in agents:
             connection.sendall(wire.encode("end", grace_s=grace_s))
         deadline = time.monotonic() + grace_s + MARGIN_S
         for connection in agents:
             killed += self._await_swept(connection, deadline)
-        survivors = self._await_guards(mine, time.monotonic() + MARGIN_S)
+        survivors = self._await_guards(records)
 
         def strays() -> "List[processes.Process]":
             return [p for p in processes.marked(processes.every().values(), run) if p.pid != os.getpid()]
@@ -115,20 +122,25 @@ class Visit:
         connection.close()
         return []
 
-    def _await_guards(self, directories: "List[RunDirectory]", deadline: float) -> "List[str]":
-        """Agents and guards end by themselves once told; one that does not in time is killed, and named."""
-        records = [directory.read("agent.json") for directory in directories]
-        wanted = [(r.get(name, 0), r.get(name_start, 0)) for r in records for name, name_start in
-                  (("pid", "start"), ("guard", "guard_start"))]
+    def _await_guards(self, records: "List[Dict[str, Any]]") -> "List[str]":
+        """Agents and guards end by themselves once told; one that does not in time is killed.
 
-        def left() -> "List[processes.Process]":
-            found = [processes.read(pid) for pid, start in wanted if start and processes.alive(pid, start)]
-            return [process for process in found if process]
+        Agents first: a guard that still lives then sweeps what even the mark does not find.
+        """
+        survivors = []  # type: List[str]
+        for name, name_start, patience_s in (("pid", "start", AGENT_S), ("guard", "guard_start", GUARD_S)):
+            wanted = [(record.get(name, 0), record.get(name_start, 0)) for record in records]
 
-        while left() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if not left():
-            return []
-        sweep = processes.Sweep(left)
-        sweep.run()
-        return [processes.describe(process) for process in sweep.survivors]
+            def left(wanted: "List[Tuple[int, int]]" = wanted) -> "List[processes.Process]":
+                found = [
+                    processes.read(pid) for pid, start in wanted if start and processes.alive(pid, start)
+                ]
+                return [process for process in found if process]
+
+            deadline = time.monotonic() + patience_s
+            while left() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            sweep = processes.Sweep(left)
+            sweep.run()
+            survivors += [processes.describe(process) for process in sweep.survivors]
+        return survivors

@@ -18,7 +18,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     pretty_exceptions_enable=False,
 )
-app.command("run")(run.run)
+app.command("run", cls=run.RunCommand)(run.run)
 app.command("stop")(stop.stop)
 app.command("schema")(schema.schema)
 

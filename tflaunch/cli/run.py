@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+import typer.core
 
 from tflaunch.cli.options import (
     OUTPUT,
@@ -31,6 +32,19 @@ if TYPE_CHECKING:
 
 
 CLUSTER, PROGRAM, END = "Cluster", "Program", "The end"
+
+
+class RunCommand(typer.core.TyperCommand):
+    """`run`, whose most likely slip is an option of the trainer's in front of `--`."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """As typer's, with a next step in the error."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if type(error).__name__ == "NoSuchOption" and hasattr(error, "message"):
+                error.message += " The trainer's own options go behind --."
+            raise
 
 
 class PlaceChoice(str, Enum):

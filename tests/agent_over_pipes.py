@@ -1,0 +1,283 @@
+"""The agent exactly as it is shipped: booted by `sh`, its channel a pair of pipes, no SSH in between."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tflaunch import payload, wire
+from tflaunch.agent import processes
+
+PATIENCE_S = 30.0  # how long anything may take before a test gives up
+
+
+def interpreters() -> list[str]:
+    """Every Python >= 3.8 that can be had here, the oldest first, one of each version."""
+    found: dict[tuple[int, ...], str] = {}
+    candidates = [
+        Path(sys.executable),
+        Path("/usr/bin/python3"),
+        *Path("/opt/python").glob("*/bin/python3"),
+        *Path("~/.pyenv/versions").expanduser().glob("*/bin/python3"),
+    ]
+    for path in candidates:
+        if path.exists():
+            say = "import sys; print(*sys.version_info[:3])"
+            said = subprocess.run([path, "-I", "-c", say], capture_output=True, text=True, check=False).stdout
+            version = tuple(map(int, said.split()))
+            if version >= (3, 8):
+                found.setdefault(version, str(path))
+    return [found[version] for version in sorted(found)]
+
+
+def until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
+    """What `condition` returns, once that is true; fails the test when it never is."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"waited {patience_s:g} s in vain for: {what}")
+
+
+def marked(run: str) -> list[processes.Process]:
+    """The live processes that carry the mark of `run`."""
+    return processes.marked(processes.every().values(), run)
+
+
+def descriptors(pid: int) -> dict[int, str]:
+    """What the descriptors of a process are open on."""
+    found = {}
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found[int(entry.name)] = os.readlink(entry)  # noqa: PTH115 - `socket:[1]` is no path
+    return found
+
+
+def python_path(directory: Path, python: str) -> str:
+    """A PATH where `python3` is `python`, made in `directory`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    link = directory / "python3"
+    if not link.is_symlink():
+        link.symlink_to(python)
+    return f"{directory}:{os.environ['PATH']}"
+
+
+class Channel:
+    """The launcher's end: frames to the relay, messages from it; the relay is a child of the test."""
+
+    def __init__(
+        self,
+        verb: str,
+        run: str = "",
+        host: str = "",
+        run_dir: str | Path = "",
+        *,
+        env: Mapping[str, str] | None = None,
+        login: tuple[str, ...] = ("/bin/sh",),
+        python: str = "",
+        stderr: int | None = subprocess.PIPE,
+    ) -> None:
+        line = payload.boot_line(verb, run, host, str(run_dir), python)
+        self.run = run
+        self.log: dict[str, bytes] = {}
+        self._decoder = wire.Decoder(magic=True)
+        self._pending: list[wire.Message] = []
+        self._relay = subprocess.Popen(
+            [*login, "-c", line],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=None if env is None else dict(env),
+            bufsize=0,
+            start_new_session=True,  # as sshd does
+        )
+        self.write(payload.payload())
+
+    @property
+    def relay_pid(self) -> int:
+        return self._relay.pid
+
+    def write(self, data: bytes) -> None:
+        assert self._relay.stdin is not None
+        view = memoryview(data)
+        while view:
+            view = view[self._relay.stdin.write(view) :]
+
+    def send(self, type: str, body: bytes = b"", **fields: Any) -> None:
+        self.write(wire.encode(type, body, **fields))
+
+    @property
+    def relay_ended(self) -> bool:
+        return self._relay.poll() is not None
+
+    def next(self, patience_s: float = PATIENCE_S) -> wire.Message | None:
+        """The next message, beats left out and logs gathered; None at the end of the channel."""
+        message = self.next_raw(patience_s)
+        if message is not None and message.type == "log":
+            task = message["task"]
+            assert message["offset"] == len(self.log.get(task, b"")), "a hole, or bytes sent twice"
+            self.log[task] = self.log.get(task, b"") + message.body
+        return message
+
+    def next_raw(self, patience_s: float = PATIENCE_S) -> wire.Message | None:
+        """The next message, beats left out; None at the end of the channel."""
+        assert self._relay.stdout is not None
+        deadline = time.monotonic() + patience_s
+        while True:
+            while self._pending:
+                message = self._pending.pop(0)
+                if message.type != "beat":
+                    return message
+            left = deadline - time.monotonic()
+            assert left > 0, f"no message within {patience_s:g} s"
+            if select.select([self._relay.stdout], [], [], left)[0]:
+                data = os.read(self._relay.stdout.fileno(), 1 << 18)
+                if not data:
+                    return None
+                self._pending += self._decoder.feed(data)
+
+    def wait(self, *types: str) -> wire.Message:
+        """The next message of one of these types; logs are gathered on the way, `failed` fails the test."""
+        while message := self.next():
+            if message.type in types:
+                return message
+            assert message.type != "failed", message
+        raise AssertionError(f"the channel ended before {types}: {self.last_words()}")
+
+    def gather(self, type: str, count: int) -> list[wire.Message]:
+        return [self.wait(type) for _ in range(count)]
+
+    def read_log(self, task: str, enough: Callable[[bytes], bool]) -> bytes:
+        """The log of `task` once `enough` of it has come; every byte is paid for with credit."""
+        while not enough(self.log.get(task, b"")):
+            size = len(self.wait("log").body)
+            self.send("credit", bytes=size)
+        return self.log[task]
+
+    def ask(self, type: str, body: bytes = b"", *, answer: str, **fields: Any) -> wire.Message:
+        self.send(type, body, **fields)
+        return self.wait(answer)
+
+    def noise(self) -> bytes:
+        return self._decoder.noise
+
+    def last_words(self) -> str:
+        """What came on stderr, once the relay has ended."""
+        assert self._relay.stderr is not None
+        self._relay.wait(PATIENCE_S)
+        # A guard keeps none of it open; a daemon points its own at agent.log.
+        return self._relay.stderr.read().decode("utf-8", "replace")
+
+    def wait_end(self) -> int:
+        """The exit status of the relay."""
+        return self._relay.wait(PATIENCE_S)
+
+    def kill(self) -> None:
+        """Kill -9 the relay: what a lost connection looks like from the agent."""
+        if self._relay.poll() is None:
+            self._relay.kill()
+        self._relay.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        """The launcher goes away."""
+        for stream in (self._relay.stdin, self._relay.stdout, self._relay.stderr):
+            if stream is not None:
+                stream.close()
+
+    def stop(self, number: int = signal.SIGSTOP) -> None:
+        os.kill(self._relay.pid, number)
+
+
+class Host:
+    """One host as a test sees it: opens channels, and leaves nothing of its runs behind."""
+
+    def __init__(self, directory: Path, python: str | None = None) -> None:
+        self.run_dir = directory / "runs"
+        self.run = f"test-{os.getpid()}-{directory.name}"
+        self.env = dict(os.environ)
+        if python is not None:
+            self.env["PATH"] = python_path(directory / "bin", python)
+        self.work_dir = directory
+        self._channels: list[Channel] = []
+        self._watched: dict[int, int] = {}
+
+    @property
+    def parent(self) -> Path:
+        return self.run_dir / f"tflaunch-{os.getuid()}"
+
+    @property
+    def directory(self) -> Path:
+        """The run directory."""
+        return self.parent / self.run / "h1"
+
+    def open(self, verb: str = "start", **options: Any) -> Channel:
+        options = {"run": self.run, "host": "h1", "run_dir": self.run_dir, "env": self.env, **options}
+        channel = Channel(verb, **options)
+        self._channels.append(channel)
+        return channel
+
+    def start(self, **options: Any) -> Channel:
+        """An agent that has said hello; it and its guard are watched."""
+        channel = self.open("start", **options)
+        hello = channel.wait("hello")
+        self.watch(hello["pid"])
+        self.watch(self.guard(hello["pid"]))
+        channel.send("renew", lease_s=120.0)
+        return channel
+
+    def watch(self, pid: int) -> None:
+        """Have this process ended with the test, whatever happens."""
+        process = processes.read(pid)
+        if process is not None:
+            self._watched[process.pid] = process.start
+
+    def guard(self, agent_pid: int) -> int:
+        agent = processes.read(agent_pid)
+        assert agent is not None
+        return agent.parent
+
+    def close(self) -> None:
+        for channel in self._channels:
+            channel.kill()
+            channel.close()
+        for pid, start in self._watched.items():
+            if processes.alive(pid, start):
+                os.kill(pid, signal.SIGKILL)
+        for process in marked(self.run):
+            processes.send(process, signal.SIGKILL)
+        until(lambda: not marked(self.run), "the processes of the run to be gone")
+        shutil.rmtree(self.run_dir, ignore_errors=True)
+
+
+def task(*argv: str, id: str = "worker/0", **fields: Any) -> dict[str, Any]:
+    """A task of a `stage` message."""
+    return {"id": id, "argv": list(argv), "env": {}, "cwd": None, "setup": [], **fields}
+
+
+def shell(script: str, id: str = "worker/0", **fields: Any) -> dict[str, Any]:
+    return task("/bin/sh", "-c", script, id=id, **fields)
+
+
+def staged(channel: Channel, *tasks: dict[str, Any], window: int = 1 << 20) -> None:
+    """Stage the tasks, without shipped code, and follow their logs."""
+    channel.send("probe", ports=None, count=1)
+    channel.wait("facts")
+    channel.ask("stage", tasks=list(tasks), code=None, ports=[], answer="staged")
+    channel.send("follow", offsets={}, window=window)
+
+
+def running(channel: Channel, *tasks: dict[str, Any], window: int = 1 << 20) -> dict[str, int]:
+    """Stage and release; the pids by task."""
+    staged(channel, *tasks, window=window)
+    channel.send("release")
+    return {said["task"]: said["pid"] for said in channel.gather("started", len(tasks))}

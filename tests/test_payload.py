@@ -1,0 +1,283 @@
+"""What is shipped and how it boots: under the shells, beside the wrong Pythons, behind what a shell prints."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tflaunch
+from tests.agent_over_pipes import Channel, interpreters
+from tflaunch import payload
+from tflaunch.wire import MAGIC
+
+ROOT = Path(tflaunch.__file__).parent
+SHELLS = ["sh", "bash", "dash", "zsh", "ksh", "csh", "tcsh", "fish"]
+TOO_OLD = [(2, 7), (3, 6), (3, 7)]
+
+
+def shipped_files() -> dict[str, Path]:
+    found = {}
+    for name in payload.SHIPPED:
+        path = ROOT.joinpath(*name.split(".")[1:])
+        found[name] = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return found
+
+
+def environment(directory: Path, path: str | None = None, **other: str) -> dict[str, str]:
+    """What sshd gives a command: little; `home` empty, so that no start-up file says anything."""
+    home = directory / "home"
+    home.mkdir(exist_ok=True)
+    return {"HOME": str(home), "PATH": path if path is not None else os.environ["PATH"], **other}
+
+
+def only(directory: Path, **programs: str | Path) -> str:
+    """A PATH that holds these programs and no other."""
+    directory.mkdir(parents=True)
+    for name, target in programs.items():
+        (directory / name).symlink_to(target)
+    return str(directory)
+
+
+def hello(channel: Channel) -> None:
+    try:
+        assert channel.wait("hello")["pid"] > 0
+    finally:
+        channel.kill()
+        channel.close()
+
+
+def refusal(channel: Channel) -> tuple[int, str]:
+    """How a boot that must fail has ended: exit status and stderr."""
+    try:
+        assert channel.next() is None
+        return channel.wait_end(), channel.last_words()
+    finally:
+        channel.kill()
+        channel.close()
+
+
+# ---- the line
+
+
+def test_the_texts_of_the_boot_line_pass_through_every_shell_unchanged() -> None:
+    for text in (payload.FIND_PYTHON, payload.READER):
+        assert not {"'", "\n", "!"} & set(text)
+        for number, letter in enumerate(text):
+            if letter == "\\":
+                assert text[number + 1] not in "'\"\\"
+    for line in payload.READER.split("\\n"):
+        assert "\\" not in line  # nothing for an inner quotation to eat
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_it_boots_under_the_login_shell(name: str, tmp_path: Path) -> None:
+    if not (shell := shutil.which(name)):
+        pytest.skip(f"no {name} here")
+    hello(Channel("visit", run_dir=tmp_path, login=(shell,), env=environment(tmp_path)))
+
+
+def test_whatever_stands_in_its_words_arrives_as_it_is(tmp_path: Path) -> None:
+    odd = tmp_path / 'it\'s a "dir" $HOME `x` \\n ü * ;&'
+    channel = Channel("visit", run_dir=odd, env=environment(tmp_path))
+    try:
+        assert channel.wait("hello")["directory"] == f"{odd}/tflaunch-{os.getuid()}"
+    finally:
+        channel.kill()
+        channel.close()
+
+
+def test_what_a_login_shell_prints_is_told_from_the_agent(tmp_path: Path) -> None:
+    (tmp_path / "env.sh").write_text("echo 'motd: tflaunch-wire 1'; printf '\\0tflaunch'; unset BASH_ENV\n")
+    channel = Channel(
+        "visit",
+        run_dir=tmp_path,
+        login=("bash",),
+        env=environment(tmp_path, BASH_ENV=str(tmp_path / "env.sh")),
+    )
+    try:
+        channel.wait("hello")
+        assert channel.noise().startswith(b"motd: ")
+    finally:
+        channel.kill()
+        channel.close()
+
+
+# ---- which Python
+
+
+def test_without_a_python3_in_path_the_usual_places_are_tried(tmp_path: Path) -> None:
+    if not any(map(os.path.exists, ("/usr/bin/python3", "/usr/local/bin/python3"))):
+        pytest.skip("no python3 outside PATH here")
+    path = only(tmp_path / "bin", sh="/bin/sh")
+    hello(Channel("visit", run_dir=tmp_path, env=environment(tmp_path, path)))
+
+
+def without_the_usual_places(line: str) -> str:
+    return line.replace("/usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python", "")
+
+
+def test_no_python3_at_all_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payload, "FIND_PYTHON", without_the_usual_places(payload.FIND_PYTHON))
+    path = only(tmp_path / "bin", sh="/bin/sh")
+    ended = subprocess.run(
+        ["/bin/sh", "-c", payload.boot_line("visit")],
+        env=environment(tmp_path, path),
+        input=b"",
+        capture_output=True,
+        check=False,
+    )
+    assert ended.returncode == 127
+    assert ended.stderr.decode() == f"tflaunch: no python3 on this host (PATH is {path})\n"
+
+
+@pytest.mark.parametrize("tilde", [False, True])
+def test_the_named_python_serves_where_there_is_no_other(
+    tilde: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payload, "FIND_PYTHON", without_the_usual_places(payload.FIND_PYTHON))
+    env = environment(tmp_path, only(tmp_path / "bin", sh="/bin/sh"))
+    named = Path(env["HOME"]) / "my python"
+    named.symlink_to(interpreters()[-1])
+    hello(Channel("visit", run_dir=tmp_path, env=env, python="~/my python" if tilde else str(named)))
+
+
+def old_python(version: tuple[int, int]) -> str:
+    name = f"python{version[0]}.{version[1]}"
+    places = [*Path("~/.pyenv/versions").expanduser().glob(f"*/bin/{name}"), *map(Path, [f"/usr/bin/{name}"])]
+    for place in places:
+        if place.exists():
+            return str(place)
+    pytest.skip(f"no {name} here")
+
+
+@pytest.mark.parametrize("version", TOO_OLD[1:])
+def test_a_python3_that_is_too_old_hands_over_to_a_newer_one_beside_it(
+    version: tuple[int, int], tmp_path: Path
+) -> None:
+    new = interpreters()[-1]
+    name = subprocess.run(
+        [new, "-c", "import sys; print('python%d.%d' % sys.version_info[:2])"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    path = only(tmp_path / "bin", sh="/bin/sh", python3=old_python(version), **{name: new})
+    hello(Channel("visit", run_dir=tmp_path, env=environment(tmp_path, path)))
+
+
+@pytest.mark.parametrize("version", TOO_OLD[1:])
+def test_a_python3_that_is_too_old_hands_over_to_the_named_one(
+    version: tuple[int, int], tmp_path: Path
+) -> None:
+    path = only(tmp_path / "bin", sh="/bin/sh", python3=old_python(version))
+    hello(Channel("visit", run_dir=tmp_path, env=environment(tmp_path, path), python=interpreters()[-1]))
+
+
+@pytest.mark.parametrize("version", TOO_OLD[1:])
+def test_nothing_but_a_python3_that_is_too_old_says_so(version: tuple[int, int], tmp_path: Path) -> None:
+    old = old_python(version)
+    path = only(tmp_path / "bin", sh="/bin/sh", python3=old)
+    status, said = refusal(Channel("visit", run_dir=tmp_path, env=environment(tmp_path, path), python=old))
+    assert status == 1
+    assert (
+        said.strip() == f"tflaunch: python {version[0]}.{version[1]} is too old, the agent needs 3.8 or newer"
+    )
+
+
+def test_python_2_can_read_the_reader() -> None:
+    old = old_python(TOO_OLD[0])
+    ended = subprocess.run(
+        [old, "-c", payload.READER, "tflaunch-agent", "1"],
+        env={"PATH": "/nowhere"},
+        capture_output=True,
+        check=False,
+    )
+    assert ended.stderr.decode().strip().startswith("tflaunch: python 2.7 is too old")
+
+
+def test_a_channel_that_ends_in_the_middle_of_the_agent_says_so() -> None:
+    ended = subprocess.run(
+        ["/bin/sh", "-c", payload.boot_line("visit")],
+        input=payload.payload()[:-1],
+        capture_output=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.decode().strip() == "tflaunch: the channel ended while the agent was on its way"
+
+
+# ---- what is shipped
+
+
+def test_all_of_the_agent_is_shipped() -> None:
+    there = {
+        "tflaunch.agent" + ("" if path.stem == "__init__" else f".{path.stem}")
+        for path in (ROOT / "agent").glob("*.py")
+    }
+    assert there == {name for name in payload.SHIPPED if name.startswith("tflaunch.agent")}
+
+
+@pytest.mark.parametrize("name", payload.SHIPPED)
+def test_what_is_shipped_needs_nothing_but_itself_and_the_standard_library(name: str) -> None:
+    path = shipped_files()[name]
+    tree = ast.parse(path.read_text("utf-8"), feature_version=(3, 8))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            wanted = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            base = node.module or ""
+            whole = [f"{base}.{alias.name}" for alias in node.names]
+            wanted = [each if each in payload.SHIPPED else base for each in whole]
+        else:
+            continue
+        for module in wanted:
+            top = module.split(".")[0]
+            if top == "tflaunch":
+                assert module in payload.SHIPPED, f"{path}:{node.lineno}: {module} is not shipped"
+            elif module != "pynvml":  # the host's own, or sent when it is wanted
+                assert top in sys.stdlib_module_names, f"{path}:{node.lineno}: {module}"
+
+
+def test_tracebacks_show_the_lines_of_the_source(tmp_path: Path) -> None:
+    channel = Channel("visit", run_dir=tmp_path, env=environment(tmp_path))
+    channel.wait("hello")
+    channel.write(b"\xff" * 8)  # no frame: the agent cannot go on
+    assert channel.next() is None
+    said = channel.last_words()
+    channel.close()
+    assert 'File "<tflaunch>/agent/visit.py"' in said
+    assert "in feed" in said
+    assert "for message in decoder.feed(data):" in said  # a line of the source, not only its number
+    assert "WireError" in said
+
+
+def test_the_agent_is_small_enough_to_be_sent_every_time() -> None:
+    assert len(payload.payload()) < 40_000
+    assert len(payload.boot_line("start", "r" * 60, "h" * 60)) < 4096
+    assert payload.payload() is payload.payload()
+
+
+def test_the_first_word_on_the_channel_is_the_magic(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        ["/bin/sh", "-c", payload.boot_line("visit", run_dir=str(tmp_path))],
+        input=payload.payload(),
+        env=environment(tmp_path),
+        capture_output=True,
+        check=True,
+    )
+    assert ended.stdout.startswith(MAGIC)
+    assert ended.stderr == b""
+
+
+def test_the_source_of_a_module_is_sent_as_it_is() -> None:
+    assert b"def nvmlInit(" in payload.module_source("pynvml")
+    assert payload.module_source("ast") == Path(ast.__file__).read_bytes()
+    with pytest.raises(ModuleNotFoundError):
+        payload.module_source("tflaunch_has_no_such_module")

@@ -1,0 +1,211 @@
+"""ssh_config as read here against what OpenSSH itself makes of it (`ssh -G`)."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tflaunch.errors import ConnectError
+from tflaunch.hosts import Host
+from tflaunch.known_hosts import KnownHosts
+from tflaunch.ssh_config import SshConfig, Target
+
+CASES = {
+    "empty": "",
+    "first value wins": "Host gpu*\n  User a\nHost gpu01\n  User b\n  Port 2200\nHost *\n  Port 1\n",
+    "negation": "Host * !gpu01\n  User a\nHost gpu01\n  User b\n",
+    "equals signs and cases": "host=gpu01\n  hOsTnAmE = 10.0.0.1\n  PORT=22\n",
+    "comments behind values": 'Port 2222 # the other one\nUser "a b" # quoted\nHostName %h.lab#not\n',
+    "hostname tokens": "Host gpu01\n  HostName %h.lab.example\n",
+    "several keys": "IdentityFile ~/.ssh/one\nHost gpu01\n  IdentityFile ~/.ssh/two\n  IdentitiesOnly yes\n",
+    "key tokens": "IdentityFile %d/keys/%h-%r\nUser ann\nHostName 10.0.0.9\n",
+    "known hosts": "UserKnownHostsFile ~/.ssh/a ~/.ssh/b\nGlobalKnownHostsFile /etc/x\nHashKnownHosts yes\n",
+    "known hosts tokens": "UserKnownHostsFile %d/known/%n-%h\nHostName 10.0.0.9\n",
+    "alias": "HostKeyAlias Cluster\nStrictHostKeyChecking accept-new\n",
+    "strict off": "StrictHostKeyChecking no\n",
+    "timeout": "ConnectTimeout 1m30s\n",
+    "family": "AddressFamily inet6\n",
+    "proxy command": "ProxyCommand nc -x socks:1080 %h %p\nPort 23\nHostName 10.0.0.9\n",
+    "proxy command before jump": "ProxyCommand nc %h %p\nProxyJump bastion\n",
+    "proxy command none": "Host gpu01\n  ProxyCommand none\nHost *\n  ProxyCommand nc %h %p\n",
+    "match host": "Match host gpu*\n  User a\nMatch originalhost other\n  User b\nMatch all\n  Port 9\n",
+    "match user": "User ann\nMatch user ann\n  Port 9\nMatch !user ann\n  Port 10\n",
+    "match exec": "Match exec true\n  User yes\nMatch exec false\n  Port 9\n",
+    "match final": "Host gpu01\n  HostName a.lab\nMatch final host *.lab\n  User late\n",
+    "include": "Include included\nUser after\n",
+    "include in a block": "Host other\n  Include plain\nHost *\n  Port 9\n",
+    "include in the right block": "Host gpu01\n  Include plain\n  Port 5\nHost *\n  Port 9\n",
+    "include by pattern": "Include conf.d/*\nPort 9\n",
+    "include nothing": "Include missing\nPort 9\n",
+}
+INCLUDED = {
+    "included": "Host other\n  Port 1\nHost gpu01\n  Port 7\n",
+    "plain": "User plain\n",
+    "conf.d/10": "Host gpu01\n  Port 10\n",
+    "conf.d/20": "Port 20\nUser twenty\n",
+}
+
+
+@dataclass
+class OpenSsh:
+    """What `ssh -G` prints."""
+
+    values: dict[str, list[str]]
+
+    @classmethod
+    def ask(cls, config: Path, *argv: str) -> OpenSsh:
+        listing = subprocess.run(
+            ["ssh", "-G", "-F", str(config), *argv], check=True, capture_output=True, text=True
+        ).stdout
+        values: dict[str, list[str]] = {}
+        for line in listing.splitlines():
+            key, _, value = line.partition(" ")
+            values.setdefault(key, []).append(value)
+        return cls(values)
+
+    def one(self, key: str, default: str = "") -> str:
+        return self.values.get(key, [default])[0]
+
+
+@pytest.fixture
+def ssh_dir(tmp_path: Path) -> Path:
+    directory = tmp_path / ".ssh"
+    directory.mkdir()
+    for name, text in INCLUDED.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text(text)
+    return directory
+
+
+def target(config: Path, **settings: object) -> Target:
+    return SshConfig(config).target(Host(name="gpu01", **settings))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_value_is_openssh_s(ssh_dir: Path, case: str) -> None:
+    # `ssh -F` looks for relative Includes in ~/.ssh; here they stand beside the file.
+    text = CASES[case].replace("Include ", f"Include {ssh_dir}/")
+    config = ssh_dir / "config"
+    config.write_text(text)
+    ours, theirs = target(config), OpenSsh.ask(config, "gpu01")
+    home = str(Path.home())
+
+    def expanded(text: str) -> Path:
+        known = {"%d": home, "%h": ours.hostname, "%r": ours.user, "%n": "gpu01"}
+        for token, value in known.items():
+            text = text.replace(token, value)
+        return Path(text).expanduser()
+
+    assert ours.hostname == theirs.one("hostname")
+    assert ours.port == int(theirs.one("port"))
+    assert ours.user == theirs.one("user")
+    assert ours.identities_only == (theirs.one("identitiesonly") == "yes")
+    assert ours.hash_known_hosts == (theirs.one("hashknownhosts") == "yes")
+    assert ours.timeout_s == (
+        None if theirs.one("connecttimeout") == "none" else int(theirs.one("connecttimeout"))
+    )
+    assert ours.family == theirs.one("addressfamily")
+    assert (
+        ours.strict
+        == {"ask": "check", "accept-new": "accept-new", "false": "off"}[theirs.one("stricthostkeychecking")]
+    )
+    assert ours.known_hosts == tuple(expanded(file) for file in theirs.one("userknownhostsfile").split())
+    assert ours.global_known_hosts == tuple(Path(file) for file in theirs.one("globalknownhostsfile").split())
+    if ours.identities_named:
+        assert ours.identities == tuple(expanded(file) for file in theirs.values["identityfile"])
+    else:
+        assert {str(path) for path in ours.identities} <= {
+            str(expanded(f)) for f in theirs.values["identityfile"]
+        }
+    command = theirs.one("proxycommand")
+    assert ours.proxy_command == command.replace("%h", ours.hostname).replace("%p", str(ours.port))
+    if "hostkeyalias" in theirs.values:
+        assert ours.host_key_name == theirs.one("hostkeyalias").lower()
+
+
+def test_the_hostfile_wins_as_a_command_line_does(ssh_dir: Path) -> None:
+    config = ssh_dir / "config"
+    config.write_text(
+        "User a\nPort 1\nIdentityFile ~/.ssh/a\nProxyCommand nc %h %p %r\nMatch user ann\n  HostName x\n"
+    )
+    ours = target(config, user="ann", port=2222, identity_file="~/.ssh/b")
+    theirs = OpenSsh.ask(config, "-l", "ann", "-p", "2222", "-i", "~/.ssh/b", "gpu01")
+    assert (ours.user, ours.port, ours.hostname) == ("ann", 2222, theirs.one("hostname"))
+    assert ours.identities == (Path("~/.ssh/b").expanduser(), Path("~/.ssh/a").expanduser())
+    assert ours.proxy_command == "nc x 2222 ann"
+    assert ours.ssh == f"ssh -F {config} -l ann -p 2222 -i '~/.ssh/b' {{host}}"
+
+
+@pytest.mark.parametrize(
+    ("config", "hops"),
+    [
+        ("ProxyJump none\n", []),
+        ("Host gpu01\n  ProxyJump a,b:2022,ann@c\n", ["a:22", "b:2022", "ann@c:22"]),
+        ("Host gpu01\n  ProxyJump ssh://ann@a:2022\n", ["ann@a:2022"]),
+        ("Host gpu01\n  ProxyJump [fe80::1]:2022\n", ["fe80::1:2022"]),
+        ("Host a\n  HostName 10.0.0.1\n  Port 2200\nHost gpu01\n  ProxyJump a\n", ["10.0.0.1:2200"]),
+        # The first hop takes its own way; a later one is reached from the hop before it.
+        (
+            "Host a\n  ProxyJump x\nHost b\n  ProxyJump y\nHost gpu01\n  ProxyJump a,b\n",
+            ["x:22", "a:22", "b:22"],
+        ),
+        ("Host *\n  ProxyJump a\n", ["a:22"]),
+        ("Host gpu01\n  ProxyJump a\nHost *\n  ProxyCommand nc\n", ["a:22"]),
+    ],
+)
+def test_jump_hosts_in_the_order_of_their_passing(ssh_dir: Path, config: str, hops: list[str]) -> None:
+    file = ssh_dir / "config"
+    file.write_text(config)
+    ours = target(file)
+    login = OpenSsh.ask(file, "nobody-special").one("user")
+    said = [f"{'' if hop.user == login else hop.user + '@'}{hop.hostname}:{hop.port}" for hop in ours.jumps]
+    assert said == hops
+    assert not any(hop.jumps for hop in ours.jumps)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("Host gpu01\n  Include included\n", "in a file that is included by a block"),
+        ("Include loop\n", "Include goes deeper than 16 files"),
+        ("Match localnetwork 10.0.0.0/8\n  Port 1\n", "config:1: Match localnetwork is beyond tflaunch"),
+        ("Match host\n", "ssh_config cannot be read"),
+        ("ProxyUseFdpass yes\n", "sets proxyusefdpass"),
+        ("Port\n", "config:1: 'Port' is not a keyword and a value"),
+    ],
+)
+def test_what_cannot_be_obeyed_is_said(ssh_dir: Path, config: str, said: str) -> None:
+    file = ssh_dir / "config"
+    file.write_text(config.replace("Include ", f"Include {ssh_dir}/"))
+    (ssh_dir / "loop").write_text(f"Include {ssh_dir}/loop\n")
+    with pytest.raises(ConnectError) as caught:
+        target(file)
+    assert said in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_configuration_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert SshConfig().target(Host(name="gpu01")).hostname == "gpu01"
+    with pytest.raises(ConnectError, match="No such file"):
+        SshConfig(tmp_path / "missing")
+
+
+def test_hashed_names_are_those_of_ssh_keygen(tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHEEYQdoGBgzkfHBQ0vV9oEZkO5nUQ7Tg2vF0pC1F9xv"
+    known.write_text(f"gpu01,10.0.0.1 {key}\n[gpu02]:2222 {key}\n")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(known)], check=True, capture_output=True)
+    assert "gpu" not in known.read_text()
+    hosts = KnownHosts([known])
+    assert [line.line for line in hosts.lookup("gpu01")] == [1]
+    assert len(hosts.lookup("10.0.0.1")) == len(hosts.lookup("[gpu02]:2222")) == 1
+    assert hosts.lookup("gpu02") == []
+    hosts.add("gpu03", "ssh-ed25519", b"blob", hashed=True)
+    found = subprocess.run(
+        ["ssh-keygen", "-F", "gpu03", "-f", str(known)], check=True, capture_output=True, text=True
+    ).stdout
+    assert f"found: line {hosts.lookup('gpu03')[0].line}" in found

@@ -1,0 +1,380 @@
+"""The state machine of a run: which events lead to which end, for every completion rule."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tflaunch.errors import EXIT_INTERRUPTED, EXIT_UNCLEAN
+from tflaunch.job import Done, TaskId
+from tflaunch.supervise import (
+    DRAIN,
+    HURRY,
+    SWEEP_MARGIN_S,
+    Action,
+    AgentGaveUp,
+    End,
+    Event,
+    HostLost,
+    HostSwept,
+    Interrupted,
+    Say,
+    StartTimer,
+    State,
+    TaskExit,
+    TimerFired,
+    decisive,
+    step,
+)
+
+PS, W0, W1, CHIEF = TaskId("ps", 0), TaskId("worker", 0), TaskId("worker", 1), TaskId("chief", 0)
+HOSTS = {PS: "a", W0: "b", W1: "c"}
+GRACE, DRAIN_S = 10.0, 3.0
+
+ENDING = [End(GRACE), StartTimer(HURRY, GRACE + SWEEP_MARGIN_S)]
+DRAINING = [StartTimer(DRAIN, DRAIN_S)]
+INT, TERM = Interrupted(signal.SIGINT), Interrupted(signal.SIGTERM)
+SWEPT = [HostSwept("a"), HostSwept("b"), HostSwept("c")]
+
+
+def state(done: Done = "workers", hosts: dict[TaskId, str] | None = None) -> State:
+    return State(hosts or HOSTS, done, GRACE, DRAIN_S)
+
+
+def ended(task: TaskId, code: int | None = 0, killed_by: int | None = None, **other: Any) -> TaskExit:
+    host = {**HOSTS, CHIEF: "b"}[task]
+    return TaskExit(task, host, None if killed_by else code, killed_by, 1.5, **other)
+
+
+def follow(start: State, events: Sequence[Event]) -> tuple[State, list[list[Action]]]:
+    """The last state, and what each event led to; the words for the user left out."""
+    done: list[list[Action]] = []
+    for event in events:
+        start, actions = step(start, event)
+        done.append([action for action in actions if not isinstance(action, Say)])
+    return start, done
+
+
+def said(actions: Sequence[Action]) -> list[str]:
+    return [action.text for action in actions if isinstance(action, Say)]
+
+
+# ---- the completion rules
+
+
+@pytest.mark.parametrize(
+    ("done", "events", "actions", "phase"),
+    [
+        # workers: their end is the run's; ps get a while to end by themselves
+        ("workers", [ended(W0), ended(W1)], [[], DRAINING], "draining"),
+        ("workers", [ended(W0), ended(W1), ended(PS)], [[], DRAINING, ENDING], "ending"),
+        ("workers", [ended(W0), ended(W1), TimerFired(DRAIN)], [[], DRAINING, ENDING], "ending"),
+        ("workers", [ended(PS)], [[]], "running"),  # a ps that ends well says nothing about the work
+        ("workers", [ended(PS), ended(W0), ended(W1)], [[], [], ENDING], "ending"),
+        ("workers", [ended(W0), ended(PS)], [[], []], "running"),
+        # chief: there is none here, worker/0 has its part
+        ("chief", [ended(W1)], [[]], "running"),
+        ("chief", [ended(W0)], [DRAINING], "draining"),
+        ("chief", [ended(W0), ended(W1), TimerFired(DRAIN)], [DRAINING, [], ENDING], "ending"),
+        ("chief", [ended(W0), ended(W1), ended(PS)], [DRAINING, [], ENDING], "ending"),
+        # all: nobody is asked to end
+        ("all", [ended(W0), ended(W1)], [[], []], "running"),
+        ("all", [ended(W0), ended(W1), ended(PS)], [[], [], ENDING], "ending"),
+        # never: it is over only when nothing is left
+        ("never", [ended(W0), ended(W1)], [[], []], "running"),
+        ("never", [ended(W0), ended(W1), ended(PS)], [[], [], ENDING], "ending"),
+        # a drain timer of earlier, when the end has begun for another reason
+        (
+            "workers",
+            [ended(W0), ended(W1), ended(PS), TimerFired(DRAIN)],
+            [[], DRAINING, ENDING, []],
+            "ending",
+        ),
+        ("workers", [TimerFired(DRAIN), TimerFired(HURRY)], [[], []], "running"),
+    ],
+)
+def test_success(done: Done, events: list[Event], actions: list[list[Action]], phase: str) -> None:
+    last, took = follow(state(done), events)
+    assert took == actions
+    assert last.phase == phase
+    assert (last.status, last.exit_code(clean=True)) == ("succeeded", 0)
+    if phase == "ending":
+        last, took = follow(last, SWEPT)
+        assert last.phase == "over"
+        assert took == [[], [], []]
+        assert (last.status, last.exit_code(clean=True)) == ("succeeded", 0)
+        assert last.exit_code(clean=False) == EXIT_UNCLEAN
+
+
+@pytest.mark.parametrize(
+    ("done", "tasks", "wanted"),
+    [
+        ("workers", [PS, W0, W1], {W0, W1}),
+        ("workers", [PS, CHIEF, W0], {CHIEF, W0}),
+        ("workers", [PS], set()),
+        ("chief", [PS, CHIEF, W0], {CHIEF}),
+        ("chief", [PS, W0, W1], {W0}),
+        ("all", [PS, W0], {PS, W0}),
+        ("never", [PS, W0], set()),
+    ],
+)
+def test_the_tasks_that_decide(done: Done, tasks: list[TaskId], wanted: set[TaskId]) -> None:
+    assert decisive(dict.fromkeys(tasks, "a"), done) == wanted
+
+
+@pytest.mark.parametrize("done", ["workers", "chief", "all", "never"])
+def test_a_cluster_of_ps_alone_ends_when_all_have_ended(done: Done) -> None:
+    hosts = {PS: "a", TaskId("ps", 1): "b"}
+    last, took = follow(
+        state(done, hosts), [ended(PS), dataclasses.replace(ended(PS), task=TaskId("ps", 1), host="b")]
+    )
+    assert took == [[], ENDING]
+    assert (last.phase, last.status) == ("ending", "succeeded")
+
+
+# ---- failures
+
+
+@pytest.mark.parametrize("done", ["workers", "chief", "all", "never"])
+@pytest.mark.parametrize("task", [PS, W0, W1])
+@pytest.mark.parametrize(
+    ("code", "killed_by", "exit_code"),
+    [
+        (3, None, 3),
+        (255, None, 255),
+        (None, signal.SIGSEGV, 139),
+        (None, signal.SIGKILL, 137),
+        (None, 40, 168),
+    ],
+)
+def test_the_first_failure_ends_the_run(
+    done: Done, task: TaskId, *, code: int | None, killed_by: int | None, exit_code: int
+) -> None:
+    first = ended(task, code, killed_by)
+    last, actions = step(state(done), first)
+    assert [words for words in said(actions) if "stopping the other 2 tasks, 10 s" not in words] == []
+    assert [action for action in actions if not isinstance(action, Say)] == ENDING
+    assert (last.phase, last.first_failure) == ("ending", first)
+    # What falls with it is not what is reported.
+    others = [ended(each, 1, stopped=True) for each in HOSTS if each != task]
+    last, took = follow(last, [*others, *SWEPT])
+    assert took == [[]] * 5
+    assert (last.phase, last.status, last.first_failure) == ("over", "failed", first)
+    assert last.exit_code(clean=True) == last.exit_code(clean=False) == exit_code
+
+
+def test_what_fails_when_the_work_is_done_is_no_failure() -> None:
+    last, took = follow(state(), [ended(W0), ended(W1), ended(PS, None, signal.SIGTERM), *SWEPT])
+    assert took[2] == ENDING
+    assert (last.phase, last.status, last.exit_code(True)) == ("over", "succeeded", 0)
+
+
+# ---- lost hosts
+
+
+def test_a_host_that_is_lost_while_tasks_run_fails_the_run() -> None:
+    lost = HostLost("b", "the connection broke")
+    last, actions = step(state(), lost)
+    assert [action for action in actions if not isinstance(action, Say)] == ENDING
+    last, took = follow(last, [HostSwept("a"), HostLost("b", "once more"), HostSwept("c")])
+    assert took == [[], [], []]
+    assert (last.phase, last.status, last.first_failure) == ("over", "failed", lost)
+    assert last.lost == {"b": "the connection broke"}
+    assert last.exit_code(clean=False) == EXIT_UNCLEAN
+
+
+def test_a_host_that_is_lost_when_the_work_is_done_is_only_not_checked() -> None:
+    last, took = follow(state(), [ended(W0), ended(W1), HostLost("a", "gone")])
+    assert took[2] == ENDING
+    last, _ = follow(last, SWEPT[1:])
+    assert (last.phase, last.status, last.lost) == ("over", "succeeded", {"a": "gone"})
+    assert last.exit_code(clean=False) == EXIT_UNCLEAN
+
+
+def test_hosts_that_are_lost_while_the_run_ends_do_not_hold_it_up() -> None:
+    last, took = follow(state(), [ended(W0, 1), HostSwept("a"), HostLost("b", "x"), HostLost("c", "y")])
+    assert took[1:] == [[], [], []]
+    assert (last.phase, last.lost) == ("over", {"b": "x", "c": "y"})
+    assert last.exit_code(clean=False) == 1
+
+
+def test_all_hosts_lost_at_once() -> None:
+    last, took = follow(state(), [HostLost("a", "x"), HostLost("b", "x"), HostLost("c", "x")])
+    assert took == [ENDING, [], []]
+    assert (last.phase, last.exit_code(False)) == ("over", EXIT_UNCLEAN)
+
+
+def test_the_only_host_lost_is_the_end() -> None:
+    last, took = follow(state(hosts={W0: "b"}), [HostLost("b", "x")])
+    assert took == [ENDING]
+    assert last.phase == "over"
+
+
+def test_a_host_that_is_swept_cannot_be_lost_any_more() -> None:
+    last, _ = follow(state(), [ended(W0, 1), HostSwept("a"), HostLost("a", "the agent has left")])
+    assert last.lost == {}
+
+
+def test_hosts_that_do_not_report_in_time_are_lost() -> None:
+    last, took = follow(state(), [ended(W0, 1), HostSwept("a"), HostLost("c", "x"), TimerFired(HURRY)])
+    assert took[-1] == []
+    assert (last.phase, last.lost) == ("over", {"b": "its agent did not report in time", "c": "x"})
+
+
+def test_an_answer_that_comes_late_counts_after_all() -> None:
+    last, _ = follow(state(), [ended(W0, 1), HostSwept("a"), HostLost("b", "silent"), HostSwept("b")])
+    assert (last.phase, last.lost, last.swept) == ("ending", {}, {"a": (), "b": ()})
+    last, _ = follow(last, [TimerFired(HURRY), HostSwept("c", ("pid 4 python (D)",))])
+    assert (last.phase, last.lost, last.swept["c"]) == ("over", {}, ("pid 4 python (D)",))
+
+
+# ---- Ctrl-C
+
+
+@pytest.mark.parametrize("before", [[], [ended(W0)], [ended(W0), ended(W1)]])
+@pytest.mark.parametrize(
+    ("event", "name", "exit_code"), [(INT, "Ctrl-C", EXIT_INTERRUPTED), (TERM, "SIGTERM", 143)]
+)
+def test_once_stops_twice_kills_three_times_leaves(
+    before: list[Event], event: Interrupted, name: str, exit_code: int
+) -> None:
+    last, _ = follow(state(), before)
+    alive = 3 - len(before)
+    last, actions = step(last, event)
+    (words,) = said(actions)
+    assert words.startswith(f"{name}: stopping {alive} task")
+    assert "10 s" in words and "once more" in words
+    assert actions[1:] == ENDING
+    assert last.phase == "ending"
+    last, actions = step(last, event)
+    (words,) = said(actions)
+    assert words.startswith(f"{name} again: killing {alive} task")
+    assert actions[1:] == [End(0.0), StartTimer(HURRY, SWEEP_MARGIN_S)]
+    last, _ = follow(last, [HostSwept("b")])
+    assert last.phase == "ending"
+    last, actions = step(last, event)
+    assert actions == []
+    assert (last.phase, last.status) == ("over", "interrupted")
+    assert last.lost == dict.fromkeys("ac", "tflaunch was told not to wait")
+    assert last.exit_code(clean=False) == last.exit_code(clean=True) == exit_code
+
+
+def test_once_and_patience_ends_clean() -> None:
+    stopped = [ended(each, None, signal.SIGTERM, stopped=True) for each in HOSTS]
+    last, took = follow(state(), [INT, *stopped, *SWEPT])
+    assert took == [ENDING, *[[]] * 6]
+    assert (last.phase, last.status, last.first_failure) == ("over", "interrupted", None)
+    assert last.exit_code(clean=True) == EXIT_INTERRUPTED
+
+
+def test_the_first_of_two_signals_makes_the_exit_code() -> None:
+    last, _ = follow(state(), [TERM, INT, *SWEPT])
+    assert last.exit_code(clean=True) == 143
+
+
+def test_ctrl_c_while_a_failed_run_is_being_stopped() -> None:
+    last, _ = follow(state(), [ended(W0, 9)])
+    last, actions = step(last, INT)
+    (words,) = said(actions)
+    assert "stopped already" in words and len(actions) == 1
+    last, actions = step(last, INT)
+    assert [type(each) for each in actions] == [Say, End, StartTimer]
+    assert actions[1] == End(0.0)
+    last, _ = follow(last, SWEPT)
+    assert (last.phase, last.status, last.exit_code(True)) == ("over", "failed", 9)
+
+
+# ---- agents that end the run
+
+
+def test_a_run_whose_lease_ran_out_has_failed() -> None:
+    last, actions = step(state(), AgentGaveUp("b", "no launcher has renewed the lease"))
+    assert [action for action in actions if not isinstance(action, Say)] == ENDING
+    last, _ = follow(last, [AgentGaveUp("a", "it too"), *SWEPT])
+    assert (last.phase, last.status, last.exit_code(True)) == ("over", "failed", EXIT_UNCLEAN)
+    assert last.first_failure == HostLost("b", "no launcher has renewed the lease")
+
+
+def test_a_run_that_is_stopped_from_elsewhere_is_interrupted() -> None:
+    stop = AgentGaveUp("b", "tflaunch stop ends the run", asked=True)
+    last, actions = step(state(), stop)
+    assert said(actions) == ["b: tflaunch stop ends the run"]  # said by the agent
+    assert actions[1:] == ENDING  # also where nobody has asked
+    last, took = follow(last, [dataclasses.replace(stop, host="a"), ended(W0, None, signal.SIGTERM), *SWEPT])
+    assert took == [[]] * 5
+    assert (last.phase, last.status, last.exit_code(True)) == ("over", "interrupted", 143)
+
+
+# ---- whatever happens
+
+tasks = st.lists(
+    st.sampled_from([PS, TaskId("ps", 1), CHIEF, W0, W1, TaskId("worker", 2)]), min_size=1, unique=True
+)
+Draw = st.DataObject
+
+
+def any_event(data: Draw, now: State, asked_to_end: set[str]) -> Event:
+    """Anything that can happen now; agents report that they have swept only once something made them."""
+    kinds = ["exit", "lost", "interrupt", "gave up", "timer"]
+    hosts = sorted(set(now.hosts.values()))
+    if asked_to_end:
+        kinds.append("swept")
+    host = data.draw(st.sampled_from(hosts))
+    match data.draw(st.sampled_from(kinds)):
+        case "exit":
+            task = data.draw(st.sampled_from(sorted(now.hosts)))
+            code = data.draw(st.sampled_from([0, 0, 0, 1, None]))
+            return TaskExit(task, now.hosts[task], code, None if code is not None else 9, 1.0)
+        case "lost":
+            return HostLost(host, "gone")
+        case "interrupt":
+            return data.draw(st.sampled_from([INT, TERM]))
+        case "gave up":
+            return AgentGaveUp(host, "why", data.draw(st.booleans()))
+        case "timer":
+            return TimerFired(data.draw(st.sampled_from([DRAIN, HURRY])))
+        case _:
+            return HostSwept(data.draw(st.sampled_from(sorted(asked_to_end))))
+
+
+@given(tasks, st.sampled_from(["workers", "chief", "all", "never"]), st.data())
+def test_no_sequence_of_events_is_wrong(cluster: list[TaskId], done: Done, data: Draw) -> None:
+    now = State({task: data.draw(st.sampled_from("abc")) for task in cluster}, done)
+    hosts = set(now.hosts.values())
+    asked: set[str] = set()
+    order = ["running", "draining", "ending", "over"]
+
+    def feed(event: Event) -> None:
+        nonlocal now, asked
+        before = now
+        now, actions = step(now, event)
+        if any(isinstance(action, End) for action in actions):
+            asked |= hosts
+        if isinstance(event, AgentGaveUp):
+            asked.add(event.host)
+        assert order.index(now.phase) >= order.index(before.phase), "a run went back"
+        if now.phase in ("ending", "over"):
+            assert asked == hosts, "not every host was told to end"
+        if now.phase == "draining" and before.phase == "running":
+            assert StartTimer(DRAIN, now.drain_s) in actions, "a drain without an end"
+        if now.phase == "ending" and before.phase != "ending":
+            assert any(isinstance(action, StartTimer) and action.name == HURRY for action in actions)
+        assert not now.swept.keys() & now.lost.keys()
+        for clean in (True, False):
+            if now.exit_code(clean) == 0:
+                assert (now.status, clean) == ("succeeded", True)
+
+    for _ in range(data.draw(st.integers(0, 8))):
+        feed(any_event(data, now, asked))
+    # From anywhere: once no host is left to answer, the run is over.
+    for host in sorted(hosts):
+        feed(HostLost(host, "gone"))
+        if now.phase != "over" and host in asked:
+            feed(HostSwept(host))
+    assert now.phase == "over"
