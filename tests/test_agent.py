@@ -3,7 +3,6 @@ and the hard cases (deaths, floods, full disks) under one."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
 import json
@@ -888,7 +887,7 @@ def test_a_visitor_ends_what_nobody_answers_for(host: Host) -> None:
 
 
 def test_a_visitor_ends_a_run_whose_agent_is_frozen(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tflaunch import payload  # noqa: PLC0415
+    from tflaunch import payload
 
     launcher = host.start()
     running(launcher, task("env", "-i", "/bin/sleep", "600"))  # no mark: only the guard knows of it

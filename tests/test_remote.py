@@ -22,9 +22,9 @@ from tests.sshd import SshAgent, Sshd, SshNetwork, logins, make_key, public
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import Host
 from tflaunch.remote import ConnectOptions, Connector, Wire, WireClosed
-from tflaunch.ssh_config import SshConfig, Target
-from tflaunch.ssh_login import explained, unreached
-from tflaunch.ssh_transport import Deadline, Stream
+from tflaunch.ssh.config import SshConfig, Target
+from tflaunch.ssh.login import explained, unreached
+from tflaunch.ssh.transport import Deadline, Stream
 
 LOCAL = Host(name="here", connection="local")
 MIB = 1 << 20
@@ -453,7 +453,7 @@ def test_only_the_agent_knows_the_key(
 def test_a_frozen_agent_cannot_hang_the_launcher(
     client: Client, agent: SshAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tflaunch.ssh_keys.AGENT_ANSWERS_S", 0.2)
+    monkeypatch.setattr("tflaunch.ssh.keys.AGENT_ANSWERS_S", 0.2)
     monkeypatch.setenv("SSH_AUTH_SOCK", str(agent.socket))
     sshd = client.network.add()
     agent.freeze()

@@ -215,8 +215,9 @@ def test_a_shell_that_prints_at_login_does_no_harm(
     assert told(out)["worker/0"].host == noisy.name
 
 
-# What sshd then runs is the launcher's own line, but for the places where Python is: they lead to nothing.
-NO_PYTHON = r"""ForceCommand eval "$(printf %s "$SSH_ORIGINAL_COMMAND" | sed 's,/usr/[a-z/-]*python[3]*,/none/python,g')" """
+# What sshd then runs is the launcher's own line, but the places where Python may be lead to nothing.
+WITHOUT = "sed 's,/usr/[a-z/-]*python[3]*,/none/python,g'"
+NO_PYTHON = f'ForceCommand eval "$(printf %s "$SSH_ORIGINAL_COMMAND" | {WITHOUT})"'
 
 
 def test_several_broken_hosts_are_one_table_and_nothing_is_started(

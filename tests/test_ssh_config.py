@@ -10,8 +10,8 @@ import pytest
 
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import Host
-from tflaunch.known_hosts import KnownHosts
-from tflaunch.ssh_config import SshConfig, Target
+from tflaunch.ssh.config import SshConfig, Target
+from tflaunch.ssh.known_hosts import KnownHosts
 
 CASES = {
     "empty": "",

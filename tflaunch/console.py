@@ -800,14 +800,16 @@ class _Row:
 
 def _rows(errors: ConnectErrors | LaunchError) -> list[_Row]:
     """Return the failed hosts, those with one and the same cause together, the most frequent cause first."""
-    causes: dict[tuple[str, str], list[str]] = {}
+    causes: dict[str, dict[str, str]] = {}  # cause -> host -> hint
     for host, failure in errors.failures.items():
-        cause = (failure, "") if isinstance(failure, str) else (failure.message, failure.hint)
-        causes.setdefault(cause, []).append(host)
-    rows = [
-        _Row(hosts, fold(hosts), cause, hint.replace("{host}", hosts[0]))
-        for (cause, hint), hosts in causes.items()
-    ]
+        cause, hint = (failure, "") if isinstance(failure, str) else (failure.message, failure.hint)
+        causes.setdefault(cause, {})[host] = hint.replace("{host}", host)
+    rows = []
+    for cause, hints in causes.items():
+        hint = next(iter(hints.values()))
+        if len({each.replace(host, "") for host, each in hints.items()}) > 1:
+            hint = f"{next(iter(hints))}: {hint}"  # the others' differ, a fingerprint for example
+        rows.append(_Row(list(hints), fold(hints), cause, hint))
     return sorted(rows, key=lambda row: -len(row.hosts))
 
 

@@ -340,10 +340,8 @@ def _too_few(job: JobSpec, seats: Sequence[_Seat], per_worker: int, places: int)
         message += f"; they hold {_plural(places, 'worker')}, since the cards of one are on one host"
         if any(seat.host.slots is not None for seat in seats):
             message += " and `slots:` limits them"
-    if per_worker > 1:
-        lower = "lower --gpus-per-worker"
-    else:
-        lower = "place workers without cards: --gpus-per-worker 0"
+    lower = "lower" if per_worker > 1 else "place workers without cards:"
+    lower += " --gpus-per-worker" if per_worker > 1 else " --gpus-per-worker 0"
     return PlanError(message, f"{fewer}, or {lower}." if fewer else f"{lower[0].upper()}{lower[1:]}.")
 
 

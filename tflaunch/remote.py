@@ -4,8 +4,8 @@
     wire = connector.open(host, "exec python3 -c ...", source)                     # from any thread
     wire.send(b"..."); wire.recv(65536)
 
-With its ssh_*.py beside it, this is the only place that knows fabric and paramiko: every exception of theirs, of
-a socket or of the system leaves as a ConnectError with a cause and a remedy.  Host keys are always checked;
+With `tflaunch.ssh` below it, this is the only place that knows fabric and paramiko: every exception of theirs,
+of a socket or of the system leaves as a ConnectError with a cause and a remedy.  Host keys are always checked;
 nothing ever prompts while connecting; one deadline covers it all.
 """
 
@@ -31,11 +31,11 @@ from paramiko.ssh_exception import ChannelException, SSHException
 
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import Host
-from tflaunch.known_hosts import KnownHosts, fingerprint
-from tflaunch.ssh_config import SshConfig, Target
-from tflaunch.ssh_keys import Keys
-from tflaunch.ssh_login import SLOW, Dropped, HostKeyPolicy, PublicKeys, explained, unreached
-from tflaunch.ssh_transport import END_S, WORDS_LIMIT, Child, Deadline, Stream, dial_tcp, text, words
+from tflaunch.ssh.config import SshConfig, Target
+from tflaunch.ssh.keys import Keys
+from tflaunch.ssh.known_hosts import KnownHosts, fingerprint
+from tflaunch.ssh.login import SLOW, Dropped, HostKeyPolicy, PublicKeys, explained, unreached
+from tflaunch.ssh.transport import END_S, WORDS_LIMIT, Child, Deadline, Stream, dial_tcp, text, words
 
 RETRY_FIRST_S = 0.1
 RETRY_CAP_S = 2.0

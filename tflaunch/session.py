@@ -113,7 +113,7 @@ class Session:
         ):
             line = next((line for line in words.splitlines() if cause in line), "")
             if line:
-                return ConnectError(line.removeprefix("tflaunch: "), hint)
+                return ConnectError(line.rpartition("tflaunch: ")[2], hint)
         return ConnectError(
             "its shell ended before the agent answered"
             + (f": {words}" if words else "")
@@ -239,7 +239,7 @@ class Sessions:
                     failures[name] = error
                 case Interrupted() as interrupted:
                     raise Stopped(interrupted)
-        if phase and not failures:
+        if phase:
             self._phase(phase, len(replies), len(hosts))
         return replies, failures
 

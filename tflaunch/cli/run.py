@@ -253,6 +253,8 @@ def run(
             drain_s=ps_grace,
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
+        for note in to_hosts.notes:
+            show.reporter.warn(note)
         try:
             show.exit_code = (dry if dry_run else launch)(request, to_hosts, show.reporter)
         finally:
@@ -279,7 +281,7 @@ def _program(
 
 def _here_on_every_host(hostfile: Hostfile) -> Hostfile:
     """Hosts that have the code already: in their workdir, else in the directory of that path."""
-    here = os.getcwd()
+    here = str(Path.cwd())
     hosts = tuple(dataclasses.replace(host, workdir=host.workdir or here) for host in hostfile.hosts)
     return dataclasses.replace(hostfile, hosts=hosts)
 

@@ -21,7 +21,7 @@ from paramiko import Channel, Transport
 from paramiko.packet import Packetizer
 from paramiko.ssh_exception import SSHException
 
-from tflaunch.ssh_config import Target
+from tflaunch.ssh.config import Target
 
 KEEPALIVE_S = (2, 1, 3)  # idle seconds, seconds between probes, how many (a count)
 SILENCE_MS = 5000  # unacknowledged data for this long: the link is cut

@@ -15,7 +15,7 @@ from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import SSHException
 
-from tflaunch.ssh_config import Target
+from tflaunch.ssh.config import Target
 
 PASSPHRASE_TRIES = 3
 AGENT_ANSWERS_S = 5.0  # the list of its keys; a signature may wait for a finger on a token

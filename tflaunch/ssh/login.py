@@ -19,10 +19,10 @@ from paramiko.ssh_exception import (
 )
 
 from tflaunch.errors import ConnectError
-from tflaunch.known_hosts import KnownHosts, KnownKey, fingerprint
-from tflaunch.ssh_config import SSH_PORT, Target, known_hosts_name
-from tflaunch.ssh_keys import Offers
-from tflaunch.ssh_transport import Deadline, NameTimeout, QuietPacketizer, Stream, TunedTransport, text
+from tflaunch.ssh.config import SSH_PORT, Target, known_hosts_name
+from tflaunch.ssh.keys import Offers
+from tflaunch.ssh.known_hosts import KnownHosts, KnownKey, fingerprint
+from tflaunch.ssh.transport import Deadline, NameTimeout, QuietPacketizer, Stream, TunedTransport, text
 
 SLOW = "check the network between, or give --timeout"
 # sshd says this instead of a banner when it has too many connections that did not log in yet.
