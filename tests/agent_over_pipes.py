@@ -251,8 +251,8 @@ class Host:
             channel.kill()
             channel.close()
         for pid, start in self._watched.items():
-            if processes.alive(pid, start):
-                os.kill(pid, signal.SIGKILL)
+            if (process := processes.read(pid)) and process.start == start:
+                processes.send(process, signal.SIGKILL)
         for process in marked(self.run):
             processes.send(process, signal.SIGKILL)
         until(lambda: not marked(self.run), "the processes of the run to be gone")

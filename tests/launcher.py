@@ -86,12 +86,13 @@ def told(out: Path) -> dict[str, Told]:
     """What the tasks of TELL wrote into `out`, by task."""
     found = {}
     for path in out.glob("*.json"):
-        said = json.loads(path.read_text())
+        said = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in json.loads(path.read_text()).items()
+        }
+        said["argv"] = tuple(map(bytes.fromhex, said["argv"]))
         job, _, index = path.stem.rpartition("-")
-        found[f"{job}/{index}"] = Told(
-            **{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
-            | {"argv": tuple(map(bytes.fromhex, said["argv"]))}
-        )
+        found[f"{job}/{index}"] = Told(**said)
     return found
 
 
@@ -297,13 +298,15 @@ class Launcher:
 
     def local(self, count: int = 4, **defaults: object) -> Path:
         """A hostfile of hosts that are all this machine, without SSH."""
-        return self.hostfile([f"local[1-{count}]"], **{"connection": "local", **defaults})
+        return self.hostfile([f"local[1-{count}]"], connection="local", **defaults)
 
     # -- what a user does ----------------------------------------------------------------------------------
 
     def argv(self, verb: str, *words: str | bytes | Path) -> list[str | bytes | Path]:
         """The command line, with the test's own ssh_config."""
-        ssh = ["-F", self._network.config] if self._network and verb in ("run", "stop") else []
+        ssh: list[str | Path] = (
+            ["-F", self._network.config] if self._network and verb in ("run", "stop") else []
+        )
         return [*TFLAUNCH, verb, *ssh, *words]
 
     def env(self, **more: str) -> dict[str, str]:
@@ -311,7 +314,7 @@ class Launcher:
         env = {
             name: value for name, value in os.environ.items() if not name.startswith(("TFLAUNCH_", "XDG_"))
         }
-        env.update(HOME=str(self.home), TFLAUNCH_STATE=str(self.state), COLUMNS="200", **more)
+        env |= {"HOME": str(self.home), "TFLAUNCH_STATE": str(self.state), "COLUMNS": "200", **more}
         env.pop("SSH_AUTH_SOCK", None)
         return env
 

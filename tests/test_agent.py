@@ -9,6 +9,7 @@ import json
 import os
 import pwd
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -120,7 +121,7 @@ def test_from_hello_to_swept(any_host: Host) -> None:
     proof = any_host.work_dir / "proof"
     script = f"touch {proof}; echo out; echo err >&2; printf 'no newline'; exit 7"
     staged(channel, shell(script))
-    shells = [process for process in marked(any_host.run)]
+    shells = marked(any_host.run)
     assert shells, "staged, so it waits at its gate"
     assert not proof.exists(), "nothing runs before the release"
     channel.send("release")
@@ -292,9 +293,9 @@ def bind(port: int, *options: int, family: int = socket.AF_INET6, uid: int | Non
     script = (
         "import os, socket, sys\n"
         "family, port, uid, options = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]\n"
+        "if uid >= 0: os.setuid(uid)\n"
         "s = socket.socket(family)\n"
         "for option in options: s.setsockopt(socket.SOL_SOCKET, int(option), 1)\n"
-        "if uid >= 0: os.setuid(uid)\n"
         "try: s.bind(('', port))\n"
         "except OSError as error: sys.exit(error.errno)\n"
         "s.listen()\n"
@@ -435,7 +436,7 @@ def test_code_that_is_damaged_is_told_and_not_kept(host: Host, damage: str) -> N
     middle = len(data) // 2
     data = {
         "cut": data[:middle],
-        "flipped": data[:-6] + bytes([data[-6] ^ 1]) + data[-5:],  # in the CRC: found at the very end
+        "flipped": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],  # only the CRC tells
         "no archive": b"<html>" + data,
     }[damage]
     channel = host.start()
@@ -453,9 +454,9 @@ def test_half_of_the_code_is_not_kept(host: Host) -> None:
     channel = host.start()
     channel.ask("code", digest="half", size=100, answer="code")
     channel.send("blob", b"x" * 50, last=False)
-    until(lambda: list((host.parent / "code").iterdir()), "the first half")
+    until(lambda: list(host.parent.glob("code/*")), "the first half")
     channel.kill()
-    until(lambda: not list((host.parent / "code").iterdir()), "the half to be removed")
+    until(lambda: not list(host.parent.glob("code/*")), "the half to be removed")
 
 
 # ---- logs
@@ -574,13 +575,9 @@ def test_a_process_whose_first_thread_has_ended_is_found_and_killed(host: Host) 
 
 def test_tasks_start_with_signals_as_any_program_would(host: Host) -> None:
     channel = host.start()
-    running(channel, shell("grep -E 'Sig(Ign|Blk|Cgt)' /proc/self/status"))
-    said = channel.wait("exit").body.decode()
-    assert {line.split()[0]: int(line.split()[1], 16) for line in said.splitlines()} == {
-        "SigBlk:": 0,
-        "SigIgn:": 0,
-        "SigCgt:": 0,
-    }
+    running(channel, task("cat", "/proc/self/status"))
+    said = dict(line.split(":\t", 1) for line in channel.wait("exit").body.decode().splitlines())
+    assert [int(said[name], 16) for name in ("SigBlk", "SigIgn", "SigCgt")] == [0, 0, 0]
 
 
 def test_no_descriptor_strays(host: Host) -> None:
@@ -720,7 +717,7 @@ def test_there_is_nothing_to_attach_to(host: Host) -> None:
 def test_a_request_that_is_nonsense_does_not_end_the_tasks(host: Host) -> None:
     channel = host.start()
     agent = json.loads((host.directory / "agent.json").read_text())
-    running(channel, shell("sleep 600"))
+    running(channel, task("sleep", "600"))
     channel.send("follow", offsets=["no", "mapping"], window=1)
     assert "defect" in failure(channel)[0]
     for nonsense in (b"\xff" * 8, b""):
@@ -790,6 +787,7 @@ def test_somebody_elses_directory_is_refused(host: Host) -> None:
 def test_a_place_that_cannot_be_written_is_named(host: Host) -> None:
     place = "/proc" if IS_ROOT else "/"
     reason, hint = failure(host.open("start", run_dir=f"{place}/tflaunch-tests"))
+    assert "run_dir" in hint
     assert reason.startswith(f"{place}/tflaunch-tests")
     assert re.search(r"Permission denied|No such file|Read-only", reason)
     file = host.work_dir / "file"
@@ -900,7 +898,7 @@ def test_a_visitor_ends_a_run_whose_agent_is_frozen(host: Host, monkeypatch: pyt
         payload,
         "LOADER",
         payload.LOADER.replace(
-            "try:\n", "import tflaunch.agent.visit as v; v.MARGIN_S = v.AGENT_S = 0.2\ntry:\n", 1
+            "try:\n", "import tflaunch.agent.visit as v; v.MARGIN_S = v.AGENT_S = v.BEAT_S = 0.2\ntry:\n", 1
         ),
     )
     payload.payload.cache_clear()
@@ -921,3 +919,24 @@ def test_a_run_that_is_not_there_is_not_found(host: Host, run: str) -> None:
     finished = visitor.ask("finish", run=run, grace_s=0.0, answer="finished")
     assert finished.fields == {"found": False, "killed": [], "survivors": []}
     assert not host.run_dir.exists()
+
+
+def test_a_visitor_ends_a_run_whose_directory_is_gone(host: Host) -> None:
+    running(host.start(), task("env", "-i", "/bin/sleep", "600"))
+    agent = agent_pid(host)
+    sleeper = [each for each in processes.descendants(agent, processes.every()) if each.parent == agent]
+    shutil.rmtree(host.directory.parent)
+    finished = visit(host).ask("finish", run=host.run, grace_s=0.0, answer="finished")
+    assert (finished["found"], finished["survivors"]) == (True, [])
+    gone(agent, *(each.pid for each in sleeper))
+
+
+@pytest.mark.parametrize("run", ["", "h1", "start", "tflaunch-agent"])
+def test_a_word_that_is_no_run_ends_none(host: Host, run: str) -> None:
+    channel = host.start()
+    running(channel, task("sleep", "600"))
+    visitor = visit(host)
+    finished = visitor.ask("finish", run=run, grace_s=0.0, answer="finished")
+    assert finished.fields == {"found": False, "killed": [], "survivors": []}
+    assert len(marked(host.run)) == 1
+    assert swept(channel)["survivors"] == []

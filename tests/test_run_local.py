@@ -269,6 +269,21 @@ def test_ctrl_c_while_a_host_is_staging(launcher: Launcher, out: Path) -> None:
     assert launcher.records() == []
 
 
+def test_a_launcher_that_is_killed_while_a_host_is_staging(launcher: Launcher, out: Path) -> None:
+    hostfile = launcher.hostfile(
+        ["local1", {"name": "local2", "setup": [f"touch {out}/began; sleep 3600"]}], connection="local"
+    )
+    with launcher.start(
+        "run", hostfile, launcher.script(TELL), "--ps=1", "--workers=1", f"--env=OUT={out}", "--lease=3600"
+    ) as running:
+        until((out / "began").exists, "the setup of local2")
+        running.signal(signal.SIGKILL)
+        running.end()
+    launcher.wait_until_nothing_is_left()  # nothing was started, so nothing waits for a lease
+    assert told(out) == {}
+    assert launcher.run_directories() == []
+
+
 def test_ctrl_c_is_answered_though_nobody_reads_the_output(launcher: Launcher) -> None:
     trainer = launcher.script("while True:\n    print('x' * 200)")
     errors = launcher.directory / "errors"
@@ -416,8 +431,10 @@ def test_json_tells_the_whole_story_one_object_a_line(launcher: Launcher) -> Non
     assert lines[:2] == ["worker/0 says é", "not UTF-8: \\xff"]
     assert lines[-1] == "no newline at the end"
     # Each task's events are in the order in which things happened.
-    mine = [event["event"] for event in told if event.get("task") == "worker/0"]
-    assert [kind for kind, _ in itertools.groupby(mine) if kind != "exited"] == ["started", "log", "log_end"]
+    mine = [
+        event["event"] for event in told if event.get("task") == "worker/0" and event["event"] != "exited"
+    ]
+    assert [kind for kind, _ in itertools.groupby(mine)] == ["started", "log", "log_end"]
     assert set(told[-1]) == {
         *("event", "time", "run_id", "status", "exit_code", "seconds", "exits", "first_failure"),
         *("unverified", "survivors", "record", "host_logs"),

@@ -383,19 +383,18 @@ def test_nothing_survives_a_frozen_launcher(launcher: Launcher, stubborn: Runnin
     assert "lease" in done.sentences or "no sign of life" in done.sentences
 
 
-def agent_of(launcher: Launcher, task: str) -> dict[str, int]:
-    """Agent and guard of the host that runs `task`."""
-    host = next(
+def host_of(launcher: Launcher, task: str) -> str:
+    """The host that runs `task`."""
+    return next(
         each.env["TFLAUNCH_HOST"] for each in launcher.leftovers() if each.env.get("TFLAUNCH_TASK") == task
     )
-    return launcher.agents(host)
 
 
 @pytest.mark.parametrize("victims", [("agent",), ("guard",), ("guard", "agent")], ids="+".join)
 def test_a_killed_agent_is_a_lost_host_and_its_tasks_are_swept(
     launcher: Launcher, stubborn: Running, out: Path, victims: tuple[str, ...]
 ) -> None:
-    pids = agent_of(launcher, "worker/0")
+    pids = launcher.agents(host_of(launcher, "worker/0"))
     for victim in victims:
         Process(pids[victim], (), {}).kill()
     if victims == ("guard",):
@@ -411,17 +410,28 @@ def test_a_killed_agent_is_a_lost_host_and_its_tasks_are_swept(
 def test_a_cut_connection_ends_the_run_and_leaves_nothing(
     network: SshNetwork, launcher: Launcher, stubborn: Running, out: Path
 ) -> None:
-    worker = next(
-        each.env["TFLAUNCH_HOST"]
-        for each in launcher.leftovers()
-        if each.env.get("TFLAUNCH_TASK") == "worker/0"
-    )
+    worker = host_of(launcher, "worker/0")
     next(sshd for sshd in network.sshds if sshd.name == worker).kill_sessions()
     done = stubborn.done().ran(76)
     assert f"{worker} was lost" in done.err
     assert "could not check" not in done.err  # it went there afresh
     launcher.wait_until_nothing_is_left()
     assert survivors(out) == []
+
+
+def test_a_host_that_falls_silent_ends_the_run_and_ends_by_itself(
+    network: SshNetwork, launcher: Launcher, stubborn: Running, out: Path
+) -> None:
+    [silent] = (sshd for sshd in network.sshds if sshd.name == host_of(launcher, "worker/0"))
+    silent.freeze()  # the host is well, but nobody reaches it any more
+    done = stubborn.done().ran(76)
+    assert f"{silent.name} was lost" in done.err
+    assert "no sign of life" in done.sentences
+    assert f"{silent.name}: could not check that nothing is left" in done.sentences
+    assert "nothing is left running" not in done.sentences
+    launcher.wait_until_nothing_is_left()  # its lease is over
+    assert survivors(out) == []
+    silent.thaw()
 
 
 # ---- several runs

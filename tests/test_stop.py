@@ -133,9 +133,9 @@ def test_guard_killed_first_then_agent_then_stop_sweeps_by_the_mark(
         done = launcher.run("stop", run, "--hosts", hostfile, "--json").ran()
     [stopped] = [event for event in done.events if event["event"] == "stopped"]
     assert stopped["run_id"] == run
-    for end in stopped["hosts"].values():
-        assert len(end["killed"]) == 2  # the task and what it forked
-        assert end["survivors"] == []
+    # The hosts are one machine, so either may have met what the other one runs: twice a task and what it forked.
+    assert len({each.split()[1] for end in stopped["hosts"].values() for each in end["killed"]}) == 4
+    assert not any(end["survivors"] for end in stopped["hosts"].values())
     assert launcher.leftovers() == []
 
 
@@ -168,10 +168,9 @@ def test_a_host_that_is_down_is_said_and_the_others_are_stopped(
         done = launcher.run("stop", run).ran(69)
         assert down.name in done.err
         assert "refuses the connection" in done.sentences
-        hosts = {each.env.get("TFLAUNCH_HOST") for each in launcher.leftovers(run) if not each.is_agent}
-        assert hosts == {down.name}
+        assert "1 host checked" in done.sentences
         down.start()
-        launcher.run("stop", run).ran()
+        assert "2 hosts checked" in launcher.run("stop", run).ran().sentences
     assert launcher.leftovers() == []
 
 
@@ -201,6 +200,7 @@ def test_ctrl_c_while_it_waits(network: SshNetwork, launcher: Launcher, hostfile
             running.wait_for("tflaunch stop ends the run")
             stop.interrupt()
             assert stop.end() == 130, stop.err
+            assert "goes on ending" in stop.err
             assert "nothing is left" not in stop.err
         launcher.run("stop", running.run_id, "--grace=0").ran()
         assert launcher.leftovers() == []
@@ -214,4 +214,4 @@ def test_run_directories_that_are_gone_do_not_matter(launcher: Launcher, hostfil
         running.end()
         shutil.rmtree(launcher.hosts)
         launcher.run("stop", run).ran()
-        assert [each for each in launcher.leftovers(run) if not each.is_agent] == []
+        assert launcher.leftovers() == []

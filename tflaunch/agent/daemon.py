@@ -180,7 +180,7 @@ class Daemon:
             for message in relay.decoder.feed(data):
                 self._handle(relay, message)
         except wire.WireError as error:
-            print("tflaunch agent: %s" % error, file=sys.stderr)
+            _note(str(error))
             self._detach(relay)
 
     def _detach(self, relay: Relay) -> None:
@@ -222,7 +222,7 @@ class Daemon:
         except wire.WireError:
             raise
         except Exception as error:  # what one request gets wrong must not end the tasks
-            traceback.print_exc()
+            _note(traceback.format_exc())
             relay.send(
                 "failed", reason="a defect of tflaunch's agent: %r" % error, hint="see agent.log there"
             )
@@ -440,4 +440,12 @@ class Daemon:
                 },
             )
         except OSError as error:
-            print("tflaunch agent: agent.json: %s" % error, file=sys.stderr)
+            _note("agent.json: %s" % error)
+
+
+def _note(text: str) -> None:
+    """A line for agent.log."""
+    try:
+        print("tflaunch agent: %s" % text, file=sys.stderr)
+    except OSError:
+        pass  # the disk is full: the tasks must not pay for that

@@ -86,6 +86,15 @@ def environment(pid: int) -> "List[bytes]":
         return []
 
 
+def command(pid: int) -> "List[bytes]":
+    """The words of the command line of `pid`; [] when it has none any more."""
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as cmdline:
+            return cmdline.read().split(b"\0")[:-1]
+    except OSError:
+        return []
+
+
 def marked(processes: "Iterable[Process]", run: str, host: "Optional[str]" = None) -> "List[Process]":
     """Those that carry the mark of `run` (and of `host`, if given)."""
     wanted = {os.fsencode("%s=%s" % (RUN_MARK, run))}

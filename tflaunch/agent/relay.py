@@ -7,7 +7,7 @@ import socket
 from tflaunch import wire
 
 PENDING_LIMIT = 256 * 1024  # no more is read for a side that does not take what is there
-FAREWELL_S = 10.0  # how long the last words of an agent that has left may wait for a launcher to take any
+FAREWELL_S = 5.0  # how long the last words of an agent that has left may wait for a launcher to take any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,17 +50,22 @@ def relay(channel_in: int, channel_out: int, agent: socket.socket) -> None:
     up, down = bytearray(), bytearray()  # still to be sent to the agent, to the channel
     channel_open = agent_open = True
     while agent_open or down:
-        reading = [channel_in] if channel_open and len(up) < PENDING_LIMIT else []
-        reading += [agent.fileno()] if agent_open and len(down) < PENDING_LIMIT else []
-        writing = ([agent.fileno()] if up else []) + ([channel_out] if down else [])
-        readable, writable, _ = select.select(reading, writing, [], None if agent_open else FAREWELL_S)
-        if not (readable or writable):
+        poll = select.poll()
+        if channel_open and len(up) < PENDING_LIMIT:
+            poll.register(channel_in, select.POLLIN)
+        if agent_open:  # also when it must wait: its end (POLLHUP) is always told
+            reading = select.POLLIN if len(down) < PENDING_LIMIT else 0
+            poll.register(agent, reading | (select.POLLOUT if up else 0))
+        if down:
+            poll.register(channel_out, select.POLLOUT)
+        ready = dict(poll.poll(None if agent_open else FAREWELL_S * 1000))
+        if not ready:
             return
-        if channel_in in readable:
+        if channel_in in ready:
             data = _read(channel_in)
             up += data or b""
             channel_open = data != b""
-        if agent.fileno() in readable:
+        if ready.get(agent.fileno(), 0) & ~select.POLLOUT:
             data = _read(agent.fileno())
             down += data or b""
             agent_open = data != b""

@@ -55,7 +55,10 @@ def explain(error: OSError, path: str) -> HostError:
             "%s: %s" % (where, os.strerror(error.errno)),
             "set `run_dir:` in the hostfile to a directory that you may write",
         )
-    return HostError("%s: %s" % (where, os.strerror(error.errno) if error.errno else error))
+    return HostError(
+        "%s: %s" % (where, os.strerror(error.errno) if error.errno else error),
+        "look at that path on the host, or set `run_dir:` in the hostfile to another directory",
+    )
 
 
 def parent_directory(configured: str) -> str:
@@ -210,6 +213,7 @@ class CodeStore:
         self._directory = os.path.join(parent, CODE)
         self._path = os.path.join(self._directory, digest + ".tar.gz")
         self._partial = "%s.%d.part" % (self._path, os.getpid())
+        self._failure = None  # type: Optional[HostError]
 
     @property
     def here(self) -> bool:
@@ -217,6 +221,8 @@ class CodeStore:
 
     def add(self, data: bytes, last: bool) -> None:
         """Append a piece; the last one makes it visible, whole."""
+        if self._failure is not None:  # pieces that were under way when one did not fit
+            raise self._failure
         try:
             private(self._directory)
             with open(self._partial, "ab") as file:
@@ -224,8 +230,9 @@ class CodeStore:
             if last:
                 os.rename(self._partial, self._path)
         except OSError as error:
+            self._failure = explain(error, self._path)  # before room is made: it tells how much there was
             self.discard()
-            raise explain(error, self._path) from error
+            raise self._failure from error
 
     def discard(self) -> None:
         """Forget a partial upload."""
@@ -246,6 +253,8 @@ class CodeStore:
                     archive.extractall(directory, filter="data")
                 else:
                     archive.extractall(directory)  # noqa: S202 - our own launcher's archive
+                while archive.fileobj and archive.fileobj.read(65536):  # to the checksum at its very end
+                    pass
         except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
             os.unlink(self._path)
             raise HostError(

@@ -18,7 +18,10 @@ READY = b"tflaunch-ready\n"
 # The shell that a task begins as.  Its input is the gate, its output says that it is ready, its error output
 # is the log; the task itself gets none of them but the log.  The command is data: no shell parses it.
 GATE = """\
-command -v -- "$1" >/dev/null 2>&1 || { echo "tflaunch: no program $1 on this host" >&2; exit 127; }
+case "$1" in
+*/*) test -f "$1" && test -x "$1" ;;
+*) command -v -- "$1" >/dev/null 2>&1 ;;
+esac || { echo "tflaunch: no program $1 on this host" >&2; exit 127; }
 echo tflaunch-ready
 read -r go || exit 125
 exec "$@" </dev/null >&2
@@ -109,9 +112,11 @@ class Task:
     def release(self) -> None:
         """Open the gate."""
         self.released_at = time.monotonic()
+        if self._gate < 0:
+            return  # its shell has died
         try:
             os.write(self._gate, b"go\n")
-        except OSError:  # its shell is gone; the loop hears of that
+        except OSError:  # it is dying; the loop hears of that
             pass
         os.close(self._gate)
         self._gate = -1

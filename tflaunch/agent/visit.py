@@ -56,9 +56,10 @@ class Visit:
         write_all(self._out, wire.encode(type, **fields))
 
     def _runs(self) -> "List[Dict[str, Any]]":
-        """Every run that is alive here: its agent lives, or a process carries its mark."""
+        """Every run below this parent that is alive: its agent lives, or a process carries its mark."""
         found = {}  # type: Dict[str, Dict[str, Any]]
-        for run, host in all_runs(self._parent):
+        known = all_runs(self._parent)
+        for run, host in known:
             record = RunDirectory(self._parent, run, host).read("agent.json")
             living = not record.get("over", False) and processes.alive(
                 record.get("pid", 0), record.get("start", 0)
@@ -70,9 +71,10 @@ class Visit:
                 entry["hosts"].append(host)
                 entry["tasks"] += record.get("tasks", [])
         prefix = os.fsencode(processes.RUN_MARK + "=")
+        here = {os.fsencode(run) for run, _ in known}
         for process in processes.every().values():
             for variable in processes.environment(process.pid):
-                if variable.startswith(prefix):
+                if variable.startswith(prefix) and variable[len(prefix) :] in here:
                     run = os.fsdecode(variable[len(prefix) :])
                     found.setdefault(run, {"run": run, "hosts": [], "tasks": [], "started": None})
         return list(found.values())
@@ -89,10 +91,7 @@ class Visit:
             killed += self._await_swept(connection, deadline)
         survivors = self._await_guards(records)
 
-        def strays() -> "List[processes.Process]":
-            return [p for p in processes.marked(processes.every().values(), run) if p.pid != os.getpid()]
-
-        sweep = processes.Sweep(strays)
+        sweep = processes.Sweep(lambda: strays(run, agents=not mine))
         sweep.run()
         killed += sweep.killed
         survivors += [processes.describe(process) for process in sweep.survivors]
@@ -144,3 +143,18 @@ class Visit:
             sweep.run()
             survivors += [processes.describe(process) for process in sweep.survivors]
         return survivors
+
+
+def strays(run: str, agents: bool) -> "List[processes.Process]":
+    """What carries the mark of `run`; with `agents` also its agents and all below them (their directory is gone)."""
+    every = processes.every()
+    found = {process.pid: process for process in processes.marked(every.values(), run)}
+    for process in every.values() if agents else ():
+        words = processes.command(process.pid)
+        # tflaunch.payload.boot_line: name, size of the payload, verb, run.  A host's name may look like a run's.
+        at = words.index(b"tflaunch-agent") if b"tflaunch-agent" in words else len(words)
+        if words[at + 2 : at + 4] in ([b"start", os.fsencode(run)], [b"attach", os.fsencode(run)]):
+            found[process.pid] = process
+            found.update((each.pid, each) for each in processes.descendants(process.pid, every))
+    found.pop(os.getpid(), None)
+    return list(found.values())

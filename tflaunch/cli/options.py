@@ -97,8 +97,11 @@ class Show:
 
 
 @contextlib.contextmanager
-def reporting(**options: Any) -> Iterator[Show]:
-    """Inside, errors are shown by the reporter that is given; at the end the command exits with its code."""
+def reporting(stopped: str, **options: Any) -> Iterator[Show]:
+    """Inside, errors are shown by the reporter that is given; at the end the command exits with its code.
+
+    `stopped` is what Ctrl-C has done when it comes before there is a run to stop.
+    """
     from tflaunch.console import open_reporter
     from tflaunch.session import Stopped
 
@@ -106,9 +109,9 @@ def reporting(**options: Any) -> Iterator[Show]:
     wait = True
     try:
         yield show
-    except Stopped as stopped:
-        show.reporter.say("stopped; nothing was started, nothing is left")
-        show.exit_code = 128 + stopped.interrupted.signal
+    except Stopped as error:
+        show.reporter.say(stopped)
+        show.exit_code = 128 + error.interrupted.signal
     except TflaunchError as error:
         show.reporter.error(error)
         show.exit_code = error.exit_code

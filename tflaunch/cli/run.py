@@ -222,7 +222,11 @@ def run(
     if module is not None and script is not None:
         words.insert(0, script)  # with -m, all that follows HOSTS is the program's own
     with reporting(
-        json=json, quiet=quiet, only=[_task_id(text) for text in only or ()], show_host=show_host
+        "stopped; nothing was started, nothing is left",
+        json=json,
+        quiet=quiet,
+        only=[_task_id(text) for text in only or ()],
+        show_host=show_host,
     ) as show:
         hostfile = load_hosts(hosts)
         if no_sync:

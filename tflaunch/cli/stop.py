@@ -54,7 +54,9 @@ def stop(
     from tflaunch.cluster import Visits
     from tflaunch.runs import check_run_id, forget_orphan
 
-    with reporting(json=json) as show:
+    with reporting(
+        "not waiting; what was told to end goes on ending, look with: tflaunch stop", json=json
+    ) as show:
         if run is not None:
             check_run_id(run)
         run, hostfile = _where(run, hosts)
