@@ -261,7 +261,7 @@ class Host:
 
 def task(*argv: str, id: str = "worker/0", **fields: Any) -> dict[str, Any]:
     """A task of a `stage` message."""
-    return {"id": id, "argv": list(argv), "env": {}, "cwd": None, "setup": [], **fields}
+    return {"id": id, "argv": list(argv), "env": {}, "cwd": None, "setup": [], "decided": [], **fields}
 
 
 def shell(script: str, id: str = "worker/0", **fields: Any) -> dict[str, Any]:

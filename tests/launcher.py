@@ -86,7 +86,7 @@ def told(out: Path) -> dict[str, Told]:
     """What the tasks of TELL wrote into `out`, by task."""
     found = {}
     for path in out.glob("*.json"):
-        said = {
+        said: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in json.loads(path.read_text()).items()
         }
@@ -298,7 +298,7 @@ class Launcher:
 
     def local(self, count: int = 4, **defaults: object) -> Path:
         """A hostfile of hosts that are all this machine, without SSH."""
-        return self.hostfile([f"local[1-{count}]"], connection="local", **defaults)
+        return self.hostfile([f"local[1-{count}]"], "hosts.yaml", connection="local", **defaults)
 
     # -- what a user does ----------------------------------------------------------------------------------
 

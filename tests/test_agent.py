@@ -940,3 +940,12 @@ def test_a_word_that_is_no_run_ends_none(host: Host, run: str) -> None:
     assert finished.fields == {"found": False, "killed": [], "survivors": []}
     assert len(marked(host.run)) == 1
     assert swept(channel)["survivors"] == []
+
+
+def test_setup_cannot_change_what_the_plan_decided(host: Host) -> None:
+    channel = host.start()
+    env = {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2", "OTHER": "given"}
+    setup = ["export CUDA_VISIBLE_DEVICES=0 OTHER=changed"]
+    script = 'echo "$CUDA_VISIBLE_DEVICES $OTHER"'
+    running(channel, shell(script, env=env, setup=setup, decided=["CUDA_VISIBLE_DEVICES"]))
+    assert channel.wait("exit").body == b"GPU-1,GPU-2 changed\n"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tflaunch import payload, wire
+from tflaunch.command import DECIDED
 from tflaunch.errors import ConnectError, ConnectErrors, LaunchError
 from tflaunch.hosts import Host
 from tflaunch.inventory import HostFacts, Inventory
@@ -152,6 +153,7 @@ class Cluster:
                     "env": dict(task.env),
                     "cwd": task.cwd,
                     "setup": list(task.setup),
+                    "decided": [name for name in DECIDED if name in task.env],
                 }
             )
             ports_of.setdefault(task.host, []).append(task.port)
@@ -309,14 +311,18 @@ class Cluster:
         It ends when every byte is here, no host that has some is heard of, the time is up or Ctrl-C comes.
         """
         deadline = time.monotonic() + timeout_s
-        while any(log.missing and log.host not in self._sessions.ended for log in self._logs.values()):
-            item = self._sessions.next(min(deadline, time.monotonic() + SILENCE_S))
-            if item is None or isinstance(item, Interrupted):
+        while any(log.missing and self._hears(log.host) for log in self._logs.values()):
+            item = self._sessions.next(min(deadline, time.monotonic() + 1.0))
+            if time.monotonic() >= deadline or isinstance(item, Interrupted):
                 break
             self._events(item)
         for task in self._logs:
             self._log_end(task)
         return {task: log.missing for task, log in self._logs.items() if log.missing}
+
+    def _hears(self, host: str) -> bool:
+        silence = time.monotonic() - self._sessions.heard.get(host, 0.0)
+        return host not in self._sessions.ended and silence < SILENCE_S
 
     def log_paths(self) -> dict[TaskId, str]:
         """Where each task's log lies on its host."""

@@ -16,7 +16,7 @@ from tflaunch.job import FLAGS, JobSpec, TaskId
 ARGUMENT_LIMIT_BYTES = 32 * 4096 - 1
 
 # What the plan has decided; a task that is told otherwise fails or hangs in ways that are hard to read.
-_DECIDED: Mapping[str, str] = {
+DECIDED: Mapping[str, str] = {
     "CUDA_VISIBLE_DEVICES": "Choose cards with `gpus:` in the hostfile and --gpus-per-worker.",
     "TF_CONFIG": "Leave it out; to hide it from a program, write `unset TF_CONFIG` in `setup:`.",
     "TF_GRPC_REUSE_PORT": "Leave it out: the ports are held for the tasks, which join them by this variable.",
@@ -73,8 +73,8 @@ class Command:
         PlanError: TF_CONFIG, CUDA_VISIBLE_DEVICES, TF_GRPC_REUSE_PORT, TFLAUNCH_RUN, TFLAUNCH_TASK.
         """
         for where, env in ((f"{host.name}: env", host.env), ("--env", self._job.env)):
-            for name in sorted(_DECIDED.keys() & env.keys()):
-                raise PlanError(f"{where} sets {name}, which tflaunch sets for every task", _DECIDED[name])
+            for name in sorted(DECIDED.keys() & env.keys()):
+                raise PlanError(f"{where} sets {name}, which tflaunch sets for every task", DECIDED[name])
         me = f'{{"type":"{task.job}","index":{task.index}}}'
         return {
             "TF_CONFIG": f'{{"cluster":{self._cluster_json},"task":{me}}}',

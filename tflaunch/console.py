@@ -946,7 +946,11 @@ def _stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: _Marks) ->
         by_fate.setdefault(fate, []).append(host)
     alive = any(end.survivors for end in hosts.values())
     mark = (f"{marks.bad} ", "bold red") if alive else (f"{marks.ok} ", "bold green")
-    text = "is not all gone" if alive else f"is stopped:{_of(len(hosts), 'host')} checked, nothing of it is alive"
+    text = (
+        "is not all gone"
+        if alive
+        else f"is stopped:{_of(len(hosts), 'host')} checked, nothing of it is alive"
+    )
     lines: list[RenderableType] = [Text.assemble(mark, (run_id, "bold"), f" {text}")]
     for fate, names in by_fate.items():
         lines.append(Text.assemble("  ", (fold(names), "bold"), f" {printable(fate)}"))

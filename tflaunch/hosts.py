@@ -40,7 +40,7 @@ class Host:
     python: str | None = None  # the interpreter of the tasks
     setup: tuple[str, ...] = ()  # shell text run before a task, in the task's own shell
     workdir: str | None = None  # absolute directory on the host to run in, instead of shipped code
-    run_dir: str | None = None  # parent of the run directories (default /var/tmp/tflaunch-<uid>)
+    run_dir: str | None = None  # holds tflaunch-<uid>/, the run directories (default /var/tmp)
     env: Mapping[str, str] = field(default_factory=dict)
     gpus: Literal["auto"] | int | tuple[int | str, ...] = "auto"  # auto | count | indices or UUIDs | 0
     slots: int | None = None  # most workers that may run here (`slots=4` of an MPI hostfile)

@@ -23,6 +23,7 @@ from tflaunch.supervise import Interrupted
 RECV_BYTES = 256 * 1024
 CONNECT_THREADS = 64
 RENEW_S = 5.0
+LAST_WORDS = ("swept", "finished")  # after these an agent may leave
 BOOT_S = 15.0  # from a log-in to the first word of the agent
 
 
@@ -57,12 +58,15 @@ class Session:
         self._channel = channel
         self._put = put
         self._decoder = wire.Decoder(magic=True)
+        self._sending = threading.Lock()  # code is shipped from a thread of its own while leases are renewed
         threading.Thread(target=self._read, name=f"read {host.name}", daemon=True).start()
 
     def send(self, type: str, body: bytes = b"", **fields: Any) -> None:
         """Send a message; a wire that is gone is not an error here: its Ended comes through the queue."""
+        frame = wire.encode(type, body, **fields)
         try:
-            self._channel.send(wire.encode(type, body, **fields))
+            with self._sending:
+                self._channel.send(frame)
         except WireClosed:
             pass
 
@@ -235,6 +239,8 @@ class Sessions:
                 case Said(name, message) if name in missing and message.type in ("failed", "expired"):
                     failures[name] = ConnectError(message["reason"], message.fields.get("hint", ""))
                 case Ended(name, error) if name in hosts and name not in failures:
+                    if wanted in LAST_WORDS and name in replies:
+                        continue
                     replies.pop(name, None)
                     failures[name] = error
                 case Interrupted() as interrupted:

@@ -189,6 +189,8 @@ def step(state: State, event: Event) -> tuple[State, list[Action]]:
                 state = dataclasses.replace(state, interrupts=(signal.SIGTERM,))
                 state, actions = _end(state, state.grace_s)
                 return state, [Say(f"{event.host}: {event.reason}"), *actions]
+            if state.phase == "draining":  # the work is done
+                return _end(state, state.grace_s)
             return _fail(state, HostLost(event.host, event.reason), state.grace_s)
         case HostSwept():
             swept = {**state.swept, event.host: event.survivors}

@@ -8,7 +8,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     module   {name} + source                               a module for the probe that the host lacks; `facts` again
     code     {digest, size}                                is this code here already? answered by `code`
     blob     {last} + bytes                                a piece of it; after the last one, `code` again
-    stage    {tasks: [...], code: digest | null}           make every task ready to start; `staged` or `failed`
+    stage    {tasks: [...], code: digest | null, ports}    make every task ready to start; `staged` or `failed`
     release  {}                                            start what is staged; a `started` for each task
     follow   {offsets: {task: bytes}, window}              stream the logs from there, `window` bytes ahead at most
     credit   {bytes}                                       that many bytes of log were taken: send more

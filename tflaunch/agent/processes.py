@@ -110,13 +110,6 @@ def become_subreaper() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def die_with_parent(signal_number: int) -> None:
-    """This process gets `signal_number` when its parent ends."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(1, signal_number, 0, 0, 0)
-
-
 def send(process: "Process", signal_number: int) -> None:
     """Signal that very process; a pid that was given to another one meanwhile is left alone."""
     if alive(process.pid, process.start):

@@ -68,6 +68,10 @@ class Task:
         argv = [os.path.expanduser(request["argv"][0]), *request["argv"][1:]]  # `python: ~/venv/bin/python`
         # `setup` wants what an interactive user has (module, conda): a login bash where there is one.
         setup = "".join(SETUP % text for text in request["setup"])
+        if setup:  # a profile or a module may have set what the plan has decided
+            import shlex
+
+            setup += "".join("export %s=%s\n" % (name, shlex.quote(env[name])) for name in request["decided"])
         shell = ["/bin/bash", "-lc"] if setup and os.access("/bin/bash", os.X_OK) else ["/bin/sh", "-c"]
         try:
             log = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
