@@ -473,6 +473,25 @@ def test_a_reader_that_goes_away_does_not_end_the_run(launcher: Launcher, out: P
     assert (record / "logs" / "worker-0.log").read_text().endswith("after it, line 9999\n")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_goes_to_a_full_disk_does_not_end_the_run(launcher: Launcher, unbuffered: str) -> None:
+    trainer = launcher.script("for number in range(1000):\n    print('line', number)")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            launcher.argv("run", launcher.local(1), trainer, "--ps=0", "--workers=1", *QUICK),
+            env=launcher.env(PYTHONUNBUFFERED=unbuffered),
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    assert "cannot write to stdout: No space left on device; the run goes on" in done.stderr
+    assert "Traceback" not in done.stderr
+    [record] = launcher.records()
+    assert len((record / "logs" / "worker-0.log").read_text().splitlines()) == 1000
+
+
 def test_the_record_tells_how_it_ended(launcher: Launcher) -> None:
     trainer = launcher.script("import sys; sys.exit(4)")
     launcher.run("run", launcher.local(1), trainer, "--workers=1", "--ps=0", *QUICK).ran(4)

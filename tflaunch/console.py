@@ -427,7 +427,11 @@ class _Pen:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self.console = Console(file=stream.text, highlight=False, markup=False, emoji=False)
+        # Not the stream's own file: to that rich would write, if only an empty string, and fail with it.
+        page = io.TextIOWrapper(io.BytesIO(), encoding=stream.encoding)
+        self.console = Console(
+            file=page, force_terminal=stream.terminal or None, highlight=False, markup=False, emoji=False
+        )
         self.marks = _Marks() if stream.can_show("✓✗│·…→━⠋") else _ASCII
         self.columns = stream.columns()
         self.colour = self.console.color_system is not None and not self.console.no_color

@@ -108,7 +108,7 @@ class Session:
         words = self._channel.last_words().strip()
         if not self._decoder.awaiting_magic:
             return ConnectError(
-                "the agent ended" + (f": {words}" if words else ""), "see agent.log in its run directory"
+                "lost the agent" + (f": {words}" if words else ""), "see agent.log in its run directory"
             )
         for cause, hint in (
             ("no python3", "install Python 3.8 or newer there, or name one by `python:` in the hostfile"),
