@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ import pytest
 from tests.launcher import Launcher
 from tests.nvml import Fleet, build
 from tests.sshd import SshNetwork
+from tflaunch.inventory import Gpu
 
 PROBE = """
 import json, sys
 from tflaunch import gpu_probe
-print(json.dumps(gpu_probe.gpus()))
+print(json.dumps(gpu_probe.probe()))
 """
 
 
@@ -29,55 +32,120 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("nvml"))
 
 
-def probe(fleet: Fleet | None) -> tuple[list[dict[str, Any]], str, str]:
+def probe(fleet: Fleet | None) -> dict[str, Any]:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **(fleet.env if fleet else {})}
     result = subprocess.run(
         [sys.executable, "-c", PROBE], env=env, check=True, capture_output=True, text=True
     )
-    cards, note, lacks = json.loads(result.stdout)
-    return cards, note, lacks
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def cards(fleet: Fleet) -> list[Gpu]:
+    """The cards as the launcher reads them."""
+    found = probe(fleet)
+    assert (found["note"], found["lacks"]) == ("", "")
+    return [Gpu.from_wire(card) for card in found["gpus"]]
 
 
 def test_a_host_without_a_driver_has_no_cards() -> None:
-    assert probe(None) == ([], "", "")
+    assert probe(None) == {"gpus": [], "driver": "", "cuda": "", "note": "", "lacks": ""}
 
 
-def test_what_each_card_is_and_why_it_must_not_be_taken(library: Path, tmp_path: Path) -> None:
+def test_what_a_card_is(library: Path, tmp_path: Path) -> None:
     fleet = Fleet(
         library,
         tmp_path / "fleet",
-        'gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-free mem=81559 used=4',
+        "driver 550.54.15",
+        "cuda 12040",
+        'gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-a mem=81559 used=4 util=7 temp=33 power=71000 limit=700000'
+        " bus=0000:18:00.0 mode=3",
+    )
+    found = probe(fleet)
+    assert (found["driver"], found["cuda"]) == ("550.54.15", "12.4")
+    (card,) = cards(fleet)
+    assert card == Gpu(
+        index=0,
+        uuid="GPU-a",
+        name="NVIDIA H100 80GB HBM3",
+        memory_total_bytes=81559 << 20,
+        memory_used_bytes=4 << 20,
+        utilization_percent=7,
+        temperature_c=33,
+        power_w=71.0,
+        power_limit_w=700.0,
+        ecc_errors=0,
+        compute_mode="exclusive_process",
+        persistence=True,
+        pci_bus_id="0000:18:00.0",
+    )
+
+
+def test_why_a_card_must_not_be_taken(library: Path, tmp_path: Path) -> None:
+    fleet = Fleet(
+        library,
+        tmp_path / "fleet",
+        "gpu uuid=GPU-free mem=81559 used=4",
         "gpu uuid=GPU-used mem=16384 used=2048",
         "gpu uuid=GPU-mine mem=16384 used=100",
         "gpu uuid=GPU-off mem=16384 mode=2",
         "gpu uuid=GPU-lost mem=16384 error=15",
+        "gpu uuid=GPU-hidden mem=16384",
         f"proc gpu=2 pid={os.getpid()} mem=90",
+        "proc gpu=5 pid=4999999 mem=90",  # as a container sees a process outside
     )
-    cards, note, lacks = probe(fleet)
-    assert (note, lacks) == ("", "")
-    assert cards[0] == {
-        "index": 0,
-        "uuid": "GPU-free",
-        "name": "NVIDIA H100 80GB HBM3",
-        "memory_total_bytes": 81559 << 20,
-        "memory_used_bytes": 4 << 20,
-        "busy": "",
-    }
-    reasons = [card["busy"] for card in cards]
-    assert reasons[1] == "2.0 GiB in use by a process that is not visible here"
-    assert reasons[2].startswith("in use by ")
-    assert f"pid {os.getpid()}" in reasons[2]
-    assert "PROHIBITED" in reasons[3]
-    assert "lost" in reasons[4].lower()
+    free, used, mine, off, lost, hidden = cards(fleet)
+    assert free.busy == ""
+    assert used.busy == "2.0 GiB in use by a process that is not visible there"
+    assert mine.busy == f"in use by {getpass.getuser()} (pid {os.getpid()})"
+    assert "PROHIBITED" in off.busy
+    assert "lost" in lost.busy.lower()
+    assert lost.error
+    assert hidden.busy == "in use by somebody (pid 4999999)"
+    (process,) = mine.processes
+    assert (process.memory_bytes, process.kind) == (90 << 20, "compute")
+    assert "pytest" in process.command
+    assert process.started is not None
+    assert abs(process.started - time.time()) < 24 * 3600
+
+
+def test_mig_instances_are_devices_of_their_own(library: Path, tmp_path: Path) -> None:
+    fleet = Fleet(
+        library,
+        tmp_path / "fleet",
+        "gpu uuid=GPU-a mem=40960 cc=8.0 mig=1",
+        'mig gpu=0 uuid=MIG-a name="A100 MIG 3g.20gb" mem=19968 used=15 cc=8.0 gi=1',
+        "mig gpu=0 uuid=MIG-b mem=19968 used=9000 cc=8.0 gi=2",
+    )
+    (card,) = cards(fleet)
+    assert card.mig_mode
+    assert "MIG" in card.busy
+    assert [(device.uuid, bool(device.busy)) for device in card.mig] == [("MIG-a", False), ("MIG-b", True)]
+    assert card.mig[0].memory_total_bytes == 19968 << 20
+
+
+def test_how_cards_are_connected(library: Path, tmp_path: Path) -> None:
+    buses = ("18", "2A", "8A")
+    fleet = Fleet(
+        library,
+        tmp_path / "fleet",
+        *(f"gpu uuid=GPU-{bus} mem=1024 bus=0000:{bus}:00.0" for bus in buses),
+        "nvlink 0 1 4",
+        "topo 1 2 30",
+    )
+    first, second, third = cards(fleet)
+    assert first.links == {1: "NV4", 2: "SYS"}
+    assert second.links == {0: "NV4", 2: "PHB"}
+    assert third.links == {0: "SYS", 1: "PHB"}
 
 
 @pytest.mark.parametrize(("code", "word"), [(9, "Driver Not Loaded"), (18, "version mismatch")])
 def test_a_driver_that_does_not_answer_is_a_fact_of_the_host(
     library: Path, tmp_path: Path, code: int, word: str
 ) -> None:
-    cards, note, lacks = probe(Fleet(library, tmp_path / "fleet", f"init_error {code}", "gpu mem=1"))
-    assert (cards, lacks) == ([], "")
-    assert word.lower() in note.lower()
+    found = probe(Fleet(library, tmp_path / "fleet", f"init_error {code}", "gpu mem=1"))
+    assert found["gpus"] == []
+    assert word.lower() in found["note"].lower()
 
 
 def test_a_run_takes_only_free_cards_and_masks_each_task(

@@ -1,44 +1,74 @@
-"""NVML to facts: which cards this host has and which of them are in use, through NVIDIA's own `pynvml`."""
+"""NVML to facts: which cards a host has, how they are and who uses them, through NVIDIA's own `pynvml`.
+
+Units are in the names.  What a card or its driver does not tell is None; a card that is lost or broken is a
+row whose `error` says so.  A host without a driver has no cards: that is a fact, not an error.
+"""
 
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Tuple
+    from typing import Any, Dict, List, Optional
 
-NVML_LIBRARY = "libnvidia-ml.so.1"
+LIBRARY = "libnvidia-ml.so.1"
 MODULE = "pynvml"
-BUSY_MEMORY_BYTES = 512 * 1024 * 1024  # more in use than a driver takes for itself: somebody is there
+
+# NVML's nvmlGpuTopologyLevel_t in the words of `nvidia-smi topo`.
+TOPOLOGY = {0: "SELF", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
+# NVML's nvmlClocksEventReasons, those that slow a card down.
+SLOWED_BY = {
+    0x04: "power_cap",
+    0x08: "hw_slowdown",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "power_brake",
+}
 
 
-def gpus() -> "Tuple[List[Dict[str, Any]], str, str]":
-    """(cards, note, lacking): the fields of `tflaunch.inventory.Gpu` for each card of this host.
+def probe(topology: bool = True) -> "Dict[str, Any]":
+    """The cards of this host now.
 
-    `note` says why there is none although a driver is there; `lacking` names a module that must be sent
-    first.  A host without a driver has no cards: that is a fact, not an error.
+    gpus      a dict for each card, in NVML's order: the fields of `tflaunch.inventory.Gpu`
+    driver    its version, "" without one; `cuda` the newest CUDA version that it serves: "12.4"
+    note      why there are no cards although there is a driver
+    lacks     a module that has to be sent before any of this can be told
+
+    `topology` asks also how the cards are connected, which never changes and takes the most calls.
     """
+    found = {"gpus": [], "driver": "", "cuda": "", "note": "", "lacks": ""}  # type: Dict[str, Any]
     import ctypes
 
     try:
-        ctypes.CDLL(NVML_LIBRARY)
+        ctypes.CDLL(LIBRARY)
     except OSError as error:
-        if "No such file" in str(error):
-            return [], "", ""
-        return [], "%s: %s" % (NVML_LIBRARY, error), ""
+        if "No such file" not in str(error):
+            found["note"] = "%s: %s" % (LIBRARY, error)
+        return found
     nvml = _module()
     if nvml is None:
-        return [], "", MODULE
+        found["lacks"] = MODULE
+        return found
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        return [], "NVML: %s" % error, ""
+        found["note"] = "NVML: %s" % error
+        return found
     try:
-        return [_card(nvml, index) for index in range(nvml.nvmlDeviceGetCount())], "", ""
+        found["driver"] = _text(_ask(nvml, "nvmlSystemGetDriverVersion") or "")
+        version = _ask(nvml, "nvmlSystemGetCudaDriverVersion") or 0
+        found["cuda"] = "%d.%d" % (version // 1000, version % 1000 // 10) if version else ""
+        count = nvml.nvmlDeviceGetCount()
+        handles = {}  # type: Dict[int, Any]
+        found["gpus"] = [_card(nvml, index, handles) for index in range(count)]
+        if topology:
+            _connect(nvml, found["gpus"], handles)
     except nvml.NVMLError as error:
-        return [], "NVML: %s" % error, ""
+        found["note"] = "NVML: %s" % error
     finally:
         nvml.nvmlShutdown()
+    return found
 
 
 def _module() -> "Any":
@@ -54,54 +84,193 @@ def _module() -> "Any":
     return module if hasattr(module, "nvmlInit") else None  # some packages of that name hold nothing
 
 
-def _card(nvml: "Any", index: int) -> "Dict[str, Any]":
-    """One card; a lost or broken one is a busy card whose reason says so."""
+def _ask(nvml: "Any", function: str, *arguments: "Any") -> "Any":
+    """What that NVML function answers; None when this card, driver or module does not know it.
+
+    Raises NVMLError for a card that does not answer at all.
+    """
+    try:
+        return getattr(nvml, function)(*arguments)
+    except AttributeError:
+        return None
+    except nvml.NVMLError as error:
+        if error.value in (
+            nvml.NVML_ERROR_GPU_IS_LOST,
+            nvml.NVML_ERROR_RESET_REQUIRED,
+            nvml.NVML_ERROR_UNKNOWN,
+            nvml.NVML_ERROR_IRQ_ISSUE,
+        ):
+            raise
+        return None
+
+
+def _card(nvml: "Any", index: int, handles: "Dict[int, Any]") -> "Dict[str, Any]":
     card = {
         "index": index,
         "uuid": "",
-        "name": "?",
+        "name": "",
         "memory_total_bytes": 0,
         "memory_used_bytes": 0,
-        "busy": "",
+        "error": "",
     }
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        handles[index] = handle
         card["uuid"] = _text(nvml.nvmlDeviceGetUUID(handle))
-        card["name"] = _text(nvml.nvmlDeviceGetName(handle))
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        card["memory_total_bytes"], card["memory_used_bytes"] = memory.total, memory.used
+        card["name"] = _text(_ask(nvml, "nvmlDeviceGetName", handle) or "")
+        _fill(nvml, handle, card)
+        card["mig"] = _mig_devices(nvml, handle) if card["mig_mode"] else []
     except nvml.NVMLError as error:
-        card["busy"] = "broken: %s" % error
-        return card
-    card["busy"] = _busy(nvml, handle, memory.used)
+        card["error"] = str(error)
     return card
 
 
-def _busy(nvml: "Any", handle: "Any", used: int) -> str:
-    try:
-        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except nvml.NVMLError:  # not every driver tells: then memory does
-        processes = []
-    if processes:
-        return "in use by " + ", ".join(sorted({_owner(process.pid) for process in processes}))
-    try:
-        if nvml.nvmlDeviceGetComputeMode(handle) == nvml.NVML_COMPUTEMODE_PROHIBITED:
-            return "compute mode is PROHIBITED"
-    except nvml.NVMLError:
-        pass
-    if used > BUSY_MEMORY_BYTES:
-        return "%.1f GiB in use by a process that is not visible here" % (used / 2.0**30)
-    return ""
+def _fill(nvml: "Any", handle: "Any", card: "Dict[str, Any]") -> None:
+    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    if memory is not None:
+        card["memory_total_bytes"], card["memory_used_bytes"] = memory.total, memory.used
+    usage = _ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
+    card["utilization_percent"] = usage.gpu if usage is not None else None
+    card["temperature_c"] = _ask(nvml, "nvmlDeviceGetTemperature", handle, 0)
+    card["power_w"] = _watts(_ask(nvml, "nvmlDeviceGetPowerUsage", handle))
+    card["power_limit_w"] = _watts(_ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle))
+    # Double-bit errors since the driver was loaded: what makes a result wrong.
+    card["ecc_errors"] = _ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, 1, 0)
+    reasons = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+    if reasons is None:  # an older driver's name for it
+        reasons = _ask(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    card["slowed_by"] = [word for bit, word in SLOWED_BY.items() if (reasons or 0) & bit]
+    mode = _ask(nvml, "nvmlDeviceGetComputeMode", handle)
+    card["compute_mode"] = COMPUTE_MODES.get(mode, "")
+    persistence = _ask(nvml, "nvmlDeviceGetPersistenceMode", handle)
+    card["persistence"] = None if persistence is None else bool(persistence)
+    pci = _ask(nvml, "nvmlDeviceGetPciInfo", handle)
+    card["pci_bus_id"] = _bus_id(pci)
+    card["numa_node"] = _numa_node(card["pci_bus_id"])
+    mig = _ask(nvml, "nvmlDeviceGetMigMode", handle)
+    card["mig_mode"] = bool(mig[0]) if mig is not None else False
+    card["processes"] = _processes(nvml, handle)
 
 
-def _owner(pid: int) -> str:
+def _processes(nvml: "Any", handle: "Any") -> "List[Dict[str, Any]]":
+    """Who computes on a card, and who (graphics) only shows a desktop with it."""
+    found = {}  # type: Dict[int, Dict[str, Any]]
+    for function, kind in (
+        ("nvmlDeviceGetComputeRunningProcesses", "compute"),
+        ("nvmlDeviceGetGraphicsRunningProcesses", "graphics"),
+    ):
+        for process in _ask(nvml, function, handle) or ():
+            found.setdefault(
+                process.pid,
+                dict(_who(process.pid), pid=process.pid, kind=kind, memory_bytes=process.usedGpuMemory),
+            )
+    return [found[pid] for pid in sorted(found)]
+
+
+def _who(pid: int) -> "Dict[str, Any]":
+    """User, command and start of a process; "" and None where a container or another user hides them."""
     import pwd
 
+    who = {"user": "", "command": "", "started": None}  # type: Dict[str, Any]
     try:
         uid = os.stat("/proc/%d" % pid).st_uid
-        return "%s (pid %d)" % (pwd.getpwuid(uid).pw_name, pid)
+        who["user"] = str(uid)
+        who["user"] = pwd.getpwuid(uid).pw_name
     except (OSError, KeyError):
-        return "pid %d" % pid
+        pass
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as file:
+            words = file.read(4096).split(b"\0")
+        who["command"] = b" ".join(words).decode("utf-8", "replace").strip()
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        with open("/proc/stat") as file:
+            booted = next(int(line.split()[1]) for line in file if line.startswith("btime"))
+        who["started"] = booted + ticks / float(os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        pass
+    return who
+
+
+def _mig_devices(nvml: "Any", handle: "Any") -> "List[Dict[str, Any]]":
+    found = []
+    for index in range(_ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+        device = _ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
+        if device is None:
+            continue
+        memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", device)
+        found.append(
+            {
+                "index": index,
+                "uuid": _text(_ask(nvml, "nvmlDeviceGetUUID", device) or ""),
+                "name": _text(_ask(nvml, "nvmlDeviceGetName", device) or ""),
+                "memory_total_bytes": memory.total if memory else 0,
+                "memory_used_bytes": memory.used if memory else 0,
+                "processes": _processes(nvml, device),
+            }
+        )
+    return found
+
+
+def _connect(nvml: "Any", cards: "List[Dict[str, Any]]", handles: "Dict[int, Any]") -> None:
+    """`links` of each card: the other's index to `NV18` (so many NVLinks) or `PIX` ... `SYS`."""
+    working = [card for card in cards if not card["error"]]
+    nvlinks = {card["index"]: _nvlinks(nvml, handles[card["index"]]) for card in working}
+    buses = {card["pci_bus_id"]: card["index"] for card in working}
+    for card in working:
+        mine = nvlinks[card["index"]]
+        direct = {}  # type: Dict[int, int]
+        for bus in mine:
+            if bus in buses:
+                direct[buses[bus]] = direct.get(buses[bus], 0) + 1
+        card["links"] = {}
+        for other in working:
+            if other is card:
+                continue
+            # Links that end in no card end in an NVSwitch, which joins all cards that have such links.
+            switched = min(_to_switch(mine, buses), _to_switch(nvlinks[other["index"]], buses))
+            links = direct.get(other["index"], 0) or switched
+            level = None
+            if not links:
+                pair = (handles[card["index"]], handles[other["index"]])
+                level = _ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", *pair)
+            card["links"][str(other["index"])] = "NV%d" % links if links else TOPOLOGY.get(level or 50, "SYS")
+
+
+def _to_switch(links: "List[str]", buses: "Dict[str, int]") -> int:
+    return sum(1 for bus in links if bus not in buses)
+
+
+def _nvlinks(nvml: "Any", handle: "Any") -> "List[str]":
+    """The PCI bus id at the far end of every NVLink that is up."""
+    found = []
+    for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18)):
+        state = _ask(nvml, "nvmlDeviceGetNvLinkState", handle, link)
+        if state is None:
+            break  # no NVLink, or no more of them
+        if state:
+            found.append(_bus_id(_ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)))
+    return found
+
+
+def _bus_id(pci: "Any") -> str:
+    """`0000:18:00.0`, as /sys spells it; NVML's own has eight digits of domain."""
+    if pci is None:
+        return ""
+    return "%04x:%02x:%02x.0" % (pci.domain, pci.bus, pci.device)
+
+
+def _numa_node(bus_id: str) -> "Optional[int]":
+    try:
+        with open("/sys/bus/pci/devices/%s/numa_node" % bus_id) as file:
+            node = int(file.read())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None  # -1: the machine has one
+
+
+def _watts(milliwatts: "Optional[int]") -> "Optional[float]":
+    return None if milliwatts is None else milliwatts / 1000.0
 
 
 def _text(value: "Any") -> str:

@@ -234,19 +234,11 @@ class Daemon:
         self._send_facts(relay)
 
     def _on_module(self, relay: Relay, message: wire.Message) -> None:
-        """A pure-Python module that this host lacks; kept in memory, never on disk."""
-        name = message["name"]
-        module = type(sys)(name)
-        sys.modules[name] = module  # before it runs: pynvml looks itself up
-        try:
-            exec(compile(message.body, "<tflaunch>/%s.py" % name, "exec"), module.__dict__)  # noqa: S102
-        except Exception as error:
-            del sys.modules[name]
-            raise HostError("the module %s does not run on this host: %s" % (name, error)) from error
+        facts.take_module(message["name"], message.body)
         self._send_facts(relay)
 
     def _send_facts(self, relay: Relay) -> None:
-        relay.send("facts", **facts.collect(self._ports.held))
+        relay.send("facts", **facts.collect(self._ports.held, self._directory.path))
 
     def _on_code(self, relay: Relay, message: wire.Message) -> None:
         self._code = CodeStore(self._directory.parent, message["digest"])

@@ -8,6 +8,7 @@ import struct
 import sys
 
 from tflaunch import gpu_probe
+from tflaunch.agent.rundir import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,22 +18,56 @@ SIOCGIFCONF = 0x8912
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
-def collect(ports: "List[int]") -> "Dict[str, Any]":
-    """All fields of `facts`; `ports` are those that the agent holds."""
-    gpus, note, lacks = gpu_probe.gpus()
+def collect(ports: "List[int]", directory: str, topology: bool = True) -> "Dict[str, Any]":
+    """All fields of `facts`; `ports` are those that the agent holds, `directory` is on the runs' disk."""
+    probed = gpu_probe.probe(topology)
     return {
         "hostname": socket.gethostname(),
         "boot_id": _first_line("/proc/sys/kernel/random/boot_id"),
         "addresses": addresses(),
         "python": "%d.%d.%d" % sys.version_info[:3],
         "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_available_bytes": _memory_available(),
+        "disk_free_bytes": _disk_free(directory),
         "ports": ports,
-        "gpus": gpus,
-        "gpu_note": note,
-        "lacks": lacks,  # a module to send and probe again with
+        "gpus": probed["gpus"],
+        "driver": probed["driver"],
+        "cuda": probed["cuda"],
+        "gpu_note": probed["note"],
+        "lacks": probed["lacks"],  # a module to send and probe again with
         "proxies": [name for name in PROXIES if os.environ.get(name)],
     }
+
+
+def take_module(name: str, source: bytes) -> None:
+    """A pure-Python module that this host lacks; kept in memory, never on disk. Raises HostError."""
+    module = type(sys)(name)
+    sys.modules[name] = module  # before it runs: pynvml looks itself up
+    try:
+        exec(compile(source, "<tflaunch>/%s.py" % name, "exec"), module.__dict__)  # noqa: S102
+    except Exception as error:
+        del sys.modules[name]
+        raise HostError("the module %s does not run on this host: %s" % (name, error)) from error
+
+
+def _memory_available() -> int:
+    try:
+        with open("/proc/meminfo") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return 0
+
+
+def _disk_free(directory: str) -> int:
+    while directory != "/" and not os.path.isdir(directory):
+        directory = os.path.dirname(directory)
+    try:
+        space = os.statvfs(directory)
+    except OSError:
+        return 0
+    return space.f_bavail * space.f_frsize
 
 
 def addresses() -> "List[str]":
