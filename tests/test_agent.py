@@ -362,10 +362,10 @@ def test_a_port_that_anyone_listens_on_is_not_taken(host: Host) -> None:
         (task("no-such program"), "no program no-such program on this host"),
         (task("/etc/passwd"), "no program /etc/passwd on this host"),
         (shell("true", cwd="/no/such/dir"), "/no/such/dir: no such directory"),
-        (shell("true", setup=["echo before; false"]), "before\ntflaunch: setup failed with exit code 1"),
-        (shell("true", setup=["echo why; exit 3"]), "its shell ended with code 3: why"),
-        (shell("true", setup=["exit 4"]), "its shell ended with code 4"),
-        (shell("true", setup=["kill -9 $$"]), "its shell ended with signal 9"),
+        (shell("true", setup=["echo before; false"]), "before\nsetup failed with exit code 1"),
+        (shell("true", setup=["echo why; exit 3"]), "why\nsetup failed with exit code 3"),
+        (shell("true", setup=["exit 4"]), "setup failed with exit code 4"),
+        (shell("true", setup=["kill -9 $$"]), "ended with signal 9"),
         (shell("true", setup=["if"]), "syntax error"),
         (task("a\0b"), "null byte"),
         (task("true", env={"A=B": "c"}), "environment"),
@@ -859,7 +859,7 @@ def test_a_visitor_sees_and_ends_a_living_run(host: Host) -> None:
     assert b"asked" in (host.directory / "logs" / "worker-0.log").read_bytes()
     assert launcher.wait("expired")["asked"] is True
     again = visitor.ask("finish", run=host.run, grace_s=1.0, answer="finished")
-    assert again.fields == {"found": False, "killed": [], "survivors": []}
+    assert again.fields == {"known": True, "found": False, "killed": [], "survivors": []}
     assert host.run not in [run["run"] for run in visitor.ask("list", answer="runs")["runs"]]
     visitor.send("bye")
     assert visitor.next() is None
@@ -917,7 +917,7 @@ def agent_pid(host: Host) -> int:
 def test_a_run_that_is_not_there_is_not_found(host: Host, run: str) -> None:
     visitor = visit(host)
     finished = visitor.ask("finish", run=run, grace_s=0.0, answer="finished")
-    assert finished.fields == {"found": False, "killed": [], "survivors": []}
+    assert finished.fields == {"known": False, "found": False, "killed": [], "survivors": []}
     assert not host.run_dir.exists()
 
 
@@ -937,7 +937,7 @@ def test_a_word_that_is_no_run_ends_none(host: Host, run: str) -> None:
     running(channel, task("sleep", "600"))
     visitor = visit(host)
     finished = visitor.ask("finish", run=run, grace_s=0.0, answer="finished")
-    assert finished.fields == {"found": False, "killed": [], "survivors": []}
+    assert finished.fields == {"known": False, "found": False, "killed": [], "survivors": []}
     assert len(marked(host.run)) == 1
     assert swept(channel)["survivors"] == []
 
@@ -949,3 +949,45 @@ def test_setup_cannot_change_what_the_plan_decided(host: Host) -> None:
     script = 'echo "$CUDA_VISIBLE_DEVICES $OTHER"'
     running(channel, shell(script, env=env, setup=setup, decided=["CUDA_VISIBLE_DEVICES"]))
     assert channel.wait("exit").body == b"GPU-1,GPU-2 changed\n"
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can make a directory that belongs to somebody else")
+def test_a_parent_that_somebody_else_made_is_believed_nothing(host: Host) -> None:
+    with subprocess.Popen(["sleep", "600"]) as victim:
+        start = processes.read(victim.pid).start
+        trap = Path(host.run_dir) / f"tflaunch-{os.getuid()}"
+        directory = trap / "evil-abc123" / "h1"
+        directory.mkdir(parents=True)
+        (directory / "agent.json").write_text(json.dumps({"pid": victim.pid, "start": start}))
+        os.chown(trap, 65534, 65534)
+        for verb in ("visit", "start", "attach"):
+            reason, _ = failure(host.open(verb))
+            assert "belongs to uid 65534" in reason
+        assert victim.poll() is None
+        victim.kill()
+
+
+def test_a_setup_block_ends_at_its_first_line_that_fails(host: Host) -> None:
+    channel = host.start()
+    block = "export ONE=1\nsource_nothing_of_that_name\nexport TWO=2"
+    channel.send("stage", tasks=[shell("true", setup=[block])], code=None, ports=[])
+    assert "setup failed with exit code 127" in failure(channel)[0]
+
+
+def test_no_secret_of_the_setup_is_in_an_argv(host: Host) -> None:
+    channel = host.start()
+    staged(channel, shell("echo got $TOKEN", setup=["export TOKEN=s3cr3t"], env={"GIVEN": "k3y"}))
+    words = b"".join(Path(f"/proc/{each.pid}/cmdline").read_bytes() for each in marked(host.run))
+    assert b"s3cr3t" not in words and b"k3y" not in words
+    (file,) = host.directory.glob("*.setup")
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_a_login_profile_does_not_change_the_requested_environment(host: Host, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".bash_profile").write_text("export WANTED=profile OTHER=profile\n")
+    channel = host.start()
+    env = {"HOME": str(home), "WANTED": "asked"}
+    running(channel, shell('echo "$WANTED $OTHER $MORE"', env=env, setup=["export MORE=$WANTED-more"]))
+    assert channel.wait("exit").body == b"asked profile asked-more\n"

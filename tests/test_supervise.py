@@ -158,7 +158,7 @@ def test_the_first_failure_ends_the_run(
 ) -> None:
     first = ended(task, code, killed_by)
     last, actions = step(state(done), first)
-    assert [words for words in said(actions) if "stopping the other 2 tasks, 10 s" not in words] == []
+    assert [words for words in said(actions) if "stopping the 2 tasks left, 10 s" not in words] == []
     assert [action for action in actions if not isinstance(action, Say)] == ENDING
     assert (last.phase, last.first_failure) == ("ending", first)
     # What falls with it is not what is reported.
@@ -237,7 +237,7 @@ def test_an_answer_that_comes_late_counts_after_all() -> None:
 # ---- Ctrl-C
 
 
-@pytest.mark.parametrize("before", [[], [ended(W0)], [ended(W0), ended(W1)]])
+@pytest.mark.parametrize("before", [[], [ended(W0)]])
 @pytest.mark.parametrize(
     ("event", "name", "exit_code"), [(INT, "Ctrl-C", EXIT_INTERRUPTED), (TERM, "SIGTERM", 143)]
 )
@@ -263,6 +263,16 @@ def test_once_stops_twice_kills_three_times_leaves(
     assert (last.phase, last.status) == ("over", "interrupted")
     assert last.lost == dict.fromkeys("ac", "tflaunch was told not to wait")
     assert last.exit_code(clean=False) == last.exit_code(clean=True) == exit_code
+
+
+@pytest.mark.parametrize("event", [INT, TERM])
+def test_work_that_is_done_stays_done(event: Interrupted) -> None:
+    last, _ = follow(state(), [ended(W0), ended(W1)])
+    assert last.phase == "draining"
+    last, actions = step(last, event)
+    assert End(10.0) in actions
+    last, _ = follow(last, [HostSwept("a"), HostSwept("b"), HostSwept("c")])
+    assert (last.phase, last.status, last.exit_code(clean=True)) == ("over", "succeeded", 0)
 
 
 def test_once_and_patience_ends_clean() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +14,7 @@ from tflaunch.hosts import Host
 from tflaunch.inventory import HostFacts, Inventory
 from tflaunch.job import TaskId
 from tflaunch.plan import ClusterPlan
-from tflaunch.session import Ended, Item, Opener, Said, Session, Sessions, Stopped, Written
+from tflaunch.session import Ended, Item, Opener, Said, Sessions, Stopped, Written
 from tflaunch.sources import Bundle
 from tflaunch.supervise import (
     AgentGaveUp,
@@ -37,7 +36,7 @@ SILENCE_S = 15.0  # an agent that has said nothing for so long (it beats every 3
 WINDOW_BYTES = 32 * 1024 * 1024  # log bytes under way from all hosts together ...
 WINDOW_RANGE = (64 * 1024, 2 * 1024 * 1024)  # ... and from one
 PROBE_S = 30.0
-FINISH_MARGIN_S = 45.0  # beyond the grace: what a visit may take
+FINISH_MARGIN_S = 60.0  # beyond the grace: what a visit may take
 
 Record = Callable[[TaskId, int, bytes], None]  # task, offset, data: the launcher's copy of a log
 
@@ -45,7 +44,7 @@ Record = Callable[[TaskId, int, bytes], None]  # task, offset, data: the launche
 class Watcher(Protocol):
     """Who is shown what happens: `tflaunch.console`."""
 
-    def phase(self, name: str, done: int, total: int) -> None: ...
+    def phase(self, name: str, done: int, total: int, note: str = "") -> None: ...
     def say(self, text: str) -> None: ...
     def note(self, text: str) -> None: ...
     def started(self, task: TaskId, host: str, pid: int) -> None: ...
@@ -118,23 +117,17 @@ class Cluster:
             self._sessions.send([name], "end", grace_s=0.0)
             self._sessions.drop(name)
 
-    def ship(self, bundle: Bundle, timeout_s: float) -> None:
-        """Bring the code to every host that does not have this very content yet.
+    def ship(self, bundle: Bundle, hosts: Collection[str], timeout_s: float) -> None:
+        """Bring the code to those hosts that do not have this very content yet.
 
         Raises LaunchError, after nothing of the run is left anywhere; Stopped.
         """
-        names = list(self._sessions.by_host)
-        self._sessions.send(names, "code", digest=bundle.digest, size=bundle.size)
-        replies, failures = self._sessions.gather("code", names, timeout_s)
+        self._sessions.send(hosts, "code", digest=bundle.digest, size=bundle.size)
+        replies, failures = self._sessions.gather("code", hosts, timeout_s)
         lacking = [name for name, said in replies.items() if not said["have"]]
         if lacking and not failures:
             for name in lacking:
-                threading.Thread(
-                    target=_upload,
-                    args=(self._sessions.by_host[name], bundle),
-                    name=f"ship {name}",
-                    daemon=True,
-                ).start()
+                self._sessions.by_host[name].upload(_blobs(bundle))
             _, failures = self._sessions.gather("code", lacking, timeout_s, "shipping")
         self._refuse(failures)
 
@@ -165,13 +158,10 @@ class Cluster:
 
     def _refuse(self, failures: Mapping[str, ConnectError]) -> None:
         if failures:
-            unconfirmed = self.abandon()
+            unconfirmed = {host: why for host, why in self.abandon().items() if host not in failures}
             reasons = {name: error.message for name, error in failures.items()}
-            for name in unconfirmed.keys() - failures.keys():
-                reasons[name] = f"could not be told to stop: {unconfirmed[name]}"
-            raise LaunchError(
-                reasons, "; ".join(sorted({error.hint for error in failures.values() if error.hint}))
-            )
+            hints = sorted({error.hint for error in failures.values() if error.hint})
+            raise LaunchError(reasons, "; ".join(hints), unconfirmed)
 
     def abandon(self, timeout_s: float = 10.0) -> dict[str, str]:
         """End everything on every host now; returns the hosts that did not confirm it, each with why."""
@@ -262,6 +252,7 @@ class Cluster:
                     host=host,
                     code=message["code"],
                     signal=message["signal"],
+                    signal_name=message["signal_name"],
                     seconds=message["seconds"],
                     tail=message.body,
                     stopped=message["stopped"],
@@ -333,10 +324,11 @@ class Cluster:
         }
 
 
-def _upload(session: Session, bundle: Bundle) -> None:
+def _blobs(bundle: Bundle) -> Iterator[bytes]:
     data = memoryview(bundle.data)
     for start in range(0, len(data), BLOB_BYTES):
-        session.send("blob", bytes(data[start : start + BLOB_BYTES]), last=start + BLOB_BYTES >= len(data))
+        piece = bytes(data[start : start + BLOB_BYTES])
+        yield wire.encode("blob", piece, last=start + BLOB_BYTES >= len(data))
 
 
 # ---- from outside a run
@@ -346,7 +338,8 @@ def _upload(session: Session, bundle: Bundle) -> None:
 class Finished:
     """What ending a run met on one host; `survivors` should be empty."""
 
-    found: bool
+    known: bool  # there is a directory of it, or something of it was alive
+    found: bool  # something of it was alive
     killed: tuple[str, ...]
     survivors: tuple[str, ...]
 
@@ -368,12 +361,14 @@ class Visits:
         self._sessions = Sessions(opener, watcher.phase)
         self.interrupts = self._sessions.interrupts
 
-    def open(self, hosts: Collection[Host], connect_s: float) -> dict[str, ConnectError]:
+    def open(
+        self, hosts: Collection[Host], connect_s: float, phase: str = "connecting"
+    ) -> dict[str, ConnectError]:
         """Connect to all; returns the hosts that could not be reached. Raises Stopped."""
         self._sessions.connect(hosts, "visit", "", lambda _: b"")
         names = [host.name for host in hosts]
         patience_s = self._sessions.patience_s(len(names), connect_s)
-        _, failures = self._sessions.gather("hello", names, patience_s, "connecting")
+        _, failures = self._sessions.gather("hello", names, patience_s, phase)
         for name in failures.keys() & self._sessions.by_host.keys():
             self._sessions.drop(name)
         return failures
@@ -395,13 +390,15 @@ class Visits:
                 )
         return sorted(found.values(), key=lambda run: run.started or 0.0), failures
 
-    def finish(self, run_id: str, grace_s: float) -> tuple[dict[str, Finished], dict[str, ConnectError]]:
+    def finish(
+        self, run_id: str, grace_s: float, phase: str = "stopping"
+    ) -> tuple[dict[str, Finished], dict[str, ConnectError]]:
         """End that run on every connected host, whatever is left of it, and check. Raises Stopped."""
         names = list(self._sessions.by_host)
         self._sessions.send(names, "finish", run=run_id, grace_s=grace_s)
-        replies, failures = self._sessions.gather("finished", names, grace_s + FINISH_MARGIN_S, "stopping")
+        replies, failures = self._sessions.gather("finished", names, grace_s + FINISH_MARGIN_S, phase)
         return {
-            name: Finished(said["found"], tuple(said["killed"]), tuple(said["survivors"]))
+            name: Finished(said["known"], said["found"], tuple(said["killed"]), tuple(said["survivors"]))
             for name, said in replies.items()
         }, failures
 

@@ -47,7 +47,7 @@ class Command:
         self._job = job
         self._run_id = run_id
         # What all tasks share is spelt once: a cluster of 2,000 tasks takes 30 kB in each of its spellings.
-        self._names = _flag_names(job.flags)
+        self._names = flag_names(job.flags)
         self._hosts_flags = self._spell_hosts_flags(cluster)
         self._cluster_json = json.dumps(cluster, separators=(",", ":"))
         addresses = [task.rpartition(":")[0].strip("[]") for tasks in cluster.values() for task in tasks]
@@ -106,7 +106,7 @@ class Command:
                 )
 
 
-def _flag_names(flags: Mapping[str, str] | None) -> dict[str, str]:
+def flag_names(flags: Mapping[str, str] | None) -> dict[str, str]:
     """Canonical name -> the flag as it is written, dashes included; flags that are left out are missing."""
     if flags is None:
         return {}

@@ -98,13 +98,19 @@ class ConnectErrors(TflaunchError):
 
 
 class LaunchError(TflaunchError):
-    """A host could not stage its tasks; `failures` maps host to reason; nothing is left running."""
+    """A host could not stage its tasks; `failures` maps host to reason; nothing is left running.
+
+    But for `unconfirmed`: hosts that could not be told to stop, each with why.
+    """
 
     exit_code = EXIT_LAUNCH
 
-    def __init__(self, failures: Mapping[str, str], hint: str = "") -> None:
+    def __init__(
+        self, failures: Mapping[str, str], hint: str = "", unconfirmed: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__("\n".join(f"{host}: {reason}" for host, reason in failures.items()), hint)
         self.failures = dict(failures)
+        self.unconfirmed = dict(unconfirmed or {})
 
 
 class RecordError(TflaunchError):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,6 +49,7 @@ class Request:
     hostfile: Hostfile
     bundle: Bundle | None  # None: the code is on the hosts
     command: tuple[str, ...]  # the launcher's own, for the record
+    ssh_config: str | None = None  # likewise: `tflaunch stop` reaches the hosts by it
     lease_s: float = 60.0
     connect_s: float = 30.0
     grace_s: float = 10.0
@@ -57,11 +59,9 @@ class Request:
 def dry(request: Request, connections: Connections, reporter: Reporter) -> int:
     """Show the plan, start nothing, leave nothing; returns the exit code. Raises TflaunchError, Stopped."""
     cluster = Cluster(request.run_id, connections, reporter, request.lease_s)
-    with cluster.interrupts():
-        try:
-            reporter.plan(_plan(request, cluster, connections))
-        finally:
-            cluster.abandon()
+    with cluster.interrupts(), _nothing_left(cluster, reporter):
+        reporter.plan(_plan(request, cluster, connections, reporter))
+        cluster.abandon()
     return 0
 
 
@@ -72,28 +72,25 @@ def launch(request: Request, connections: Connections, reporter: Reporter) -> in
     """
     begun = time.monotonic()
     cluster = Cluster(request.run_id, connections, reporter, request.lease_s)
-    with cluster.interrupts():
+    with cluster.interrupts(), _nothing_left(cluster, reporter):
+        plan = _plan(request, cluster, connections, reporter)
+        reporter.plan(plan, brief=True)
+        record = Record.create(
+            request.run_id,
+            plan=plan,
+            hostfile=request.hostfile,
+            command=request.command,
+            ssh_config=request.ssh_config,
+        )
         try:
-            plan = _plan(request, cluster, connections)
-            reporter.plan(plan, brief=True)
-            record = Record.create(
-                request.run_id, plan=plan, hostfile=request.hostfile, command=request.command
-            )
-            try:
-                cluster.keep({task.host for task in plan.tasks})
-                if request.bundle is not None:
-                    cluster.ship(request.bundle, SHIP_TIMEOUT_S)
-                cluster.stage(plan, request.bundle.digest if request.bundle else None, STAGE_TIMEOUT_S)
-                reporter.phase("training", 0, len(plan.tasks))
-                cluster.release()
-                state = cluster.drive(_state(request, plan), _keeper(record, reporter))
-                missing = cluster.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else cluster.drain()
-            except BaseException:
-                record.discard()
-                raise
+            _prepare(request, cluster, plan)
         except BaseException:
-            cluster.abandon()
+            record.discard()
             raise
+        reporter.phase("training", 0, len(plan.tasks))
+        cluster.release()
+        state = cluster.drive(_state(request, plan), _keeper(record, reporter))
+        missing = cluster.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else cluster.drain()
         host_logs = cluster.log_paths()
         cluster.close()
     for task, size in missing.items():
@@ -122,10 +119,36 @@ def launch(request: Request, connections: Connections, reporter: Reporter) -> in
     return outcome.exit_code
 
 
-def _plan(request: Request, cluster: Cluster, connections: Connections) -> ClusterPlan:
+@contextlib.contextmanager
+def _nothing_left(cluster: Cluster, reporter: Reporter) -> Iterator[None]:
+    """Whatever goes wrong inside, nothing is left on the hosts, or the user hears where that is not known."""
+    try:
+        yield
+    except BaseException as error:
+        unconfirmed = cluster.abandon()
+        for host, reason in unconfirmed.items():
+            reporter.warn(f"{host}: could not check that nothing is left: {reason}; its lease ends it")
+        if isinstance(error, Stopped):
+            error.unconfirmed = unconfirmed
+        raise
+
+
+def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan) -> None:
+    """All that comes before the tasks may start; raises LaunchError, Stopped."""
+    cluster.keep({task.host for task in plan.tasks})
+    if request.bundle is None:
+        cluster.stage(plan, None, STAGE_TIMEOUT_S)
+    else:
+        cluster.ship(request.bundle, {task.host for task in plan.tasks if task.cwd is None}, SHIP_TIMEOUT_S)
+        cluster.stage(plan, request.bundle.digest, STAGE_TIMEOUT_S)
+
+
+def _plan(request: Request, cluster: Cluster, connections: Connections, reporter: Reporter) -> ClusterPlan:
     hosts = request.hostfile.hosts
     inventory = cluster.open(hosts, ports_wanted(request.job, request.hostfile), request.connect_s)
     _refuse_one_machine_twice(request.hostfile, inventory, connections)
+    if request.job.done == "chief" and not request.job.chief:
+        reporter.note("no chief in this run: worker/0's end is the run's (--done chief)")
     addresses = {host.name: connections.dial_address(host) for host in hosts}
     return plan_cluster(request.job, request.hostfile, inventory, addresses, request.run_id)
 
@@ -178,8 +201,8 @@ def _verify(
     visits = Visits(connections, reporter)
     with visits.interrupts():
         try:
-            failures = visits.open(lost, VERIFY_TIMEOUT_S)
-            finished, more = visits.finish(request.run_id, 0.0)
+            failures = visits.open(lost, VERIFY_TIMEOUT_S, "checking")
+            finished, more = visits.finish(request.run_id, 0.0, "")
             failures.update(more)
             survivors.update({host: end.survivors for host, end in finished.items() if end.survivors})
             unverified = {host: error.message for host, error in failures.items()}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tflaunch.command import Command, endpoint
+from tflaunch.command import Command, endpoint, flag_names
 from tflaunch.errors import PlanError, UsageError
 from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.inventory import Gpu, HostFacts, Inventory
@@ -151,6 +151,7 @@ def ports_wanted(job: JobSpec, hostfile: Hostfile) -> int:
     Raises UsageError for what can be refused before any host is asked.
     """
     _check_counts(job)
+    flag_names(job.flags)
     worker_hosts, ps_hosts = (
         len(match(pattern, hostfile)) if pattern is not None else len(hostfile.hosts)
         for pattern in (job.worker_hosts, job.ps_hosts)

@@ -168,7 +168,7 @@ class Connector:
             tries += 1
         raise ConnectError(
             f"sshd dropped the connection before its banner, {tries} times in {deadline}",
-            "too many log in at once (raise MaxStartups there, or --timeout), or it bars this address",
+            "too many log in at once (raise MaxStartups there, or --connect-timeout), or it bars this address",
         )
 
     def _dial(self, target: Target, deadline: Deadline) -> Stream:

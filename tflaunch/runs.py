@@ -21,6 +21,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import socket
 import tempfile
 import time
@@ -108,6 +109,12 @@ class Record:
         return tuple(self.about["command"])
 
     @property
+    def ssh_config(self) -> Path | None:
+        """The ssh_config that its hosts are reached by, if one was named."""
+        named = self.about.get("ssh_config")
+        return Path(named) if named else None
+
+    @property
     def started(self) -> float:
         """When the run began, in epoch seconds."""
         return float(self.about["started"])
@@ -120,6 +127,7 @@ class Record:
         plan: ClusterPlan,
         hostfile: Hostfile,
         command: Sequence[str],
+        ssh_config: str | None = None,
         root: Path | None = None,
     ) -> Record:
         """Write the record of a run that begins, and lock it.
@@ -138,6 +146,7 @@ class Record:
             "hostname": socket.gethostname(),
             "cwd": os.getcwd(),  # noqa: PTH109  the logical or physical directory, whichever the system gives
             "command": list(command),
+            "ssh_config": ssh_config,
             "hostfile": _plain(hostfile),
             "plan": _plain(plan),
         }
@@ -233,7 +242,7 @@ class Record:
     def finish(self, outcome: Outcome) -> None:
         """Write how the run ended; raises RecordError.  The record stays locked until `close`."""
         with _writing(self.path):
-            _write_json(self.path / "outcome.json", _outcome_data(outcome))
+            _write_json(self.path / "outcome.json", {**outcome_data(outcome), "ended": time.time()})
 
     def discard(self) -> None:
         """Remove the record of a run that never began."""
@@ -389,17 +398,17 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _outcome_data(outcome: Outcome) -> dict[str, Any]:
+def outcome_data(outcome: Outcome) -> dict[str, Any]:
+    """How a run ended, as what JSON can hold: the fields of Outcome but for `run_id` and `record`."""
     first = outcome.first_failure
     return {
         "status": outcome.status,
         "exit_code": outcome.exit_code,
         "seconds": outcome.seconds,
-        "ended": time.time(),
-        "exits": [_exit_data(exit) for exit in outcome.exits.values()],
+        "exits": [exit_data(exit) for exit in outcome.exits.values()],
         "first_failure": {"host": first.host, "reason": first.reason}
         if isinstance(first, HostLost)
-        else _exit_data(first)
+        else exit_data(first)
         if first
         else None,
         "unverified": dict(outcome.unverified),
@@ -408,12 +417,23 @@ def _outcome_data(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _exit_data(exit: TaskExit) -> dict[str, Any]:
+def signal_name(exit: TaskExit) -> str:
+    """What ended a task, as its host calls it: SIGKILL; "" when no signal did."""
+    if exit.signal is None or exit.signal_name:
+        return exit.signal_name
+    try:
+        return signal.Signals(exit.signal).name
+    except ValueError:  # a real-time signal
+        return f"signal {exit.signal}"
+
+
+def exit_data(exit: TaskExit) -> dict[str, Any]:
+    """How a task ended, as what JSON can hold; the end of its log is left out."""
     return {
         "task": str(exit.task),
         "host": exit.host,
         "code": exit.code,
-        "signal": exit.signal,
+        "signal": signal_name(exit) or None,
         "seconds": exit.seconds,
         "stopped": exit.stopped,
     }

@@ -1,6 +1,6 @@
 """The agents as the launcher sees them: messages out, and one queue into which everything comes.
 
-Threads are only here, at the edge: one that reads each wire, and those that connect.
+Threads are only here, at the edge: one that reads and one that writes each wire, and those that connect.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tflaunch import payload, wire
 from tflaunch.errors import ConnectError
-from tflaunch.hosts import Host
+from tflaunch.hosts import Host, fold
 from tflaunch.remote import Wire, WireClosed
 from tflaunch.supervise import Interrupted
 
@@ -24,6 +24,9 @@ RECV_BYTES = 256 * 1024
 CONNECT_THREADS = 64
 RENEW_S = 5.0
 LAST_WORDS = ("swept", "finished")  # after these an agent may leave
+FAREWELL_S = 1.0  # for the last words to all hosts together
+ASLEEP_S = 5.0  # the queue is looked into at least every second
+AWAITED_SHOWN = 3  # hosts that are named while they are waited for
 BOOT_S = 15.0  # from a log-in to the first word of the agent
 
 
@@ -50,7 +53,10 @@ class Ended:
 
 
 class Session:
-    """A wire with a living agent behind it, or soon: `put` gets Said and, last, one Ended."""
+    """A wire with a living agent behind it, or soon: `put` gets Said and, last, one Ended.
+
+    No method waits for the host: one that takes nothing any more must not stop the others.
+    """
 
     def __init__(self, host: Host, channel: Wire, put: Callable[[Said | Ended], None]) -> None:
         self.host = host
@@ -58,20 +64,45 @@ class Session:
         self._channel = channel
         self._put = put
         self._decoder = wire.Decoder(magic=True)
-        self._sending = threading.Lock()  # code is shipped from a thread of its own while leases are renewed
+        self._outbox: queue.SimpleQueue[bytes | Iterator[bytes] | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name=f"write {host.name}", daemon=True)
+        self._writer.start()
         threading.Thread(target=self._read, name=f"read {host.name}", daemon=True).start()
 
     def send(self, type: str, body: bytes = b"", **fields: Any) -> None:
         """Send a message; a wire that is gone is not an error here: its Ended comes through the queue."""
-        frame = wire.encode(type, body, **fields)
-        try:
-            with self._sending:
-                self._channel.send(frame)
-        except WireClosed:
-            pass
+        self._outbox.put(wire.encode(type, body, **fields))
+
+    def upload(self, frames: Iterator[bytes]) -> None:
+        """Send many frames, each when it is its turn; what is sent meanwhile goes in between."""
+        self._outbox.put(frames)
 
     def close(self) -> None:
-        """Let go of the wire; idempotent."""
+        """Let go of the wire once everything is sent; idempotent."""
+        self._outbox.put(None)
+
+    def cut(self, deadline: float) -> None:
+        """Let go of it at `deadline` (monotonic) even if the host takes nothing any more."""
+        self._writer.join(max(0.0, deadline - time.monotonic()))
+        self._channel.close()
+
+    def _write(self) -> None:
+        frames: Iterator[bytes] | None = None
+        try:
+            while True:
+                try:
+                    item = self._outbox.get(block=frames is None)
+                except queue.Empty:
+                    item = next(frames, b"") if frames else b""
+                    frames = frames if item else None
+                if item is None:
+                    break
+                if not isinstance(item, bytes):
+                    frames = item
+                elif item:
+                    self._channel.send(item)
+        except WireClosed:
+            pass
         self._channel.close()
 
     @property
@@ -156,12 +187,15 @@ class Stopped(Exception):
     def __init__(self, interrupted: Interrupted) -> None:
         super().__init__()
         self.interrupted = interrupted
+        self.unconfirmed: Mapping[str, str] = {}  # hosts that could not be told, each with why
 
 
 class Sessions:
     """All agents of one command, driven by one thread (the caller's) from one queue."""
 
-    def __init__(self, opener: Opener, phase: Callable[[str, int, int], None], lease_s: float = 60.0) -> None:
+    def __init__(
+        self, opener: Opener, phase: Callable[[str, int, int, str], None], lease_s: float = 60.0
+    ) -> None:
         self.by_host: dict[str, Session] = {}
         self.heard: dict[str, float] = {}  # host -> when it last said anything (monotonic)
         self.ended: dict[str, ConnectError] = {}  # host -> why its wire is at its end
@@ -173,6 +207,7 @@ class Sessions:
         self.put = self._queue.put
         self._next_renewal = 0.0
         self._dropped: set[str] = set()
+        self._turn = time.monotonic()  # when this thread last looked into the queue
 
     @contextlib.contextmanager
     def interrupts(self) -> Iterator[None]:
@@ -229,7 +264,8 @@ class Sessions:
         deadline = time.monotonic() + timeout_s
         while missing := set(hosts) - replies.keys() - failures.keys():
             if phase:
-                self._phase(phase, len(replies), len(hosts))
+                awaited = fold(missing) if len(missing) <= AWAITED_SHOWN else ""
+                self._phase(phase, len(replies), len(hosts), awaited)
             match self.next(deadline):
                 case None:
                     for name in missing:
@@ -246,7 +282,7 @@ class Sessions:
                 case Interrupted() as interrupted:
                     raise Stopped(interrupted)
         if phase:
-            self._phase(phase, len(replies), len(hosts))
+            self._phase(phase, len(replies), len(hosts), fold(failures) if failures else "")
         return replies, failures
 
     def _silent(self, name: str, timeout_s: float) -> ConnectError:
@@ -257,6 +293,9 @@ class Sessions:
         """The next thing that happened, or None at the deadline (monotonic); leases are renewed on the way."""
         while True:
             now = time.monotonic()
+            if (gap := now - self._turn) > ASLEEP_S:  # it was this process that was silent (Ctrl-Z, a lid)
+                self.heard = {host: at + gap for host, at in self.heard.items()}
+            self._turn = now
             if now >= self._next_renewal:
                 self._next_renewal = now + min(RENEW_S, self._lease_s / 4)
                 self.send(list(self.by_host), "renew", lease_s=self._lease_s)
@@ -278,14 +317,17 @@ class Sessions:
                     self.ended[name] = error
             return item
 
-    def drop(self, host: str) -> None:
+    def drop(self, host: str) -> Session:
         """Take leave of one agent."""
         session = self.by_host.pop(host)
         self._dropped.add(host)
         session.send("bye")
         session.close()
+        return session
 
     def close(self) -> None:
         """Take leave of all."""
-        for host in list(self.by_host):
-            self.drop(host)
+        sessions = [self.drop(host) for host in list(self.by_host)]
+        deadline = time.monotonic() + FAREWELL_S
+        for session in sessions:
+            session.cut(deadline)

@@ -29,6 +29,7 @@ class TaskExit:
     seconds: float  # from its start to its end
     tail: bytes = b""  # the end of its log, at most 64 KiB
     stopped: bool = False  # tflaunch had asked it to end
+    signal_name: str = ""  # as the host calls it: SIGKILL
 
     @property
     def exit_code(self) -> int:
@@ -139,6 +140,7 @@ class State:
     phase: Literal["running", "draining", "ending", "over"] = "running"
     exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)
     first_failure: TaskExit | HostLost | None = None
+    work_done: bool = False  # all that decides success has ended well
     interrupts: tuple[int, ...] = ()  # signals, in the order in which they came
     lost: Mapping[str, str] = field(default_factory=dict)
     swept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -147,7 +149,7 @@ class State:
     def status(self) -> Literal["succeeded", "failed", "interrupted"]:
         if self.first_failure is not None:
             return "failed"
-        return "interrupted" if self.interrupts else "succeeded"
+        return "interrupted" if self.interrupts and not self.work_done else "succeeded"
 
     def exit_code(self, clean: bool) -> int:
         """The launcher's exit code, as errors.py tells it; `clean`: nothing of the run is alive anywhere."""
@@ -155,7 +157,7 @@ class State:
             return EXIT_UNCLEAN
         if self.first_failure is not None:
             return self.first_failure.exit_code
-        if self.interrupts:
+        if self.status == "interrupted":
             return EXIT_INTERRUPTED if self.interrupts[0] == signal.SIGINT else 128 + self.interrupts[0]
         return 0 if clean else EXIT_UNCLEAN
 
@@ -215,9 +217,11 @@ def _after_exit(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
             return _fail(state, exited, state.grace_s)
         wanted = decisive(state.hosts, state.done)
         if (wanted and wanted <= state.exits.keys()) or len(state.exits) == len(state.hosts):
-            state = dataclasses.replace(state, phase="draining")
-            if len(state.exits) < len(state.hosts):
-                return state, [StartTimer(DRAIN, state.drain_s)]
+            state = dataclasses.replace(state, phase="draining", work_done=True)
+            left = len(state.hosts) - len(state.exits)
+            if left:
+                text = f"the work is done; {_tasks(left)} may take {state.drain_s:g} s to end (--ps-grace)"
+                return state, [Say(text, urgent=False), StartTimer(DRAIN, state.drain_s)]
     if state.phase == "draining" and len(state.exits) == len(state.hosts):
         return _end(state, state.grace_s)
     return state, []
@@ -234,12 +238,10 @@ def _lost(state: State, event: HostLost) -> tuple[State, list[Action]]:
 
 def _fail(state: State, failure: TaskExit | HostLost, grace_s: float) -> tuple[State, list[Action]]:
     state, actions = _end(dataclasses.replace(state, first_failure=failure), grace_s)
-    alive = len(state.hosts) - len(state.exits)
+    alive = [task for task, host in state.hosts.items() if task not in state.exits and host not in state.lost]
     if alive:
-        actions = [
-            Say(f"stopping the other {_tasks(alive)}, {grace_s:g} s to end by themselves", urgent=False),
-            *actions,
-        ]
+        text = f"stopping the {_tasks(len(alive))} left, {grace_s:g} s to end by themselves"
+        actions = [Say(text, urgent=False), *actions]
     return state, actions
 
 

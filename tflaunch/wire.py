@@ -25,7 +25,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     failed   {reason, hint}                                the last request could not be carried out
     started  {task, pid}
     log      {task, offset} + bytes
-    exit     {task, code, signal, seconds, stopped} + tail exactly one of code and signal is a number
+    exit     {task, code, signal, signal_name, seconds, stopped} + tail   one of code and signal is a number
     expired  {reason, asked}                               the agent ends the run: no lease, or it was `asked` to
     swept    {killed: [...], survivors: [...], logs: {task: bytes}}   checked: only `survivors` are alive
     beat     {}                                            nothing to say, but alive

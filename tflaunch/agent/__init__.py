@@ -16,7 +16,7 @@ import sys
 
 from tflaunch import wire
 from tflaunch.agent.relay import own_channel, relay, write_all
-from tflaunch.agent.rundir import HostError, RunDirectory, parent_directory
+from tflaunch.agent.rundir import HostError, RunDirectory, check_ours, parent_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ def main(arguments: "List[str]") -> None:
         if not os.path.exists("/proc/self/stat"):
             raise HostError("this host has no /proc", "tflaunch runs tasks on Linux only")
         parent = parent_directory(configured)
+        if os.path.lexists(parent):
+            check_ours(parent)
         if verb == "visit":
             from tflaunch.agent.visit import Visit
 

@@ -32,6 +32,31 @@ OUT_LIMIT = 256 * 1024  # log bytes are read only while less than this waits to 
 FAREWELL_S = 2.0  # how long the last messages may take to leave
 
 
+def _allow_many_descriptors() -> None:
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        pass  # what there is mostly suffices
+
+
+def _signal_name(number: "Optional[int]") -> str:
+    """This system's name for it: the launcher may run on another one, with other numbers."""
+    try:
+        return signal.Signals(number).name if number is not None else ""
+    except ValueError:
+        return "signal %d" % number if number is not None else ""
+
+
+def _remedy(reason: str) -> str:
+    """The next step when a task cannot be made ready."""
+    if "no program" in reason:
+        return "name the interpreter of the tasks there by `python:` in the hostfile"
+    return "correct `setup:` in the hostfile" if "setup failed" in reason else ""
+
+
 class Relay:
     """One attached relay: its bytes in both directions and what it follows."""
 
@@ -95,6 +120,7 @@ class Daemon:
         for each in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE):
             signal.signal(each, lambda *_: None)
         processes.become_subreaper()
+        _allow_many_descriptors()  # each held port takes two
         self._record()
         self._attach(first)
 
@@ -331,16 +357,18 @@ class Daemon:
                 self._tell_exit(task)
             elif self._staging:
                 self._staging = False
+                # Without the task's name: it is the same for all tasks here, and hosts with one cause fold.
+                lines = task.tail().decode("utf-8", "replace").strip().splitlines()[-10:]
                 how = "code %d" % task.code if task.code is not None else "signal %d" % (task.signal or 0)
-                text = "\n".join(task.tail().decode("utf-8", "replace").strip().splitlines()[-10:])
-                reason = "%s could not be made ready, its shell ended with %s: %s" % (task.id, how, text)
-                self._tell("failed", reason=reason.rstrip(": "), hint="")
+                reason = "\n".join(lines) or "the shell of a task ended with %s" % how
+                self._tell("failed", reason=reason.replace("tflaunch: ", ""), hint=_remedy(reason))
 
     def _tell_exit(self, task: Task) -> None:
         result = {
             "task": task.id,
             "code": task.code,
             "signal": task.signal,
+            "signal_name": _signal_name(task.signal),
             "seconds": round(task.seconds, 3),
             "stopped": task.stopped,
         }

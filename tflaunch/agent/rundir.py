@@ -77,6 +77,14 @@ def private(path: str) -> None:
             os.mkdir(path, 0o700)
         except FileExistsError:
             pass
+    except OSError as error:
+        raise explain(error, path) from error
+    check_ours(path)
+
+
+def check_ours(path: str) -> None:
+    """Raise HostError when `path` is anything but a directory of ours alone; believe nothing in it before."""
+    try:
         info = os.lstat(path)
     except OSError as error:
         raise explain(error, path) from error
@@ -212,7 +220,7 @@ class CodeStore:
             raise HostError("%r is no digest" % digest)
         self._directory = os.path.join(parent, CODE)
         self._path = os.path.join(self._directory, digest + ".tar.gz")
-        self._partial = "%s.%d.part" % (self._path, os.getpid())
+        self._partial = "%s.%s.part" % (self._path, os.urandom(8).hex())  # the disk may be a shared one
         self._failure = None  # type: Optional[HostError]
 
     @property

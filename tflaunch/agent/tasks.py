@@ -10,7 +10,7 @@ from tflaunch.agent.rundir import HostError, RunDirectory, explain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional
+    from typing import Any, Dict, Iterable, List, Optional
 
 TAIL_BYTES = 64 * 1024
 READY = b"tflaunch-ready\n"
@@ -26,10 +26,19 @@ echo tflaunch-ready
 read -r go || exit 125
 exec "$@" </dev/null >&2
 """
+# With `setup`, a file that a login bash runs (module and conda want one), so that no secret of it is in an argv.
+# After the profile comes the requested environment, then the setup, which ends at the first line that fails,
+# then what the plan has decided.
 SETUP = """\
+%(environment)s
+trap 'echo "tflaunch: setup failed with exit code $?" >&2' EXIT
+set -e
 {
-%s
-} </dev/null >&2 || { code=$?; echo "tflaunch: setup failed with exit code $code" >&2; exit $code; }
+%(setup)s
+} </dev/null >&2
+set +e
+trap - EXIT
+%(decided)s
 """
 
 
@@ -66,14 +75,8 @@ class Task:
         env[processes.HOST_MARK] = self._directory.host
         env[processes.TASK_MARK] = self.id
         argv = [os.path.expanduser(request["argv"][0]), *request["argv"][1:]]  # `python: ~/venv/bin/python`
-        # `setup` wants what an interactive user has (module, conda): a login bash where there is one.
-        setup = "".join(SETUP % text for text in request["setup"])
-        if setup:  # a profile or a module may have set what the plan has decided
-            import shlex
-
-            setup += "".join("export %s=%s\n" % (name, shlex.quote(env[name])) for name in request["decided"])
-        shell = ["/bin/bash", "-lc"] if setup and os.access("/bin/bash", os.X_OK) else ["/bin/sh", "-c"]
         try:
+            shell = self._setup_shell(env) if request["setup"] else ["/bin/sh", "-c", GATE, "tflaunch"]
             log = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             self.log = os.open(self.log_path, os.O_RDONLY)
         except OSError as error:
@@ -83,7 +86,7 @@ class Task:
         os.set_blocking(self.ready_pipe, False)
         try:
             child = subprocess.Popen(
-                [*shell, setup + GATE, "tflaunch", *argv],
+                [*shell, *argv],
                 stdin=gate,
                 stdout=ready,
                 stderr=log,
@@ -98,6 +101,23 @@ class Task:
                 os.close(each)
         child.returncode = 0  # the agent's own loop reaps; Popen must not
         self.process = processes.read(child.pid) or processes.Process(child.pid, os.getpid(), "?", 0, "?")
+
+    def _setup_shell(self, env: "Dict[str, str]") -> "List[str]":
+        """Write the setup file; returns the command that runs it and then the gate. Raises OSError."""
+        import shlex
+
+        def exports(names: "Iterable[str]") -> str:
+            return "\n".join("export %s=%s" % (name, shlex.quote(env[name])) for name in names)
+
+        text = SETUP % {
+            "environment": exports(self.request["env"]),
+            "setup": "\n".join(self.request["setup"]),
+            "decided": exports([*self.request["decided"], processes.RUN_MARK, processes.HOST_MARK]),
+        }
+        path = os.path.join(self._directory.path, self.id.replace("/", "-") + ".setup")
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(text + GATE)
+        return ["/bin/bash", "-l", path] if os.access("/bin/bash", os.X_OK) else ["/bin/sh", path]
 
     def hear(self) -> "Optional[bool]":
         """What came through the ready pipe: True it waits at the gate, False nothing will, None not yet."""

@@ -95,7 +95,12 @@ class Visit:
         sweep.run()
         killed += sweep.killed
         survivors += [processes.describe(process) for process in sweep.survivors]
-        return {"found": bool(agents or killed), "killed": killed, "survivors": survivors}
+        return {
+            "known": bool(mine or agents or killed),
+            "found": bool(agents or killed),
+            "killed": killed,
+            "survivors": survivors,
+        }
 
     def _await_swept(self, connection: socket.socket, deadline: float) -> "List[str]":
         decoder = wire.Decoder()

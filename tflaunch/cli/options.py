@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tflaunch.errors import EXIT_INTERRUPTED, TflaunchError, UsageError
+from tflaunch.errors import EXIT_INTERRUPTED, EXIT_UNCLEAN, TflaunchError, UsageError
 
 if TYPE_CHECKING:
     from tflaunch.console import Reporter
@@ -72,12 +72,14 @@ def load_hosts(source: str | None) -> Hostfile:
 
 
 def connector(
-    hosts: Iterable[Host], accept_new: bool, timeout_s: float, ssh_config: Path | None, *, ask: bool = True
+    hosts: Iterable[Host], accept_new: bool, timeout_s: float, ssh_config: Path | None
 ) -> Connector:
     """The way to the hosts; an encrypted key asks here, at the start, and only on a terminal."""
     from tflaunch.remote import ConnectOptions, Connector
 
-    can_ask = ask and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    if ssh_config is not None and not ssh_config.is_file():
+        raise UsageError(f"--ssh-config {ssh_config}: there is no such file")
+    can_ask = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     options = ConnectOptions(timeout_s=timeout_s, accept_new=accept_new, ssh_config=ssh_config)
     return Connector(hosts, options, _ask if can_ask else None)
 
@@ -110,8 +112,11 @@ def reporting(stopped: str, **options: Any) -> Iterator[Show]:
     try:
         yield show
     except Stopped as error:
-        show.reporter.say(stopped)
         show.exit_code = 128 + error.interrupted.signal
+        if error.unconfirmed:  # which ones has been said
+            show.exit_code = EXIT_UNCLEAN
+        else:
+            show.reporter.say(stopped)
     except TflaunchError as error:
         show.reporter.error(error)
         show.exit_code = error.exit_code

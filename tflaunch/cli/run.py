@@ -231,7 +231,9 @@ def run(
         hostfile = load_hosts(hosts)
         if no_sync:
             hostfile = _here_on_every_host(hostfile)
-        program, stem, bundle = _program(module, script, code_dir, no_sync)
+        program, stem, bundle = _program(module, script, code_dir, hostfile)
+        for left_out in bundle.skipped if bundle else ():
+            show.reporter.warn(f"not shipped: {left_out}")
         request = Request(
             run_id=new_run_id(stem),
             job=JobSpec(
@@ -251,6 +253,7 @@ def run(
             hostfile=hostfile,
             bundle=bundle,
             command=tuple(sys.argv),
+            ssh_config=str(ssh_config.absolute()) if ssh_config else None,
             lease_s=lease,
             connect_s=connect_timeout,
             grace_s=grace,
@@ -266,7 +269,7 @@ def run(
 
 
 def _program(
-    module: str | None, script: str | None, code_dir: Path | None, no_sync: bool
+    module: str | None, script: str | None, code_dir: Path | None, hostfile: Hostfile
 ) -> tuple[tuple[str, ...], str, Bundle | None]:
     """(what follows the interpreter, a name for the run, the code to ship)."""
     from tflaunch.sources import bundle, find_program
@@ -276,7 +279,7 @@ def _program(
         raise UsageError(
             "nothing to run: neither TRAINER.py nor -m PKG.MOD", "tflaunch run hosts.yaml trainer.py"
         )
-    if no_sync:
+    if all(host.workdir is not None for host in hostfile.hosts):  # the code is there: on no host is it ours
         argv = ("-m", target) if module is not None else (target,)
         return argv, target.rpartition(".")[2] if module is not None else Path(target).stem, None
     found = find_program(target, module is not None, Path.cwd(), code_dir)

@@ -22,7 +22,9 @@ from tflaunch.cli.options import (
 from tflaunch.errors import ConnectErrors, StopError, UsageError
 
 if TYPE_CHECKING:
-    from tflaunch.cluster import LiveRun, Visits
+    from pathlib import Path
+
+    from tflaunch.cluster import LiveRun
     from tflaunch.hosts import Hostfile
 
 LIST_TIMEOUT_S = 30.0
@@ -59,20 +61,23 @@ def stop(
     ) as show:
         if run is not None:
             check_run_id(run)
-        run, hostfile = _where(run, hosts)
-        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
+        run, hostfile, known_config = _where(run, hosts)
+        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config or known_config)
         visits = Visits(to_hosts, show.reporter)
         try:
             with visits.interrupts():
                 unreachable = visits.open(hostfile.hosts, connect_timeout)
                 if len(unreachable) == len(hostfile.hosts):
                     raise ConnectErrors(unreachable, len(hostfile.hosts))
-                chosen = _choose(run, visits, show)
+                alive, unlisted = visits.runs(LIST_TIMEOUT_S)
+                chosen = _choose(run, alive, show)
                 finished, failures = visits.finish(chosen, grace) if chosen else ({}, {})
-                failures = {**unreachable, **failures}
+                failures = {**unreachable, **unlisted, **failures}
         finally:
             visits.close()
             to_hosts.close()
+        if chosen is not None and not failures and not any(end.known for end in finished.values()):
+            _refuse_unknown(chosen, alive)
         if chosen is not None:
             show.reporter.stopped(chosen, finished)
             if not failures and not any(end.survivors for end in finished.values()):
@@ -84,26 +89,28 @@ def stop(
             show.exit_code = StopError.exit_code
 
 
-def _where(run: str | None, source: str | None) -> tuple[str | None, Hostfile]:
-    """(full run id if it is known here, the hosts to look on)."""
+def _where(run: str | None, source: str | None) -> tuple[str | None, Hostfile, Path | None]:
+    """(full run id if it is known here, the hosts to look on, the ssh_config that leads there)."""
     from tflaunch.runs import Record, hostfile_from, list_runs
 
     if source is not None:
-        return run, load_hosts(source)
+        return run, load_hosts(source), None
     if run is not None:
         try:
             record = Record.open(run)
         except UsageError:
             if default_hosts() is None:
                 raise
-            return run, load_hosts(None)
-        return record.run_id, hostfile_from(record)
+            return run, load_hosts(None), None
+        return record.run_id, hostfile_from(record), record.ssh_config
     known = [info for info in list_runs() if info.status in ("running", "orphaned")]
     if not known:
         if default_hosts() is None:
             raise UsageError("no run is recorded here", "say where to look: tflaunch stop --hosts hosts.yaml")
-        return None, load_hosts(None)
-    return None, _merged([hostfile_from(Record.open(info.run_id)) for info in known])
+        return None, load_hosts(None), None
+    records = [Record.open(info.run_id) for info in known]
+    configs = [record.ssh_config for record in records if record.ssh_config]
+    return None, _merged([hostfile_from(record) for record in records]), configs[0] if configs else None
 
 
 def _merged(hostfiles: list[Hostfile]) -> Hostfile:
@@ -113,9 +120,23 @@ def _merged(hostfiles: list[Hostfile]) -> Hostfile:
     return Hostfile(", ".join(dict.fromkeys(each.source for each in hostfiles)), tuple(hosts.values()))
 
 
-def _choose(run: str | None, visits: Visits, show: Show) -> str | None:
+def _refuse_unknown(run: str, alive: list[LiveRun]) -> None:
+    """A typo must not look like a run that is stopped; one that this machine has a record of is none."""
+    from tflaunch.runs import Record
+
+    try:
+        if Record.open(run).run_id == run:
+            return
+    except UsageError:
+        pass
+    names = ", ".join(each.run_id for each in alive)
+    raise UsageError(
+        f"these hosts know no run {run}", f"alive is: {names}" if names else "no run is alive there"
+    )
+
+
+def _choose(run: str | None, alive: list[LiveRun], show: Show) -> str | None:
     """The run that is meant; None when nothing is alive and no run was named."""
-    alive, _ = visits.runs(LIST_TIMEOUT_S)
     if run is not None:
         matches = [each.run_id for each in alive if each.run_id.startswith(run)]
         if len(matches) > 1 and run not in matches:

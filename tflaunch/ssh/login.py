@@ -24,7 +24,7 @@ from tflaunch.ssh.keys import Offers
 from tflaunch.ssh.known_hosts import KnownHosts, KnownKey, fingerprint
 from tflaunch.ssh.transport import Deadline, NameTimeout, QuietPacketizer, Stream, TunedTransport, text
 
-SLOW = "check the network between, or give --timeout"
+SLOW = "check the network between, or give --connect-timeout"
 # sshd says this instead of a banner when it has too many connections that did not log in yet.
 _DROPPED = (b"MaxStartups", b"Not allowed at this time")
 
@@ -149,7 +149,7 @@ class PublicKeys(AuthStrategy):
                 if self._deadline.passed:
                     raise ConnectError(
                         f"user {user}: no answer to key {offer.label} within {self._deadline}",
-                        "is the server overloaded, or does an ssh-agent not answer? try --timeout",
+                        "is the server overloaded, or does an ssh-agent not answer? try --connect-timeout",
                     ) from None
                 if not transport.is_active():
                     raise self._ended(tried, error) from None
@@ -218,7 +218,7 @@ def explained(
     stage = "the login" if transport.initial_kex_done else "the key exchange"
     if deadline.passed:
         return ConnectError(
-            f"{stage} did not end within {deadline}", "is the host overloaded? give --timeout"
+            f"{stage} did not end within {deadline}", "is the host overloaded? give --connect-timeout"
         )
     if isinstance(error, IncompatiblePeer):
         return ConnectError(

@@ -275,7 +275,8 @@ def _tune(tcp: socket.socket) -> None:
     for names, value in wanted:
         for name in names:
             if hasattr(socket, name):
-                tcp.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                with contextlib.suppress(OSError):  # macOS: of a connection that was reset already
+                    tcp.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
                 break
 
 
