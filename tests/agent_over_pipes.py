@@ -270,9 +270,9 @@ def shell(script: str, id: str = "worker/0", **fields: Any) -> dict[str, Any]:
 
 def staged(channel: Channel, *tasks: dict[str, Any], window: int = 1 << 20) -> None:
     """Stage the tasks, without shipped code, and follow their logs."""
-    channel.send("probe", ports=None, count=1)
+    channel.send("probe", lease=False, ports=None, count=1)
     channel.wait("facts")
-    channel.ask("stage", tasks=list(tasks), code=None, ports=[], answer="staged")
+    channel.ask("stage", tasks=list(tasks), code=None, ports=[], gpus=[], answer="staged")
     channel.send("follow", offsets={}, window=window)
 
 

@@ -105,7 +105,7 @@ def test_from_hello_to_swept(any_host: Host) -> None:
     assert hello["host"] == "h1"
     assert hello["directory"] == str(any_host.directory)
 
-    facts = channel.ask("probe", ports=None, count=2, answer="facts")
+    facts = channel.ask("probe", lease=False, ports=None, count=2, answer="facts")
     known = HostFacts.from_wire("h1", facts.fields)
     assert known.hostname == socket.gethostname()
     assert known.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -229,14 +229,14 @@ def test_code_is_shipped_once(any_host: Host) -> None:
             archive.addfile(info, io.BytesIO(text))
     data = packed.getvalue() + b""
     channel = any_host.start()
-    channel.send("probe", ports=None, count=1)
+    channel.send("probe", lease=False, ports=None, count=1)
     assert channel.ask("code", digest="abc123", size=len(data), answer="code")["have"] is False
     for start in range(0, len(data), 100):
         channel.send("blob", data[start : start + 100], last=start + 100 >= len(data))
     assert channel.wait("code")["have"] is True
     assert channel.ask("code", digest="abc123", size=len(data), answer="code")["have"] is True
     run = task(sys.executable, "train.py")
-    channel.ask("stage", tasks=[run], code="abc123", ports=[], answer="staged")
+    channel.ask("stage", tasks=[run], code="abc123", ports=[], gpus=[], answer="staged")
     channel.send("release")
     exited = channel.wait("exit")
     assert (exited["code"], exited.body) == (
@@ -306,7 +306,7 @@ def bind(port: int, *options: int, family: int = socket.AF_INET6, uid: int | Non
 
 def test_a_held_port_is_only_for_who_joins_it(host: Host) -> None:
     channel = host.start()
-    ports = channel.ask("probe", ports=None, count=3, answer="facts")["ports"]
+    ports = channel.ask("probe", lease=False, ports=None, count=3, answer="facts")["ports"]
     assert len(set(ports)) == 3
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     for port in ports:
@@ -321,7 +321,7 @@ def test_a_held_port_is_only_for_who_joins_it(host: Host) -> None:
         nobody = pwd.getpwnam("nobody").pw_uid
         assert bind(ports[0], socket.SO_REUSEPORT, uid=nobody) == errno.EADDRINUSE
     kept = ports[1]
-    channel.ask("stage", tasks=[shell("sleep 600")], code=None, ports=[kept], answer="staged")
+    channel.ask("stage", tasks=[shell("sleep 600")], code=None, ports=[kept], gpus=[], answer="staged")
     assert [bind(port) for port in ports] == [0, errno.EADDRINUSE, 0]
     swept(channel)
     assert channel.next() is None
@@ -334,7 +334,7 @@ def test_two_agents_in_one_range_share_no_port(host: Host) -> None:
     taken: list[int] = []
     for channel in channels:
         host.watch(channel.wait("hello")["pid"])
-        channel.send("probe", ports=[free, free + 9], count=4)
+        channel.send("probe", lease=False, ports=[free, free + 9], count=4)
     counts = []
     for channel in channels:
         ports = channel.wait("facts")["ports"]
@@ -350,7 +350,7 @@ def test_a_port_that_anyone_listens_on_is_not_taken(host: Host) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         channel = host.start()
-        assert channel.ask("probe", ports=[port, port], count=1, answer="facts")["ports"] == []
+        assert channel.ask("probe", lease=False, ports=[port, port], count=1, answer="facts")["ports"] == []
 
 
 # ---- what cannot be staged
@@ -376,7 +376,7 @@ def test_what_cannot_be_staged_says_why(host: Host, request_: dict[str, Any], wo
     channel = host.start()
     proof = host.work_dir / "proof"
     good = shell(f"touch {proof}", id="ps/0")
-    channel.send("stage", tasks=[good, request_], code=None, ports=[])
+    channel.send("stage", tasks=[good, request_], code=None, ports=[], gpus=[])
     reason, _ = failure(channel)
     assert words in reason
     result = swept(channel)
@@ -408,7 +408,7 @@ def test_a_setup_that_fails_is_told_though_its_background_child_lives(host: Host
     (home / ".bash_profile").write_text("sleep 600 &\n")  # it holds the pipe that says ready
     host.env["HOME"] = str(home)
     channel = host.start()
-    channel.send("stage", tasks=[shell("true", setup=["false"])], code=None, ports=[])
+    channel.send("stage", tasks=[shell("true", setup=["false"])], code=None, ports=[], gpus=[])
     assert "setup failed with exit code 1" in failure(channel)[0]
 
 
@@ -443,7 +443,7 @@ def test_code_that_is_damaged_is_told_and_not_kept(host: Host, damage: str) -> N
     channel.ask("code", digest="bad", size=len(data), answer="code")
     channel.send("blob", data, last=True)
     channel.wait("code")
-    channel.send("stage", tasks=[shell("true")], code="bad", ports=[])
+    channel.send("stage", tasks=[shell("true")], code="bad", ports=[], gpus=[])
     reason, hint = failure(channel)
     assert "damaged" in reason
     assert hint == "start the run again"
@@ -472,7 +472,7 @@ def test_never_more_than_the_window_is_under_way_and_requests_are_heard(host: Ho
         channel.wait("log")
     assert len(channel.log["worker/0"]) == WINDOW
     # Nobody pays for more: no log byte comes, but what is asked is answered.
-    assert channel.ask("probe", ports=None, count=1, answer="facts")
+    assert channel.ask("probe", lease=False, ports=None, count=1, answer="facts")
     channel.send("stop", tasks=["worker/0"], grace_s=5.0)
     exited = channel.wait("exit")
     assert (exited["signal"], exited["stopped"]) == (signal.SIGTERM, True)
@@ -583,7 +583,7 @@ def test_tasks_start_with_signals_as_any_program_would(host: Host) -> None:
 def test_no_descriptor_strays(host: Host) -> None:
     channel = host.start()
     agent = json.loads((host.directory / "agent.json").read_text())
-    channel.ask("probe", ports=None, count=4, answer="facts")
+    channel.ask("probe", lease=False, ports=None, count=4, answer="facts")
     pids = running(channel, task("sleep", "600", id="ps/0"), task("sleep", "600"))
     log = str(host.directory / "logs" / "worker-0.log")
     until(
@@ -668,7 +668,7 @@ def test_an_abandoned_run_ends_with_its_lease(host: Host) -> None:
     agent = json.loads((host.directory / "agent.json").read_text())
     running(channel, shell("sleep 600"))
     channel.send("renew", lease_s=1.0)
-    channel.ask("probe", ports=None, count=1, answer="facts")  # so the lease has been heard
+    channel.ask("probe", lease=False, ports=None, count=1, answer="facts")  # so the lease has been heard
     channel.kill()
     assert processes.alive(agent["pid"], agent["start"]), "not before"
     gone(agent["pid"], agent["guard"])
@@ -739,7 +739,7 @@ def test_a_request_that_is_nonsense_does_not_end_the_tasks(host: Host) -> None:
 
 def test_a_run_without_tasks_leaves_no_directory(host: Host) -> None:
     channel = host.start()
-    channel.ask("probe", ports=None, count=1, answer="facts")
+    channel.ask("probe", lease=False, ports=None, count=1, answer="facts")
     channel.close()
     until(lambda: not host.directory.parent.exists(), "the directory of the run to go")
     assert list(host.parent.iterdir()) == []
@@ -824,7 +824,7 @@ def test_a_disk_that_fills_does_not_hide_how_the_task_ended(host: Host) -> None:
     assert "No space left on device" in reason
     assert "make room" in hint
     script = "head -c 1000000 /dev/zero; exit 6"
-    channel.ask("stage", tasks=[shell(script)], code=None, ports=[], answer="staged")
+    channel.ask("stage", tasks=[shell(script)], code=None, ports=[], gpus=[], answer="staged")
     channel.send("release")
     exited = channel.wait("exit")
     assert exited["code"] == 6
@@ -970,7 +970,7 @@ def test_a_parent_that_somebody_else_made_is_believed_nothing(host: Host) -> Non
 def test_a_setup_block_ends_at_its_first_line_that_fails(host: Host) -> None:
     channel = host.start()
     block = "export ONE=1\nsource_nothing_of_that_name\nexport TWO=2"
-    channel.send("stage", tasks=[shell("true", setup=[block])], code=None, ports=[])
+    channel.send("stage", tasks=[shell("true", setup=[block])], code=None, ports=[], gpus=[])
     assert "setup failed with exit code 127" in failure(channel)[0]
 
 

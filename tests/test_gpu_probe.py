@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -104,7 +105,7 @@ def test_why_a_card_must_not_be_taken(library: Path, tmp_path: Path) -> None:
     assert hidden.busy == "in use by somebody (pid 4999999)"
     (process,) = mine.processes
     assert (process.memory_bytes, process.kind) == (90 << 20, "compute")
-    assert "pytest" in process.command
+    assert "python" in process.command
     assert process.started is not None
     assert abs(process.started - time.time()) < 24 * 3600
 
@@ -168,3 +169,89 @@ def test_a_run_takes_only_free_cards_and_masks_each_task(
     assert refused.code == 65
     assert "need 4 GPUs" in refused.sentences
     assert "3 are free" in refused.sentences
+
+
+# ---- leases
+
+
+@pytest.fixture
+def two_cards(library: Path, tmp_path: Path, network: SshNetwork, launcher: Launcher) -> Path:
+    """A hostfile of two hosts, one card each, and their common lease directory."""
+    env = {"TFLAUNCH_LEASES": str(tmp_path / "leases")}
+    for name in ("a", "b"):
+        network.add(env={**Fleet(library, tmp_path / name, f"gpu uuid=GPU-{name} mem=16384").env, **env})
+    return launcher.hostfile(["host1", "host2"], gpus="auto")
+
+
+HOLD = """\
+import os, time
+print("has", os.environ["CUDA_VISIBLE_DEVICES"])
+while not os.path.exists(os.environ["GO"]):
+    time.sleep(0.05)
+"""
+
+
+def test_a_card_is_leased_for_as_long_as_its_run(launcher: Launcher, two_cards: Path, tmp_path: Path) -> None:
+    trainer = launcher.script(HOLD)
+    words = ("run", two_cards, trainer, "--ps=0", f"--env=GO={tmp_path / 'go'}")
+    with launcher.start(*words, "--workers=1") as first:
+        first.wait_for("has GPU-a")
+        with launcher.start(*words, "--workers=1") as second:
+            second.wait_for("has GPU-b")
+            refused = launcher.run(*words, "--workers=1")
+            assert refused.code == 65
+            assert f"leased to {getpass.getuser()}'s run {first.run_id}" in refused.sentences
+            planned = launcher.run(*words, "--dry-run")
+            assert planned.code == 65, "a dry run sees leases, too"
+            # The launcher and every agent of the first run die without a word: its card is free.
+            first.signal(signal.SIGKILL)
+            for process in launcher.leftovers(first.run_id):
+                process.kill()
+            with launcher.start(*words, "--workers=1") as third:
+                third.wait_for("has GPU-a")
+                (tmp_path / "go").touch()
+                third.done().ran()
+            second.done().ran()
+
+
+@pytest.mark.parametrize("plant", ["link", "fifo", "directory"])
+def test_what_somebody_planted_is_neither_followed_nor_waited_for(
+    launcher: Launcher, two_cards: Path, tmp_path: Path, plant: str
+) -> None:
+    leases = tmp_path / "leases"
+    leases.mkdir()
+    target = tmp_path / "precious"
+    target.write_text("mine")
+    trap = leases / "GPU-a"
+    if plant == "link":
+        trap.symlink_to(target)
+    elif plant == "fifo":
+        os.mkfifo(trap)
+    else:
+        trap.mkdir()
+    (tmp_path / "go").touch()
+    words = ("run", two_cards, launcher.script(HOLD), "--ps=0", f"--env=GO={tmp_path / 'go'}")
+    done = launcher.run(*words, "--workers=1").ran()
+    assert "has GPU-b" in done.out
+    refused = launcher.run(*words, "--workers=2")
+    assert refused.code == 65
+    assert "cannot be leased" in refused.sentences
+    assert target.read_text() == "mine"
+
+
+def test_launchers_that_race_never_share_a_card(launcher: Launcher, two_cards: Path, tmp_path: Path) -> None:
+    trainer = launcher.script(
+        """\
+        import fcntl, os, time
+        lock = open(os.environ["OUT"] + "/" + os.environ["CUDA_VISIBLE_DEVICES"], "a")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails if another task has this card now
+        time.sleep(0.1)
+        """
+    )
+    words = ("run", two_cards, trainer, "--ps=0", "--workers=2", f"--env=OUT={tmp_path}")
+    for _ in range(5):
+        running = [launcher.start(*words) for _ in range(3)]
+        ends = [each.done() for each in running]
+        # A loser is told that the cards are taken; no task ever meets another on its card.
+        assert {end.code for end in ends} <= {0, 65}, ends
+        assert 0 in {end.code for end in ends}, ends

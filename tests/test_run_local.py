@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.launcher import TELL, Launcher, alive, told, until
+from tflaunch.cluster import SILENCE_S
 
 QUICK = ("--grace", "2", "--ps-grace", "0.2")
 
@@ -499,3 +502,36 @@ def test_the_record_tells_how_it_ended(launcher: Launcher) -> None:
     outcome = json.loads((record / "outcome.json").read_text())
     assert (outcome["status"], outcome["exit_code"]) == ("failed", 4)
     assert outcome["first_failure"]["task"] == "worker/0"
+
+
+# ---- what sleeps
+
+
+def test_a_launcher_that_slept_goes_on_with_its_run(launcher: Launcher, out: Path) -> None:
+    trainer = launcher.script(
+        f"import os, time\nprint('here I am')\nwhile not os.path.exists('{out}/go'):\n    time.sleep(0.1)\n"
+    )
+    with launcher.start("run", launcher.local(2), trainer, "--ps=0", "--workers=2") as running:
+        running.wait_for("here I am", 2)
+        running.signal(signal.SIGSTOP)
+        time.sleep(SILENCE_S + 2)  # longer than a host may be silent, shorter than the lease
+        running.signal(signal.SIGCONT)
+        (out / "go").touch()
+        running.done().ran()
+
+
+def test_a_host_that_takes_no_more_of_the_code_holds_up_nobody(launcher: Launcher) -> None:
+    trainer = launcher.script(ENDLESS)
+    trainer.with_name("large").write_bytes(os.urandom(48 * 2**20))
+    with launcher.start("run", launcher.local(2), trainer, "--ps=0", "--workers=2") as running:
+        until(lambda: list(launcher.hosts.rglob("*.part")), "the code to be on its way")
+        daemons = [launcher.agents(host)["daemon"] for host in ("local1", "local2")]
+        os.kill(daemons[0], signal.SIGSTOP)
+        try:
+            running.interrupt()
+            done = running.done().ran(76)
+        finally:
+            os.kill(daemons[0], signal.SIGCONT)
+    assert "local1: could not check that nothing is left" in done.sentences
+    assert "nothing was started, nothing is left" not in done.sentences
+    launcher.wait_until_nothing_is_left()

@@ -86,16 +86,19 @@ class Cluster:
 
     # -- before the tasks run
 
-    def open(self, hosts: Collection[Host], ports_wanted: int, connect_s: float) -> Inventory:
+    def open(
+        self, hosts: Collection[Host], ports_wanted: int, connect_s: float, lease: bool = True
+    ) -> Inventory:
         """Connect to every host, boot its agent and learn its facts: one round trip after the handshake.
 
+        With `lease`, every card that nobody has is leased in the same step, until `stage` or `let_go`.
         Raises ConnectErrors with every host that failed, after all are closed; Stopped.
         """
         self._sessions.connect(
             hosts,
             "start",
             self._run_id,
-            lambda host: wire.encode("probe", ports=host.ports, count=ports_wanted),
+            lambda host: wire.encode("probe", ports=host.ports, count=ports_wanted, lease=lease),
         )
         names = [host.name for host in hosts]
         patience_s = self._sessions.patience_s(len(names), connect_s)
@@ -110,6 +113,24 @@ class Cluster:
             self.abandon()
             raise ConnectErrors(failures, len(names))
         return {name: HostFacts.from_wire(name, facts[name].fields) for name in names}
+
+    def let_go(self) -> None:
+        """Give all cards back, to look again later."""
+        self._sessions.send(self._sessions.by_host, "let_go")
+
+    def look_again(self, hosts: Collection[Host], ports_wanted: int, wait_s: float) -> Inventory:
+        """Wait, then lease and look once more; raises ConnectErrors, after all are closed; Stopped."""
+        deadline = time.monotonic() + wait_s
+        while (item := self._sessions.next(deadline)) is not None:
+            if isinstance(item, Interrupted):
+                raise Stopped(item)
+        for host in hosts:
+            self._sessions.send([host.name], "probe", ports=host.ports, count=ports_wanted, lease=True)
+        facts, failures = self._sessions.gather("facts", [host.name for host in hosts], PROBE_S)
+        if failures:
+            self.abandon()
+            raise ConnectErrors(failures, len(hosts))
+        return {name: HostFacts.from_wire(name, said.fields) for name, said in facts.items()}
 
     def keep(self, hosts: Collection[str]) -> None:
         """Let go of the hosts that the plan has no task for."""
@@ -138,6 +159,7 @@ class Cluster:
         """
         tasks_of: dict[str, list[dict[str, object]]] = {}
         ports_of: dict[str, list[int]] = {}
+        gpus_of: dict[str, list[str]] = {}
         for task in plan.tasks:
             tasks_of.setdefault(task.host, []).append(
                 {
@@ -150,9 +172,12 @@ class Cluster:
                 }
             )
             ports_of.setdefault(task.host, []).append(task.port)
+            gpus_of.setdefault(task.host, []).extend(task.gpus)
         for name, tasks in tasks_of.items():
             code = digest if any(task["cwd"] is None for task in tasks) else None
-            self._sessions.send([name], "stage", tasks=tasks, code=code, ports=ports_of[name])
+            self._sessions.send(
+                [name], "stage", tasks=tasks, code=code, ports=ports_of[name], gpus=gpus_of[name]
+            )
         _, failures = self._sessions.gather("staged", tasks_of, timeout_s, "staging")
         self._refuse(failures)
 

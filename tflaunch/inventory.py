@@ -28,6 +28,7 @@ class Lease:
     user: str
     run: str
     since: float  # epoch seconds, by the host's clock
+    planning: bool = False  # it has the card for the moment, to see what it will take
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class MigDevice:
     memory_used_bytes: int
     processes: tuple[GpuProcess, ...] = ()
     lease: Lease | None = None
+    lease_error: str = ""  # why it cannot be leased: something is wrong on that host
     busy: str = ""
 
 
@@ -73,6 +75,7 @@ class Gpu:
     links: Mapping[int, str] = field(default_factory=dict)  # to other cards: NV18, PIX, PXB, PHB, NODE, SYS
     processes: tuple[GpuProcess, ...] = ()
     lease: Lease | None = None
+    lease_error: str = ""
 
     @classmethod
     def from_wire(cls, card: Mapping[str, Any]) -> Gpu:
@@ -85,7 +88,12 @@ class Gpu:
         known["mig"] = tuple(
             MigDevice(
                 **{**device, "processes": _processes(device), "lease": _lease(device)},
-                busy=_busy_device(_processes(device), _lease(device), device["memory_used_bytes"]),
+                busy=_busy_device(
+                    _processes(device),
+                    _lease(device),
+                    device["memory_used_bytes"],
+                    device.get("lease_error", ""),
+                ),
             )
             for device in card.get("mig", ())
         )
@@ -101,12 +109,16 @@ def why_busy(gpu: Gpu) -> str:
         return "compute mode is PROHIBITED"
     if gpu.mig_mode:
         return "MIG is on: its instances are devices of their own"
-    return _busy_device(gpu.processes, gpu.lease, gpu.memory_used_bytes)
+    return _busy_device(gpu.processes, gpu.lease, gpu.memory_used_bytes, gpu.lease_error)
 
 
-def _busy_device(processes: tuple[GpuProcess, ...], lease: Lease | None, used_bytes: int) -> str:
+def _busy_device(
+    processes: tuple[GpuProcess, ...], lease: Lease | None, used_bytes: int, lease_error: str
+) -> str:
     if lease is not None:
         return f"leased to {lease.user or 'somebody'}'s run {lease.run}".rstrip()
+    if lease_error:
+        return f"cannot be leased: {lease_error}"
     computing = [process for process in processes if process.kind == "compute"]
     if computing:
         return "in use by " + ", ".join(f"{each.user or 'somebody'} (pid {each.pid})" for each in computing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ STAGE_TIMEOUT_S = 300.0  # conda on a network file system takes its time
 SHIP_TIMEOUT_S = 900.0
 DRAIN_AFTER_CTRL_C_S = 3.0
 VERIFY_TIMEOUT_S = 10.0
+# How long at most, at random, before each new look at cards that another launcher holds while it plans.
+RACE_PAUSES_S = (0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0, 2.0)
 
 
 class Connections(Opener, Protocol):
@@ -60,7 +63,7 @@ def dry(request: Request, connections: Connections, reporter: Reporter) -> int:
     """Show the plan, start nothing, leave nothing; returns the exit code. Raises TflaunchError, Stopped."""
     cluster = Cluster(request.run_id, connections, reporter, request.lease_s)
     with cluster.interrupts(), _nothing_left(cluster, reporter):
-        reporter.plan(_plan(request, cluster, connections, reporter))
+        reporter.plan(_plan(request, cluster, connections, reporter, lease=False))
         cluster.abandon()
     return 0
 
@@ -73,7 +76,7 @@ def launch(request: Request, connections: Connections, reporter: Reporter) -> in
     begun = time.monotonic()
     cluster = Cluster(request.run_id, connections, reporter, request.lease_s)
     with cluster.interrupts(), _nothing_left(cluster, reporter):
-        plan = _plan(request, cluster, connections, reporter)
+        plan = _plan(request, cluster, connections, reporter, lease=True)
         reporter.plan(plan, brief=True)
         record = Record.create(
             request.run_id,
@@ -143,13 +146,29 @@ def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan) -> None:
         cluster.stage(plan, request.bundle.digest, STAGE_TIMEOUT_S)
 
 
-def _plan(request: Request, cluster: Cluster, connections: Connections, reporter: Reporter) -> ClusterPlan:
+def _plan(
+    request: Request, cluster: Cluster, connections: Connections, reporter: Reporter, lease: bool
+) -> ClusterPlan:
+    """The plan for what the hosts have now; with `lease`, its cards are held already."""
     hosts = request.hostfile.hosts
-    inventory = cluster.open(hosts, ports_wanted(request.job, request.hostfile), request.connect_s)
+    ports = ports_wanted(request.job, request.hostfile)
+    inventory = cluster.open(hosts, ports, request.connect_s, lease)
     _refuse_one_machine_twice(request.hostfile, inventory, connections)
     if request.job.done == "chief" and not request.job.chief:
         reporter.note("no chief in this run: worker/0's end is the run's (--done chief)")
     addresses = {host.name: connections.dial_address(host) for host in hosts}
+    for pause_s in RACE_PAUSES_S if lease else ():
+        # Another launcher may hold cards just to see what it will take: that is over in a moment.
+        if not any(card.lease and card.lease.planning for facts in inventory.values() for card in facts.gpus):
+            break
+        try:
+            plan = plan_cluster(request.job, request.hostfile, inventory, addresses, request.run_id)
+            if request.job.workers is not None:
+                return plan
+        except PlanError:
+            pass
+        cluster.let_go()
+        inventory = cluster.look_again(hosts, ports, random.uniform(0.0, pause_s))  # noqa: S311
     return plan_cluster(request.job, request.hostfile, inventory, addresses, request.run_id)
 
 

@@ -21,6 +21,7 @@ SHIPPED = (
     "tflaunch.agent.rundir",
     "tflaunch.agent.ports",
     "tflaunch.agent.facts",
+    "tflaunch.agent.leases",
     "tflaunch.agent.tasks",
     "tflaunch.agent.relay",
     "tflaunch.agent.guard",

@@ -4,11 +4,12 @@ A frame is two lengths (unsigned 32 bit, network order), a JSON object and raw b
 the agent sends MAGIC, so that whatever a login shell prints can be told from it.
 
     launcher -> agent
-    probe    {ports: [first, last] | null, count}          hold ports, look at the host; answered by `facts`
+    probe    {ports: [first, last] | null, count, lease}   hold ports (and lease cards); answered by `facts`
+    let_go   {}                                            give the leases back
     module   {name} + source                               a module for the probe that the host lacks; `facts` again
     code     {digest, size}                                is this code here already? answered by `code`
     blob     {last} + bytes                                a piece of it; after the last one, `code` again
-    stage    {tasks: [...], code: digest | null, ports}    make every task ready to start; `staged` or `failed`
+    stage    {tasks: [...], code, ports, gpus}             make every task ready to start; `staged` or `failed`
     release  {}                                            start what is staged; a `started` for each task
     follow   {offsets: {task: bytes}, window}              stream the logs from there, `window` bytes ahead at most
     credit   {bytes}                                       that many bytes of log were taken: send more
@@ -30,11 +31,13 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     swept    {killed: [...], survivors: [...], logs: {task: bytes}}   checked: only `survivors` are alive
     beat     {}                                            nothing to say, but alive
 
-    visit (a short-lived agent that serves any run on the host, for `tflaunch stop`)
+    visit (a short-lived agent that serves any run on the host, for `tflaunch stop` and `tflaunch gpus`)
     list     {}                                            answered by `runs`
     runs     {runs: [{run, host, alive, started, user, tasks}]}
     finish   {run, grace_s}                                end that run whatever is left of it; answered by `finished`
     finished {found, killed, survivors}
+    probe    {topology}                                    answered by `facts`, with `clock`: the host's own
+    module   {name} + source                               as above; `facts` again
 """
 
 import json

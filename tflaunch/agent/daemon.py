@@ -16,6 +16,7 @@ import zlib
 from tflaunch import wire
 from tflaunch.agent import facts, processes
 from tflaunch.agent.guard import leftovers
+from tflaunch.agent.leases import Leases
 from tflaunch.agent.ports import HeldPorts
 from tflaunch.agent.rundir import CodeStore, HostError, RunDirectory, explain
 from tflaunch.agent.tasks import Task
@@ -90,6 +91,8 @@ class Daemon:
     def __init__(self, directory: RunDirectory, first: socket.socket) -> None:
         self._directory = directory
         self._ports = HeldPorts()
+        self._leases = Leases(directory.run)
+        self._take_cards = False
         self._tasks = collections.OrderedDict()  # type: Dict[str, Task]
         self._relays = []  # type: List[Relay]
         self._selector = selectors.DefaultSelector()
@@ -257,14 +260,19 @@ class Daemon:
         wanted = message["ports"]
         seed = zlib.crc32(self._directory.run.encode())
         self._ports.hold(message["count"], tuple(wanted) if wanted else None, seed)
+        self._take_cards = message["lease"]
         self._send_facts(relay)
+
+    def _on_let_go(self, relay: Relay, message: wire.Message) -> None:
+        self._leases.keep([])
 
     def _on_module(self, relay: Relay, message: wire.Message) -> None:
         facts.take_module(message["name"], message.body)
         self._send_facts(relay)
 
     def _send_facts(self, relay: Relay) -> None:
-        relay.send("facts", **facts.collect(self._ports.held, self._directory.path))
+        taken_by = self._leases if self._take_cards else None
+        relay.send("facts", **facts.collect(self._ports.held, self._directory.path, taken_by=taken_by))
 
     def _on_code(self, relay: Relay, message: wire.Message) -> None:
         self._code = CodeStore(self._directory.parent, message["digest"])
@@ -281,6 +289,7 @@ class Daemon:
         if self._tasks or self._ending:
             raise HostError("this run has been staged on this host before")
         self._ports.keep(message["ports"])
+        self._leases.keep(message["gpus"])
         self._directory.write("plan.json", message.fields)
         if message["code"] is not None:
             CodeStore(self._directory.parent, message["code"]).unpack(self._directory.work)
@@ -410,6 +419,7 @@ class Daemon:
         }
         self._sweep = None
         self._ports.keep([])
+        self._leases.keep([])
         self._record()
         self._tell("swept", **self._result)
         if not self._tasks or all(relay.offsets is None for relay in self._relays):

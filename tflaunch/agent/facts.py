@@ -8,19 +8,34 @@ import struct
 import sys
 
 from tflaunch import gpu_probe
+from tflaunch.agent import leases
 from tflaunch.agent.rundir import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any, Dict, List, Optional
+
+    from tflaunch.agent.leases import Leases
 
 SIOCGIFCONF = 0x8912
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
-def collect(ports: "List[int]", directory: str, topology: bool = True) -> "Dict[str, Any]":
-    """All fields of `facts`; `ports` are those that the agent holds, `directory` is on the runs' disk."""
+def collect(
+    ports: "List[int]", directory: str, topology: bool = True, taken_by: "Optional[Leases]" = None
+) -> "Dict[str, Any]":
+    """All fields of `facts`; `ports` are those that the agent holds, `directory` is on the runs' disk.
+
+    With `taken_by`, every device that nobody holds is leased in this same step; without, only looked at.
+    """
     probed = gpu_probe.probe(topology)
+    for card in probed["gpus"]:
+        for device in card.get("mig") or [card]:
+            if device["uuid"] and not device.get("error"):
+                try:
+                    device["lease"] = (taken_by.take if taken_by else leases.holder)(device["uuid"])
+                except HostError as error:
+                    device["lease_error"] = error.reason
     return {
         "hostname": socket.gethostname(),
         "boot_id": _first_line("/proc/sys/kernel/random/boot_id"),

@@ -1,4 +1,6 @@
-"""A short-lived agent that looks after every run of this user on this host: `tflaunch stop` speaks to it.
+"""A short-lived agent that looks after every run of this user on this host, and at its cards.
+
+`tflaunch stop` and `tflaunch gpus` speak to it.
 
 It ends a run whatever is left of it: a living agent is asked to, and what no agent answers for is found by
 the run's mark and killed.
@@ -9,7 +11,7 @@ import socket
 import time
 
 from tflaunch import wire
-from tflaunch.agent import processes
+from tflaunch.agent import facts, processes
 from tflaunch.agent.relay import write_all
 from tflaunch.agent.rundir import HostError, RunDirectory, all_runs
 
@@ -30,6 +32,7 @@ class Visit:
         self._parent = parent
         self._in = channel_in
         self._out = channel_out
+        self._topology = True
 
     def run(self) -> None:
         """Until the channel ends."""
@@ -45,6 +48,12 @@ class Visit:
                         self._send("runs", runs=self._runs())
                     elif message.type == "finish":
                         self._send("finished", **self._finish(message["run"], message["grace_s"]))
+                    elif message.type == "probe":
+                        self._topology = message["topology"]
+                        self._send_facts()
+                    elif message.type == "module":
+                        facts.take_module(message["name"], message.body)
+                        self._send_facts()
                     elif message.type == "bye":
                         return
                 except HostError as error:
@@ -54,6 +63,10 @@ class Visit:
 
     def _send(self, type: str, **fields: "Any") -> None:
         write_all(self._out, wire.encode(type, **fields))
+
+    def _send_facts(self) -> None:
+        told = facts.collect([], self._parent, self._topology)
+        self._send("facts", clock=time.time(), **told)
 
     def _runs(self) -> "List[Dict[str, Any]]":
         """Every run below this parent that is alive: its agent lives, or a process carries its mark."""
