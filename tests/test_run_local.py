@@ -525,13 +525,13 @@ def test_a_host_that_takes_no_more_of_the_code_holds_up_nobody(launcher: Launche
     trainer.with_name("large").write_bytes(os.urandom(48 * 2**20))
     with launcher.start("run", launcher.local(2), trainer, "--ps=0", "--workers=2") as running:
         until(lambda: list(launcher.hosts.rglob("*.part")), "the code to be on its way")
-        daemons = [launcher.agents(host)["daemon"] for host in ("local1", "local2")]
-        os.kill(daemons[0], signal.SIGSTOP)
+        agent = launcher.agents("local1")["agent"]
+        os.kill(agent, signal.SIGSTOP)
         try:
             running.interrupt()
             done = running.done().ran(76)
         finally:
-            os.kill(daemons[0], signal.SIGCONT)
+            os.kill(agent, signal.SIGCONT)
     assert "local1: could not check that nothing is left" in done.sentences
     assert "nothing was started, nothing is left" not in done.sentences
     launcher.wait_until_nothing_is_left()

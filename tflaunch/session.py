@@ -25,7 +25,7 @@ CONNECT_THREADS = 64
 RENEW_S = 5.0
 LAST_WORDS = ("swept", "finished")  # after these an agent may leave
 FAREWELL_S = 1.0  # for the last words to all hosts together
-ASLEEP_S = 5.0  # the queue is looked into at least every second
+ASLEEP_S = 6.0  # the queue is looked into at least every RENEW_S
 AWAITED_SHOWN = 3  # hosts that are named while they are waited for
 BOOT_S = 15.0  # from a log-in to the first word of the agent
 
@@ -292,19 +292,17 @@ class Sessions:
     def next(self, deadline: float) -> Item | None:
         """The next thing that happened, or None at the deadline (monotonic); leases are renewed on the way."""
         while True:
-            now = time.monotonic()
-            if (gap := now - self._turn) > ASLEEP_S:  # it was this process that was silent (Ctrl-Z, a lid)
-                self.heard = {host: at + gap for host, at in self.heard.items()}
-            self._turn = now
+            now = self._wake()
             if now >= self._next_renewal:
                 self._next_renewal = now + min(RENEW_S, self._lease_s / 4)
                 self.send(list(self.by_host), "renew", lease_s=self._lease_s)
             try:
                 item = self._queue.get(timeout=max(0.0, min(deadline, self._next_renewal) - now))
             except queue.Empty:
-                if time.monotonic() >= deadline:
+                if self._wake() >= deadline:
                     return None
                 continue
+            self._wake()
             match item:
                 case Connected(host, channel):
                     self.by_host[host.name] = Session(host, channel, self._queue.put)
@@ -316,6 +314,14 @@ class Sessions:
                 case Ended(name, error):
                     self.ended[name] = error
             return item
+
+    def _wake(self) -> float:
+        """The time; if this process itself was asleep (Ctrl-Z, a lid), no host was silent meanwhile."""
+        now = time.monotonic()
+        if (gap := now - self._turn) > ASLEEP_S:
+            self.heard = {host: at + gap for host, at in self.heard.items()}
+        self._turn = now
+        return now
 
     def drop(self, host: str) -> Session:
         """Take leave of one agent."""
