@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tflaunch.errors import EXIT_INTERRUPTED, EXIT_UNCLEAN, TflaunchError, UsageError
+from tflaunch.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_UNCLEAN, TflaunchError, UsageError
 
 if TYPE_CHECKING:
     from tflaunch.console import Reporter
     from tflaunch.hosts import Host, Hostfile
     from tflaunch.remote import Connector
+
+FAREWELL_S = 2.0  # for the last lines after Ctrl-C
 
 OUTPUT, CONNECTION = "Output", "Connection"
 
@@ -124,6 +127,11 @@ def reporting(stopped: str, **options: Any) -> Iterator[Show]:
         show.exit_code = EXIT_INTERRUPTED
         wait = False
     finally:
+        if show.exit_code in (EXIT_INTERRUPTED, EXIT_STOPPED):
+            # Whoever pressed Ctrl-C does not wait for a terminal that takes nothing (Ctrl-S, a pager).
+            hurry = threading.Timer(FAREWELL_S, show.reporter.close, kwargs={"wait": False})
+            hurry.daemon = True
+            hurry.start()
         try:
             show.reporter.close(wait)
         except KeyboardInterrupt:  # the terminal does not take what is left, and the user does not want it
