@@ -7,7 +7,9 @@ the run's mark and killed.
 """
 
 import os
+import select
 import socket
+import threading
 import time
 
 from tflaunch import wire
@@ -33,6 +35,8 @@ class Visit:
         self._in = channel_in
         self._out = channel_out
         self._topology = True
+        self._looking = False  # at the cards, with a driver that may be sick
+        self._guarded = False
 
     def run(self) -> None:
         """Until the channel ends."""
@@ -65,8 +69,25 @@ class Visit:
         write_all(self._out, wire.encode(type, **fields))
 
     def _send_facts(self) -> None:
-        told = facts.collect([], self._parent, self._topology)
+        if not self._guarded:
+            self._guarded = True
+            threading.Thread(target=self._leave_when_nobody_waits, daemon=True).start()
+        self._looking = True
+        try:
+            told = facts.collect([], self._parent, self._topology)
+        finally:
+            self._looking = False
         self._send("facts", clock=time.time(), **told)
+
+    def _leave_when_nobody_waits(self) -> None:
+        """A call into a sick driver may take for ever; it does not keep this process once the channel has ended."""
+        channel = select.poll()
+        channel.register(self._in, select.POLLRDHUP)
+        channel.poll()
+        while True:
+            if self._looking:
+                os._exit(0)
+            time.sleep(0.1)
 
     def _runs(self) -> "List[Dict[str, Any]]":
         """Every run below this parent that is alive: its agent lives, or a process carries its mark."""

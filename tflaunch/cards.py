@@ -1,0 +1,367 @@
+"""The cards of many hosts, ready to be shown: filtered, sorted, counted; as data and as one line. Pure.
+
+A *device* is what a program can be given: a card, or each instance of a card in MIG mode.  It is `free`,
+`busy`, `leased` or `broken`; a card whose instances are the devices is `mig`.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tflaunch.errors import ConnectError, UsageError
+from tflaunch.inventory import Gpu, GpuProcess, HostFacts, Lease, MigDevice
+
+State = Literal["free", "busy", "leased", "broken", "mig"]
+STATES: tuple[State, ...] = ("free", "busy", "leased", "broken")  # of devices
+Sort = Literal["host", "memory", "utilization", "temperature"]
+
+NO_DRIVER = "no NVIDIA driver"
+NO_CARD = "an NVIDIA driver, and no card"
+UNKNOWN = "unknown model"  # a lost card does not tell
+
+_UNITS = {"": 1, **{unit: 1 << 10 * power for power, unit in enumerate(("K", "M", "G", "T"), 1)}}
+
+CSV_COLUMNS = (
+    *("host", "index", "uuid", "name", "state", "busy", "error"),
+    *("memory_total_bytes", "memory_used_bytes", "memory_free_bytes"),
+    *("utilization_percent", "temperature_c", "power_w", "power_limit_w", "ecc_errors"),
+    *("users", "pids", "leased_by", "driver", "cuda"),
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is known of one host: what it told last, why it cannot be asked now, or neither yet."""
+
+    host: str
+    facts: HostFacts | None = None
+    clock: float = 0.0  # the host's own, when it told them (epoch seconds)
+    age_s: float = 0.0  # how long ago that was
+    error: ConnectError | None = None
+
+
+@dataclass(frozen=True)
+class Device:
+    """A card or a MIG instance, as a program would be given it."""
+
+    label: str  # "3", or "3.1": instance 1 of card 3
+    uuid: str
+    name: str
+    state: State
+    busy: str
+    memory_total_bytes: int
+    memory_used_bytes: int
+    processes: tuple[GpuProcess, ...]
+    lease: Lease | None
+
+    @property
+    def memory_free_bytes(self) -> int:
+        """What is not in use of it."""
+        return self.memory_total_bytes - self.memory_used_bytes
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A host with cards, under all the names that led to it; `facts.gpus` are those to be shown."""
+
+    names: tuple[str, ...]
+    facts: HostFacts
+    free: int  # of its devices, those that are not shown included
+    total: int
+    clock: float
+    age_s: float
+    error: ConnectError | None  # it can no longer be asked: its cards are as they were `age_s` ago
+
+    @property
+    def devices(self) -> list[Device]:
+        """What can be taken there, or could be if it were free."""
+        return [device for gpu in self.facts.gpus for device in devices(gpu)]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All hosts of one look: those with cards, and why the others have none to show."""
+
+    machines: tuple[Machine, ...]
+    cardless: Mapping[str, tuple[str, ...]]  # why -> hosts; empty under a filter
+    failures: Mapping[str, ConnectError]  # hosts that never told anything
+    waiting: tuple[str, ...]
+    hidden: int  # devices that a filter leaves out
+
+    @property
+    def counts(self) -> Counter[State]:
+        """How many devices are in each state."""
+        return Counter(device.state for machine in self.machines for device in machine.devices)
+
+    @property
+    def models(self) -> dict[str, Counter[State]]:
+        """The same by model, the most frequent first."""
+        found: dict[str, Counter[State]] = {}
+        for machine in self.machines:
+            for device in machine.devices:
+                found.setdefault(short_name(device.name) or UNKNOWN, Counter())[device.state] += 1
+        return dict(sorted(found.items(), key=lambda item: -item[1].total()))
+
+    @property
+    def unreachable(self) -> dict[str, ConnectError]:
+        """Every host that cannot be asked, with or without cards from before."""
+        lost = {name: each.error for each in self.machines if each.error for name in each.names}
+        return {**lost, **self.failures}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which devices to show; a card in MIG mode is shown with those of its instances that fit."""
+
+    free: bool = False
+    model: str = ""  # part of the name, in any case
+    min_free_bytes: int = 0
+
+    @property
+    def everything(self) -> bool:
+        """Whether it leaves nothing out."""
+        return self == Wanted()
+
+    def pick(self, gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+        """Those of `gpus` that fit."""
+        if self.everything:
+            return tuple(gpus)
+        picked = []
+        for gpu in gpus:
+            fitting = {device.uuid for device in devices(gpu) if self._fits(device, gpu)}
+            if fitting and state(gpu) == "mig":
+                picked.append(
+                    dataclasses.replace(gpu, mig=tuple(each for each in gpu.mig if each.uuid in fitting))
+                )
+            elif fitting:
+                picked.append(gpu)
+        return tuple(picked)
+
+    def _fits(self, device: Device, gpu: Gpu) -> bool:
+        return (
+            (not self.free or device.state == "free")
+            and self.model.lower() in f"{device.name} {gpu.name}".lower()
+            and (device.memory_free_bytes if device.state != "broken" else 0) >= self.min_free_bytes
+        )
+
+
+def state(device: Gpu | MigDevice) -> State:
+    """In which state a card or a MIG instance is."""
+    if isinstance(device, Gpu):
+        if device.error:
+            return "broken"
+        if device.mig_mode:
+            return "mig"
+    if device.lease is not None:
+        return "leased"
+    return "busy" if device.busy else "free"
+
+
+def devices(gpu: Gpu) -> list[Device]:
+    """The card itself, or its MIG instances."""
+    parts: Sequence[Gpu | MigDevice] = gpu.mig if state(gpu) == "mig" else (gpu,)
+    return [
+        Device(
+            label=label(gpu, part),
+            uuid=part.uuid,
+            name=part.name,
+            state=state(part),
+            busy=part.busy,
+            memory_total_bytes=part.memory_total_bytes,
+            memory_used_bytes=part.memory_used_bytes,
+            processes=part.processes,
+            lease=part.lease,
+        )
+        for part in parts
+    ]
+
+
+def label(gpu: Gpu, part: Gpu | MigDevice) -> str:
+    """What people call it: `3`, or `3.1` for instance 1 of card 3."""
+    return str(gpu.index) if part is gpu else f"{gpu.index}.{part.index}"
+
+
+def look(answers: Sequence[Answer], wanted: Wanted | None = None, sort: Sort = "host") -> Overview:
+    """What those hosts have to show.
+
+    Two names of one machine (equal boot_id and cards) become one.  `sort`: "host" keeps the order of `answers`
+    and of NVML; otherwise cards, and hosts by their first card, with the most free memory, the least
+    utilization or the highest temperature first.
+    """
+    wanted = wanted or Wanted()
+    machines: dict[object, Machine] = {}
+    cardless: dict[str, tuple[str, ...]] = {}
+    failures: dict[str, ConnectError] = {}
+    waiting = []
+    for answer in answers:
+        facts = answer.facts
+        if facts is not None and facts.gpus:
+            key = (facts.boot_id, tuple(gpu.uuid for gpu in facts.gpus))
+            one = key if facts.boot_id and any(key[1]) else answer.host  # lost cards have no UUID to tell by
+            same = machines.get(one)
+            names = (*(same.names if same else ()), answer.host)
+            if same and (answer.error or not same.error):
+                machines[one] = dataclasses.replace(same, names=names)
+            else:
+                every = [device for gpu in facts.gpus for device in devices(gpu)]
+                free = sum(device.state == "free" for device in every)
+                machines[one] = Machine(
+                    names, facts, free, len(every), answer.clock, answer.age_s, answer.error
+                )
+        elif answer.error is not None:
+            failures[answer.host] = answer.error
+        elif facts is None:
+            waiting.append(answer.host)
+        elif wanted.everything:
+            reason = facts.gpu_note or (NO_CARD if facts.driver else NO_DRIVER)
+            cardless[reason] = (*cardless.get(reason, ()), answer.host)
+    shown = []
+    for machine in machines.values():
+        gpus = wanted.pick(machine.facts.gpus)
+        if gpus or machine.error:
+            gpus = tuple(sorted(gpus, key=_KEYS[sort]))
+            shown.append(dataclasses.replace(machine, facts=dataclasses.replace(machine.facts, gpus=gpus)))
+    if sort != "host":
+        shown.sort(key=lambda machine: min(map(_KEYS[sort], machine.facts.gpus), default=(1, 0)))
+    hidden = sum(each.total for each in machines.values()) - sum(len(each.devices) for each in shown)
+    return Overview(tuple(shown), cardless, failures, tuple(waiting), hidden)
+
+
+def _most(value: int | None) -> tuple[int, int]:
+    return (1, 0) if value is None else (0, -value)
+
+
+# What a card does not tell comes last; equal cards keep NVML's order.
+_KEYS: Mapping[Sort, Any] = {
+    "host": lambda _: (0, 0),
+    "memory": lambda gpu: _most(max((each.memory_free_bytes for each in devices(gpu)), default=None)),
+    "utilization": lambda gpu: (1, 0) if gpu.utilization_percent is None else (0, gpu.utilization_percent),
+    "temperature": lambda gpu: _most(gpu.temperature_c),
+}
+
+
+def short_name(name: str) -> str:
+    """A model without its maker: `H100 80GB HBM3`, `RTX 4090`."""
+    return re.sub(r"^((NVIDIA|GeForce|Tesla)\s+)+", "", name)
+
+
+def brief_name(name: str) -> str:
+    """The same where room is scarce: `H100`, `RTX 4090`, `3g.20gb`."""
+    instance = name.rpartition("MIG ")[2] if "MIG " in name else ""
+    found = re.match(r"((RTX|GTX|TITAN|Quadro)\s+)*[^\s-]+", short_name(name))
+    return instance or (found[0] if found else "")
+
+
+def short_command(command: str) -> str:
+    """A command line without directories in front of the program and of its script: `python train.py --lr 1`."""
+    words = command.split()
+    paths = [number for number, word in enumerate(words) if not word.startswith("-")][:2]
+    for number in paths:
+        words[number] = words[number].rstrip("/").rpartition("/")[2] or words[number]
+    return " ".join(words)
+
+
+def size(text: str) -> int:
+    """Bytes of `40GiB`, `40G` (the same) or `40GB` (powers of 1,000); raises UsageError."""
+    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*([KMGT])(iB|B|)", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise UsageError(f"{text[:40]!r} is not an amount of memory", "write it with its unit: 40GiB")
+    number, unit, suffix = float(found[1]), found[2].upper(), found[3].lower()
+    scale = 1000 ** " KMGT".index(unit) if suffix == "b" else _UNITS[unit]
+    return int(number * scale)
+
+
+# ---- as data
+
+
+def document(overview: Overview, answers: Iterable[Answer], now: float) -> dict[str, Any]:
+    """Everything, for `--json`: `hosts` in their order, each with its cards, or with its `error`; `summary`."""
+    by_name = {name: machine for machine in overview.machines for name in machine.names}
+    told = []
+    for answer in answers:
+        machine = by_name.get(answer.host)
+        if machine is not None and machine.names[0] != answer.host:
+            continue
+        error = machine.error if machine else answer.error
+        entry: dict[str, Any] = {
+            "host": answer.host,
+            "names": list(machine.names) if machine else [answer.host],
+            "error": {"message": error.message, "hint": error.hint} if error else None,
+        }
+        facts = machine.facts if machine else answer.facts
+        if facts is not None:
+            entry |= dataclasses.asdict(facts)
+            del entry["ports"]  # none are held for a look
+            entry["host"] = answer.host
+            entry["clock"] = machine.clock if machine else answer.clock
+            entry["age_s"] = round(machine.age_s if machine else answer.age_s, 3)
+            entry["gpus"] = [_card_data(gpu) for gpu in (facts.gpus if machine else ())]
+        told.append(entry)
+    return {
+        "time": round(now, 3),
+        "hosts": told,
+        "summary": {
+            **_count_data(overview.counts),
+            "models": {model: _count_data(counts) for model, counts in overview.models.items()},
+        },
+    }
+
+
+def _card_data(gpu: Gpu) -> dict[str, Any]:
+    data = dataclasses.asdict(gpu)
+    parts: list[tuple[Gpu | MigDevice, dict[str, Any]]] = [
+        (gpu, data),
+        *zip(gpu.mig, data["mig"], strict=True),
+    ]
+    for part, fields in parts:
+        fields["state"] = state(part)
+        fields["memory_free_bytes"] = part.memory_total_bytes - part.memory_used_bytes
+    return data
+
+
+def _count_data(counts: Counter[State]) -> dict[str, int]:
+    return {each: counts[each] for each in STATES}
+
+
+def table(overview: Overview) -> str:
+    """A line for each device, for `--csv`; the first line names the columns, None is an empty field."""
+    page = io.StringIO()
+    writer = csv.DictWriter(page, CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for machine in overview.machines:
+        for gpu in machine.facts.gpus:
+            for device in devices(gpu):
+                row = {name: getattr(gpu, name) for name in CSV_COLUMNS if hasattr(gpu, name)}
+                row |= {name: getattr(device, name) for name in CSV_COLUMNS if hasattr(device, name)}
+                if device.uuid != gpu.uuid:
+                    row["utilization_percent"] = None  # that of the whole card says nothing of a part
+                writer.writerow(
+                    {
+                        **row,
+                        "host": machine.names[0],
+                        "index": device.label,
+                        "users": " ".join(sorted({each.user or "?" for each in device.processes})),
+                        "pids": " ".join(str(each.pid) for each in device.processes),
+                        "leased_by": device.lease.user if device.lease else "",
+                        "driver": machine.facts.driver,
+                        "cuda": machine.facts.cuda,
+                    }
+                )
+    return page.getvalue()
+
+
+def one_line(overview: Overview) -> str:
+    """`gpu01:0,2 gpu02:1`: the devices in a form that a script can take apart; "" when there is none."""
+    found = (
+        (machine.names[0], ",".join(device.label for device in machine.devices))
+        for machine in overview.machines
+        if not machine.error
+    )
+    return " ".join(f"{name}:{labels}" for name, labels in found if labels)
