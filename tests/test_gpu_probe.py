@@ -255,3 +255,21 @@ def test_launchers_that_race_never_share_a_card(launcher: Launcher, two_cards: P
         # A loser is told that the cards are taken; no task ever meets another on its card.
         assert {end.code for end in ends} <= {0, 65}, ends
         assert 0 in {end.code for end in ends}, ends
+
+
+def test_what_the_command_line_says_of_cards(
+    library: Path, tmp_path: Path, network: SshNetwork, launcher: Launcher
+) -> None:
+    cards = [f"gpu uuid=GPU-{number} mem=81559 bus=0000:{number}0:00.0" for number in range(1, 5)]
+    cards[0] += ' name="NVIDIA A100"'
+    fleet = Fleet(library, tmp_path / "fleet", *cards, "nvlink 1 3 18")
+    network.add(env={**fleet.env, "TFLAUNCH_LEASES": str(tmp_path / "leases")})
+    trainer = launcher.script("import os\nprint('has', os.environ['CUDA_VISIBLE_DEVICES'])\n")
+    words = ("run", launcher.hostfile(["host1"], gpus="auto"), trainer, "--ps=0", "--workers=1")
+    assert "has GPU-1\n" in launcher.run(*words, "--gpu-model=a100").ran().out
+    assert "has GPU-2,GPU-4\n" in launcher.run(*words, "--gpus-per-worker=2").ran().out
+    excluded = launcher.run(*words, "--gpus-per-worker=2", "--exclude=host1:1").ran()
+    assert "has GPU-1,GPU-3\n" in excluded.out
+    refused = launcher.run(*words, "--min-gpu-memory=100GiB").ran(65)
+    assert "less than 100 GiB (--min-gpu-memory)" in refused.sentences
+    assert "not an amount of memory" in launcher.run(*words, "--min-gpu-memory=lots").ran(2).sentences

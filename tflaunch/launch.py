@@ -11,6 +11,7 @@ from typing import Protocol
 
 from tflaunch.cluster import Cluster, Visits, Watcher
 from tflaunch.errors import PlanError, RecordError
+from tflaunch.gpu_choice import GpuChoice, choose
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.inventory import Inventory
 from tflaunch.job import JobSpec, TaskId
@@ -50,6 +51,7 @@ class Request:
     run_id: str
     job: JobSpec
     hostfile: Hostfile
+    gpus: GpuChoice
     bundle: Bundle | None  # None: the code is on the hosts
     command: tuple[str, ...]  # the launcher's own, for the record
     ssh_config: str | None = None  # likewise: `tflaunch stop` reaches the hosts by it
@@ -157,19 +159,22 @@ def _plan(
     if request.job.done == "chief" and not request.job.chief:
         reporter.note("no chief in this run: worker/0's end is the run's (--done chief)")
     addresses = {host.name: connections.dial_address(host) for host in hosts}
+
+    def plan() -> ClusterPlan:
+        cards = choose(inventory, request.gpus, request.hostfile)
+        return plan_cluster(request.job, request.hostfile, cards, addresses, request.run_id)
+
     for pause_s in RACE_PAUSES_S if lease else ():
         # Another launcher may hold cards just to see what it will take: that is over in a moment.
         if not any(card.lease and card.lease.planning for facts in inventory.values() for card in facts.gpus):
             break
-        try:
-            plan = plan_cluster(request.job, request.hostfile, inventory, addresses, request.run_id)
+        with contextlib.suppress(PlanError):
+            made = plan()
             if request.job.workers is not None:
-                return plan
-        except PlanError:
-            pass
+                return made
         cluster.let_go()
         inventory = cluster.look_again(hosts, ports, random.uniform(0.0, pause_s))  # noqa: S311
-    return plan_cluster(request.job, request.hostfile, inventory, addresses, request.run_id)
+    return plan()
 
 
 def _refuse_one_machine_twice(hostfile: Hostfile, inventory: Inventory, connections: Connections) -> None:

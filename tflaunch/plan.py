@@ -11,6 +11,7 @@ from typing import Any
 
 from tflaunch.command import Command, endpoint, flag_names
 from tflaunch.errors import PlanError, UsageError
+from tflaunch.gpu_choice import take_nearest
 from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.inventory import Gpu, HostFacts, Inventory
 from tflaunch.job import JobSpec, TaskId
@@ -392,8 +393,8 @@ def _place_workers(
                 turn = seat.room if job.place == "pack" else min(turn, seat.room)
                 seat.room -= min(turn, len(waiting))
             for _ in range(min(turn, len(waiting))):
-                mine, seat.cards = seat.cards[:per_worker], seat.cards[per_worker:]
-                placed.append(_Placed(waiting.pop(), seat.host.name, tuple(mine)))
+                mine, seat.cards = take_nearest(seat.cards, per_worker)
+                placed.append(_Placed(waiting.pop(), seat.host.name, mine))
         assert len(waiting) < before, "the counts were checked against the room"  # noqa: S101
 
 

@@ -102,7 +102,7 @@ def _prepare() -> None:
     try:
         try:
             os.mkdir(DIRECTORY, 0o1777)
-            os.chmod(DIRECTORY, 0o1777)  # whatever the umask
+            os.chmod(DIRECTORY, 0o1777)  # noqa: S103 - for all users, as /tmp is, whatever the umask
         except FileExistsError:
             pass
         info = os.lstat(DIRECTORY)
