@@ -107,7 +107,7 @@ CASES = (
             "--connect-timeout=5",
         ],
         69,
-        "1 of 1 hosts could not be used",
+        "the only host could not be used",
     ),
 )
 

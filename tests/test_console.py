@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import io
 import json
@@ -9,6 +10,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -387,10 +389,11 @@ def test_a_phase_is_one_live_line_on_a_terminal_and_one_plain_line_elsewhere() -
 def test_the_live_line_moves_and_fits_the_terminal() -> None:
     ours, theirs = terminal(columns=40)
     reporter = open_reporter(stdout=theirs, stderr=theirs)
-    reporter.phase("connecting", 1, 4, "a note that is much longer than the terminal is wide")
+    reporter.phase("connecting", 1, 4, "gpu4 is much longer than the terminal is wide")
     seen = ""
     while len(re.findall("connecting", seen)) < 3:
         seen += os.read(ours, 65536).decode()
+    assert "gpu4" in seen
     reader = Reader(ours)
     reporter.close()
     theirs.close()
@@ -401,11 +404,11 @@ def test_the_live_line_moves_and_fits_the_terminal() -> None:
 
 def test_a_phase_cut_short_says_how_far_it_came() -> None:
     def act(reporter: Reporter) -> None:
-        reporter.phase("connecting", 3, 4)
+        reporter.phase("connecting", 3, 4, "gpu04")
         reporter.error(PlanError("no room", "make some"))
 
     err = shown(act)[1]
-    assert re.fullmatch(r"! connected 3/4 after \d\.\d s\n✗ no room\n  → make some\n", err)
+    assert re.fullmatch(r"! connected 3/4 after \d\.\d s, not gpu04\n✗ no room\n  → make some\n", err)
 
 
 def test_notices_overtake_logs_that_nobody_reads() -> None:
@@ -491,16 +494,14 @@ def test_a_signal_handler_may_talk_and_end_a_close_that_waits() -> None:
 def test_a_reader_that_leaves_ends_the_output_but_not_the_run(as_json: bool) -> None:
     reading, writing = os.pipe()
     err_reader, err = pipe()
-    told = threading.Event()
     returned: list[int] = []
     with os.fdopen(writing, "w", encoding="utf-8") as out:
-        reporter = open_reporter(json=as_json, stdout=out, stderr=err, on_broken=told.set)
+        reporter = open_reporter(json=as_json, stdout=out, stderr=err)
         reporter.log(W0, "a", 0, b"seen\n", returned.append)
         assert b"seen" in os.read(reading, 1000)
         os.close(reading)
         for number in range(1, 200):
             reporter.log(W0, "a", number * 5, b"more\n", returned.append)
-        told.wait()
         reporter.warn("still here")
         reporter.close()
     err.close()
@@ -574,12 +575,77 @@ def test_the_plan_is_a_table_and_one_command() -> None:
         "worker/0   gpu01   gpu01:2001   0,3",
         "worker/1   gpu02   gpu02:2001   1,2",
         "",
-        "each runs in the shipped code:",
-        "  python trainer.py --ps_hosts=gpu01:2000 --worker_hosts=… --job_name=… --task_index=…"
-        " --data 'my set'",
-        "with TF_CONFIG set; --json shows everything",
+        "ps/0 runs, in the shipped code:",
+        "  python trainer.py --ps_hosts=gpu01:2000 --worker_hosts=gpu01:2001,gpu02:2001 --job_name=ps"
+        " --task_index=0 --data 'my set'",
+        "and each task likewise, with its own --job_name and --task_index",
+        "--json shows each task with its environment",
         "! gpu02 has [proxies]",
     ]
+
+
+def plain(screen: str) -> list[str]:
+    text = re.sub(r"\x1b\[[0-9;]*[mK]", "", screen).replace("\r", "")
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def test_a_narrow_terminal_breaks_neither_an_address_nor_a_word_of_the_command() -> None:
+    assert plain(on_terminal(lambda reporter: reporter.plan(PLAN), columns=35)) == [
+        "ps/0 on gpu01",
+        "  gpu01:2000",
+        "worker/0 on gpu01",
+        "  gpu01:2001, GPUs 0,3",
+        "worker/1 on gpu02",
+        "  gpu02:2001, GPUs 1,2",
+        "",
+        "ps/0 runs, in the shipped code:",
+        "  python trainer.py \\",
+        "    --ps_hosts=gpu01:2000 \\",
+        "    --worker_hosts=gpu01:2001,gpu02:2001 \\",  # one word, left for the terminal to wrap
+        "    --job_name=ps --task_index=0 \\",
+        "    --data 'my set'",
+        "and each task likewise, with its",
+        "own --job_name and --task_index",
+        "--json shows each task with its",
+        "environment",
+        "! gpu02 has [proxies]",
+    ]
+    wide = plain(on_terminal(lambda reporter: reporter.plan(PLAN), columns=36))
+    assert wide[:2] == ["task       host    address      GPUs", "ps/0       gpu01   gpu01:2000   -"]
+
+
+def test_the_command_that_is_shown_is_the_one_that_runs() -> None:
+    screen = "\n".join(plain(on_terminal(lambda reporter: reporter.plan(PLAN), columns=30)))
+    command = screen[screen.index("  python") : screen.index("and each")]
+    assert tuple(shlex.split(command.replace("\\\n", ""))) == PLAN.tasks[0].argv
+
+
+def test_what_differs_between_tasks_is_named() -> None:
+    tasks = [PLAN.tasks[0], PLAN.tasks[2]]
+    own = dataclasses.replace(tasks[1], argv=("/opt/python", *tasks[1].argv[1:]), cwd="/srv/train")
+    out = shown(lambda reporter: reporter.plan(ClusterPlan("r-1", (tasks[0], own))))[0]
+    assert "with its own interpreter, --job_name and --task_index\nsome in /srv/train\n" in out
+    assert (
+        "each task"
+        not in shown(lambda reporter: reporter.plan(ClusterPlan("r-1", (own,))))[0].split("--json")[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("only", "said"),
+    [
+        ({W0}, None),
+        ({TaskId("worker", 7)}, "--only worker/7: the plan has worker/0 to worker/1"),
+        ({W0, TaskId("ps", 1)}, "--only ps/1: the plan has ps/0"),
+        ({TaskId("chief", 0)}, "--only chief/0: the plan has ps/0, worker/0 to worker/1"),
+    ],
+)
+def test_a_task_that_the_plan_does_not_have_is_said(only: set[TaskId], said: str | None) -> None:
+    err = shown(lambda reporter: reporter.plan(PLAN, brief=True), only=only)[1].splitlines()
+    assert [line for line in err if "--only" in line] == ([f"! {said}"] if said else [])
+    out = shown(lambda reporter: reporter.plan(PLAN, brief=True), only=only, json=True)[0]
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [event["text"] for event in events if event["event"] == "warn"] == ([said] if said else [])
 
 
 def test_the_brief_plan_goes_beside_the_logs_and_fixes_their_width() -> None:
@@ -591,8 +657,8 @@ def test_the_brief_plan_goes_beside_the_logs_and_fixes_their_width() -> None:
     assert out == "ps/0     │ line\n"
     assert err.splitlines() == [
         "run trainer-abc234",
-        "  1 ps      on gpu01",
-        "  2 worker  on gpu[01-02]  2 GPUs each",
+        "  1 ps       on gpu01",
+        "  2 workers  on gpu[01-02]  2 GPUs each",
         "! gpu02 has [proxies]",
     ]
 
@@ -621,6 +687,40 @@ def test_hosts_with_one_cause_are_one_row_and_the_remedy_names_the_first() -> No
         "  a  disk full",
         "  → make room",
     ]
+
+
+def test_rows_of_one_size_stay_in_their_order() -> None:
+    errors = ConnectErrors({"b": ConnectError("one"), "c": ConnectError("two"), "a": ConnectError("one")}, 9)
+    errors.failures["d"] = ConnectError("two")
+    rows = shown(lambda reporter: reporter.failures(errors))[1].splitlines()[1:]
+    assert rows == ["  b,a  one", "  c,d  two"]
+
+
+def test_the_only_host_is_not_1_of_1_hosts() -> None:
+    err = shown(lambda reporter: reporter.failures(ConnectErrors({"a": ConnectError("no")}, 1)))[1]
+    assert err == "✗ the only host could not be used\n  a  no\n"
+
+
+def test_hosts_that_could_not_be_told_to_stop_are_not_called_clean() -> None:
+    error = LaunchError({"a": "disk full"}, "make room", {"gpu2": "no answer", "gpu1": "no answer"})
+    assert shown(lambda reporter: reporter.error(error))[1].splitlines() == [
+        "✗ 1 host could not start its tasks",
+        "  a  disk full",
+        "! gpu[1-2]: could not check that nothing is left: no answer",
+        "  → make room",
+    ]
+    event = json.loads(shown(lambda reporter: reporter.error(error), json=True)[0])
+    assert event["message"] == "1 host could not start its tasks"
+    assert event["unconfirmed"] == {"gpu2": "no answer", "gpu1": "no answer"}
+
+
+def test_a_file_full_of_problems_does_not_fill_the_screen() -> None:
+    problems = [Problem("hosts.yaml", line, 1, "bad") for line in range(1, 50)]
+    err = shown(lambda reporter: reporter.error(HostfileError(problems)))[1].splitlines()
+    assert err[0] == "✗ 49 problems in the hosts; nothing was contacted"
+    assert err[1:] == [f"  hosts.yaml:{line}:1: bad" for line in range(1, 21)] + ["  and 29 more"]
+    told = json.loads(shown(lambda reporter: reporter.error(HostfileError(problems)), json=True)[0])
+    assert len(told["problems"]) == 49
 
 
 def test_every_problem_of_a_hostfile_is_shown() -> None:
@@ -656,11 +756,12 @@ FAILED = Outcome(
 def test_the_report_tells_the_first_failure_first() -> None:
     _, err = shown(lambda reporter: reporter.report(FAILED))
     lines = err.splitlines()
-    assert lines[0] == "✗ worker/1 on gpu02 was killed by SIGKILL after 12 s"
+    assert lines[0] == "✗ worker/1 on gpu02 was killed by SIGKILL after 12 s; its last lines:"
     assert lines[1:31] == [f"  │ line {number}" for number in range(20, 50)]
     assert lines[31:] == [
-        "  its whole log: gpu02:/var/tmp/run/logs/worker-1.log",
-        "  → if nobody killed it, memory ran out: ssh gpu02 'dmesg -T | grep -i oom'",
+        "  its whole log: /state/trainer-abc234/logs/worker-1.log",
+        "  and on gpu02: /var/tmp/run/logs/worker-1.log",
+        "  → ssh gpu02 'dmesg -T | grep -i oom' tells whether memory ran out, if nobody killed it",
         "✗ then worker/0 exited with code 1",
         "✗ gpu02: still alive: pid 12 python (D)",
         "! gpu[07-08]: could not check that nothing is left: no connection",
@@ -668,6 +769,141 @@ def test_the_report_tells_the_first_failure_first() -> None:
         "✗ trainer-abc234 failed after 1 min 15 s, exit code 137",
         "  logs: /state/trainer-abc234/logs",
     ]
+
+
+def failing(lines: int, others: int = 0) -> Callable[[Reporter], None]:
+    """A task that writes so many lines and fails, while another writes `others` lines."""
+    tail = b"".join(b"step %d\n" % number for number in range(lines))
+    first = TaskExit(W1, "gpu02", 1, None, 1.1, tail)
+
+    def act(reporter: Reporter) -> None:
+        reporter.phase("training", 0, 2)
+        reporter.log(W1, "gpu02", 0, tail)
+        reporter.exited(first)
+        reporter.exited(TaskExit(W0, "gpu01", 2, None, 1.2))
+        reporter.log(W0, "gpu01", 0, b"working\n" * others)
+        exits = {W1: first, W0: TaskExit(W0, "gpu01", 2, None, 1.2)}
+        logs = {W1: "/run/logs/worker-1.log"}
+        reporter.report(Outcome("r-1", "failed", 1, 2.0, exits, first, {}, {}, "/state/r-1", logs))
+
+    return act
+
+
+def test_what_stands_on_the_screen_already_is_not_repeated() -> None:
+    assert plain(on_terminal(failing(40))) == [
+        "training 2 tasks",
+        *(f"worker/1 │ step {number}" for number in range(40)),
+        "✗ worker/1 on gpu02 exited with code 1 after 1.1 s",
+        "✗ r-1 failed after 2.0 s: worker/1 on gpu02 exited with code 1; nothing is left running",
+        "  its whole log: /state/r-1/logs/worker-1.log",
+        "  and on gpu02: /run/logs/worker-1.log",
+        "✗ then worker/0 exited with code 2",
+    ]
+    assert plain(on_terminal(failing(0)))[1:4] == [
+        "✗ worker/1 on gpu02 exited with code 1 after 1.1 s",
+        "✗ r-1 failed after 2.0 s: worker/1 on gpu02 exited with code 1; nothing is left running",
+        "  it wrote nothing",
+    ]
+
+
+TAIL_OF_40 = [f"  │ step {number}" for number in range(10, 40)]
+
+
+@pytest.mark.parametrize("options", [{"quiet": True}, {"only": {W0}}])
+def test_what_was_not_shown_is_in_the_report(options: dict[str, Any]) -> None:
+    lines = plain(on_terminal(failing(40), **options))
+    first = lines.index("✗ worker/1 on gpu02 exited with code 1 after 1.1 s; its last lines:")
+    assert lines[first + 1 : first + 31] == TAIL_OF_40
+    assert lines[first + 31] == "  its whole log: /state/r-1/logs/worker-1.log"
+
+
+def test_what_scrolled_away_or_went_elsewhere_is_in_the_report() -> None:
+    lines = plain(on_terminal(failing(40, others=100)))  # of 40 rows
+    assert lines[-35:-5] == TAIL_OF_40
+    assert "  │ " not in "\n".join(plain(on_terminal(failing(40, others=12))))
+    assert lines[-5:-3] == plain(on_terminal(failing(40)))[-3:-1]
+    err = shown(failing(40))[1].splitlines()
+    assert err[2:33] == ["✗ worker/1 on gpu02 exited with code 1 after 1.1 s; its last lines:", *TAIL_OF_40]
+    assert err[-1] == "  logs: /state/r-1/logs"
+    reading, out = pipe()  # `tflaunch run ... > train.log`
+    ours, theirs = terminal()
+    screen = Reader(ours)
+    reporter = open_reporter(stdout=out, stderr=theirs)
+    failing(40)(reporter)
+    reporter.close()
+    out.close()
+    theirs.close()
+    assert reading.text().count("step") == 40
+    assert [line for line in plain(screen.text()) if "│" in line] == TAIL_OF_40
+
+
+def test_lines_of_a_progress_bar_and_of_colour_are_known_again() -> None:
+    tail = b"\x1b[31mred\x1b[0m\n1%\r50%\r100%\nlast"
+    first = TaskExit(W1, "gpu02", 1, None, 1.1, tail)
+
+    def act(reporter: Reporter) -> None:
+        reporter.log(W1, "gpu02", 0, tail)
+        reporter.log_end(W1)
+        reporter.report(Outcome("r-1", "failed", 1, 2.0, {W1: first}, first))
+
+    lines = plain(on_terminal(act))
+    assert lines[-1].startswith("✗ r-1 failed after 2.0 s: worker/1 on gpu02 exited with code 1")
+    assert sum("red" in line for line in lines) == 1
+
+
+def test_later_failures_are_one_line() -> None:
+    first = TaskExit(W0, "a", 1, None, 1.0, b"x\n")
+    later = [TaskExit(TaskId("worker", index), "a", 1, None, 2.0) for index in range(1, 20)]
+
+    def act(reporter: Reporter) -> None:
+        for exit in (first, *later, TaskExit(PS0, "a", 0, None, 3.0)):
+            reporter.exited(exit)
+        exits = {exit.task: exit for exit in (first, *later)}
+        reporter.report(Outcome("r-1", "failed", 1, 2.0, exits, first))
+
+    err = shown(act)[1].splitlines()
+    assert [line for line in err if "exited" in line] == [
+        "✗ worker/0 on a exited with code 1 after 1.0 s",
+        "✗ worker/0 on a exited with code 1 after 1.0 s; its last lines:",
+        f"✗ then {', '.join(f'worker/{index}' for index in range(1, 9))} … (19 in all) exited with code 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tail", "module"),
+    [
+        (b"Traceback ...\nModuleNotFoundError: No module named 'tensorflow'\n", "tensorflow"),
+        (b"ModuleNotFoundError: No module named 'a.b'; 'a' is not a package", "a.b"),
+        (b"/usr/bin/python3: No module named trainer\n", "trainer"),
+        (
+            b"/usr/bin/python3: Error while finding module specification for 'a.b' "
+            b"(ModuleNotFoundError: No module named 'a')\n",
+            "a",
+        ),
+        (b"we have No module named 'x' but go on\n", None),
+    ],
+)
+def test_a_missing_module_has_a_next_step(tail: bytes, module: str | None) -> None:
+    first = TaskExit(W0, "gpu01", 1, None, 1.0, tail)
+
+    def act(reporter: Reporter) -> None:
+        reporter.plan(PLAN, brief=True)
+        reporter.report(Outcome("r-1", "failed", 1, 2.0, {W0: first}, first))
+
+    hints = [line for line in shown(act)[1].splitlines() if "→" in line]
+    expected = f"python on gpu01 has no {module}: name another by `python:` in the hostfile, or "
+    assert [hint.startswith(f"  → {expected}") for hint in hints] == ([True] if module else [])
+    report = json.loads(shown(act, json=True)[0].splitlines()[-1])
+    assert report["hint"].startswith(expected) if module else report["hint"] == ""
+
+
+def test_a_signal_has_the_name_that_its_host_gives_it() -> None:
+    def report(**named: Any) -> str:
+        first = TaskExit(W0, "mac", None, 10, 1.0, **named)  # SIGBUS there, SIGUSR1 here
+        return shown(lambda reporter: reporter.exited(first))[1]
+
+    assert "was killed by SIGBUS" in report(signal_name="SIGBUS")
+    assert f"was killed by {signal.Signals(10).name}" in report()
 
 
 @pytest.mark.parametrize(
@@ -680,7 +916,7 @@ def test_the_report_tells_the_first_failure_first() -> None:
         ),
         (
             Outcome("r-1", "interrupted", 143, 3.0),
-            "! r-1 stopped by a signal after 3.0 s; nothing is left running",
+            "! r-1 stopped from outside after 3.0 s; nothing is left running",
         ),
         (
             Outcome("r-1", "failed", 76, 3.0, first_failure=HostLost("gpu01", "no heartbeat for 60 s")),
@@ -761,6 +997,23 @@ def test_json_is_one_event_a_line_whatever_the_bytes() -> None:
     }
     assert named["error"]["problems"] == [{"where": "f", "line": 1, "column": 2, "message": "bad"}]
     assert named["report"]["first_failure"]["tail"][-1] == "line 49"
+
+
+def test_json_tells_each_step_of_a_phase_once() -> None:
+    def act(reporter: Reporter) -> None:
+        for done in (0, 0, 0, 1, 1, 2, 2):
+            reporter.phase("connecting", done, 2, "gpu01")
+        reporter.phase("checking", 0, 2)
+        reporter.phase("connecting", 0, 2)
+
+    events = [json.loads(line) for line in shown(act, json=True)[0].splitlines()]
+    assert [(event["name"], event["done"]) for event in events] == [
+        ("connecting", 0),
+        ("connecting", 1),
+        ("connecting", 2),
+        ("checking", 0),
+        ("connecting", 0),
+    ]
 
 
 def test_every_event_of_json_is_documented() -> None:

@@ -360,14 +360,16 @@ BAD = {
     ),
     "gpus": (
         "- {name: a, gpus: all}\n- {name: b, gpus: []}\n- {name: c, gpus: [0, x]}\n"
-        "- {name: d, gpus: [1, 1]}\n- {name: e, gpus: 5000}\n",
+        "- {name: d, gpus: [1, 1]}\n- {name: e, gpus: 5000}\n- {name: f, gpus: [0, MIG-41]}\n",
         [
             ":1:19: gpus: 'all' is not `auto`, a count, 0, or a list of indices or UUIDs "
             "such as [0, 1] or [GPU-8f3c…]",
             ":2:19: gpus: an empty list names no GPU; write 0 to use none, `auto` to use all",
-            ":3:23: gpus: 'x' is not the index or the UUID of a GPU (GPU-… or MIG-…)",
+            ":3:23: gpus: 'x' is not the index or the UUID of a GPU (GPU-…)",
             ":4:23: gpus: '1' is listed twice",
             ":5:19: gpus: '5000' is not a whole number from 0 to 1024",
+            ":6:23: gpus: 'MIG-41' is a MIG instance, and tasks can be given whole cards only; "
+            "name cards without MIG",
         ],
     ),
     "env": (
@@ -585,34 +587,84 @@ def test_plain_file_says_how_it_was_read(write: Write) -> None:
 def test_slurm() -> None:
     for variable in ("SLURM_JOB_NODELIST", "SLURM_NODELIST"):
         hostfile = load("slurm:", environ={variable: "gpu[01-02,07],login"})
-        assert hostfile == Hostfile("slurm:", (host("gpu01"), host("gpu02"), host("gpu07"), host("login")))
-    assert problems("slurm:") == ["slurm:: SLURM_JOB_NODELIST is not set"]
+        assert hostfile == Hostfile("slurm", (host("gpu01"), host("gpu02"), host("gpu07"), host("login")))
+    assert problems("slurm:") == ["slurm: SLURM_JOB_NODELIST is not set"]
 
 
 def test_pbs(write: Write) -> None:
     hostfile = load("pbs:", environ={"PBS_NODEFILE": write("a.lab\na.lab\nb.lab\n")})
-    assert hostfile == Hostfile("pbs:", (host("a.lab", slots=2), host("b.lab", slots=1)))
-    assert problems("pbs:") == ["pbs:: PBS_NODEFILE is not set"]
+    assert hostfile == Hostfile("pbs", (host("a.lab", slots=2), host("b.lab", slots=1)))
+    assert problems("pbs:") == ["pbs: PBS_NODEFILE is not set"]
     assert problems("pbs:", PBS_NODEFILE="/no/such") == ["/no/such: no such file; PBS_NODEFILE names it"]
     assert problems("pbs:", PBS_NODEFILE=write("")) == ["hosts.yaml: names no host; list at least one"]
 
 
 def test_identity_file_is_relative_to_the_hostfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
+    home = keys_at(tmp_path / "home/me", "b")
+    monkeypatch.setenv("HOME", str(home))
+    keys_at(tmp_path, "a")
     path = tmp_path / "hosts.yaml"
-    path.write_text("- {name: a, identity_file: keys/a}\n- {name: b, identity_file: ~/.ssh/b}\n")
+    path.write_text("- {name: a, identity_file: .ssh/a}\n- {name: b, identity_file: ~/.ssh/b}\n")
     files = [host.identity_file for host in load(str(path)).hosts]
-    assert files == [str(tmp_path / "keys/a"), "/home/me/.ssh/b"]
+    assert files == [str(tmp_path / ".ssh/a"), str(home / ".ssh/b")]
 
 
-def test_shipped_hostfiles() -> None:
+def keys_at(home: Path, *names: str) -> Path:
+    """A home with private keys, as far as a hostfile is concerned."""
+    (home / ".ssh").mkdir(parents=True)
+    for name in names:
+        (home / ".ssh" / name).touch()
+    return home
+
+
+def test_an_identity_file_that_is_not_there_is_said_once(write: Write, tmp_path: Path) -> None:
+    path = write(
+        "defaults: {identity_file: keys/a}\n"
+        "hosts: ['n[1-3]', {name: b, identity_file: '~/no/key'}, {name: c, connection: local},\n"
+        "  {name: d, identity_file: 'keys/%h'}, {name: e, identity_file: /}]\n"
+    )
+    there = "identity_file: there is no file"
+    assert problems(path) == [
+        f"hosts.yaml:1:27: {there} '{tmp_path}/keys/a' on this machine",
+        f"hosts.yaml:2:44: {there} '{Path('~/no/key').expanduser()}' on this machine",
+        f"hosts.yaml:3:65: {there} '/' on this machine",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("trainer.py", ""),
+        ("trainer.py", None),
+        ("./my/trainer.py", None),
+        ("trainer", "#!/usr/bin/env python3\nx = 1\n"),
+        ("trainer", "# A trainer.\n\nimport os, sys\n"),
+        ("trainer", "from os import path\n"),
+    ],
+)
+def test_a_program_in_the_place_of_the_hosts(write: Write, name: str, text: str | None) -> None:
+    if text is not None:
+        Path(write(text)).rename(name)
+    with pytest.raises(HostfileError) as caught:
+        load(name)
+    assert str(caught.value) == f"{name}: is a Python file, not the hosts"
+    assert caught.value.hint == f"HOSTS comes first: tflaunch run hosts.yaml {name}"
+
+
+def test_a_host_in_paraguay_is_no_program(write: Write) -> None:
+    assert load("gpu01.lab.py:2").hosts == (host("gpu01.lab.py", slots=2),)
+    assert load(write("import slots=2\nfrom\n")).hosts == (host("import", slots=2), host("from"))
+
+
+def test_shipped_hostfiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(keys_at(tmp_path, "id_ed25519")))
     local = load(str(HOSTFILES / "local.yaml"))
     assert local.hosts == tuple(host(f"local{i}", connection="local", gpus=0) for i in range(1, 5))
     small = HOSTFILES / "small.yaml"
     assert len(load(str(small)).hosts) == 4
     assert len(small.read_text().splitlines()) == 6
     cluster = load(str(HOSTFILES / "cluster.yaml"))
-    assert fold(host.name for host in cluster.hosts) == "fat[1-2],gpu[01-08].lab,here,storage,vm[1-5]"
+    assert fold(host.name for host in cluster.hosts) == "gpu[01-08].lab,fat[1-2],vm[1-5],storage,here"
     assert fold(host.name for host in match("zone=a", cluster)) == "vm[1-4]"
 
 
@@ -707,7 +759,7 @@ def test_match_says_what_there_is() -> None:
     with pytest.raises(UsageError) as caught:
         match("gpu[03-06]", CLUSTER)
     assert caught.value.message == "hosts.yaml has no host gpu[05-06]"
-    assert caught.value.hint == "Its hosts are big,gpu[01-04],login; its labels rack=a, rack=b."
+    assert caught.value.hint == "Its hosts are gpu[01-04],big,login; its labels rack=a, rack=b."
 
 
 def test_expand_and_fold() -> None:

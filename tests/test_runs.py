@@ -262,7 +262,7 @@ def test_the_outcome_is_kept() -> None:
         "task": "worker/0",
         "host": "gpu01",
         "code": None,
-        "signal": 9,
+        "signal": "SIGKILL",
         "seconds": 3.5,
         "stopped": False,
     }

@@ -9,7 +9,7 @@ For programs: stdout holds one JSON object a line, in ASCII.  Each has `event` a
     event      fields
     plan       run_id, cluster (job -> addresses), notes, tasks: [task, host, address, port, gpus (UUIDs),
                gpu_indices, argv, env, setup, cwd (null: where the shipped code is)]
-    phase      name, done, total, note
+    phase      name, done, total, note (what is awaited, or missing); one for each step
     note       text            something that happened
     say        text            what tflaunch does now, because it was asked to
     warn       text            something to look at
@@ -19,11 +19,12 @@ For programs: stdout holds one JSON object a line, in ASCII.  Each has `event` a
     log_end    task            nothing more comes from it
     exited     task, host, code, signal (name), seconds, stopped (tflaunch had asked it to end)
     lost       host, reason
-    failures   exit_code, message, hint, rows: [hosts, folded, cause, hint]
+    failures   exit_code, message, hint, rows: [hosts, folded, cause, hint], unconfirmed (host -> why it
+               could not be told to stop)
     error      kind (the class), message, hint, exit_code, problems: [where, line, column, message]
     report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (as in exited, with
                tail; or as in lost), unverified (host -> why), survivors (host -> processes), record,
-               host_logs (task -> path on its host)
+               host_logs (task -> path on its host), hint
     stopped    run_id, hosts (host -> found, killed, survivors)
 
 Tasks are written `worker/0`.  Bytes of a log that are not UTF-8 appear as `\\xff`; control sequences are
@@ -35,6 +36,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import io
+import itertools
 import json
 import os
 import re
@@ -43,6 +45,7 @@ import signal
 import sys
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii as quoted
@@ -55,11 +58,13 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from tflaunch.command import endpoint
 from tflaunch.errors import ConnectErrors, HostfileError, LaunchError, TflaunchError
 from tflaunch.hosts import fold
 from tflaunch.job import TaskId
 from tflaunch.log_lines import LineAssembler, printable
 from tflaunch.plan import ClusterPlan, TaskPlan
+from tflaunch.runs import exit_data, outcome_data, signal_name
 from tflaunch.supervise import HostLost, Outcome, TaskExit
 from tflaunch.writer import Stream, Writer
 
@@ -67,6 +72,9 @@ if TYPE_CHECKING:
     from tflaunch.cluster import Finished
 
 TAIL_LINES = 30
+PROBLEMS_SHOWN = 20  # of a hostfile; a file that is no hostfile has one in every line
+_RECENT = 128  # lines of the screen that are remembered: more than are ever looked at
+_ROWS = 24  # of a terminal that does not tell
 _TICK_S = 0.1  # of the one live line
 _PROGRESS_S = (0.5, 8.0)  # a progress bar is shown this often at first, and at last
 _ROOMY_COLUMNS = 60  # room for a bar of full length
@@ -81,12 +89,10 @@ _TRAILING = re.compile(r" +\n")  # what pads the last column of a table
 _PAST = {
     "connecting": "connected",
     "probing": "probed",
-    "planning": "planned",
     "shipping": "shipped",
     "staging": "staged",
-    "starting": "started",
     "stopping": "stopped",
-    "verifying": "verified",
+    "checking": "checked",
 }
 
 
@@ -98,7 +104,10 @@ class Reporter(Protocol):
         """True when stdout can no longer be written: its reader went away, or its disk is full."""
 
     def phase(self, name: str, done: int, total: int, note: str = "") -> None:
-        """`name` ("connecting", "training") has come to `done` of `total`; equal means that it is over."""
+        """`name` ("connecting", "training") has come to `done` of `total`; equal means that it is over.
+
+        `note` names what it waits for while that is little, and what is missing when it ends too early.
+        """
 
     def note(self, text: str) -> None:
         """Say something that is good to know."""
@@ -112,7 +121,7 @@ class Reporter(Protocol):
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:
         """Show the plan as the result that was asked for, or, `brief`, in a line per job beside the logs.
 
-        Call it before the first log: it tells how wide the prefixes are.
+        Call it before the first log: it tells how wide the prefixes are, and which tasks there are.
         """
 
     def log(
@@ -131,7 +140,7 @@ class Reporter(Protocol):
         """A task runs."""
 
     def exited(self, exit: TaskExit) -> None:
-        """A task has ended."""
+        """A task has ended; of those that fail, the first is told at once, the others by `report`."""
 
     def lost(self, lost: HostLost) -> None:
         """A host is gone."""
@@ -160,14 +169,12 @@ def open_reporter(
     show_host: bool = False,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
-    on_broken: Callable[[], None] | None = None,
 ) -> Reporter:
     """Return the reporter for a terminal or pipe, or its JSON twin.
 
     quiet: show no logs.  only: show the logs of these tasks.  show_host: name the host in each line.
-    on_broken: called once, from another thread, when `broken` becomes true.
     """
-    options = _Options(quiet, frozenset(only) if only else None, show_host, on_broken)
+    options = _Options(quiet, frozenset(only) if only else None, show_host)
     out = Stream(stdout or sys.stdout or io.StringIO())  # None: the shell closed it
     err = Stream(stderr or sys.stderr or io.StringIO())
     return JsonReporter(options, out, err) if json else TextReporter(options, out, err)
@@ -178,7 +185,6 @@ class _Options:
     quiet: bool
     only: frozenset[TaskId] | None
     show_host: bool
-    on_broken: Callable[[], None] | None
 
     def shows(self, task: TaskId) -> bool:
         return not self.quiet and (self.only is None or task in self.only)
@@ -202,6 +208,7 @@ class _LogReporter:
         self._options = options
         self._logs: dict[TaskId, _Log] = {}
         self._rewriting: set[TaskId] = set()
+        self._interpreters: dict[TaskId, str] = {}
         self._writer = Writer(stdout, stderr, self._tick, self._break)
 
     @property
@@ -215,6 +222,16 @@ class _LogReporter:
 
     def log_end(self, task: TaskId) -> None:
         self._writer.put("log", lambda: self._log_end(task))
+
+    def _take_plan(self, plan: ClusterPlan) -> list[str]:
+        """Remember what is needed of the plan; returns what does not fit it."""
+        self._interpreters = {task.id: task.argv[0] for task in plan.tasks}
+        strange = (self._options.only or frozenset()) - self._interpreters.keys()
+        return [f"--only {task}: the plan has {_tasks_there(task.job, plan)}" for task in sorted(strange)]
+
+    def _next_step(self, outcome: Outcome) -> str:
+        first = outcome.first_failure
+        return _advice(first, self._interpreters.get(first.task)) if isinstance(first, TaskExit) else ""
 
     def close(self, wait: bool = True) -> None:
         self._writer.close(wait)
@@ -287,8 +304,6 @@ class _LogReporter:
         if error.errno != errno.EPIPE:  # `| head` has what it wanted; a full disk is news
             reason = os.strerror(error.errno or 0)
             self._writer.err(f"cannot write to stdout: {reason}; the run goes on, its logs are on record\n")
-        if self._options.on_broken is not None:
-            self._options.on_broken()
 
 
 class JsonReporter(_LogReporter):
@@ -296,10 +311,13 @@ class JsonReporter(_LogReporter):
 
     def __init__(self, options: _Options, stdout: Stream, stderr: Stream) -> None:
         self._heads: dict[TaskId, str] = {}
+        self._step: tuple[str, int, int] | None = None
         super().__init__(options, stdout, stderr)
 
     def phase(self, name: str, done: int, total: int, note: str = "") -> None:
-        self._event("phase", name=name, done=done, total=total, note=note)
+        if self._step != (name, done, total):
+            self._step = (name, done, total)
+            self._event("phase", name=name, done=done, total=total, note=note)
 
     def note(self, text: str) -> None:
         self._event("note", text=text)
@@ -311,8 +329,9 @@ class JsonReporter(_LogReporter):
         self._event("say", text=text)
 
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:  # noqa: ARG002  a program skips what it likes
-        tasks = [_task_data(task) for task in plan.tasks]
-        self._event("plan", run_id=plan.run_id, cluster=plan.cluster, notes=list(plan.notes), tasks=tasks)
+        self._event("plan", **plan.to_json())
+        for text in self._take_plan(plan):
+            self.warn(text)
 
     def log_end(self, task: TaskId) -> None:
         super().log_end(task)
@@ -322,7 +341,7 @@ class JsonReporter(_LogReporter):
         self._event("started", task=str(task), host=host, pid=pid)
 
     def exited(self, exit: TaskExit) -> None:
-        self._event("exited", **_exit_data(exit))
+        self._event("exited", **exit_data(exit))
 
     def lost(self, lost: HostLost) -> None:
         self._event("lost", host=lost.host, reason=lost.reason)
@@ -333,7 +352,12 @@ class JsonReporter(_LogReporter):
             for row in _rows(errors)
         ]
         self._event(
-            "failures", exit_code=errors.exit_code, message=_headline(errors), hint=errors.hint, rows=rows
+            "failures",
+            exit_code=errors.exit_code,
+            message=_headline(errors),
+            hint=errors.hint,
+            rows=rows,
+            unconfirmed=_unconfirmed(errors),
         )
 
     def error(self, err: TflaunchError) -> None:
@@ -351,24 +375,11 @@ class JsonReporter(_LogReporter):
         )
 
     def report(self, outcome: Outcome) -> None:
-        first = outcome.first_failure
-        if isinstance(first, HostLost):
-            failure: dict[str, Any] | None = {"host": first.host, "reason": first.reason}
-        else:
-            failure = {**_exit_data(first), "tail": _tail(first.tail)} if first else None
-        self._event(
-            "report",
-            run_id=outcome.run_id,
-            status=outcome.status,
-            exit_code=outcome.exit_code,
-            seconds=outcome.seconds,
-            exits=[_exit_data(exit) for exit in outcome.exits.values()],
-            first_failure=failure,
-            unverified=dict(outcome.unverified),
-            survivors={host: list(left) for host, left in outcome.survivors.items()},
-            record=outcome.record,
-            host_logs={str(task): path for task, path in outcome.host_logs.items()},
-        )
+        first, told = outcome.first_failure, outcome_data(outcome)
+        if isinstance(first, TaskExit):
+            told["first_failure"]["tail"] = _tail(first.tail)
+        hint = self._next_step(outcome)
+        self._event("report", run_id=outcome.run_id, **told, record=outcome.record, hint=hint)
 
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         told = {host: dataclasses.asdict(end) for host, end in hosts.items()}
@@ -433,14 +444,23 @@ class _Pen:
             file=page, force_terminal=stream.terminal or None, highlight=False, markup=False, emoji=False
         )
         self.marks = _Marks() if stream.can_show("✓✗│·…→━⠋") else _ASCII
-        self.columns = stream.columns()
         self.colour = self.console.color_system is not None and not self.console.no_color
+
+    @property
+    def columns(self) -> int:
+        """How wide the terminal is now, for a window may be resized; 0 when there is none."""
+        return self._stream.size()[0]
+
+    @property
+    def rows(self) -> int:
+        """How high the terminal is."""
+        return self._stream.size()[1] or _ROWS
 
     def render(self, renderable: RenderableType, spare: int = 0) -> str:
         """Return the text of `renderable`, in lines shorter than the terminal by `spare` columns."""
-        self.columns = self._stream.columns()  # a window may be resized
-        self.console.width = max(20, (self.columns or _PIPE_COLUMNS) - spare)
-        whole = isinstance(renderable, Text) and (self.columns is None or bool(renderable.no_wrap))
+        columns = self.columns
+        self.console.width = max(20, (columns or _PIPE_COLUMNS) - spare)
+        whole = isinstance(renderable, Text) and (not columns or bool(renderable.no_wrap))
         with self.console.capture() as captured:
             self.console.print(renderable, soft_wrap=whole)
         return _TRAILING.sub("\n", captured.get())
@@ -470,6 +490,10 @@ class TextReporter(_LogReporter):
         self._live = stderr.terminal and not self._err.console.is_dumb_terminal
         self._live_shown = False
         self._training = False  # log lines may come at any moment: no live line any more
+        self._told_failure = False
+        # What stands above on the screen that both streams share: lines of a task, or (None) of tflaunch.
+        self._one_screen = stdout.same_terminal(stderr)
+        self._recent: deque[tuple[TaskId | None, str]] = deque(maxlen=_RECENT)
         super().__init__(options, stdout, stderr)
 
     def phase(self, name: str, done: int, total: int, note: str = "") -> None:
@@ -487,13 +511,16 @@ class TextReporter(_LogReporter):
 
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:
         self._writer.put("message", lambda: self._show_plan(plan, brief))
+        for text in self._take_plan(plan):
+            self._message(Text.assemble((f"{self._err.marks.warn} ", "yellow"), text))
 
     def started(self, task: TaskId, host: str, pid: int) -> None:  # noqa: ARG002  the phase counts them
         self._writer.put("message", lambda: self._prefixes.expect({task: host}))
 
     def exited(self, exit: TaskExit) -> None:
-        if exit.stopped:
-            return  # as it was asked to; the phase counts them
+        if exit.stopped or (exit.exit_code and self._told_failure):
+            return  # as it was asked to; or the report tells all that follow the first in one line
+        self._told_failure |= exit.exit_code != 0
         marks = self._err.marks
         mark, style = (marks.bad, "bold red") if exit.exit_code else (marks.ok, "green")
         how = _how(exit) if exit.exit_code else "finished"
@@ -514,7 +541,15 @@ class TextReporter(_LogReporter):
             self._ending(*_error_lines(err, self._err.marks))
 
     def report(self, outcome: Outcome) -> None:
-        self._ending(*_report_lines(outcome, self._err.marks))
+        now, hint = time.monotonic(), self._next_step(outcome)
+
+        def show() -> None:
+            self._leave(now)
+            first = outcome.first_failure
+            above = isinstance(first, TaskExit) and self._still_above(first)
+            self._print(*_report_lines(outcome, self._err.marks, hint, above))
+
+        self._writer.put("message", show)
 
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         self._ending(*_stopped_lines(run_id, hosts, self._err.marks))
@@ -539,7 +574,10 @@ class TextReporter(_LogReporter):
 
     def _print(self, *lines: RenderableType) -> None:
         self._wipe()
-        self._writer.err("".join(map(self._err.render, lines)))
+        text = "".join(map(self._err.render, lines))
+        self._writer.err(text)
+        if self._one_screen:
+            self._recent.extend((None, row) for row in text.splitlines())
 
     def _wipe(self) -> None:
         if self._live_shown:
@@ -560,7 +598,7 @@ class TextReporter(_LogReporter):
         bar = ProgressBar(
             total=max(1, phase.total),
             completed=phase.done,
-            width=24 if (self._err.columns or 0) >= _ROOMY_COLUMNS else 4,
+            width=24 if self._err.columns >= _ROOMY_COLUMNS else 4,
             style="dim",
             complete_style="cyan",
             finished_style="cyan",
@@ -613,18 +651,33 @@ class TextReporter(_LogReporter):
             return
         phase.over = True
         text = f"{_PAST.get(phase.name, phase.name)} {phase.done}/{phase.total}"
-        took = f" after {_duration(now - phase.began)}{_note(phase.note)}"
-        self._print(Text.assemble((f"{self._err.marks.warn} ", "yellow"), text, (took, "dim")))
+        took = f" after {_duration(now - phase.began)}"
+        lacking = f", not {printable(phase.note)}" if phase.note else ""
+        self._print(Text.assemble((f"{self._err.marks.warn} ", "yellow"), text, (took, "dim"), lacking))
 
     def _show_lines(self, task: TaskId, host: str, lines: list[str], partial: bool = False) -> None:  # noqa: ARG002
         self._training = True
         self._wipe()
+        if self._one_screen:
+            self._recent.extend(zip(itertools.repeat(task), lines[-_RECENT:]))
         prefix = self._prefix(task, host)
         self._writer.out(prefix + ("\n" + prefix).join(lines) + "\n")
 
     def _show_gap(self, task: TaskId, host: str, missing: int) -> None:
         more = self._out.marks.more
         self._show_lines(task, host, [f"{more} {missing:,} bytes are missing here {more}"])
+
+    def _still_above(self, exit: TaskExit) -> bool:
+        """Whether the task's last lines stand on the screen already, and little else among and below them."""
+        if not self._one_screen:
+            return False
+        wanted, room, columns = _tail(exit.tail), self._err.rows // 2, self._err.columns or _PIPE_COLUMNS
+        for task, line in reversed(self._recent):
+            if wanted and task == exit.task and printable(line) == wanted[-1]:
+                wanted.pop()
+            elif wanted:
+                room -= 1 + len(line) // columns
+        return not wanted and room >= 0
 
     def _assembler(self) -> LineAssembler:
         return LineAssembler(colour=self._out.colour)
@@ -646,7 +699,7 @@ class TextReporter(_LogReporter):
         if brief:
             self._print(*_brief_plan_lines(plan, self._err.marks))
             return
-        for line in _plan_lines(plan, self._out.marks):
+        for line in _plan_lines(plan, self._out):
             self._writer.out(self._out.render(line))
 
 
@@ -673,23 +726,20 @@ def _duration(seconds: float) -> str:
 
 
 def _of(count: int, noun: str) -> str:
-    return f" {count} {noun}{'' if count == 1 else 's'}"
+    return f" {count} {_plural(noun, count)}"
+
+
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 or noun == "ps" else f"{noun}s"
 
 
 def _note(note: str) -> str:
     return f"  {printable(note)}" if note else ""
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
-
-
 def _how(exit: TaskExit) -> str:
-    if exit.signal is not None:
-        return f"was killed by {_signal_name(exit.signal)}"
+    if name := signal_name(exit):
+        return f"was killed by {name}"
     return f"exited with code {exit.code}"
 
 
@@ -698,63 +748,78 @@ def _tail(data: bytes) -> list[str]:
     return (assembler.feed(data) + assembler.end())[-TAIL_LINES:]
 
 
-def _exit_data(exit: TaskExit) -> dict[str, Any]:
-    return {
-        "task": str(exit.task),
-        "host": exit.host,
-        "code": exit.code,
-        "signal": None if exit.signal is None else _signal_name(exit.signal),
-        "seconds": exit.seconds,
-        "stopped": exit.stopped,
-    }
-
-
-def _task_data(task: TaskPlan) -> dict[str, Any]:
-    return {
-        "task": str(task.id),
-        "host": task.host,
-        "address": task.address,
-        "port": task.port,
-        "gpus": list(task.gpus),
-        "gpu_indices": list(task.gpu_indices),
-        "argv": list(task.argv),
-        "env": dict(task.env),
-        "setup": list(task.setup),
-        "cwd": task.cwd,
-    }
-
-
 # The plan
 
 
-def _plan_lines(plan: ClusterPlan, marks: _Marks) -> list[RenderableType]:
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim", show_edge=False)
-    for heading in ("task", "host", "address", "GPUs"):
-        table.add_column(heading, overflow="fold")
-    for task in plan.tasks:
-        table.add_row(
-            Text(str(task.id), _colour(task.id)),
-            Text(task.host),
-            Text(f"{task.address}:{task.port}"),
-            Text(",".join(map(str, task.gpu_indices)) or "-"),
-        )
-    place = ", ".join(sorted({task.cwd or "the shipped code" for task in plan.tasks}))
-    names = sorted({name for task in plan.tasks for name in task.env})
+def _plan_lines(plan: ClusterPlan, pen: _Pen) -> list[RenderableType]:
+    places = dict.fromkeys(task.cwd or "the shipped code" for task in plan.tasks)
+    columns, first = pen.columns, plan.tasks[0]
     lines: list[RenderableType] = [
-        table,
+        *_task_lines(plan, columns or _PIPE_COLUMNS),
         Text(),
-        Text(f"each runs in {printable(place)}:", "dim"),
-        _whole(f"  {printable(_command(plan, marks.more))}"),
+        Text(f"{first.id} runs, in {printable(next(iter(places)))}:", "dim"),
+        _whole(printable(_command(first.argv, columns or None))),
     ]
-    if names:
-        lines.append(Text(f"with {', '.join(map(printable, names))} set; --json shows everything", "dim"))
-    return lines + _plan_notes(plan, marks)
+    if own := _differing(plan):
+        lines.append(Text(f"and each task likewise, with its own {own}", "dim"))
+    if others := list(places)[1:]:
+        lines.append(Text(f"some in {printable(', '.join(others))}", "dim"))
+    lines.append(Text("--json shows each task with its environment", "dim"))
+    return lines + _plan_notes(plan, pen.marks)
+
+
+def _task_lines(plan: ClusterPlan, columns: int) -> list[RenderableType]:
+    """A table; or, where it is wider than the terminal, two lines a task, for an address is never broken."""
+    rows = [(str(task.id), task.host, endpoint(task.address, task.port), _cards(task)) for task in plan.tasks]
+    headings = ("task", "host", "address", "GPUs")
+    width = sum(max(map(len, cells)) + 3 for cells in zip(headings, *rows, strict=True)) - 3
+    if width > columns:
+        return [
+            _whole(line)
+            for task, host, address, cards in rows
+            for line in (f"{task} on {host}", f"  {address}" + (f", GPUs {cards}" if cards != "-" else ""))
+        ]
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    for task_plan, (task, *others) in zip(plan.tasks, rows, strict=True):
+        table.add_row(Text(task, _colour(task_plan.id)), *map(Text, others))
+    return [table]
+
+
+def _cards(task: TaskPlan) -> str:
+    return ",".join(map(str, task.gpu_indices)) or "-"
+
+
+def _command(argv: Sequence[str], columns: int | None) -> str:
+    """A command as a shell takes it, in lines of `columns` where its words are that short; None: in one."""
+    lines = ["  " + shlex.quote(argv[0])]
+    for word in map(shlex.quote, argv[1:]):
+        if columns and len(lines[-1]) + len(word) + len("  \\") > columns:
+            lines[-1] += " \\"
+            lines.append("    " + word)
+        else:
+            lines[-1] += " " + word
+    return "\n".join(lines)
+
+
+def _differing(plan: ClusterPlan) -> str:
+    """In which words the commands of the tasks differ: `--job_name and --task_index`."""
+    first = plan.tasks[0].argv
+    names: dict[str, None] = {}
+    for task in plan.tasks[1:]:
+        for number, (word, other) in enumerate(zip(first, task.argv, strict=False)):
+            if word != other:
+                names["interpreter" if number == 0 else word.partition("=")[0]] = None
+    *most, last = names or [""]
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _brief_plan_lines(plan: ClusterPlan, marks: _Marks) -> list[RenderableType]:
     jobs: dict[str, list[TaskPlan]] = {}
     for task in plan.tasks:
         jobs.setdefault(task.id.job, []).append(task)
+    sizes = [(job, len(tasks)) for job, tasks in jobs.items()]
     lines: list[RenderableType] = [Text.assemble(("run ", "dim"), (plan.run_id, "bold"))]
     for job, tasks in jobs.items():
         counts = sorted({len(task.gpus) for task in tasks})
@@ -762,7 +827,7 @@ def _brief_plan_lines(plan: ClusterPlan, marks: _Marks) -> list[RenderableType]:
         gpus = f"  {cards} GPU{'' if counts == [1] else 's'} each" if counts != [0] else ""
         where = fold(list(dict.fromkeys(task.host for task in tasks)))
         count = str(len(tasks)).rjust(max(len(str(len(others))) for others in jobs.values()))
-        name = job.ljust(max(map(len, jobs)))
+        name = _plural(job, len(tasks)).ljust(max(len(_plural(*each)) for each in sizes))
         lines.append(Text.assemble(f"  {count} {name}", (f"  on {where}{gpus}", "dim")))
     return lines + _plan_notes(plan, marks)
 
@@ -771,24 +836,13 @@ def _plan_notes(plan: ClusterPlan, marks: _Marks) -> list[RenderableType]:
     return [Text.assemble((f"{marks.warn} ", "yellow"), printable(note)) for note in plan.notes]
 
 
-def _command(plan: ClusterPlan, more: str) -> str:
-    """Return the command of all tasks in one, quoted for a shell, with `more` for what the table tells."""
-    commands = [task.argv for task in plan.tasks]
-    if len(set(map(len, commands))) > 1:
-        return " ".join(map(shlex.quote, commands[0]))
-    peers = {",".join(addresses) for addresses in plan.cluster.values() if len(addresses) > 1}
-    words = []
-    for word, *others in zip(*commands, strict=True):
-        name, equals, value = word.partition("=")
-        if word in peers or (equals and value in peers):
-            words.append(f"{shlex.quote(name)}={more}" if equals else more)
-        elif all(other == word for other in others):
-            words.append(shlex.quote(word))
-        elif equals and all(other.startswith(name + "=") for other in others):
-            words.append(f"{shlex.quote(name)}={more}")
-        else:
-            words.append(more)
-    return " ".join(words)
+def _tasks_there(job: str, plan: ClusterPlan) -> str:
+    """The tasks of a job, else of all jobs, for who named one that is not there: `worker/0 to worker/3`."""
+    jobs: dict[str, list[TaskId]] = {}
+    for task in plan.tasks:
+        jobs.setdefault(task.id.job, []).append(task.id)
+    chosen = [jobs[job]] if job in jobs else jobs.values()
+    return ", ".join(f"{ids[0]} to {ids[-1]}" if len(ids) > 1 else str(ids[0]) for ids in chosen)
 
 
 # Failures
@@ -819,10 +873,14 @@ def _rows(errors: ConnectErrors | LaunchError) -> list[_Row]:
 
 def _headline(errors: ConnectErrors | LaunchError) -> str:
     if isinstance(errors, ConnectErrors):
-        return errors.message
+        return "the only host could not be used" if errors.total == 1 else errors.message
     count = len(errors.failures)
     hosts = "1 host could not start its tasks" if count == 1 else f"{count} hosts could not start their tasks"
-    return f"{hosts}; nothing is left running"
+    return hosts if errors.unconfirmed else f"{hosts}; nothing is left running"
+
+
+def _unconfirmed(errors: ConnectErrors | LaunchError) -> dict[str, str]:
+    return errors.unconfirmed if isinstance(errors, LaunchError) else {}
 
 
 def _failures_lines(errors: ConnectErrors | LaunchError, marks: _Marks) -> list[RenderableType]:
@@ -837,6 +895,7 @@ def _failures_lines(errors: ConnectErrors | LaunchError, marks: _Marks) -> list[
     lines: list[RenderableType] = [
         Text.assemble((f"{marks.bad} ", "bold red"), (_headline(errors), "bold")),
         Padding(table, (0, 0, 0, 2)),
+        *_unchecked_lines(_unconfirmed(errors), marks),
     ]
     if errors.hint:
         lines.append(_hint(errors.hint, marks))
@@ -850,9 +909,11 @@ def _error_lines(err: TflaunchError, marks: _Marks) -> list[RenderableType]:
         count = len(err.problems)
         headline = f"{count} problem{'' if count == 1 else 's'} in the hosts; nothing was contacted"
         lines = [Text.assemble(bad, (headline, "bold"))]
-        for problem in err.problems:
+        for problem in err.problems[:PROBLEMS_SHOWN]:
             where = printable(str(problem).removesuffix(problem.message))
             lines.append(Text.assemble("  ", (where, "bold"), printable(problem.message)))
+        if more := count - PROBLEMS_SHOWN if count > PROBLEMS_SHOWN else 0:
+            lines.append(Text(f"  and {more} more", "dim"))
     else:
         lines = [Text.assemble(bad, printable(err.message))]
     if err.hint:
@@ -872,38 +933,68 @@ def _whole(text: str, style: str = "") -> Text:
 # The end of a run
 
 
-def _report_lines(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
-    lines: list[RenderableType] = []
+def _report_lines(outcome: Outcome, marks: _Marks, hint: str, above: bool) -> list[RenderableType]:
+    """`above`: the last lines of the task that failed first stand on the screen, and are not repeated."""
     first = outcome.first_failure
-    if isinstance(first, TaskExit):
-        lines += _first_failure_lines(first, outcome, marks)
-    elif first is not None:
-        lines.append(Text.assemble((f"{marks.bad} ", "bold red"), (f"{first.host} was lost", "bold")))
-        lines.append(Text(f"  {printable(first.reason)}"))
-    lines += _other_failures(outcome, marks)
-    lines += _unclean_lines(outcome, marks)
-    return lines + _last_lines(outcome, marks)
+    others = [*_other_failures(outcome, marks), *_unclean_lines(outcome, marks)]
+    if not isinstance(first, TaskExit):
+        return [*_lost_lines(first, marks), *others, *_last_lines(outcome, marks)]
+    where = _log_lines(first, outcome)
+    if hint:
+        sentence = Table.grid(padding=(0, 1, 0, 0))
+        sentence.add_row(Text(f"  {marks.next}", "cyan"), Text(printable(hint), "cyan"))
+        where.append(sentence)
+    if above:
+        return [_last_line(outcome, marks, f": {first.task} on {first.host} {_how(first)}"), *where, *others]
+    return [*_first_failure_lines(first, marks), *where, *others, *_last_lines(outcome, marks)]
 
 
-def _first_failure_lines(first: TaskExit, outcome: Outcome, marks: _Marks) -> list[RenderableType]:
-    lines: list[RenderableType] = [
-        Text.assemble(
-            (f"{marks.bad} ", "bold red"),
-            (f"{first.task} on {first.host} {_how(first)}", "bold"),
-            (f" after {_duration(first.seconds)}", "dim"),
-        )
-    ]
+def _lost_lines(lost: HostLost | None, marks: _Marks) -> list[RenderableType]:
+    if lost is None:
+        return []
+    headline = Text.assemble((f"{marks.bad} ", "bold red"), (f"{lost.host} was lost", "bold"))
+    return [headline, Text(f"  {printable(lost.reason)}")]
+
+
+def _first_failure_lines(first: TaskExit, marks: _Marks) -> list[RenderableType]:
     tail = _tail(first.tail)
-    for line in tail:
-        lines.append(Text.assemble((f"  {marks.bar} ", "red"), line, no_wrap=True))
-    if not tail:
-        lines.append(Text("  it wrote nothing", "dim"))
-    if path := outcome.host_logs.get(first.task):
-        lines.append(_whole(f"  its whole log: {printable(f'{first.host}:{path}')}", "dim"))
-    if first.signal == signal.SIGKILL and not first.stopped:
-        hint = f"if nobody killed it, memory ran out: ssh {first.host} 'dmesg -T | grep -i oom'"
-        lines.append(_hint(hint, marks))
+    headline = Text.assemble(
+        (f"{marks.bad} ", "bold red"),
+        (f"{first.task} on {first.host} {_how(first)}", "bold"),
+        (f" after {_duration(first.seconds)}" + ("; its last lines:" if tail else ""), "dim"),
+    )
+    bar = (f"  {marks.bar} ", "red")
+    return [headline, *(Text.assemble(bar, line, no_wrap=True) for line in tail)]
+
+
+def _log_lines(exit: TaskExit, outcome: Outcome) -> list[RenderableType]:
+    """Where the task's whole log is: the launcher's copy, then its host's."""
+    if not exit.tail:
+        return [Text("  it wrote nothing", "dim")]
+    there = outcome.host_logs.get(exit.task, "")
+    if not outcome.record:
+        return [_whole(f"  its whole log: {printable(f'{exit.host}:{there}')}", "dim")] if there else []
+    here = f"{outcome.record}/logs/{exit.task.job}-{exit.task.index}.log"
+    lines: list[RenderableType] = [_whole(f"  its whole log: {printable(here)}", "dim")]
+    if there:
+        lines.append(_whole(f"  and on {exit.host}: {printable(there)}", "dim"))
     return lines
+
+
+# How Python ends when an import fails, and when `-m` names what is not there.
+_NO_MODULE = re.compile(r"^\S+: (?:.*: )?No module named '?(\w+(?:\.\w+)*)", re.MULTILINE)
+
+
+def _advice(exit: TaskExit, interpreter: str | None) -> str:
+    """The next step to take after a failure of the likely kinds, or ""."""
+    if exit.signal == signal.SIGKILL and not exit.stopped:
+        return f"ssh {exit.host} 'dmesg -T | grep -i oom' tells whether memory ran out, if nobody killed it"
+    if exit.code and (modules := _NO_MODULE.findall("\n".join(_tail(exit.tail)))):
+        return (
+            f"{interpreter or 'the interpreter'} on {exit.host} has no {modules[-1]}: name another by `python:` "
+            "in the hostfile, or activate its environment in `setup:`; if the module is yours, see --code-dir"
+        )
+    return ""
 
 
 def _other_failures(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
@@ -911,8 +1002,9 @@ def _other_failures(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
     for exit in outcome.exits.values():
         if exit.exit_code and not exit.stopped and exit != outcome.first_failure:
             folded.setdefault(_how(exit), []).append(str(exit.task))
+    then = "then " if outcome.first_failure else ""
     return [
-        Text.assemble((f"{marks.bad} ", "red"), (f"then {_some(tasks, marks)} {how}", "dim"))
+        Text.assemble((f"{marks.bad} ", "red"), (f"{then}{_some(tasks, marks)} {how}", "dim"))
         for how, tasks in folded.items()
     ]
 
@@ -927,15 +1019,23 @@ def _unclean_lines(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
     for host, left in outcome.survivors.items():
         text = f"{host}: still alive: {printable(_some(left, marks))}"
         lines.append(Text.assemble((f"{marks.bad} ", "bold red"), text))
-    reasons: dict[str, list[str]] = {}
-    for host, reason in outcome.unverified.items():
-        reasons.setdefault(reason, []).append(host)
-    for reason, hosts in reasons.items():
-        text = f"{fold(hosts)}: could not check that nothing is left: {printable(reason)}"
-        lines.append(Text.assemble((f"{marks.warn} ", "yellow"), text))
+    lines += _unchecked_lines(outcome.unverified, marks)
     if lines:
         lines.append(_hint(f"tflaunch stop {outcome.run_id}", marks))
     return lines
+
+
+def _unchecked_lines(hosts: Mapping[str, str], marks: _Marks) -> list[RenderableType]:
+    reasons: dict[str, list[str]] = {}
+    for host, reason in hosts.items():
+        reasons.setdefault(reason, []).append(host)
+    return [
+        Text.assemble(
+            (f"{marks.warn} ", "yellow"),
+            f"{fold(names)}: could not check that nothing is left: {printable(reason)}",
+        )
+        for reason, names in reasons.items()
+    ]
 
 
 def _stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: _Marks) -> list[RenderableType]:
@@ -962,17 +1062,22 @@ def _stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: _Marks) ->
 
 
 def _last_lines(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
+    line = _last_line(outcome, marks)
+    return [line, _whole(f"  logs: {printable(outcome.record)}/logs", "dim")] if outcome.record else [line]
+
+
+def _last_line(outcome: Outcome, marks: _Marks, cause: str = "") -> Text:
     took = _duration(outcome.seconds)
     if outcome.status == "succeeded":
         mark, text = (f"{marks.ok} ", "bold green"), f"succeeded:{_of(len(outcome.exits), 'task')} in {took}"
     elif outcome.status == "interrupted":
-        cause = "Ctrl-C" if outcome.exit_code == 128 + signal.SIGINT else "a signal"
-        mark, text = (f"{marks.warn} ", "yellow"), f"stopped by {cause} after {took}"
+        # SIGTERM, or `tflaunch stop`: the line in which it was obeyed tells which.
+        how = "by Ctrl-C" if outcome.exit_code == 128 + signal.SIGINT else "from outside"
+        mark, text = (f"{marks.warn} ", "yellow"), f"stopped {how} after {took}"
     else:
-        mark, text = (f"{marks.bad} ", "bold red"), f"failed after {took}, exit code {outcome.exit_code}"
-    line = Text.assemble(mark, (outcome.run_id, "bold"), f" {text}")
+        cause = cause or f", exit code {outcome.exit_code}"
+        mark, text = (f"{marks.bad} ", "bold red"), f"failed after {took}{cause}"
+    line = Text.assemble(mark, (outcome.run_id, "bold"), f" {printable(text)}")
     if not (outcome.survivors or outcome.unverified):
         line.append("; nothing is left running", "dim")
-    if outcome.record:
-        return [line, _whole(f"  logs: {printable(outcome.record)}/logs", "dim")]
-    return [line]
+    return line

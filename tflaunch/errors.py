@@ -50,7 +50,7 @@ class UsageError(TflaunchError):
 class Problem:
     """One thing wrong in a hostfile; `line` and `column` count from 1, 0 where there is no position."""
 
-    where: str  # the file, or what stands for it: "<inline>", "slurm:"
+    where: str  # the file, or what stands for it: "<inline>", "slurm"
     line: int
     column: int
     message: str  # the offending text and the accepted values

@@ -182,12 +182,16 @@ def _gpus(value: object) -> str | int | tuple[int | str, ...]:
         raise ValueError("names no GPU; write 0 to use none, `auto` to use all")
     cards: list[int | str] = []
     for index, item in enumerate(value):
-        if isinstance(item, str) and re.fullmatch(r"(GPU|MIG)-[0-9A-Za-z/-]+", item):
+        if isinstance(item, str) and item.startswith("MIG-"):
+            raise Unacceptable(
+                "is a MIG instance, and tasks can be given whole cards only; name cards without MIG", index
+            )
+        if isinstance(item, str) and re.fullmatch(r"GPU-[0-9A-Za-z-]+", item):
             cards.append(str(item))
         elif isinstance(item, str) and re.fullmatch(r"0|[1-9][0-9]{0,3}", item):
             cards.append(int(item))
         else:
-            raise Unacceptable("is not the index or the UUID of a GPU (GPU-… or MIG-…)", index)
+            raise Unacceptable("is not the index or the UUID of a GPU (GPU-…)", index)
         if cards.index(cards[-1]) != index:
             raise Unacceptable("is listed twice", index)
     return tuple(cards)
@@ -339,9 +343,7 @@ class Settings(BaseModel):
                         "type": "array",
                         "minItems": 1,
                         "uniqueItems": True,
-                        "items": {
-                            "anyOf": [{"type": "integer"}, {"type": "string", "pattern": "^(GPU|MIG)-"}]
-                        },
+                        "items": {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": "^GPU-"}]},
                     },
                 ],
                 "description": "The GPUs that tasks may have: auto (all), a count, indices or UUIDs, or 0.",

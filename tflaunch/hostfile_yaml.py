@@ -314,8 +314,9 @@ def _merge(layers: Iterable[Settings], directory: Path) -> dict[str, Any]:
             said["labels"] = {"group": layer.group, **said.get("labels", {})}
         for key, value in said.items():
             merged[key] = {**merged.get(key, {}), **value} if key in ("env", "labels") else value
-    if "identity_file" in merged:
-        merged["identity_file"] = str(directory / Path(merged["identity_file"]).expanduser())
+    if named := merged.get("identity_file"):
+        path = str(directory / Path(named).expanduser())
+        merged["identity_file"] = Text(path, named.line, named.column)
     return merged
 
 

@@ -105,7 +105,10 @@ def expand(pattern: str, *, also: str = "") -> list[str]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Names for a message, ranges folded: `gpu[01-16].lab,login`; what is no host name follows as it is."""
+    """Names for a message, ranges folded: `gpu[01-16].lab,login`; what is no host name follows as it is.
+
+    Names of one pattern are one range, which stands where the first of them stood.
+    """
     plain: list[str] = []
     odd: list[str] = []
     for name in dict.fromkeys(names):
@@ -113,7 +116,8 @@ def fold(names: Iterable[str]) -> str:
     # NodeSet folds along every number in a name, which takes seconds for thousands of scattered ones.
     groups: dict[str, list[str]] = {}
     for name in plain:
-        key = re.split(r"[0-9]+[^0-9]*$", name)[0] if len(plain) > FOLD_ALL_AXES else ""
+        many = len(plain) > FOLD_ALL_AXES
+        key = re.split(r"[0-9]+[^0-9]*$", name)[0] if many else re.sub(r"[0-9]+", "#", name)
         groups.setdefault(key, []).append(name)
     folded = (str(NodeSet.fromlist(group, resolver=RESOLVER_NOGROUP)) for group in groups.values())
     return ",".join([*folded, *odd])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,7 +83,8 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ) -> Hostfile:
     it has a `/`, a suffix such as `.yaml` or `.txt`, or ends in `hosts` or `hostfile`.
 
     `localhost` in a list or in a plain hostfile is this machine without SSH (`connection: local`); in YAML
-    the key says so.  A name that is repeated on bare lines of a plain hostfile has as many slots.
+    the key says so.  A name that is repeated on bare lines of a plain hostfile has as many slots.  Private
+    keys that `identity_file:` names must be there, for OpenSSH and paramiko would try others without a word.
 
     Raises HostfileError with every problem that was found.
     """
@@ -90,15 +92,15 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ) -> Hostfile:
         nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
         if not nodes:
             raise _error(
-                "slurm:", "SLURM_JOB_NODELIST is not set", "Run this inside a job: salloc, sbatch or srun."
+                "slurm", "SLURM_JOB_NODELIST is not set", "Run this inside a job: salloc, sbatch or srun."
             )
-        hosts = _Hosts("slurm:")
+        hosts = _Hosts("slurm")
         _read_list(nodes, hosts)
-        return hosts.hostfile(source)
+        return hosts.hostfile("slurm")
     if source == "pbs:":
         path = environ.get("PBS_NODEFILE")
         if not path:
-            raise _error("pbs:", "PBS_NODEFILE is not set", "Run this inside a job: qsub or qsub -I.")
+            raise _error("pbs", "PBS_NODEFILE is not set", "Run this inside a job: qsub or qsub -I.")
         text = _open(path)
         if text is None:
             raise _error(
@@ -106,8 +108,11 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ) -> Hostfile:
             )
         hosts = _Hosts(path)
         _read_plain(text, hosts, count_single=True)
-        return hosts.hostfile(source)
+        return hosts.hostfile("pbs")
     text = _open(source)
+    if _like_python(source, text):
+        hint = f"HOSTS comes first: tflaunch run hosts.yaml {shlex.quote(source)}"
+        raise _error(source, "is a Python file, not the hosts", hint)
     if text is None:
         if _like_a_path(source):
             hint = "Name a hostfile that is there, or the hosts themselves: gpu01,gpu02"
@@ -226,6 +231,7 @@ class _Hosts:
             self._entries[host] = name
             self._hosts[host] = _host(host, own)
             self._check_machine(self._hosts[host])
+            self._check_key(own)
         for first, again in repeated.items():
             verb = "is" if len(again) == 1 else "are"
             self.report(name, f"{fold(again)} {verb} listed twice; first at {_place(first)}")
@@ -248,6 +254,15 @@ class _Hosts:
         on_port = f", port {host.port}" if host.port else ""
         machine_said = f"(ssh {host.ssh_host}{on_port}{as_user})"
         self.report(here, f"{host.name} is the same machine as {first} at {_place(there)} {machine_said}")
+
+    def _check_key(self, settings: Mapping[str, Any]) -> None:
+        key = settings.get("identity_file")
+        if key is None or settings.get("connection") == "local" or "%" in key:  # %h and the like: ssh's own
+            return
+        if not os.path.isfile(key):  # noqa: PTH113  Path.is_file may raise
+            said = f"identity_file: there is no file {str(key)!r} on this machine"
+            if Problem(self.where, key.line, key.column, said) not in self.problems:  # a range, or defaults
+                self.report(key, said)
 
     def hostfile(self, source: str, hint: str = "") -> Hostfile:
         """What was collected; raises HostfileError when there is any problem."""
@@ -324,6 +339,18 @@ def _like_a_path(source: str) -> bool:
         r"(?i)(.*[._-])?(my)?(hosts|(host|machine|node)_?(file|list)s?)|.*\.(ya?ml|txt|json|conf|cfg|list)"
     )
     return "/" in source or re.fullmatch(named, source, re.DOTALL) is not None
+
+
+def _like_python(source: str, text: str | None) -> bool:
+    """Whether the program stands where the hosts should; a host may be called `gpu01.lab.py`, in Paraguay."""
+    if text is None:
+        return re.fullmatch(r"(.*/)?[\w-]+\.py", source) is not None
+    begins = r"(#.*\n|\s)*(import \w[\w., ]*|from \w[\w.]* import .*)(\n|$)"
+    return (
+        source.endswith(".py")
+        or re.match(r"#!.*\bpython", text) is not None
+        or re.match(begins, text) is not None
+    )
 
 
 def _like_plain(text: str) -> bool:

@@ -283,7 +283,7 @@ class Sessions:
                     raise Stopped(interrupted)
         if phase:
             self._phase(phase, len(replies), len(hosts), fold(failures) if failures else "")
-        return replies, failures
+        return replies, {name: failures[name] for name in hosts if name in failures}
 
     def _silent(self, name: str, timeout_s: float) -> ConnectError:
         session = self.by_host.get(name)

@@ -48,12 +48,21 @@ class Stream:
             return False
         return True
 
-    def columns(self) -> int | None:
-        """Return the terminal's width, or None when there is no terminal."""
+    def size(self) -> tuple[int, int]:
+        """Return the terminal's columns and rows; 0 when there is no terminal, or it does not tell."""
         try:
-            return os.get_terminal_size(self._fd).columns or None if self._fd is not None else None
+            return os.get_terminal_size(self._fd) if self._fd is not None else (0, 0)
         except OSError:
-            return None
+            return (0, 0)
+
+    def same_terminal(self, other: Stream) -> bool:
+        """Return whether what is written to either appears on one and the same screen."""
+        if self._fd is None or other._fd is None or not (self.terminal and other.terminal):
+            return False
+        try:
+            return os.fstat(self._fd).st_rdev == os.fstat(other._fd).st_rdev
+        except OSError:
+            return False
 
     def ready(self, timeout_s: float = 0.0) -> bool:
         """Return whether a small write would not block."""

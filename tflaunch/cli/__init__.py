@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 import tflaunch
-from tflaunch.cli import run, schema, stop
+from tflaunch.cli import gpus, run, schema, stop
+from tflaunch.cli.values import Command
 from tflaunch.errors import EXIT_INTERRUPTED, TflaunchError
 
 app = typer.Typer(
@@ -19,8 +20,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run", cls=run.RunCommand)(run.run)
-app.command("stop")(stop.stop)
-app.command("schema")(schema.schema)
+app.command("stop", cls=Command)(stop.stop)
+app.command("gpus", cls=gpus.GpusCommand)(gpus.gpus)
+app.command("schema", cls=Command)(schema.schema)
 
 
 def _print_version(wanted: bool) -> None:

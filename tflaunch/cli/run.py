@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-import typer.core
 
 from tflaunch.cli.options import (
     OUTPUT,
@@ -23,6 +22,7 @@ from tflaunch.cli.options import (
     load_hosts,
     reporting,
 )
+from tflaunch.cli.values import Command
 from tflaunch.errors import UsageError
 from tflaunch.job import FLAGS, JobSpec, TaskId
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from tflaunch.sources import Bundle
 
 
-CLUSTER, PROGRAM, END = "Cluster", "Program", "The end"
+CLUSTER, GPUS, PROGRAM, END = "Cluster", "GPUs", "Program", "The end"
 
 
-class RunCommand(typer.core.TyperCommand):
+class RunCommand(Command):
     """`run`, whose most likely slip is an option of the trainer's in front of `--`."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
@@ -43,7 +43,7 @@ class RunCommand(typer.core.TyperCommand):
             return super().parse_args(ctx, args)
         except Exception as error:
             if type(error).__name__ == "NoSuchOption" and hasattr(error, "message"):
-                error.message += " The trainer's own options go behind --."
+                error.message += ". The trainer's own options go behind --"
             raise
 
 
@@ -131,9 +131,28 @@ def run(
     gpus_per_worker: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="N", help="GPUs of a worker [1 where there are any]", rich_help_panel=CLUSTER
+            min=0, metavar="N", help="GPUs of a worker [1 where there are any]", rich_help_panel=GPUS
         ),
     ] = None,
+    gpu_model: Annotated[
+        str,
+        typer.Option(metavar="TEXT", help="Only cards with this in their name: H100.", rich_help_panel=GPUS),
+    ] = "",
+    min_gpu_memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Only cards with that much: 40GiB.", rich_help_panel=GPUS)
+    ] = "",
+    include: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST[:0,2]", help="Only these cards; repeatable.", rich_help_panel=GPUS),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST[:0,2]", help="Not these cards; repeatable.", rich_help_panel=GPUS),
+    ] = None,
+    share_gpus: Annotated[
+        bool,
+        typer.Option("--share-gpus", help="Also cards that others compute on.", rich_help_panel=GPUS),
+    ] = False,
     flag: Annotated[
         list[str] | None,
         typer.Option(
@@ -215,6 +234,8 @@ def run(
     line or hostfile; 65 the job does not fit; 69 no connection; 70 a host cannot start its tasks; 73 no record;
     76 a host was lost, or not all could be stopped.
     """
+    from tflaunch.cards import size
+    from tflaunch.gpu_choice import GpuChoice
     from tflaunch.launch import Request, dry, launch
     from tflaunch.runs import new_run_id
 
@@ -251,6 +272,13 @@ def run(
                 done=done.value,
             ),
             hostfile=hostfile,
+            gpus=GpuChoice(
+                model=gpu_model,
+                min_memory_bytes=size(min_gpu_memory) if min_gpu_memory else 0,
+                include=tuple(include or ()),
+                exclude=tuple(exclude or ()),
+                share=share_gpus,
+            ),
             bundle=bundle,
             command=tuple(sys.argv),
             ssh_config=str(ssh_config.absolute()) if ssh_config else None,
