@@ -39,52 +39,57 @@ import io
 import itertools
 import json
 import os
-import re
-import shlex
-import signal
 import sys
 import time
-import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from rich.console import Console, RenderableType
-from rich.padding import Padding
+from rich.console import RenderableType
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from tflaunch.command import endpoint
+from tflaunch.console_pages import (
+    PIPE_COLUMNS,
+    Pen,
+    advice,
+    brief_plan_lines,
+    duration,
+    error_lines,
+    failure_rows,
+    failures_lines,
+    headline,
+    how,
+    note_part,
+    of,
+    plan_lines,
+    report_lines,
+    stopped_lines,
+    tail_lines,
+    task_colour,
+    tasks_there,
+    unconfirmed_hosts,
+)
 from tflaunch.errors import ConnectErrors, HostfileError, LaunchError, TflaunchError
-from tflaunch.hosts import fold
 from tflaunch.job import TaskId
 from tflaunch.log_lines import LineAssembler, printable
-from tflaunch.plan import ClusterPlan, TaskPlan
-from tflaunch.runs import exit_data, outcome_data, signal_name
+from tflaunch.plan import ClusterPlan
+from tflaunch.runs import exit_data, outcome_data
 from tflaunch.supervise import HostLost, Outcome, TaskExit
 from tflaunch.writer import Stream, Writer
 
 if TYPE_CHECKING:
     from tflaunch.cluster import Finished
 
-TAIL_LINES = 30
-PROBLEMS_SHOWN = 20  # of a hostfile; a file that is no hostfile has one in every line
 _RECENT = 128  # lines of the screen that are remembered: more than are ever looked at
-_ROWS = 24  # of a terminal that does not tell
 _TICK_S = 0.1  # of the one live line
 _PROGRESS_S = (0.5, 8.0)  # a progress bar is shown this often at first, and at last
 _ROOMY_COLUMNS = 60  # room for a bar of full length
-_PIPE_COLUMNS = 200  # a table in a file has room
 
-# Okabe and Ito's colours, told apart by colour-blind eyes; black left out, yellow and blue made to be read
-# on white and on black.
-_PALETTE = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#3b82c4", "#d55e00", "#b8a800", "#8c8cd9")
-
-_TRAILING = re.compile(r" +\n")  # what pads the last column of a table
 
 _PAST = {
     "connecting": "connected",
@@ -227,11 +232,11 @@ class _LogReporter:
         """Remember what is needed of the plan; returns what does not fit it."""
         self._interpreters = {task.id: task.argv[0] for task in plan.tasks}
         strange = (self._options.only or frozenset()) - self._interpreters.keys()
-        return [f"--only {task}: the plan has {_tasks_there(task.job, plan)}" for task in sorted(strange)]
+        return [f"--only {task}: the plan has {tasks_there(task.job, plan)}" for task in sorted(strange)]
 
     def _next_step(self, outcome: Outcome) -> str:
         first = outcome.first_failure
-        return _advice(first, self._interpreters.get(first.task)) if isinstance(first, TaskExit) else ""
+        return advice(first, self._interpreters.get(first.task)) if isinstance(first, TaskExit) else ""
 
     def close(self, wait: bool = True) -> None:
         self._writer.close(wait)
@@ -349,15 +354,15 @@ class JsonReporter(_LogReporter):
     def failures(self, errors: ConnectErrors | LaunchError) -> None:
         rows = [
             {"hosts": row.hosts, "folded": row.folded, "cause": row.cause, "hint": row.hint}
-            for row in _rows(errors)
+            for row in failure_rows(errors)
         ]
         self._event(
             "failures",
             exit_code=errors.exit_code,
-            message=_headline(errors),
+            message=headline(errors),
             hint=errors.hint,
             rows=rows,
-            unconfirmed=_unconfirmed(errors),
+            unconfirmed=unconfirmed_hosts(errors),
         )
 
     def error(self, err: TflaunchError) -> None:
@@ -377,7 +382,7 @@ class JsonReporter(_LogReporter):
     def report(self, outcome: Outcome) -> None:
         first, told = outcome.first_failure, outcome_data(outcome)
         if isinstance(first, TaskExit):
-            told["first_failure"]["tail"] = _tail(first.tail)
+            told["first_failure"]["tail"] = tail_lines(first.tail)
         hint = self._next_step(outcome)
         self._event("report", run_id=outcome.run_id, **told, record=outcome.record, hint=hint)
 
@@ -416,56 +421,6 @@ class _Phase:
     over: bool = False
 
 
-@dataclass(frozen=True)
-class _Marks:
-    """The few signs in use, with what stands for them where the encoding has none."""
-
-    ok: str = "✓"
-    bad: str = "✗"
-    warn: str = "!"
-    bar: str = "│"
-    dot: str = "·"
-    more: str = "…"
-    next: str = "→"
-    spinner: str = "dots"
-
-
-_ASCII = _Marks(ok="ok", bad="x", bar="|", dot="-", more="...", next="->", spinner="line")
-
-
-class _Pen:
-    """Turns rich's renderables into text for one stream, as wide and as colourful as that stream takes."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        # Not the stream's own file: to that rich would write, if only an empty string, and fail with it.
-        page = io.TextIOWrapper(io.BytesIO(), encoding=stream.encoding)
-        self.console = Console(
-            file=page, force_terminal=stream.terminal or None, highlight=False, markup=False, emoji=False
-        )
-        self.marks = _Marks() if stream.can_show("✓✗│·…→━⠋") else _ASCII
-        self.colour = self.console.color_system is not None and not self.console.no_color
-
-    @property
-    def columns(self) -> int:
-        """How wide the terminal is now, for a window may be resized; 0 when there is none."""
-        return self._stream.size()[0]
-
-    @property
-    def rows(self) -> int:
-        """How high the terminal is."""
-        return self._stream.size()[1] or _ROWS
-
-    def render(self, renderable: RenderableType, spare: int = 0) -> str:
-        """Return the text of `renderable`, in lines shorter than the terminal by `spare` columns."""
-        columns = self.columns
-        self.console.width = max(20, (columns or _PIPE_COLUMNS) - spare)
-        whole = isinstance(renderable, Text) and (not columns or bool(renderable.no_wrap))
-        with self.console.capture() as captured:
-            self.console.print(renderable, soft_wrap=whole)
-        return _TRAILING.sub("\n", captured.get())
-
-
 @dataclass
 class _Prefixes:
     """What stands before a task's lines: as wide for all, one colour for each."""
@@ -483,8 +438,8 @@ class TextReporter(_LogReporter):
     """Lines for people: on a terminal with colours and one live line until the training begins."""
 
     def __init__(self, options: _Options, stdout: Stream, stderr: Stream) -> None:
-        self._out = _Pen(stdout)
-        self._err = _Pen(stderr)
+        self._out = Pen(stdout)
+        self._err = Pen(stderr)
         self._prefixes = _Prefixes()
         self._phase: _Phase | None = None
         self._live = stderr.terminal and not self._err.console.is_dumb_terminal
@@ -523,8 +478,8 @@ class TextReporter(_LogReporter):
         self._told_failure |= exit.exit_code != 0
         marks = self._err.marks
         mark, style = (marks.bad, "bold red") if exit.exit_code else (marks.ok, "green")
-        how = _how(exit) if exit.exit_code else "finished"
-        text = f"{exit.task} on {exit.host} {how} after {_duration(exit.seconds)}"
+        ended = how(exit) if exit.exit_code else "finished"
+        text = f"{exit.task} on {exit.host} {ended} after {duration(exit.seconds)}"
         self._message(Text.assemble((f"{mark} ", style), printable(text)))
 
     def lost(self, lost: HostLost) -> None:
@@ -532,13 +487,13 @@ class TextReporter(_LogReporter):
         self._notice(mark, (f"{lost.host} is lost", "bold"), f": {printable(lost.reason)}")
 
     def failures(self, errors: ConnectErrors | LaunchError) -> None:
-        self._ending(*_failures_lines(errors, self._err.marks))
+        self._ending(*failures_lines(errors, self._err.marks))
 
     def error(self, err: TflaunchError) -> None:
         if isinstance(err, (ConnectErrors, LaunchError)):
             self.failures(err)
         else:
-            self._ending(*_error_lines(err, self._err.marks))
+            self._ending(*error_lines(err, self._err.marks))
 
     def report(self, outcome: Outcome) -> None:
         now, hint = time.monotonic(), self._next_step(outcome)
@@ -547,12 +502,12 @@ class TextReporter(_LogReporter):
             self._leave(now)
             first = outcome.first_failure
             above = isinstance(first, TaskExit) and self._still_above(first)
-            self._print(*_report_lines(outcome, self._err.marks, hint, above))
+            self._print(*report_lines(outcome, self._err.marks, hint, above))
 
         self._writer.put("message", show)
 
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
-        self._ending(*_stopped_lines(run_id, hosts, self._err.marks))
+        self._ending(*stopped_lines(run_id, hosts, self._err.marks))
 
     def close(self, wait: bool = True) -> None:
         self._ending()
@@ -603,7 +558,7 @@ class TextReporter(_LogReporter):
             complete_style="cyan",
             finished_style="cyan",
         )
-        note = f"{_duration(now - phase.began)}{_note(phase.note)}"
+        note = f"{duration(now - phase.began)}{note_part(phase.note)}"
         parts: list[RenderableType] = [
             Spinner(self._err.marks.spinner, style="cyan").render(now),
             phase.name,
@@ -625,7 +580,7 @@ class TextReporter(_LogReporter):
             if name == "training":
                 self._training = True
                 self._print(
-                    Text.assemble(("training", "bold"), (_of(total, "task"), "dim"), (_note(note), "dim"))
+                    Text.assemble(("training", "bold"), (of(total, "task"), "dim"), (note_part(note), "dim"))
                 )
         if phase.over:
             return
@@ -635,12 +590,12 @@ class TextReporter(_LogReporter):
         phase.over = True
         if name == "training":
             return  # the report says more
-        took = "" if phase.began == now else f" in {_duration(now - phase.began)}"
+        took = "" if phase.began == now else f" in {duration(now - phase.began)}"
         self._print(
             Text.assemble(
                 (f"{self._err.marks.ok} ", "green"),
                 f"{_PAST.get(name, name)} {done}/{total}" if total else _PAST.get(name, name),
-                (took + _note(note), "dim"),
+                (took + note_part(note), "dim"),
             )
         )
 
@@ -651,7 +606,7 @@ class TextReporter(_LogReporter):
             return
         phase.over = True
         text = f"{_PAST.get(phase.name, phase.name)} {phase.done}/{phase.total}"
-        took = f" after {_duration(now - phase.began)}"
+        took = f" after {duration(now - phase.began)}"
         lacking = f", not {printable(phase.note)}" if phase.note else ""
         self._print(Text.assemble((f"{self._err.marks.warn} ", "yellow"), text, (took, "dim"), lacking))
 
@@ -671,7 +626,7 @@ class TextReporter(_LogReporter):
         """Whether the task's last lines stand on the screen already, and little else among and below them."""
         if not self._one_screen:
             return False
-        wanted, room, columns = _tail(exit.tail), self._err.rows // 2, self._err.columns or _PIPE_COLUMNS
+        wanted, room, columns = tail_lines(exit.tail), self._err.rows // 2, self._err.columns or PIPE_COLUMNS
         for task, line in reversed(self._recent):
             if wanted and task == exit.task and printable(line) == wanted[-1]:
                 wanted.pop()
@@ -687,7 +642,7 @@ class TextReporter(_LogReporter):
         if prefix is None:
             self._prefixes.expect({task: host})
             hosts = self._prefixes.hosts
-            text = Text(str(task).ljust(max(len(str(other)) for other in hosts)), _colour(task))
+            text = Text(str(task).ljust(max(len(str(other)) for other in hosts)), task_colour(task))
             if self._options.show_host:
                 text.append(" " + host.ljust(max(map(len, hosts.values()))), "dim")
             text.append(f" {self._out.marks.bar}", "dim")
@@ -697,387 +652,7 @@ class TextReporter(_LogReporter):
     def _show_plan(self, plan: ClusterPlan, brief: bool) -> None:
         self._prefixes.expect({task.id: task.host for task in plan.tasks})
         if brief:
-            self._print(*_brief_plan_lines(plan, self._err.marks))
+            self._print(*brief_plan_lines(plan, self._err.marks))
             return
-        for line in _plan_lines(plan, self._out):
+        for line in plan_lines(plan, self._out):
             self._writer.out(self._out.render(line))
-
-
-def _colour(task: TaskId) -> str:
-    """Return the task's colour: by its name alone, so that it has the same in every run.
-
-    Workers count from the front of the palette and the other jobs from its end, so that the first few of
-    each differ.
-    """
-    if task.job == "worker":
-        return _PALETTE[task.index % len(_PALETTE)]
-    first = -1 if task.job == "ps" else zlib.crc32(task.job.encode())
-    return _PALETTE[(first - task.index) % len(_PALETTE)]
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 10:
-        return f"{max(0.0, seconds):.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
-
-
-def _of(count: int, noun: str) -> str:
-    return f" {count} {_plural(noun, count)}"
-
-
-def _plural(noun: str, count: int) -> str:
-    return noun if count == 1 or noun == "ps" else f"{noun}s"
-
-
-def _note(note: str) -> str:
-    return f"  {printable(note)}" if note else ""
-
-
-def _how(exit: TaskExit) -> str:
-    if name := signal_name(exit):
-        return f"was killed by {name}"
-    return f"exited with code {exit.code}"
-
-
-def _tail(data: bytes) -> list[str]:
-    assembler = LineAssembler()
-    return (assembler.feed(data) + assembler.end())[-TAIL_LINES:]
-
-
-# The plan
-
-
-def _plan_lines(plan: ClusterPlan, pen: _Pen) -> list[RenderableType]:
-    places = dict.fromkeys(task.cwd or "the shipped code" for task in plan.tasks)
-    columns, first = pen.columns, plan.tasks[0]
-    lines: list[RenderableType] = [
-        *_task_lines(plan, columns or _PIPE_COLUMNS),
-        Text(),
-        Text(f"{first.id} runs, in {printable(next(iter(places)))}:", "dim"),
-        _whole(printable(_command(first.argv, columns or None))),
-    ]
-    if own := _differing(plan):
-        lines.append(Text(f"and each task likewise, with its own {own}", "dim"))
-    if others := list(places)[1:]:
-        lines.append(Text(f"some in {printable(', '.join(others))}", "dim"))
-    lines.append(Text("--json shows each task with its environment", "dim"))
-    return lines + _plan_notes(plan, pen.marks)
-
-
-def _task_lines(plan: ClusterPlan, columns: int) -> list[RenderableType]:
-    """A table; or, where it is wider than the terminal, two lines a task, for an address is never broken."""
-    rows = [(str(task.id), task.host, endpoint(task.address, task.port), _cards(task)) for task in plan.tasks]
-    headings = ("task", "host", "address", "GPUs")
-    width = sum(max(map(len, cells)) + 3 for cells in zip(headings, *rows, strict=True)) - 3
-    if width > columns:
-        return [
-            _whole(line)
-            for task, host, address, cards in rows
-            for line in (f"{task} on {host}", f"  {address}" + (f", GPUs {cards}" if cards != "-" else ""))
-        ]
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, no_wrap=True)
-    for task_plan, (task, *others) in zip(plan.tasks, rows, strict=True):
-        table.add_row(Text(task, _colour(task_plan.id)), *map(Text, others))
-    return [table]
-
-
-def _cards(task: TaskPlan) -> str:
-    return ",".join(map(str, task.gpu_indices)) or "-"
-
-
-def _command(argv: Sequence[str], columns: int | None) -> str:
-    """A command as a shell takes it, in lines of `columns` where its words are that short; None: in one."""
-    lines = ["  " + shlex.quote(argv[0])]
-    for word in map(shlex.quote, argv[1:]):
-        if columns and len(lines[-1]) + len(word) + len("  \\") > columns:
-            lines[-1] += " \\"
-            lines.append("    " + word)
-        else:
-            lines[-1] += " " + word
-    return "\n".join(lines)
-
-
-def _differing(plan: ClusterPlan) -> str:
-    """In which words the commands of the tasks differ: `--job_name and --task_index`."""
-    first = plan.tasks[0].argv
-    names: dict[str, None] = {}
-    for task in plan.tasks[1:]:
-        for number, (word, other) in enumerate(zip(first, task.argv, strict=False)):
-            if word != other:
-                names["interpreter" if number == 0 else word.partition("=")[0]] = None
-    *most, last = names or [""]
-    return f"{', '.join(most)} and {last}" if most else last
-
-
-def _brief_plan_lines(plan: ClusterPlan, marks: _Marks) -> list[RenderableType]:
-    jobs: dict[str, list[TaskPlan]] = {}
-    for task in plan.tasks:
-        jobs.setdefault(task.id.job, []).append(task)
-    sizes = [(job, len(tasks)) for job, tasks in jobs.items()]
-    lines: list[RenderableType] = [Text.assemble(("run ", "dim"), (plan.run_id, "bold"))]
-    for job, tasks in jobs.items():
-        counts = sorted({len(task.gpus) for task in tasks})
-        cards = f"{counts[0]}-{counts[-1]}" if len(counts) > 1 else str(counts[0])
-        gpus = f"  {cards} GPU{'' if counts == [1] else 's'} each" if counts != [0] else ""
-        where = fold(list(dict.fromkeys(task.host for task in tasks)))
-        count = str(len(tasks)).rjust(max(len(str(len(others))) for others in jobs.values()))
-        name = _plural(job, len(tasks)).ljust(max(len(_plural(*each)) for each in sizes))
-        lines.append(Text.assemble(f"  {count} {name}", (f"  on {where}{gpus}", "dim")))
-    return lines + _plan_notes(plan, marks)
-
-
-def _plan_notes(plan: ClusterPlan, marks: _Marks) -> list[RenderableType]:
-    return [Text.assemble((f"{marks.warn} ", "yellow"), printable(note)) for note in plan.notes]
-
-
-def _tasks_there(job: str, plan: ClusterPlan) -> str:
-    """The tasks of a job, else of all jobs, for who named one that is not there: `worker/0 to worker/3`."""
-    jobs: dict[str, list[TaskId]] = {}
-    for task in plan.tasks:
-        jobs.setdefault(task.id.job, []).append(task.id)
-    chosen = [jobs[job]] if job in jobs else jobs.values()
-    return ", ".join(f"{ids[0]} to {ids[-1]}" if len(ids) > 1 else str(ids[0]) for ids in chosen)
-
-
-# Failures
-
-
-@dataclass(frozen=True)
-class _Row:
-    hosts: list[str]
-    folded: str
-    cause: str
-    hint: str
-
-
-def _rows(errors: ConnectErrors | LaunchError) -> list[_Row]:
-    """Return the failed hosts, those with one and the same cause together, the most frequent cause first."""
-    causes: dict[str, dict[str, str]] = {}  # cause -> host -> hint
-    for host, failure in errors.failures.items():
-        cause, hint = (failure, "") if isinstance(failure, str) else (failure.message, failure.hint)
-        causes.setdefault(cause, {})[host] = hint.replace("{host}", host)
-    rows = []
-    for cause, hints in causes.items():
-        hint = next(iter(hints.values()))
-        if len({each.replace(host, "") for host, each in hints.items()}) > 1:
-            hint = f"{next(iter(hints))}: {hint}"  # the others' differ, a fingerprint for example
-        rows.append(_Row(list(hints), fold(hints), cause, hint))
-    return sorted(rows, key=lambda row: -len(row.hosts))
-
-
-def _headline(errors: ConnectErrors | LaunchError) -> str:
-    if isinstance(errors, ConnectErrors):
-        return "the only host could not be used" if errors.total == 1 else errors.message
-    count = len(errors.failures)
-    hosts = "1 host could not start its tasks" if count == 1 else f"{count} hosts could not start their tasks"
-    return hosts if errors.unconfirmed else f"{hosts}; nothing is left running"
-
-
-def _unconfirmed(errors: ConnectErrors | LaunchError) -> dict[str, str]:
-    return errors.unconfirmed if isinstance(errors, LaunchError) else {}
-
-
-def _failures_lines(errors: ConnectErrors | LaunchError, marks: _Marks) -> list[RenderableType]:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(overflow="fold", max_width=28)
-    table.add_column(overflow="fold")
-    for row in _rows(errors):
-        told = Text(printable(row.cause))
-        if row.hint:
-            told.append(f"\n{marks.next} {printable(row.hint)}", "cyan")
-        table.add_row(Text(printable(row.folded), "bold"), told)
-    lines: list[RenderableType] = [
-        Text.assemble((f"{marks.bad} ", "bold red"), (_headline(errors), "bold")),
-        Padding(table, (0, 0, 0, 2)),
-        *_unchecked_lines(_unconfirmed(errors), marks),
-    ]
-    if errors.hint:
-        lines.append(_hint(errors.hint, marks))
-    return lines
-
-
-def _error_lines(err: TflaunchError, marks: _Marks) -> list[RenderableType]:
-    bad = (f"{marks.bad} ", "bold red")
-    lines: list[RenderableType]
-    if isinstance(err, HostfileError):
-        count = len(err.problems)
-        headline = f"{count} problem{'' if count == 1 else 's'} in the hosts; nothing was contacted"
-        lines = [Text.assemble(bad, (headline, "bold"))]
-        for problem in err.problems[:PROBLEMS_SHOWN]:
-            where = printable(str(problem).removesuffix(problem.message))
-            lines.append(Text.assemble("  ", (where, "bold"), printable(problem.message)))
-        if more := count - PROBLEMS_SHOWN if count > PROBLEMS_SHOWN else 0:
-            lines.append(Text(f"  and {more} more", "dim"))
-    else:
-        lines = [Text.assemble(bad, printable(err.message))]
-    if err.hint:
-        lines.append(_hint(err.hint, marks))
-    return lines
-
-
-def _hint(text: str, marks: _Marks) -> Text:
-    return _whole(f"  {marks.next} {printable(text)}", "cyan")
-
-
-def _whole(text: str, style: str = "") -> Text:
-    """Text that only the terminal wraps: a path or a command that is to be copied in one piece."""
-    return Text(text, style, no_wrap=True)
-
-
-# The end of a run
-
-
-def _report_lines(outcome: Outcome, marks: _Marks, hint: str, above: bool) -> list[RenderableType]:
-    """`above`: the last lines of the task that failed first stand on the screen, and are not repeated."""
-    first = outcome.first_failure
-    others = [*_other_failures(outcome, marks), *_unclean_lines(outcome, marks)]
-    if not isinstance(first, TaskExit):
-        return [*_lost_lines(first, marks), *others, *_last_lines(outcome, marks)]
-    where = _log_lines(first, outcome)
-    if hint:
-        sentence = Table.grid(padding=(0, 1, 0, 0))
-        sentence.add_row(Text(f"  {marks.next}", "cyan"), Text(printable(hint), "cyan"))
-        where.append(sentence)
-    if above:
-        return [_last_line(outcome, marks, f": {first.task} on {first.host} {_how(first)}"), *where, *others]
-    return [*_first_failure_lines(first, marks), *where, *others, *_last_lines(outcome, marks)]
-
-
-def _lost_lines(lost: HostLost | None, marks: _Marks) -> list[RenderableType]:
-    if lost is None:
-        return []
-    headline = Text.assemble((f"{marks.bad} ", "bold red"), (f"{lost.host} was lost", "bold"))
-    return [headline, Text(f"  {printable(lost.reason)}")]
-
-
-def _first_failure_lines(first: TaskExit, marks: _Marks) -> list[RenderableType]:
-    tail = _tail(first.tail)
-    headline = Text.assemble(
-        (f"{marks.bad} ", "bold red"),
-        (f"{first.task} on {first.host} {_how(first)}", "bold"),
-        (f" after {_duration(first.seconds)}" + ("; its last lines:" if tail else ""), "dim"),
-    )
-    bar = (f"  {marks.bar} ", "red")
-    return [headline, *(Text.assemble(bar, line, no_wrap=True) for line in tail)]
-
-
-def _log_lines(exit: TaskExit, outcome: Outcome) -> list[RenderableType]:
-    """Where the task's whole log is: the launcher's copy, then its host's."""
-    if not exit.tail:
-        return [Text("  it wrote nothing", "dim")]
-    there = outcome.host_logs.get(exit.task, "")
-    if not outcome.record:
-        return [_whole(f"  its whole log: {printable(f'{exit.host}:{there}')}", "dim")] if there else []
-    here = f"{outcome.record}/logs/{exit.task.job}-{exit.task.index}.log"
-    lines: list[RenderableType] = [_whole(f"  its whole log: {printable(here)}", "dim")]
-    if there:
-        lines.append(_whole(f"  and on {exit.host}: {printable(there)}", "dim"))
-    return lines
-
-
-# How Python ends when an import fails, and when `-m` names what is not there.
-_NO_MODULE = re.compile(r"^\S+: (?:.*: )?No module named '?(\w+(?:\.\w+)*)", re.MULTILINE)
-
-
-def _advice(exit: TaskExit, interpreter: str | None) -> str:
-    """The next step to take after a failure of the likely kinds, or ""."""
-    if exit.signal == signal.SIGKILL and not exit.stopped:
-        return f"ssh {exit.host} 'dmesg -T | grep -i oom' tells whether memory ran out, if nobody killed it"
-    if exit.code and (modules := _NO_MODULE.findall("\n".join(_tail(exit.tail)))):
-        return (
-            f"{interpreter or 'the interpreter'} on {exit.host} has no {modules[-1]}: name another by `python:` "
-            "in the hostfile, or activate its environment in `setup:`; if the module is yours, see --code-dir"
-        )
-    return ""
-
-
-def _other_failures(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
-    folded: dict[str, list[str]] = {}
-    for exit in outcome.exits.values():
-        if exit.exit_code and not exit.stopped and exit != outcome.first_failure:
-            folded.setdefault(_how(exit), []).append(str(exit.task))
-    then = "then " if outcome.first_failure else ""
-    return [
-        Text.assemble((f"{marks.bad} ", "red"), (f"{then}{_some(tasks, marks)} {how}", "dim"))
-        for how, tasks in folded.items()
-    ]
-
-
-def _some(names: Sequence[str], marks: _Marks, most: int = 8) -> str:
-    more = f" {marks.more} ({len(names)} in all)" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
-def _unclean_lines(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
-    lines: list[RenderableType] = []
-    for host, left in outcome.survivors.items():
-        text = f"{host}: still alive: {printable(_some(left, marks))}"
-        lines.append(Text.assemble((f"{marks.bad} ", "bold red"), text))
-    lines += _unchecked_lines(outcome.unverified, marks)
-    if lines:
-        lines.append(_hint(f"tflaunch stop {outcome.run_id}", marks))
-    return lines
-
-
-def _unchecked_lines(hosts: Mapping[str, str], marks: _Marks) -> list[RenderableType]:
-    reasons: dict[str, list[str]] = {}
-    for host, reason in hosts.items():
-        reasons.setdefault(reason, []).append(host)
-    return [
-        Text.assemble(
-            (f"{marks.warn} ", "yellow"),
-            f"{fold(names)}: could not check that nothing is left: {printable(reason)}",
-        )
-        for reason, names in reasons.items()
-    ]
-
-
-def _stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: _Marks) -> list[RenderableType]:
-    by_fate: dict[str, list[str]] = {}
-    for host, end in hosts.items():
-        if end.survivors:
-            fate = f"still alive: {_some(end.survivors, marks)}"
-        elif end.killed:
-            fate = f"stopped; had to be killed: {_some(end.killed, marks)}"
-        else:
-            fate = "stopped" if end.found else "nothing of it was there"
-        by_fate.setdefault(fate, []).append(host)
-    alive = any(end.survivors for end in hosts.values())
-    mark = (f"{marks.bad} ", "bold red") if alive else (f"{marks.ok} ", "bold green")
-    text = (
-        "is not all gone"
-        if alive
-        else f"is stopped:{_of(len(hosts), 'host')} checked, nothing of it is alive"
-    )
-    lines: list[RenderableType] = [Text.assemble(mark, (run_id, "bold"), f" {text}")]
-    for fate, names in by_fate.items():
-        lines.append(Text.assemble("  ", (fold(names), "bold"), f" {printable(fate)}"))
-    return lines
-
-
-def _last_lines(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
-    line = _last_line(outcome, marks)
-    return [line, _whole(f"  logs: {printable(outcome.record)}/logs", "dim")] if outcome.record else [line]
-
-
-def _last_line(outcome: Outcome, marks: _Marks, cause: str = "") -> Text:
-    took = _duration(outcome.seconds)
-    if outcome.status == "succeeded":
-        mark, text = (f"{marks.ok} ", "bold green"), f"succeeded:{_of(len(outcome.exits), 'task')} in {took}"
-    elif outcome.status == "interrupted":
-        # SIGTERM, or `tflaunch stop`: the line in which it was obeyed tells which.
-        how = "by Ctrl-C" if outcome.exit_code == 128 + signal.SIGINT else "from outside"
-        mark, text = (f"{marks.warn} ", "yellow"), f"stopped {how} after {took}"
-    else:
-        cause = cause or f", exit code {outcome.exit_code}"
-        mark, text = (f"{marks.bad} ", "bold red"), f"failed after {took}{cause}"
-    line = Text.assemble(mark, (outcome.run_id, "bold"), f" {printable(text)}")
-    if not (outcome.survivors or outcome.unverified):
-        line.append("; nothing is left running", "dim")
-    return line

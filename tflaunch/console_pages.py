@@ -1,0 +1,468 @@
+"""What people read as a whole: the plan, the failures, the report at the end; made of rich's lines."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import signal
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tflaunch.command import endpoint
+from tflaunch.errors import ConnectErrors, HostfileError, LaunchError, TflaunchError
+from tflaunch.hosts import fold
+from tflaunch.job import TaskId
+from tflaunch.log_lines import LineAssembler, printable
+from tflaunch.plan import ClusterPlan, TaskPlan
+from tflaunch.runs import signal_name
+from tflaunch.supervise import HostLost, Outcome, TaskExit
+from tflaunch.writer import Stream
+
+if TYPE_CHECKING:
+    from tflaunch.cluster import Finished
+
+TAIL_LINES = 30
+PROBLEMS_SHOWN = 20  # of a hostfile; a file that is no hostfile has one in every line
+_ROWS = 24  # of a terminal that does not tell
+PIPE_COLUMNS = 200  # a table in a file has room
+_TRAILING = re.compile(r" +\n")  # what pads the last column of a table
+
+# Okabe and Ito's colours, told apart by colour-blind eyes; black left out, yellow and blue made to be read
+# on white and on black.
+_PALETTE = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#3b82c4", "#d55e00", "#b8a800", "#8c8cd9")
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """The few signs in use, with what stands for them where the encoding has none."""
+
+    ok: str = "✓"
+    bad: str = "✗"
+    warn: str = "!"
+    bar: str = "│"
+    dot: str = "·"
+    more: str = "…"
+    next: str = "→"
+    spinner: str = "dots"
+
+
+_ASCII = _Marks(ok="ok", bad="x", bar="|", dot="-", more="...", next="->", spinner="line")
+
+
+class Pen:
+    """Turns rich's renderables into text for one stream, as wide and as colourful as that stream takes."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        # Not the stream's own file: to that rich would write, if only an empty string, and fail with it.
+        page = io.TextIOWrapper(io.BytesIO(), encoding=stream.encoding)
+        self.console = Console(
+            file=page, force_terminal=stream.terminal or None, highlight=False, markup=False, emoji=False
+        )
+        self.marks = _Marks() if stream.can_show("✓✗│·…→━⠋") else _ASCII
+        self.colour = self.console.color_system is not None and not self.console.no_color
+
+    @property
+    def columns(self) -> int:
+        """How wide the terminal is now, for a window may be resized; 0 when there is none."""
+        return self._stream.size()[0]
+
+    @property
+    def rows(self) -> int:
+        """How high the terminal is."""
+        return self._stream.size()[1] or _ROWS
+
+    def render(self, renderable: RenderableType, spare: int = 0) -> str:
+        """Return the text of `renderable`, in lines shorter than the terminal by `spare` columns."""
+        columns = self.columns
+        self.console.width = max(20, (columns or PIPE_COLUMNS) - spare)
+        whole = isinstance(renderable, Text) and (not columns or bool(renderable.no_wrap))
+        with self.console.capture() as captured:
+            self.console.print(renderable, soft_wrap=whole)
+        return _TRAILING.sub("\n", captured.get())
+
+
+def task_colour(task: TaskId) -> str:
+    """Return the task's colour: by its name alone, so that it has the same in every run.
+
+    Workers count from the front of the palette and the other jobs from its end, so that the first few of
+    each differ.
+    """
+    if task.job == "worker":
+        return _PALETTE[task.index % len(_PALETTE)]
+    first = -1 if task.job == "ps" else zlib.crc32(task.job.encode())
+    return _PALETTE[(first - task.index) % len(_PALETTE)]
+
+
+def duration(seconds: float) -> str:
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def of(count: int, noun: str) -> str:
+    return f" {count} {_plural(noun, count)}"
+
+
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 or noun == "ps" else f"{noun}s"
+
+
+def note_part(note: str) -> str:
+    return f"  {printable(note)}" if note else ""
+
+
+def how(exit: TaskExit) -> str:
+    if name := signal_name(exit):
+        return f"was killed by {name}"
+    return f"exited with code {exit.code}"
+
+
+def tail_lines(data: bytes) -> list[str]:
+    assembler = LineAssembler()
+    return (assembler.feed(data) + assembler.end())[-TAIL_LINES:]
+
+
+# The plan
+
+
+def plan_lines(plan: ClusterPlan, pen: Pen) -> list[RenderableType]:
+    places = dict.fromkeys(task.cwd or "the shipped code" for task in plan.tasks)
+    columns, first = pen.columns, plan.tasks[0]
+    lines: list[RenderableType] = [
+        *_task_lines(plan, columns or PIPE_COLUMNS),
+        Text(),
+        Text(f"{first.id} runs, in {printable(next(iter(places)))}:", "dim"),
+        _whole(printable(_command(first.argv, columns or None))),
+    ]
+    if own := _differing(plan):
+        lines.append(Text(f"and each task likewise, with its own {own}", "dim"))
+    if others := list(places)[1:]:
+        lines.append(Text(f"some in {printable(', '.join(others))}", "dim"))
+    lines.append(Text("--json shows each task with its environment", "dim"))
+    return lines + _plan_notes(plan, pen.marks)
+
+
+def _task_lines(plan: ClusterPlan, columns: int) -> list[RenderableType]:
+    """A table; or, where it is wider than the terminal, two lines a task, for an address is never broken."""
+    rows = [(str(task.id), task.host, endpoint(task.address, task.port), _cards(task)) for task in plan.tasks]
+    headings = ("task", "host", "address", "GPUs")
+    width = sum(max(map(len, cells)) + 3 for cells in zip(headings, *rows, strict=True)) - 3
+    if width > columns:
+        return [
+            _whole(line)
+            for task, host, address, cards in rows
+            for line in (f"{task} on {host}", f"  {address}" + (f", GPUs {cards}" if cards != "-" else ""))
+        ]
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    for task_plan, (task, *others) in zip(plan.tasks, rows, strict=True):
+        table.add_row(Text(task, task_colour(task_plan.id)), *map(Text, others))
+    return [table]
+
+
+def _cards(task: TaskPlan) -> str:
+    return ",".join(map(str, task.gpu_indices)) or "-"
+
+
+def _command(argv: Sequence[str], columns: int | None) -> str:
+    """A command as a shell takes it, in lines of `columns` where its words are that short; None: in one."""
+    lines = ["  " + shlex.quote(argv[0])]
+    for word in map(shlex.quote, argv[1:]):
+        if columns and len(lines[-1]) + len(word) + len("  \\") > columns:
+            lines[-1] += " \\"
+            lines.append("    " + word)
+        else:
+            lines[-1] += " " + word
+    return "\n".join(lines)
+
+
+def _differing(plan: ClusterPlan) -> str:
+    """In which words the commands of the tasks differ: `--job_name and --task_index`."""
+    first = plan.tasks[0].argv
+    names: dict[str, None] = {}
+    for task in plan.tasks[1:]:
+        for number, (word, other) in enumerate(zip(first, task.argv, strict=False)):
+            if word != other:
+                names["interpreter" if number == 0 else word.partition("=")[0]] = None
+    *most, last = names or [""]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def brief_plan_lines(plan: ClusterPlan, marks: _Marks) -> list[RenderableType]:
+    jobs: dict[str, list[TaskPlan]] = {}
+    for task in plan.tasks:
+        jobs.setdefault(task.id.job, []).append(task)
+    sizes = [(job, len(tasks)) for job, tasks in jobs.items()]
+    lines: list[RenderableType] = [Text.assemble(("run ", "dim"), (plan.run_id, "bold"))]
+    for job, tasks in jobs.items():
+        counts = sorted({len(task.gpus) for task in tasks})
+        cards = f"{counts[0]}-{counts[-1]}" if len(counts) > 1 else str(counts[0])
+        gpus = f"  {cards} GPU{'' if counts == [1] else 's'} each" if counts != [0] else ""
+        where = fold(list(dict.fromkeys(task.host for task in tasks)))
+        count = str(len(tasks)).rjust(max(len(str(len(others))) for others in jobs.values()))
+        name = _plural(job, len(tasks)).ljust(max(len(_plural(*each)) for each in sizes))
+        lines.append(Text.assemble(f"  {count} {name}", (f"  on {where}{gpus}", "dim")))
+    return lines + _plan_notes(plan, marks)
+
+
+def _plan_notes(plan: ClusterPlan, marks: _Marks) -> list[RenderableType]:
+    return [Text.assemble((f"{marks.warn} ", "yellow"), printable(note)) for note in plan.notes]
+
+
+def tasks_there(job: str, plan: ClusterPlan) -> str:
+    """The tasks of a job, else of all jobs, for who named one that is not there: `worker/0 to worker/3`."""
+    jobs: dict[str, list[TaskId]] = {}
+    for task in plan.tasks:
+        jobs.setdefault(task.id.job, []).append(task.id)
+    chosen = [jobs[job]] if job in jobs else jobs.values()
+    return ", ".join(f"{ids[0]} to {ids[-1]}" if len(ids) > 1 else str(ids[0]) for ids in chosen)
+
+
+# Failures
+
+
+@dataclass(frozen=True)
+class _Row:
+    hosts: list[str]
+    folded: str
+    cause: str
+    hint: str
+
+
+def failure_rows(errors: ConnectErrors | LaunchError) -> list[_Row]:
+    """Return the failed hosts, those with one and the same cause together, the most frequent cause first."""
+    causes: dict[str, dict[str, str]] = {}  # cause -> host -> hint
+    for host, failure in errors.failures.items():
+        cause, hint = (failure, "") if isinstance(failure, str) else (failure.message, failure.hint)
+        causes.setdefault(cause, {})[host] = hint.replace("{host}", host)
+    rows = []
+    for cause, hints in causes.items():
+        hint = next(iter(hints.values()))
+        if len({each.replace(host, "") for host, each in hints.items()}) > 1:
+            hint = f"{next(iter(hints))}: {hint}"  # the others' differ, a fingerprint for example
+        rows.append(_Row(list(hints), fold(hints), cause, hint))
+    return sorted(rows, key=lambda row: -len(row.hosts))
+
+
+def headline(errors: ConnectErrors | LaunchError) -> str:
+    if isinstance(errors, ConnectErrors):
+        return "the only host could not be used" if errors.total == 1 else errors.message
+    count = len(errors.failures)
+    hosts = "1 host could not start its tasks" if count == 1 else f"{count} hosts could not start their tasks"
+    return hosts if errors.unconfirmed else f"{hosts}; nothing is left running"
+
+
+def unconfirmed_hosts(errors: ConnectErrors | LaunchError) -> dict[str, str]:
+    return errors.unconfirmed if isinstance(errors, LaunchError) else {}
+
+
+def failures_lines(errors: ConnectErrors | LaunchError, marks: _Marks) -> list[RenderableType]:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(overflow="fold", max_width=28)
+    table.add_column(overflow="fold")
+    for row in failure_rows(errors):
+        told = Text(printable(row.cause))
+        if row.hint:
+            told.append(f"\n{marks.next} {printable(row.hint)}", "cyan")
+        table.add_row(Text(printable(row.folded), "bold"), told)
+    lines: list[RenderableType] = [
+        Text.assemble((f"{marks.bad} ", "bold red"), (headline(errors), "bold")),
+        Padding(table, (0, 0, 0, 2)),
+        *_unchecked_lines(unconfirmed_hosts(errors), marks),
+    ]
+    if errors.hint:
+        lines.append(_hint(errors.hint, marks))
+    return lines
+
+
+def error_lines(err: TflaunchError, marks: _Marks) -> list[RenderableType]:
+    bad = (f"{marks.bad} ", "bold red")
+    lines: list[RenderableType]
+    if isinstance(err, HostfileError):
+        count = len(err.problems)
+        headline = f"{count} problem{'' if count == 1 else 's'} in the hosts; nothing was contacted"
+        lines = [Text.assemble(bad, (headline, "bold"))]
+        for problem in err.problems[:PROBLEMS_SHOWN]:
+            where = printable(str(problem).removesuffix(problem.message))
+            lines.append(Text.assemble("  ", (where, "bold"), printable(problem.message)))
+        if more := count - PROBLEMS_SHOWN if count > PROBLEMS_SHOWN else 0:
+            lines.append(Text(f"  and {more} more", "dim"))
+    else:
+        lines = [Text.assemble(bad, printable(err.message))]
+    if err.hint:
+        lines.append(_hint(err.hint, marks))
+    return lines
+
+
+def _hint(text: str, marks: _Marks) -> Text:
+    return _whole(f"  {marks.next} {printable(text)}", "cyan")
+
+
+def _whole(text: str, style: str = "") -> Text:
+    """Text that only the terminal wraps: a path or a command that is to be copied in one piece."""
+    return Text(text, style, no_wrap=True)
+
+
+# The end of a run
+
+
+def report_lines(outcome: Outcome, marks: _Marks, hint: str, above: bool) -> list[RenderableType]:
+    """`above`: the last lines of the task that failed first stand on the screen, and are not repeated."""
+    first = outcome.first_failure
+    others = [*_other_failures(outcome, marks), *_unclean_lines(outcome, marks)]
+    if not isinstance(first, TaskExit):
+        return [*_lost_lines(first, marks), *others, *_last_lines(outcome, marks)]
+    where = _log_lines(first, outcome)
+    if hint:
+        sentence = Table.grid(padding=(0, 1, 0, 0))
+        sentence.add_row(Text(f"  {marks.next}", "cyan"), Text(printable(hint), "cyan"))
+        where.append(sentence)
+    if above:
+        return [_last_line(outcome, marks, f": {first.task} on {first.host} {how(first)}"), *where, *others]
+    return [*_first_failure_lines(first, marks), *where, *others, *_last_lines(outcome, marks)]
+
+
+def _lost_lines(lost: HostLost | None, marks: _Marks) -> list[RenderableType]:
+    if lost is None:
+        return []
+    headline = Text.assemble((f"{marks.bad} ", "bold red"), (f"{lost.host} was lost", "bold"))
+    return [headline, Text(f"  {printable(lost.reason)}")]
+
+
+def _first_failure_lines(first: TaskExit, marks: _Marks) -> list[RenderableType]:
+    tail = tail_lines(first.tail)
+    headline = Text.assemble(
+        (f"{marks.bad} ", "bold red"),
+        (f"{first.task} on {first.host} {how(first)}", "bold"),
+        (f" after {duration(first.seconds)}" + ("; its last lines:" if tail else ""), "dim"),
+    )
+    bar = (f"  {marks.bar} ", "red")
+    return [headline, *(Text.assemble(bar, line, no_wrap=True) for line in tail)]
+
+
+def _log_lines(exit: TaskExit, outcome: Outcome) -> list[RenderableType]:
+    """Where the task's whole log is: the launcher's copy, then its host's."""
+    if not exit.tail:
+        return [Text("  it wrote nothing", "dim")]
+    there = outcome.host_logs.get(exit.task, "")
+    if not outcome.record:
+        return [_whole(f"  its whole log: {printable(f'{exit.host}:{there}')}", "dim")] if there else []
+    here = f"{outcome.record}/logs/{exit.task.job}-{exit.task.index}.log"
+    lines: list[RenderableType] = [_whole(f"  its whole log: {printable(here)}", "dim")]
+    if there:
+        lines.append(_whole(f"  and on {exit.host}: {printable(there)}", "dim"))
+    return lines
+
+
+# How Python ends when an import fails, and when `-m` names what is not there.
+_NO_MODULE = re.compile(r"^\S+: (?:.*: )?No module named '?(\w+(?:\.\w+)*)", re.MULTILINE)
+
+
+def advice(exit: TaskExit, interpreter: str | None) -> str:
+    """The next step to take after a failure of the likely kinds, or ""."""
+    if exit.signal == signal.SIGKILL and not exit.stopped:
+        return f"ssh {exit.host} 'dmesg -T | grep -i oom' tells whether memory ran out, if nobody killed it"
+    if exit.code and (modules := _NO_MODULE.findall("\n".join(tail_lines(exit.tail)))):
+        return (
+            f"{interpreter or 'the interpreter'} on {exit.host} has no {modules[-1]}: name another by `python:` "
+            "in the hostfile, or activate its environment in `setup:`; if the module is yours, see --code-dir"
+        )
+    return ""
+
+
+def _other_failures(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
+    folded: dict[str, list[str]] = {}
+    for exit in outcome.exits.values():
+        if exit.exit_code and not exit.stopped and exit != outcome.first_failure:
+            folded.setdefault(how(exit), []).append(str(exit.task))
+    then = "then " if outcome.first_failure else ""
+    return [
+        Text.assemble((f"{marks.bad} ", "red"), (f"{then}{_some(tasks, marks)} {how}", "dim"))
+        for how, tasks in folded.items()
+    ]
+
+
+def _some(names: Sequence[str], marks: _Marks, most: int = 8) -> str:
+    more = f" {marks.more} ({len(names)} in all)" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _unclean_lines(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    for host, left in outcome.survivors.items():
+        text = f"{host}: still alive: {printable(_some(left, marks))}"
+        lines.append(Text.assemble((f"{marks.bad} ", "bold red"), text))
+    lines += _unchecked_lines(outcome.unverified, marks)
+    if lines:
+        lines.append(_hint(f"tflaunch stop {outcome.run_id}", marks))
+    return lines
+
+
+def _unchecked_lines(hosts: Mapping[str, str], marks: _Marks) -> list[RenderableType]:
+    reasons: dict[str, list[str]] = {}
+    for host, reason in hosts.items():
+        reasons.setdefault(reason, []).append(host)
+    return [
+        Text.assemble(
+            (f"{marks.warn} ", "yellow"),
+            f"{fold(names)}: could not check that nothing is left: {printable(reason)}",
+        )
+        for reason, names in reasons.items()
+    ]
+
+
+def stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: _Marks) -> list[RenderableType]:
+    by_fate: dict[str, list[str]] = {}
+    for host, end in hosts.items():
+        if end.survivors:
+            fate = f"still alive: {_some(end.survivors, marks)}"
+        elif end.killed:
+            fate = f"stopped; had to be killed: {_some(end.killed, marks)}"
+        else:
+            fate = "stopped" if end.found else "nothing of it was there"
+        by_fate.setdefault(fate, []).append(host)
+    alive = any(end.survivors for end in hosts.values())
+    mark = (f"{marks.bad} ", "bold red") if alive else (f"{marks.ok} ", "bold green")
+    text = (
+        "is not all gone" if alive else f"is stopped:{of(len(hosts), 'host')} checked, nothing of it is alive"
+    )
+    lines: list[RenderableType] = [Text.assemble(mark, (run_id, "bold"), f" {text}")]
+    for fate, names in by_fate.items():
+        lines.append(Text.assemble("  ", (fold(names), "bold"), f" {printable(fate)}"))
+    return lines
+
+
+def _last_lines(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
+    line = _last_line(outcome, marks)
+    return [line, _whole(f"  logs: {printable(outcome.record)}/logs", "dim")] if outcome.record else [line]
+
+
+def _last_line(outcome: Outcome, marks: _Marks, cause: str = "") -> Text:
+    took = duration(outcome.seconds)
+    if outcome.status == "succeeded":
+        mark, text = (f"{marks.ok} ", "bold green"), f"succeeded:{of(len(outcome.exits), 'task')} in {took}"
+    elif outcome.status == "interrupted":
+        # SIGTERM, or `tflaunch stop`: the line in which it was obeyed tells which.
+        how = "by Ctrl-C" if outcome.exit_code == 128 + signal.SIGINT else "from outside"
+        mark, text = (f"{marks.warn} ", "yellow"), f"stopped {how} after {took}"
+    else:
+        cause = cause or f", exit code {outcome.exit_code}"
+        mark, text = (f"{marks.bad} ", "bold red"), f"failed after {took}{cause}"
+    line = Text.assemble(mark, (outcome.run_id, "bold"), f" {printable(text)}")
+    if not (outcome.survivors or outcome.unverified):
+        line.append("; nothing is left running", "dim")
+    return line
