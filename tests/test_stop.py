@@ -136,6 +136,7 @@ def test_guard_killed_first_then_agent_then_stop_sweeps_by_the_mark(
     # The hosts are one machine, so either may have met what the other one runs: twice a task and what it forked.
     assert len({each.split()[1] for end in stopped["hosts"].values() for each in end["killed"]}) == 4
     assert not any(end["survivors"] for end in stopped["hosts"].values())
+    assert all(end["unsure"] for end in stopped["hosts"].values())
     assert launcher.leftovers() == []
 
 

@@ -367,6 +367,7 @@ class Finished:
     found: bool  # something of it was alive
     killed: tuple[str, ...]
     survivors: tuple[str, ...]
+    unsure: bool = False  # agent and guard were both killed: what hid well would not be found
 
 
 @dataclass(frozen=True)
@@ -423,7 +424,13 @@ class Visits:
         self._sessions.send(names, "finish", run=run_id, grace_s=grace_s)
         replies, failures = self._sessions.gather("finished", names, grace_s + FINISH_MARGIN_S, phase)
         return {
-            name: Finished(said["known"], said["found"], tuple(said["killed"]), tuple(said["survivors"]))
+            name: Finished(
+                said["known"],
+                said["found"],
+                tuple(said["killed"]),
+                tuple(said["survivors"]),
+                said["unsure"],
+            )
             for name, said in replies.items()
         }, failures
 

@@ -25,6 +25,7 @@ STAGE_TIMEOUT_S = 300.0  # conda on a network file system takes its time
 SHIP_TIMEOUT_S = 900.0
 DRAIN_AFTER_CTRL_C_S = 3.0
 VERIFY_TIMEOUT_S = 10.0
+UNSURE = "its agent and its guard were both killed, and a process that left its parents and environment is not found"
 # How long at most, at random, before each new look at cards that another launcher holds while it plans.
 RACE_PAUSES_S = (0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0, 2.0)
 
@@ -230,11 +231,12 @@ def _verify(
             failures.update(more)
             survivors.update({host: end.survivors for host, end in finished.items() if end.survivors})
             unverified = {host: error.message for host, error in failures.items()}
+            unsure = dict.fromkeys((host for host, end in finished.items() if end.unsure), UNSURE)
         except Stopped:
-            unverified = {host.name: "tflaunch was told not to wait" for host in lost}
+            unverified, unsure = {host.name: "tflaunch was told not to wait" for host in lost}, {}
         finally:
             visits.close()
     lease = (
         f"; its agent ends the run there by itself {request.lease_s:g} s after it last heard of this launcher"
     )
-    return {host: reason + lease for host, reason in unverified.items()}, survivors
+    return {**{host: reason + lease for host, reason in unverified.items()}, **unsure}, survivors

@@ -35,7 +35,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     list     {}                                            answered by `runs`
     runs     {runs: [{run, host, alive, started, user, tasks}]}
     finish   {run, grace_s}                                end that run whatever is left of it; answered by `finished`
-    finished {found, killed, survivors}
+    finished {known, found, killed, survivors, unsure}
     probe    {topology}                                    answered by `facts`, with `clock`: the host's own
     module   {name} + source                               as above; `facts` again
 """

@@ -56,6 +56,7 @@ def under_guard(directory: RunDirectory, agent: "Callable[[], None]") -> None:
                 break
         sweep = processes.Sweep(lambda: leftovers(directory, os.getpid(), [os.getpid()]), limit_s=30.0)
         sweep.run()
+        directory.write("guard.json", {"swept": not sweep.survivors})
         directory.remove_socket()
     except BaseException:
         import traceback

@@ -1,6 +1,7 @@
 """Where an agent keeps what outlives its channel: `<parent>/<run>/<host>/`, private to its user.
 
     agent.json     who runs this: pid and start time of agent and guard, the launcher, when
+    guard.json     that the guard has swept behind an agent, whatever ended it
     agent.sock     where a relay finds the agent while it lives
     plan.json      what was staged
     logs/ps-0.log  what the tasks wrote, byte for byte

@@ -134,6 +134,7 @@ class Visit:
             "found": bool(agents or killed),
             "killed": killed,
             "survivors": survivors,
+            "unsure": any(map(_unswept, mine)),
         }
 
     def _await_swept(self, connection: socket.socket, deadline: float) -> "List[str]":
@@ -197,3 +198,13 @@ def strays(run: str, agents: bool) -> "List[processes.Process]":
             found.update((each.pid, each) for each in processes.descendants(process.pid, every))
     found.pop(os.getpid(), None)
     return list(found.values())
+
+
+def _unswept(directory: RunDirectory) -> bool:
+    """Whether neither the agent nor its guard came to sweep behind the tasks: both were killed.
+
+    Then a process that has left both its parents and its environment cannot be found.
+    """
+    record = directory.read("agent.json")
+    ended = record.get("over", False) or directory.read("guard.json").get("swept", False)
+    return bool(record.get("tasks")) and not ended

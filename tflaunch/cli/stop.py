@@ -54,6 +54,7 @@ def stop(
     Exit code: 0 nothing of it is alive; 2 which run?; 69 hosts could not be asked; 76 something lives on.
     """
     from tflaunch.cluster import Visits
+    from tflaunch.launch import UNSURE
     from tflaunch.runs import check_run_id, forget_orphan
 
     with reporting(
@@ -80,6 +81,8 @@ def stop(
             _refuse_unknown(chosen, alive)
         if chosen is not None:
             show.reporter.stopped(chosen, finished)
+            for host in (host for host, end in finished.items() if end.unsure):
+                show.reporter.warn(f"{host}: {UNSURE}")
             if not failures and not any(end.survivors for end in finished.values()):
                 forget_orphan(chosen)
         if failures:
