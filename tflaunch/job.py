@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 
 Place = Literal["spread", "pack"]
 Done = Literal["chief", "workers", "all", "never"]
+RestartPolicy = Literal["task", "cluster", "never"]  # what starts again when a task of that job fails
+RestartOn = Literal["any", "retryable"]  # which failures are answered so: all, or exit codes 128 to 255 only
 
 # The four names that TensorFlow's own trainers give to the flags; `--flag task_index=task_id` renames one.
 # `chief_hosts` is passed only when the cluster has a chief.

@@ -1,7 +1,11 @@
-"""The state machine of a run: pure `step(state, event) -> (state, actions)`; no I/O, no clock.
+"""The state machine of a run: pure `step(state, event, now) -> (state, actions)`; no I/O, no clock.
 
 running ──all done──▶ draining ──ps ended, or their grace is over──▶ ending ──every host swept or lost──▶ over
-   └────── first failure, lost host, Ctrl-C ──────────────────────────▲
+  │ ▲└────── a failure that is not restarted, lost host, Ctrl-C ──────▲
+  ▼ │ all started again
+restarting (only where the whole cluster is: all tasks are stopped first)
+
+Shipped to the hosts: the coordinating agent of a detached run decides by the same rules as a launcher.
 """
 
 from __future__ import annotations
@@ -10,10 +14,15 @@ import dataclasses
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Union
 
 from tflaunch.errors import EXIT_INTERRUPTED, EXIT_UNCLEAN
-from tflaunch.job import Done, TaskId
+from tflaunch.job import TaskId
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from tflaunch.job import Done, RestartOn, RestartPolicy
 
 # ---- facts about a run's end
 
@@ -30,6 +39,7 @@ class TaskExit:
     tail: bytes = b""  # the end of its log, at most 64 KiB
     stopped: bool = False  # tflaunch had asked it to end
     signal_name: str = ""  # as the host calls it: SIGKILL
+    attempt: int = 0  # how often it had been restarted
 
     @property
     def exit_code(self) -> int:
@@ -57,11 +67,22 @@ class Outcome:
     first_failure: TaskExit | HostLost | None = None  # the first that was observed
     unverified: Mapping[str, str] = field(default_factory=dict)  # host -> why it could not be checked
     survivors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # host -> "pid 12 python (D)"
+    restarts: int = 0  # of single tasks, or of the whole cluster
     record: str = ""  # the launcher's directory of this run: logs/worker-0.log, run.json
     host_logs: Mapping[TaskId, str] = field(default_factory=dict)  # path of the full log on its host
 
 
 # ---- other events
+
+
+@dataclass(frozen=True)
+class TaskStarted:
+    """A task runs, for the first time or again."""
+
+    task: TaskId
+    host: str
+    attempt: int = 0
+    pid: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,7 +116,7 @@ class TimerFired:
     name: str
 
 
-Event = TaskExit | HostLost | Interrupted | HostSwept | AgentGaveUp | TimerFired
+Event = Union[TaskStarted, TaskExit, HostLost, Interrupted, HostSwept, AgentGaveUp, TimerFired]
 
 # ---- actions
 
@@ -105,6 +126,20 @@ class End:
     """Every host: stop all tasks (TERM, KILL after the grace), sweep, report."""
 
     grace_s: float
+
+
+@dataclass(frozen=True)
+class StopTasks:
+    """Every task: TERM, KILL after the grace; the run goes on."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Start these tasks again, each as the attempt of that number."""
+
+    tasks: Mapping[TaskId, int]
 
 
 @dataclass(frozen=True)
@@ -123,10 +158,31 @@ class Say:
     urgent: bool = True
 
 
-Action = End | StartTimer | Say
+Action = Union[End, StopTasks, Restart, StartTimer, Say]
 
-DRAIN, HURRY = "drain", "hurry"
+DRAIN, HURRY, RESTART = "drain", "hurry", "restart"
 SWEEP_MARGIN_S = 12.0  # beyond the grace: for a host's kill and sweep, before it counts as lost
+
+
+BACKOFF_S = (1.0, 60.0)  # before a restart: at first, at most; doubled each time
+RETRYABLE = 128  # an exit code from here on comes from outside the program (a signal, mostly): kubeflow's rule
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """What may be started again, and how often."""
+
+    most: int = 0  # within the window: of one task, or of the cluster
+    window_s: float = 3600.0
+    policy: Mapping[str, RestartPolicy] = field(default_factory=dict)  # job -> policy
+    default: RestartPolicy = "task"
+    on: RestartOn = "any"
+
+    def wanted(self, exit: TaskExit) -> RestartPolicy:
+        """How this end of a task is answered, as long as there are restarts left."""
+        if not self.most or (self.on == "retryable" and exit.exit_code < RETRYABLE):
+            return "never"
+        return self.policy.get(exit.task.job, self.default)
 
 
 @dataclass(frozen=True)
@@ -137,7 +193,11 @@ class State:
     done: Done = "workers"
     grace_s: float = 10.0
     drain_s: float = 3.0
-    phase: Literal["running", "draining", "ending", "over"] = "running"
+    restarts: Restarts = field(default_factory=Restarts)
+    phase: Literal["running", "restarting", "draining", "ending", "over"] = "running"
+    attempts: Mapping[TaskId, int] = field(default_factory=dict)  # 0 where there is none
+    waiting: frozenset[TaskId] = frozenset()  # to be started again
+    restarted: tuple[tuple[float, TaskId | None], ...] = ()  # when, and which task; None: the cluster
     exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)
     first_failure: TaskExit | HostLost | None = None
     work_done: bool = False  # all that decides success has ended well
@@ -174,47 +234,50 @@ def decisive(tasks: Mapping[TaskId, str], done: Done) -> frozenset[TaskId]:
     return frozenset(task for task in tasks if task.job != "ps")
 
 
-def step(state: State, event: Event) -> tuple[State, list[Action]]:
-    """The next state, and what to do now."""
-    match event:
-        case TaskExit():
-            state = dataclasses.replace(state, exits={**state.exits, event.task: event})
-            return _after_exit(state, event)
-        case HostLost():
-            if event.host in state.swept or event.host in state.lost:
-                return state, []
-            return _lost(state, event)
-        case AgentGaveUp():
-            if state.phase in ("ending", "over"):
-                return state, []
-            if event.asked:
-                state = dataclasses.replace(state, interrupts=(signal.SIGTERM,))
-                state, actions = _end(state, state.grace_s)
-                return state, [Say(f"{event.host}: {event.reason}"), *actions]
-            if state.phase == "draining":  # the work is done
-                return _end(state, state.grace_s)
-            return _fail(state, HostLost(event.host, event.reason), state.grace_s)
-        case HostSwept():
-            swept = {**state.swept, event.host: event.survivors}
-            # A late answer after all: it counts.
-            lost = {host: reason for host, reason in state.lost.items() if host != event.host}
-            return _maybe_over(dataclasses.replace(state, swept=swept, lost=lost)), []
-        case Interrupted():
-            return _interrupted(state, event)
-        case TimerFired(name):
-            if name == DRAIN and state.phase == "draining":
-                return _end(state, state.grace_s)
-            if name == HURRY and state.phase == "ending":
-                missing = sorted(set(state.hosts.values()) - set(state.swept) - set(state.lost))
-                lost = {**state.lost, **dict.fromkeys(missing, "its agent did not report in time")}
-                return _maybe_over(dataclasses.replace(state, lost=lost)), []
+def step(state: State, event: Event, now: float = 0.0) -> tuple[State, list[Action]]:
+    """The next state, and what to do at once; `now` is any clock that only goes forward, in seconds."""
+    if isinstance(event, TaskStarted):
+        return _started(state, event), []
+    if isinstance(event, TaskExit):
+        if event.attempt < state.attempts.get(event.task, 0):
+            return state, []  # of an attempt that has been followed by another one
+        state = dataclasses.replace(state, exits={**state.exits, event.task: event})
+        return _after_exit(state, event, now)
+    if isinstance(event, HostLost):
+        if event.host in state.swept or event.host in state.lost:
             return state, []
+        return _lost(state, event)
+    if isinstance(event, AgentGaveUp):
+        return _gave_up(state, event)
+    if isinstance(event, HostSwept):
+        swept = {**state.swept, event.host: event.survivors}
+        # A late answer after all: it counts.
+        lost = {host: reason for host, reason in state.lost.items() if host != event.host}
+        return _maybe_over(dataclasses.replace(state, swept=swept, lost=lost)), []
+    if isinstance(event, Interrupted):
+        return _interrupted(state, event)
+    return _timer(state, event.name)
 
 
-def _after_exit(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
-    if state.phase == "running":
+def _started(state: State, started: TaskStarted) -> State:
+    attempts = {**state.attempts, started.task: max(started.attempt, state.attempts.get(started.task, 0))}
+    if started.attempt < attempts[started.task]:
+        return state
+    exits = {task: exit for task, exit in state.exits.items() if task != started.task}
+    state = dataclasses.replace(
+        state, attempts=attempts, exits=exits, waiting=state.waiting - {started.task}
+    )
+    if state.phase == "restarting" and not state.waiting:
+        state = dataclasses.replace(state, phase="running")
+    return state
+
+
+def _after_exit(state: State, exited: TaskExit, now: float) -> tuple[State, list[Action]]:
+    if state.phase == "restarting" and exited.task in state.waiting:
+        return _cluster_stopped(state, now)
+    if state.phase in ("running", "restarting"):
         if exited.exit_code != 0:
-            return _fail(state, exited, state.grace_s)
+            return _failed(state, exited, now)
         wanted = decisive(state.hosts, state.done)
         if (wanted and wanted <= state.exits.keys()) or len(state.exits) == len(state.hosts):
             state = dataclasses.replace(state, phase="draining", work_done=True)
@@ -225,6 +288,84 @@ def _after_exit(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
     if state.phase == "draining" and len(state.exits) == len(state.hosts):
         return _end(state, state.grace_s)
     return state, []
+
+
+def _failed(state: State, exited: TaskExit, now: float) -> tuple[State, list[Action]]:
+    """A task has failed: it, or all, start again, or the run ends."""
+    policy = state.restarts.wanted(exited)
+    if policy == "never":
+        return _fail(state, exited, state.grace_s)
+    who = exited.task if policy == "task" else None
+    recent = [each for at, each in state.restarted if each == who and now - at < state.restarts.window_s]
+    if len(recent) >= state.restarts.most:
+        state, actions = _fail(state, exited, state.grace_s)
+        times = "once" if len(recent) == 1 else f"{len(recent)} times"
+        text = f"{who or 'the cluster'} was started again {times} (--restarts {state.restarts.most}); no more"
+        return state, [Say(text, urgent=False), *actions]
+    delay_s = min(BACKOFF_S[1], BACKOFF_S[0] * 2 ** len(recent))
+    how = f"{exited.task} on {exited.host} {ended(exited)} after {exited.seconds:.1f} s"
+    count = f"restart {len(recent) + 1} of {state.restarts.most}"
+    state = dataclasses.replace(state, restarted=(*state.restarted, (now, who)))
+    if who is not None:
+        exits = {task: exit for task, exit in state.exits.items() if task != who}
+        state = dataclasses.replace(state, exits=exits, waiting=state.waiting | {who})
+        text = f"{how}; it starts again in {delay_s:g} s ({count})"
+        return state, [Say(text, urgent=False), StartTimer(f"{RESTART} {who}", delay_s)]
+    state = dataclasses.replace(state, phase="restarting", waiting=frozenset(state.hosts))
+    text = f"{how}; all tasks are stopped and start again in {delay_s:g} s ({count})"
+    state, actions = _cluster_stopped(state, now)
+    return state, [Say(text, urgent=False), StopTasks(state.grace_s), *actions]
+
+
+def _cluster_stopped(state: State, now: float) -> tuple[State, list[Action]]:
+    """Once all have ended, the time until they start again begins."""
+    if len(state.exits) < len(state.hosts):
+        return state, []
+    count = sum(1 for at, who in state.restarted if who is None and now - at < state.restarts.window_s)
+    return state, [StartTimer(RESTART, min(BACKOFF_S[1], BACKOFF_S[0] * 2 ** max(0, count - 1)))]
+
+
+def _timer(state: State, name: str) -> tuple[State, list[Action]]:
+    if name == DRAIN and state.phase == "draining":
+        return _end(state, state.grace_s)
+    if name == HURRY and state.phase == "ending":
+        missing = sorted(set(state.hosts.values()) - set(state.swept) - set(state.lost))
+        lost = {**state.lost, **dict.fromkeys(missing, "its agent did not report in time")}
+        return _maybe_over(dataclasses.replace(state, lost=lost)), []
+    if name == RESTART and state.phase == "restarting":
+        # One number for all: whoever had more attempts than the others is not started twice.
+        number = 1 + max(state.attempts.values(), default=0)
+        return _restart(state, dict.fromkeys(state.hosts, number))
+    if name.startswith(RESTART + " ") and state.phase == "running":
+        task = TaskId.parse(name.partition(" ")[2])
+        if task in state.waiting:
+            return _restart(state, {task: 1 + state.attempts.get(task, 0)})
+    return state, []
+
+
+def _restart(state: State, tasks: Mapping[TaskId, int]) -> tuple[State, list[Action]]:
+    exits = {task: exit for task, exit in state.exits.items() if task not in tasks}
+    state = dataclasses.replace(state, attempts={**state.attempts, **tasks}, exits=exits)
+    return state, [Restart(tasks)]
+
+
+def _gave_up(state: State, event: AgentGaveUp) -> tuple[State, list[Action]]:
+    if state.phase in ("ending", "over"):
+        return state, []
+    if event.asked:
+        state = dataclasses.replace(state, interrupts=(signal.SIGTERM,))
+        state, actions = _end(state, state.grace_s)
+        return state, [Say(f"{event.host}: {event.reason}"), *actions]
+    if state.phase == "draining":  # the work is done
+        return _end(state, state.grace_s)
+    return _fail(state, HostLost(event.host, event.reason), state.grace_s)
+
+
+def ended(exit: TaskExit) -> str:
+    """`was killed by SIGKILL`, `exited with code 1`."""
+    if exit.signal is not None:
+        return f"was killed by {exit.signal_name or f'signal {exit.signal}'}"
+    return f"exited with code {exit.code}"
 
 
 def _lost(state: State, event: HostLost) -> tuple[State, list[Action]]:
@@ -238,7 +379,8 @@ def _lost(state: State, event: HostLost) -> tuple[State, list[Action]]:
 
 def _fail(state: State, failure: TaskExit | HostLost, grace_s: float) -> tuple[State, list[Action]]:
     state, actions = _end(dataclasses.replace(state, first_failure=failure), grace_s)
-    alive = [task for task, host in state.hosts.items() if task not in state.exits and host not in state.lost]
+    over = state.exits.keys() | state.waiting
+    alive = [task for task, host in state.hosts.items() if task not in over and host not in state.lost]
     if alive:
         text = f"stopping the {_tasks(len(alive))} left, {grace_s:g} s to end by themselves"
         actions = [Say(text, urgent=False), *actions]
@@ -248,7 +390,7 @@ def _fail(state: State, failure: TaskExit | HostLost, grace_s: float) -> tuple[S
 def _interrupted(state: State, event: Interrupted) -> tuple[State, list[Action]]:
     state = dataclasses.replace(state, interrupts=(*state.interrupts, event.signal))
     name = "Ctrl-C" if event.signal == signal.SIGINT else signal.Signals(event.signal).name
-    alive = len(state.hosts) - len(state.exits)
+    alive = len(state.hosts.keys() - state.exits.keys() - state.waiting)
     if len(state.interrupts) == 1:
         if state.phase == "ending":
             return state, [Say(f"{name}: the run is being stopped already; once more kills at once")]
