@@ -124,7 +124,7 @@ class Channel:
         """The next message, beats left out and logs gathered; None at the end of the channel."""
         message = self.next_raw(patience_s)
         if message is not None and message.type == "log":
-            task = message["task"]
+            task = message["task"] + (f".{message['attempt']}" if message["attempt"] else "")
             assert message["offset"] == len(self.log.get(task, b"")), "a hole, or bytes sent twice"
             self.log[task] = self.log.get(task, b"") + message.body
         return message
@@ -226,6 +226,16 @@ class Host:
         self._channels.append(channel)
         return channel
 
+    def attach(self, **watch: Any) -> Channel:
+        """A view onto the run, of its agent or of what that has left; with fields of `watch`, it watches."""
+        channel = self.open("visit", run="", host="")
+        channel.wait("hello")  # the visit's own
+        hello = channel.ask("attach", run=self.run, host="h1", answer="hello")
+        assert hello["run"] == self.run
+        if watch:
+            channel.send("watch", **{"after": 0, "logs": {}, "window": 1 << 20, "client": "", **watch})
+        return channel
+
     def start(self, **options: Any) -> Channel:
         """An agent that has said hello; it and its guard are watched."""
         channel = self.open("start", **options)
@@ -273,7 +283,7 @@ def staged(channel: Channel, *tasks: dict[str, Any], window: int = 1 << 20) -> N
     channel.send("probe", lease=False, ports=None, count=1)
     channel.wait("facts")
     channel.ask("stage", tasks=list(tasks), code=None, ports=[], gpus=[], answer="staged")
-    channel.send("follow", offsets={}, window=window)
+    channel.send("watch", after=0, logs={}, window=window, client="test")
 
 
 def running(channel: Channel, *tasks: dict[str, Any], window: int = 1 << 20) -> dict[str, int]:

@@ -81,6 +81,8 @@ def swept(channel: Channel, grace_s: float = 5.0) -> dict[str, Any]:
     said = channel.ask("end", grace_s=grace_s, answer="swept")
     with contextlib.suppress(BrokenPipeError):  # an agent that nobody follows does not wait for it
         channel.send("bye")
+    assert said.fields.pop("n") > 0
+    assert said.fields.pop("time") > 0
     return said.fields
 
 
@@ -135,14 +137,15 @@ def test_from_hello_to_swept(any_host: Host) -> None:
     assert exited.body == b"out\nerr\nno newline"
     assert proof.exists()
     result = swept(channel)
-    assert result == {"killed": [], "survivors": [], "logs": {"worker/0": len(exited.body)}}
+    assert result == {"killed": [], "survivors": [], "logs": {"worker/0": [0, len(exited.body)]}}
     assert channel.read_log("worker/0", lambda log: len(log) == len(exited.body)) == exited.body
     assert channel.next() is None
     assert channel.wait_end() == 0
     gone(hello["pid"])
     assert (any_host.directory / "logs" / "worker-0.log").read_bytes() == exited.body
-    record = json.loads((any_host.directory / "exits.jsonl").read_text())
-    assert (record["task"], record["code"]) == ("worker/0", 7)
+    started, ended, end = map(json.loads, (any_host.directory / "events.jsonl").read_text().splitlines())
+    assert (started["type"], ended["type"], end["type"]) == ("started", "exit", "swept")
+    assert (ended["task"], ended["attempt"], ended["code"]) == ("worker/0", 0, 7)
 
 
 ARGUMENTS = [
@@ -479,7 +482,7 @@ def test_never_more_than_the_window_is_under_way_and_requests_are_heard(host: Ho
     exited = channel.wait("exit")
     assert (exited["signal"], exited["stopped"]) == (signal.SIGTERM, True)
     assert exited.body == b"x" * 65536
-    assert swept(channel)["logs"] == {"worker/0": size}
+    assert swept(channel)["logs"] == {"worker/0": [0, size]}
     assert len(channel.log["worker/0"]) == WINDOW
 
 
@@ -499,7 +502,7 @@ def test_a_flood_arrives_complete_and_in_order(host: Host) -> None:
             ended += 1
     assert channel.log["worker/0"] == channel.log["worker/1"] == expected
     channel.gather("exit", 2 - ended)
-    assert swept(channel)["logs"] == {each["id"]: len(expected) for each in tasks}
+    assert swept(channel)["logs"] == {each["id"]: [0, len(expected)] for each in tasks}
 
 
 def test_a_log_is_followed_from_any_offset(host: Host) -> None:
@@ -507,10 +510,10 @@ def test_a_log_is_followed_from_any_offset(host: Host) -> None:
     staged(channel, shell("printf 0123456789; exit 0"))
     channel.send("release")
     channel.wait("exit")
-    channel.send("follow", offsets={"worker/0": 6}, window=3)
+    channel.send("watch", after=2, logs={"worker/0": [0, 6]}, window=3, client="test")
     for offset, body in ((6, b"678"), (9, b"9")):
         message = channel.next_raw()
-        while message and message["offset"] == 0:  # from the first time it was followed
+        while message and message.type == "through" or message["offset"] == 0:  # of the first time
             message = channel.next_raw()
         assert message
         assert (message["offset"], message.body) == (offset, body)
@@ -599,9 +602,7 @@ def test_no_descriptor_strays(host: Host) -> None:
         "gates and ready pipes are closed"
     )
     for _ in range(5):
-        other = host.open("attach")
-        other.wait("hello")
-        other.kill()
+        host.attach().kill()
     until(lambda: len(descriptors(agent["pid"])) == len(before), "the agent to let go of what has left")
     swept(channel)
 
@@ -647,10 +648,8 @@ def test_tasks_outlive_the_channel_and_another_goes_on_with_the_log(host: Host) 
     running(first, shell(f"echo one; while ! test -e {more}; do sleep 0.02; done; echo two; sleep 600"))
     assert first.read_log("worker/0", lambda log: b"one" in log) == b"one\n"
     first.kill()
-    second = host.open("attach")
-    second.wait("hello")
+    second = host.attach(logs={"worker/0": [0, 4]}, window=100)
     second.log["worker/0"] = b"one\n"
-    second.send("follow", offsets={"worker/0": 4}, window=100)
     more.touch()
     assert second.read_log("worker/0", lambda log: b"two" in log) == b"one\ntwo\n"
     assert swept(second)["survivors"] == []
@@ -694,8 +693,7 @@ def test_a_launcher_that_reads_nothing_holds_up_no_task_and_no_lease(host: Host)
 def test_others_are_told_who_ended_the_run(host: Host) -> None:
     first = host.start()
     running(first, shell("sleep 600"))
-    second = host.open("attach")
-    second.wait("hello")
+    second = host.attach()
     assert second.ask("end", grace_s=5.0, answer="swept")["survivors"] == []
     expired = first.wait("expired")
     assert (expired["asked"], expired["reason"]) == (True, "tflaunch stop ends the run")
@@ -713,18 +711,19 @@ def test_a_second_agent_of_the_same_run_is_refused(host: Host) -> None:
 
 
 def test_there_is_nothing_to_attach_to(host: Host) -> None:
-    assert failure(host.open("attach"))[0] == f"no agent of run {host.run} lives on this host"
+    channel = host.open("visit", run="", host="")
+    channel.send("attach", run=host.run, host="h1")
+    assert failure(channel)[0] == f"this host knows no run {host.run}"
 
 
 def test_a_request_that_is_nonsense_does_not_end_the_tasks(host: Host) -> None:
     channel = host.start()
     agent = json.loads((host.directory / "agent.json").read_text())
     running(channel, task("sleep", "600"))
-    channel.send("follow", offsets=["no", "mapping"], window=1)
+    channel.send("watch", after=0, logs=["no", "mapping"], window=1, client="test")
     assert "defect" in failure(channel)[0]
     for nonsense in (b"\xff" * 8, b""):
-        other = host.open("attach")
-        other.wait("hello")
+        other = host.attach()
         if nonsense:
             other.write(nonsense)
         else:
@@ -962,7 +961,7 @@ def test_a_parent_that_somebody_else_made_is_believed_nothing(host: Host) -> Non
         directory.mkdir(parents=True)
         (directory / "agent.json").write_text(json.dumps({"pid": victim.pid, "start": start}))
         os.chown(trap, 65534, 65534)
-        for verb in ("visit", "start", "attach"):
+        for verb in ("visit", "start"):
             reason, _ = failure(host.open(verb))
             assert "belongs to uid 65534" in reason
         assert victim.poll() is None

@@ -37,8 +37,9 @@ from tflaunch.errors import (
 )
 from tflaunch.job import TaskId
 from tflaunch.log_lines import LineAssembler, printable
+from tflaunch.outcome import HostLost, Outcome, TaskExit
+from tflaunch.supervise import TaskStarted
 from tflaunch.plan import ClusterPlan, TaskPlan
-from tflaunch.supervise import HostLost, Outcome, TaskExit
 
 W0, W1, PS0 = TaskId("worker", 0), TaskId("worker", 1), TaskId("ps", 0)
 
@@ -218,8 +219,8 @@ def test_hostile_bytes_never_leave_anything_that_acts() -> None:
 
 def test_each_line_has_its_task_before_it_in_a_column() -> None:
     def act(reporter: Reporter) -> None:
-        reporter.started(W0, "gpu01", 1)
-        reporter.started(PS0, "gpu2", 2)
+        reporter.started(TaskStarted(W0, "gpu01"))
+        reporter.started(TaskStarted(PS0, "gpu2"))
         reporter.log(PS0, "gpu2", 0, b"one\ntwo\n")
         reporter.log(W0, "gpu01", 0, b"three\nfo")
         reporter.log(PS0, "gpu2", 8, b"five\n")
@@ -947,7 +948,7 @@ def test_json_is_one_event_a_line_whatever_the_bytes() -> None:
         reporter.warn("w")
         reporter.say("s")
         reporter.plan(PLAN)
-        reporter.started(W0, "gpu01", 12)
+        reporter.started(TaskStarted(W0, "gpu01", pid=12))
         reporter.log(W0, "gpu01", 0, 'a "b"\n\xff\u2028\n\x1b[1mü'.encode() + b"\xfe\n")
         reporter.log(W0, "gpu01", 100, b"last")
         reporter.log_end(W0)

@@ -17,9 +17,9 @@ import pytest
 from tflaunch.errors import RecordError, UsageError
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.job import TaskId
+from tflaunch.outcome import HostLost, Outcome, TaskExit
 from tflaunch.plan import ClusterPlan, TaskPlan
 from tflaunch.runs import Record, check_run_id, hostfile_from, list_runs, new_run_id, state_root
-from tflaunch.supervise import HostLost, Outcome, TaskExit
 
 W0 = TaskId("worker", 0)
 HOSTFILE = Hostfile(
@@ -265,6 +265,7 @@ def test_the_outcome_is_kept() -> None:
         "signal": "SIGKILL",
         "seconds": 3.5,
         "stopped": False,
+        "attempt": 0,
     }
     assert outcome == {
         "status": "failed",
@@ -275,6 +276,7 @@ def test_the_outcome_is_kept() -> None:
         "unverified": {"here": "gone"},
         "survivors": {"gpu01": ["pid 3 x"]},
         "host_logs": {"worker/0": "/log"},
+        "restarts": 0,
     }
     lost = create("lost")
     lost.finish(Outcome("lost", "failed", 76, 1.0, first_failure=HostLost("gpu01", "silent")))

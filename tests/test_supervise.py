@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tflaunch.errors import EXIT_INTERRUPTED, EXIT_UNCLEAN
 from tflaunch.job import Done, TaskId
+from tflaunch.outcome import HostLost, TaskExit
 from tflaunch.supervise import (
     DRAIN,
     HURRY,
@@ -21,13 +22,11 @@ from tflaunch.supervise import (
     AgentGaveUp,
     End,
     Event,
-    HostLost,
     HostSwept,
     Interrupted,
     Say,
     StartTimer,
     State,
-    TaskExit,
     TimerFired,
     decisive,
     step,

@@ -3,71 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Protocol
 
 from tflaunch import payload, wire
 from tflaunch.command import DECIDED
+from tflaunch.drive import Drive
 from tflaunch.errors import ConnectError, ConnectErrors, LaunchError
 from tflaunch.hosts import Host
 from tflaunch.inventory import HostFacts, Inventory
 from tflaunch.job import TaskId
+from tflaunch.links import SILENCE_S
+from tflaunch.log_feed import LogFeed, LogWatcher, Record
+from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_data
 from tflaunch.plan import ClusterPlan
 from tflaunch.session import Ended, Item, Opener, Said, Sessions, Stopped, Written
 from tflaunch.sources import Bundle
-from tflaunch.supervise import (
-    AgentGaveUp,
-    End,
-    Event,
-    HostLost,
-    HostSwept,
-    Interrupted,
-    Say,
-    StartTimer,
-    State,
-    TaskExit,
-    TimerFired,
-    step,
-)
+from tflaunch.supervise import Event, Interrupted, State, TaskStarted
 
 BLOB_BYTES = 256 * 1024
-SILENCE_S = 15.0  # an agent that has said nothing for so long (it beats every 3 s) is lost
-WINDOW_BYTES = 32 * 1024 * 1024  # log bytes under way from all hosts together ...
-WINDOW_RANGE = (64 * 1024, 2 * 1024 * 1024)  # ... and from one
 PROBE_S = 30.0
-FINISH_MARGIN_S = 60.0  # beyond the grace: what a visit may take
-
-Record = Callable[[TaskId, int, bytes], None]  # task, offset, data: the launcher's copy of a log
 
 
-class Watcher(Protocol):
+class Watcher(LogWatcher, Protocol):
     """Who is shown what happens: `tflaunch.console`."""
 
     def phase(self, name: str, done: int, total: int, note: str = "") -> None: ...
     def say(self, text: str) -> None: ...
     def note(self, text: str) -> None: ...
-    def started(self, task: TaskId, host: str, pid: int) -> None: ...
+    def started(self, started: TaskStarted) -> None: ...
     def exited(self, exit: TaskExit) -> None: ...
+    def unreachable(self, host: str, reason: str) -> None: ...
+    def back(self, host: str, away_s: float) -> None: ...
     def lost(self, lost: HostLost) -> None: ...
-    def log(
-        self, task: TaskId, host: str, offset: int, data: bytes, written: Callable[[int], None]
-    ) -> None: ...
-    def log_end(self, task: TaskId) -> None: ...
-
-
-@dataclass
-class _Log:
-    """How far a task's log has come; `total` is known once its host is swept."""
-
-    host: str
-    received: int = 0
-    total: int | None = None
-    end_told: bool = False
-
-    @property
-    def missing(self) -> int:
-        return max(0, (self.total or 0) - self.received)
 
 
 class Cluster:
@@ -77,11 +45,10 @@ class Cluster:
         self._run_id = run_id
         self._watcher = watcher
         self._sessions = Sessions(opener, watcher.phase, lease_s)
-        self._timers: dict[str, float] = {}
-        self._logs: dict[TaskId, _Log] = {}
-        self._record: Record | None = None
-        self._window = 0
-        self._owed: dict[str, int] = {}
+        self._lease_s = lease_s
+        self._hosts: dict[str, Host] = {}
+        self._drive: Drive | None = None
+        self._feed: LogFeed | None = None
         self.interrupts = self._sessions.interrupts
 
     # -- before the tasks run
@@ -94,6 +61,7 @@ class Cluster:
         With `lease`, every card that nobody has is leased in the same step, until `stage` or `let_go`.
         Raises ConnectErrors with every host that failed, after all are closed; Stopped.
         """
+        self._hosts = {host.name: host for host in hosts}
         self._sessions.connect(
             hosts,
             "start",
@@ -205,121 +173,91 @@ class Cluster:
 
     # -- while they run
 
-    def release(self) -> None:
+    def release(self, record: Record) -> None:
         """Open every gate: all tasks start now, and their logs come."""
-        smallest, largest = WINDOW_RANGE
-        self._window = min(largest, max(smallest, WINDOW_BYTES // len(self._sessions.by_host)))
-        self._sessions.send(self._sessions.by_host, "follow", offsets={}, window=self._window)
+        self._feed = LogFeed(self._sessions, len(self._sessions.by_host), self._watcher, record)
+        for host in self._sessions.by_host:
+            self._feed.watch(host, 0)
         self._sessions.send(self._sessions.by_host, "release")
 
-    def drive(self, state: State, record: Record) -> State:
+    def drive(self, state: State) -> State:
         """Feed everything that happens to the state machine and do what it says, until the run is over."""
-        self._record = record
-        self._logs = {task: _Log(host) for task, host in state.hosts.items()}
-        self._sessions.heard = dict.fromkeys(self._sessions.by_host, time.monotonic())
-        while state.phase != "over":
-            wake = min([*self._timers.values(), time.monotonic() + 1.0])
-            for event in self._events(self._sessions.next(wake)):
-                state = self._advance(state, event)
-            for event in self._due(state):
-                state = self._advance(state, event)
-        return state
+        self._drive = drive = Drive(state, self, self._lease_s, time.monotonic())
+        slept_s = self._sessions.slept_s
+        while drive.state.phase != "over":
+            item = self._sessions.next(drive.wake_at(time.monotonic()))
+            drive.links.slept(self._sessions.slept_s - slept_s)
+            slept_s = self._sessions.slept_s
+            self._take(drive, item)
+            drive.tick(time.monotonic())
+        return drive.state
 
-    def _due(self, state: State) -> list[Event]:
-        """What time alone has brought about."""
+    def _take(self, drive: Drive, item: Item | None) -> None:
         now = time.monotonic()
-        fired = [name for name, at in self._timers.items() if at <= now]
-        for name in fired:
-            del self._timers[name]
-        silent = [
-            HostLost(host, f"no sign of life for {SILENCE_S:g} s")
-            for host, heard in self._sessions.heard.items()
-            if now - heard > SILENCE_S and host not in state.swept and host not in state.lost
-        ]
-        return [*map(TimerFired, fired), *silent]
-
-    def _advance(self, state: State, event: Event) -> State:
-        if isinstance(event, HostLost) and event.host not in state.lost and event.host not in state.swept:
-            self._watcher.lost(event)
-        state, actions = step(state, event)
-        for action in actions:
-            match action:
-                case End(grace_s):
-                    self._sessions.send(self._sessions.by_host, "end", grace_s=grace_s)
-                case StartTimer(name, seconds):
-                    at = time.monotonic() + seconds
-                    self._timers[name] = min(at, self._timers.get(name, at))
-                case Say(text, urgent):
-                    (self._watcher.say if urgent else self._watcher.note)(text)
-        return state
-
-    def _events(self, item: Item | None) -> list[Event]:
         match item:
             case Interrupted():
-                return [item]
+                drive.feed(item, now)
             case Ended(host, error):
-                return [HostLost(host, error.message)]
-            case Said(host, message):
-                return self._understand(host, message)
+                drive.links.ended(host, error.message, now)
             case Written(host, size):
-                self._grant(host, size)
-        return []
+                self._logs.written(host, size)
+            case Said(host, message) if host not in drive.links.up and message.type == "hello":
+                if message["run"]:  # the first hello is the visit's, before it leads to the run
+                    drive.attached(host, now)
+            case Said(host, message) if message.type == "failed":
+                drive.dead(host, message["reason"], now)
+            case Said(host, message):
+                if message.type == "log":
+                    self._logs.take(host, message)
+                elif message.type == "swept":
+                    self._logs.swept(host, message["logs"])
+                drive.said(host, message.type, message.fields, message.body, now)
 
-    def _understand(self, host: str, message: wire.Message) -> list[Event]:
-        match message.type:
-            case "log":
-                self._take_log(host, TaskId.parse(message["task"]), message["offset"], message.body)
-            case "started":
-                self._watcher.started(TaskId.parse(message["task"]), host, message["pid"])
-            case "exit":
-                exited = TaskExit(
-                    task=TaskId.parse(message["task"]),
-                    host=host,
-                    code=message["code"],
-                    signal=message["signal"],
-                    signal_name=message["signal_name"],
-                    seconds=message["seconds"],
-                    tail=message.body,
-                    stopped=message["stopped"],
-                )
-                self._watcher.exited(exited)
-                return [exited]
-            case "expired":
-                return [AgentGaveUp(host, message["reason"], message["asked"])]
-            case "swept":
-                for name, total in message["logs"].items():
-                    task = TaskId.parse(name)
-                    self._logs[task].total = total
-                    self._maybe_log_end(task)
-                return [HostSwept(host, tuple(message["survivors"]))]
-            case "failed":
-                return [HostLost(host, message["reason"])]
-        return []
+    @property
+    def _logs(self) -> LogFeed:
+        assert self._feed is not None, "released"  # noqa: S101
+        return self._feed
 
-    def _take_log(self, host: str, task: TaskId, offset: int, data: bytes) -> None:
-        if self._record is not None:
-            self._record(task, offset, data)
-        self._logs[task].received = offset + len(data)
-        self._watcher.log(task, host, offset, data, lambda size: self._sessions.put(Written(host, size)))
-        self._maybe_log_end(task)
+    # What the drive wants done, and shown.
 
-    def _maybe_log_end(self, task: TaskId) -> None:
-        log = self._logs[task]
-        if log.total is not None and log.missing == 0:
-            self._log_end(task)
+    def dial(self, host: str) -> None:
+        """Go in again; the agent lives on."""
+        self._sessions.attach(self._hosts[host], self._run_id)
 
-    def _log_end(self, task: TaskId) -> None:
-        if not self._logs[task].end_told:
-            self._logs[task].end_told = True
-            self._watcher.log_end(task)
+    def hang_up(self, host: str) -> None:
+        """Let go of a wire."""
+        self._sessions.hang_up(host)
 
-    def _grant(self, host: str, size: int) -> None:
-        """Credit for more log bytes, in portions: one message for many lines."""
-        owed = self._owed.get(host, 0) + size
-        if owed >= self._window // 4:
-            self._sessions.send([host], "credit", bytes=owed)
-            owed = 0
-        self._owed[host] = owed
+    def watch(self, host: str, after: int) -> None:
+        """Ask for what was missed."""
+        self._logs.watch(host, after)
+
+    def send(self, host: str, type: str, **fields: Any) -> None:
+        """Send a message."""
+        if host in self._sessions.by_host:
+            self._sessions.send([host], type, **fields)
+
+    def unreachable(self, host: str, reason: str) -> None:
+        """Show that a host is out of reach."""
+        self._watcher.unreachable(host, reason)
+
+    def back(self, host: str, away_s: float) -> None:
+        """Show that it is back."""
+        self._watcher.back(host, away_s)
+
+    def say(self, text: str, urgent: bool) -> None:
+        """Tell the user."""
+        (self._watcher.say if urgent else self._watcher.note)(text)
+
+    def happened(self, event: Event) -> None:
+        """Show what has happened."""
+        match event:
+            case TaskStarted():
+                self._watcher.started(event)
+            case TaskExit():
+                self._watcher.exited(event)
+            case HostLost():
+                self._watcher.lost(event)
 
     def drain(self, timeout_s: float = 1e9) -> dict[TaskId, int]:
         """Bring in what is left of the logs; returns the missing bytes of each task that has any.
@@ -327,26 +265,29 @@ class Cluster:
         It ends when every byte is here, no host that has some is heard of, the time is up or Ctrl-C comes.
         """
         deadline = time.monotonic() + timeout_s
-        while any(log.missing and self._hears(log.host) for log in self._logs.values()):
+        while not self._logs.end(self._hears):
             item = self._sessions.next(min(deadline, time.monotonic() + 1.0))
             if time.monotonic() >= deadline or isinstance(item, Interrupted):
                 break
-            self._events(item)
-        for task in self._logs:
-            self._log_end(task)
-        return {task: log.missing for task, log in self._logs.items() if log.missing}
+            match item:
+                case Written(host, size):
+                    self._logs.written(host, size)
+                case Said(host, message) if message.type == "log":
+                    self._logs.take(host, message)
+        self._logs.end()
+        return self._logs.missing
 
     def _hears(self, host: str) -> bool:
         silence = time.monotonic() - self._sessions.heard.get(host, 0.0)
-        return host not in self._sessions.ended and silence < SILENCE_S
+        return host in self._sessions.by_host and host not in self._sessions.ended and silence < SILENCE_S
+
+    def tell_outcome(self, outcome: Outcome) -> None:
+        """Leave on the hosts how the run has ended."""
+        self._sessions.send(self._sessions.by_host, "outcome", outcome=outcome_data(outcome))
 
     def log_paths(self) -> dict[TaskId, str]:
-        """Where each task's log lies on its host."""
-        return {
-            task: f"{self._sessions.by_host[log.host].directory}/logs/{task.job}-{task.index}.log"
-            for task, log in self._logs.items()
-            if log.host in self._sessions.by_host
-        }
+        """Where each task's newest log lies on its host."""
+        return self._logs.paths(self._hosts)
 
 
 def _blobs(bundle: Bundle) -> Iterator[bytes]:
@@ -354,86 +295,3 @@ def _blobs(bundle: Bundle) -> Iterator[bytes]:
     for start in range(0, len(data), BLOB_BYTES):
         piece = bytes(data[start : start + BLOB_BYTES])
         yield wire.encode("blob", piece, last=start + BLOB_BYTES >= len(data))
-
-
-# ---- from outside a run
-
-
-@dataclass(frozen=True)
-class Finished:
-    """What ending a run met on one host; `survivors` should be empty."""
-
-    known: bool  # there is a directory of it, or something of it was alive
-    found: bool  # something of it was alive
-    killed: tuple[str, ...]
-    survivors: tuple[str, ...]
-    unsure: bool = False  # agent and guard were both killed: what hid well would not be found
-
-
-@dataclass(frozen=True)
-class LiveRun:
-    """A run that something is alive of: its tasks and where they are, as far as agents tell."""
-
-    run_id: str
-    hosts: tuple[str, ...]
-    tasks: tuple[str, ...]
-    started: float | None  # epoch seconds
-
-
-class Visits:
-    """Short-lived agents that look after any run: they need no record of it and no agent that lives."""
-
-    def __init__(self, opener: Opener, watcher: Watcher) -> None:
-        self._sessions = Sessions(opener, watcher.phase)
-        self.interrupts = self._sessions.interrupts
-
-    def open(
-        self, hosts: Collection[Host], connect_s: float, phase: str = "connecting"
-    ) -> dict[str, ConnectError]:
-        """Connect to all; returns the hosts that could not be reached. Raises Stopped."""
-        self._sessions.connect(hosts, "visit", "", lambda _: b"")
-        names = [host.name for host in hosts]
-        patience_s = self._sessions.patience_s(len(names), connect_s)
-        _, failures = self._sessions.gather("hello", names, patience_s, phase)
-        for name in failures.keys() & self._sessions.by_host.keys():
-            self._sessions.drop(name)
-        return failures
-
-    def runs(self, timeout_s: float) -> tuple[list[LiveRun], dict[str, ConnectError]]:
-        """Every run of this user that is alive on these hosts, and the hosts that did not answer."""
-        names = list(self._sessions.by_host)
-        self._sessions.send(names, "list")
-        replies, failures = self._sessions.gather("runs", names, timeout_s)
-        found: dict[str, LiveRun] = {}
-        for name in names:
-            for entry in replies[name]["runs"] if name in replies else ():
-                before = found.get(entry["run"], LiveRun(entry["run"], (), (), None))
-                found[entry["run"]] = LiveRun(
-                    entry["run"],
-                    (*before.hosts, name),
-                    tuple(dict.fromkeys((*before.tasks, *entry["tasks"]))),
-                    min(filter(None, (before.started, entry["started"])), default=None),
-                )
-        return sorted(found.values(), key=lambda run: run.started or 0.0), failures
-
-    def finish(
-        self, run_id: str, grace_s: float, phase: str = "stopping"
-    ) -> tuple[dict[str, Finished], dict[str, ConnectError]]:
-        """End that run on every connected host, whatever is left of it, and check. Raises Stopped."""
-        names = list(self._sessions.by_host)
-        self._sessions.send(names, "finish", run=run_id, grace_s=grace_s)
-        replies, failures = self._sessions.gather("finished", names, grace_s + FINISH_MARGIN_S, phase)
-        return {
-            name: Finished(
-                said["known"],
-                said["found"],
-                tuple(said["killed"]),
-                tuple(said["survivors"]),
-                said["unsure"],
-            )
-            for name, said in replies.items()
-        }, failures
-
-    def close(self) -> None:
-        """Take leave of all."""
-        self._sessions.close()

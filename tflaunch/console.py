@@ -13,18 +13,20 @@ For programs: stdout holds one JSON object a line, in ASCII.  Each has `event` a
     note       text            something that happened
     say        text            what tflaunch does now, because it was asked to
     warn       text            something to look at
-    started    task, host, pid
+    started    task, host, pid, attempt (0, and more after restarts)
     log        task, host, line; and partial: true while a line is being rewritten (a progress bar)
     gap        task, host, bytes       of the log that cannot be shown
     log_end    task            nothing more comes from it
-    exited     task, host, code, signal (name), seconds, stopped (tflaunch had asked it to end)
-    lost       host, reason
+    exited     task, host, code, signal (name), seconds, stopped (tflaunch had asked it to end), attempt
+    unreachable  host, reason  its tasks run on, and what they print comes later
+    back       host, seconds   it was out of reach for so long
+    lost       host, reason    for good
     failures   exit_code, message, hint, rows: [hosts, folded, cause, hint], unconfirmed (host -> why it
                could not be told to stop)
     error      kind (the class), message, hint, exit_code, problems: [where, line, column, message]
     report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (as in exited, with
                tail; or as in lost), unverified (host -> why), survivors (host -> processes), record,
-               host_logs (task -> path on its host), hint
+               host_logs (task -> path on its host), restarts, hint
     stopped    run_id, hosts (host -> found, killed, survivors)
 
 Tasks are written `worker/0`.  Bytes of a log that are not UTF-8 appear as `\\xff`; control sequences are
@@ -63,7 +65,6 @@ from tflaunch.console_pages import (
     failure_rows,
     failures_lines,
     headline,
-    how,
     note_part,
     of,
     plan_lines,
@@ -77,13 +78,13 @@ from tflaunch.console_pages import (
 from tflaunch.errors import ConnectErrors, HostfileError, LaunchError, TflaunchError
 from tflaunch.job import TaskId
 from tflaunch.log_lines import LineAssembler, printable
+from tflaunch.outcome import HostLost, Outcome, TaskExit, exit_data, how, outcome_data
 from tflaunch.plan import ClusterPlan
-from tflaunch.runs import exit_data, outcome_data
-from tflaunch.supervise import HostLost, Outcome, TaskExit
+from tflaunch.supervise import TaskStarted
 from tflaunch.writer import Stream, Writer
 
 if TYPE_CHECKING:
-    from tflaunch.cluster import Finished
+    from tflaunch.visits import Finished
 
 _RECENT = 128  # lines of the screen that are remembered: more than are ever looked at
 _TICK_S = 0.1  # of the one live line
@@ -130,9 +131,16 @@ class Reporter(Protocol):
         """
 
     def log(
-        self, task: TaskId, host: str, offset: int, data: bytes, written: Callable[[int], None] | None = None
+        self,
+        task: TaskId,
+        host: str,
+        offset: int,
+        data: bytes,
+        written: Callable[[int], None] | None = None,
+        *,
+        attempt: int = 0,
     ) -> None:
-        """Take the bytes of a task's log that begin at `offset`.
+        """Take the bytes of a task's log, of its attempt of that number, that begin at `offset`.
 
         `written(len(data))` is called from another thread once they are not held here any more, whether
         they were shown or not.
@@ -141,11 +149,17 @@ class Reporter(Protocol):
     def log_end(self, task: TaskId) -> None:
         """Show the task's last line even if it has no newline: nothing more comes."""
 
-    def started(self, task: TaskId, host: str, pid: int) -> None:
-        """A task runs."""
+    def started(self, started: TaskStarted) -> None:
+        """A task runs, or runs again."""
 
     def exited(self, exit: TaskExit) -> None:
         """A task has ended; of those that fail, the first is told at once, the others by `report`."""
+
+    def unreachable(self, host: str, reason: str) -> None:
+        """A host cannot be reached for now; its tasks run on."""
+
+    def back(self, host: str, away_s: float) -> None:
+        """It can be reached again, after so long."""
 
     def lost(self, lost: HostLost) -> None:
         """A host is gone."""
@@ -201,6 +215,7 @@ class _Log:
 
     host: str
     assembler: LineAssembler
+    attempt: int = 0
     offset: int | None = None  # of the next byte
     show_progress_at: float = 0.0
     progress_every_s: float = _PROGRESS_S[0]
@@ -221,9 +236,16 @@ class _LogReporter:
         return self._writer.stdout.broken is not None
 
     def log(
-        self, task: TaskId, host: str, offset: int, data: bytes, written: Callable[[int], None] | None = None
+        self,
+        task: TaskId,
+        host: str,
+        offset: int,
+        data: bytes,
+        written: Callable[[int], None] | None = None,
+        *,
+        attempt: int = 0,
     ) -> None:
-        self._writer.put("log", lambda: self._log(task, host, offset, data, written))
+        self._writer.put("log", lambda: self._log(task, host, offset, data, written, attempt=attempt))
 
     def log_end(self, task: TaskId) -> None:
         self._writer.put("log", lambda: self._log_end(task))
@@ -253,15 +275,25 @@ class _LogReporter:
         raise NotImplementedError
 
     def _log(
-        self, task: TaskId, host: str, offset: int, data: bytes, written: Callable[[int], None] | None
+        self,
+        task: TaskId,
+        host: str,
+        offset: int,
+        data: bytes,
+        written: Callable[[int], None] | None,
+        *,
+        attempt: int,
     ) -> None:
         if written is not None:
             self._writer.after(lambda: written(len(data)))
         if self.broken or not self._options.shows(task):
             return
         log = self._logs.get(task)
+        if log is not None and log.attempt != attempt:
+            self._log_end(task)
+            log = None
         if log is None:
-            log = self._logs[task] = _Log(host, self._assembler())
+            log = self._logs[task] = _Log(host, self._assembler(), attempt)
         if log.offset is not None and offset != log.offset:
             if offset > log.offset:
                 self._log_end(task)
@@ -342,11 +374,18 @@ class JsonReporter(_LogReporter):
         super().log_end(task)
         self._event("log_end", task=str(task))
 
-    def started(self, task: TaskId, host: str, pid: int) -> None:
-        self._event("started", task=str(task), host=host, pid=pid)
+    def started(self, started: TaskStarted) -> None:
+        told = {"host": started.host, "pid": started.pid, "attempt": started.attempt}
+        self._event("started", task=str(started.task), **told)
 
     def exited(self, exit: TaskExit) -> None:
         self._event("exited", **exit_data(exit))
+
+    def unreachable(self, host: str, reason: str) -> None:
+        self._event("unreachable", host=host, reason=reason)
+
+    def back(self, host: str, away_s: float) -> None:
+        self._event("back", host=host, seconds=round(away_s, 3))
 
     def lost(self, lost: HostLost) -> None:
         self._event("lost", host=lost.host, reason=lost.reason)
@@ -445,7 +484,7 @@ class TextReporter(_LogReporter):
         self._live = stderr.terminal and not self._err.console.is_dumb_terminal
         self._live_shown = False
         self._training = False  # log lines may come at any moment: no live line any more
-        self._told_failure = False
+        self._failed: set[TaskId] = set()  # and have not been started again
         # What stands above on the screen that both streams share: lines of a task, or (None) of tflaunch.
         self._one_screen = stdout.same_terminal(stderr)
         self._recent: deque[tuple[TaskId | None, str]] = deque(maxlen=_RECENT)
@@ -469,18 +508,31 @@ class TextReporter(_LogReporter):
         for text in self._take_plan(plan):
             self._message(Text.assemble((f"{self._err.marks.warn} ", "yellow"), text))
 
-    def started(self, task: TaskId, host: str, pid: int) -> None:  # noqa: ARG002  the phase counts them
-        self._writer.put("message", lambda: self._prefixes.expect({task: host}))
+    def started(self, started: TaskStarted) -> None:
+        self._writer.put("message", lambda: self._prefixes.expect({started.task: started.host}))
+        if started.attempt:
+            self._failed.discard(started.task)
+            marks = self._err.marks
+            again = f"{started.task} on {started.host} runs again (attempt {started.attempt + 1})"
+            self._message(Text.assemble((f"{marks.ok} ", "green"), printable(again)))
 
     def exited(self, exit: TaskExit) -> None:
-        if exit.stopped or (exit.exit_code and self._told_failure):
+        if exit.stopped or (exit.exit_code and self._failed):
             return  # as it was asked to; or the report tells all that follow the first in one line
-        self._told_failure |= exit.exit_code != 0
+        if exit.exit_code:
+            self._failed.add(exit.task)
         marks = self._err.marks
         mark, style = (marks.bad, "bold red") if exit.exit_code else (marks.ok, "green")
         ended = how(exit) if exit.exit_code else "finished"
         text = f"{exit.task} on {exit.host} {ended} after {duration(exit.seconds)}"
         self._message(Text.assemble((f"{mark} ", style), printable(text)))
+
+    def unreachable(self, host: str, reason: str) -> None:
+        mark = (f"{self._err.marks.warn} ", "yellow")
+        self._notice(mark, (f"{host} is out of reach", "bold"), f", its tasks run on: {printable(reason)}")
+
+    def back(self, host: str, away_s: float) -> None:
+        self._notice((f"{self._err.marks.ok} ", "green"), f"{host} is back after {duration(away_s)}")
 
     def lost(self, lost: HostLost) -> None:
         mark = (f"{self._err.marks.bad} ", "bold red")

@@ -19,15 +19,14 @@ from rich.text import Text
 from tflaunch.command import endpoint
 from tflaunch.errors import ConnectErrors, HostfileError, LaunchError, TflaunchError
 from tflaunch.hosts import fold
-from tflaunch.job import TaskId
+from tflaunch.job import TaskId, log_name
 from tflaunch.log_lines import LineAssembler, printable
+from tflaunch.outcome import HostLost, Outcome, TaskExit, how
 from tflaunch.plan import ClusterPlan, TaskPlan
-from tflaunch.runs import signal_name
-from tflaunch.supervise import HostLost, Outcome, TaskExit
 from tflaunch.writer import Stream
 
 if TYPE_CHECKING:
-    from tflaunch.cluster import Finished
+    from tflaunch.visits import Finished
 
 TAIL_LINES = 30
 PROBLEMS_SHOWN = 20  # of a hostfile; a file that is no hostfile has one in every line
@@ -122,12 +121,6 @@ def _plural(noun: str, count: int) -> str:
 
 def note_part(note: str) -> str:
     return f"  {printable(note)}" if note else ""
-
-
-def how(exit: TaskExit) -> str:
-    if name := signal_name(exit):
-        return f"was killed by {name}"
-    return f"exited with code {exit.code}"
 
 
 def tail_lines(data: bytes) -> list[str]:
@@ -361,7 +354,7 @@ def _log_lines(exit: TaskExit, outcome: Outcome) -> list[RenderableType]:
     there = outcome.host_logs.get(exit.task, "")
     if not outcome.record:
         return [_whole(f"  its whole log: {printable(f'{exit.host}:{there}')}", "dim")] if there else []
-    here = f"{outcome.record}/logs/{exit.task.job}-{exit.task.index}.log"
+    here = f"{outcome.record}/logs/{log_name(exit.task, exit.attempt)}"
     lines: list[RenderableType] = [_whole(f"  its whole log: {printable(here)}", "dim")]
     if there:
         lines.append(_whole(f"  and on {exit.host}: {printable(there)}", "dim"))

@@ -40,6 +40,11 @@ class TaskId(NamedTuple):
         return cls(job, int(index))
 
 
+def log_name(task: TaskId, attempt: int) -> str:
+    """`worker-3.log`, and after its first restart `worker-3.1.log`; on hosts and in records alike."""
+    return f"{task.job}-{task.index}{f'.{attempt}' if attempt else ''}.log"
+
+
 @dataclass(frozen=True)
 class JobSpec:
     """One launch, as asked for, before any host is known.

@@ -6,20 +6,22 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from tflaunch.cluster import Cluster, Visits, Watcher
+from tflaunch.cluster import Cluster, Watcher
 from tflaunch.errors import PlanError, RecordError
 from tflaunch.gpu_choice import GpuChoice, choose
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.inventory import Inventory
 from tflaunch.job import JobSpec, TaskId
+from tflaunch.outcome import Outcome
 from tflaunch.plan import ClusterPlan, plan_cluster, ports_wanted
 from tflaunch.runs import Record
 from tflaunch.session import Opener, Stopped
 from tflaunch.sources import Bundle
-from tflaunch.supervise import Outcome, State
+from tflaunch.supervise import Restarts, State, outcome_of
+from tflaunch.visits import Visits
 
 STAGE_TIMEOUT_S = 300.0  # conda on a network file system takes its time
 SHIP_TIMEOUT_S = 900.0
@@ -60,6 +62,7 @@ class Request:
     connect_s: float = 30.0
     grace_s: float = 10.0
     drain_s: float = 3.0
+    restarts: Restarts = field(default_factory=Restarts)
 
 
 def dry(request: Request, connections: Connections, reporter: Reporter) -> int:
@@ -94,8 +97,11 @@ def launch(request: Request, connections: Connections, reporter: Reporter) -> in
             record.discard()
             raise
         reporter.phase("training", 0, len(plan.tasks))
-        cluster.release()
-        state = cluster.drive(_state(request, plan), _keeper(record, reporter))
+        cluster.release(_keeper(record, reporter))
+        state = cluster.drive(_state(request, plan))
+        cluster.tell_outcome(
+            outcome_of(state, request.run_id, time.monotonic() - begun, unverified=dict(state.lost))
+        )
         missing = cluster.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else cluster.drain()
         host_logs = cluster.log_paths()
         cluster.close()
@@ -104,13 +110,10 @@ def launch(request: Request, connections: Connections, reporter: Reporter) -> in
             f"{task}: {size:,} more bytes of its log are on {state.hosts[task]}: {host_logs.get(task, '?')}"
         )
     unverified, survivors = _verify(request, state, connections, reporter)
-    outcome = Outcome(
-        run_id=request.run_id,
-        status=state.status,
-        exit_code=state.exit_code(clean=not unverified and not survivors),
-        seconds=time.monotonic() - begun,
-        exits=state.exits,
-        first_failure=state.first_failure,
+    outcome = outcome_of(
+        state,
+        request.run_id,
+        time.monotonic() - begun,
         unverified=unverified,
         survivors=survivors,
         record=str(record.path),
@@ -200,15 +203,16 @@ def _state(request: Request, plan: ClusterPlan) -> State:
         done=request.job.done,
         grace_s=request.grace_s,
         drain_s=request.drain_s,
+        restarts=request.restarts,
     )
 
 
-def _keeper(record: Record, reporter: Reporter) -> Callable[[TaskId, int, bytes], None]:
+def _keeper(record: Record, reporter: Reporter) -> Callable[[TaskId, int, int, bytes], None]:
     """Copies logs into the record; when the disk says no, the run goes on and the user knows."""
 
-    def keep(task: TaskId, offset: int, data: bytes) -> None:
+    def keep(task: TaskId, attempt: int, offset: int, data: bytes) -> None:
         try:
-            record.append_log(task, offset, data)
+            record.append_log(task, offset, data, attempt)
         except RecordError as error:
             reporter.warn(f"{error.message} {error.hint}")
 

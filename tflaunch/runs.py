@@ -5,7 +5,7 @@
         ├── run.json         what was started, by whom, and how its hosts are reached
         ├── outcome.json     how it ended; absent while it runs, and when the launcher was killed
         ├── lock             held (flock) for as long as the launcher lives, so no pid need be trusted
-        └── logs/worker-0.log   every byte that the task wrote
+        └── logs/worker-0.log   every byte that the task wrote; worker-0.1.log after its first restart
 
 Directories are 0700 and files 0600: a command line or an environment may hold secrets.
 """
@@ -21,7 +21,6 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import socket
 import tempfile
 import time
@@ -34,9 +33,9 @@ from typing import Any, Literal
 from tflaunch import __version__
 from tflaunch.errors import EXIT_STOPPED, RecordError, UsageError
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.job import TaskId
+from tflaunch.job import TaskId, log_name
+from tflaunch.outcome import Outcome, outcome_data
 from tflaunch.plan import ClusterPlan, TaskPlan
-from tflaunch.supervise import HostLost, Outcome, TaskExit
 
 Status = Literal["running", "ended", "orphaned", "corrupt"]
 
@@ -96,7 +95,9 @@ class Record:
         self.about = about  # run.json, as data
         self.failure = ""  # why no more logs are written here
         self._lock = lock
-        self._logs: OrderedDict[TaskId, int] = OrderedDict()  # open files, least recently used first
+        self._logs: OrderedDict[tuple[TaskId, int], int] = (
+            OrderedDict()
+        )  # open files, least recently used first
 
     @property
     def run_id(self) -> str:
@@ -202,7 +203,7 @@ class Record:
             tasks = tuple(TaskPlan(**{**task, "id": TaskId(*task["id"])}) for task in plan["tasks"])
             return ClusterPlan(**{**plan, "tasks": tasks})
 
-    def append_log(self, task: TaskId, offset: int, data: bytes) -> None:
+    def append_log(self, task: TaskId, offset: int, data: bytes, attempt: int = 0) -> None:
         """Store bytes of a task's log that begin at `offset` there; what is already stored is not doubled.
 
         Bytes that never came are a hole in the file, so that offsets are those of the host's log.  Raises
@@ -211,15 +212,15 @@ class Record:
         """
         if self.failure:
             return
-        path = self.log_path(task)
+        path = self.log_path(task, attempt)
         try:
-            descriptor = self._logs.get(task)
+            descriptor = self._logs.get((task, attempt))
             if descriptor is None:
                 while len(self._logs) >= _OPEN_LOGS:
                     os.close(self._logs.popitem(last=False)[1])
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-                descriptor = self._logs[task] = os.open(path, flags, 0o600)
-            self._logs.move_to_end(task)
+                descriptor = self._logs[task, attempt] = os.open(path, flags, 0o600)
+            self._logs.move_to_end((task, attempt))
             known = os.fstat(descriptor).st_size - offset
             rest = memoryview(data)[max(0, known) :]
             at = offset + max(0, known)
@@ -233,11 +234,11 @@ class Record:
                 "The run goes on; its logs stay on the hosts, this machine's copies are no longer complete.",
             ) from error
 
-    def log_path(self, task: TaskId) -> Path:
+    def log_path(self, task: TaskId, attempt: int = 0) -> Path:
         """Return where the launcher's copy of a task's log is; it exists once the task wrote something."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", task.job):
             raise ValueError(f"not a job name: {task.job!r}")
-        return self.path / "logs" / f"{task.job}-{task.index}.log"
+        return self.path / "logs" / log_name(task, attempt)
 
     def finish(self, outcome: Outcome) -> None:
         """Write how the run ended; raises RecordError.  The record stays locked until `close`."""
@@ -396,47 +397,6 @@ def _tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _tuples(item) for key, item in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def outcome_data(outcome: Outcome) -> dict[str, Any]:
-    """How a run ended, as what JSON can hold: the fields of Outcome but for `run_id` and `record`."""
-    first = outcome.first_failure
-    return {
-        "status": outcome.status,
-        "exit_code": outcome.exit_code,
-        "seconds": outcome.seconds,
-        "exits": [exit_data(exit) for exit in outcome.exits.values()],
-        "first_failure": {"host": first.host, "reason": first.reason}
-        if isinstance(first, HostLost)
-        else exit_data(first)
-        if first
-        else None,
-        "unverified": dict(outcome.unverified),
-        "survivors": {host: list(left) for host, left in outcome.survivors.items()},
-        "host_logs": {str(task): path for task, path in outcome.host_logs.items()},
-    }
-
-
-def signal_name(exit: TaskExit) -> str:
-    """What ended a task, as its host calls it: SIGKILL; "" when no signal did."""
-    if exit.signal is None or exit.signal_name:
-        return exit.signal_name
-    try:
-        return signal.Signals(exit.signal).name
-    except ValueError:  # a real-time signal
-        return f"signal {exit.signal}"
-
-
-def exit_data(exit: TaskExit) -> dict[str, Any]:
-    """How a task ended, as what JSON can hold; the end of its log is left out."""
-    return {
-        "task": str(exit.task),
-        "host": exit.host,
-        "code": exit.code,
-        "signal": signal_name(exit) or None,
-        "seconds": exit.seconds,
-        "stopped": exit.stopped,
-    }
 
 
 @contextlib.contextmanager

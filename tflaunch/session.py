@@ -6,6 +6,7 @@ Threads are only here, at the edge: one that reads and one that writes each wire
 from __future__ import annotations
 
 import contextlib
+import itertools
 import queue
 import signal
 import threading
@@ -38,10 +39,11 @@ class Opener(Protocol):
 
 @dataclass(frozen=True)
 class Said:
-    """A message of an agent."""
+    """A message of an agent; `session` is the number of the wire that it came by."""
 
     host: str
     message: wire.Message
+    session: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,10 @@ class Ended:
 
     host: str
     error: ConnectError
+    session: int = 0  # 0: there was none, it could not be opened
+
+
+_numbers = itertools.count(1)
 
 
 class Session:
@@ -60,6 +66,7 @@ class Session:
 
     def __init__(self, host: Host, channel: Wire, put: Callable[[Said | Ended], None]) -> None:
         self.host = host
+        self.number = next(_numbers)
         self.directory = ""  # the run directory there, once the agent has said it
         self._channel = channel
         self._put = put
@@ -124,7 +131,7 @@ class Session:
                 for message in self._decoder.feed(data):
                     if message.type == "hello":
                         self.directory = message["directory"]
-                    self._put(Said(self.host.name, message))
+                    self._put(Said(self.host.name, message, self.number))
         except WireClosed as closed:
             error = ConnectError(closed.message, closed.hint)
         except wire.WireError as broken:
@@ -133,7 +140,7 @@ class Session:
                 f"what came is not an agent's: {broken}{_quoted(noise)}",
                 "silence the start-up files of its shell when they run without a terminal",
             )
-        self._put(Ended(self.host.name, error or self._explain_end()))
+        self._put(Ended(self.host.name, error or self._explain_end(), self.number))
 
     def _explain_end(self) -> ConnectError:
         words = self._channel.last_words().strip()
@@ -194,8 +201,9 @@ class Sessions:
     """All agents of one command, driven by one thread (the caller's) from one queue."""
 
     def __init__(
-        self, opener: Opener, phase: Callable[[str, int, int, str], None], lease_s: float = 60.0
+        self, opener: Opener, phase: Callable[[str, int, int, str], None], lease_s: float | None = None
     ) -> None:
+        """Without `lease_s` the leases of the agents are none of this command's business."""
         self.by_host: dict[str, Session] = {}
         self.heard: dict[str, float] = {}  # host -> when it last said anything (monotonic)
         self.ended: dict[str, ConnectError] = {}  # host -> why its wire is at its end
@@ -207,6 +215,7 @@ class Sessions:
         self.put = self._queue.put
         self._next_renewal = 0.0
         self._dropped: set[str] = set()
+        self.slept_s = 0.0  # how long this process itself was asleep
         self._turn = time.monotonic()  # when this thread last looked into the queue
 
     @contextlib.contextmanager
@@ -294,8 +303,11 @@ class Sessions:
         while True:
             now = self._wake()
             if now >= self._next_renewal:
-                self._next_renewal = now + min(RENEW_S, self._lease_s / 4)
-                self.send(list(self.by_host), "renew", lease_s=self._lease_s)
+                self._next_renewal = now + (
+                    RENEW_S if self._lease_s is None else min(RENEW_S, self._lease_s / 4)
+                )
+                for session in self.by_host.values():
+                    self._renew(session)
             try:
                 item = self._queue.get(timeout=max(0.0, min(deadline, self._next_renewal) - now))
             except queue.Empty:
@@ -306,22 +318,46 @@ class Sessions:
             match item:
                 case Connected(host, channel):
                     self.by_host[host.name] = Session(host, channel, self._queue.put)
-                    self.by_host[host.name].send("renew", lease_s=self._lease_s)
+                    self.ended.pop(host.name, None)
+                    self._renew(self.by_host[host.name])
+                case Said(name, _, number) | Ended(name, _, number) if not self._current(name, number):
+                    continue
                 case Said(name, _):
                     self.heard[name] = time.monotonic()
-                case Ended(name, _) if name in self._dropped:
-                    continue
                 case Ended(name, error):
                     self.ended[name] = error
             return item
+
+    def _renew(self, session: Session) -> None:
+        if self._lease_s is not None:
+            session.send("renew", lease_s=self._lease_s)
+
+    def _current(self, host: str, number: int) -> bool:
+        """Whether what came is of the wire in use, not of one that was cut or dropped before."""
+        session = self.by_host.get(host)
+        return host not in self._dropped and (
+            not number or (session is not None and session.number == number)
+        )
 
     def _wake(self) -> float:
         """The time; if this process itself was asleep (Ctrl-Z, a lid), no host was silent meanwhile."""
         now = time.monotonic()
         if (gap := now - self._turn) > ASLEEP_S:
             self.heard = {host: at + gap for host, at in self.heard.items()}
+            self.slept_s += gap
         self._turn = now
         return now
+
+    def attach(self, host: Host, run: str) -> None:
+        """Begin to connect to the agent of a run that goes on there; what comes of it is in the queue."""
+        self.connect([host], "visit", "", lambda host: wire.encode("attach", run=run, host=host.name))
+
+    def hang_up(self, host: str) -> None:
+        """Let go of a wire that is silent, or at its end; the agent behind it may live on."""
+        session = self.by_host.pop(host, None)
+        if session is not None:
+            session.close()
+            session.cut(time.monotonic())
 
     def drop(self, host: str) -> Session:
         """Take leave of one agent."""

@@ -14,65 +14,18 @@ import dataclasses
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from tflaunch.errors import EXIT_INTERRUPTED, EXIT_UNCLEAN
 from tflaunch.job import TaskId
+from tflaunch.outcome import HostLost, Outcome, TaskExit, how
 
 if TYPE_CHECKING:
     from typing import Literal
 
     from tflaunch.job import Done, RestartOn, RestartPolicy
 
-# ---- facts about a run's end
-
-
-@dataclass(frozen=True)
-class TaskExit:
-    """How a task ended: exactly one of `code` and `signal` is set."""
-
-    task: TaskId
-    host: str
-    code: int | None
-    signal: int | None
-    seconds: float  # from its start to its end
-    tail: bytes = b""  # the end of its log, at most 64 KiB
-    stopped: bool = False  # tflaunch had asked it to end
-    signal_name: str = ""  # as the host calls it: SIGKILL
-    attempt: int = 0  # how often it had been restarted
-
-    @property
-    def exit_code(self) -> int:
-        """What a shell would show: the code, or 128 + the signal."""
-        return self.code if self.code is not None else 128 + (self.signal or 0)
-
-
-@dataclass(frozen=True)
-class HostLost:
-    """The connection to a host's agent is gone, or the agent has given up."""
-
-    host: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended: what the report shows and the exit code is made from."""
-
-    run_id: str
-    status: Literal["succeeded", "failed", "interrupted"]
-    exit_code: int
-    seconds: float
-    exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)
-    first_failure: TaskExit | HostLost | None = None  # the first that was observed
-    unverified: Mapping[str, str] = field(default_factory=dict)  # host -> why it could not be checked
-    survivors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # host -> "pid 12 python (D)"
-    restarts: int = 0  # of single tasks, or of the whole cluster
-    record: str = ""  # the launcher's directory of this run: logs/worker-0.log, run.json
-    host_logs: Mapping[TaskId, str] = field(default_factory=dict)  # path of the full log on its host
-
-
-# ---- other events
+# ---- events; those that belong to a run's end are in tflaunch.outcome
 
 
 @dataclass(frozen=True)
@@ -165,7 +118,9 @@ SWEEP_MARGIN_S = 12.0  # beyond the grace: for a host's kill and sweep, before i
 
 
 BACKOFF_S = (1.0, 60.0)  # before a restart: at first, at most; doubled each time
-RETRYABLE = 128  # an exit code from here on comes from outside the program (a signal, mostly): kubeflow's rule
+RETRYABLE = (
+    128  # an exit code from here on comes from outside the program (a signal, mostly): kubeflow's rule
+)
 
 
 @dataclass(frozen=True)
@@ -264,9 +219,7 @@ def _started(state: State, started: TaskStarted) -> State:
     if started.attempt < attempts[started.task]:
         return state
     exits = {task: exit for task, exit in state.exits.items() if task != started.task}
-    state = dataclasses.replace(
-        state, attempts=attempts, exits=exits, waiting=state.waiting - {started.task}
-    )
+    state = dataclasses.replace(state, attempts=attempts, exits=exits, waiting=state.waiting - {started.task})
     if state.phase == "restarting" and not state.waiting:
         state = dataclasses.replace(state, phase="running")
     return state
@@ -303,16 +256,16 @@ def _failed(state: State, exited: TaskExit, now: float) -> tuple[State, list[Act
         text = f"{who or 'the cluster'} was started again {times} (--restarts {state.restarts.most}); no more"
         return state, [Say(text, urgent=False), *actions]
     delay_s = min(BACKOFF_S[1], BACKOFF_S[0] * 2 ** len(recent))
-    how = f"{exited.task} on {exited.host} {ended(exited)} after {exited.seconds:.1f} s"
+    what = f"{exited.task} on {exited.host} {how(exited)} after {exited.seconds:.1f} s"
     count = f"restart {len(recent) + 1} of {state.restarts.most}"
     state = dataclasses.replace(state, restarted=(*state.restarted, (now, who)))
     if who is not None:
         exits = {task: exit for task, exit in state.exits.items() if task != who}
         state = dataclasses.replace(state, exits=exits, waiting=state.waiting | {who})
-        text = f"{how}; it starts again in {delay_s:g} s ({count})"
+        text = f"{what}; it starts again in {delay_s:g} s ({count})"
         return state, [Say(text, urgent=False), StartTimer(f"{RESTART} {who}", delay_s)]
     state = dataclasses.replace(state, phase="restarting", waiting=frozenset(state.hosts))
-    text = f"{how}; all tasks are stopped and start again in {delay_s:g} s ({count})"
+    text = f"{what}; all tasks are stopped and start again in {delay_s:g} s ({count})"
     state, actions = _cluster_stopped(state, now)
     return state, [Say(text, urgent=False), StopTasks(state.grace_s), *actions]
 
@@ -359,13 +312,6 @@ def _gave_up(state: State, event: AgentGaveUp) -> tuple[State, list[Action]]:
     if state.phase == "draining":  # the work is done
         return _end(state, state.grace_s)
     return _fail(state, HostLost(event.host, event.reason), state.grace_s)
-
-
-def ended(exit: TaskExit) -> str:
-    """`was killed by SIGKILL`, `exited with code 1`."""
-    if exit.signal is not None:
-        return f"was killed by {exit.signal_name or f'signal {exit.signal}'}"
-    return f"exited with code {exit.code}"
 
 
 def _lost(state: State, event: HostLost) -> tuple[State, list[Action]]:
@@ -417,3 +363,35 @@ def _maybe_over(state: State) -> State:
     if state.phase == "ending" and set(state.hosts.values()) <= state.swept.keys() | state.lost.keys():
         return dataclasses.replace(state, phase="over")
     return state
+
+
+# ---- as data, for the agent that decides when no launcher is there
+
+
+def state_data(state: State) -> dict[str, Any]:
+    """What a state begins with, as JSON can hold it."""
+    return {
+        "hosts": {str(task): host for task, host in state.hosts.items()},
+        "done": state.done,
+        "grace_s": state.grace_s,
+        "drain_s": state.drain_s,
+        "restarts": {**vars(state.restarts), "policy": dict(state.restarts.policy)},
+    }
+
+
+def state_from(data: Mapping[str, Any]) -> State:
+    """The state of a run that begins."""
+    hosts = {TaskId.parse(task): host for task, host in data["hosts"].items()}
+    return State(**{**data, "hosts": hosts, "restarts": Restarts(**data["restarts"])})
+
+
+def outcome_of(state: State, run_id: str, seconds: float, **more: Any) -> Outcome:
+    """How a run that is over has ended; `more` are fields of Outcome that only who asks knows."""
+    more.setdefault("survivors", {host: left for host, left in state.swept.items() if left})
+    outcome = Outcome(run_id, state.status, 0, seconds, exits=state.exits, **more)
+    return dataclasses.replace(
+        outcome,
+        exit_code=state.exit_code(clean=not outcome.unverified and not outcome.survivors),
+        first_failure=state.first_failure,
+        restarts=len(state.restarted),
+    )

@@ -11,27 +11,48 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     blob     {last} + bytes                                a piece of it; after the last one, `code` again
     stage    {tasks: [...], code, ports, gpus}             make every task ready to start; `staged` or `failed`
     release  {}                                            start what is staged; a `started` for each task
-    follow   {offsets: {task: bytes}, window}              stream the logs from there, `window` bytes ahead at most
+    watch    {after, logs, window, client, ...}            tell the events after that one, then each as it happens;
+                                                           with logs ({task: [attempt, offset]}, null: none) also
+                                                           those, from there, `window` bytes ahead at most; `through`
+                                                           when all that there is has been sent. `tasks` wants only
+                                                           those; a task not in `logs` begins `tail` lines before
+                                                           its end, or at `since` (epoch seconds), else at its start.
+                                                           A new watch of the same `client` replaces the old one
     credit   {bytes}                                       that many bytes of log were taken: send more
     renew    {lease_s}                                     the launcher lives; without it the agent ends the run
     stop     {tasks: [...] | null, grace_s}                TERM, and KILL after the grace; null: every task
+    restart  {tasks: {task: attempt}}                      start them again as those attempts; repeated: nothing
     end      {grace_s}                                     stop every task, sweep, answer `swept`
+    outcome  {outcome}                                     how the run has ended, for those who ask later
     bye      {}                                            nothing more is wanted
+    entrust  {secret, address, port}                       the run goes on without launcher: let its coordinator in
+                                                           there; `entrusted`
+    coordinate {members, state, lease_s, started}          this host decides for the run from now on; `coordinating`
 
     agent -> launcher
-    hello    {run, host, pid, directory}                   the agent is up
+    hello    {run, host, pid, directory, alive}            the agent is up
     facts    {...}                                         see tflaunch.agent.facts
     code     {digest, have}
     staged   {}
     failed   {reason, hint}                                the last request could not be carried out
-    started  {task, pid}
-    log      {task, offset} + bytes
-    exit     {task, code, signal, signal_name, seconds, stopped} + tail   one of code and signal is a number
-    expired  {reason, asked}                               the agent ends the run: no lease, or it was `asked` to
-    swept    {killed: [...], survivors: [...], logs: {task: bytes}}   checked: only `survivors` are alive
+    log      {task, attempt, offset} + bytes
+    through  {}
+    entrusted {}
+    coordinating {missing: {host: why}}                    the coordinator is connected, but for these
     beat     {}                                            nothing to say, but alive
 
-    visit (a short-lived agent that serves any run on the host, for `tflaunch stop` and `tflaunch gpus`)
+    events, each with `n` (1, 2, ...) and `time` (epoch seconds); the agent keeps them, and tells them again
+    started  {task, attempt, pid}
+    exit     {task, attempt, code, signal, signal_name, seconds, stopped} + tail   one of code and signal is a number
+    expired  {reason, asked}                               the agent ends the run: no lease, or it was `asked` to
+    swept    {killed, survivors: [...], logs: {task: [attempt, bytes]}}   checked: only `survivors` are alive
+    said     {text}                                        what the coordinator would tell a user
+    outcome  {outcome}                                     tflaunch.outcome.outcome_data
+    gone     {reason}                                      from what a dead agent has left: it did not end by itself
+
+    visit (a short-lived agent that serves any run on the host, whoever started it)
+    attach   {run, host}                                   become a view onto that run: `hello` of its agent, or of
+                                                           what it has left (`alive` false); then as above
     list     {}                                            answered by `runs`
     runs     {runs: [{run, host, alive, started, user, tasks}]}
     finish   {run, grace_s}                                end that run whatever is left of it; answered by `finished`
@@ -47,7 +68,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` costs the agent's start more than it gives
     from typing import Any, Dict, List, Optional
 
-MAGIC = b"\0tflaunch-wire 1\n"
+MAGIC = b"\0tflaunch-wire 2\n"
 NOISE_LIMIT = 64 * 1024  # what a login shell may print before MAGIC
 HEAD_LIMIT = 16 * 1024 * 1024
 BODY_LIMIT = 1024 * 1024

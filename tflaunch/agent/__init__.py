@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def main(arguments: "List[str]") -> None:
     """Serve the channel on descriptors 0 and 1; `arguments` are verb, run, host and the configured `run_dir`.
 
-    Verb `start`: a new daemon for this run and host.  `attach`: the one that lives.  `visit`: any run.
+    Verb `start`: a new daemon for this run and host.  `visit`: whatever concerns any run, living or not.
     """
     verb, run, host, configured = arguments
     channel_in, channel_out = own_channel()
@@ -43,12 +43,9 @@ def main(arguments: "List[str]") -> None:
             return
         directory = RunDirectory(parent, run, host)
         connection = directory.connect()
-        if verb == "start":
-            if connection is not None:
-                raise HostError("run %s lives on this host already" % run, "tflaunch stop %s" % run)
-            connection = _start(directory, channel_in, channel_out)
-        elif connection is None:
-            raise HostError("no agent of run %s lives on this host" % run)
+        if connection is not None:
+            raise HostError("run %s lives on this host already" % run, "tflaunch stop %s" % run)
+        connection = _start(directory, channel_in, channel_out)
     except HostError as error:
         write_all(channel_out, wire.encode("failed", reason=error.reason, hint=error.hint))
         return

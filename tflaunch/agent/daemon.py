@@ -16,20 +16,23 @@ import zlib
 from tflaunch import wire
 from tflaunch.agent import facts, processes
 from tflaunch.agent.guard import leftovers
+from tflaunch.agent.journal import Journal
 from tflaunch.agent.leases import Leases
 from tflaunch.agent.ports import HeldPorts
 from tflaunch.agent.rundir import CodeStore, HostError, RunDirectory, explain
 from tflaunch.agent.tasks import Task
+from tflaunch.agent.viewer import Viewer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, List, Optional, Union
+
+    from tflaunch.agent.entrusted import Entrusted
+    from tflaunch.agent.peers import SealedStream
 
 FIRST_LEASE_S = 60.0
-BEAT_S = 3.0
+BEAT_S = 2.5
 LOG_POLL_S = 0.05
-LOG_PIECE = 64 * 1024
-OUT_LIMIT = 256 * 1024  # log bytes are read only while less than this waits to be sent
 FAREWELL_S = 2.0  # how long the last messages may take to leave
 
 
@@ -58,33 +61,6 @@ def _remedy(reason: str) -> str:
     return "correct `setup:` in the hostfile" if "setup failed" in reason else ""
 
 
-class Relay:
-    """One attached relay: its bytes in both directions and what it follows."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        self.connection = connection
-        self.decoder = wire.Decoder()
-        self.out = bytearray()
-        self.offsets = None  # type: Optional[Dict[str, int]]
-        self.credit = 0
-        self.behind = False  # there is more log than was read
-        self.sent_at = time.monotonic()
-
-    def send(self, type: str, body: bytes = b"", **fields: "Any") -> None:
-        self.out += wire.encode(type, body, **fields)
-
-    def flush(self) -> None:
-        """Send what the socket takes now; raises OSError when the relay is gone."""
-        while self.out:
-            try:
-                sent = self.connection.send(self.out[: 1 << 20])
-            except BlockingIOError:
-                return
-            del self.out[:sent]
-            self.sent_at = time.monotonic()
-
-
 class Daemon:
     """Holds the ports, the tasks and the run directory of one run on one host."""
 
@@ -94,7 +70,9 @@ class Daemon:
         self._leases = Leases(directory.run)
         self._take_cards = False
         self._tasks = collections.OrderedDict()  # type: Dict[str, Task]
-        self._relays = []  # type: List[Relay]
+        self._journal = Journal(directory)
+        self._entrusted = None  # type: Optional[Entrusted]
+        self._relays = []  # type: List[Viewer]
         self._selector = selectors.DefaultSelector()
         self._lease_end = time.monotonic() + FIRST_LEASE_S
         self._staging = False
@@ -103,7 +81,6 @@ class Daemon:
         self._end_by = 0.0
         self._over = False
         self._leave_at = None  # type: Optional[float]
-        self._result = {}  # type: Dict[str, Any]
         self._term = False
         self._code = None  # type: Optional[CodeStore]
         self._turn = 0
@@ -125,7 +102,8 @@ class Daemon:
         processes.become_subreaper()
         _allow_many_descriptors()  # each held port takes two
         self._record()
-        self._attach(first)
+        launcher = self._attach(first)
+        launcher.launches, launcher.told = True, 0
 
     # -- the loop
 
@@ -136,7 +114,7 @@ class Daemon:
                 key.data()
             self._reap()
             self._tick(time.monotonic())
-            self._pump_logs()
+            self._pump()
             for relay in list(self._relays):
                 self._flush(relay)
             if self._leave_at is not None and (
@@ -145,16 +123,16 @@ class Daemon:
                 break
         if self._code is not None:
             self._code.discard()
-        if not any(task.released_at is not None for task in self._tasks.values()):
+        if not self._journal.has("started"):
             self._directory.remove()  # a dry run, or a launch that failed: nothing in it is worth keeping
         self._directory.remove_socket()
 
     def _timeout(self) -> float:
-        if self._sweep is not None:
-            return 0.02
-        if any(relay.behind and relay.credit > 0 and not relay.out for relay in self._relays):
+        if any(relay.behind and relay.hungry for relay in self._relays):
             return 0.0
-        if any(relay.offsets is not None and relay.credit > 0 for relay in self._relays):
+        if self._sweep is not None or any(task.wanted > task.logs.attempt for task in self._tasks.values()):
+            return 0.02
+        if any(relay.hungry for relay in self._relays):
             return LOG_POLL_S
         return 0.5
 
@@ -165,8 +143,13 @@ class Daemon:
             self._expire("no launcher has renewed the lease")
         for task in self._tasks.values():
             task.enforce(now)
+            task.logs.note_time(now)
+            if not self._ending and task.again():
+                self._stage_again(task)
         if self._ending and not self._over:
             self._end_further(now)
+        if self._entrusted is not None and not self._over:
+            self._entrusted.tick(now)
         if self._over and self._leave_at is None and (not self._relays or now >= self._lease_end):
             self._leave_at = now + FAREWELL_S
         for relay in self._relays:
@@ -182,8 +165,10 @@ class Daemon:
             return
         self._attach(connection)
 
-    def _attach(self, connection: socket.socket) -> None:
-        relay = Relay(connection)
+    def _attach(self, connection: "Union[socket.socket, SealedStream]", private: bool = True) -> Viewer:
+        connection.setblocking(False)
+        relay = Viewer(connection)
+        relay.private = private
         self._relays.append(relay)
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._readable(relay))
         relay.send(
@@ -192,9 +177,11 @@ class Daemon:
             host=self._directory.host,
             pid=os.getpid(),
             directory=self._directory.path,
+            alive=True,
         )
+        return relay
 
-    def _readable(self, relay: Relay) -> None:
+    def _readable(self, relay: Viewer) -> None:
         # Writability is handled by trying: the selector says here only that something is worth trying.
         try:
             data = relay.connection.recv(256 * 1024)
@@ -212,32 +199,35 @@ class Daemon:
             _note(str(error))
             self._detach(relay)
 
-    def _detach(self, relay: Relay) -> None:
+    def _detach(self, relay: Viewer) -> None:
         if relay in self._relays:
             self._relays.remove(relay)
             self._selector.unregister(relay.connection)
             relay.connection.close()
-            released = any(task.released_at is not None for task in self._tasks.values())
-            if not self._relays and not released and not self._ending:
-                self._begin_end(0.0)  # nothing was started: nothing to wait for
+            if relay.launches and not self._journal.has("started") and not self._ending:
+                # Nothing was started: nothing to wait for.
+                self._journal.add("expired", reason="its launcher left before the start", asked=True)
+                self._begin_end(0.0)
 
-    def _flush(self, relay: Relay) -> None:
+    def _flush(self, relay: Viewer) -> None:
         try:
             relay.flush()
         except OSError:
             self._detach(relay)
             return
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if relay.out else 0)
+        waiting = relay.out or getattr(relay.connection, "pending", False)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if waiting else 0)
         if self._selector.get_key(relay.connection).events != events:
             self._selector.modify(relay.connection, events, self._selector.get_key(relay.connection).data)
 
-    def _tell(self, type: str, body: bytes = b"", **fields: "Any") -> None:
+    def _tell_launcher(self, type: str, **fields: "Any") -> None:
         for relay in self._relays:
-            relay.send(type, body, **fields)
+            if relay.launches:
+                relay.send(type, **fields)
 
     # -- requests
 
-    def _handle(self, relay: Relay, message: wire.Message) -> None:
+    def _handle(self, relay: Viewer, message: wire.Message) -> None:
         handler = getattr(self, "_on_" + message.type, None)
         if handler is None:
             raise wire.WireError("an unknown message: %r" % message.type)
@@ -256,36 +246,36 @@ class Daemon:
                 "failed", reason="a defect of tflaunch's agent: %r" % error, hint="see agent.log there"
             )
 
-    def _on_probe(self, relay: Relay, message: wire.Message) -> None:
+    def _on_probe(self, relay: Viewer, message: wire.Message) -> None:
         wanted = message["ports"]
         seed = zlib.crc32(self._directory.run.encode())
         self._ports.hold(message["count"], tuple(wanted) if wanted else None, seed)
         self._take_cards = message["lease"]
         self._send_facts(relay)
 
-    def _on_let_go(self, relay: Relay, message: wire.Message) -> None:
+    def _on_let_go(self, relay: Viewer, message: wire.Message) -> None:
         self._leases.keep([])
 
-    def _on_module(self, relay: Relay, message: wire.Message) -> None:
+    def _on_module(self, relay: Viewer, message: wire.Message) -> None:
         facts.take_module(message["name"], message.body)
         self._send_facts(relay)
 
-    def _send_facts(self, relay: Relay) -> None:
+    def _send_facts(self, relay: Viewer) -> None:
         taken_by = self._leases if self._take_cards else None
         relay.send("facts", **facts.collect(self._ports.held, self._directory.path, taken_by=taken_by))
 
-    def _on_code(self, relay: Relay, message: wire.Message) -> None:
+    def _on_code(self, relay: Viewer, message: wire.Message) -> None:
         self._code = CodeStore(self._directory.parent, message["digest"])
         relay.send("code", digest=message["digest"], have=self._code.here)
 
-    def _on_blob(self, relay: Relay, message: wire.Message) -> None:
+    def _on_blob(self, relay: Viewer, message: wire.Message) -> None:
         if self._code is None:
             raise HostError("code came that nobody announced")
         self._code.add(message.body, message["last"])
         if message["last"]:
             relay.send("code", digest="", have=True)
 
-    def _on_stage(self, relay: Relay, message: wire.Message) -> None:
+    def _on_stage(self, relay: Viewer, message: wire.Message) -> None:
         if self._tasks or self._ending:
             raise HostError("this run has been staged on this host before")
         self._ports.keep(message["ports"])
@@ -297,60 +287,108 @@ class Daemon:
             task = Task(self._directory, request)
             task.stage()
             self._tasks[task.id] = task
-            self._selector.register(
-                task.ready_pipe, selectors.EVENT_READ, lambda task=task: self._heard(task)
-            )
+            self._listen_to(task)
         self._staging = True
         self._record()
         self._staged()
 
+    def _listen_to(self, task: Task) -> None:
+        self._selector.register(task.ready_pipe, selectors.EVENT_READ, lambda: self._heard(task))
+
     def _heard(self, task: Task) -> None:
         pipe = task.ready_pipe
-        if task.hear() is not None:
+        ready = task.hear()
+        if ready is not None:
             self._selector.unregister(pipe)
             self._staged()
+        if ready and task.wanted:  # started again: it waits for nobody
+            self._release(task)
 
     def _staged(self) -> None:
         if self._staging and all(task.ready for task in self._tasks.values()):
             self._staging = False
-            self._tell("staged")
+            self._tell_launcher("staged")
 
-    def _on_release(self, relay: Relay, message: wire.Message) -> None:
+    def _stage_again(self, task: Task) -> None:
+        try:
+            task.stage()
+            self._listen_to(task)
+        except HostError as error:
+            task.cannot_start(error.reason)
+            self._tell_exit(task)
+
+    def _release(self, task: Task) -> None:
+        task.release()
+        pid = task.process.pid if task.process else 0
+        self._journal.add("started", task=task.id, attempt=task.logs.attempt, pid=pid)
+        if not task.alive:
+            self._tell_exit(task)
+
+    def _on_entrust(self, relay: Viewer, message: wire.Message) -> None:
+        from tflaunch.agent.entrusted import Entrusted
+
+        self._entrusted = Entrusted(self._directory, self._selector, message, self._attach_peer)
+        relay.send("entrusted")
+
+    def _attach_peer(self, stream: "SealedStream") -> None:
+        self._attach(stream, private=False)
+
+    def _on_coordinate(self, relay: Viewer, message: wire.Message) -> None:
+        if self._entrusted is None:
+            raise HostError("this host has not been entrusted with the run")
+        self._entrusted.coordinate(message.fields)
+
+    def _on_coordinating(self, relay: Viewer, message: wire.Message) -> None:
+        self._tell_launcher(message.type, **message.fields)
+
+    def _on_said(self, relay: Viewer, message: wire.Message) -> None:
+        self._journal.add("said", text=message["text"])
+
+    def _on_outcome(self, relay: Viewer, message: wire.Message) -> None:
+        if not self._journal.has("outcome"):
+            self._journal.add("outcome", outcome=message["outcome"])
+
+    def _on_release(self, relay: Viewer, message: wire.Message) -> None:
         for task in self._tasks.values():
             if task.released_at is None and not self._ending:
-                task.release()
-                self._tell("started", task=task.id, pid=task.process.pid if task.process else 0)
-                if not task.alive:
-                    self._tell_exit(task)
+                self._release(task)
 
-    def _on_follow(self, relay: Relay, message: wire.Message) -> None:
-        relay.offsets = {str(task): int(offset) for task, offset in message["offsets"].items()}
-        relay.credit = message["window"]
+    def _on_restart(self, relay: Viewer, message: wire.Message) -> None:
+        for name, attempt in message["tasks"].items():
+            task = self._tasks[name]
+            task.wanted = max(task.wanted, attempt)
 
-    def _on_credit(self, relay: Relay, message: wire.Message) -> None:
+    def _on_watch(self, relay: Viewer, message: wire.Message) -> None:
+        for other in list(self._relays):
+            if message["client"] and other.client == message["client"] and other is not relay:
+                self._detach(other)  # what it had before its connection was cut
+        relay.watch(message)
+
+    def _on_credit(self, relay: Viewer, message: wire.Message) -> None:
         relay.credit += message["bytes"]
 
-    def _on_renew(self, relay: Relay, message: wire.Message) -> None:
+    def _on_renew(self, relay: Viewer, message: wire.Message) -> None:
+        relay.drives = True
         self._lease_end = time.monotonic() + message["lease_s"]
 
-    def _on_stop(self, relay: Relay, message: wire.Message) -> None:
+    def _on_stop(self, relay: Viewer, message: wire.Message) -> None:
         wanted = message["tasks"]
         for task in self._tasks.values():
             if wanted is None or task.id in wanted:
                 task.stop(message["grace_s"])
 
-    def _on_end(self, relay: Relay, message: wire.Message) -> None:
-        if self._over:
-            relay.send("swept", **self._result)
-            return
-        if not self._ending:
-            for other in self._relays:
-                if other is not relay:
-                    other.send("expired", reason="tflaunch stop ends the run", asked=True)
-        self._begin_end(message["grace_s"])
+    def _on_end(self, relay: Viewer, message: wire.Message) -> None:
+        if not (self._ending or relay.drives or relay.launches):
+            self._journal.add("expired", reason="tflaunch stop ends the run", asked=True)
+        if relay.told is None:
+            relay.told = len(self._journal.events)  # it waits for `swept`
+            if self._over:
+                relay.told = next(e["n"] - 1 for e in self._journal.events if e["type"] == "swept")
+        if not self._over:
+            self._begin_end(message["grace_s"])
 
-    def _on_bye(self, relay: Relay, message: wire.Message) -> None:
-        if self._over:
+    def _on_bye(self, relay: Viewer, message: wire.Message) -> None:
+        if self._over and (relay.drives or relay.launches):
             self._leave_at = time.monotonic() + FAREWELL_S
 
     # -- tasks and their end
@@ -359,39 +397,38 @@ class Daemon:
         by_pid = {task.process.pid: task for task in self._tasks.values() if task.process and task.alive}
         for pid, status in processes.reap():
             task = by_pid.get(pid)
-            if task is None:
-                continue  # a process that some task left behind
+            if task is None:  # a process that some task left behind, or the coordinator
+                if self._entrusted is not None:
+                    self._entrusted.reaped(pid)
+                continue
             task.ended(status)
-            if task.released_at is not None:
+            if task.released_at is not None or task.logs.attempt:
                 self._tell_exit(task)
             elif self._staging:
                 self._staging = False
                 # Without the task's name: it is the same for all tasks here, and hosts with one cause fold.
-                lines = task.tail().decode("utf-8", "replace").strip().splitlines()[-10:]
+                lines = task.logs.tail(0).decode("utf-8", "replace").strip().splitlines()[-10:]
                 how = "code %d" % task.code if task.code is not None else "signal %d" % (task.signal or 0)
                 reason = "\n".join(lines) or "the shell of a task ended with %s" % how
-                self._tell("failed", reason=reason.replace("tflaunch: ", ""), hint=_remedy(reason))
+                self._tell_launcher("failed", reason=reason.replace("tflaunch: ", ""), hint=_remedy(reason))
 
     def _tell_exit(self, task: Task) -> None:
-        result = {
-            "task": task.id,
-            "code": task.code,
-            "signal": task.signal,
-            "signal_name": _signal_name(task.signal),
-            "seconds": round(task.seconds, 3),
-            "stopped": task.stopped,
-        }
-        try:
-            self._directory.append("exits.jsonl", dict(result, time=time.time()))
-        except OSError:
-            pass  # a full disk must not hide how the task ended
-        self._tell("exit", task.tail(), **result)
+        self._journal.add(
+            "exit",
+            task=task.id,
+            attempt=task.logs.attempt,
+            code=task.code,
+            signal=task.signal,
+            signal_name=_signal_name(task.signal),
+            seconds=round(task.seconds, 3),
+            stopped=task.stopped,
+        )
 
     def _terminated(self, *_: object) -> None:
         self._term = True
 
     def _expire(self, reason: str) -> None:
-        self._tell("expired", reason=reason, asked=False)
+        self._journal.add("expired", reason=reason, asked=False)
         self._begin_end(5.0)
 
     def _begin_end(self, grace_s: float) -> None:
@@ -407,47 +444,33 @@ class Daemon:
             return
         if self._sweep is None:
             me = os.getpid()
-            self._sweep = processes.Sweep(lambda: leftovers(self._directory, me, [me, os.getppid()]))
+            keep = [me, os.getppid(), *([self._entrusted.coordinator] if self._entrusted else [])]
+            self._sweep = processes.Sweep(lambda: leftovers(self._directory, me, keep))
         if not self._sweep.step():
             return
         self._reap()
         self._over = True
-        self._result = {
-            "killed": self._sweep.killed,
-            "survivors": [processes.describe(process) for process in self._sweep.survivors],
-            "logs": {task.id: task.log_size() for task in self._tasks.values()},
-        }
-        self._sweep = None
         self._ports.keep([])
         self._leases.keep([])
         self._record()
-        self._tell("swept", **self._result)
-        if not self._tasks or all(relay.offsets is None for relay in self._relays):
+        logs = [task.logs for task in self._tasks.values()]
+        self._journal.add(
+            "swept",
+            killed=self._sweep.killed,
+            survivors=[processes.describe(process) for process in self._sweep.survivors],
+            logs={each.task: [each.attempt, each.size(each.attempt)] for each in logs},
+        )
+        self._sweep = None
+        if not self._tasks or not any(relay.follows or relay.drives for relay in self._relays):
             self._leave_at = now + FAREWELL_S  # nobody reads the logs to their end
 
-    # -- logs
-
-    def _pump_logs(self) -> None:
-        tasks = list(self._tasks.values())
-        if not tasks:
-            return
+    def _pump(self) -> None:
+        """Bring every relay up to date, as far as it takes it."""
         self._turn += 1  # no task is always first
+        by_task = {name: task.logs for name, task in self._tasks.items()}
         for relay in self._relays:
-            if relay.offsets is None:
-                continue
-            relay.behind = False
-            for number in range(len(tasks)):
-                if relay.credit <= 0 or len(relay.out) >= OUT_LIMIT:
-                    relay.behind = True
-                    break
-                task = tasks[(number + self._turn) % len(tasks)]
-                offset = relay.offsets.get(task.id, 0)
-                data = task.read_log(offset, min(LOG_PIECE, relay.credit))
-                if data:
-                    relay.send("log", data, task=task.id, offset=offset)
-                    relay.offsets[task.id] = offset + len(data)
-                    relay.credit -= len(data)
-                    relay.behind |= len(data) == LOG_PIECE
+            relay.tell(self._journal, by_task)
+            relay.pump(list(by_task.values()), self._turn)
 
     def _record(self) -> None:
         """agent.json: who and where, for whoever comes later."""

@@ -46,7 +46,7 @@ def under_guard(directory: RunDirectory, agent: "Callable[[], None]") -> None:
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)
-        _close_all_but_standard()
+        close_all_but_standard()
         while True:
             try:
                 ended, _ = os.waitpid(-1, 0)
@@ -66,7 +66,7 @@ def under_guard(directory: RunDirectory, agent: "Callable[[], None]") -> None:
         os._exit(0)
 
 
-def _close_all_but_standard() -> None:
+def close_all_but_standard() -> None:
     """The relay's socket, the channel: held open here they would outlive the agent."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:

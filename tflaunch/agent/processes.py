@@ -23,6 +23,8 @@ else:
 RUN_MARK = "TFLAUNCH_RUN"
 HOST_MARK = "TFLAUNCH_HOST"
 TASK_MARK = "TFLAUNCH_TASK"
+ATTEMPT = "TFLAUNCH_ATTEMPT"  # not a mark: how often the task has been restarted, for whom it concerns
+MARKS = (RUN_MARK, HOST_MARK, TASK_MARK, ATTEMPT)
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -95,11 +97,12 @@ def command(pid: int) -> "List[bytes]":
         return []
 
 
-def marked(processes: "Iterable[Process]", run: str, host: "Optional[str]" = None) -> "List[Process]":
-    """Those that carry the mark of `run` (and of `host`, if given)."""
-    wanted = {os.fsencode("%s=%s" % (RUN_MARK, run))}
-    if host is not None:
-        wanted.add(os.fsencode("%s=%s" % (HOST_MARK, host)))
+def marked(
+    processes: "Iterable[Process]", run: str, host: "Optional[str]" = None, task: "Optional[str]" = None
+) -> "List[Process]":
+    """Those that carry the mark of `run` (and of `host` and `task`, if given)."""
+    marks = ((RUN_MARK, run), (HOST_MARK, host), (TASK_MARK, task))
+    wanted = {os.fsencode("%s=%s" % mark) for mark in marks if mark[1] is not None}
     return [process for process in processes if wanted.issubset(environment(process.pid))]
 
 

@@ -4,8 +4,8 @@
     guard.json     that the guard has swept behind an agent, whatever ended it
     agent.sock     where a relay finds the agent while it lives
     plan.json      what was staged
-    logs/ps-0.log  what the tasks wrote, byte for byte
-    exits.jsonl    how each task ended
+    logs/ps-0.log  what the tasks wrote, byte for byte; ps-0.1.log after its first restart
+    events.jsonl   what happened: starts, exits, the end (journal)
     work/          the shipped code, and the tasks' working directory
     agent.log      the agent's own last words
 
@@ -124,8 +124,9 @@ class RunDirectory:
         except OSError as error:
             raise explain(error, self.path) from error
 
-    def log_path(self, task: str) -> str:
-        return os.path.join(self.logs, task.replace("/", "-") + ".log")
+    def log_path(self, task: str, attempt: int = 0) -> str:
+        name = task.replace("/", "-")
+        return os.path.join(self.logs, name + (".%d" % attempt if attempt else "") + ".log")
 
     def write(self, name: str, value: "Any") -> None:
         """Replace the JSON file `name` in one step; raises OSError."""

@@ -6,13 +6,13 @@ import subprocess
 import time
 
 from tflaunch.agent import processes
+from tflaunch.agent.logs import TaskLogs
 from tflaunch.agent.rundir import HostError, RunDirectory, explain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional
 
-TAIL_BYTES = 64 * 1024
 READY = b"tflaunch-ready\n"
 
 # The shell that a task begins as.  Its input is the gate, its output says that it is ready, its error output
@@ -43,12 +43,18 @@ trap - EXIT
 
 
 class Task:
-    """One task from its stage to its last log byte."""
+    """One task from its stage to its last log byte; started again it is the same task, with another attempt."""
 
     def __init__(self, directory: RunDirectory, request: "Dict[str, Any]") -> None:
         self.id = request["id"]  # type: str
         self.request = request
-        self.log_path = directory.log_path(self.id)
+        self.logs = TaskLogs(directory, self.id)
+        self.wanted = 0  # the attempt that was asked for; `logs.attempt` is the present one
+        self._directory = directory
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is known of the attempt that begins."""
         self.ready = False
         self.released_at = None  # type: Optional[float]
         self.stopped = False  # somebody asked it to end
@@ -57,11 +63,10 @@ class Task:
         self.code = None  # type: Optional[int]
         self.signal = None  # type: Optional[int]
         self.seconds = 0.0
-        self._directory = directory
+        self._sweep = None  # type: Optional[processes.Sweep]
         self._gate = -1
         self._heard = b""
         self.ready_pipe = -1
-        self.log = -1
 
     def stage(self) -> None:
         """Start its shell, which does the setup and then waits at the gate; raises HostError."""
@@ -74,13 +79,14 @@ class Task:
         env[processes.RUN_MARK] = self._directory.run
         env[processes.HOST_MARK] = self._directory.host
         env[processes.TASK_MARK] = self.id
+        env[processes.ATTEMPT] = str(self.logs.attempt)
+        log_path = self._directory.log_path(self.id, self.logs.attempt)
         argv = [os.path.expanduser(request["argv"][0]), *request["argv"][1:]]  # `python: ~/venv/bin/python`
         try:
             shell = self._setup_shell(env) if request["setup"] else ["/bin/sh", "-c", GATE, "tflaunch"]
-            log = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            self.log = os.open(self.log_path, os.O_RDONLY)
+            log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
-            raise explain(error, self.log_path) from error
+            raise explain(error, log_path) from error
         gate, self._gate = os.pipe()
         self.ready_pipe, ready = os.pipe()
         os.set_blocking(self.ready_pipe, False)
@@ -112,7 +118,7 @@ class Task:
         text = SETUP % {
             "environment": exports(self.request["env"]),
             "setup": "\n".join(self.request["setup"]),
-            "decided": exports([*self.request["decided"], processes.RUN_MARK, processes.HOST_MARK]),
+            "decided": exports([*self.request["decided"], *processes.MARKS]),
         }
         path = os.path.join(self._directory.path, self.id.replace("/", "-") + ".setup")
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -197,12 +203,30 @@ class Task:
         except (ProcessLookupError, PermissionError):
             pass
 
-    def log_size(self) -> int:
-        return os.fstat(self.log).st_size if self.log >= 0 else 0
+    def again(self) -> bool:
+        """Whether it can be staged as the attempt that is wanted; kills on the way what is left of the present one."""
+        if self.wanted <= self.logs.attempt:
+            return False
+        if self.alive:
+            self.stop(0.0)
+            return False
+        if self._sweep is None:
+            run, host = self._directory.run, self._directory.host
+            self._sweep = processes.Sweep(
+                lambda: processes.marked(processes.every().values(), run, host, self.id)
+            )
+        if not self._sweep.step():
+            return False
+        self._forget()
+        self.logs.attempt = self.wanted
+        return True
 
-    def read_log(self, offset: int, size: int) -> bytes:
-        return os.pread(self.log, size, offset) if self.log >= 0 else b""
-
-    def tail(self) -> bytes:
-        size = self.log_size()
-        return self.read_log(max(0, size - TAIL_BYTES), TAIL_BYTES)
+    def cannot_start(self, reason: str) -> None:
+        """It ends with code 70 before it began; its log says why, if the disk takes it."""
+        self.code = 70
+        self.released_at = time.monotonic()
+        try:
+            with open(self._directory.log_path(self.id, self.logs.attempt), "a") as log:
+                log.write("tflaunch: %s\n" % reason)
+        except OSError:
+            pass

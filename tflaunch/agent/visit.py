@@ -14,7 +14,7 @@ import time
 
 from tflaunch import wire
 from tflaunch.agent import facts, processes
-from tflaunch.agent.relay import write_all
+from tflaunch.agent.relay import relay, write_all
 from tflaunch.agent.rundir import HostError, RunDirectory, all_runs
 
 TYPE_CHECKING = False
@@ -58,12 +58,31 @@ class Visit:
                     elif message.type == "module":
                         facts.take_module(message["name"], message.body)
                         self._send_facts()
+                    elif message.type == "attach":
+                        self._attach(message, decoder)
+                        return
                     elif message.type == "bye":
                         return
                 except HostError as error:
                     self._send("failed", reason=error.reason, hint=error.hint)
                 except OSError as error:
                     self._send("failed", reason=str(error), hint="")
+
+    def _attach(self, message: wire.Message, decoder: wire.Decoder) -> None:
+        """Become a view onto that run: of its agent, or of what it has left."""
+        run, host = message["run"], message["host"]
+        hosts = [each for known, each in all_runs(self._parent) if known == run]
+        if not hosts:
+            raise HostError("this host knows no run %s" % run)
+        # A hostfile elsewhere may call this host by another name.
+        directory = RunDirectory(self._parent, run, host if host in hosts else hosts[0])
+        connection = directory.connect()
+        if connection is not None:
+            relay(self._in, self._out, connection)
+            return
+        from tflaunch.agent.archive import Archive
+
+        Archive(directory, self._in, self._out).run(decoder)
 
     def _send(self, type: str, **fields: "Any") -> None:
         write_all(self._out, wire.encode(type, **fields))
@@ -193,7 +212,7 @@ def strays(run: str, agents: bool) -> "List[processes.Process]":
         words = processes.command(process.pid)
         # tflaunch.payload.boot_line: name, size of the payload, verb, run.  A host's name may look like a run's.
         at = words.index(b"tflaunch-agent") if b"tflaunch-agent" in words else len(words)
-        if words[at + 2 : at + 4] in ([b"start", os.fsencode(run)], [b"attach", os.fsencode(run)]):
+        if words[at + 2 : at + 4] == [b"start", os.fsencode(run)]:
             found[process.pid] = process
             found.update((each.pid, each) for each in processes.descendants(process.pid, every))
     found.pop(os.getpid(), None)

@@ -24,8 +24,8 @@ from tflaunch.errors import ConnectErrors, StopError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tflaunch.cluster import LiveRun
     from tflaunch.hosts import Hostfile
+    from tflaunch.visits import LiveRun
 
 LIST_TIMEOUT_S = 30.0
 
@@ -53,9 +53,9 @@ def stop(
     Without RUN: the only one that is alive, or a list to choose from.  Again and again is fine.
     Exit code: 0 nothing of it is alive; 2 which run?; 69 hosts could not be asked; 76 something lives on.
     """
-    from tflaunch.cluster import Visits
     from tflaunch.launch import UNSURE
     from tflaunch.runs import check_run_id, forget_orphan
+    from tflaunch.visits import Visits
 
     with reporting(
         "not waiting; what was told to end goes on ending, look with: tflaunch stop", json=json

@@ -1,0 +1,74 @@
+"""A run whose agent is no more, for who asks for it: its events and logs, from its directory."""
+
+import os
+
+from tflaunch import wire
+from tflaunch.agent import journal
+from tflaunch.agent.logs import TaskLogs
+from tflaunch.agent.relay import write_all
+from tflaunch.agent.viewer import Viewer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List
+
+    from tflaunch.agent.rundir import RunDirectory
+
+GONE = "its agent is gone (killed, or the host was started again)"
+
+
+class _Channel:
+    """The channel as a Viewer's connection: it waits until everything is taken."""
+
+    def __init__(self, channel_out: int) -> None:
+        self._out = channel_out
+
+    def send(self, data: "bytes | bytearray") -> int:
+        write_all(self._out, bytes(data))
+        return len(data)
+
+
+class Archive:
+    """Serves one channel, until it ends."""
+
+    def __init__(self, directory: "RunDirectory", channel_in: int, channel_out: int) -> None:
+        self._directory = directory
+        self._in = channel_in
+        self._viewer = Viewer(_Channel(channel_out))  # type: ignore[arg-type]
+
+    def run(self, decoder: wire.Decoder) -> None:
+        """Answer `watch` with all that is known, and whatever else not at all."""
+        about = self._directory.read("agent.json")
+        events = journal.read(self._directory)
+        if not events.has("swept"):
+            reason = about.get("lost") or GONE
+            events.events.append({"type": "gone", "n": len(events.events) + 1, "reason": reason})
+        staged = self._directory.read("plan.json").get("tasks") or []
+        logs = [TaskLogs(self._directory, task["id"]).find() for task in staged]
+        self._viewer.send(
+            "hello",
+            run=self._directory.run,
+            host=self._directory.host,
+            pid=0,
+            directory=self._directory.path,
+            alive=False,
+        )
+        pending = []  # type: List[wire.Message]
+        while True:
+            self._viewer.tell(events, {each.task: each for each in logs})
+            self._viewer.pump(logs)
+            self._viewer.flush()
+            if self._viewer.behind and self._viewer.credit > 0:
+                continue
+            data = os.read(self._in, 65536)
+            if not data:
+                return
+            pending += decoder.feed(data)
+            while pending:
+                message = pending.pop(0)
+                if message.type == "watch":
+                    self._viewer.watch(message)
+                elif message.type == "credit":
+                    self._viewer.credit += message["bytes"]
+                elif message.type == "bye":
+                    return

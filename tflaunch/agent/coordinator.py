@@ -1,0 +1,235 @@
+"""Decides for a detached run, by the rules of a launcher: a process of its own below one host's agent.
+
+It reaches the agent of its own host through that one's socket and the others over TCP (peers).  What it knows it
+has from their journals, so one that has died is simply started again.  The hosts keep their tasks only as long as
+it renews their leases: when its host is gone, they end the run, each by itself.
+"""
+
+import errno
+import os
+import selectors
+import socket
+import sys
+import time
+
+from tflaunch import wire
+from tflaunch.agent.peers import Handshake, PeerError, SealedStream
+from tflaunch.agent.rundir import RunDirectory
+from tflaunch.drive import Drive
+from tflaunch.outcome import outcome_data
+from tflaunch.supervise import outcome_of, state_from
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple, Union
+
+    from tflaunch.supervise import Event
+
+RENEW_S = 5.0
+ALL_THERE_S = 20.0  # how long the first connections to all hosts may take
+FAREWELL_S = 5.0
+CLIENT = "coordinator"
+
+
+class _Peer:
+    """The connection to one agent, from the dial to its end."""
+
+    def __init__(self, connection: socket.socket, connected: bool) -> None:
+        self.socket = connection
+        self.connected = connected
+        self.handshake = None  # type: Optional[Handshake]
+        self.stream = None  # type: Optional[Union[socket.socket, SealedStream]]
+        self.decoder = wire.Decoder()
+        self.out = bytearray()
+        self.attached = False
+
+
+class Coordinator:
+    """The hands of one Drive: it dials, sends and hears, until the run is over."""
+
+    def __init__(self, directory: RunDirectory, secret: bytes, plan: "Dict[str, Any]") -> None:
+        """`plan`: members (host -> address, port), lease_s, started (epoch seconds), state (supervise.state_data)."""
+        self._directory = directory
+        self._secret = secret
+        self._members = plan["members"]  # type: Dict[str, List[Any]]
+        self._lease_s = plan["lease_s"]  # type: float
+        self._started = plan["started"]  # type: float
+        self._selector = selectors.DefaultSelector()
+        self._peers = {}  # type: Dict[str, _Peer]
+        self._addresses = {}  # type: Dict[str, Tuple[int, Any]]
+        now = time.monotonic()
+        self._drive = Drive(state_from(plan["state"]), self, self._lease_s, now, up=False)
+        self._renew_at = now
+        self._awaited = set(self._members)
+        self._all_there_by = now + ALL_THERE_S
+
+    def run(self) -> None:
+        """Until every host is swept or lost, and the outcome is told."""
+        while self._drive.state.phase != "over":
+            self._turn(self._drive.wake_at(time.monotonic()))
+            self._drive.tick(time.monotonic())
+            self._report_readiness()
+        state = self._drive.state
+        outcome = outcome_of(
+            state, self._directory.run, max(0.0, time.time() - self._started), unverified=dict(state.lost)
+        )
+        for host in list(self._peers):
+            self.send(host, "outcome", outcome=outcome_data(outcome))
+            self.send(host, "bye")
+        deadline = time.monotonic() + FAREWELL_S
+        while any(peer.out for peer in self._peers.values()) and time.monotonic() < deadline:
+            self._turn(time.monotonic() + 0.2)
+
+    def _turn(self, wake_at: float) -> None:
+        now = time.monotonic()
+        if now >= self._renew_at:
+            self._renew_at = now + min(RENEW_S, self._lease_s / 4)
+            for host, peer in list(self._peers.items()):
+                if peer.attached:
+                    self.send(host, "renew", lease_s=self._lease_s)
+        for host, peer in list(self._peers.items()):
+            if peer.stream is not None:
+                self._flush(host, peer)
+        timeout = max(0.0, min(wake_at, self._renew_at) - time.monotonic())
+        for key, events in self._selector.select(timeout):
+            host, peer = key.data
+            if self._peers.get(host) is peer:
+                self._ready(host, peer, events)
+
+    def _report_readiness(self) -> None:
+        if self._all_there_by and (not self._awaited or time.monotonic() > self._all_there_by):
+            self._all_there_by = 0.0
+            down = self._drive.links.down
+            missing = {host: down.get(host) or "no connection" for host in self._awaited}
+            self.send(self._directory.host, "coordinating", missing=missing)
+
+    # -- connections
+
+    def dial(self, host: str) -> None:
+        """Begin to connect."""
+        try:
+            if host == self._directory.host:
+                own = self._directory.connect()
+                if own is None:
+                    raise OSError("the agent of this host is gone")
+                peer = self._peers[host] = _Peer(own, connected=True)
+                peer.stream = own
+                own.setblocking(False)
+                self._selector.register(own, selectors.EVENT_READ, (host, peer))
+                return
+            family, address = self._resolve(host)
+            connection = socket.socket(family)
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            failure = connection.connect_ex(address)
+            if failure not in (0, errno.EINPROGRESS):
+                connection.close()
+                raise OSError(failure, os.strerror(failure))
+        except OSError as error:
+            self._drive.links.ended(host, str(error), time.monotonic())
+            return
+        peer = self._peers[host] = _Peer(connection, connected=False)
+        self._selector.register(connection, selectors.EVENT_WRITE, (host, peer))
+
+    def _resolve(self, host: str) -> "Tuple[int, Any]":
+        if host not in self._addresses:  # once: names may fail later, and the look-up blocks
+            address, port = self._members[host]
+            found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+            self._addresses[host] = (found[0], found[4])
+        return self._addresses[host]
+
+    def hang_up(self, host: str) -> None:
+        """Let go of a connection."""
+        peer = self._peers.pop(host, None)
+        if peer is not None:
+            try:
+                self._selector.unregister(peer.socket)
+            except (KeyError, ValueError):
+                pass
+            peer.socket.close()
+
+    def _lose(self, host: str, reason: str) -> None:
+        self.hang_up(host)
+        self._drive.links.ended(host, reason, time.monotonic())
+
+    def _ready(self, host: str, peer: _Peer, events: int) -> None:
+        try:
+            if not peer.connected:
+                failure = peer.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if failure:
+                    raise OSError(failure, os.strerror(failure))
+                peer.connected = True
+                peer.handshake = Handshake(peer.socket, self._secret, answers=False)
+                self._selector.modify(peer.socket, selectors.EVENT_READ, (host, peer))
+                return
+            if peer.stream is None:
+                assert peer.handshake is not None  # noqa: S101
+                stream = peer.handshake.step()
+                if stream is not None:
+                    peer.stream = stream
+                    self._take(host, peer, stream.opened())
+                return
+            if events & selectors.EVENT_READ:
+                data = peer.stream.recv(256 * 1024)
+                if not data:
+                    raise OSError("it hung up")
+                self._take(host, peer, data)
+        except BlockingIOError:
+            return
+        except (OSError, PeerError, wire.WireError) as error:
+            self._lose(host, str(error))
+
+    def _take(self, host: str, peer: _Peer, data: bytes) -> None:
+        for message in peer.decoder.feed(data):
+            now = time.monotonic()
+            if message.type == "hello":
+                peer.attached = True
+                self._awaited.discard(host)
+                self.send(host, "renew", lease_s=self._lease_s)
+                self._drive.attached(host, now)
+            self._drive.said(host, message.type, message.fields, message.body, now)
+
+    def _flush(self, host: str, peer: _Peer) -> None:
+        assert peer.stream is not None  # noqa: S101
+        try:
+            while peer.out:
+                del peer.out[: peer.stream.send(peer.out)]
+            if isinstance(peer.stream, SealedStream):
+                peer.stream.flush()
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._lose(host, str(error))
+            return
+        waits = bool(peer.out) or getattr(peer.stream, "pending", False)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if waits else 0)
+        if self._selector.get_key(peer.socket).events != events:
+            self._selector.modify(peer.socket, events, (host, peer))
+
+    # -- what the drive wants done
+
+    def watch(self, host: str, after: int) -> None:
+        """Ask for the events that were missed."""
+        self.send(host, "watch", after=after, logs=None, client=CLIENT)
+
+    def send(self, host: str, type: str, **fields: "Any") -> None:
+        """Send a message, if there is a connection."""
+        peer = self._peers.get(host)
+        if peer is not None and peer.stream is not None:
+            peer.out += wire.encode(type, **fields)
+
+    def say(self, text: str, urgent: bool) -> None:
+        """Nobody is here to be told: those who come find it in the journal of this host."""
+        self.send(self._directory.host, "said", text=text)
+        print(text, file=sys.stderr)
+
+    def unreachable(self, host: str, reason: str) -> None:
+        """As above."""
+        self.say("%s is out of reach of %s: %s" % (host, self._directory.host, reason), urgent=False)
+
+    def back(self, host: str, away_s: float) -> None:
+        """As above."""
+        self.say("%s is back after %.0f s" % (host, away_s), urgent=False)
+
+    def happened(self, event: "Event") -> None:
+        """The agents' own journals tell it."""

@@ -1,0 +1,108 @@
+"""What a detached run needs of every agent: a door for the coordinating one, and on its host the coordinator."""
+
+import os
+import selectors
+import signal
+import time
+
+from tflaunch.agent.guard import close_all_but_standard
+from tflaunch.agent.peers import Door, PeerError
+from tflaunch.agent.rundir import HostError, RunDirectory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Optional
+
+    from tflaunch import wire
+    from tflaunch.agent.peers import SealedStream
+
+AGAIN_S = 1.0  # before a coordinator that has died is started again
+
+
+class Entrusted:
+    """This agent's part in a run that has no launcher."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        selector: "selectors.BaseSelector",
+        message: "wire.Message",
+        attach: "Callable[[SealedStream], None]",
+    ) -> None:
+        """Open the door; raises HostError."""
+        self._directory = directory
+        self._selector = selector
+        self._attach = attach
+        self._secret = bytes.fromhex(message["secret"])
+        self._plan = None  # type: Optional[Dict[str, Any]]
+        self.coordinator = 0  # its pid
+        self._again_at = 0.0
+        try:
+            self._door = Door(message["address"], message["port"], self._secret)
+        except OSError as error:
+            raise HostError(
+                "the run's agents cannot be let in at %s:%d: %s"
+                % (message["address"], message["port"], error),
+                "correct `address:` of this host",
+            ) from error
+        selector.register(self._door.listener, selectors.EVENT_READ, self._accept)
+
+    def _accept(self) -> None:
+        connection = self._door.accept()
+        if connection is not None:
+            self._selector.register(connection, selectors.EVENT_READ, lambda: self._prove(connection))
+
+    def _prove(self, connection: "Any") -> None:
+        try:
+            stream = self._door.proved(connection)
+        except (OSError, PeerError):
+            self._unregister(connection)
+            return
+        if stream is not None:
+            self._unregister(connection)
+            self._attach(stream)
+
+    def _unregister(self, connection: "Any") -> None:
+        for key in list(self._selector.get_map().values()):  # a closed socket has no number to find it by
+            if key.fileobj is connection:
+                self._selector.unregister(connection)
+
+    def coordinate(self, plan: "Dict[str, Any]") -> None:
+        """From now on this host decides for the run: `plan` is what `tflaunch.agent.coordinator` takes."""
+        self._plan = plan
+        self._start()
+
+    def reaped(self, pid: int) -> None:
+        """That process has ended; if it was the coordinator, it starts again and learns from the journals."""
+        if pid == self.coordinator:
+            self.coordinator = 0
+            self._again_at = time.monotonic() + AGAIN_S
+
+    def tick(self, now: float) -> None:
+        """What time brings about."""
+        for connection in self._door.late(now):
+            self._unregister(connection)
+            self._door.drop(connection)
+        if self._plan is not None and not self.coordinator and now >= self._again_at:
+            self._start()
+
+    def _start(self) -> None:
+        assert self._plan is not None  # noqa: S101
+        pid = os.fork()
+        if pid:
+            self.coordinator = pid
+            return
+        try:
+            signal.set_wakeup_fd(-1)
+            for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
+                signal.signal(each, signal.SIG_DFL)
+            close_all_but_standard()  # leases and ports are the agent's: they must end with it
+            from tflaunch.agent.coordinator import Coordinator
+
+            Coordinator(self._directory, self._secret, self._plan).run()
+        except BaseException:  # it must reach agent.log, and nothing above
+            import traceback
+
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)

@@ -1,0 +1,52 @@
+"""What happened to a run on this host, in order and numbered: whoever comes later misses nothing."""
+
+import json
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List
+
+    from tflaunch.agent.rundir import RunDirectory
+
+NAME = "events.jsonl"
+
+
+class Journal:
+    """The events of one run directory: dicts with `type`, `n` (from 1), `time` (epoch seconds) and their fields."""
+
+    def __init__(self, directory: "RunDirectory") -> None:
+        self._directory = directory
+        self.events = []  # type: List[Dict[str, Any]]
+
+    def add(self, type: str, **fields: "Any") -> None:
+        """Note an event, in memory and on disk; a full disk must not hide it from those who are here."""
+        event = dict(fields, type=type, n=len(self.events) + 1, time=time.time())
+        self.events.append(event)
+        try:
+            self._directory.append(NAME, event)
+        except OSError:
+            pass
+
+    def has(self, type: str) -> bool:
+        """Whether an event of that type has happened."""
+        return any(event["type"] == type for event in self.events)
+
+
+def read(directory: "RunDirectory") -> "Journal":
+    """The journal of an agent that is no more, as far as it came to the disk."""
+    journal = Journal(directory)
+    try:
+        with open(os.path.join(directory.path, NAME), "rb") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return journal
+    for line in lines:
+        try:
+            event = json.loads(line.decode("utf-8", "replace"))
+            if isinstance(event, dict) and isinstance(event.get("type"), str):
+                journal.events.append(dict(event, n=len(journal.events) + 1))
+        except ValueError:
+            pass  # cut off by a full disk or a sudden end
+    return journal

@@ -1,0 +1,120 @@
+"""The logs of a task: one plain file for each attempt, read by offset, never locked, never rotated."""
+
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Tuple
+
+    from tflaunch.agent.rundir import RunDirectory
+
+TAIL_BYTES = 64 * 1024
+CLOCK_S = 5.0  # how finely it is known when a byte was written
+_PIECE = 64 * 1024
+
+
+class TaskLogs:
+    """The logs of one task; `attempt` is the newest."""
+
+    def __init__(self, directory: "RunDirectory", task: str) -> None:
+        self.task = task
+        self.attempt = 0
+        self._directory = directory
+        self._open = {}  # type: Dict[int, int]
+        self._clock_at = 0.0
+        self._clock_size = (0, 0)
+
+    def find(self) -> "TaskLogs":
+        """The logs that an agent that is no more has left."""
+        while os.path.exists(self._directory.log_path(self.task, self.attempt + 1)):
+            self.attempt += 1
+        return self
+
+    def size(self, attempt: int) -> int:
+        """How many bytes that attempt has written; 0 when it has no log."""
+        descriptor = self._descriptor(attempt)
+        return os.fstat(descriptor).st_size if descriptor >= 0 else 0
+
+    def read(self, attempt: int, offset: int, size: int) -> bytes:
+        descriptor = self._descriptor(attempt)
+        return os.pread(descriptor, size, offset) if descriptor >= 0 else b""
+
+    def tail(self, attempt: int) -> bytes:
+        """The end of that attempt's log, TAIL_BYTES at most."""
+        return self.read(attempt, max(0, self.size(attempt) - TAIL_BYTES), TAIL_BYTES)
+
+    def last_lines(self, count: int) -> "Tuple[int, int]":
+        """(attempt, offset) where the last `count` lines begin; they are all of one attempt."""
+        end = self.size(self.attempt)
+        if end and self.read(self.attempt, end - 1, 1) == b"\n":
+            end -= 1  # the newline of the last line
+        at, wanted = end, count
+        while at > 0 and wanted > 0:
+            start = max(0, at - _PIECE)
+            piece = self.read(self.attempt, start, at - start)
+            while wanted > 0:
+                newline = piece.rfind(b"\n")
+                if newline < 0:
+                    break
+                piece, wanted = piece[:newline], wanted - 1
+                if wanted == 0:
+                    return self.attempt, start + newline + 1
+            at = start
+        return self.attempt, 0 if count else self.size(self.attempt)
+
+    def since(self, when: float) -> "Tuple[int, int]":
+        """(attempt, offset) of what was written after `when` (epoch seconds); some seconds too early, never late."""
+        found = (0, 0)
+        for at, attempt, offset in self._clock():
+            if at > when:
+                break
+            found = (attempt, offset)
+        return found
+
+    def note_time(self, now: float) -> None:
+        """Write down how far the log has come, if it has; call it often, it does little."""
+        if now - self._clock_at < CLOCK_S:
+            return
+        self._clock_at = now
+        size = (self.attempt, self.size(self.attempt))
+        if size == self._clock_size:
+            return
+        self._clock_size = size
+        try:
+            with open(self._directory.log_path(self.task, 0) + ".times", "a") as file:
+                file.write("%d %d %d\n" % (time.time(), size[0], size[1]))
+        except OSError:
+            pass  # a full disk: `logs --since` then tells more than was asked for
+
+    def _clock(self) -> "List[Tuple[int, int, int]]":
+        found = []
+        try:
+            with open(self._directory.log_path(self.task, 0) + ".times") as file:
+                for line in file:
+                    at, attempt, offset = line.split()
+                    found.append((int(at), int(attempt), int(offset)))
+        except (OSError, ValueError):
+            pass
+        return found
+
+    def _descriptor(self, attempt: int) -> int:
+        if attempt not in self._open:
+            for old in [each for each in self._open if each < attempt - 1]:
+                os.close(self._open.pop(old))
+            try:
+                self._open[attempt] = os.open(self._directory.log_path(self.task, attempt), os.O_RDONLY)
+            except OSError:
+                return -1
+        return self._open[attempt]
+
+
+def start(logs: TaskLogs, wanted: "Dict[str, object]") -> "List[int]":
+    """Where a viewer begins that says `{tail: N}`, `{since: epoch seconds}` or nothing of the kind."""
+    position = None  # type: Optional[Tuple[int, int]]
+    if wanted.get("since") is not None:
+        position = logs.since(float(wanted["since"]))  # type: ignore[arg-type]
+    if wanted.get("tail") is not None:
+        tail = logs.last_lines(int(wanted["tail"]))  # type: ignore[call-overload]
+        position = max(position, tail) if position else tail
+    return list(position or (0, 0))

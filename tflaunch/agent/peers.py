@@ -1,0 +1,260 @@
+"""From agent to agent, where no launcher is: TCP that only the run's own agents can speak.
+
+The run's secret comes to each agent inside its launcher's SSH connection.  Both ends prove that they have it,
+then every record carries a MAC of a key of this very connection and a number: nothing can be put in, changed,
+repeated or left out.  It is not encrypted: what is said is who started and ended, which any user of the host
+may see anyway.  An agent listens on its address in the cluster, on a port that it holds, and only in a detached
+run.
+"""
+
+import hashlib
+import hmac
+import os
+import socket
+import struct
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional
+
+HELLO = b"tflaunch-peer 1\n"
+NONCE = 32
+MAC = 32
+RECORD_LIMIT = 256 * 1024
+WAITING_LIMIT = 16  # connections that have not proved anything yet ...
+PROOF_S = 10.0  # ... and how long each of them may stay so
+_HEAD = struct.Struct("!I")
+
+
+class PeerError(Exception):
+    """The other end is not an agent of this run, or somebody is in between."""
+
+
+def _mac(key: bytes, *parts: bytes) -> bytes:
+    return hmac.new(key, b"".join(parts), hashlib.sha256).digest()
+
+
+class SealedStream:
+    """A socket whose records are checked; it sends and receives like one that does not block."""
+
+    def __init__(self, connection: socket.socket, key_out: bytes, key_in: bytes) -> None:
+        self._socket = connection
+        self._keys = (key_out, key_in)
+        self._counts = [0, 0]
+        self._out = bytearray()
+        self._in = bytearray()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, data: "bytes | bytearray") -> int:
+        """Take some of `data`; raises BlockingIOError when nothing of it, OSError when the peer is gone."""
+        self._flush()
+        piece = bytes(data[:RECORD_LIMIT])
+        self._out += _HEAD.pack(len(piece)) + _mac(self._keys[0], self._next(0), piece) + piece
+        try:
+            self._flush()
+        except BlockingIOError:
+            pass  # it is taken all the same; the rest of it goes with the next
+        return len(piece)
+
+    @property
+    def pending(self) -> bool:
+        """Whether something that was taken waits to be sent."""
+        return bool(self._out)
+
+    def _flush(self) -> None:
+        while self._out:
+            del self._out[: self._socket.send(self._out)]
+
+    def flush(self) -> None:
+        """Send on what waits; raises OSError when the peer is gone."""
+        try:
+            self._flush()
+        except BlockingIOError:
+            pass
+
+    def recv(self, size: int) -> bytes:
+        """What has come; b"" at the end; raises BlockingIOError when nothing is whole, OSError for a forgery."""
+        data = self._socket.recv(size)
+        if not data:
+            return b""
+        self._in += data
+        found = self.opened()
+        if not found:
+            raise BlockingIOError
+        return found
+
+    def opened(self) -> bytes:
+        """What is whole of that which has come; raises OSError for a forgery."""
+        found = b""
+        while len(self._in) >= _HEAD.size:
+            length = _HEAD.unpack_from(self._in)[0]
+            end = _HEAD.size + MAC + length
+            if length > RECORD_LIMIT:
+                raise ConnectionError("a record of %d bytes: not an agent's" % length)
+            if len(self._in) < end:
+                break
+            mac, piece = (
+                bytes(self._in[_HEAD.size : _HEAD.size + MAC]),
+                bytes(self._in[_HEAD.size + MAC : end]),
+            )
+            if not hmac.compare_digest(mac, _mac(self._keys[1], self._next(1), piece)):
+                raise ConnectionError("a record that no agent of this run has sent")
+            del self._in[:end]
+            found += piece
+        return found
+
+    def _next(self, way: int) -> bytes:
+        self._counts[way] += 1
+        return struct.pack("!Q", self._counts[way])
+
+    def setblocking(self, flag: bool) -> None:
+        self._socket.setblocking(flag)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Handshake:
+    """One end of a connection that has to prove itself; call `step` whenever something can be read."""
+
+    def __init__(self, connection: socket.socket, secret: bytes, answers: bool) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self.since = time.monotonic()
+        self._secret = secret
+        self._answers = answers  # it has accepted the connection
+        self._nonce = os.urandom(NONCE)
+        self._theirs = b""
+        self._buffer = b""
+        if answers:
+            self._send(HELLO + self._nonce)
+
+    def step(self) -> "Optional[SealedStream]":
+        """The stream once both ends are sure, None before; raises PeerError, OSError."""
+        try:
+            data = self.connection.recv(512)
+        except BlockingIOError:
+            return None
+        if not data:
+            raise PeerError("it hung up before it said who it is")
+        self._buffer += data
+        if self._answers:
+            return self._step_answering()
+        if not self._theirs:
+            if not self._buffer.startswith(HELLO[: len(self._buffer)]):
+                raise PeerError("something else answers there: %r" % self._buffer[:40])
+            if len(self._buffer) < len(HELLO) + NONCE:
+                return None
+            self._theirs = self._take(len(HELLO) + NONCE)[len(HELLO) :]
+            self._send(self._nonce + _mac(self._secret, b"client", self._theirs, self._nonce))
+        if len(self._buffer) < MAC:
+            return None
+        self._check(self._take(MAC), b"server", self._nonce, self._theirs)
+        return self._stream(self._theirs, self._nonce)
+
+    def _step_answering(self) -> "Optional[SealedStream]":
+        if len(self._buffer) < NONCE + MAC:
+            return None
+        self._theirs = self._take(NONCE)
+        self._check(self._take(MAC), b"client", self._nonce, self._theirs)
+        self._send(_mac(self._secret, b"server", self._theirs, self._nonce))
+        return self._stream(self._nonce, self._theirs)
+
+    def _stream(self, server_nonce: bytes, client_nonce: bytes) -> SealedStream:
+        keys = [_mac(self._secret, way, server_nonce, client_nonce) for way in (b"down", b"up")]
+        key_out, key_in = keys if self._answers else reversed(keys)
+        stream = SealedStream(self.connection, key_out, key_in)
+        stream._in += self._buffer
+        return stream
+
+    def _check(self, mac: bytes, *parts: bytes) -> None:
+        if not hmac.compare_digest(mac, _mac(self._secret, *parts)):
+            raise PeerError("it does not know the secret of this run")
+
+    def _take(self, size: int) -> bytes:
+        taken, self._buffer = self._buffer[:size], self._buffer[size:]
+        return taken
+
+    def _send(self, data: bytes) -> None:
+        # A few dozen bytes into the empty buffer of a new connection: it takes them whole.
+        if self.connection.send(data) != len(data):
+            raise PeerError("it does not take what is said")
+
+
+class Door:
+    """Where the coordinating agent comes in."""
+
+    def __init__(self, address: str, port: int, secret: bytes) -> None:
+        """Listen on a port that this agent holds; raises OSError."""
+        self._secret = secret
+        self.listener = _listen(address, port)
+        self._waiting = {}  # type: Dict[int, Handshake]
+
+    def accept(self) -> "Optional[socket.socket]":
+        """A connection that has to prove itself first: call `proved` when it can be read."""
+        try:
+            connection, _ = self.listener.accept()
+        except OSError:
+            return None
+        if len(self._waiting) >= WAITING_LIMIT:
+            connection.close()
+            return None
+        try:
+            self._waiting[connection.fileno()] = Handshake(connection, self._secret, answers=True)
+        except (OSError, PeerError):
+            connection.close()
+            return None
+        return connection
+
+    def proved(self, connection: socket.socket) -> "Optional[SealedStream]":
+        """The stream, once it is one of ours; raises PeerError or OSError when it is not, and has closed it."""
+        handshake = self._waiting[connection.fileno()]
+        try:
+            stream = handshake.step()
+        except (OSError, PeerError):
+            self.drop(connection)
+            raise
+        if stream is not None:
+            del self._waiting[connection.fileno()]
+        return stream
+
+    def drop(self, connection: socket.socket) -> None:
+        self._waiting.pop(connection.fileno(), None)
+        connection.close()
+
+    def late(self, now: float) -> "List[socket.socket]":
+        """Connections that had their time."""
+        return [each.connection for each in self._waiting.values() if now - each.since > PROOF_S]
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    error = OSError("%s is no address" % address)
+    # An address that this host does not have itself (it is behind NAT): then on all that it has.
+    for host in (address, "", "0.0.0.0"):  # noqa: S104
+        try:
+            family = (
+                socket.AF_INET6 if not host else socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            )
+        except OSError as failure:
+            error = failure
+            continue
+        try:
+            listener = socket.socket(family)
+        except OSError as failure:
+            error = failure
+            continue
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if not host:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.bind((host, port))
+            listener.listen(16)
+            listener.setblocking(False)
+            return listener
+        except OSError as failure:
+            error = failure
+            listener.close()
+    raise error

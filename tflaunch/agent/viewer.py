@@ -1,0 +1,114 @@
+"""Whoever is attached to a run on this host: the messages in both directions, and how far it has seen."""
+
+import socket
+import time
+
+from tflaunch import wire
+from tflaunch.agent import logs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Union
+
+    from tflaunch.agent.journal import Journal
+    from tflaunch.agent.logs import TaskLogs
+    from tflaunch.agent.peers import SealedStream
+
+LOG_PIECE = 64 * 1024
+OUT_LIMIT = 256 * 1024  # log bytes are read only while less than this waits to be sent
+
+
+class Viewer:
+    """One attached launcher, viewer or coordinator."""
+
+    def __init__(self, connection: "Union[socket.socket, SealedStream]") -> None:
+        self.connection = connection
+        self.decoder = wire.Decoder()
+        self.out = bytearray()
+        self.client = ""  # the same after a reconnect
+        self.drives = False  # it renews the lease: the run ends without it
+        self.launches = False  # the run ends with it until the tasks are released
+        self.private = True  # nobody on the way reads what it is sent
+        self.told = None  # type: Optional[int]  # the last event that was sent; None: none are wanted
+        self.credit = 0
+        self.behind = False  # there is more log than was read
+        self.sent_at = time.monotonic()
+        self._follows = None  # type: Optional[Dict[str, List[int]]]  # task -> attempt, offset
+        self._wanted = {}  # type: Dict[str, Any]
+        self._says_when_through = False
+
+    def send(self, type: str, body: bytes = b"", **fields: "Any") -> None:
+        self.out += wire.encode(type, body, **fields)
+
+    def flush(self) -> None:
+        """Send what the connection takes now; raises OSError when it is gone."""
+        while self.out:
+            try:
+                sent = self.connection.send(self.out[: 1 << 20])
+            except BlockingIOError:
+                return
+            del self.out[:sent]
+            self.sent_at = time.monotonic()
+
+    def watch(self, message: wire.Message) -> None:
+        """From now on it wants events, and with `logs` also what the tasks print; see `wire`."""
+        self.client = message["client"]
+        self.told = message["after"]
+        if message["logs"] is not None:
+            self._follows = {str(task): list(at) for task, at in message["logs"].items()}
+            self._wanted = message.fields
+            self._says_when_through = True
+            self.credit = message["window"]
+
+    @property
+    def follows(self) -> bool:
+        """Whether it wants logs."""
+        return self._follows is not None
+
+    @property
+    def hungry(self) -> bool:
+        """Whether it takes more log bytes now."""
+        return self.follows and self.credit > 0 and not self.out
+
+    def tell(self, journal: "Journal", all_logs: "Mapping[str, TaskLogs]") -> None:
+        """Send the events that it has not seen."""
+        while self.told is not None and self.told < len(journal.events):
+            event = journal.events[self.told]
+            self.told += 1
+            fields = {name: value for name, value in event.items() if name != "type"}
+            body = b""
+            if event["type"] == "exit" and self.private and event["task"] in all_logs:
+                body = all_logs[event["task"]].tail(event["attempt"])
+            self.send(event["type"], body, **fields)
+
+    def pump(self, all_logs: "List[TaskLogs]", turn: int = 0) -> None:
+        """Send what there is of the logs, as much as it has given credit for; `turn`: who is first."""
+        if self._follows is None:
+            return
+        self.behind = False
+        for number in range(len(all_logs)):
+            if self.credit <= 0 or len(self.out) >= OUT_LIMIT:
+                self.behind = True
+                break
+            self._pump(all_logs[(number + turn) % len(all_logs)])
+        if self._says_when_through and not self.behind:
+            self._says_when_through = False
+            self.send("through")
+
+    def _pump(self, task: "TaskLogs") -> None:
+        only = self._wanted.get("tasks")
+        if only is not None and task.task not in only:
+            return
+        assert self._follows is not None  # noqa: S101
+        if task.task not in self._follows:
+            self._follows[task.task] = logs.start(task, self._wanted)
+        at = self._follows[task.task]
+        data = task.read(at[0], at[1], min(LOG_PIECE, self.credit))
+        if data:
+            self.send("log", data, task=task.task, attempt=at[0], offset=at[1])
+            at[1] += len(data)
+            self.credit -= len(data)
+            self.behind |= len(data) == LOG_PIECE or at[0] < task.attempt
+        elif at[0] < task.attempt:  # that attempt is over, and swept: nothing more is written there
+            at[:] = [at[0] + 1, 0]
+            self.behind = True

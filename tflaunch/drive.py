@@ -1,0 +1,154 @@
+"""Drives a run over the links to its agents; pure: clock, wires and screen belong to who calls.
+
+A launcher drives over SSH, the coordinating agent of a detached run over TCP: by the same rules, with the same
+messages.  Here is what both share: what a message means for the state, which orders a host has not carried out
+yet (they are repeated when it is back), and when a host that is out of reach is lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tflaunch.job import TaskId
+from tflaunch.links import Hands, Links
+from tflaunch.outcome import HostLost, TaskExit
+from tflaunch.supervise import (
+    AgentGaveUp,
+    End,
+    HostSwept,
+    Restart,
+    Say,
+    StartTimer,
+    StopTasks,
+    TaskStarted,
+    TimerFired,
+    step,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tflaunch.supervise import Event, State
+
+
+class DriveHands(Hands, Protocol):
+    """What does the work, and who is shown what happens."""
+
+    def send(self, host: str, type: str, **fields: Any) -> None:
+        """Send a message over a link that is up."""
+
+    def say(self, text: str, urgent: bool) -> None:
+        """Tell the user."""
+
+    def happened(self, event: Event) -> None:
+        """Something that a user wants to see; before anything is done about it."""
+
+
+class Drive:
+    """One run, from the moment in which its tasks are released until every host is swept or lost."""
+
+    def __init__(self, state: State, hands: DriveHands, lease_s: float, now: float, up: bool = True) -> None:
+        self.state = state
+        self._hands = hands
+        self._lease_s = lease_s
+        self.links = Links(dict.fromkeys(state.hosts.values()), hands, now, up)
+        self._timers: dict[str, float] = {}
+        # host -> name -> message: what it was told and has not confirmed by what it did
+        self._orders: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
+
+    def attached(self, host: str, now: float) -> None:
+        """A link is up again: what happened meanwhile is asked for, what was ordered is repeated."""
+        self.links.attached(host, now)
+        for type, fields in self._orders.get(host, {}).values():
+            self._hands.send(host, type, **fields)
+
+    def order(self, host: str, name: str, type: str, **fields: Any) -> None:
+        """Tell a host, now or when it is back; `name` replaces an earlier order of that name."""
+        self._orders.setdefault(host, {})[name] = (type, fields)
+        if host in self.links.up:
+            self._hands.send(host, type, **fields)
+
+    def dead(self, host: str, reason: str, now: float) -> None:
+        """There is no agent any more behind that link."""
+        self.feed(HostLost(host, reason), now)
+
+    def said(self, host: str, type: str, fields: Mapping[str, Any], body: bytes, now: float) -> None:
+        """An agent's message; those that are no events are none of this module's business."""
+        self.links.heard(host, now)
+        if "n" in fields and self.links.takes(host, fields["n"]):
+            event = understand(host, type, fields, body)
+            if event is not None:
+                self.feed(event, now)
+
+    def feed(self, event: Event, now: float) -> None:
+        """Something has happened: the state follows, and what it says is done."""
+        if isinstance(event, TaskStarted):
+            self._orders.get(event.host, {}).pop(f"restart {event.task}", None)
+        if isinstance(event, (HostSwept, HostLost)):
+            self._orders.pop(event.host, None)
+            self.links.forget(event.host)
+        if not (isinstance(event, HostLost) and event.host in {**self.state.lost, **self.state.swept}):
+            self._hands.happened(event)
+        self.state, actions = step(self.state, event, now)
+        for action in actions:
+            if isinstance(action, End):
+                self._all("end", "end", grace_s=action.grace_s)
+            elif isinstance(action, StopTasks):
+                self._all("stop", "stop", tasks=None, grace_s=action.grace_s)
+            elif isinstance(action, Restart):
+                self._restart(action.tasks)
+            elif isinstance(action, StartTimer):
+                at = now + action.seconds
+                self._timers[action.name] = min(at, self._timers.get(action.name, at))
+            elif isinstance(action, Say):
+                self._hands.say(action.text, action.urgent)
+
+    def tick(self, now: float) -> None:
+        """What time alone brings about."""
+        for name in [name for name, at in self._timers.items() if at <= now]:
+            del self._timers[name]
+            self.feed(TimerFired(name), now)
+        self.links.tick(now)
+        for host, why in self.links.down.items():
+            if self.links.away_s(host, now) > self._lease_s:
+                reason = f"not heard of for {self._lease_s:g} s: its lease has run out there ({why})"
+                self.feed(HostLost(host, reason), now)
+
+    def wake_at(self, now: float) -> float:
+        """When `tick` has something to do at the latest."""
+        return min([self.links.wake_at(now), *self._timers.values()])
+
+    def _all(self, name: str, type: str, **fields: Any) -> None:
+        for host in set(self.state.hosts.values()) - self.state.swept.keys() - self.state.lost.keys():
+            self.order(host, name, type, **fields)
+
+    def _restart(self, tasks: Mapping[TaskId, int]) -> None:
+        for task, attempt in tasks.items():
+            host = self.state.hosts[task]
+            self._orders.get(host, {}).pop("stop", None)
+            self.order(host, f"restart {task}", "restart", tasks={str(task): attempt})
+
+
+def understand(host: str, type: str, fields: Mapping[str, Any], body: bytes = b"") -> Event | None:
+    """What an agent's event means for the run; None for those that only a user looks at."""
+    if type == "started":
+        return TaskStarted(TaskId.parse(fields["task"]), host, fields["attempt"], fields["pid"])
+    if type == "exit":
+        return TaskExit(
+            task=TaskId.parse(fields["task"]),
+            host=host,
+            code=fields["code"],
+            signal=fields["signal"],
+            seconds=fields["seconds"],
+            tail=body,
+            stopped=fields["stopped"],
+            signal_name=fields["signal_name"],
+            attempt=fields["attempt"],
+        )
+    if type == "expired":
+        return AgentGaveUp(host, fields["reason"], fields["asked"])
+    if type == "swept":
+        return HostSwept(host, tuple(fields["survivors"]))
+    if type == "gone":
+        return HostLost(host, fields["reason"])
+    return None

@@ -1,0 +1,133 @@
+"""Which hosts are heard of, when one is dialled again, and when it counts as lost; pure, shipped to the hosts.
+
+A link is whatever leads to an agent: a launcher's goes over SSH, a coordinating agent's over TCP.  One that is
+lost says nothing about the tasks behind it: they run on, and so does what they print, until it is back.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SILENCE_S = 9.0  # an agent beats every 2.5 s
+REDIAL_S = (0.3, 8.0)  # before a host is dialled again: at first, at most; doubled each time, jittered
+
+
+class Hands(Protocol):
+    """What does the work."""
+
+    def dial(self, host: str) -> None:
+        """Make a new link; its end, or its failure, is told by `Links.ended`, its success by `attached`."""
+
+    def hang_up(self, host: str) -> None:
+        """Let go of a link that is silent."""
+
+    def watch(self, host: str, after: int) -> None:
+        """Ask for the events after that one, and for the logs from where they stopped."""
+
+    def unreachable(self, host: str, reason: str) -> None:
+        """Tell that a host is out of reach for now."""
+
+    def back(self, host: str, away_s: float) -> None:
+        """Tell that it is back."""
+
+
+class _Link:
+    def __init__(self, now: float, up: bool) -> None:
+        self.up = up
+        self.heard = now
+        self.after = 0  # the last event that was taken
+        self.tries = 0
+        self.redial_at: float | None = None  # None: it is up, or being dialled
+        self.why = ""  # it is not up
+
+
+class Links:
+    """The links to `hosts`; all are up at first, or, with `up=False`, dialled at the next `tick`."""
+
+    def __init__(self, hosts: Iterable[str], hands: Hands, now: float, up: bool = True) -> None:
+        self._links = {host: _Link(now, up) for host in hosts}
+        self._hands = hands
+        if not up:
+            for link in self._links.values():
+                link.redial_at = now
+
+    @property
+    def up(self) -> list[str]:
+        """The hosts that can be spoken to."""
+        return [host for host, link in self._links.items() if link.up]
+
+    @property
+    def down(self) -> dict[str, str]:
+        """The hosts that cannot, each with why."""
+        return {host: link.why for host, link in self._links.items() if not link.up}
+
+    def forget(self, host: str) -> None:
+        """Nothing more is wanted of that host."""
+        self._links.pop(host, None)
+
+    def attached(self, host: str, now: float) -> None:
+        """The link leads to the run's agent again."""
+        link = self._links.get(host)
+        if link is None:
+            return
+        away_s, was_told = now - link.heard, bool(link.why)
+        link.up, link.heard, link.tries, link.redial_at, link.why = True, now, 0, None, ""
+        self._hands.watch(host, link.after)
+        if was_told:
+            self._hands.back(host, away_s)
+
+    def ended(self, host: str, reason: str, now: float) -> None:
+        """The link has ended, or could not be made."""
+        link = self._links.get(host)
+        if link is None:
+            return
+        first = not link.why
+        link.up, link.why = False, reason
+        least, most = REDIAL_S
+        link.redial_at = now + min(most, least * 2**link.tries) * random.uniform(0.5, 1.0)  # noqa: S311
+        link.tries += 1
+        if first:
+            self._hands.unreachable(host, reason)
+
+    def heard(self, host: str, now: float) -> None:
+        """It has said something, whatever it was."""
+        if host in self._links:
+            self._links[host].heard = now
+
+    def slept(self, seconds: float) -> None:
+        """Who calls was asleep (Ctrl-Z, a closed lid): no host was silent meanwhile."""
+        for link in self._links.values():
+            if link.up:
+                link.heard += seconds
+
+    def takes(self, host: str, number: int) -> bool:
+        """Whether the event of that number is news, and next in turn."""
+        link = self._links.get(host)
+        if link is None or number <= link.after:
+            return False
+        link.after = number
+        return True
+
+    def tick(self, now: float) -> None:
+        """Dial whom it is time for; hang up on those that are silent."""
+        for host, link in list(self._links.items()):
+            if link.up and now - link.heard > SILENCE_S:
+                self._hands.hang_up(host)
+                self.ended(host, f"no sign of life for {SILENCE_S:g} s", now)
+            elif link.redial_at is not None and now >= link.redial_at:
+                link.redial_at = None
+                self._hands.dial(host)
+
+    def away_s(self, host: str, now: float) -> float:
+        """For how long nothing was heard of a host that is out of reach; 0 while it is up."""
+        link = self._links.get(host)
+        return 0.0 if link is None or link.up else now - link.heard
+
+    def wake_at(self, now: float) -> float:
+        """When `tick` has something to do at the latest."""
+        times = [link.redial_at for link in self._links.values() if link.redial_at is not None]
+        return min([now + 1.0, *times])

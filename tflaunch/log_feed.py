@@ -1,0 +1,139 @@
+"""The logs of a run on their way here: how far each has come, what is missing, how much may be under way."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tflaunch import wire
+from tflaunch.job import TaskId, log_name
+from tflaunch.session import Sessions, Written
+
+WINDOW_BYTES = 32 * 1024 * 1024  # log bytes under way from all hosts together ...
+WINDOW_RANGE = (64 * 1024, 2 * 1024 * 1024)  # ... and from one
+
+Record = Callable[
+    [TaskId, int, int, bytes], None
+]  # task, attempt, offset, data: the launcher's copy of a log
+
+
+class LogWatcher(Protocol):
+    """Who is shown the logs."""
+
+    def log(
+        self,
+        task: TaskId,
+        host: str,
+        offset: int,
+        data: bytes,
+        written: Callable[[int], None],
+        *,
+        attempt: int = 0,
+    ) -> None: ...
+    def log_end(self, task: TaskId) -> None: ...
+
+
+@dataclass
+class _Log:
+    """How far a task's log has come; `total` is known once its host is swept."""
+
+    host: str
+    attempt: int = 0
+    received: int = 0
+    total: tuple[int, int] | None = None  # attempt, bytes
+    end_told: bool = False
+
+    @property
+    def missing(self) -> int:
+        if self.total is None or (self.attempt, self.received) >= self.total:
+            return 0
+        return max(1, self.total[1] - (self.received if self.attempt == self.total[0] else 0))
+
+
+class LogFeed:
+    """Takes in the logs of all tasks, and asks for more as they are shown."""
+
+    def __init__(
+        self, sessions: Sessions, hosts: int, watcher: LogWatcher, record: Record | None = None
+    ) -> None:
+        smallest, largest = WINDOW_RANGE
+        self.window = min(largest, max(smallest, WINDOW_BYTES // max(1, hosts)))
+        self.client = secrets.token_hex(8)  # so that an agent knows us again after a reconnect
+        self._sessions = sessions
+        self._watcher = watcher
+        self._record = record
+        self._logs: dict[TaskId, _Log] = {}
+        self._owed: dict[str, int] = {}
+
+    def watch(self, host: str, after: int, **more: Any) -> None:
+        """Ask a host for the events after `after`, and for its logs from where they stopped."""
+        logs = {
+            str(task): [log.attempt, log.received] for task, log in self._logs.items() if log.host == host
+        }
+        self._owed[host] = 0
+        self._sessions.send(
+            [host], "watch", after=after, logs=logs, window=self.window, client=self.client, **more
+        )
+
+    def take(self, host: str, message: wire.Message) -> None:
+        """A piece of a log."""
+        task, attempt, offset = TaskId.parse(message["task"]), message["attempt"], message["offset"]
+        if self._record is not None:
+            self._record(task, attempt, offset, message.body)
+        log = self._logs.setdefault(task, _Log(host))
+        log.attempt, log.received = attempt, offset + len(message.body)
+
+        def written(size: int) -> None:
+            self._sessions.put(Written(host, size))
+
+        self._watcher.log(task, host, offset, message.body, written, attempt=attempt)
+        self._maybe_end(task, log)
+
+    def swept(self, host: str, totals: Mapping[str, tuple[int, int]]) -> None:
+        """A host says how long its logs have become."""
+        for name, total in totals.items():
+            task = TaskId.parse(name)
+            log = self._logs.setdefault(task, _Log(host))
+            log.total = (total[0], total[1])
+            self._maybe_end(task, log)
+
+    def written(self, host: str, size: int) -> None:
+        """Credit for more log bytes, in portions: one message for many lines."""
+        owed = self._owed.get(host, 0) + size
+        if owed >= self.window // 4:
+            if host in self._sessions.by_host:
+                self._sessions.send([host], "credit", bytes=owed)
+            owed = 0
+        self._owed[host] = owed
+
+    def end(self, hears: Callable[[str], bool] = lambda _: False) -> bool:
+        """Whether nothing more comes; then every task's last line is shown.  `hears`: from that host it may."""
+        if any(log.missing and hears(log.host) for log in self._logs.values()):
+            return False
+        for task, log in self._logs.items():
+            self._end(task, log)
+        return True
+
+    @property
+    def missing(self) -> dict[TaskId, int]:
+        """The bytes that never came, of each task that has any."""
+        return {task: log.missing for task, log in self._logs.items() if log.missing}
+
+    def paths(self, hosts: Collection[str]) -> dict[TaskId, str]:
+        """Where each task's newest log lies on its host."""
+        return {
+            task: f"{self._sessions.by_host[log.host].directory}/logs/{log_name(task, log.attempt)}"
+            for task, log in self._logs.items()
+            if log.host in self._sessions.by_host and log.host in hosts
+        }
+
+    def _maybe_end(self, task: TaskId, log: _Log) -> None:
+        if log.total is not None and not log.missing:
+            self._end(task, log)
+
+    def _end(self, task: TaskId, log: _Log) -> None:
+        if not log.end_told:
+            log.end_told = True
+            self._watcher.log_end(task)
