@@ -38,8 +38,8 @@ from tflaunch.errors import (
 from tflaunch.job import TaskId
 from tflaunch.log_lines import LineAssembler, printable
 from tflaunch.outcome import HostLost, Outcome, TaskExit
-from tflaunch.supervise import TaskStarted
 from tflaunch.plan import ClusterPlan, TaskPlan
+from tflaunch.supervise import TaskStarted
 
 W0, W1, PS0 = TaskId("worker", 0), TaskId("worker", 1), TaskId("ps", 0)
 

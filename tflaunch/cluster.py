@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
@@ -19,10 +20,11 @@ from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_data
 from tflaunch.plan import ClusterPlan
 from tflaunch.session import Ended, Item, Opener, Said, Sessions, Stopped, Written
 from tflaunch.sources import Bundle
-from tflaunch.supervise import Event, Interrupted, State, TaskStarted
+from tflaunch.supervise import Event, Interrupted, State, TaskStarted, state_data
 
 BLOB_BYTES = 256 * 1024
 PROBE_S = 30.0
+ENTRUST_S = 40.0  # for the agents to find each other
 
 
 class Watcher(LogWatcher, Protocol):
@@ -120,8 +122,8 @@ class Cluster:
             _, failures = self._sessions.gather("code", lacking, timeout_s, "shipping")
         self._refuse(failures)
 
-    def stage(self, plan: ClusterPlan, digest: str | None, timeout_s: float) -> None:
-        """Make every task ready, so that all can start in the same moment.
+    def stage(self, plan: ClusterPlan, digest: str | None, timeout_s: float, detached: bool = False) -> None:
+        """Make every task ready, so that all can start in the same moment; `entrust` may follow if `detached`.
 
         Raises LaunchError, after nothing of the run is left anywhere; Stopped.
         """
@@ -144,10 +146,50 @@ class Cluster:
         for name, tasks in tasks_of.items():
             code = digest if any(task["cwd"] is None for task in tasks) else None
             self._sessions.send(
-                [name], "stage", tasks=tasks, code=code, ports=ports_of[name], gpus=gpus_of[name]
+                [name],
+                "stage",
+                tasks=tasks,
+                code=code,
+                ports=ports_of[name],
+                gpus=gpus_of[name],
+                door=detached,
             )
         _, failures = self._sessions.gather("staged", tasks_of, timeout_s, "staging")
         self._refuse(failures)
+
+    def entrust(self, plan: ClusterPlan, state: State) -> str:
+        """Have the agents go on without a launcher; returns the host whose agent decides from now on.
+
+        That is the chief's, else worker/0's.  Raises LaunchError, after nothing of the run is left; Stopped.
+        """
+        addresses = {task.host: task.address for task in plan.tasks}
+        secret = secrets.token_hex(32)
+        for name, address in addresses.items():
+            self._sessions.send([name], "entrust", secret=secret, address=address)
+        replies, failures = self._sessions.gather("entrusted", addresses, ENTRUST_S)
+        self._refuse(failures)
+        first = min(plan.tasks, key=lambda task: (task.id.job != "chief", task.id.job != "worker", task.id))
+        self._sessions.send(
+            [first.host],
+            "coordinate",
+            members={name: [address, replies[name]["port"]] for name, address in addresses.items()},
+            state=state_data(state),
+            lease_s=self._lease_s,
+            started=time.time(),
+        )
+        answers, failures = self._sessions.gather("coordinating", [first.host], ENTRUST_S, "entrusting")
+        self._refuse(failures)
+        self._refuse(
+            {
+                name: ConnectError(
+                    f"the agent of {first.host}, which is to decide for the detached run, cannot reach this host "
+                    f"at {addresses[name]}:{replies[name]['port']}: {why}",
+                    "open that range of ports between the hosts (`ports:` in the hostfile), or stay attached",
+                )
+                for name, why in answers[first.host]["missing"].items()
+            }
+        )
+        return first.host
 
     def _refuse(self, failures: Mapping[str, ConnectError]) -> None:
         if failures:
@@ -179,6 +221,14 @@ class Cluster:
         for host in self._sessions.by_host:
             self._feed.watch(host, 0)
         self._sessions.send(self._sessions.by_host, "release")
+
+    def send_off(self) -> None:
+        """Open every gate and leave, once all hosts have confirmed it.  Raises LaunchError, Stopped."""
+        names = list(self._sessions.by_host)
+        self._sessions.send(names, "release")
+        _, failures = self._sessions.gather("started", names, ENTRUST_S)
+        self._refuse(failures)
+        self.close()
 
     def drive(self, state: State) -> State:
         """Feed everything that happens to the state machine and do what it says, until the run is over."""

@@ -27,6 +27,7 @@ For programs: stdout holds one JSON object a line, in ASCII.  Each has `event` a
     report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (as in exited, with
                tail; or as in lost), unverified (host -> why), survivors (host -> processes), record,
                host_logs (task -> path on its host), restarts, hint
+    detached   run_id, tasks (how many), host (whose agent decides from now on)
     stopped    run_id, hosts (host -> found, killed, survivors)
 
 Tasks are written `worker/0`.  Bytes of a log that are not UTF-8 appear as `\\xff`; control sequences are
@@ -60,6 +61,7 @@ from tflaunch.console_pages import (
     Pen,
     advice,
     brief_plan_lines,
+    detached_lines,
     duration,
     error_lines,
     failure_rows,
@@ -97,6 +99,7 @@ _PAST = {
     "probing": "probed",
     "shipping": "shipped",
     "staging": "staged",
+    "entrusting": "entrusted",
     "stopping": "stopped",
     "checking": "checked",
 }
@@ -172,6 +175,9 @@ class Reporter(Protocol):
 
     def report(self, outcome: Outcome) -> None:
         """Show how the run ended: the first failure first."""
+
+    def detached(self, run_id: str, tasks: int, host: str) -> None:
+        """Show that a run goes on without this command, and what can be done with it; `host` decides for it."""
 
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         """Show what ending a run from outside met on each host."""
@@ -425,6 +431,9 @@ class JsonReporter(_LogReporter):
         hint = self._next_step(outcome)
         self._event("report", run_id=outcome.run_id, **told, record=outcome.record, hint=hint)
 
+    def detached(self, run_id: str, tasks: int, host: str) -> None:
+        self._event("detached", run_id=run_id, tasks=tasks, host=host)
+
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         told = {host: dataclasses.asdict(end) for host, end in hosts.items()}
         self._event("stopped", run_id=run_id, hosts=told)
@@ -557,6 +566,9 @@ class TextReporter(_LogReporter):
             self._print(*report_lines(outcome, self._err.marks, hint, above))
 
         self._writer.put("message", show)
+
+    def detached(self, run_id: str, tasks: int, host: str) -> None:
+        self._ending(*detached_lines(run_id, tasks, host, self._err.marks))
 
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         self._ending(*stopped_lines(run_id, hosts, self._err.marks))

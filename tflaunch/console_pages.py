@@ -418,6 +418,18 @@ def _unchecked_lines(hosts: Mapping[str, str], marks: _Marks) -> list[Renderable
     ]
 
 
+def detached_lines(run_id: str, tasks: int, host: str, marks: _Marks) -> list[RenderableType]:
+    headline = Text.assemble(
+        (f"{marks.ok} ", "bold green"), (run_id, "bold"), f" goes on by itself:{of(tasks, 'task')} "
+    )
+    headline.append(f"{host} decides for it", "dim")
+    steps = (("watch it", "attach"), ("see what it printed", "logs"), ("stop it", "stop"))
+    lines: list[RenderableType] = [headline]
+    return lines + [
+        _whole(f"  {marks.next} {f'tflaunch {verb} {run_id}'}   {what}", "cyan") for what, verb in steps
+    ]
+
+
 def stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: _Marks) -> list[RenderableType]:
     by_fate: dict[str, list[str]] = {}
     for host, end in hosts.items():

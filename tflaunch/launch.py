@@ -45,6 +45,7 @@ class Reporter(Watcher, Protocol):
     def warn(self, text: str) -> None: ...
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None: ...
     def report(self, outcome: Outcome) -> None: ...
+    def detached(self, run_id: str, tasks: int, host: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Request:
     connect_s: float = 30.0
     grace_s: float = 10.0
     drain_s: float = 3.0
+    detach: bool = False
     restarts: Restarts = field(default_factory=Restarts)
 
 
@@ -90,9 +92,16 @@ def launch(request: Request, connections: Connections, reporter: Reporter) -> in
             hostfile=request.hostfile,
             command=request.command,
             ssh_config=request.ssh_config,
+            detached=request.detach,
         )
         try:
             _prepare(request, cluster, plan)
+            if request.detach:
+                keeper = cluster.entrust(plan, _state(request, plan))
+                cluster.send_off()
+                record.close()
+                reporter.detached(request.run_id, len(plan.tasks), keeper)
+                return 0
         except BaseException:
             record.discard()
             raise
@@ -146,10 +155,10 @@ def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan) -> None:
     """All that comes before the tasks may start; raises LaunchError, Stopped."""
     cluster.keep({task.host for task in plan.tasks})
     if request.bundle is None:
-        cluster.stage(plan, None, STAGE_TIMEOUT_S)
+        cluster.stage(plan, None, STAGE_TIMEOUT_S, request.detach)
     else:
         cluster.ship(request.bundle, {task.host for task in plan.tasks if task.cwd is None}, SHIP_TIMEOUT_S)
-        cluster.stage(plan, request.bundle.digest, STAGE_TIMEOUT_S)
+        cluster.stage(plan, request.bundle.digest, STAGE_TIMEOUT_S, request.detach)
 
 
 def _plan(
@@ -157,7 +166,7 @@ def _plan(
 ) -> ClusterPlan:
     """The plan for what the hosts have now; with `lease`, its cards are held already."""
     hosts = request.hostfile.hosts
-    ports = ports_wanted(request.job, request.hostfile)
+    ports = ports_wanted(request.job, request.hostfile) + request.detach
     inventory = cluster.open(hosts, ports, request.connect_s, lease)
     _refuse_one_machine_twice(request.hostfile, inventory, connections)
     if request.job.done == "chief" and not request.job.chief:

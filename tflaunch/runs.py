@@ -37,7 +37,7 @@ from tflaunch.job import TaskId, log_name
 from tflaunch.outcome import Outcome, outcome_data
 from tflaunch.plan import ClusterPlan, TaskPlan
 
-Status = Literal["running", "ended", "orphaned", "corrupt"]
+Status = Literal["running", "detached", "ended", "orphaned", "corrupt"]
 
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
@@ -129,6 +129,7 @@ class Record:
         hostfile: Hostfile,
         command: Sequence[str],
         ssh_config: str | None = None,
+        detached: bool = False,
         root: Path | None = None,
     ) -> Record:
         """Write the record of a run that begins, and lock it.
@@ -148,6 +149,7 @@ class Record:
             "cwd": os.getcwd(),  # noqa: PTH109  the logical or physical directory, whichever the system gives
             "command": list(command),
             "ssh_config": ssh_config,
+            "detached": detached,
             "hostfile": _plain(hostfile),
             "plan": _plain(plan),
         }
@@ -315,7 +317,8 @@ def _info(path: Path) -> RunInfo:
         # The lock first: a launcher writes its outcome, then unlocks.
         locked = _locked(path)
         outcome = _read_outcome(path)
-        status: Status = "running" if locked else "orphaned" if outcome is None else "ended"
+        alone: Status = "detached" if about.get("detached") else "orphaned"
+        status: Status = "running" if locked else alone if outcome is None else "ended"
         return RunInfo(
             run_id=path.name,
             status=status,

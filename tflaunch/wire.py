@@ -9,7 +9,8 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     module   {name} + source                               a module for the probe that the host lacks; `facts` again
     code     {digest, size}                                is this code here already? answered by `code`
     blob     {last} + bytes                                a piece of it; after the last one, `code` again
-    stage    {tasks: [...], code, ports, gpus}             make every task ready to start; `staged` or `failed`
+    stage    {tasks: [...], code, ports, gpus, door}       make every task ready to start; `staged` or `failed`;
+                                                           with door, keep one port more, for `entrust`
     release  {}                                            start what is staged; a `started` for each task
     watch    {after, logs, window, client, ...}            tell the events after that one, then each as it happens;
                                                            with logs ({task: [attempt, offset]}, null: none) also
@@ -25,7 +26,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     end      {grace_s}                                     stop every task, sweep, answer `swept`
     outcome  {outcome}                                     how the run has ended, for those who ask later
     bye      {}                                            nothing more is wanted
-    entrust  {secret, address, port}                       the run goes on without launcher: let its coordinator in
+    entrust  {secret, address}                             the run goes on without launcher: let its coordinator in
                                                            there; `entrusted`
     coordinate {members, state, lease_s, started}          this host decides for the run from now on; `coordinating`
 
@@ -37,7 +38,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     failed   {reason, hint}                                the last request could not be carried out
     log      {task, attempt, offset} + bytes
     through  {}
-    entrusted {}
+    entrusted {port}
     coordinating {missing: {host: why}}                    the coordinator is connected, but for these
     beat     {}                                            nothing to say, but alive
 

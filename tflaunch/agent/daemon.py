@@ -72,6 +72,7 @@ class Daemon:
         self._tasks = collections.OrderedDict()  # type: Dict[str, Task]
         self._journal = Journal(directory)
         self._entrusted = None  # type: Optional[Entrusted]
+        self._door_port = 0
         self._relays = []  # type: List[Viewer]
         self._selector = selectors.DefaultSelector()
         self._lease_end = time.monotonic() + FIRST_LEASE_S
@@ -278,7 +279,8 @@ class Daemon:
     def _on_stage(self, relay: Viewer, message: wire.Message) -> None:
         if self._tasks or self._ending:
             raise HostError("this run has been staged on this host before")
-        self._ports.keep(message["ports"])
+        self._door_port = next((port for port in self._ports.held if port not in message["ports"]), 0)
+        self._ports.keep([*message["ports"], self._door_port] if message["door"] else message["ports"])
         self._leases.keep(message["gpus"])
         self._directory.write("plan.json", message.fields)
         if message["code"] is not None:
@@ -327,8 +329,12 @@ class Daemon:
     def _on_entrust(self, relay: Viewer, message: wire.Message) -> None:
         from tflaunch.agent.entrusted import Entrusted
 
-        self._entrusted = Entrusted(self._directory, self._selector, message, self._attach_peer)
-        relay.send("entrusted")
+        if not self._door_port:
+            raise HostError("no port is left for the run's agents", "widen `ports:` of this host by one")
+        self._entrusted = Entrusted(
+            self._directory, self._selector, message, self._door_port, self._attach_peer
+        )
+        relay.send("entrusted", port=self._door_port)
 
     def _attach_peer(self, stream: "SealedStream") -> None:
         self._attach(stream, private=False)

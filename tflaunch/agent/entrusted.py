@@ -27,6 +27,7 @@ class Entrusted:
         directory: RunDirectory,
         selector: "selectors.BaseSelector",
         message: "wire.Message",
+        port: int,
         attach: "Callable[[SealedStream], None]",
     ) -> None:
         """Open the door; raises HostError."""
@@ -38,11 +39,10 @@ class Entrusted:
         self.coordinator = 0  # its pid
         self._again_at = 0.0
         try:
-            self._door = Door(message["address"], message["port"], self._secret)
+            self._door = Door(message["address"], port, self._secret)
         except OSError as error:
             raise HostError(
-                "the run's agents cannot be let in at %s:%d: %s"
-                % (message["address"], message["port"], error),
+                "the run's agents cannot be let in at %s:%d: %s" % (message["address"], port, error),
                 "correct `address:` of this host",
             ) from error
         selector.register(self._door.listener, selectors.EVENT_READ, self._accept)

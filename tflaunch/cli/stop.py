@@ -106,7 +106,7 @@ def _where(run: str | None, source: str | None) -> tuple[str | None, Hostfile, P
                 raise
             return run, load_hosts(None), None
         return record.run_id, hostfile_from(record), record.ssh_config
-    known = [info for info in list_runs() if info.status in ("running", "orphaned")]
+    known = [info for info in list_runs() if info.status in ("running", "detached", "orphaned")]
     if not known:
         if default_hosts() is None:
             raise UsageError("no run is recorded here", "say where to look: tflaunch stop --hosts hosts.yaml")

@@ -1,0 +1,195 @@
+"""A run seen from anywhere: its events and logs come from its hosts; nothing here steers it.
+
+Several may look at one run at once.  A host that is lost is gone back to, and what it said meanwhile is not missed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tflaunch.drive import understand
+from tflaunch.errors import ConnectError
+from tflaunch.hosts import Host
+from tflaunch.job import TaskId
+from tflaunch.links import Links
+from tflaunch.log_feed import LogFeed, LogWatcher
+from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_from
+from tflaunch.session import Ended, Item, Said, Sessions, Stopped, Written
+from tflaunch.supervise import AgentGaveUp, Interrupted, TaskStarted
+
+ANSWER_S = 30.0
+OUTCOME_S = 10.0  # for who decides to say how it ended, once every host has ended its part
+
+
+class Watcher(LogWatcher, Protocol):
+    """Who is shown it."""
+
+    def note(self, text: str) -> None: ...
+    def started(self, started: TaskStarted) -> None: ...
+    def exited(self, exit: TaskExit) -> None: ...
+    def unreachable(self, host: str, reason: str) -> None: ...
+    def back(self, host: str, away_s: float) -> None: ...
+    def lost(self, lost: HostLost) -> None: ...
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which part of the logs: `since` in epoch seconds, `tail` lines of each task; None: from the start."""
+
+    tasks: tuple[TaskId, ...] = ()  # none: all
+    since: float | None = None
+    tail: int | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """As an agent takes it."""
+        tasks = [str(task) for task in self.tasks] or None
+        return {"tasks": tasks, "since": self.since, "tail": self.tail}
+
+
+@dataclass
+class _Seen:
+    """What is known of the run so far."""
+
+    exits: dict[TaskId, TaskExit] = field(default_factory=dict)
+    over: dict[str, str] = field(default_factory=dict)  # host -> why nothing more happens there; "": it is swept
+    through: set[str] = field(default_factory=set)
+    outcome: Mapping[str, Any] | None = None
+
+
+class View:
+    """One run, over wires to visits on its hosts that are open already."""
+
+    def __init__(
+        self, run_id: str, sessions: Sessions, hosts: Mapping[str, Host], watcher: Watcher, wanted: Wanted
+    ) -> None:
+        self._run_id = run_id
+        self._sessions = sessions
+        self._hosts = hosts
+        self._watcher = watcher
+        self._wanted = wanted
+        self._feed = LogFeed(sessions, len(hosts), watcher)
+        self._seen = _Seen()
+        self._events = False
+        self._links: Links | None = None
+
+    def attach(self) -> dict[str, ConnectError]:
+        """Turn the visits into views; returns those hosts that know nothing of the run, or do not answer."""
+        names = list(self._sessions.by_host)
+        for name in names:
+            self._sessions.send([name], "attach", run=self._run_id, host=name)
+        _, failures = self._sessions.gather("hello", names, ANSWER_S)
+        return failures
+
+    def follow(self) -> Outcome | None:
+        """Show all that happens until the run is over; returns how it ended, if that is known. Raises Stopped."""
+        self._events = True
+        links = self._begin()
+        over_at = 0.0
+        while True:
+            now = time.monotonic()
+            self._take(self._sessions.next(links.wake_at(now)))
+            links.tick(time.monotonic())
+            if self._hosts.keys() <= self._seen.over.keys() and self._feed.end(self._may_come):
+                over_at = over_at or time.monotonic() + OUTCOME_S
+                # A host that has nothing more to say hangs up; then nobody is left who would tell.
+                if self._seen.outcome is not None or not links.up or time.monotonic() > over_at:
+                    break
+        if self._seen.outcome is None:
+            return None
+        return outcome_from(self._run_id, self._seen.outcome, self._seen.exits)
+
+    def print_logs(self) -> None:
+        """Show what the tasks have printed until now. Raises Stopped."""
+        links = self._begin()
+        while not self._hosts.keys() <= self._seen.through | self._seen.over.keys():
+            self._take(self._sessions.next(links.wake_at(time.monotonic())))
+            links.tick(time.monotonic())
+        self._feed.end()
+
+    def _begin(self) -> Links:
+        links = self._links = Links(self._hosts, self, time.monotonic())
+        for host in self._hosts:
+            self.watch(host, 0)
+        return links
+
+    def _may_come(self, host: str) -> bool:
+        return self._links is not None and host in self._links.up
+
+    def _take(self, item: Item | None) -> None:
+        links, now = self._links, time.monotonic()
+        assert links is not None  # noqa: S101
+        match item:
+            case Interrupted():
+                raise Stopped(item)
+            case Written(host, size):
+                self._feed.written(host, size)
+            case Ended(host, error):
+                if self._seen.over.get(host) is not None:
+                    links.forget(host)  # it has said all
+                links.ended(host, error.message, now)
+            case Said(host, message) if host not in links.up and message.type == "hello":
+                if message["run"]:
+                    links.attached(host, now)
+            case Said(host, message) if message.type == "failed":
+                self._end(host, message["reason"])
+            case Said(host, message):
+                links.heard(host, now)
+                if message.type == "log":
+                    self._feed.take(host, message)
+                elif message.type == "through":
+                    self._seen.through.add(host)
+                elif "n" in message.fields and links.takes(host, message["n"]):
+                    self._happened(host, message.type, message.fields, message.body)
+
+    def _happened(self, host: str, type: str, fields: Mapping[str, Any], body: bytes) -> None:
+        if type == "swept":
+            self._feed.swept(host, fields["logs"])
+            self._seen.over[host] = ""
+        elif type == "outcome":
+            self._seen.outcome = fields["outcome"]
+        if not self._events:
+            if type == "gone":
+                self._seen.over[host] = fields["reason"]
+            return
+        if type == "said":
+            self._watcher.note(fields["text"])
+        event = understand(host, type, fields, body)
+        if isinstance(event, TaskStarted):
+            self._watcher.started(event)
+        elif isinstance(event, TaskExit):
+            self._seen.exits[event.task] = event
+            self._watcher.exited(event)
+        elif isinstance(event, AgentGaveUp):
+            self._watcher.note(f"{host}: {event.reason}")
+        elif isinstance(event, HostLost):
+            self._end(host, event.reason)
+
+    def _end(self, host: str, reason: str) -> None:
+        self._seen.over[host] = reason
+        if self._events:
+            self._watcher.lost(HostLost(host, reason))
+
+    # What the links want done.
+
+    def dial(self, host: str) -> None:
+        """Go in again."""
+        self._sessions.attach(self._hosts[host], self._run_id)
+
+    def hang_up(self, host: str) -> None:
+        """Let go of a wire."""
+        self._sessions.hang_up(host)
+
+    def watch(self, host: str, after: int) -> None:
+        """Ask for what is wanted."""
+        self._feed.watch(host, after, **self._wanted.fields())
+
+    def unreachable(self, host: str, reason: str) -> None:
+        """Show that a host is out of reach."""
+        self._watcher.unreachable(host, reason)
+
+    def back(self, host: str, away_s: float) -> None:
+        """Show that it is back."""
+        self._watcher.back(host, away_s)
