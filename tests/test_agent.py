@@ -853,7 +853,7 @@ def test_a_visitor_sees_and_ends_a_living_run(host: Host) -> None:
     (host.directory.parent / ".nfs0002").touch()
     visitor = visit(host)
     (run,) = [run for run in visitor.ask("list", answer="runs")["runs"] if run["run"] == host.run]
-    assert run["tasks"] == ["worker/0"]
+    assert [(task["task"], task["state"]) for task in run["tasks"]] == [("worker/0", "running")]
     visitor.send("finish", run=host.run, grace_s=10.0)
     finished = visitor.wait("finished")
     assert (finished["found"], finished["survivors"]) == (True, [])

@@ -102,6 +102,8 @@ _PAST = {
     "entrusting": "entrusted",
     "stopping": "stopped",
     "checking": "checked",
+    "measuring": "measured",
+    "cleaning": "cleaned",
 }
 
 

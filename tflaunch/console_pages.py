@@ -40,7 +40,7 @@ _PALETTE = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#3b82c4", "#d55e00", "#
 
 
 @dataclass(frozen=True)
-class _Marks:
+class Marks:
     """The few signs in use, with what stands for them where the encoding has none."""
 
     ok: str = "✓"
@@ -53,7 +53,7 @@ class _Marks:
     spinner: str = "dots"
 
 
-_ASCII = _Marks(ok="ok", bad="x", bar="|", dot="-", more="...", next="->", spinner="line")
+_ASCII = Marks(ok="ok", bad="x", bar="|", dot="-", more="...", next="->", spinner="line")
 
 
 class Pen:
@@ -66,7 +66,7 @@ class Pen:
         self.console = Console(
             file=page, force_terminal=stream.terminal or None, highlight=False, markup=False, emoji=False
         )
-        self.marks = _Marks() if stream.can_show("✓✗│·…→━⠋") else _ASCII
+        self.marks = Marks() if stream.can_show("✓✗│·…→━⠋") else _ASCII
         self.colour = self.console.color_system is not None and not self.console.no_color
 
     @property
@@ -195,7 +195,7 @@ def _differing(plan: ClusterPlan) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def brief_plan_lines(plan: ClusterPlan, marks: _Marks) -> list[RenderableType]:
+def brief_plan_lines(plan: ClusterPlan, marks: Marks) -> list[RenderableType]:
     jobs: dict[str, list[TaskPlan]] = {}
     for task in plan.tasks:
         jobs.setdefault(task.id.job, []).append(task)
@@ -212,7 +212,7 @@ def brief_plan_lines(plan: ClusterPlan, marks: _Marks) -> list[RenderableType]:
     return lines + _plan_notes(plan, marks)
 
 
-def _plan_notes(plan: ClusterPlan, marks: _Marks) -> list[RenderableType]:
+def _plan_notes(plan: ClusterPlan, marks: Marks) -> list[RenderableType]:
     return [Text.assemble((f"{marks.warn} ", "yellow"), printable(note)) for note in plan.notes]
 
 
@@ -263,7 +263,7 @@ def unconfirmed_hosts(errors: ConnectErrors | LaunchError) -> dict[str, str]:
     return errors.unconfirmed if isinstance(errors, LaunchError) else {}
 
 
-def failures_lines(errors: ConnectErrors | LaunchError, marks: _Marks) -> list[RenderableType]:
+def failures_lines(errors: ConnectErrors | LaunchError, marks: Marks) -> list[RenderableType]:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(overflow="fold", max_width=28)
     table.add_column(overflow="fold")
@@ -282,7 +282,7 @@ def failures_lines(errors: ConnectErrors | LaunchError, marks: _Marks) -> list[R
     return lines
 
 
-def error_lines(err: TflaunchError, marks: _Marks) -> list[RenderableType]:
+def error_lines(err: TflaunchError, marks: Marks) -> list[RenderableType]:
     bad = (f"{marks.bad} ", "bold red")
     lines: list[RenderableType]
     if isinstance(err, HostfileError):
@@ -301,7 +301,7 @@ def error_lines(err: TflaunchError, marks: _Marks) -> list[RenderableType]:
     return lines
 
 
-def _hint(text: str, marks: _Marks) -> Text:
+def _hint(text: str, marks: Marks) -> Text:
     return _whole(f"  {marks.next} {printable(text)}", "cyan")
 
 
@@ -313,7 +313,7 @@ def _whole(text: str, style: str = "") -> Text:
 # The end of a run
 
 
-def report_lines(outcome: Outcome, marks: _Marks, hint: str, above: bool) -> list[RenderableType]:
+def report_lines(outcome: Outcome, marks: Marks, hint: str, above: bool) -> list[RenderableType]:
     """`above`: the last lines of the task that failed first stand on the screen, and are not repeated."""
     first = outcome.first_failure
     others = [*_other_failures(outcome, marks), *_unclean_lines(outcome, marks)]
@@ -329,14 +329,14 @@ def report_lines(outcome: Outcome, marks: _Marks, hint: str, above: bool) -> lis
     return [*_first_failure_lines(first, marks), *where, *others, *_last_lines(outcome, marks)]
 
 
-def _lost_lines(lost: HostLost | None, marks: _Marks) -> list[RenderableType]:
+def _lost_lines(lost: HostLost | None, marks: Marks) -> list[RenderableType]:
     if lost is None:
         return []
     headline = Text.assemble((f"{marks.bad} ", "bold red"), (f"{lost.host} was lost", "bold"))
     return [headline, Text(f"  {printable(lost.reason)}")]
 
 
-def _first_failure_lines(first: TaskExit, marks: _Marks) -> list[RenderableType]:
+def _first_failure_lines(first: TaskExit, marks: Marks) -> list[RenderableType]:
     tail = tail_lines(first.tail)
     headline = Text.assemble(
         (f"{marks.bad} ", "bold red"),
@@ -377,7 +377,7 @@ def advice(exit: TaskExit, interpreter: str | None) -> str:
     return ""
 
 
-def _other_failures(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
+def _other_failures(outcome: Outcome, marks: Marks) -> list[RenderableType]:
     folded: dict[str, list[str]] = {}
     for exit in outcome.exits.values():
         if exit.exit_code and not exit.stopped and exit != outcome.first_failure:
@@ -389,12 +389,12 @@ def _other_failures(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
     ]
 
 
-def _some(names: Sequence[str], marks: _Marks, most: int = 8) -> str:
+def _some(names: Sequence[str], marks: Marks, most: int = 8) -> str:
     more = f" {marks.more} ({len(names)} in all)" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
-def _unclean_lines(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
+def _unclean_lines(outcome: Outcome, marks: Marks) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for host, left in outcome.survivors.items():
         text = f"{host}: still alive: {printable(_some(left, marks))}"
@@ -405,7 +405,7 @@ def _unclean_lines(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
     return lines
 
 
-def _unchecked_lines(hosts: Mapping[str, str], marks: _Marks) -> list[RenderableType]:
+def _unchecked_lines(hosts: Mapping[str, str], marks: Marks) -> list[RenderableType]:
     reasons: dict[str, list[str]] = {}
     for host, reason in hosts.items():
         reasons.setdefault(reason, []).append(host)
@@ -418,7 +418,7 @@ def _unchecked_lines(hosts: Mapping[str, str], marks: _Marks) -> list[Renderable
     ]
 
 
-def detached_lines(run_id: str, tasks: int, host: str, marks: _Marks) -> list[RenderableType]:
+def detached_lines(run_id: str, tasks: int, host: str, marks: Marks) -> list[RenderableType]:
     headline = Text.assemble(
         (f"{marks.ok} ", "bold green"), (run_id, "bold"), f" goes on by itself:{of(tasks, 'task')} "
     )
@@ -430,7 +430,7 @@ def detached_lines(run_id: str, tasks: int, host: str, marks: _Marks) -> list[Re
     ]
 
 
-def stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: _Marks) -> list[RenderableType]:
+def stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: Marks) -> list[RenderableType]:
     by_fate: dict[str, list[str]] = {}
     for host, end in hosts.items():
         if end.survivors:
@@ -451,12 +451,12 @@ def stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: _Marks) -> 
     return lines
 
 
-def _last_lines(outcome: Outcome, marks: _Marks) -> list[RenderableType]:
+def _last_lines(outcome: Outcome, marks: Marks) -> list[RenderableType]:
     line = _last_line(outcome, marks)
     return [line, _whole(f"  logs: {printable(outcome.record)}/logs", "dim")] if outcome.record else [line]
 
 
-def _last_line(outcome: Outcome, marks: _Marks, cause: str = "") -> Text:
+def _last_line(outcome: Outcome, marks: Marks, cause: str = "") -> Text:
     took = duration(outcome.seconds)
     if outcome.status == "succeeded":
         mark, text = (f"{marks.ok} ", "bold green"), f"succeeded:{of(len(outcome.exits), 'task')} in {took}"

@@ -7,6 +7,7 @@
     ├── ConnectError            69   hosts that could not be reached or asked (EX_UNAVAILABLE)
     ├── LaunchError             70   a host could not stage its tasks; nothing is left running
     ├── RecordError             73   the launcher's own record could not be written (EX_CANTCREAT)
+    ├── CleanError              74   something that was to be removed could not be (EX_IOERR)
     └── StopError               76   something may still be alive: tflaunch could not check, or could not kill
 
 A run that started ends with 0, with the code of the task that failed first (128 + n for signal n), with 76
@@ -24,6 +25,7 @@ EXIT_PLAN = 65
 EXIT_CONNECT = 69
 EXIT_LAUNCH = 70
 EXIT_RECORD = 73
+EXIT_CLEAN = 74
 EXIT_UNCLEAN = 76
 EXIT_INTERRUPTED = 130
 EXIT_STOPPED = 143
@@ -117,6 +119,12 @@ class RecordError(TflaunchError):
     """The launcher's record of the run could not be written."""
 
     exit_code = EXIT_RECORD
+
+
+class CleanError(TflaunchError):
+    """Something that was to be removed could not be."""
+
+    exit_code = EXIT_CLEAN
 
 
 class StopError(TflaunchError):

@@ -40,6 +40,8 @@ SHIPPED = (
     "tflaunch.agent.coordinator",
     "tflaunch.agent.archive",
     "tflaunch.agent.visit",
+    "tflaunch.agent.ledger",
+    "tflaunch.agent.garbage",
 )
 
 # The next two texts pass through a login shell (sh, csh, fish) in one pair of single quotes each: they hold

@@ -43,6 +43,8 @@ _RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
 _STEM_LENGTH = 33  # with a dash and six characters: 40
 _FORMAT = 1
+_ASIDE = ".clean-"  # how the names of records that are being removed begin
+_MAKING_S = 3600.0
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # how a rename says so, on either system
 _OPEN_LOGS = 64  # a laptop allows 256 descriptors, and every host needs some of them too
 
@@ -294,6 +296,40 @@ def forget_orphan(run_id: str, root: Path | None = None) -> None:
             record.finish(Outcome(run_id, "interrupted", EXIT_STOPPED, seconds))
     except (UsageError, RecordError):
         return  # another machine's run, or a record that cannot be written: nothing depends on it
+
+
+def set_aside(run_id: str, root: Path) -> Path | None:
+    """Take a record out of the list, to be removed; None when its launcher is alive.  Raises RecordError."""
+    path = root / check_run_id(run_id)
+    aside = root / f"{_ASIDE}{run_id}-{secrets.token_hex(4)}"
+    with _writing(path):
+        try:
+            lock = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:  # damaged
+            path.rename(aside)
+            return aside
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.rename(aside)
+        except BlockingIOError:
+            return None
+        finally:
+            os.close(lock)
+    return aside
+
+
+def unfinished(root: Path) -> list[Path]:
+    """Records that were never whole, or no longer are, and nobody is at work on; raises RecordError."""
+    with _reading(root):
+        return [
+            path for path in root.glob(".*") if path.is_dir() and not path.is_symlink() and _abandoned(path)
+        ]
+
+
+def _abandoned(path: Path) -> bool:
+    # Whoever makes a record holds its lock within the same moment.
+    made = time.time() - path.lstat().st_mtime > _MAKING_S
+    return (made or path.name.startswith(_ASIDE)) and not _locked(path)
 
 
 def list_runs(root: Path | None = None) -> list[RunInfo]:

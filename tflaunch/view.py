@@ -54,7 +54,9 @@ class _Seen:
     """What is known of the run so far."""
 
     exits: dict[TaskId, TaskExit] = field(default_factory=dict)
-    over: dict[str, str] = field(default_factory=dict)  # host -> why nothing more happens there; "": it is swept
+    over: dict[str, str] = field(
+        default_factory=dict
+    )  # host -> why nothing more happens there; "": it is swept
     through: set[str] = field(default_factory=set)
     outcome: Mapping[str, Any] | None = None
 

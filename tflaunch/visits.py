@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from tflaunch import wire
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import Host
 from tflaunch.session import Opener, Sessions
@@ -13,8 +14,8 @@ from tflaunch.session import Opener, Sessions
 FINISH_MARGIN_S = 60.0  # beyond the grace: what a visit may take
 
 
-class Watcher(Protocol):
-    """Who is shown how far it has come."""
+class Phases(Protocol):
+    """Who is shown what is waited for."""
 
     def phase(self, name: str, done: int, total: int, note: str = "") -> None: ...
 
@@ -43,7 +44,7 @@ class LiveRun:
 class Visits:
     """Short-lived agents that look after any run: they need no record of it and no agent that lives."""
 
-    def __init__(self, opener: Opener, watcher: Watcher) -> None:
+    def __init__(self, opener: Opener, watcher: Phases) -> None:
         self._sessions = Sessions(opener, watcher.phase)
         self.interrupts = self._sessions.interrupts
 
@@ -70,8 +71,8 @@ class Visits:
                 before = found.get(entry["run"], LiveRun(entry["run"], (), (), None))
                 found[entry["run"]] = LiveRun(
                     entry["run"],
-                    (*before.hosts, name),
-                    tuple(dict.fromkeys((*before.tasks, *entry["tasks"]))),
+                    tuple(dict.fromkeys((*before.hosts, entry["host"]))),
+                    tuple(dict.fromkeys((*before.tasks, *(task["task"] for task in entry["tasks"])))),
                     min(filter(None, (before.started, entry["started"])), default=None),
                 )
         return sorted(found.values(), key=lambda run: run.started or 0.0), failures
@@ -93,6 +94,20 @@ class Visits:
             )
             for name, said in replies.items()
         }, failures
+
+    def usage(self, timeout_s: float) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
+        """What each host keeps of all runs of this user, and the hosts that did not answer. Raises Stopped."""
+        names = list(self._sessions.by_host)
+        self._sessions.send(names, "measure")
+        return self._sessions.gather("usage", names, timeout_s, "measuring")
+
+    def clean(
+        self, runs: Mapping[str, Collection[str]], code_older_s: float | None, dry_run: bool, timeout_s: float
+    ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
+        """Remove those runs on each of these hosts, but none that is alive there. Raises Stopped."""
+        for name, ids in runs.items():
+            self._sessions.send([name], "clean", runs=list(ids), code_older_s=code_older_s, dry_run=dry_run)
+        return self._sessions.gather("cleaned", list(runs), timeout_s, "" if dry_run else "cleaning")
 
     def close(self) -> None:
         """Take leave of all."""

@@ -51,11 +51,15 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     outcome  {outcome}                                     tflaunch.outcome.outcome_data
     gone     {reason}                                      from what a dead agent has left: it did not end by itself
 
-    visit (a short-lived agent that serves any run on the host, whoever started it)
+    visit (a short-lived agent that serves any run on the host: for `tflaunch stop`, `ps`, `status`, `clean`, `gpus`)
     attach   {run, host}                                   become a view onto that run: `hello` of its agent, or of
                                                            what it has left (`alive` false); then as above
-    list     {}                                            answered by `runs`
-    runs     {runs: [{run, host, alive, started, user, tasks}]}
+    list     {all, run, tail_bytes}                        what is alive, or `all`; answered by `runs`
+    runs     {machine, clock, runs: [{run, host, state, ...}], others}   see tflaunch.agent.ledger
+    measure  {}                                            what is kept there, and how much; answered by `usage`
+    usage    {machine, place, directory, runs: [{run, bytes, idle_s, keep, ...}], code_bytes, rest_bytes}
+    clean    {runs: [...], code_older_s, dry_run}          remove those that are not alive; answered by `cleaned`
+    cleaned  {removed: {run: bytes}, left: {run: why}, code: {files, bytes}, rest_bytes}
     finish   {run, grace_s}                                end that run whatever is left of it; answered by `finished`
     finished {known, found, killed, survivors, unsure}
     probe    {topology}                                    answered by `facts`, with `clock`: the host's own

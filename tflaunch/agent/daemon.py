@@ -492,6 +492,7 @@ class Daemon:
                     "start": me.start if me else 0,
                     "guard": os.getppid(),
                     "guard_start": guard.start if guard else 0,
+                    "machine": facts.machine(),
                     "user": os.environ.get("USER") or str(os.getuid()),
                     "started": os.stat(self._directory.logs).st_mtime,
                     "tasks": list(self._tasks),

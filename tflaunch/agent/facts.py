@@ -56,6 +56,11 @@ def collect(
     }
 
 
+def machine() -> "List[str]":
+    """[host name, boot id]: pids mean something only where both are the same."""
+    return [socket.gethostname(), _first_line("/proc/sys/kernel/random/boot_id")]
+
+
 def take_module(name: str, source: bytes) -> None:
     """A pure-Python module that this host lacks; kept in memory, never on disk. Raises HostError."""
     module = type(sys)(name)

@@ -198,20 +198,32 @@ class RunDirectory:
 
 def all_runs(parent: str) -> "List[Tuple[str, str]]":
     """(run, host) of every run directory below `parent`."""
-    found = []
     try:
         runs = sorted(os.listdir(parent))
     except OSError:
         return []
-    for run in runs:
-        if run == CODE or run.startswith("."):
-            continue
-        try:
-            hosts = sorted(os.listdir(os.path.join(parent, run)))
-        except OSError:
-            continue
-        found += [(run, host) for host in hosts if not host.startswith(".")]  # .nfs0000… of a busy file
-    return found
+    return [
+        (run, host)
+        for run in runs
+        if run != CODE and not run.startswith(".")
+        for host in hosts_of(parent, run)
+    ]
+
+
+def hosts_of(parent: str, run: str) -> "List[str]":
+    """The hosts that this run has a directory of; a link is none."""
+    path = os.path.join(parent, run)
+    try:
+        if os.path.islink(path):
+            return []
+        with os.scandir(path) as entries:  # .nfs0000... of a busy file
+            return sorted(
+                each.name
+                for each in entries
+                if not each.name.startswith(".") and each.is_dir(follow_symlinks=False)
+            )
+    except OSError:
+        return []
 
 
 class CodeStore:
@@ -227,7 +239,12 @@ class CodeStore:
 
     @property
     def here(self) -> bool:
-        return os.path.exists(self._path)
+        """Whether it is here; asked for is as good as used: no clean takes it away from whoever asked."""
+        try:
+            os.utime(self._path)
+        except OSError:
+            return os.path.exists(self._path)
+        return True
 
     def add(self, data: bytes, last: bool) -> None:
         """Append a piece; the last one makes it visible, whole."""

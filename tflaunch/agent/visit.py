@@ -1,6 +1,6 @@
 """A short-lived agent that looks after every run of this user on this host, and at its cards.
 
-`tflaunch stop` and `tflaunch gpus` speak to it.
+`tflaunch stop`, `ps`, `status`, `clean` and `gpus` speak to it.
 
 It ends a run whatever is left of it: a living agent is asked to, and what no agent answers for is found by
 the run's mark and killed.
@@ -13,7 +13,7 @@ import threading
 import time
 
 from tflaunch import wire
-from tflaunch.agent import facts, processes
+from tflaunch.agent import facts, ledger, processes
 from tflaunch.agent.relay import relay, write_all
 from tflaunch.agent.rundir import HostError, RunDirectory, all_runs
 
@@ -49,9 +49,18 @@ class Visit:
             for message in decoder.feed(data):
                 try:
                     if message.type == "list":
-                        self._send("runs", runs=self._runs())
+                        self._send("runs", **self._runs(message))
                     elif message.type == "finish":
                         self._send("finished", **self._finish(message["run"], message["grace_s"]))
+                    elif message.type == "measure":
+                        from tflaunch.agent import garbage
+
+                        self._send("usage", **garbage.usage(self._parent))
+                    elif message.type == "clean":
+                        from tflaunch.agent import garbage
+
+                        wanted = message["runs"], message["code_older_s"], message["dry_run"]
+                        self._send("cleaned", **garbage.clean(self._parent, *wanted))
                     elif message.type == "probe":
                         self._topology = message["topology"]
                         self._send_facts()
@@ -108,29 +117,11 @@ class Visit:
                 os._exit(0)
             time.sleep(0.1)
 
-    def _runs(self) -> "List[Dict[str, Any]]":
-        """Every run below this parent that is alive: its agent lives, or a process carries its mark."""
-        found = {}  # type: Dict[str, Dict[str, Any]]
-        known = all_runs(self._parent)
-        for run, host in known:
-            record = RunDirectory(self._parent, run, host).read("agent.json")
-            living = not record.get("over", False) and processes.alive(
-                record.get("pid", 0), record.get("start", 0)
-            )
-            if living:
-                entry = found.setdefault(
-                    run, {"run": run, "hosts": [], "tasks": [], "started": record.get("started")}
-                )
-                entry["hosts"].append(host)
-                entry["tasks"] += record.get("tasks", [])
-        prefix = os.fsencode(processes.RUN_MARK + "=")
-        here = {os.fsencode(run) for run, _ in known}
-        for process in processes.every().values():
-            for variable in processes.environment(process.pid):
-                if variable.startswith(prefix) and variable[len(prefix) :] in here:
-                    run = os.fsdecode(variable[len(prefix) :])
-                    found.setdefault(run, {"run": run, "hosts": [], "tasks": [], "started": None})
-        return list(found.values())
+    def _runs(self, message: wire.Message) -> "Dict[str, Any]":
+        asked = message.fields
+        return ledger.runs(
+            self._parent, asked.get("all", False), asked.get("run", ""), asked.get("tail_bytes", 0)
+        )
 
     def _finish(self, run: str, grace_s: float) -> "Dict[str, Any]":
         mine = [RunDirectory(self._parent, run, host) for each, host in all_runs(self._parent) if each == run]
@@ -209,10 +200,7 @@ def strays(run: str, agents: bool) -> "List[processes.Process]":
     every = processes.every()
     found = {process.pid: process for process in processes.marked(every.values(), run)}
     for process in every.values() if agents else ():
-        words = processes.command(process.pid)
-        # tflaunch.payload.boot_line: name, size of the payload, verb, run.  A host's name may look like a run's.
-        at = words.index(b"tflaunch-agent") if b"tflaunch-agent" in words else len(words)
-        if words[at + 2 : at + 4] == [b"start", os.fsencode(run)]:
+        if run and ledger.serves(processes.command(process.pid)) == run:
             found[process.pid] = process
             found.update((each.pid, each) for each in processes.descendants(process.pid, every))
     found.pop(os.getpid(), None)

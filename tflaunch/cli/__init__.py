@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import tflaunch
-from tflaunch.cli import gpus, run, schema, stop
+from tflaunch.cli import clean, gpus, run, schema, stop
 from tflaunch.cli.values import Command
 from tflaunch.errors import EXIT_INTERRUPTED, TflaunchError
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.command("run", cls=run.RunCommand)(run.run)
 app.command("stop", cls=Command)(stop.stop)
 app.command("gpus", cls=gpus.GpusCommand)(gpus.gpus)
+app.command("clean", cls=Command)(clean.clean)
 app.command("schema", cls=Command)(schema.schema)
 
 

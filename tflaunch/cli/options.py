@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from tflaunch.remote import Connector
 
 FAREWELL_S = 2.0  # for the last lines after Ctrl-C
+PATIENT_S = 1.0  # what nobody needs to be told the reason of
 
 OUTPUT, CONNECTION = "Output", "Connection"
 
@@ -99,6 +102,21 @@ class Show:
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
         self.exit_code = 0
+
+
+class Patient:
+    """Shows what is waited for, once that takes longer than a moment; in front of a JSON document never."""
+
+    def __init__(self, reporter: Reporter, json: bool) -> None:
+        self._reporter = reporter
+        self._show_at = math.inf if json else time.monotonic() + PATIENT_S
+        self._shown = False
+
+    def phase(self, name: str, done: int, total: int, note: str = "") -> None:
+        """As the reporter's."""
+        self._shown |= done < total and time.monotonic() >= self._show_at
+        if self._shown:
+            self._reporter.phase(name, done, total, note)
 
 
 @contextlib.contextmanager

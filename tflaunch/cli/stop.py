@@ -15,10 +15,10 @@ from tflaunch.cli.options import (
     Show,
     SshConfig,
     connector,
-    default_hosts,
     load_hosts,
     reporting,
 )
+from tflaunch.cli.where import LIVELY, default_or_none, hosts_of_run, nowhere, recorded_hosts
 from tflaunch.errors import ConnectErrors, StopError, UsageError
 
 if TYPE_CHECKING:
@@ -94,33 +94,15 @@ def stop(
 
 def _where(run: str | None, source: str | None) -> tuple[str | None, Hostfile, Path | None]:
     """(full run id if it is known here, the hosts to look on, the ssh_config that leads there)."""
-    from tflaunch.runs import Record, hostfile_from, list_runs
-
-    if source is not None:
-        return run, load_hosts(source), None
     if run is not None:
-        try:
-            record = Record.open(run)
-        except UsageError:
-            if default_hosts() is None:
-                raise
-            return run, load_hosts(None), None
-        return record.run_id, hostfile_from(record), record.ssh_config
-    known = [info for info in list_runs() if info.status in ("running", "detached", "orphaned")]
-    if not known:
-        if default_hosts() is None:
-            raise UsageError("no run is recorded here", "say where to look: tflaunch stop --hosts hosts.yaml")
-        return None, load_hosts(None), None
-    records = [Record.open(info.run_id) for info in known]
-    configs = [record.ssh_config for record in records if record.ssh_config]
-    return None, _merged([hostfile_from(record) for record in records]), configs[0] if configs else None
-
-
-def _merged(hostfiles: list[Hostfile]) -> Hostfile:
-    from tflaunch.hosts import Hostfile
-
-    hosts = {host.name: host for hostfile in hostfiles for host in hostfile.hosts}
-    return Hostfile(", ".join(dict.fromkeys(each.source for each in hostfiles)), tuple(hosts.values()))
+        return hosts_of_run(run, source)
+    recorded, config = recorded_hosts(LIVELY) if source is None else (None, None)
+    if recorded is not None:
+        return None, recorded, config
+    hostfile = load_hosts(source) if source is not None else default_or_none()
+    if hostfile is None:
+        raise nowhere("stop")
+    return None, hostfile, None
 
 
 def _refuse_unknown(run: str, alive: list[LiveRun]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import typer
 import typer.core
+
+from tflaunch.errors import UsageError
 
 
 class Command(typer.core.TyperCommand):
@@ -21,6 +24,14 @@ class Command(typer.core.TyperCommand):
             if errors := getattr(error.__cause__, "errors", None):
                 error.message = _sentence(errors()[0])
             raise
+
+
+def seconds(text: str) -> float:
+    """Seconds of `7d`, `12h`, `30m`, `90s` or `2w`; raises UsageError."""
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([smhdw])", text.strip().lower())
+    if found is None:
+        raise UsageError(f"{text[:40]!r} is not a length of time", "write it with its unit: 7d, 12h, 30m")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}[found[2]]
 
 
 def _sentence(error: Mapping[str, Any]) -> str:

@@ -1,0 +1,397 @@
+"""What runs leave on this host: how much there is of it, and removing it; never a run that is alive.
+
+What is to go is first renamed, beside where it was, so that it is there whole or not at all; then whether the
+run lives is looked at once more.  What an interrupted removal leaves is removed the next time.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+import time
+
+from tflaunch.agent import facts, ledger
+from tflaunch.agent.rundir import CODE, HostError, RunDirectory, hosts_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+# Shipped code that was used, or is being sent, within this time may be about to be unpacked.
+REST_S = 3600.0
+GOING = ".clean-"  # how the names of what is being removed begin
+DEPTH = 64  # directories in directories that are open at a time
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Size:
+    """How much a tree takes on its disk, and when something in it was last written; no link is followed."""
+
+    def __init__(self, path: str) -> None:
+        self.bytes = 0  # in allocated blocks; a file that has another name outside of the tree counts nothing
+        self.modified = 0.0
+        self.unread = []  # type: List[str]
+        self._shared = {}  # type: Dict[Tuple[int, int], int]
+        # Dates that have not come yet, from an archive for example, say nothing.
+        self._now = time.time() + 60.0
+        try:
+            top = os.lstat(path)
+            self._add(top)
+        except OSError as error:
+            self.unread.append(_sentence(path, error))
+            return
+        pending = [path] if stat.S_ISDIR(top.st_mode) else []
+        while pending:
+            directory = pending.pop()
+            try:
+                with os.scandir(directory) as entries:
+                    for entry in entries:
+                        try:
+                            info = entry.stat(follow_symlinks=False)
+                        except FileNotFoundError:
+                            continue  # gone meanwhile
+                        self._add(info)
+                        # Never into what is mounted there: it is not the run's, and may not answer.
+                        if stat.S_ISDIR(info.st_mode) and info.st_dev == top.st_dev:
+                            pending.append(entry.path)
+            except OSError as error:
+                self.unread.append(_sentence(directory, error))
+
+    def _add(self, info: os.stat_result) -> None:
+        if info.st_mtime <= self._now:
+            self.modified = max(self.modified, info.st_mtime)
+        if info.st_nlink > 1 and not stat.S_ISDIR(info.st_mode):
+            key = (info.st_dev, info.st_ino)
+            left = self._shared[key] = self._shared.get(key, info.st_nlink) - 1
+            if left:
+                return
+        self.bytes += info.st_blocks * 512
+
+    @property
+    def idle_s(self) -> float:
+        """For how long nothing of it was written."""
+        return max(0.0, time.time() - self.modified)
+
+
+def usage(parent: str) -> "Dict[str, Any]":
+    """The fields of a `usage` message: every run that is kept here, its size, and why it must stay if it must."""
+    census = ledger.Census()
+    names = [name for name in _names(parent) if name != CODE and not name.startswith(".")]
+    return {
+        "machine": facts.machine(),
+        "directory": parent,
+        "place": _place(parent),
+        "runs": [_run(parent, name, census) for name in names],
+        "code_bytes": sum(size.bytes for _, size in _archives(parent)),
+        "rest_bytes": sum(Size(path).bytes for path in _rest(parent)),
+    }
+
+
+def _run(parent: str, run: str, census: ledger.Census) -> "Dict[str, Any]":
+    directories = [RunDirectory(parent, run, host) for host in hosts_of(parent, run)]
+    ended = [bool(each.read("agent.json").get("over", False)) for each in directories]
+    everywhere = {each.host for each in directories}
+    for directory in directories:
+        about = directory.read("plan.json").get("about")
+        if isinstance(about, dict):
+            everywhere.update(map(str, about.get("hosts") or []))
+    size = Size(os.path.join(parent, run))
+    keep = _keep(parent, run, census)
+    return {
+        "run": run,
+        "here": [each.host for each in directories],
+        "hosts": sorted(everywhere),  # of the whole run, as far as it is known here
+        "ended": bool(ended) and all(ended),  # in order: nothing of it was left anywhere
+        "bytes": size.bytes,
+        "idle_s": size.idle_s,
+        "alive": keep == ALIVE,
+        "keep": keep,
+        "unread": size.unread[:3],
+    }
+
+
+ALIVE = "it is alive"
+
+
+def _keep(parent: str, run: str, census: ledger.Census) -> str:
+    """Why that run must stay, or ""."""
+    path = os.path.join(parent, run)
+    try:
+        info = os.lstat(path)
+    except OSError as error:
+        return _sentence(path, error)
+    if not stat.S_ISDIR(info.st_mode):
+        return "%s is a link or a file" % path
+    if info.st_uid != os.getuid():
+        return "%s belongs to uid %d" % (path, info.st_uid)
+    # The process of an agent is there before its directory is.
+    if census.alive(run):
+        return ALIVE
+    known = False
+    for host in hosts_of(parent, run):
+        directory = RunDirectory(parent, run, host)
+        agent = directory.read("agent.json")
+        elsewhere = ledger.foreign(agent)
+        if elsewhere and not agent.get("over", False):
+            return "it is of %s, which shares this disk" % elsewhere
+        if ledger.lives(agent) or _answers(directory):
+            return ALIVE
+        known |= os.path.lexists(os.path.join(directory.path, "agent.json"))
+    if not known and _holds_files(path):
+        return "%s is no run directory: no agent.json in it" % path
+    mount = _mounted(path)
+    return "%s is mounted in it: umount it first" % mount if mount else ""
+
+
+def _answers(directory: RunDirectory) -> bool:
+    connection = directory.connect()
+    if connection is not None:
+        connection.close()
+    return connection is not None
+
+
+def _holds_files(path: str) -> bool:
+    return any(files for _, _, files in os.walk(path))
+
+
+def _mounted(path: str) -> str:
+    """A mount point below `path`, or "": what is mounted there is not of this run."""
+    inside = os.path.join(os.path.realpath(path), "")
+    try:
+        with open("/proc/self/mountinfo", "rb") as mounts:
+            for line in mounts:
+                point = os.fsdecode(line.split()[4].decode("unicode_escape").encode("latin-1"))
+                if point.startswith(inside):
+                    return point
+    except OSError:
+        pass  # no Linux: a launcher's own records
+    return ""
+
+
+def clean(
+    parent: str, runs: "List[str]", code_older_s: "Optional[float]", dry_run: bool = False
+) -> "Dict[str, Any]":
+    """The fields of a `cleaned` message: remove these runs, then the shipped code that only they were made of.
+
+    Also other code that no run is left of and that nobody has used for `code_older_s`, and what a clean that was
+    interrupted has left; None: no more than the runs.  With `dry_run`, only tell.  Raises HostError.
+    """
+    told = {"removed": {}, "left": {}, "code": {"files": 0, "bytes": 0}, "rest_bytes": 0}  # type: Dict[str, Any]
+    if not os.path.isdir(parent):
+        return told
+    lock = _lock(parent)
+    try:
+        wanted = {run: _code_of(parent, run) for run in map(_checked, runs)}
+        told["removed"], told["left"] = _clean_runs(parent, list(wanted), dry_run)
+        gone = [run for run in told["removed"] if run not in told["left"]]
+        staying = [name for name in _names(parent) if name not in gone and not name.startswith(".")]
+        of_gone = {name for run in gone for name in wanted[run]}
+        told["code"] = _clean_code(parent, staying, of_gone, code_older_s, dry_run)
+        if code_older_s is not None:
+            told["rest_bytes"] = sum(Size(path).bytes if dry_run else free(path)[0] for path in _rest(parent))
+    finally:
+        os.close(lock)
+    return told
+
+
+def _lock(parent: str) -> int:
+    """Only one clean at a time: what it has set aside is its own. Raises HostError."""
+    descriptor = os.open(parent, _DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            os.close(descriptor)
+            raise HostError("another tflaunch clean is at work there", "wait for its end") from error
+        # A network disk may have no locks.
+    return descriptor
+
+
+def _checked(run: str) -> str:
+    RunDirectory("", run, "any")  # raises HostError for what could lead elsewhere
+    if run == CODE:
+        raise HostError("%r is no run" % run)
+    return run
+
+
+def _clean_runs(parent: str, runs: "List[str]", dry_run: bool) -> "Tuple[Dict[str, int], Dict[str, str]]":
+    """(bytes by run that is removed, why by run that is not, or not all)."""
+    census = ledger.Census()
+    removed = {}  # type: Dict[str, int]
+    left = {}  # type: Dict[str, str]
+    going = {}  # type: Dict[str, str]
+    for run in runs:
+        path = os.path.join(parent, run)
+        if not os.path.lexists(path):
+            continue  # somebody else was quicker
+        why = _keep(parent, run, census)
+        if why:
+            left[run] = why
+        elif dry_run:
+            removed[run] = Size(path).bytes
+        else:
+            try:
+                going[run] = _set_aside(path)
+            except OSError as error:
+                left[run] = _sentence(path, error)
+    census = ledger.Census() if going else census
+    for run, aside in going.items():
+        if census.alive(run):
+            os.rename(aside, os.path.join(parent, run))
+            left[run] = ALIVE
+            continue
+        removed[run], problems = free(aside)
+        if problems:
+            left[run] = "; ".join(problems[:3])
+    return removed, left
+
+
+def free(path: str) -> "Tuple[int, List[str]]":
+    """Remove a tree; (the bytes that are free now, what could not be removed and why)."""
+    before = Size(path).bytes
+    problems = remove(path)
+    return before - (Size(path).bytes if problems else 0), problems
+
+
+def _rest(parent: str) -> "List[str]":
+    """What a clean has set aside and was interrupted before it was removed."""
+    return [
+        os.path.join(directory, name)
+        for directory in (parent, os.path.join(parent, CODE))
+        if not os.path.islink(directory)
+        for name in _names(directory)
+        if name.startswith(GOING)
+    ]
+
+
+def _code_of(parent: str, run: str) -> "set[str]":
+    """The names of the archives that this run was unpacked from."""
+    plans = [RunDirectory(parent, run, host).read("plan.json") for host in hosts_of(parent, run)]
+    return {"%s.tar.gz" % plan["code"] for plan in plans if plan.get("code")}
+
+
+def _clean_code(
+    parent: str, staying: "Iterable[str]", of_gone: "set[str]", older_s: "Optional[float]", dry_run: bool
+) -> "Dict[str, int]":
+    told = {"files": 0, "bytes": 0}
+    used = set().union(*(_code_of(parent, run) for run in staying if run != CODE))  # type: set[str]
+    for path, size in _archives(parent):
+        name = os.path.basename(path)
+        if name in used or (older_s is None and name not in of_gone):
+            continue
+        ours = name in of_gone or name.endswith(".part")
+        if size.idle_s < (REST_S if ours or older_s is None else max(REST_S, older_s)):
+            continue
+        if dry_run or _remove_archive(path):
+            told["files"] += 1
+            told["bytes"] += size.bytes
+    return told
+
+
+def _remove_archive(path: str) -> bool:
+    """Remove shipped code, unless somebody has said just now that it is here and will be used."""
+    try:
+        aside = _set_aside(path)
+        if time.time() - os.lstat(aside).st_mtime < REST_S:
+            os.rename(aside, path)
+            return False
+        os.unlink(aside)
+    except OSError:
+        return False  # another clean was quicker
+    return True
+
+
+def _archives(parent: str) -> "List[Tuple[str, Size]]":
+    """The shipped code, whole and in parts; a link there is none."""
+    directory = os.path.join(parent, CODE)
+    found = []
+    if not os.path.islink(directory):
+        for name in _names(directory):
+            path = os.path.join(directory, name)
+            if name.endswith((".tar.gz", ".part")) and os.path.isfile(path) and not os.path.islink(path):
+                found.append((path, Size(path)))
+    return found
+
+
+def _set_aside(path: str) -> str:
+    directory, name = os.path.split(path)
+    aside = os.path.join(directory, "%s%s-%s" % (GOING, name[:100], os.urandom(4).hex()))
+    os.rename(path, aside)
+    return aside
+
+
+def remove(path: str) -> "List[str]":
+    """Remove a tree, links as links, whatever its modes are; returns what could not be, each with why."""
+    problems = []  # type: List[str]
+    try:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            os.unlink(path)
+            return []
+        top = _enter(path, None)
+        try:
+            before = None  # type: Optional[set[str]]
+            names = set(os.listdir(top))
+            # What lies deeper than DEPTH is moved up and comes in the next round.
+            while names and (before is None or not names <= before):
+                problems = []
+                _empty(top, path, top, 0, problems)
+                before, names = names, set(os.listdir(top))
+        finally:
+            os.close(top)
+        if not problems:
+            os.rmdir(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        problems.append(_sentence(path, error))
+    return problems
+
+
+def _enter(name: str, inside: "Optional[int]") -> int:
+    """Open that directory so that everything can be done in it."""
+    if os.stat(name, dir_fd=inside, follow_symlinks=False).st_mode & 0o700 != 0o700:
+        os.chmod(name, 0o700, dir_fd=inside)  # caches of Go and pip are read-only
+    return os.open(name, _DIRECTORY, dir_fd=inside)
+
+
+def _empty(directory: int, shown: str, top: int, depth: int, problems: "List[str]") -> None:
+    for name in os.listdir(directory):
+        path = os.path.join(shown, name)
+        try:
+            if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                os.unlink(name, dir_fd=directory)
+                continue
+            below = _enter(name, directory)
+            try:
+                if depth >= DEPTH:
+                    os.rename(name, os.urandom(8).hex(), src_dir_fd=directory, dst_dir_fd=top)
+                    continue
+                _empty(below, path, top, depth + 1, problems)
+            finally:
+                os.close(below)
+            os.rmdir(name, dir_fd=directory)
+        except FileNotFoundError:
+            pass  # gone already
+        except OSError as error:
+            if not any(each.startswith(path) for each in problems):  # else its cause is told
+                problems.append(_sentence(path, error))
+
+
+def _sentence(path: str, error: OSError) -> str:
+    return "%s: %s" % (path, os.strerror(error.errno or 0))
+
+
+def _names(path: str) -> "List[str]":
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def _place(parent: str) -> str:
+    """The disk and the directory on it: two hosts may share it."""
+    try:
+        info = os.stat(parent)
+    except OSError:
+        return ""
+    return "%d:%d" % (info.st_dev, info.st_ino)

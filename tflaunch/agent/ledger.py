@@ -1,0 +1,283 @@
+"""What the run directories of this host and /proc tell of each run; only reads.
+
+The hosts hold the truth about a run, what a launcher has recorded is a copy.  A file that is missing, half
+written or of another version is believed as far as it goes.
+"""
+
+import json
+import os
+import re
+import time
+
+from tflaunch.agent import facts, processes
+from tflaunch.agent.rundir import RunDirectory, all_runs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+
+    class Member(NamedTuple):
+        host: str  # "" of an agent
+        task: str
+        process: processes.Process
+else:
+    from collections import namedtuple
+
+    Member = namedtuple("Member", "host task process")
+
+LISTED = 1000  # runs that are told of; a message has its limits
+JOURNAL_BYTES = 4 * 1024 * 1024  # of a journal that grew without measure, its end counts
+_MARKS = tuple(
+    os.fsencode(each + "=") for each in (processes.RUN_MARK, processes.HOST_MARK, processes.TASK_MARK)
+)
+_LOG = re.compile(r"(.+)-(\d+)(?:\.(\d+))?\.log")  # worker-3.log, and of its third attempt worker-3.2.log
+
+
+class Census:
+    """One look at all processes: which of them belong to which run."""
+
+    def __init__(self) -> None:
+        self.members = {}  # type: Dict[str, List[Member]]
+        self.agents = {}  # type: Dict[str, List[processes.Process]]
+        for process in processes.every().values():
+            if process.pid == os.getpid():
+                continue
+            words = processes.command(process.pid)
+            agent_of = serves(words)
+            if agent_of:
+                self.agents.setdefault(agent_of, []).append(process)
+            elif (
+                b"tflaunch-agent" not in words
+            ):  # a visit that somebody pays from within a task is none of it
+                run, host, task = _marks(processes.environment(process.pid))
+                if run:
+                    self.members.setdefault(run, []).append(Member(host, task, process))
+
+    def of(self, run: str) -> "List[Member]":
+        """What carries the mark of `run`."""
+        return self.members.get(run, [])
+
+    def alive(self, run: str) -> bool:
+        """Whether there is any process of it, be it a task, an agent or one that will be."""
+        return run in self.members or run in self.agents
+
+
+def serves(words: "List[bytes]") -> str:
+    """The run whose agent, guard or relay has this command line, or ""."""
+    # tflaunch.payload.boot_line: name, size of the payload, verb, run.  A host's name may look like a run's.
+    at = words.index(b"tflaunch-agent") if b"tflaunch-agent" in words else len(words)
+    verb, run = (*words[at + 2 : at + 4], b"", b"")[:2]
+    return os.fsdecode(run) if verb == b"start" else ""
+
+
+def _marks(variables: "Iterable[bytes]") -> "Tuple[str, ...]":
+    found = dict.fromkeys(_MARKS, b"")
+    for variable in variables:
+        for mark in _MARKS:
+            if variable.startswith(mark):
+                found[mark] = variable[len(mark) :]
+    return tuple(map(os.fsdecode, found.values()))
+
+
+def foreign(agent: "Dict[str, Any]") -> str:
+    """The machine that this agent.json was written on, if that is another one than this: a disk that both share."""
+    machine = agent.get("machine") or [""]
+    return str(machine[0]) if machine[0] and machine[0] != facts.machine()[0] else ""
+
+
+def lives(agent: "Dict[str, Any]") -> bool:
+    """Whether the agent that wrote this agent.json lives, and on this machine."""
+    machine = agent.get("machine")
+    if machine and machine != facts.machine():
+        return False  # written before this machine started anew, or on another one
+    return processes.alive(agent.get("pid", 0), agent.get("start", 0))
+
+
+def runs(parent: str, everything: bool, only: str = "", tail_bytes: int = 0) -> "Dict[str, Any]":
+    """The fields of a `runs` message: those that are alive or, with `everything`, all.
+
+    `only` is how a run's name begins; `tail_bytes` of the log of each task that failed are told.
+    """
+    census = Census()
+    clock = time.time()
+    found = []  # type: List[Dict[str, Any]]
+    others = set()
+    for run, host in all_runs(parent):
+        if run.startswith(only):
+            share = _Share(RunDirectory(parent, run, host), census)
+            if everything or share.state in ("alive", "strays"):
+                found.append(share.told(tail_bytes))
+            else:
+                others.add(run)
+    found.sort(key=lambda entry: -(entry["started"] or 0.0))
+    told = {entry["run"] for entry in found[:LISTED]}
+    others = (others | {entry["run"] for entry in found[LISTED:]}) - told
+    return {"machine": facts.machine(), "clock": clock, "runs": found[:LISTED], "others": len(others)}
+
+
+class _Share:
+    """What one host has of one run.
+
+    `state`: alive; ended, in order; lost: nobody wrote how it ended, and nothing lives; strays: the agent is dead,
+    something else lives; elsewhere: it is of another machine, which shares this disk.
+    """
+
+    def __init__(self, directory: RunDirectory, census: Census) -> None:
+        self._directory = directory
+        self._agent = directory.read("agent.json")
+        self._members = [each for each in census.of(directory.run) if each.host in ("", directory.host)]
+        over = self._agent.get("over", False)
+        if foreign(self._agent):
+            self.state = "elsewhere"
+        elif not over and lives(self._agent):
+            self.state = "alive"
+        else:
+            self.state = "strays" if self._members else "ended" if over else "lost"
+
+    def told(self, tail_bytes: int) -> "Dict[str, Any]":
+        """It as an entry of a `runs` message."""
+        directory, agent = self._directory, self._agent
+        plan = directory.read("plan.json")
+        about = plan.get("about")
+        strays = self._members if self.state == "strays" else []
+        over_at = _modified(os.path.join(directory.path, "agent.json"))
+        return {
+            "run": directory.run,
+            "host": directory.host,
+            "state": self.state,
+            "directory": directory.path,
+            "agent": agent.get("pid", 0),
+            "user": agent.get("user", ""),
+            "started": agent.get("started"),
+            "ended": over_at if self.state == "ended" else None,
+            "about": about if isinstance(about, dict) else {},
+            "outcome": directory.read("outcome.json"),
+            "tasks": self._tasks(plan, tail_bytes),
+            "strays": [processes.describe(each.process) for each in strays],
+        }
+
+    def _tasks(self, plan: "Dict[str, Any]", tail_bytes: int) -> "List[Dict[str, Any]]":
+        requests = [each for each in plan.get("tasks") or [] if isinstance(each, dict) and "id" in each]
+        planned = {str(each["id"]): each for each in requests}
+        ports = dict(zip(planned, plan.get("ports") or []))  # noqa: B905 - Python 3.8 has no `strict`
+        logs = _logs(self._directory)
+        exits = {}  # type: Dict[str, List[Dict[str, Any]]]
+        for line in journal(os.path.join(self._directory.path, "events.jsonl")):
+            if line.get("type") == "exit":
+                exits.setdefault(str(line.get("task")), []).append(line)
+        told = []
+        for name in planned or map(str, self._agent.get("tasks") or []):
+            request = planned.get(name, {})
+            attempts, log, log_bytes, output = logs.get(name, (1, self._directory.log_path(name), 0, None))
+            ended = exits.get(name, [])
+            entry = {
+                "task": name,
+                "attempts": max(attempts, len(ended)),
+                "port": request.get("port", ports.get(name)),
+                "gpus": _cards(request),
+                "gpu_indices": request.get("gpu_indices"),
+                "log": log,
+                "log_bytes": log_bytes,
+                "output": output,  # when it last wrote something
+            }
+            entry.update(_end(ended[-1], log, tail_bytes) if len(ended) >= attempts else self._life(name))
+            told.append(entry)
+        return told
+
+    def _life(self, task: str) -> "Dict[str, Any]":
+        """The state of a task that nobody has seen the end of."""
+        marked = [each.process for each in self._members if each.task == task]
+        if not marked:  # an agent that lives will start it, or start it again
+            return {"state": {"alive": "waiting", "elsewhere": "unknown"}.get(self.state, "lost")}
+        process = min(marked, key=lambda each: (each.start, each.pid))  # what it has started came later
+        return {
+            "state": "staged" if _waits(process) else "running",
+            "pid": process.pid,
+            "since": process.start / float(os.sysconf("SC_CLK_TCK")) + _booted(),
+        }
+
+
+def _end(exit: "Dict[str, Any]", log: str, tail_bytes: int) -> "Dict[str, Any]":
+    told = {name: exit.get(name) for name in ("code", "signal", "signal_name", "seconds", "stopped")}
+    told.update(state="exited", ended=exit.get("time"))
+    if tail_bytes and told["code"] != 0 and not told["stopped"]:
+        told["tail"] = _tail(log, tail_bytes)
+    return told
+
+
+def _cards(request: "Dict[str, Any]") -> "List[str]":
+    """The UUIDs that a task may see."""
+    masked = str((request.get("env") or {}).get("CUDA_VISIBLE_DEVICES") or "")
+    return [each for each in masked.split(",") if each.startswith(("GPU-", "MIG-"))]
+
+
+def _logs(directory: RunDirectory) -> "Dict[str, Tuple[int, str, int, Optional[float]]]":
+    """Of each task: how many attempts have a log, the last of these, the bytes of all, when it was written to."""
+    found = {}  # type: Dict[str, List[Tuple[int, str, int, float]]]
+    try:
+        with os.scandir(directory.logs) as entries:
+            for entry in entries:
+                match = _LOG.fullmatch(entry.name)
+                if match and entry.is_file(follow_symlinks=False):
+                    info = entry.stat(follow_symlinks=False)
+                    task = "%s/%s" % match.group(1, 2)
+                    found.setdefault(task, []).append(
+                        (int(match.group(3) or 0), entry.path, info.st_size, info.st_mtime)
+                    )
+    except OSError:
+        pass  # no log, no attempt
+    told = {}
+    for task, logs in found.items():
+        attempt, path, size, modified = max(logs)
+        told[task] = (attempt + 1, path, sum(each[2] for each in logs), modified if size else None)
+    return told
+
+
+def _waits(process: "processes.Process") -> bool:
+    """Whether it is still the shell that waits at the gate (tflaunch.agent.tasks)."""
+    words = processes.command(process.pid)
+    return b"tflaunch-ready" in b"".join(words[2:3]) or (len(words) > 2 and words[2].endswith(b".setup"))
+
+
+def _booted() -> float:
+    """When this machine started, in epoch seconds."""
+    try:
+        with open("/proc/stat") as file:
+            return float(next(line.split()[1] for line in file if line.startswith("btime")))
+    except (OSError, StopIteration):
+        return 0.0
+
+
+def _modified(path: str) -> "Optional[float]":
+    try:
+        return os.lstat(path).st_mtime
+    except OSError:
+        return None
+
+
+def _tail(path: str, size: int) -> str:
+    try:
+        with open(path, "rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - size))
+            return log.read(size).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def journal(path: str) -> "List[Dict[str, Any]]":
+    """The objects in a file of JSON lines; what is no object, a torn last line for example, is left out."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - JOURNAL_BYTES))
+            lines = file.read(JOURNAL_BYTES).splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
