@@ -304,11 +304,7 @@ class Launcher:
 
     def argv(self, verb: str, *words: str | bytes | Path) -> list[str | bytes | Path]:
         """The command line, with the test's own ssh_config."""
-        ssh: list[str | Path] = (
-            ["-F", self._network.config]
-            if self._network and verb in ("run", "stop", "clean", "ps", "status")
-            else []
-        )
+        ssh: list[str | Path] = ["-F", self._network.config] if self._network and verb != "schema" else []
         return [*TFLAUNCH, verb, *ssh, *words]
 
     def env(self, **more: str) -> dict[str, str]:
@@ -359,7 +355,7 @@ class Launcher:
             for process in processes()
             if process.pid not in mine
             and process.env.get("HOME", "").startswith(inside)
-            and not process.words[0].rpartition("/")[2].startswith("sshd")  # the test's own servers
+            and not "".join(process.words[:1]).rpartition("/")[2].startswith("sshd")  # the test's own servers
             and (
                 run is None
                 or process.env.get("TFLAUNCH_RUN") == run

@@ -410,14 +410,16 @@ def test_a_killed_agent_is_a_lost_host_and_its_tasks_are_swept(
     assert survivors(out) == []
 
 
-def test_a_cut_connection_ends_the_run_and_leaves_nothing(
+def test_a_cut_connection_is_a_line_in_the_log(
     network: SshNetwork, launcher: Launcher, stubborn: Running, out: Path
 ) -> None:
     worker = host_of(launcher, "worker/0")
     next(sshd for sshd in network.sshds if sshd.name == worker).kill_sessions()
-    done = stubborn.done().ran(76)
-    assert f"{worker} was lost" in done.err
-    assert "could not check" not in done.err  # it went there afresh
+    stubborn.wait_for(f"{worker} is out of reach, its tasks run on")
+    stubborn.wait_for(f"{worker} is back after")
+    assert len(survivors(out)) > 0
+    stubborn.interrupt()
+    stubborn.done().ran(130)
     launcher.wait_until_nothing_is_left()
     assert survivors(out) == []
 

@@ -42,6 +42,7 @@ import io
 import itertools
 import json
 import os
+import re
 import sys
 import time
 from collections import deque
@@ -194,14 +195,17 @@ def open_reporter(
     quiet: bool = False,
     only: Collection[TaskId] | None = None,
     show_host: bool = False,
+    grep: re.Pattern[str] | None = None,
+    bare: bool = False,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
 ) -> Reporter:
     """Return the reporter for a terminal or pipe, or its JSON twin.
 
     quiet: show no logs.  only: show the logs of these tasks.  show_host: name the host in each line.
+    grep: show only lines with it.  bare: put nothing in front of them.
     """
-    options = _Options(quiet, frozenset(only) if only else None, show_host)
+    options = _Options(quiet, frozenset(only) if only else None, show_host, grep, bare)
     out = Stream(stdout or sys.stdout or io.StringIO())  # None: the shell closed it
     err = Stream(stderr or sys.stderr or io.StringIO())
     return JsonReporter(options, out, err) if json else TextReporter(options, out, err)
@@ -212,6 +216,12 @@ class _Options:
     quiet: bool
     only: frozenset[TaskId] | None
     show_host: bool
+    grep: re.Pattern[str] | None
+    bare: bool
+
+    def lines(self, lines: list[str]) -> list[str]:
+        """Those that are wanted."""
+        return [line for line in lines if self.grep.search(line)] if self.grep else lines
 
     def shows(self, task: TaskId) -> bool:
         return not self.quiet and (self.only is None or task in self.only)
@@ -309,7 +319,7 @@ class _LogReporter:
             data = data[max(0, log.offset - offset) :]
             offset = max(offset, log.offset)
         log.offset = offset + len(data)
-        lines = log.assembler.feed(data)
+        lines = self._options.lines(log.assembler.feed(data))
         if lines:
             log.progress_every_s = _PROGRESS_S[0]
             self._show_lines(task, host, lines)
@@ -323,7 +333,7 @@ class _LogReporter:
         if log is None:
             return
         self._rewriting.discard(task)
-        if lines := log.assembler.end():
+        if lines := self._options.lines(log.assembler.end()):
             self._show_lines(task, log.host, lines)
 
     def _tick(self) -> float | None:
@@ -337,7 +347,7 @@ class _LogReporter:
                 continue
             state = log.assembler.progress()
             self._rewriting.discard(task)
-            if state is not None:
+            if state is not None and self._options.lines([state]):
                 self._show_lines(task, log.host, [state], partial=True)
                 log.show_progress_at = now + log.progress_every_s
                 log.progress_every_s = min(2 * log.progress_every_s, _PROGRESS_S[1])
@@ -681,7 +691,7 @@ class TextReporter(_LogReporter):
         self._wipe()
         if self._one_screen:
             self._recent.extend(zip(itertools.repeat(task), lines[-_RECENT:]))
-        prefix = self._prefix(task, host)
+        prefix = "" if self._options.bare else self._prefix(task, host)
         self._writer.out(prefix + ("\n" + prefix).join(lines) + "\n")
 
     def _show_gap(self, task: TaskId, host: str, missing: int) -> None:

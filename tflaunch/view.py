@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tflaunch.drive import understand
-from tflaunch.errors import ConnectError
+from tflaunch.errors import ConnectError, UsageError
 from tflaunch.hosts import Host
 from tflaunch.job import TaskId
 from tflaunch.links import Links
@@ -53,6 +53,7 @@ class Wanted:
 class _Seen:
     """What is known of the run so far."""
 
+    tasks: set[TaskId] = field(default_factory=set)
     exits: dict[TaskId, TaskExit] = field(default_factory=dict)
     over: dict[str, str] = field(
         default_factory=dict
@@ -69,7 +70,7 @@ class View:
     ) -> None:
         self._run_id = run_id
         self._sessions = sessions
-        self._hosts = hosts
+        self._hosts = dict(hosts)
         self._watcher = watcher
         self._wanted = wanted
         self._feed = LogFeed(sessions, len(hosts), watcher)
@@ -77,17 +78,37 @@ class View:
         self._events = False
         self._links: Links | None = None
 
+    @property
+    def unknown(self) -> list[TaskId]:
+        """The tasks that are wanted and that the run does not have."""
+        return [task for task in self._wanted.tasks if task not in self._seen.tasks]
+
     def attach(self) -> dict[str, ConnectError]:
-        """Turn the visits into views; returns those hosts that know nothing of the run, or do not answer."""
-        names = list(self._sessions.by_host)
+        """Turn the visits into views; returns the hosts that do not answer.
+
+        Raises UsageError when no host knows the run; Stopped.
+        """
+        names = list(self._hosts)
         for name in names:
             self._sessions.send([name], "attach", run=self._run_id, host=name)
         _, failures = self._sessions.gather("hello", names, ANSWER_S)
+        for name in failures:
+            del self._hosts[name]
+            if name in self._sessions.by_host:
+                self._sessions.drop(name)
+        failures = {name: error for name, error in failures.items() if "knows no run" not in error.message}
+        if not self._hosts and not failures:
+            raise UsageError(
+                f"these hosts know no run {self._run_id}", "tflaunch ps -a lists those there are"
+            )
         return failures
 
-    def follow(self) -> Outcome | None:
-        """Show all that happens until the run is over; returns how it ended, if that is known. Raises Stopped."""
-        self._events = True
+    def follow(self, events: bool = True) -> Outcome | None:
+        """Show all that happens until the run is over; returns how it ended, if that is known. Raises Stopped.
+
+        Without `events` only the logs are shown.
+        """
+        self._events = events
         links = self._begin()
         over_at = 0.0
         while True:
@@ -106,7 +127,7 @@ class View:
     def print_logs(self) -> None:
         """Show what the tasks have printed until now. Raises Stopped."""
         links = self._begin()
-        while not self._hosts.keys() <= self._seen.through | self._seen.over.keys():
+        while not self._hosts.keys() <= self._seen.through:
             self._take(self._sessions.next(links.wake_at(time.monotonic())))
             links.tick(time.monotonic())
         self._feed.end()
@@ -136,6 +157,8 @@ class View:
                 if message["run"]:
                     links.attached(host, now)
             case Said(host, message) if message.type == "failed":
+                links.forget(host)
+                self._seen.through.add(host)
                 self._end(host, message["reason"])
             case Said(host, message):
                 links.heard(host, now)
@@ -152,9 +175,11 @@ class View:
             self._seen.over[host] = ""
         elif type == "outcome":
             self._seen.outcome = fields["outcome"]
+        elif type == "started":
+            self._seen.tasks.add(TaskId.parse(fields["task"]))
+        elif type == "gone":
+            self._seen.over[host] = fields["reason"]
         if not self._events:
-            if type == "gone":
-                self._seen.over[host] = fields["reason"]
             return
         if type == "said":
             self._watcher.note(fields["text"])

@@ -45,7 +45,7 @@ class Visits:
     """Short-lived agents that look after any run: they need no record of it and no agent that lives."""
 
     def __init__(self, opener: Opener, watcher: Phases) -> None:
-        self._sessions = Sessions(opener, watcher.phase)
+        self._sessions = self.sessions = Sessions(opener, watcher.phase)
         self.interrupts = self._sessions.interrupts
 
     def open(

@@ -1,6 +1,7 @@
 """A run whose agent is no more, for who asks for it: its events and logs, from its directory."""
 
 import os
+import select
 
 from tflaunch import wire
 from tflaunch.agent import journal
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from tflaunch.agent.rundir import RunDirectory
 
+BEAT_S = 2.5
 GONE = "its agent is gone (killed, or the host was started again)"
 
 
@@ -59,6 +61,9 @@ class Archive:
             self._viewer.pump(logs)
             self._viewer.flush()
             if self._viewer.behind and self._viewer.credit > 0:
+                continue
+            if not select.select([self._in], [], [], BEAT_S)[0]:
+                self._viewer.send("beat")
                 continue
             data = os.read(self._in, 65536)
             if not data:

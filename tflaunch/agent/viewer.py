@@ -101,7 +101,8 @@ class Viewer:
             return
         assert self._follows is not None  # noqa: S101
         if task.task not in self._follows:
-            self._follows[task.task] = logs.start(task, self._wanted)
+            at = self._follows[task.task] = logs.start(task, self._wanted)
+            self.send("log", task=task.task, attempt=at[0], offset=at[1])  # what came before is not missing
         at = self._follows[task.task]
         data = task.read(at[0], at[1], min(LOG_PIECE, self.credit))
         if data:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import tflaunch
-from tflaunch.cli import clean, gpus, run, schema, stop
+from tflaunch.cli import attach, clean, gpus, run, schema, stop
 from tflaunch.cli.values import Command
 from tflaunch.errors import EXIT_INTERRUPTED, TflaunchError
 
@@ -20,6 +20,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run", cls=run.RunCommand)(run.run)
+app.command("attach", cls=Command)(attach.attach)
+app.command("logs", cls=Command)(attach.logs)
 app.command("stop", cls=Command)(stop.stop)
 app.command("gpus", cls=gpus.GpusCommand)(gpus.gpus)
 app.command("clean", cls=Command)(clean.clean)

@@ -7,7 +7,7 @@ import os
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -22,16 +22,21 @@ from tflaunch.cli.options import (
     load_hosts,
     reporting,
 )
-from tflaunch.cli.values import Command
+from tflaunch.cli.values import Command, seconds
 from tflaunch.errors import UsageError
 from tflaunch.job import FLAGS, JobSpec, TaskId
 
 if TYPE_CHECKING:
     from tflaunch.hosts import Hostfile
+    from tflaunch.job import RestartOn, RestartPolicy
     from tflaunch.sources import Bundle
+    from tflaunch.supervise import Restarts
 
 
-CLUSTER, GPUS, PROGRAM, END = "Cluster", "GPUs", "Program", "The end"
+CLUSTER, GPUS, PROGRAM, END, AGAIN = "Cluster", "GPUs", "Program", "The end", "When a task fails"
+
+
+LEASE_S = {False: 60.0, True: 600.0}  # by whether it is detached
 
 
 class RunCommand(Command):
@@ -61,6 +66,13 @@ class DoneChoice(str, Enum):
     workers = "workers"
     all = "all"
     never = "never"
+
+
+class RestartOnChoice(str, Enum):
+    """Values of --restart-on."""
+
+    any = "any"
+    retryable = "retryable"
 
 
 def run(
@@ -219,11 +231,45 @@ def run(
         ),
     ] = 3.0,
     lease: Annotated[
-        float,
+        float | None,
         typer.Option(
-            min=5, metavar="S", help="Without a launcher for so long, hosts end the run.", rich_help_panel=END
+            min=5,
+            metavar="S",
+            help="Hosts end the run when nobody who decides was heard of for so long [60; detached 600]",
+            show_default=False,
+            rich_help_panel=END,
         ),
-    ] = 60.0,
+    ] = None,
+    detach: Annotated[
+        bool,
+        typer.Option("--detach", "-d", help="Start it and leave: it goes on by itself.", rich_help_panel=END),
+    ] = False,
+    restarts: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Start what fails again, N times in --restart-window.",
+            rich_help_panel=AGAIN,
+        ),
+    ] = 0,
+    restart: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[JOB=]POLICY",
+            help="What starts again: task, cluster or never; worker=cluster for one job [task where there are ps, "
+            "else cluster]",
+            show_default=False,
+            rich_help_panel=AGAIN,
+        ),
+    ] = None,
+    restart_window: Annotated[
+        str, typer.Option(metavar="TIME", help="The time in which --restarts counts.", rich_help_panel=AGAIN)
+    ] = "1h",
+    restart_on: Annotated[
+        RestartOnChoice,
+        typer.Option(help="retryable: only exit codes from 128 on, and signals.", rich_help_panel=AGAIN),
+    ] = RestartOnChoice.any,
     accept_new: AcceptNew = False,
     connect_timeout: ConnectTimeout = 30.0,
     ssh_config: SshConfig = None,
@@ -282,10 +328,12 @@ def run(
             bundle=bundle,
             command=tuple(sys.argv),
             ssh_config=str(ssh_config.absolute()) if ssh_config else None,
-            lease_s=lease,
+            lease_s=lease or LEASE_S[detach],
             connect_s=connect_timeout,
             grace_s=grace,
             drain_s=ps_grace,
+            detach=detach,
+            restarts=_restarts(restarts, restart or [], restart_window, restart_on.value, ps),
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
         for note in to_hosts.notes:
@@ -319,6 +367,28 @@ def _here_on_every_host(hostfile: Hostfile) -> Hostfile:
     here = str(Path.cwd())
     hosts = tuple(dataclasses.replace(host, workdir=host.workdir or here) for host in hostfile.hosts)
     return dataclasses.replace(hostfile, hosts=hosts)
+
+
+def _restarts(most: int, policies: list[str], window: str, on: RestartOn, ps: int | None) -> Restarts:
+    from tflaunch.supervise import Restarts
+
+    default: RestartPolicy = "cluster" if ps == 0 else "task"
+    by_job: dict[str, RestartPolicy] = {}
+    for text in policies:
+        job, equals, policy = text.rpartition("=")
+        if policy not in ("task", "cluster", "never") or (equals and not job):
+            raise UsageError(
+                f"--restart {text}: not POLICY or JOB=POLICY", "a policy is task, cluster or never"
+            )
+        if equals:
+            by_job[job] = cast("RestartPolicy", policy)
+        else:
+            default = cast("RestartPolicy", policy)
+    if policies and not most:
+        raise UsageError(
+            f"--restart {policies[0]} without --restarts: nothing starts again", "add --restarts 3"
+        )
+    return Restarts(most, seconds(window), by_job, default, on)
 
 
 def _flags(renamed: list[str]) -> dict[str, str]:

@@ -30,6 +30,18 @@ def hosts_of_run(run: str, source: str | None) -> tuple[str, Hostfile, Path | No
     return record.run_id, hostfile_from(record), record.ssh_config
 
 
+def hosts_of_all(source: str | None, verb: str, *, everything: bool) -> tuple[Hostfile, Path | None]:
+    """The hosts of all runs: of the default hostfile and of the records here; and the ssh_config."""
+    if source is not None:
+        return load_hosts(source), None
+    default = default_or_none()
+    recorded, config = recorded_hosts(() if everything and default is None else LIVELY)
+    known = [hostfile for hostfile in (default, recorded) if hostfile is not None]
+    if not known:
+        raise nowhere(verb)
+    return merged(known), config
+
+
 def recorded_hosts(statuses: Collection[str] = ()) -> tuple[Hostfile | None, Path | None]:
     """The hosts of all runs on record here that are in one of `statuses` (none named: of all), and the ssh_config."""
     from tflaunch.runs import Record, hostfile_from, list_runs

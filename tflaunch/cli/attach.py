@@ -1,0 +1,221 @@
+"""`tflaunch attach` and `tflaunch logs`: a run seen from any terminal, on any machine that reaches its hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tflaunch.cli.options import (
+    OUTPUT,
+    AcceptNew,
+    ConnectTimeout,
+    Json,
+    Patient,
+    Show,
+    SshConfig,
+    connector,
+    reporting,
+)
+from tflaunch.cli.values import seconds
+from tflaunch.cli.where import hosts_of_all, hosts_of_run
+from tflaunch.errors import EXIT_UNCLEAN, ConnectErrors, UsageError
+from tflaunch.job import TaskId
+
+if TYPE_CHECKING:
+    from tflaunch.view import View, Wanted
+    from tflaunch.visits import Visits
+
+LIST_TIMEOUT_S = 30.0
+
+Run = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RUN]", help="The run's id, or how it begins [the only one alive]", show_default=False
+    ),
+]
+Hosts = Annotated[
+    str | None,
+    typer.Option("--hosts", "-H", metavar="HOSTS", help="Where to look [this machine's record]"),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="What was written in the last 10m, 2h, 1d (to within 5 s).",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Tail = Annotated[
+    int | None,
+    typer.Option(
+        "--tail", "-n", min=0, metavar="N", help="The last N lines of each task.", rich_help_panel=OUTPUT
+    ),
+]
+Grep = Annotated[
+    str | None,
+    typer.Option(metavar="PATTERN", help="Only lines with this regular expression.", rich_help_panel=OUTPUT),
+]
+ShowHost = Annotated[
+    bool, typer.Option("--show-host", help="Name the host in each line.", rich_help_panel=OUTPUT)
+]
+
+
+@dataclass(frozen=True)
+class _Reach:
+    """How the hosts are found and reached."""
+
+    hosts: str | None
+    accept_new: bool
+    connect_timeout: float
+    ssh_config: Path | None
+
+
+def attach(
+    run: Run = None,
+    *,
+    hosts: Hosts = None,
+    since: Since = None,
+    tail: Tail = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TASK", help="Show the output of worker/0 only; repeatable.", rich_help_panel=OUTPUT
+        ),
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Show no output of the tasks.", rich_help_panel=OUTPUT)
+    ] = False,
+    grep: Grep = None,
+    show_host: ShowHost = False,
+    json: Json = False,
+    accept_new: AcceptNew = False,
+    connect_timeout: ConnectTimeout = 30.0,
+    ssh_config: SshConfig = None,
+) -> None:
+    """Watch a run that goes on: what its tasks print, what happens to them, how it ends.
+
+    Ctrl-C only stops watching.  Several may watch one run.  Exit code: the run's, as of `tflaunch run`; 130 when you
+    left before its end; 2 which run?; 69 hosts could not be reached.
+    """
+    tasks = _tasks(only or [])
+    options = {"quiet": quiet, "only": tasks, "show_host": show_host, "grep": _pattern(grep), "json": json}
+    with reporting("not watching any more; the run goes on: tflaunch attach", **options) as show:
+        reach = _Reach(hosts, accept_new, connect_timeout, ssh_config)
+        with _view(run, reach, show, _wanted(tasks, since, tail), json) as view:
+            outcome = view.follow()
+        if outcome is not None:
+            show.reporter.report(outcome)
+            show.exit_code = outcome.exit_code
+        else:
+            show.reporter.warn(
+                "nobody has noted how this run ended: its launcher, or the host that decided, is gone"
+            )
+            show.exit_code = EXIT_UNCLEAN
+
+
+def logs(
+    run: Run = None,
+    tasks: Annotated[
+        list[str] | None, typer.Argument(metavar="[TASK...]", help="worker/0 ps/1 [all]", show_default=False)
+    ] = None,
+    *,
+    hosts: Hosts = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run ends.", rich_help_panel=OUTPUT)
+    ] = False,
+    since: Since = None,
+    tail: Tail = None,
+    grep: Grep = None,
+    show_host: ShowHost = False,
+    json: Json = False,
+    accept_new: AcceptNew = False,
+    connect_timeout: ConnectTimeout = 30.0,
+    ssh_config: SshConfig = None,
+) -> None:
+    """Print what the tasks of a run have written; also of one that has ended.
+
+    One task alone is printed as it is, several with the task's name in front of each line.
+    Exit code: 0; 2 which run, which task?; 69 hosts could not be reached (what the others have is printed).
+    """
+    wanted = _tasks(tasks or [])
+    options = {"bare": len(wanted) == 1, "show_host": show_host, "grep": _pattern(grep), "json": json}
+    with reporting("stopped", **options) as show:
+        reach = _Reach(hosts, accept_new, connect_timeout, ssh_config)
+        with _view(run, reach, show, _wanted(wanted, since, tail), json) as view:
+            if follow:
+                view.follow(events=False)
+            else:
+                view.print_logs()
+        for task in view.unknown:
+            show.reporter.warn(f"{task}: the run has no such task")
+            show.exit_code = UsageError.exit_code
+
+
+@contextlib.contextmanager
+def _view(run: str | None, reach: _Reach, show: Show, wanted: Wanted, json: bool) -> Iterator[View]:
+    """The run that is meant, on all of its hosts; hosts that cannot be reached are told at the end."""
+    from tflaunch.runs import check_run_id
+    from tflaunch.view import View
+    from tflaunch.visits import Visits
+
+    if run is None:
+        hostfile, known_config = hosts_of_all(reach.hosts, "attach", everything=False)
+    else:
+        run, hostfile, known_config = hosts_of_run(check_run_id(run), reach.hosts)
+    to_hosts = connector(
+        hostfile.hosts, reach.accept_new, reach.connect_timeout, reach.ssh_config or known_config
+    )
+    visits = Visits(to_hosts, Patient(show.reporter, json))
+    try:
+        with visits.interrupts():
+            failures = visits.open(hostfile.hosts, reach.connect_timeout)
+            if len(failures) == len(hostfile.hosts):
+                raise ConnectErrors(failures, len(hostfile.hosts))
+            run = _choose(run, visits)
+            there = {host.name: host for host in hostfile.hosts if host.name not in failures}
+            view = View(run, visits.sessions, there, show.reporter, wanted)
+            failures.update(view.attach())
+            yield view
+        if failures:
+            show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
+            show.exit_code = show.exit_code or ConnectErrors.exit_code
+    finally:
+        visits.close()
+        to_hosts.close()
+
+
+def _choose(run: str | None, visits: Visits) -> str:
+    alive = [each.run_id for each in visits.runs(LIST_TIMEOUT_S)[0]]
+    found = [each for each in alive if run is None or each.startswith(run)]
+    if len(found) == 1:
+        return found[0]
+    if run is not None:
+        return run
+    raise UsageError(f"{len(alive)} runs are alive: {', '.join(alive)}", "say which")
+
+
+def _tasks(texts: list[str]) -> tuple[TaskId, ...]:
+    try:
+        return tuple(map(TaskId.parse, texts))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return re.compile(text) if text is not None else None
+    except re.error as error:
+        raise UsageError(f"--grep {text}: {error}", "it is a regular expression of Python's") from None
+
+
+def _wanted(tasks: tuple[TaskId, ...], since: str | None, tail: int | None) -> Wanted:
+    from tflaunch.view import Wanted
+
+    return Wanted(tasks, time.time() - seconds(since) if since is not None else None, tail)
