@@ -1,4 +1,4 @@
-"""Runs that go on without a launcher, seen from any terminal: they end by the rules, start again, and can be watched."""
+"""Runs that go on without a launcher, seen from any terminal: they end by the rules, start again, can be watched."""
 
 from __future__ import annotations
 
