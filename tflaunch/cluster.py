@@ -122,9 +122,18 @@ class Cluster:
             _, failures = self._sessions.gather("code", lacking, timeout_s, "shipping")
         self._refuse(failures)
 
-    def stage(self, plan: ClusterPlan, digest: str | None, timeout_s: float, detached: bool = False) -> None:
+    def stage(
+        self,
+        plan: ClusterPlan,
+        digest: str | None,
+        timeout_s: float,
+        *,
+        about: Mapping[str, object],
+        detached: bool = False,
+    ) -> None:
         """Make every task ready, so that all can start in the same moment; `entrust` may follow if `detached`.
 
+        `about` is what every host keeps of the whole run (tflaunch.run_states).
         Raises LaunchError, after nothing of the run is left anywhere; Stopped.
         """
         tasks_of: dict[str, list[dict[str, object]]] = {}
@@ -139,6 +148,8 @@ class Cluster:
                     "cwd": task.cwd,
                     "setup": list(task.setup),
                     "decided": [name for name in DECIDED if name in task.env],
+                    "port": task.port,
+                    "gpu_indices": list(task.gpu_indices),
                 }
             )
             ports_of.setdefault(task.host, []).append(task.port)
@@ -153,6 +164,7 @@ class Cluster:
                 ports=ports_of[name],
                 gpus=gpus_of[name],
                 door=detached,
+                about=about,
             )
         _, failures = self._sessions.gather("staged", tasks_of, timeout_s, "staging")
         self._refuse(failures)

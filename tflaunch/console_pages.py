@@ -50,10 +50,12 @@ class Marks:
     dot: str = "·"
     more: str = "…"
     next: str = "→"
+    live: str = "●"
+    wait: str = "○"
     spinner: str = "dots"
 
 
-_ASCII = Marks(ok="ok", bad="x", bar="|", dot="-", more="...", next="->", spinner="line")
+_ASCII = Marks(ok="ok", bad="x", bar="|", dot="-", more="...", next="->", live="*", wait="o", spinner="line")
 
 
 class Pen:
@@ -66,7 +68,7 @@ class Pen:
         self.console = Console(
             file=page, force_terminal=stream.terminal or None, highlight=False, markup=False, emoji=False
         )
-        self.marks = Marks() if stream.can_show("✓✗│·…→━⠋") else _ASCII
+        self.marks = Marks() if stream.can_show("✓✗│·…→●○━⠋") else _ASCII
         self.colour = self.console.color_system is not None and not self.console.no_color
 
     @property

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
+import os
 import random
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -155,10 +158,25 @@ def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan) -> None:
     """All that comes before the tasks may start; raises LaunchError, Stopped."""
     cluster.keep({task.host for task in plan.tasks})
     if request.bundle is None:
-        cluster.stage(plan, None, STAGE_TIMEOUT_S, request.detach)
+        digest = None
     else:
         cluster.ship(request.bundle, {task.host for task in plan.tasks if task.cwd is None}, SHIP_TIMEOUT_S)
-        cluster.stage(plan, request.bundle.digest, STAGE_TIMEOUT_S, request.detach)
+        digest = request.bundle.digest
+    cluster.stage(plan, digest, STAGE_TIMEOUT_S, about=_about(request, plan), detached=request.detach)
+
+
+def _about(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
+    """What every host keeps of the whole run, for whoever asks one of them (tflaunch.run_states)."""
+    user = str(os.getuid())
+    with contextlib.suppress(KeyError, OSError):  # an account without a name
+        user = getpass.getuser()
+    return {
+        "launcher": f"{user}@{socket.gethostname()}",
+        "command": list(request.command),
+        "detached": request.detach,
+        "hosts": sorted({task.host for task in plan.tasks}),
+        "tasks": {str(task.id): task.host for task in plan.tasks},
+    }
 
 
 def _plan(

@@ -38,6 +38,7 @@ from tflaunch.outcome import Outcome, outcome_data
 from tflaunch.plan import ClusterPlan, TaskPlan
 
 Status = Literal["running", "detached", "ended", "orphaned", "corrupt"]
+LIVELY = ("running", "detached", "orphaned")  # in these a run may be alive
 
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"

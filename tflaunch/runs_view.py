@@ -1,6 +1,6 @@
 """What `tflaunch ps`, `status` and `clean` show to people: tables as wide as the terminal, whole in a pipe.
 
-No state is told by colour alone: each has its mark and its word.  Every line is one line of the terminal.
+No state is told by colour alone: each has its mark and its word.  No row of a table is broken.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +18,18 @@ from rich.text import Text
 
 from tflaunch.cards_view import age
 from tflaunch.clean import HERE, Kept, Place, Selection, named, titles
-from tflaunch.console_pages import Marks, Pen
+from tflaunch.console_pages import Marks, Pen, duration, tail_lines
 from tflaunch.errors import ConnectError
+from tflaunch.hosts import fold
+from tflaunch.job import TaskId, log_name
 from tflaunch.log_lines import printable
+from tflaunch.run_states import Listing, RunState, Share, TaskState
 from tflaunch.writer import Stream
 
+CUT = 12  # what is left at least of the last column of a table, while there is one to leave out
 ROWS = 30  # of what is to be removed; --json has all
-_OK, _BAD, _WARN = "#009e73", "bold #d55e00", "#e69f00"  # Okabe and Ito's
+_OK, _BUSY, _BAD, _WARN = "#009e73", "#56b4e9", "bold #d55e00", "#e69f00"  # Okabe and Ito's
+TAIL_LINES = 10
 
 
 class Screen:
@@ -72,9 +78,12 @@ class Column:
 
 
 def table(columns: Sequence[Column], width: int | None, more: str) -> list[Text]:
-    """The lines of a table; where there is no room columns are left out, and then the last one is cut."""
+    """The lines of a table; where there is no room the last column is cut, but first some are left out."""
     shown = [column for column in columns if any(cell.plain for cell in column.cells)]
-    while width is not None and sum(each.width + 2 for each in shown) - 2 > width:
+    while width is not None:
+        least = sum(each.width + 2 for each in shown[:-1]) + min(shown[-1].width, CUT)
+        if least <= width:
+            break
         ranked = max(shown, key=lambda column: column.rank)
         if not ranked.rank:
             break
@@ -172,6 +181,196 @@ def _fate(place: Mapping[str, Any], dry_run: bool, marks: Marks) -> tuple[Text, 
     return Text(f"{marks.ok} ", _OK) if done else Text(f"{marks.dot} ", "dim"), Text(
         text, "" if gone else "dim"
     )
+
+
+# Runs and their tasks
+
+_RUN_STYLES = {"starting": _BUSY, "running": _BUSY, "succeeded": _OK, "failed": _BAD, "lost": _BAD}
+
+
+def run_lines(found: Listing, screen: Screen, now: float) -> list[Text]:
+    """A table of runs."""
+    runs = found.runs
+    columns = [
+        Column("run", [Text(run.run_id, "bold") for run in runs]),
+        Column("state", [_run_state(run, screen.marks) for run in runs]),
+        Column(
+            "tasks",
+            [Text(f"{run.running}/{len(run.tasks)}" if run.tasks else "-") for run in runs],
+            right=True,
+        ),
+        Column("hosts", [Text(printable(fold(run.hosts))) for run in runs], rank=2),
+        Column("GPUs", [Text(str(run.gpus or "-")) for run in runs], right=True, rank=4),
+        Column(
+            "started", [Text(f"{age(now - run.started)} ago" if run.started else "-") for run in runs], rank=3
+        ),
+        Column(
+            "command", [Text(printable(command_words(run.command)) or "-", "dim") for run in runs], rank=1
+        ),
+    ]
+    lines = table(columns, screen.columns, screen.marks.more) if runs else []
+    for run in runs:
+        if failed := run.first_failure if run.alive else None:
+            lines.append(
+                Text.assemble((f"{screen.marks.warn} ", _WARN), f"{run.run_id}: {_sentence(failed)}")
+            )
+    return lines
+
+
+def _run_state(run: RunState, marks: Marks) -> Text:
+    style = _RUN_STYLES.get(run.state, "dim")
+    mark = {"starting": marks.wait, "running": marks.live, "succeeded": marks.ok, "failed": marks.bad}
+    return Text(
+        f"{mark.get(run.state, '?' if run.state in ('lost', 'unknown') else marks.dot)} {run.state}", style
+    )
+
+
+def command_words(command: Sequence[str]) -> str:
+    """The launcher's command line, for a shell; the program by its name alone."""
+    return shlex.join([command[0].rpartition("/")[2], *command[1:]]) if command else ""
+
+
+def status_lines(run: RunState, holder: str, screen: Screen, now: float) -> list[Text]:
+    """One run whole: how it is, what failed first, its tasks, its hosts; `holder` is what it lives by."""
+    marks = screen.marks
+    count = f"{run.running} of {len(run.tasks)} tasks run" if run.alive else f"{len(run.tasks)} tasks"
+    begun = f", started {age(now - run.started)} ago" if run.started else ""
+    over = f", ended {age(now - run.ended)} ago" if run.ended and not run.alive else ""
+    lines = [
+        Text.assemble((run.run_id, "bold"), "  ", _run_state(run, marks), (f"  {count}{begun}{over}", "dim"))
+    ]
+    if run.command:
+        who = f"  {run.launcher}: " if run.launcher else "  "
+        lines.append(Text(printable(who + command_words(run.command)), "dim"))
+    lines += [Text(f"  {holder}", "dim")] if holder else []
+    lost = (run.outcome.get("first_failure") or {}) if not run.alive else {}
+    if "reason" in lost:
+        told = f"{lost.get('host')} was lost: {lost['reason']}"
+        lines += [Text(), Text.assemble((f"{marks.bad} ", _BAD), (printable(told), "bold"))]
+    elif failed := run.first_failure:
+        lines += [Text(), *_failure_lines(failed, run, marks)]
+    troubles = [each for each in run.shares if each.state not in ("alive", "ended")]
+    lines += [Text(), *_task_table(run, screen, now)] if run.tasks else []
+    lines += _restarts(run, screen)
+    lines += [Text(), *_host_table(run, screen)]
+    for share in troubles:
+        if share.strays:
+            left = ", ".join(share.strays[:4]) + (f" {marks.more}" if len(share.strays) > 4 else "")
+            told = f"{share.host}: the agent is dead, and alive is {left}"
+            lines.append(Text.assemble((f"{marks.bad} ", _BAD), printable(told)))
+    return lines
+
+
+def _failure_lines(failed: TaskState, run: RunState, marks: Marks) -> list[Text]:
+    tail = tail_lines(failed.tail.encode())[-TAIL_LINES:]
+    also = sum(task.failed for task in run.tasks) - 1
+    more = f", then {also} more" if also else ""
+    text = _sentence(failed) + more + ("; its last lines:" if tail else "")
+    first = Text.assemble((f"{marks.bad} ", _BAD), (printable(text), "bold"))
+    return [first, *(Text.assemble((f"  {marks.bar} ", _BAD), line) for line in tail)]
+
+
+def _sentence(failed: TaskState) -> str:
+    after = f" after {duration(failed.seconds)}" if failed.seconds is not None else ""
+    return f"{failed.task} on {failed.host} {_fate_of(failed)}{after}"
+
+
+def _fate_of(task: TaskState) -> str:
+    if task.signal is not None:
+        return f"was killed by {task.signal_name or f'signal {task.signal}'}"
+    return f"exited with code {task.code}"
+
+
+def _task_state(task: TaskState, marks: Marks) -> Text:
+    if task.failed:
+        how = (
+            task.signal_name or f"signal {task.signal}"
+            if task.signal is not None
+            else f"exit code {task.code}"
+        )
+        return Text(f"{marks.bad} {how}", _BAD)
+    if task.state == "exited":
+        return Text(f"{marks.dot} stopped", "dim") if task.stopped else Text(f"{marks.ok} finished", _OK)
+    if task.state == "running":
+        return Text(f"{marks.live} running", _BUSY)
+    if task.state in ("lost", "unknown"):
+        return Text(f"? {task.state}", _BAD if task.state == "lost" else "dim")
+    return Text(f"{marks.wait} {task.state}")
+
+
+def _task_table(run: RunState, screen: Screen, now: float) -> list[Text]:
+    tasks = run.tasks
+
+    def lasted(task: TaskState) -> str:
+        seconds = now - task.since if task.since is not None else task.seconds
+        return "-" if seconds is None else age(seconds)
+
+    def cards(task: TaskState) -> str:
+        return ",".join(map(str, task.gpu_indices)) or str(len(task.gpus) or "-")
+
+    restarted = any(task.attempts > 1 for task in tasks)
+    columns = [
+        Column("task", [Text(task.task, "bold") for task in tasks]),
+        Column("host", [Text(printable(task.host)) for task in tasks]),
+        Column("state", [_task_state(task, screen.marks) for task in tasks]),
+        Column("for", [Text(lasted(task)) for task in tasks], right=True),
+        Column("attempts", [Text(str(task.attempts) if restarted else "") for task in tasks], right=True),
+        Column("port", [Text(str(task.port or "-")) for task in tasks], right=True, rank=3),
+        Column("GPUs", [Text(cards(task)) for task in tasks], right=True, rank=2),
+        Column("pid", [Text(str(task.pid or "-")) for task in tasks], right=True, rank=5),
+        Column("log", [Text(amount(task.log_bytes)) for task in tasks], right=True, rank=4),
+        Column(
+            "last output",
+            [Text(f"{age(now - task.output)} ago" if task.output else "none") for task in tasks],
+            right=True,
+            rank=1,
+        ),
+    ]
+    return table(columns, screen.columns, screen.marks.more)
+
+
+def _restarts(run: RunState, screen: Screen) -> list[Text]:
+    """How the attempts before the last ones ended."""
+    ends = [end for task in run.tasks for end in task.ends]
+    if not ends:
+        return []
+    columns = [
+        Column("restarted", [Text(end.task, "bold") for end in ends]),
+        Column("host", [Text(printable(end.host)) for end in ends]),
+        Column("attempt", [Text(str(end.attempts)) for end in ends], right=True),
+        Column("ended", [_task_state(end, screen.marks) for end in ends]),
+        Column("after", [Text("-" if end.seconds is None else age(end.seconds)) for end in ends], right=True),
+        Column("log", [Text(log_name(TaskId.parse(end.task), end.attempts - 1)) for end in ends]),
+    ]
+    return [Text(), *table(columns, screen.columns, screen.marks.more)]
+
+
+_HOST_WORDS = {
+    "ended": "ended",
+    "strays": "its agent is dead",
+    "lost": "ended without a word",
+    "elsewhere": "of a machine that was not asked",
+    "unreachable": "cannot be asked",
+    "unasked": "was not asked",
+    "gone": "nothing of it is there",
+}
+
+
+def _agent(share: Share) -> str:
+    return f"alive, pid {share.agent}" if share.state == "alive" else _HOST_WORDS[share.state]
+
+
+def _host_table(run: RunState, screen: Screen) -> list[Text]:
+    shares = run.shares
+    columns = [
+        Column("host", [Text(printable(share.host), "bold") for share in shares]),
+        Column("agent", [Text(_agent(share)) for share in shares]),
+        Column(
+            "logs",
+            [Text(printable(share.directory) + "/logs" if share.directory else "-") for share in shares],
+        ),
+    ]
+    return table(columns, None, screen.marks.more)  # a path is not cut: it is there to be copied
 
 
 def unreachable_data(failures: Mapping[str, ConnectError]) -> dict[str, dict[str, str]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from tflaunch import wire
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import Host
+from tflaunch.run_states import Listing, listing
+from tflaunch.runs import RunInfo
 from tflaunch.session import Opener, Sessions
 
 FINISH_MARGIN_S = 60.0  # beyond the grace: what a visit may take
@@ -31,21 +34,12 @@ class Finished:
     unsure: bool = False  # agent and guard were both killed: what hid well would not be found
 
 
-@dataclass(frozen=True)
-class LiveRun:
-    """A run that something is alive of: its tasks and where they are, as far as agents tell."""
-
-    run_id: str
-    hosts: tuple[str, ...]
-    tasks: tuple[str, ...]
-    started: float | None  # epoch seconds
-
-
 class Visits:
     """Short-lived agents that look after any run: they need no record of it and no agent that lives."""
 
     def __init__(self, opener: Opener, watcher: Phases) -> None:
         self._sessions = self.sessions = Sessions(opener, watcher.phase)
+        self._unreachable: dict[str, ConnectError] = {}
         self.interrupts = self._sessions.interrupts
 
     def open(
@@ -58,24 +52,26 @@ class Visits:
         _, failures = self._sessions.gather("hello", names, patience_s, phase)
         for name in failures.keys() & self._sessions.by_host.keys():
             self._sessions.drop(name)
+        self._unreachable = dict(failures)
         return failures
 
-    def runs(self, timeout_s: float) -> tuple[list[LiveRun], dict[str, ConnectError]]:
-        """Every run of this user that is alive on these hosts, and the hosts that did not answer."""
+    def runs(
+        self,
+        timeout_s: float,
+        *,
+        everything: bool = False,
+        only: str = "",
+        tail_bytes: int = 0,
+        records: Iterable[RunInfo] = (),
+    ) -> Listing:
+        """The runs of this user that are alive on these hosts or, with `everything`, all. Raises Stopped.
+
+        `only` is how a run's id begins; `tail_bytes` of the log of each task that failed come with it.
+        """
         names = list(self._sessions.by_host)
-        self._sessions.send(names, "list")
+        self._sessions.send(names, "list", all=everything, run=only, tail_bytes=tail_bytes)
         replies, failures = self._sessions.gather("runs", names, timeout_s)
-        found: dict[str, LiveRun] = {}
-        for name in names:
-            for entry in replies[name]["runs"] if name in replies else ():
-                before = found.get(entry["run"], LiveRun(entry["run"], (), (), None))
-                found[entry["run"]] = LiveRun(
-                    entry["run"],
-                    tuple(dict.fromkeys((*before.hosts, entry["host"]))),
-                    tuple(dict.fromkeys((*before.tasks, *(task["task"] for task in entry["tasks"])))),
-                    min(filter(None, (before.started, entry["started"])), default=None),
-                )
-        return sorted(found.values(), key=lambda run: run.started or 0.0), failures
+        return listing(replies, {**self._unreachable, **failures}, time.time(), records)
 
     def finish(
         self, run_id: str, grace_s: float, phase: str = "stopping"

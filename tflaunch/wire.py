@@ -9,7 +9,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     module   {name} + source                               a module for the probe that the host lacks; `facts` again
     code     {digest, size}                                is this code here already? answered by `code`
     blob     {last} + bytes                                a piece of it; after the last one, `code` again
-    stage    {tasks: [...], code, ports, gpus, door}       make every task ready to start; `staged` or `failed`;
+    stage    {tasks: [...], code, ports, gpus, about, door} make every task ready to start; `staged` or `failed`;
                                                            with door, keep one port more, for `entrust`
     release  {}                                            start what is staged; a `started` for each task
     watch    {after, logs, window, client, ...}            tell the events after that one, then each as it happens;
@@ -55,7 +55,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     attach   {run, host}                                   become a view onto that run: `hello` of its agent, or of
                                                            what it has left (`alive` false); then as above
     list     {all, run, tail_bytes}                        what is alive, or `all`; answered by `runs`
-    runs     {machine, clock, runs: [{run, host, state, ...}], others}   see tflaunch.agent.ledger
+    runs     {machine, place, clock, runs: [{run, host, state, ...}], others}   see tflaunch.agent.ledger
     measure  {}                                            what is kept there, and how much; answered by `usage`
     usage    {machine, place, directory, runs: [{run, bytes, idle_s, keep, ...}], code_bytes, rest_bytes}
     clean    {runs: [...], code_older_s, dry_run}          remove those that are not alive; answered by `cleaned`

@@ -80,7 +80,7 @@ def usage(parent: str) -> "Dict[str, Any]":
     return {
         "machine": facts.machine(),
         "directory": parent,
-        "place": _place(parent),
+        "place": ledger.place(parent),
         "runs": [_run(parent, name, census) for name in names],
         "code_bytes": sum(size.bytes for _, size in _archives(parent)),
         "rest_bytes": sum(Size(path).bytes for path in _rest(parent)),
@@ -386,12 +386,3 @@ def _names(path: str) -> "List[str]":
         return sorted(os.listdir(path))
     except OSError:
         return []
-
-
-def _place(parent: str) -> str:
-    """The disk and the directory on it: two hosts may share it."""
-    try:
-        info = os.stat(parent)
-    except OSError:
-        return ""
-    return "%d:%d" % (info.st_dev, info.st_ino)

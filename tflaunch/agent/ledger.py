@@ -4,12 +4,12 @@ The hosts hold the truth about a run, what a launcher has recorded is a copy.  A
 written or of another version is believed as far as it goes.
 """
 
-import json
 import os
 import re
 import time
 
 from tflaunch.agent import facts, processes
+from tflaunch.agent.journal import read as read_journal
 from tflaunch.agent.rundir import RunDirectory, all_runs
 
 TYPE_CHECKING = False
@@ -26,7 +26,6 @@ else:
     Member = namedtuple("Member", "host task process")
 
 LISTED = 1000  # runs that are told of; a message has its limits
-JOURNAL_BYTES = 4 * 1024 * 1024  # of a journal that grew without measure, its end counts
 _MARKS = tuple(
     os.fsencode(each + "=") for each in (processes.RUN_MARK, processes.HOST_MARK, processes.TASK_MARK)
 )
@@ -112,7 +111,22 @@ def runs(parent: str, everything: bool, only: str = "", tail_bytes: int = 0) -> 
     found.sort(key=lambda entry: -(entry["started"] or 0.0))
     told = {entry["run"] for entry in found[:LISTED]}
     others = (others | {entry["run"] for entry in found[LISTED:]}) - told
-    return {"machine": facts.machine(), "clock": clock, "runs": found[:LISTED], "others": len(others)}
+    return {
+        "machine": facts.machine(),
+        "place": place(parent),
+        "clock": clock,
+        "runs": found[:LISTED],
+        "others": sorted(others)[:LISTED],
+    }
+
+
+def place(parent: str) -> str:
+    """The disk and the directory on it: two names of a machine, or two machines, may share it."""
+    try:
+        info = os.stat(parent)
+    except OSError:
+        return ""
+    return "%d:%d" % (info.st_dev, info.st_ino)
 
 
 class _Share:
@@ -139,6 +153,8 @@ class _Share:
         directory, agent = self._directory, self._agent
         plan = directory.read("plan.json")
         about = plan.get("about")
+        events = read_journal(directory).events
+        outcomes = [each["outcome"] for each in events if isinstance(each.get("outcome"), dict)]
         strays = self._members if self.state == "strays" else []
         over_at = _modified(os.path.join(directory.path, "agent.json"))
         return {
@@ -151,57 +167,65 @@ class _Share:
             "started": agent.get("started"),
             "ended": over_at if self.state == "ended" else None,
             "about": about if isinstance(about, dict) else {},
-            "outcome": directory.read("outcome.json"),
-            "tasks": self._tasks(plan, tail_bytes),
+            "outcome": outcomes[-1] if outcomes else {},
+            "tasks": self._tasks(plan, events, tail_bytes),
             "strays": [processes.describe(each.process) for each in strays],
         }
 
-    def _tasks(self, plan: "Dict[str, Any]", tail_bytes: int) -> "List[Dict[str, Any]]":
+    def _tasks(
+        self, plan: "Dict[str, Any]", events: "List[Dict[str, Any]]", tail_bytes: int
+    ) -> "List[Dict[str, Any]]":
         requests = [each for each in plan.get("tasks") or [] if isinstance(each, dict) and "id" in each]
         planned = {str(each["id"]): each for each in requests}
         ports = dict(zip(planned, plan.get("ports") or []))  # noqa: B905 - Python 3.8 has no `strict`
         logs = _logs(self._directory)
-        exits = {}  # type: Dict[str, List[Dict[str, Any]]]
-        for line in journal(os.path.join(self._directory.path, "events.jsonl")):
-            if line.get("type") == "exit":
-                exits.setdefault(str(line.get("task")), []).append(line)
         told = []
         for name in planned or map(str, self._agent.get("tasks") or []):
             request = planned.get(name, {})
-            attempts, log, log_bytes, output = logs.get(name, (1, self._directory.log_path(name), 0, None))
-            ended = exits.get(name, [])
+            mine = [each for each in events if each.get("task") == name]
+            ends = {each.get("attempt", 0): each for each in mine if each["type"] == "exit"}
+            starts = {each.get("attempt", 0): each for each in mine if each["type"] == "started"}
+            attempt, log, log_bytes, output = logs.get(name, (0, self._directory.log_path(name), 0, None))
+            attempt = max(attempt, *ends, *starts, 0)
             entry = {
                 "task": name,
-                "attempts": max(attempts, len(ended)),
+                "attempts": attempt + 1,
                 "port": request.get("port", ports.get(name)),
                 "gpus": _cards(request),
                 "gpu_indices": request.get("gpu_indices"),
                 "log": log,
                 "log_bytes": log_bytes,
                 "output": output,  # when it last wrote something
+                "before": [_end(each) for number, each in sorted(ends.items()) if number != attempt],
             }
-            entry.update(_end(ended[-1], log, tail_bytes) if len(ended) >= attempts else self._life(name))
+            if attempt in ends:
+                entry.update(_end(ends[attempt]), state="exited")
+                if tail_bytes and entry["code"] != 0 and not entry["stopped"]:
+                    entry["tail"] = _tail(log, tail_bytes)
+            else:
+                entry.update(self._life(name, starts.get(attempt, {})))
             told.append(entry)
         return told
 
-    def _life(self, task: str) -> "Dict[str, Any]":
-        """The state of a task that nobody has seen the end of."""
+    def _life(self, task: str, start: "Dict[str, Any]") -> "Dict[str, Any]":
+        """The state of a task that nobody has seen the end of; `start` is the event of its start, if it was told."""
         marked = [each.process for each in self._members if each.task == task]
         if not marked:  # an agent that lives will start it, or start it again
             return {"state": {"alive": "waiting", "elsewhere": "unknown"}.get(self.state, "lost")}
-        process = min(marked, key=lambda each: (each.start, each.pid))  # what it has started came later
+        by_pid = {process.pid: process for process in marked}
+        # What it has started came later.
+        first = min(marked, key=lambda each: (each.start, each.pid))
+        process = by_pid.get(start.get("pid", 0), first)
         return {
             "state": "staged" if _waits(process) else "running",
             "pid": process.pid,
-            "since": process.start / float(os.sysconf("SC_CLK_TCK")) + _booted(),
+            "since": start.get("time") or process.start / float(os.sysconf("SC_CLK_TCK")) + _booted(),
         }
 
 
-def _end(exit: "Dict[str, Any]", log: str, tail_bytes: int) -> "Dict[str, Any]":
+def _end(exit: "Dict[str, Any]") -> "Dict[str, Any]":
     told = {name: exit.get(name) for name in ("code", "signal", "signal_name", "seconds", "stopped")}
-    told.update(state="exited", ended=exit.get("time"))
-    if tail_bytes and told["code"] != 0 and not told["stopped"]:
-        told["tail"] = _tail(log, tail_bytes)
+    told.update(attempt=exit.get("attempt", 0), ended=exit.get("time"))
     return told
 
 
@@ -212,7 +236,7 @@ def _cards(request: "Dict[str, Any]") -> "List[str]":
 
 
 def _logs(directory: RunDirectory) -> "Dict[str, Tuple[int, str, int, Optional[float]]]":
-    """Of each task: how many attempts have a log, the last of these, the bytes of all, when it was written to."""
+    """Of each task: its last attempt, the log of that, the bytes of all, when it was written to."""
     found = {}  # type: Dict[str, List[Tuple[int, str, int, float]]]
     try:
         with os.scandir(directory.logs) as entries:
@@ -229,7 +253,7 @@ def _logs(directory: RunDirectory) -> "Dict[str, Tuple[int, str, int, Optional[f
     told = {}
     for task, logs in found.items():
         attempt, path, size, modified = max(logs)
-        told[task] = (attempt + 1, path, sum(each[2] for each in logs), modified if size else None)
+        told[task] = (attempt, path, sum(each[2] for each in logs), modified if size else None)
     return told
 
 
@@ -262,22 +286,3 @@ def _tail(path: str, size: int) -> str:
             return log.read(size).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def journal(path: str) -> "List[Dict[str, Any]]":
-    """The objects in a file of JSON lines; what is no object, a torn last line for example, is left out."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - JOURNAL_BYTES))
-            lines = file.read(JOURNAL_BYTES).splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            found.append(value)
-    return found

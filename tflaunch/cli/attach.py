@@ -30,7 +30,6 @@ from tflaunch.job import TaskId
 
 if TYPE_CHECKING:
     from tflaunch.view import View, Wanted
-    from tflaunch.visits import Visits
 
 LIST_TIMEOUT_S = 30.0
 
@@ -161,6 +160,7 @@ def logs(
 @contextlib.contextmanager
 def _view(run: str | None, reach: _Reach, show: Show, wanted: Wanted, json: bool) -> Iterator[View]:
     """The run that is meant, on all of its hosts; hosts that cannot be reached are told at the end."""
+    from tflaunch.run_states import chosen
     from tflaunch.runs import check_run_id
     from tflaunch.view import View
     from tflaunch.visits import Visits
@@ -178,9 +178,10 @@ def _view(run: str | None, reach: _Reach, show: Show, wanted: Wanted, json: bool
             failures = visits.open(hostfile.hosts, reach.connect_timeout)
             if len(failures) == len(hostfile.hosts):
                 raise ConnectErrors(failures, len(hostfile.hosts))
-            run = _choose(run, visits)
-            there = {host.name: host for host in hostfile.hosts if host.name not in failures}
-            view = View(run, visits.sessions, there, show.reporter, wanted)
+            listed = visits.runs(LIST_TIMEOUT_S, everything=run is not None, only=run or "")
+            chosen_run = chosen(run, listed.runs).run_id
+            there = {host.name: host for host in hostfile.hosts if host.name not in listed.failures}
+            view = View(chosen_run, visits.sessions, there, show.reporter, wanted)
             failures.update(view.attach())
             yield view
         if failures:
@@ -189,16 +190,6 @@ def _view(run: str | None, reach: _Reach, show: Show, wanted: Wanted, json: bool
     finally:
         visits.close()
         to_hosts.close()
-
-
-def _choose(run: str | None, visits: Visits) -> str:
-    alive = [each.run_id for each in visits.runs(LIST_TIMEOUT_S)[0]]
-    found = [each for each in alive if run is None or each.startswith(run)]
-    if len(found) == 1:
-        return found[0]
-    if run is not None:
-        return run
-    raise UsageError(f"{len(alive)} runs are alive: {', '.join(alive)}", "say which")
 
 
 def _tasks(texts: list[str]) -> tuple[TaskId, ...]:

@@ -155,7 +155,7 @@ def _where(runs: tuple[str, ...], source: str | None) -> tuple[Hostfile, Path | 
         return merged([hostfile for _, hostfile, _ in found]), next(configs, None)
     if (hostfile := default_or_none()) is not None:
         return hostfile, None
-    recorded, config = recorded_hosts()
+    recorded, config = recorded_hosts(lively=False)
     if recorded is None:
         raise nowhere("clean")
     return recorded, config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,14 +19,14 @@ from tflaunch.cli.options import (
     load_hosts,
     reporting,
 )
-from tflaunch.cli.where import LIVELY, default_or_none, hosts_of_run, nowhere, recorded_hosts
+from tflaunch.cli.where import default_or_none, hosts_of_run, nowhere, recorded_hosts
 from tflaunch.errors import ConnectErrors, StopError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tflaunch.hosts import Hostfile
-    from tflaunch.visits import LiveRun
+    from tflaunch.run_states import RunState
 
 LIST_TIMEOUT_S = 30.0
 
@@ -70,10 +71,11 @@ def stop(
                 unreachable = visits.open(hostfile.hosts, connect_timeout)
                 if len(unreachable) == len(hostfile.hosts):
                     raise ConnectErrors(unreachable, len(hostfile.hosts))
-                alive, unlisted = visits.runs(LIST_TIMEOUT_S)
+                listed = visits.runs(LIST_TIMEOUT_S)
+                alive = listed.runs
                 chosen = _choose(run, alive, show)
                 finished, failures = visits.finish(chosen, grace) if chosen else ({}, {})
-                failures = {**unreachable, **unlisted, **failures}
+                failures = {**listed.failures, **failures}
         finally:
             visits.close()
             to_hosts.close()
@@ -96,7 +98,7 @@ def _where(run: str | None, source: str | None) -> tuple[str | None, Hostfile, P
     """(full run id if it is known here, the hosts to look on, the ssh_config that leads there)."""
     if run is not None:
         return hosts_of_run(run, source)
-    recorded, config = recorded_hosts(LIVELY) if source is None else (None, None)
+    recorded, config = recorded_hosts(lively=True) if source is None else (None, None)
     if recorded is not None:
         return None, recorded, config
     hostfile = load_hosts(source) if source is not None else default_or_none()
@@ -105,7 +107,7 @@ def _where(run: str | None, source: str | None) -> tuple[str | None, Hostfile, P
     return None, hostfile, None
 
 
-def _refuse_unknown(run: str, alive: list[LiveRun]) -> None:
+def _refuse_unknown(run: str, alive: Sequence[RunState]) -> None:
     """A typo must not look like a run that is stopped; one that this machine has a record of is none."""
     from tflaunch.runs import Record
 
@@ -120,7 +122,7 @@ def _refuse_unknown(run: str, alive: list[LiveRun]) -> None:
     )
 
 
-def _choose(run: str | None, alive: list[LiveRun], show: Show) -> str | None:
+def _choose(run: str | None, alive: Sequence[RunState], show: Show) -> str | None:
     """The run that is meant; None when nothing is alive and no run was named."""
     if run is not None:
         matches = [each.run_id for each in alive if each.run_id.startswith(run)]
@@ -140,7 +142,7 @@ def _choose(run: str | None, alive: list[LiveRun], show: Show) -> str | None:
     return _ask_which(alive)
 
 
-def _ask_which(alive: list[LiveRun]) -> str:
+def _ask_which(alive: Sequence[RunState]) -> str:
     from rich.prompt import IntPrompt
 
     for number, each in enumerate(alive, 1):

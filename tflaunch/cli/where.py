@@ -12,8 +12,6 @@ from tflaunch.errors import RecordError, UsageError
 if TYPE_CHECKING:
     from tflaunch.hosts import Hostfile
 
-LIVELY = ("running", "detached", "orphaned")  # in which states a record's run may be alive
-
 
 def hosts_of_run(run: str, source: str | None) -> tuple[str, Hostfile, Path | None]:
     """(full run id if it is known here, the hosts to look on, the ssh_config that leads there)."""
@@ -35,20 +33,20 @@ def hosts_of_all(source: str | None, verb: str, *, everything: bool) -> tuple[Ho
     if source is not None:
         return load_hosts(source), None
     default = default_or_none()
-    recorded, config = recorded_hosts(() if everything and default is None else LIVELY)
+    recorded, config = recorded_hosts(lively=not everything or default is not None)
     known = [hostfile for hostfile in (default, recorded) if hostfile is not None]
     if not known:
         raise nowhere(verb)
     return merged(known), config
 
 
-def recorded_hosts(statuses: Collection[str] = ()) -> tuple[Hostfile | None, Path | None]:
-    """The hosts of all runs on record here that are in one of `statuses` (none named: of all), and the ssh_config."""
-    from tflaunch.runs import Record, hostfile_from, list_runs
+def recorded_hosts(*, lively: bool) -> tuple[Hostfile | None, Path | None]:
+    """The hosts of all runs on record here (`lively`: of those that may be alive), and the ssh_config."""
+    from tflaunch.runs import LIVELY, Record, hostfile_from, list_runs
 
     hostfiles, configs = [], []
     for info in list_runs():
-        if info.status != "corrupt" and (not statuses or info.status in statuses):
+        if info.status in LIVELY or (info.status == "ended" and not lively):
             try:
                 record = Record.open(info.run_id)
                 hostfiles.append(hostfile_from(record))

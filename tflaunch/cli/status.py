@@ -1,0 +1,106 @@
+"""`tflaunch status`: one run whole."""
+
+from __future__ import annotations
+
+import json as json_text
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tflaunch.cli.options import OUTPUT, AcceptNew, ConnectTimeout, Patient, SshConfig, connector, reporting
+from tflaunch.cli.ps import LIST_TIMEOUT_S
+from tflaunch.cli.where import hosts_of_all, hosts_of_run
+from tflaunch.errors import ConnectErrors, RecordError, UsageError
+
+if TYPE_CHECKING:
+    from tflaunch.run_states import RunState
+
+TAIL_BYTES = 8192
+
+
+def status(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]", help="The run's id, or how it begins [the only one]", show_default=False
+        ),
+    ] = None,
+    *,
+    hosts: Annotated[
+        str | None,
+        typer.Option("--hosts", "-H", metavar="HOSTS", help="Where to look [this machine's record]"),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Everything, as one JSON document.", rich_help_panel=OUTPUT)
+    ] = False,
+    accept_new: AcceptNew = False,
+    connect_timeout: ConnectTimeout = 15.0,
+    ssh_config: SshConfig = None,
+) -> None:
+    """Show one run whole: what failed first, each task with its state, port, GPUs and log, and each host.
+
+    Without RUN: the only one that is alive.
+    Exit code: 0; 2 which run?; 69 a host could not be asked (what the others tell is shown).
+    """
+    from tflaunch.run_states import chosen, data
+    from tflaunch.runs import check_run_id, list_runs
+    from tflaunch.runs_view import Screen, reader_may_leave, status_lines, unreachable_data
+    from tflaunch.visits import Visits
+
+    with reporting("stopped before all hosts had answered", json=json) as show:
+        if run is not None:
+            run, hostfile, known_config = hosts_of_run(check_run_id(run), hosts)
+        else:
+            hostfile, known_config = hosts_of_all(hosts, "status", everything=False)
+        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config or known_config)
+        visits = Visits(to_hosts, Patient(show.reporter, json))
+        try:
+            with visits.interrupts():
+                visits.open(hostfile.hosts, connect_timeout)
+                found = visits.runs(
+                    LIST_TIMEOUT_S,
+                    everything=run is not None,
+                    only=run or "",
+                    tail_bytes=TAIL_BYTES,
+                    records=[info for info in list_runs() if info.run_id.startswith(run or "")],
+                )
+        finally:
+            visits.close()
+            to_hosts.close()
+        failures = ConnectErrors(found.failures, len(hostfile.hosts))
+        try:
+            one = chosen(run, found.runs)
+        except UsageError:
+            if found.failures:  # it may be on those
+                raise failures from None
+            raise
+        screen, now = Screen(), time.time()
+        with reader_may_leave():
+            if json:
+                told = {"time": now, **data(one), "held_by": _holder(one)}
+                told["unreachable"] = unreachable_data(found.failures)
+                screen.write(json_text.dumps(told) + "\n")
+            else:
+                screen.show(status_lines(one, _holder(one), screen, now))
+        if found.failures:
+            if not json:
+                show.reporter.failures(failures)
+            show.exit_code = ConnectErrors.exit_code
+
+
+def _holder(run: RunState) -> str:
+    """What keeps it alive."""
+    from tflaunch.runs import Record
+
+    if not run.alive:
+        return ""
+    if run.detached:
+        return "detached: it needs no launcher, and ends by itself"
+    try:
+        record = Record.open(run.run_id)
+        if record.running():
+            return f"its launcher is pid {record.about.get('pid')} on this machine"
+    except (UsageError, RecordError):
+        pass  # it was started elsewhere
+    return "held by its launcher elsewhere, or until its lease ends"
