@@ -110,19 +110,66 @@ def test_why_a_card_must_not_be_taken(library: Path, tmp_path: Path) -> None:
     assert abs(process.started - time.time()) < 24 * 3600
 
 
+@pytest.mark.parametrize("driver", ["550.54.15", "470.57.02"])
+def test_what_the_driver_reserves_for_itself_is_in_nobodys_use(
+    library: Path, tmp_path: Path, driver: str
+) -> None:
+    (card,) = cards(
+        Fleet(library, tmp_path / "fleet", f"driver {driver}", "gpu mem=81920 used=4 reserved=870")
+    )
+    assert (card.memory_used_bytes, card.busy) == (4 << 20, "")
+
+
+def test_who_hides_is_seen_by_what_he_uses(library: Path, tmp_path: Path) -> None:
+    fleet = Fleet(
+        library,
+        tmp_path / "fleet",
+        "gpu mem=16384 used=300 util=90",
+        "gpu mem=16384 used=300 util=10",  # an idle context, or a desktop
+        "gpu mem=16384 used=4 util=100",  # a card that has just been initialised
+        "gpu mem=16384 used=300 util=30",
+        "gpu mem=16384 used=900 util=2",
+        "gpu mem=16384 used=9000 util=2",
+        "proc gpu=3 pid=4999999 mem=280 graphics=1",
+        "proc gpu=4 pid=4999999 mem=880 graphics=1",
+        "proc gpu=5 pid=4999999 mem=880 graphics=1",
+    )
+    assert [card.busy for card in cards(fleet)] == [
+        "90 % in use by a process that is not visible there",
+        "",
+        "",
+        "30 % in use by a desktop",
+        "0.9 GiB in use by a desktop",
+        "8.8 GiB in use by a process that is not visible there",
+    ]
+
+
 def test_mig_instances_are_devices_of_their_own(library: Path, tmp_path: Path) -> None:
     fleet = Fleet(
         library,
         tmp_path / "fleet",
+        "gpu uuid=GPU-x mem=40960",
         "gpu uuid=GPU-a mem=40960 cc=8.0 mig=1",
-        'mig gpu=0 uuid=MIG-a name="A100 MIG 3g.20gb" mem=19968 used=15 cc=8.0 gi=1',
-        "mig gpu=0 uuid=MIG-b mem=19968 used=9000 cc=8.0 gi=2",
+        'mig gpu=1 uuid=MIG-a name="A100 MIG 3g.20gb" mem=19968 used=15 cc=8.0 gi=1',
+        "mig gpu=1 uuid=MIG-b mem=4864 used=9 cc=8.0 gi=2",
+        "mig gpu=1 uuid=MIG-c mem=4864 used=300 cc=8.0 gi=3",
+        f"proc gpu=1 gi=2 pid={os.getpid()} mem=90",
+        "gpu uuid=GPU-b mem=40960 cc=8.0 mig=1",
+        "gpu uuid=GPU-c mem=40960 cc=8.0 mig=1 mode=2",
+        "mig gpu=3 uuid=MIG-d mem=4864 cc=8.0",
     )
-    (card,) = cards(fleet)
-    assert card.mig_mode
+    whole, card, empty, closed = cards(fleet)
+    assert (whole.label, whole.devices, whole.busy) == ("0", (whole,), "")
+    assert card.devices == card.mig
     assert "MIG" in card.busy
-    assert [(device.uuid, bool(device.busy)) for device in card.mig] == [("MIG-a", False), ("MIG-b", True)]
+    assert {device.label: (device.uuid, device.busy) for device in card.mig} == {
+        "1.0": ("MIG-a", ""),
+        "1.1": ("MIG-b", f"in use by {getpass.getuser()} (pid {os.getpid()})"),
+        "1.2": ("MIG-c", "0.3 GiB in use by a process that is not visible there"),
+    }
     assert card.mig[0].memory_total_bytes == 19968 << 20
+    assert (empty.devices, empty.busy) == ((empty,), "in MIG mode without an instance")
+    assert [device.busy for device in closed.devices] == ["compute mode is PROHIBITED"]
 
 
 def test_how_cards_are_connected(library: Path, tmp_path: Path) -> None:

@@ -92,9 +92,16 @@ MIG = gpu(
     "NVIDIA A100-SXM4-80GB",
     mig_mode=True,
     mig=(
-        MigDevice(0, "MIG-a", "NVIDIA A100-SXM4-80GB MIG 3g.40gb", 40 * GIB, 0),
+        MigDevice(0, "MIG-a", "NVIDIA A100-SXM4-80GB MIG 3g.40gb", 40 * GIB, 0, card=2),
         MigDevice(
-            1, "MIG-b", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", 10 * GIB, 9 * GIB, (process(),), busy="in use"
+            1,
+            "MIG-b",
+            "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
+            10 * GIB,
+            9 * GIB,
+            busy="in use",
+            processes=(process(),),
+            card=2,
         ),
     ),
 )
@@ -192,6 +199,14 @@ def test_what_comes_from_a_host_cannot_act_on_the_terminal() -> None:
     assert "run me" in shown
 
 
+def test_a_card_in_mig_mode_without_instances_is_a_device_that_cannot_be_used() -> None:
+    overview = look([answer("gpu01", gpu(0, mig_mode=True), gpu(1))])
+    assert (overview.counts["busy"], overview.counts["free"]) == (1, 1)
+    assert re.search(r"● busy .* in MIG mode without an instance$", page(overview), re.MULTILINE)
+    assert "● busy" in page(overview, 80)
+    assert "no MIG instance" in page(overview, 80)
+
+
 def test_every_use_of_a_card_has_a_line_the_largest_first() -> None:
     several = (process("bob", 1, 5), process("al", 2, 50), process("x", 3, 70, kind="graphics"))
     shown = page(look([answer("gpu01", gpu(0, used=75, processes=several, ecc_errors=2))]))
@@ -286,7 +301,8 @@ def test_as_data() -> None:
     assert list(hosts) == [each.host for each in FLEET]
     assert [card["state"] for card in hosts["gpu01"]["gpus"]] == ["free", "busy", "leased", "broken"]
     assert hosts["gpu01"]["gpus"][1]["processes"][0]["command"].startswith("/opt/env/bin/python3")
-    assert [each["state"] for each in hosts["gpu02"]["gpus"][2]["mig"]] == ["free", "busy"]
+    instances = hosts["gpu02"]["gpus"][2]["mig"]
+    assert [(each["label"], each["state"]) for each in instances] == [("2.0", "free"), ("2.1", "busy")]
     assert hosts["dead1"]["error"] == {"message": "no route", "hint": "ping {host}"}
     assert hosts["sick"]["gpu_note"] == "NVML: Driver Not Loaded"
     assert told["summary"]["free"] == 3

@@ -1,7 +1,7 @@
 """The cards of many hosts, ready to be shown: filtered, sorted, counted; as data and as one line. Pure.
 
-A *device* is what a program can be given: a card, or each instance of a card in MIG mode.  It is `free`,
-`busy`, `leased` or `broken`; a card whose instances are the devices is `mig`.
+A *device* (a card, or an instance of a card in MIG mode) is `free`, `busy`, `leased` or `broken`; a card whose
+instances are the devices is `mig`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tflaunch.errors import ConnectError, UsageError
-from tflaunch.inventory import Gpu, GpuProcess, HostFacts, Lease, MigDevice
+from tflaunch.inventory import Device, Gpu, HostFacts
 
 State = Literal["free", "busy", "leased", "broken", "mig"]
 STATES: tuple[State, ...] = ("free", "busy", "leased", "broken")  # of devices
@@ -48,26 +48,6 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Device:
-    """A card or a MIG instance, as a program would be given it."""
-
-    label: str  # "3", or "3.1": instance 1 of card 3
-    uuid: str
-    name: str
-    state: State
-    busy: str
-    memory_total_bytes: int
-    memory_used_bytes: int
-    processes: tuple[GpuProcess, ...]
-    lease: Lease | None
-
-    @property
-    def memory_free_bytes(self) -> int:
-        """What is not in use of it."""
-        return self.memory_total_bytes - self.memory_used_bytes
-
-
-@dataclass(frozen=True)
 class Machine:
     """A host with cards, under all the names that led to it; `facts.gpus` are those to be shown."""
 
@@ -81,8 +61,8 @@ class Machine:
 
     @property
     def devices(self) -> list[Device]:
-        """What can be taken there, or could be if it were free."""
-        return [device for gpu in self.facts.gpus for device in devices(gpu)]
+        """What can be taken there, or could be if it were free; in the order in which it is shown."""
+        return [device for gpu in self.facts.gpus for device in gpu.devices]
 
 
 @dataclass(frozen=True)
@@ -98,7 +78,7 @@ class Overview:
     @property
     def counts(self) -> Counter[State]:
         """How many devices are in each state."""
-        return Counter(device.state for machine in self.machines for device in machine.devices)
+        return Counter(state(device) for machine in self.machines for device in machine.devices)
 
     @property
     def models(self) -> dict[str, Counter[State]]:
@@ -106,7 +86,7 @@ class Overview:
         found: dict[str, Counter[State]] = {}
         for machine in self.machines:
             for device in machine.devices:
-                found.setdefault(short_name(device.name) or UNKNOWN, Counter())[device.state] += 1
+                found.setdefault(short_name(device.name) or UNKNOWN, Counter())[state(device)] += 1
         return dict(sorted(found.items(), key=lambda item: -item[1].total()))
 
     @property
@@ -135,7 +115,7 @@ class Wanted:
             return tuple(gpus)
         picked = []
         for gpu in gpus:
-            fitting = {device.uuid for device in devices(gpu) if self._fits(device, gpu)}
+            fitting = {device.uuid for device in gpu.devices if self._fits(device, gpu)}
             if fitting and state(gpu) == "mig":
                 picked.append(
                     dataclasses.replace(gpu, mig=tuple(each for each in gpu.mig if each.uuid in fitting))
@@ -146,46 +126,22 @@ class Wanted:
 
     def _fits(self, device: Device, gpu: Gpu) -> bool:
         return (
-            (not self.free or device.state == "free")
+            (not self.free or state(device) == "free")
             and self.model.lower() in f"{device.name} {gpu.name}".lower()
-            and (device.memory_free_bytes if device.state != "broken" else 0) >= self.min_free_bytes
+            and (device.memory_free_bytes if state(device) != "broken" else 0) >= self.min_free_bytes
         )
 
 
-def state(device: Gpu | MigDevice) -> State:
+def state(device: Device) -> State:
     """In which state a card or a MIG instance is."""
     if isinstance(device, Gpu):
         if device.error:
             return "broken"
-        if device.mig_mode:
+        if device.mig:
             return "mig"
     if device.lease is not None:
         return "leased"
     return "busy" if device.busy else "free"
-
-
-def devices(gpu: Gpu) -> list[Device]:
-    """The card itself, or its MIG instances."""
-    parts: Sequence[Gpu | MigDevice] = gpu.mig if state(gpu) == "mig" else (gpu,)
-    return [
-        Device(
-            label=label(gpu, part),
-            uuid=part.uuid,
-            name=part.name,
-            state=state(part),
-            busy=part.busy,
-            memory_total_bytes=part.memory_total_bytes,
-            memory_used_bytes=part.memory_used_bytes,
-            processes=part.processes,
-            lease=part.lease,
-        )
-        for part in parts
-    ]
-
-
-def label(gpu: Gpu, part: Gpu | MigDevice) -> str:
-    """What people call it: `3`, or `3.1` for instance 1 of card 3."""
-    return str(gpu.index) if part is gpu else f"{gpu.index}.{part.index}"
 
 
 def look(answers: Sequence[Answer], wanted: Wanted | None = None, sort: Sort = "host") -> Overview:
@@ -210,10 +166,9 @@ def look(answers: Sequence[Answer], wanted: Wanted | None = None, sort: Sort = "
             if same and (answer.error or not same.error):
                 machines[one] = dataclasses.replace(same, names=names)
             else:
-                every = [device for gpu in facts.gpus for device in devices(gpu)]
-                free = sum(device.state == "free" for device in every)
+                free = sum(state(device) == "free" for device in facts.devices)
                 machines[one] = Machine(
-                    names, facts, free, len(every), answer.clock, answer.age_s, answer.error
+                    names, facts, free, len(facts.devices), answer.clock, answer.age_s, answer.error
                 )
         elif answer.error is not None:
             failures[answer.host] = answer.error
@@ -241,7 +196,7 @@ def _most(value: int | None) -> tuple[int, int]:
 # What a card does not tell comes last; equal cards keep NVML's order.
 _KEYS: Mapping[Sort, Any] = {
     "host": lambda _: (0, 0),
-    "memory": lambda gpu: _most(max((each.memory_free_bytes for each in devices(gpu)), default=None)),
+    "memory": lambda gpu: _most(max((each.memory_free_bytes for each in gpu.devices), default=None)),
     "utilization": lambda gpu: (1, 0) if gpu.utilization_percent is None else (0, gpu.utilization_percent),
     "temperature": lambda gpu: _most(gpu.temperature_c),
 }
@@ -316,13 +271,10 @@ def document(overview: Overview, answers: Iterable[Answer], now: float) -> dict[
 
 def _card_data(gpu: Gpu) -> dict[str, Any]:
     data = dataclasses.asdict(gpu)
-    parts: list[tuple[Gpu | MigDevice, dict[str, Any]]] = [
-        (gpu, data),
-        *zip(gpu.mig, data["mig"], strict=True),
-    ]
-    for part, fields in parts:
-        fields["state"] = state(part)
-        fields["memory_free_bytes"] = part.memory_total_bytes - part.memory_used_bytes
+    for device, fields in zip((gpu, *gpu.mig), (data, *data["mig"]), strict=True):
+        fields["label"] = device.label
+        fields["state"] = state(device)
+        fields["memory_free_bytes"] = device.memory_free_bytes
     return data
 
 
@@ -337,16 +289,17 @@ def table(overview: Overview) -> str:
     writer.writeheader()
     for machine in overview.machines:
         for gpu in machine.facts.gpus:
-            for device in devices(gpu):
+            for device in gpu.devices:
                 row = {name: getattr(gpu, name) for name in CSV_COLUMNS if hasattr(gpu, name)}
                 row |= {name: getattr(device, name) for name in CSV_COLUMNS if hasattr(device, name)}
-                if device.uuid != gpu.uuid:
+                if device is not gpu:
                     row["utilization_percent"] = None  # that of the whole card says nothing of a part
                 writer.writerow(
                     {
                         **row,
                         "host": machine.names[0],
                         "index": device.label,
+                        "state": state(device),
                         "users": " ".join(sorted({each.user or "?" for each in device.processes})),
                         "pids": " ".join(str(each.pid) for each in device.processes),
                         "leased_by": device.lease.user if device.lease else "",

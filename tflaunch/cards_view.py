@@ -21,14 +21,13 @@ from tflaunch.cards import (
     Overview,
     State,
     brief_name,
-    label,
     short_command,
     short_name,
     state,
 )
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import fold
-from tflaunch.inventory import Gpu, GpuProcess, MigDevice
+from tflaunch.inventory import NO_INSTANCE, PROHIBITED, Device, Gpu, GpuProcess
 from tflaunch.log_lines import printable
 
 NARROW, WIDE, WIDER, WIDEST = 60, 100, 120, 140  # columns
@@ -44,6 +43,7 @@ _STYLES: Mapping[State, str] = {
 }
 _WORDS: Mapping[State, str] = {**{each: each for each in STATES}, "mig": "MIG"}
 _ALARMING = ("hw_slowdown", "sw_thermal", "hw_thermal", "power_brake")  # power_cap is how a busy card is
+_REASONS = {PROHIBITED: ("PROHIBITED mode", "prohibited"), NO_INSTANCE: ("no MIG instance", "no part")}
 
 _TOPOLOGY_WORDS = {
     "NV#": "so many NVLinks",
@@ -102,7 +102,7 @@ class _Row:
 
     machine: Machine
     gpu: Gpu
-    part: Gpu | MigDevice
+    part: Device
     who: tuple[Text, ...]
 
 
@@ -261,7 +261,7 @@ class CardsView:
                 continue
             line.append("  ")
             for device in machine.devices:
-                line.append(self._marks.states[device.state], _STYLES[device.state])
+                line.append(self._marks.states[state(device)], _STYLES[state(device)])
             users = Counter(each.user or "?" for device in machine.devices for each in device.processes)
             line.append(f"  {machine.free:2} free", _STYLES["free"] if machine.free else "dim")
             line.append(f"  {self._models(machine.facts.gpus)}", "dim")
@@ -307,7 +307,7 @@ class CardsView:
         width = self._user_width(overview)
         for machine in overview.machines:
             for gpu in machine.facts.gpus if not machine.error else ():
-                parts: tuple[Gpu | MigDevice, ...] = (gpu, *gpu.mig)
+                parts: tuple[Device, ...] = (gpu, *gpu.mig)
                 for part in parts:
                     who = self._who(part, machine.clock, width)
                     if not processes and len(who) > 1:
@@ -332,7 +332,7 @@ class CardsView:
         )
         bar = 14 if width >= WIDEST else 10 if width >= WIDE else 8 if width >= NARROW else 0 if mixed else 6
         columns = [
-            _Column("gpu", [Text(label(row.gpu, row.part), "bold") for row in rows], right=True),
+            _Column("gpu", [Text(row.part.label, "bold") for row in rows], right=True),
             _Column("state", [self._state(row.part) for row in rows]),
         ]
         if mixed:
@@ -389,11 +389,11 @@ class CardsView:
         name = name.removeprefix(short_name(row.gpu.name)).strip() or name
         return self._fit(Text(printable(name)), min(cell_len(name), 22 if self._columns >= WIDE else 14))
 
-    def _state(self, part: Gpu | MigDevice) -> Text:
+    def _state(self, part: Device) -> Text:
         found = state(part)
         return Text(f"{self._marks.states[found]} {_WORDS[found]:6}", _STYLES[found])
 
-    def _memory(self, part: Gpu | MigDevice) -> Text:
+    def _memory(self, part: Device) -> Text:
         if not part.memory_total_bytes:
             return Text("-", "dim")
         used, total = part.memory_used_bytes / 2**30, _gib(part.memory_total_bytes)
@@ -402,7 +402,7 @@ class CardsView:
             return Text(f"{used:{digits}.0f}/{total}G")
         return Text(f"{used:{digits + 2}.1f}/{total} GiB")
 
-    def _memory_bar(self, part: Gpu | MigDevice, width: int) -> Text:
+    def _memory_bar(self, part: Device, width: int) -> Text:
         share = part.memory_used_bytes / part.memory_total_bytes if part.memory_total_bytes else None
         return self._bar(share, width, _STYLES[state(part)])
 
@@ -415,10 +415,10 @@ class CardsView:
 
     # -- who is on it
 
-    def _who(self, part: Gpu | MigDevice, clock: float, user_width: int) -> list[Text]:
+    def _who(self, part: Device, clock: float, user_width: int) -> list[Text]:
         if isinstance(part, Gpu) and part.error:
             return [Text(printable(part.error), _STYLES["broken"])]
-        if isinstance(part, Gpu) and part.mig_mode:
+        if isinstance(part, Gpu) and part.mig:
             return [Text(f"{len(part.mig)} instance{'' if len(part.mig) == 1 else 's'}", "dim")]
         told = []
         if part.lease is not None:
@@ -432,15 +432,13 @@ class CardsView:
             told += [Text(f"{self._marks.warn} {note}", "yellow") for note in _complaints(part)]
         return told
 
-    def _why_busy(self, part: Gpu | MigDevice) -> str:
+    def _why_busy(self, part: Device) -> str:
         if self._columns >= WIDE:
             return printable(part.busy)
         if part.lease_error:
             return "no lease" if self._columns < NARROW else "cannot be leased"
-        prohibited = isinstance(part, Gpu) and part.compute_mode == "prohibited"
-        if self._columns < NARROW:
-            return "prohibited" if prohibited else "unseen"
-        return "PROHIBITED mode" if prohibited else "unseen process"
+        brief, briefer = _REASONS.get(part.busy, ("unseen process", "unseen"))
+        return briefer if self._columns < NARROW else brief
 
     def _process(self, process: GpuProcess, clock: float, user_width: int) -> Text:
         command = short_command(printable(process.command)) or f"pid {process.pid}"

@@ -126,7 +126,7 @@ def _card(nvml: "Any", index: int, handles: "Dict[int, Any]") -> "Dict[str, Any]
 
 
 def _fill(nvml: "Any", handle: "Any", card: "Dict[str, Any]") -> None:
-    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    memory = _memory(nvml, handle)
     if memory is not None:
         card["memory_total_bytes"], card["memory_used_bytes"] = memory.total, memory.used
     usage = _ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
@@ -150,6 +150,19 @@ def _fill(nvml: "Any", handle: "Any", card: "Dict[str, Any]") -> None:
     mig = _ask(nvml, "nvmlDeviceGetMigMode", handle)
     card["mig_mode"] = bool(mig[0]) if mig is not None else False
     card["processes"] = _processes(nvml, handle)
+
+
+def _memory(nvml: "Any", handle: "Any") -> "Any":
+    """`total` and `used`: as nvidia-smi shows it, what the driver reserves for itself (up to 1 GiB) left out.
+
+    Drivers since 510 count that as used in the older form of the answer, which those before know alone.
+    """
+    if hasattr(nvml, "nvmlMemory_v2"):
+        try:
+            return nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2)
+        except nvml.NVMLError:
+            pass
+    return _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
 
 
 def _processes(nvml: "Any", handle: "Any") -> "List[Dict[str, Any]]":
@@ -198,7 +211,7 @@ def _mig_devices(nvml: "Any", handle: "Any") -> "List[Dict[str, Any]]":
         device = _ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
         if device is None:
             continue
-        memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", device)
+        memory = _memory(nvml, device)
         found.append(
             {
                 "index": index,

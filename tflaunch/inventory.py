@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-BUSY_MEMORY_BYTES = 512 * 1024 * 1024  # more in use than a driver takes for itself: somebody is there
+# What no driver and no desktop takes for itself: somebody is there, also where a container hides who.
+BUSY_MEMORY_BYTES = 512 * 1024 * 1024
+BUSY_MIG_MEMORY_BYTES = 128 * 1024 * 1024  # no desktop is on an instance, and it tells no utilization
+BUSY_PERCENT = 25  # of the time; less may be a desktop
+# Nobody computes with less; a card that its driver has just initialised is at 100 % for a moment, with nothing in use.
+CONTEXT_BYTES = 64 * 1024 * 1024
+
+PROHIBITED = "compute mode is PROHIBITED"
+NO_INSTANCE = "in MIG mode without an instance"
 
 
 @dataclass(frozen=True)
@@ -32,33 +40,51 @@ class Lease:
 
 
 @dataclass(frozen=True)
-class MigDevice:
-    """One MIG instance of a card: a device of its own to CUDA."""
+class Device:
+    """What a process can be given: a card, or an instance of a card in MIG mode.
 
-    index: int
+    `busy` holds why it must not be taken ("" when it is free).
+    """
+
+    index: int  # a card's is NVML's, which people see, never CUDA's; an instance's counts within its card
     uuid: str
     name: str
     memory_total_bytes: int
-    memory_used_bytes: int
+    memory_used_bytes: int  # without what the driver reserves for itself, where it tells that apart
+    busy: str = ""
     processes: tuple[GpuProcess, ...] = ()
     lease: Lease | None = None
     lease_error: str = ""  # why it cannot be leased: something is wrong on that host
-    busy: str = ""
+
+    @property
+    def label(self) -> str:
+        """What people call it on its host: `3`, or `3.1` for instance 1 of card 3."""
+        return str(self.index)
+
+    @property
+    def memory_free_bytes(self) -> int:
+        """What is not in use of it."""
+        return self.memory_total_bytes - self.memory_used_bytes
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """One card as NVML describes it; `busy` holds why it must not be taken ("" when it is free).
+class MigDevice(Device):
+    """One MIG instance of a card; CUDA gives a process one of them at most."""
+
+    card: int = field(kw_only=True)  # the index of its card
+
+    @property
+    def label(self) -> str:
+        return f"{self.card}.{self.index}"
+
+
+@dataclass(frozen=True)
+class Gpu(Device):
+    """One card as NVML describes it.
 
     None is what this card or its driver does not tell.  Sources: NVML, /proc, /sys/bus/pci.
     """
 
-    index: int  # NVML's order, which people see; never CUDA's
-    uuid: str
-    name: str
-    memory_total_bytes: int
-    memory_used_bytes: int
-    busy: str = ""
     error: str = ""  # lost or broken: what NVML said
     utilization_percent: int | None = None
     temperature_c: int | None = None
@@ -73,32 +99,25 @@ class Gpu:
     mig_mode: bool = False
     mig: tuple[MigDevice, ...] = ()
     links: Mapping[int, str] = field(default_factory=dict)  # to other cards: NV18, PIX, PXB, PHB, NODE, SYS
-    processes: tuple[GpuProcess, ...] = ()
-    lease: Lease | None = None
-    lease_error: str = ""
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """What of it can be given to processes: its MIG instances, or all of it."""
+        return self.mig or (self,)
 
     @classmethod
     def from_wire(cls, card: Mapping[str, Any]) -> Gpu:
         """Read a card of an agent's `facts`; what a broken card could not tell is absent there."""
         known = {name: card[name] for name in cls.__dataclass_fields__ if name in card}
+        known |= _uses(card)
         known["slowed_by"] = tuple(card.get("slowed_by", ()))
         known["links"] = {int(other): link for other, link in card.get("links", {}).items()}
-        known["processes"] = _processes(card)
-        known["lease"] = _lease(card)
         known["mig"] = tuple(
-            MigDevice(
-                **{**device, "processes": _processes(device), "lease": _lease(device)},
-                busy=_busy_device(
-                    _processes(device),
-                    _lease(device),
-                    device["memory_used_bytes"],
-                    device.get("lease_error", ""),
-                ),
-            )
-            for device in card.get("mig", ())
+            MigDevice(**{**device, **_uses(device)}, card=card["index"]) for device in card.get("mig", ())
         )
         gpu = cls(**known)
-        return gpu if gpu.busy else cls(**{**known, "busy": why_busy(gpu)})
+        instances = tuple(replace(each, busy=_why_busy_instance(each, gpu)) for each in gpu.mig)
+        return replace(gpu, busy=why_busy(gpu), mig=instances)
 
 
 def why_busy(gpu: Gpu) -> str:
@@ -106,33 +125,57 @@ def why_busy(gpu: Gpu) -> str:
     if gpu.error:
         return f"broken: {gpu.error}"
     if gpu.compute_mode == "prohibited":
-        return "compute mode is PROHIBITED"
+        return PROHIBITED
     if gpu.mig_mode:
-        return "MIG is on: its instances are devices of their own"
-    return _busy_device(gpu.processes, gpu.lease, gpu.memory_used_bytes, gpu.lease_error)
-
-
-def _busy_device(
-    processes: tuple[GpuProcess, ...], lease: Lease | None, used_bytes: int, lease_error: str
-) -> str:
-    if lease is not None:
-        return f"leased to {lease.user or 'somebody'}'s run {lease.run}".rstrip()
-    if lease_error:
-        return f"cannot be leased: {lease_error}"
-    computing = [process for process in processes if process.kind == "compute"]
-    if computing:
-        return "in use by " + ", ".join(f"{each.user or 'somebody'} (pid {each.pid})" for each in computing)
-    if used_bytes > BUSY_MEMORY_BYTES:
-        return f"{used_bytes / 2**30:.1f} GiB in use by a process that is not visible there"
+        return "in MIG mode: its instances are devices of their own" if gpu.mig else NO_INSTANCE
+    if reason := _held(gpu):
+        return reason
+    if gpu.memory_used_bytes > BUSY_MEMORY_BYTES:
+        return f"{gpu.memory_used_bytes / 2**30:.1f} GiB in use by {_unnamed(gpu)}"
+    if (gpu.utilization_percent or 0) >= BUSY_PERCENT and gpu.memory_used_bytes > CONTEXT_BYTES:
+        return f"{gpu.utilization_percent} % in use by {_unnamed(gpu)}"
     return ""
 
 
-def _processes(card: Mapping[str, Any]) -> tuple[GpuProcess, ...]:
-    return tuple(GpuProcess(**process) for process in card.get("processes", ()))
+def _why_busy_instance(instance: MigDevice, gpu: Gpu) -> str:
+    if gpu.compute_mode == "prohibited":
+        return PROHIBITED
+    if not instance.uuid:
+        return "the driver does not tell its UUID"
+    if reason := _held(instance):
+        return reason
+    if instance.memory_used_bytes > BUSY_MIG_MEMORY_BYTES:
+        return f"{instance.memory_used_bytes / 2**30:.1f} GiB in use by {_unnamed(instance)}"
+    return ""
 
 
-def _lease(card: Mapping[str, Any]) -> Lease | None:
-    return Lease(**card["lease"]) if card.get("lease") else None
+def _held(device: Device) -> str:
+    """By whom, as far as somebody can be named."""
+    lease = device.lease
+    if lease is not None:
+        return f"leased to {lease.user or 'somebody'}'s run {lease.run}".rstrip()
+    if device.lease_error:
+        return f"cannot be leased: {device.lease_error}"
+    computing = [process for process in device.processes if process.kind == "compute"]
+    if computing:
+        return "in use by " + ", ".join(f"{each.user or 'somebody'} (pid {each.pid})" for each in computing)
+    return ""
+
+
+def _unnamed(device: Device) -> str:
+    """Who it is when no process computes there as far as one sees: a desktop, where that explains the memory."""
+    shown = sum(process.memory_bytes or 0 for process in device.processes)
+    if device.processes and device.memory_used_bytes - shown <= BUSY_MEMORY_BYTES:
+        return "a desktop"
+    return "a process that is not visible there"
+
+
+def _uses(device: Mapping[str, Any]) -> dict[str, Any]:
+    """Who is on a card or an instance, as the wire tells it."""
+    return {
+        "processes": tuple(GpuProcess(**process) for process in device.get("processes", ())),
+        "lease": Lease(**device["lease"]) if device.get("lease") else None,
+    }
 
 
 @dataclass(frozen=True)
@@ -155,6 +198,11 @@ class HostFacts:
     load: float = 0.0  # processes that run or want to, mean of the last minute
     memory_available_bytes: int = 0
     disk_free_bytes: int = 0  # where runs are kept
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """What can be given to processes there, busy or not: cards, and MIG instances; lowest label first."""
+        return tuple(device for gpu in sorted(self.gpus, key=lambda gpu: gpu.index) for device in gpu.devices)
 
     @classmethod
     def from_wire(cls, host: str, facts: Mapping[str, Any]) -> HostFacts:

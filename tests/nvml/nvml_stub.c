@@ -10,11 +10,11 @@
  *   cuda 12040
  *   init_error 18                 # nvmlInit fails with this code (9 driver, 18 version mismatch, 999 ...)
  *   delay_ms 200                  # every call takes this long (a sick driver)
- *   gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-aaaa mem=81559 used=1024 util=7 memutil=2 temp=33 power=71000
+ *   gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-aaaa mem=81559 used=1024 reserved=551 util=7 memutil=2 temp=33 power=71000
  *       limit=700000 cc=9.0 bus=0000:18:00.0 mode=0 mig=0 numa=0 minor=0 serial=165 arch=9 error=0
- *                                 # (one line; all keys optional; mem/used in MiB, power/limit in mW, mode 0 default
+ *                                 # (one line; all keys optional; mem/used/reserved in MiB, power/limit in mW, mode 0 default
  *                                 #  1 threads 2 prohibited 3 exclusive; error=15: every call on it says GPU_IS_LOST)
- *   proc gpu=0 pid=4711 mem=500   # a compute process (mem in MiB)
+ *   proc gpu=0 pid=4711 mem=500   # a compute process (mem in MiB); graphics=1: a desktop; gi=7: in that MIG instance
  *   mig gpu=0 uuid=MIG-bbbb name="NVIDIA H100 80GB HBM3 MIG 1g.10gb" mem=9728 used=12 gi=7 ci=0
  *   topo 0 1 10                   # common ancestor: 0 internal 10 one switch 20 several 30 host bridge 40 NUMA node 50 system
  *   nvlink 0 1 18                 # 18 active links between the two
@@ -34,12 +34,12 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef struct gpu {
     char name[96], uuid[96], bus[48], serial[48];
-    u64 mem, used;                              /* bytes */
+    u64 mem, used, reserved;                    /* bytes */
     u32 util, memutil, temp, power, limit, ccmaj, ccmin, mode, mig, minor, numa, arch, error, gi, ci, index;
     struct gpu *parent;                         /* for a MIG device */
 } Gpu;
 typedef Gpu *Dev;
-static struct { int gpu; u32 pid; u64 mem; } procs[MAXP];
+static struct { int gpu; u32 pid, gi, graphics; u64 mem; } procs[MAXP];
 static Gpu gpus[MAXG], migs[MAXG];
 static int ngpu, nmig, nproc, refs, topo[MAXG][MAXG], links[MAXG][MAXG];
 static u32 init_error, delay_ms, cuda = 12040;
@@ -102,6 +102,8 @@ static int load(void)
         else if (!strcmp(word, "proc") && nproc < MAXP) {
             procs[nproc].gpu = (int)number(l, "gpu", 0);
             procs[nproc].pid = (u32)number(l, "pid", 1);
+            procs[nproc].gi = (u32)number(l, "gi", 0xFFFFFFFF);
+            procs[nproc].graphics = (u32)number(l, "graphics", 0);
             procs[nproc++].mem = number(l, "mem", 0) << 20;
         } else if ((!strcmp(word, "gpu") && ngpu < MAXG) || (!strcmp(word, "mig") && nmig < MAXG)) {
             int m = word[0] == 'm', i = m ? nmig++ : ngpu++;
@@ -114,6 +116,7 @@ static int load(void)
             text(l, "serial", g->serial, sizeof g->serial, "0");
             g->mem = number(l, "mem", 16384) << 20;
             g->used = number(l, "used", 0) << 20;
+            g->reserved = number(l, "reserved", 0) << 20;
             g->util = number(l, "util", 0); g->memutil = number(l, "memutil", 0); g->temp = number(l, "temp", 30);
             g->power = number(l, "power", 50000); g->limit = number(l, "limit", 400000);
             g->mode = number(l, "mode", 0); g->mig = number(l, "mig", 0); g->minor = number(l, "minor", i);
@@ -232,13 +235,15 @@ API nvmlDeviceGetArchitecture(Dev d, u32 *v) { DEV; *v = d->arch; return OK; }
 API nvmlDeviceGetCudaComputeCapability(Dev d, int *a, int *b) { DEV; *a = (int)d->ccmaj; *b = (int)d->ccmin; return OK; }
 API nvmlDeviceGetComputeMode(Dev d, u32 *v) { DEV; *v = d->mode; return OK; }
 API nvmlDeviceGetPersistenceMode(Dev d, u32 *v) { PHYS; *v = 1; return OK; }
-API nvmlDeviceGetMemoryInfo(Dev d, u64 *m) { DEV; m[0] = d->mem; m[1] = d->mem - d->used; m[2] = d->used; return OK; }
+/* Since driver 510 what is reserved counts as used in the first form, and the second form tells it apart. */
+API nvmlDeviceGetMemoryInfo(Dev d, u64 *m) { DEV; m[0] = d->mem; m[2] = d->used + (atoi(driver) < 510 ? 0 : d->reserved); m[1] = d->mem - m[2]; return OK; }
 API nvmlDeviceGetMemoryInfo_v2(Dev d, void *p)
 {
     struct { u32 version; u64 total, reserved, free, used; } *m = p;
     DEV;
+    if (atoi(driver) < 510) return 13;                          /* FUNCTION_NOT_FOUND */
     if (m->version != (sizeof *m | 2u << 24)) return 25;        /* ARGUMENT_VERSION_MISMATCH */
-    m->total = d->mem; m->reserved = 0; m->free = d->mem - d->used; m->used = d->used;
+    m->total = d->mem; m->reserved = d->reserved; m->free = d->mem - d->used - d->reserved; m->used = d->used;
     return OK;
 }
 API nvmlDeviceGetUtilizationRates(Dev d, u32 *u) { PHYS; if (d->mig) return NOTSUP; u[0] = d->util; u[1] = d->memutil; return OK; }
@@ -275,28 +280,29 @@ API nvmlDeviceGetPciInfo_v2(Dev d, Pci *p) { return pci(d, p, 0); }
 API nvmlDeviceGetPciInfo(Dev d, Pci *p) { return pci(d, p, 0); }
 
 /* ---- processes: v1 has 16-byte records, v2 and v3 24-byte ones */
-static int running(Dev d, u32 *n, void *buf, int v1)
+static int running(Dev d, u32 *n, void *buf, int v1, u32 graphics)
 {
     DEV;
     u32 have = 0, room = *n;
     for (int i = 0; i < nproc; i++) {
-        if (d->parent || &gpus[procs[i].gpu < MAXG && procs[i].gpu >= 0 ? procs[i].gpu : 0] != d) continue;
+        if (procs[i].graphics != graphics || (d->parent && procs[i].gi != d->gi)) continue;
+        if (&gpus[procs[i].gpu < MAXG && procs[i].gpu >= 0 ? procs[i].gpu : 0] != (d->parent ? d->parent : d)) continue;
         if (buf && have < room) {
             if (v1) { struct { u32 pid; u64 mem; } *r = buf; r[have].pid = procs[i].pid; r[have].mem = procs[i].mem; }
-            else { struct { u32 pid; u64 mem; u32 gi, ci; } *r = buf; r[have].pid = procs[i].pid; r[have].mem = procs[i].mem; r[have].gi = r[have].ci = 0xFFFFFFFF; }
+            else { struct { u32 pid; u64 mem; u32 gi, ci; } *r = buf; r[have].pid = procs[i].pid; r[have].mem = procs[i].mem; r[have].gi = procs[i].gi; r[have].ci = procs[i].gi == 0xFFFFFFFF ? procs[i].gi : 0; }
         }
         have++;
     }
     *n = have;
     return have > room || (have && !buf) ? TOOSMALL : OK;
 }
-API nvmlDeviceGetComputeRunningProcesses_v3(Dev d, u32 *n, void *b) { return running(d, n, b, 0); }
-API nvmlDeviceGetComputeRunningProcesses_v2(Dev d, u32 *n, void *b) { return running(d, n, b, 0); }
-API nvmlDeviceGetComputeRunningProcesses(Dev d, u32 *n, void *b) { return running(d, n, b, 1); }
+API nvmlDeviceGetComputeRunningProcesses_v3(Dev d, u32 *n, void *b) { return running(d, n, b, 0, 0); }
+API nvmlDeviceGetComputeRunningProcesses_v2(Dev d, u32 *n, void *b) { return running(d, n, b, 0, 0); }
+API nvmlDeviceGetComputeRunningProcesses(Dev d, u32 *n, void *b) { return running(d, n, b, 1, 0); }
 static int none(Dev d, u32 *n) { DEV; *n = 0; return OK; }
-API nvmlDeviceGetGraphicsRunningProcesses_v3(Dev d, u32 *n, void *b) { return none(d, n); }
-API nvmlDeviceGetGraphicsRunningProcesses_v2(Dev d, u32 *n, void *b) { return none(d, n); }
-API nvmlDeviceGetGraphicsRunningProcesses(Dev d, u32 *n, void *b) { return none(d, n); }
+API nvmlDeviceGetGraphicsRunningProcesses_v3(Dev d, u32 *n, void *b) { return running(d, n, b, 0, 1); }
+API nvmlDeviceGetGraphicsRunningProcesses_v2(Dev d, u32 *n, void *b) { return running(d, n, b, 0, 1); }
+API nvmlDeviceGetGraphicsRunningProcesses(Dev d, u32 *n, void *b) { return running(d, n, b, 1, 1); }
 API nvmlDeviceGetMPSComputeRunningProcesses_v3(Dev d, u32 *n, void *b) { return none(d, n); }
 
 /* ---- MIG */
