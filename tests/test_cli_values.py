@@ -1,9 +1,9 @@
-"""What is said of a wrong value on the command line."""
+"""Values on the command line: wrong ones, and such as were left out."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import pytest
 import typer
@@ -22,15 +22,23 @@ class Choice(str, Enum):
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command(cls=Command)
+class Patient(Command):
+    """A verb with an option whose value may be left out."""
+
+    optional_values: ClassVar = {"--wait": (r"[0-9]+", "60")}
+
+
+@app.command(cls=Patient)
 def verb(
     *,
     workers: Annotated[int, typer.Option(min=0, max=9)] = 0,
     grace: Annotated[float, typer.Option(min=0.5)] = 1.0,
     place: Choice = Choice.spread,
+    wait: Annotated[float | None, typer.Option()] = None,
+    words: Annotated[list[str] | None, typer.Argument()] = None,
 ) -> None:
     """Options of every kind that tflaunch has."""
-    typer.echo(f"{workers} {grace} {place.value}")
+    typer.echo(f"{workers} {grace} {place.value} {wait} {words or []}")
 
 
 @pytest.mark.parametrize(
@@ -52,4 +60,21 @@ def test_a_wrong_value_is_told_with_what_is_accepted(option: str, said: str) -> 
 
 
 def test_a_right_value_is_taken() -> None:
-    assert CliRunner().invoke(app, ["--workers=3", "--grace=2", "--place=pack"]).output == "3 2.0 pack\n"
+    assert (
+        CliRunner().invoke(app, ["--workers=3", "--grace=2", "--place=pack"]).output == "3 2.0 pack None []\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--wait", "9", "a"], "9.0 ['a']"),
+        (["--wait=9", "8"], "9.0 ['8']"),
+        (["--wait", "a"], "60.0 ['a']"),
+        (["a", "--wait"], "60.0 ['a']"),
+        (["--wait", "--workers=0"], "60.0 []"),
+        (["a", "--", "--wait", "b"], "None ['a', '--wait', 'b']"),
+    ],
+)
+def test_a_value_that_may_be_left_out(args: list[str], told: str) -> None:
+    assert CliRunner().invoke(app, args).output == f"0 1.0 spread {told}\n"

@@ -24,14 +24,7 @@ EVERY_S = 2.0  # --watch without a number
 class GpusCommand(Command):
     """`gpus`, whose --watch may stand alone or before a number of seconds."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """As typer's, with the seconds that were left out."""
-        told = []
-        for word, following in zip(args, [*args[1:], ""], strict=False):
-            told.append(word)
-            if word in ("--watch", "-w") and not following.replace(".", "", 1).isdecimal():
-                told.append(str(EVERY_S))
-        return super().parse_args(ctx, told)
+    optional_values = dict.fromkeys(("--watch", "-w"), (r"\d+\.?\d*|\.\d+", str(EVERY_S)))
 
 
 class SortChoice(str, Enum):

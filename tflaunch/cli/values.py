@@ -1,10 +1,10 @@
-"""A wrong value on the command line, in our own words; typer would hand on what pydantic says of it."""
+"""Values on the command line: such as may be left out, and wrong ones in our own words, not in pydantic's."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import typer
 import typer.core
@@ -13,17 +13,32 @@ from tflaunch.errors import UsageError
 
 
 class Command(typer.core.TyperCommand):
-    """A verb that says of a wrong value what was written and what is accepted."""
+    """A verb whose options may have values that can be left out; of a wrong one it says what is accepted."""
+
+    # Option -> (a pattern of what is its value, if it follows in a word of its own; the value if none does).
+    optional_values: ClassVar[Mapping[str, tuple[str, str]]] = {}
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """As typer's, with that sentence in the error."""
+        """As typer's, with values that were left out, and with that sentence in the error."""
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, self._completed(args))
         except typer.BadParameter as error:
             # pydantic's ValidationError, which to import would take longer than all else.
             if errors := getattr(error.__cause__, "errors", None):
                 error.message = _sentence(errors()[0])
             raise
+
+    def _completed(self, args: Sequence[str]) -> list[str]:
+        told: list[str] = []
+        for number, word in enumerate(args):
+            if word == "--":
+                return [*told, *args[number:]]
+            told.append(word)
+            if word in self.optional_values:
+                pattern, default = self.optional_values[word]
+                if not re.fullmatch(pattern, "".join(args[number + 1 : number + 2])):
+                    told.append(default)
+        return told
 
 
 def seconds(text: str) -> float:
