@@ -544,7 +544,7 @@ def test_head_ends_without_a_traceback() -> None:
 # The rest of what is shown
 
 
-def task_plan(task: TaskId, host: str, gpus: tuple[int, ...] = ()) -> TaskPlan:
+def task_plan(task: TaskId, host: str, *gpus: str) -> TaskPlan:
     argv = (
         "python",
         "trainer.py",
@@ -562,7 +562,7 @@ def task_plan(task: TaskId, host: str, gpus: tuple[int, ...] = ()) -> TaskPlan:
 
 PLAN = ClusterPlan(
     "trainer-abc234",
-    (task_plan(PS0, "gpu01"), task_plan(W0, "gpu01", (0, 3)), task_plan(W1, "gpu02", (1, 2))),
+    (task_plan(PS0, "gpu01"), task_plan(W0, "gpu01", "0", "3"), task_plan(W1, "gpu02", "1", "2")),
     ("gpu02 has [proxies]",),
 )
 
@@ -662,6 +662,16 @@ def test_the_brief_plan_goes_beside_the_logs_and_fixes_their_width() -> None:
         "  2 workers  on gpu[01-02]  2 GPUs each",
         "! gpu02 has [proxies]",
     ]
+
+
+def test_mig_instances_are_shown_as_people_call_them() -> None:
+    plan = ClusterPlan("r-1", (task_plan(W0, "gpu01", "0.0"), task_plan(W1, "gpu01", "0.1")))
+    out = shown(lambda reporter: reporter.plan(plan))[0]
+    assert "worker/1   gpu01   gpu01:2001   0.1" in out.splitlines()
+    brief = shown(lambda reporter: reporter.plan(plan, brief=True))[1]
+    assert "  2 workers  on gpu01  1 MIG instance each" in brief.splitlines()
+    data = shown(lambda reporter: reporter.plan(plan), json=True)[0]
+    assert [task["gpu_labels"] for task in json.loads(data)["tasks"]] == [["0.0"], ["0.1"]]
 
 
 FAILURES = ConnectErrors(

@@ -316,7 +316,78 @@ def test_what_the_command_line_says_of_cards(
     assert "has GPU-1\n" in launcher.run(*words, "--gpu-model=a100").ran().out
     assert "has GPU-2,GPU-4\n" in launcher.run(*words, "--gpus-per-worker=2").ran().out
     excluded = launcher.run(*words, "--gpus-per-worker=2", "--exclude=host1:1").ran()
-    assert "has GPU-1,GPU-3\n" in excluded.out
+    assert "has GPU-3,GPU-4\n" in excluded.out, "of one model"
     refused = launcher.run(*words, "--min-gpu-memory=100GiB").ran(65)
     assert "less than 100 GiB (--min-gpu-memory)" in refused.sentences
     assert "not an amount of memory" in launcher.run(*words, "--min-gpu-memory=lots").ran(2).sentences
+
+
+# ---- MIG instances
+
+
+@pytest.fixture
+def parted(library: Path, tmp_path: Path, network: SshNetwork, launcher: Launcher) -> tuple[str | Path, ...]:
+    """`run` on a host with a whole card and one in four instances, one of them in use."""
+    fleet = Fleet(
+        library,
+        tmp_path / "fleet",
+        'gpu uuid=GPU-w name="NVIDIA A100" mem=40960 cc=8.0',
+        'gpu uuid=GPU-m name="NVIDIA A100" mem=40960 cc=8.0 mig=1',
+        'mig gpu=1 uuid=MIG-big name="NVIDIA A100 MIG 3g.20gb" mem=19968 cc=8.0',
+        *(f'mig gpu=1 uuid=MIG-{name} name="NVIDIA A100 MIG 1g.5gb" mem=4864 cc=8.0' for name in "abc"),
+        "proc gpu=1 gi=3 pid=1 mem=1000",
+    )
+    network.add(env={**fleet.env, "TFLAUNCH_LEASES": str(tmp_path / "leases")})
+    trainer = launcher.script(HOLD)
+    return ("run", launcher.hostfile(["host1"], gpus="auto"), trainer, f"--env=GO={tmp_path / 'go'}")
+
+
+def test_two_workers_get_two_instances_of_one_card(
+    launcher: Launcher, parted: tuple[str | Path, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "go").touch()
+    done = launcher.run(*map(str, parted), "--mig", "1g.5gb", "--ps=1", "--done=all").ran()
+    seen = dict(re.findall(r"^(\S+) +│ has ?(\S*)$", done.out, re.MULTILINE))
+    assert seen == {"worker/0": "MIG-a", "worker/1": "MIG-b", "ps/0": ""}
+    assert "2 workers  on host1  1 MIG instance each" in done.err
+
+    planned = launcher.run(*map(str, parted), "--mig", "--ps=0", "--dry-run").ran()
+    rows = re.findall(r"^worker/[0-9] .* (\S+\.[0-9])$", planned.out, re.MULTILINE)
+    assert rows == ["1.0", "1.1", "1.2"]
+    data = launcher.run(*map(str, parted), "--mig=3g", "--ps=0", "--dry-run", "--json").ran().events
+    (task,) = next(event for event in data if event["event"] == "plan")["tasks"]
+    assert (task["gpus"], task["gpu_labels"]) == (["MIG-big"], ["1.0"])
+    assert task["env"]["CUDA_VISIBLE_DEVICES"] == "MIG-big"
+
+
+def test_whole_cards_are_taken_unless_instances_are_asked_for_or_named(
+    launcher: Launcher, parted: tuple[str | Path, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "go").touch()
+    assert "has GPU-w\n" in launcher.run(*map(str, parted), "--ps=0").ran().out
+    refused = launcher.run(*map(str, parted), "--ps=0", "--workers=3").ran(65)
+    assert "4 busy: in MIG mode (--mig)" in refused.sentences
+    assert "take the MIG instances of host1 with --mig" in refused.sentences
+    refused = launcher.run(*map(str, parted), "--mig", "--ps=0", "--gpus-per-worker=2").ran(2)
+    assert "--mig --gpus-per-worker 2: a process can use one MIG instance only" in refused.sentences
+    launcher.hostfile(["host1"], gpus=[1.2, "MIG-a"])
+    named = launcher.run(*map(str, parted), "--ps=0").ran().out
+    assert sorted(re.findall(r"has (\S+)", named)) == ["MIG-a", "MIG-b"]
+    only = launcher.run(*map(str, parted), "--mig", "--ps=0", "--include=host1:1.1").ran().out
+    assert re.findall(r"has (\S+)", only) == ["MIG-a"]
+
+
+def test_runs_share_the_instances_of_a_card_without_colliding(
+    launcher: Launcher, parted: tuple[str | Path, ...], tmp_path: Path
+) -> None:
+    words = (*map(str, parted), "--mig", "1g.5gb", "--ps=0", "--workers=1")
+    with launcher.start(*words) as first, launcher.start(*words) as second:
+        first.wait_for("has MIG-")
+        second.wait_for("has MIG-")
+        refused = launcher.run(*words).ran(65)
+        for run in (first.run_id, second.run_id):
+            assert f"leased to {getpass.getuser()}'s run {run}" in refused.sentences
+        (tmp_path / "go").touch()
+        has = [re.findall(r"has (\S+)", each.done().ran().out) for each in (first, second)]
+    assert sorted(has) == [["MIG-a"], ["MIG-b"]]
+    assert "has MIG-big\n" in launcher.run(*map(str, parted), "--mig=3g", "--ps=0").ran().out

@@ -117,8 +117,11 @@ hosts:
     ),
     "gpus": (
         "- {name: a, gpus: auto}\n- {name: b, gpus: 4}\n- {name: c, gpus: [2, 0]}\n"
-        "- {name: d, gpus: [GPU-1a, 3]}",
-        [host("a"), host("b", gpus=4), host("c", gpus=(2, 0)), host("d", gpus=("GPU-1a", 3))],
+        "- {name: d, gpus: [GPU-1a, 3]}\n- {name: e, gpus: [MIG-41-f, 0.0, '3.1']}",
+        [
+            *(host("a"), host("b", gpus=4), host("c", gpus=(2, 0)), host("d", gpus=("GPU-1a", 3))),
+            host("e", gpus=("MIG-41-f", "0.0", "3.1")),
+        ],
     ),
     "setup of several lines": (
         "- name: a\n  setup: |\n    one\n    \ttwo\n",
@@ -360,16 +363,19 @@ BAD = {
     ),
     "gpus": (
         "- {name: a, gpus: all}\n- {name: b, gpus: []}\n- {name: c, gpus: [0, x]}\n"
-        "- {name: d, gpus: [1, 1]}\n- {name: e, gpus: 5000}\n- {name: f, gpus: [0, MIG-41]}\n",
+        "- {name: d, gpus: [1, 1]}\n- {name: e, gpus: 5000}\n- {name: f, gpus: [0, 3.10]}\n"
+        "- {name: g, gpus: 3.1}\n- {name: h, gpus: [3.1, 3.1]}\n",
         [
             ":1:19: gpus: 'all' is not `auto`, a count, 0, or a list of indices or UUIDs "
             "such as [0, 1] or [GPU-8f3c…]",
             ":2:19: gpus: an empty list names no GPU; write 0 to use none, `auto` to use all",
-            ":3:23: gpus: 'x' is not the index or the UUID of a GPU (GPU-…)",
+            ":3:23: gpus: 'x' is not the index or UUID of a card (3, GPU-…) or MIG instance (3.1, MIG-…)",
             ":4:23: gpus: '1' is listed twice",
             ":5:19: gpus: '5000' is not a whole number from 0 to 1024",
-            ":6:23: gpus: 'MIG-41' is a MIG instance, and tasks can be given whole cards only; "
-            "name cards without MIG",
+            ":6:23: gpus: '3.10' is not the index or UUID of a card (3, GPU-…) or MIG instance (3.1, MIG-…)",
+            ":7:19: gpus: '3.1' is not `auto`, a count, 0, or a list of indices or UUIDs "
+            "such as [0, 1] or [GPU-8f3c…]",
+            ":8:25: gpus: '3.1' is listed twice",
         ],
     ),
     "env": (

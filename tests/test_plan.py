@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -12,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tflaunch.errors import EXIT_PLAN, EXIT_USAGE, PlanError, UsageError
+from tflaunch.gpu_choice import GpuChoice, choose
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.inventory import Gpu, HostFacts
+from tflaunch.inventory import NO_INSTANCE, Gpu, HostFacts, MigDevice
 from tflaunch.job import JobSpec
-from tflaunch.plan import ClusterPlan, plan_cluster, ports_wanted
+from tflaunch.plan import PORTS_HELD, ClusterPlan, plan_cluster, ports_wanted
 
 PROGRAM = ("trainer.py",)
 
@@ -27,6 +29,15 @@ def cards(
         Gpu(index, f"GPU-{host}-{index}", name, 80 << 30, 0, (busy or {}).get(index, ""))
         for index in range(count)
     )
+
+
+def split(host: str, index: int, count: int, profile: str = "1g.10gb") -> Gpu:
+    """A card in MIG mode with so many instances."""
+    instances = tuple(
+        MigDevice(part, f"MIG-{host}-{index}-{part}", f"A100 MIG {profile}", 10 << 30, 0, card=index)
+        for part in range(count)
+    )
+    return Gpu(index, f"GPU-{host}-{index}", "A100", 80 << 30, 0, "MIG", mig_mode=True, mig=instances)
 
 
 def facts(host: str, gpus: tuple[Gpu, ...] = (), **other: Any) -> HostFacts:
@@ -49,15 +60,15 @@ def plan(
     *members: HostFacts,
     hosts: Mapping[str, Mapping[str, Any]] | None = None,
     addresses: Mapping[str, str] | None = None,
+    **choice: Any,
 ) -> ClusterPlan:
     """Plan on hosts with these facts; `hosts` adds hostfile settings, SSH dials the name unless told."""
     settings = hosts or {}
     listed = tuple(Host(name=one.host, **settings.get(one.host, {})) for one in members)
     dialled = {host.name: "" if host.connection == "local" else host.name for host in listed}
-    inventory = {one.host: one for one in members}
-    return plan_cluster(
-        job, Hostfile("hosts.yaml", listed), inventory, {**dialled, **(addresses or {})}, "run"
-    )
+    hostfile = Hostfile("hosts.yaml", listed)
+    inventory = choose({one.host: one for one in members}, GpuChoice(**choice), hostfile)
+    return plan_cluster(job, hostfile, inventory, {**dialled, **(addresses or {})}, "run")
 
 
 def places(planned: ClusterPlan) -> dict[str, str]:
@@ -203,9 +214,18 @@ def test_cards_that_a_host_gives(gpus: Any, expected: list[int]) -> None:
     planned = plan(
         JobSpec(PROGRAM, ps=0), facts("g1", cards("g1", 4, {1: "leased"})), hosts={"g1": {"gpus": gpus}}
     )
-    assert [task.gpu_indices for task in planned.tasks] == [(index,) for index in expected]
+    assert [task.gpu_labels for task in planned.tasks] == [(str(index),) for index in expected]
     assert [task.gpus for task in planned.tasks] == [(f"GPU-g1-{index}",) for index in expected]
     assert [task.env["CUDA_VISIBLE_DEVICES"] for task in planned.tasks] == [f"GPU-g1-{i}" for i in expected]
+
+
+def test_what_options_leave_out_of_named_cards_is_not_busy() -> None:
+    members, hosts = facts("g1", cards("g1", 3)), {"g1": {"gpus": (0, 2)}}
+    planned = plan(JobSpec(PROGRAM, ps=0), members, hosts=hosts, exclude=("g1:2",))
+    assert [task.gpu_labels for task in planned.tasks] == [("0",)]
+    busy = facts("g1", cards("g1", 3, {0: "in use by ada"}))
+    error = refused(JobSpec(PROGRAM), busy, exclude=("g1:1,2",))
+    assert error.message.endswith("g1 0 of 3 (3 busy: in use by ada, in --exclude)")
 
 
 def test_a_host_that_gives_no_cards_is_a_host_without() -> None:
@@ -261,11 +281,177 @@ def test_mixed_models_are_noted() -> None:
     )
 
 
+def taken(planned: ClusterPlan) -> list[str]:
+    """The cards of each worker: `g1:0,1`."""
+    return [f"{task.host}:{','.join(task.gpu_labels)}" for task in planned.tasks if task.gpus]
+
+
+def models(host: str, letters: str) -> HostFacts:
+    """A host with a card of each of those models."""
+    gpus = (Gpu(i, f"GPU-{host}-{i}", name, 80 << 30, 0) for i, name in enumerate(letters))
+    return facts(host, tuple(gpus))
+
+
+@pytest.mark.parametrize(
+    ("workers", "each", "hosts", "expected"),
+    [
+        (2, 1, ["A", "BB"], ["g2:0", "g2:1"]),
+        (2, 1, ["AA", "BB"], ["g1:0", "g1:1"]),  # the first that is enough
+        (2, 1, ["AB", "B", "A"], ["g1:0", "g3:0"]),
+        (1, 2, ["AB", "BB"], ["g2:0,1"]),
+        (2, 2, ["ABBA", "AA"], ["g1:0,3", "g2:0,1"]),
+        (2, 1, ["A", "B"], ["g1:0", "g2:0"]),  # none is enough
+        (2, 2, ["AB", "AA", "BB"], ["g2:0,1", "g3:0,1"]),  # but each worker can have one model
+        (2, 2, ["AB", "AA"], ["g1:0,1", "g2:0,1"]),  # nothing else would do
+        (2, 2, ["ABAB"], ["g1:0,2", "g1:1,3"]),
+    ],
+)
+def test_counted_workers_get_cards_of_one_model(
+    workers: int, each: int, hosts: list[str], expected: list[str]
+) -> None:
+    members = [models(f"g{i}", letters) for i, letters in enumerate(hosts, 1)]
+    planned = plan(JobSpec(PROGRAM, workers=workers, gpus_per_worker=each, ps=0), *members)
+    assert taken(planned) == expected
+    used = {letter for place in expected for letter in _letters(place, hosts)}
+    assert [note.partition(":")[0] for note in planned.notes] == (
+        ["workers get different cards, since no one model is enough"] if len(used) > 1 else []
+    )
+
+
+def _letters(place: str, hosts: list[str]) -> str:
+    host, _, labels = place.partition(":")
+    return "".join(hosts[int(host[1:]) - 1][int(label)] for label in labels.split(","))
+
+
+def test_the_chief_and_slots_count_for_one_model() -> None:
+    members = [models("g1", "AA"), models("g2", "BBB")]
+    assert taken(plan(JobSpec(PROGRAM, workers=2, chief=True, ps=0), *members)) == ["g2:0", "g2:1", "g2:2"]
+    slots = {"g1": {"slots": 1}}
+    assert taken(plan(JobSpec(PROGRAM, workers=2, ps=0), *members, hosts=slots)) == ["g2:0", "g2:1"]
+
+
+def test_workers_that_are_not_counted_use_all_cards() -> None:
+    assert taken(plan(JobSpec(PROGRAM, ps=0), models("g1", "A"), models("g2", "BB"))) == [
+        *("g1:0", "g2:0", "g2:1"),
+    ]
+
+
+# --- MIG instances ---------------------------------------------------------------------------------------
+
+
+def test_every_worker_gets_one_instance() -> None:
+    members = [facts("g1", (split("g1", 0, 2), *cards("g1", 2)[1:])), facts("g2", cards("g2", 1))]
+    planned = plan(JobSpec(PROGRAM, ps=1), *members, mig="")
+    assert taken(planned) == ["g1:0.0", "g1:0.1"]
+    assert [task.env["CUDA_VISIBLE_DEVICES"] for task in planned.tasks] == ["", "MIG-g1-0-0", "MIG-g1-0-1"]
+    assert taken(plan(JobSpec(PROGRAM, ps=0), *members)) == ["g1:1", "g2:0"], "whole cards, unless asked"
+
+
+def test_all_instances_of_a_large_host_find_ports() -> None:
+    ports = tuple(range(20000, 20000 + PORTS_HELD))
+    host = facts("g1", tuple(split("g1", index, 7) for index in range(8)), ports=ports)
+    assert len(plan(JobSpec(PROGRAM), host, mig="").tasks) == 56 + 14
+
+
+def test_instances_of_one_profile_are_preferred() -> None:
+    members = [facts("g1", (split("g1", 0, 1, "3g.40gb"),)), facts("g2", (split("g2", 0, 2),))]
+    assert taken(plan(JobSpec(PROGRAM, workers=2, ps=0), *members, mig="")) == ["g2:0.0", "g2:0.1"]
+    assert taken(plan(JobSpec(PROGRAM, ps=0), *members, mig="3g")) == ["g1:0.0"]
+
+
+def test_where_mig_is_on_the_next_step_is_told() -> None:
+    whole, parts = facts("g1", cards("g1", 1)), facts("g2", (split("g2", 0, 7),))
+    error = refused(JobSpec(PROGRAM), parts)
+    assert error.message == "need 1 GPU (1 worker x 1), 0 are free: g2 0 of 7 (7 busy: in MIG mode (--mig))"
+    assert error.hint == (
+        "Take the MIG instances of g2 with --mig, or place workers without cards: --gpus-per-worker 0."
+    )
+    error = refused(JobSpec(PROGRAM, workers=2), whole, parts)
+    assert error.hint == (
+        "Ask for 1 worker at most, take the MIG instances of g2 with --mig, or place workers without cards:"
+        " --gpus-per-worker 0."
+    )
+    assert plan(JobSpec(PROGRAM), whole, parts).notes == (
+        "g2: no whole card is free; --mig gives workers MIG instances instead",
+    )
+    assert plan(JobSpec(PROGRAM), whole, parts, hosts={"g2": {"gpus": 0}}).notes == (
+        "workers go to cards only; g2 can give none (--gpus-per-worker 0 places workers without cards)",
+    )
+    error = refused(JobSpec(PROGRAM), whole, mig="1g.5gb")
+    assert error.message == (
+        "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 1 (1 busy: not in MIG mode (--mig))"
+    )
+    empty = facts("g1", (dataclasses.replace(cards("g1", 1)[0], mig_mode=True, busy=NO_INSTANCE),))
+    for mig in (None, ""):
+        error = refused(JobSpec(PROGRAM), empty, mig=mig)
+        assert "g1 0 of 1 (1 busy: in MIG mode without an instance)" in error.message
+        assert "--mig" not in error.hint
+
+
+@pytest.mark.parametrize(
+    ("gpus", "mig", "expected"),
+    [
+        (("0.1", "MIG-g1-1-0"), None, ["g1:0.1", "g1:1.0"]),
+        (("0.1", 2), None, ["g1:0.1", "g1:2"]),
+        ((0,), "", ["g1:0.0", "g1:0.1"]),
+        (("GPU-g1-1",), "", ["g1:1.0", "g1:1.1"]),
+        ((1, "1.0"), "", ["g1:1.0", "g1:1.1"]),
+        (3, "", ["g1:0.0", "g1:0.1", "g1:1.0"]),
+        (1, None, ["g1:2"]),
+    ],
+)
+def test_instances_that_a_host_gives(gpus: Any, mig: str | None, expected: list[str]) -> None:
+    members = facts("g1", (split("g1", 0, 2), split("g1", 1, 2), cards("g1", 3)[2]))
+    assert taken(plan(JobSpec(PROGRAM, ps=0), members, hosts={"g1": {"gpus": gpus}}, mig=mig)) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "mig", "each", "message", "hint"),
+    [
+        (
+            (0,),
+            None,
+            None,
+            "g1: `gpus:` names 0, which is busy: in MIG mode (--mig)",
+            "Take its instances with --mig, or name them: 0.0, 0.1.",
+        ),
+        (
+            ("0.2",),
+            None,
+            None,
+            "g1: `gpus:` names 0.2, but 3 cards are there; 0.0: MIG-g1-0-0; 0.1: MIG-g1-0-1; 1: GPU-g1-1",
+            "Correct `gpus:` in the hostfile, or write `gpus: auto`.",
+        ),
+        (
+            (1,),
+            "",
+            None,
+            "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 3 (1 busy: not in MIG mode (--mig); `gpus: [1]`)",
+            "Place workers without cards: --gpus-per-worker 0.",
+        ),
+        (
+            ("0.0", "0.1"),
+            None,
+            2,
+            "g1: 0.0 is a MIG instance, of which a process can use only one",
+            "Leave out --gpus-per-worker 2; more workers use more instances: --workers.",
+        ),
+    ],
+)
+def test_instances_that_a_host_cannot_give(
+    gpus: Any, mig: str | None, each: int | None, message: str, hint: str
+) -> None:
+    members = facts("g1", (split("g1", 0, 2), cards("g1", 2)[1]))
+    job = JobSpec(PROGRAM, gpus_per_worker=each)
+    error = refused(job, members, hosts={"g1": {"gpus": gpus}}, mig=mig)
+    assert (error.message, error.hint) == (message, hint)
+
+
 def test_slots_limit_workers() -> None:
     one = {"g1": {"slots": 1}, "g2": {"slots": 1}}
     error = refused(JobSpec(PROGRAM, workers=4), facts("g1"), facts("g2"), hosts=one)
     assert error.message == "need 4 slots (4 workers), 2 are given: g[1-2] 1"
-    assert error.hint == "Ask for 2 workers at most; or raise `slots:`."
+    assert error.hint == "Ask for 2 workers at most, or raise `slots:`."
     error = refused(JobSpec(PROGRAM, workers=2), facts("g1", cards("g1", 4)), hosts={"g1": {"slots": 1}})
     assert error.message == (
         "need 2 GPUs (2 workers x 1), 4 are free: g1 4 (`slots: 1`); they hold 1 worker, since the cards of"
@@ -464,9 +650,9 @@ def test_too_few_ports(settings: dict[str, Any], message: str, hint: str) -> Non
         ({"workers": 2, "ps": 2}, 4, None, 4),
         ({"workers": 2, "ps": 2, "chief": True}, 4, None, 5),
         ({"workers": 8}, 4, None, 10),
-        ({}, 4, None, 64),
+        ({}, 4, None, 72),
         ({"ps": 100}, 4, None, 100),
-        ({"workers": 200, "ps": 10}, 100, None, 64),
+        ({"workers": 200, "ps": 10}, 100, None, 72),
         ({"workers": 200, "ps": 10}, 1, None, 210),
         ({"workers": 200, "ps": 10}, 2, None, 105),
         ({"workers": 200, "ps": 10, "worker_hosts": "h1"}, 4, None, 203),
@@ -507,7 +693,7 @@ def test_the_plan_as_data_is_complete() -> None:
         "address": "g1",
         "port": 20000,
         "gpus": ["GPU-g1-0"],
-        "gpu_indices": [0],
+        "gpu_labels": ["0"],
         "argv": [
             "/opt/py",
             "trainer.py",
@@ -522,18 +708,22 @@ def test_the_plan_as_data_is_complete() -> None:
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> tuple[JobSpec, list[HostFacts], dict[str, dict[str, Any]]]:
+def clusters(draw: st.DrawFn) -> tuple[JobSpec, list[HostFacts], dict[str, dict[str, Any]], str | None]:
     members, settings = [], {}
     for i in range(draw(st.integers(1, 6))):
         name = f"g{i}"
         count = draw(st.integers(0, 4))
+        parts = draw(st.sets(st.integers(0, 3), max_size=2))
         busy = dict.fromkeys(draw(st.sets(st.integers(0, 3))), "processes")
         machine = draw(st.integers(0, 3))  # several names may be one machine, with the same cards and ports
         ports = draw(st.sets(st.integers(20000, 20020), min_size=5))
         members.append(
             facts(
                 name,
-                cards(f"m{machine}", count, busy),
+                tuple(
+                    split(f"m{machine}", gpu.index, 2) if gpu.index in parts else gpu
+                    for gpu in cards(f"m{machine}", count, busy, name="A")
+                ),
                 boot_id=f"m{machine}",
                 hostname=f"m{machine}",
                 ports=tuple(sorted(ports)),
@@ -551,30 +741,31 @@ def clusters(draw: st.DrawFn) -> tuple[JobSpec, list[HostFacts], dict[str, dict[
         place=draw(st.sampled_from(["spread", "pack"])),
         gpus_per_worker=draw(st.one_of(st.none(), st.integers(0, 3))),
     )
-    return job, members, settings
+    return job, members, settings, draw(st.sampled_from([None, "", "1g"]))
 
 
 @given(clusters())
 def test_whatever_is_planned_can_run(
-    cluster: tuple[JobSpec, list[HostFacts], dict[str, dict[str, Any]]],
+    cluster: tuple[JobSpec, list[HostFacts], dict[str, dict[str, Any]], str | None],
 ) -> None:
-    job, members, settings = cluster
+    job, members, settings, mig = cluster
     try:
-        planned = plan(job, *members, hosts=settings)
+        planned = plan(job, *members, hosts=settings, mig=mig)
     except (PlanError, UsageError) as error:
         assert error.message
         return
     inventory = {one.host: one for one in members}
     assert planned.tasks
-    free = {(one.host, gpu.uuid): gpu for one in members for gpu in one.gpus if not gpu.busy}
+    free = {(one.host, gpu.uuid): gpu for one in members for gpu in one.devices if not gpu.busy}
     given_cards = [uuid for task in planned.tasks for uuid in task.gpus]
     assert len(given_cards) == len(set(given_cards))
     endpoints = [(inventory[task.host].boot_id, task.port) for task in planned.tasks]
     assert len(endpoints) == len(set(endpoints))
     for task in planned.tasks:
         assert task.port in inventory[task.host].ports
-        assert [free[task.host, uuid].index for uuid in task.gpus] == list(task.gpu_indices)
+        assert [free[task.host, uuid].label for uuid in task.gpus] == list(task.gpu_labels)
         assert not (task.id.job == "ps" and task.gpus)
+        assert all(uuid.startswith("GPU-" if mig is None else "MIG-") for uuid in task.gpus)
     for name in ("chief", "ps", "worker"):
         indices = [task.id.index for task in planned.tasks if task.id.job == name]
         assert indices == list(range(len(indices)))

@@ -48,7 +48,7 @@ PLAN = ClusterPlan(
             "10.0.0.1",
             2000,
             ("GPU-7",),
-            (1,),
+            ("1",),
             ("python", "t.py", "a b", "\udcff"),
             {"K": "v"},
             (),

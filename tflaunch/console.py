@@ -8,7 +8,8 @@ For programs: stdout holds one JSON object a line, in ASCII.  Each has `event` a
 
     event      fields
     plan       run_id, cluster (job -> addresses), notes, tasks: [task, host, address, port, gpus (UUIDs),
-               gpu_indices, argv, env, setup, cwd (null: where the shipped code is)]
+               gpu_labels (the same as people see them: "3", or "3.1" for MIG instance 1 of card 3), argv,
+               env, setup, cwd (null: where the shipped code is)]
     phase      name, done, total, note (what is awaited, or missing); one for each step
     note       text            something that happened
     say        text            what tflaunch does now, because it was asked to

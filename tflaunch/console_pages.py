@@ -170,7 +170,7 @@ def _task_lines(plan: ClusterPlan, columns: int) -> list[RenderableType]:
 
 
 def _cards(task: TaskPlan) -> str:
-    return ",".join(map(str, task.gpu_indices)) or "-"
+    return ",".join(task.gpu_labels) or "-"
 
 
 def _command(argv: Sequence[str], columns: int | None) -> str:
@@ -206,7 +206,9 @@ def brief_plan_lines(plan: ClusterPlan, marks: Marks) -> list[RenderableType]:
     for job, tasks in jobs.items():
         counts = sorted({len(task.gpus) for task in tasks})
         cards = f"{counts[0]}-{counts[-1]}" if len(counts) > 1 else str(counts[0])
-        gpus = f"  {cards} GPU{'' if counts == [1] else 's'} each" if counts != [0] else ""
+        instances = all("." in label for task in tasks for label in task.gpu_labels)
+        noun = ("MIG instance" if instances else "GPU") + ("" if counts == [1] else "s")
+        gpus = f"  {cards} {noun} each" if counts != [0] else ""
         where = fold(list(dict.fromkeys(task.host for task in tasks)))
         count = str(len(tasks)).rjust(max(len(str(len(others))) for others in jobs.values()))
         name = _plural(job, len(tasks)).ljust(max(len(_plural(*each)) for each in sizes))

@@ -182,16 +182,16 @@ def _gpus(value: object) -> str | int | tuple[int | str, ...]:
         raise ValueError("names no GPU; write 0 to use none, `auto` to use all")
     cards: list[int | str] = []
     for index, item in enumerate(value):
-        if isinstance(item, str) and item.startswith("MIG-"):
-            raise Unacceptable(
-                "is a MIG instance, and tasks can be given whole cards only; name cards without MIG", index
-            )
-        if isinstance(item, str) and re.fullmatch(r"GPU-[0-9A-Za-z-]+", item):
+        if isinstance(item, str) and re.fullmatch(
+            r"(GPU|MIG)-[0-9A-Za-z-]+|(0|[1-9][0-9]{0,3})\.[0-9]", item
+        ):
             cards.append(str(item))
         elif isinstance(item, str) and re.fullmatch(r"0|[1-9][0-9]{0,3}", item):
             cards.append(int(item))
         else:
-            raise Unacceptable("is not the index or the UUID of a GPU (GPU-…)", index)
+            raise Unacceptable(
+                "is not the index or UUID of a card (3, GPU-…) or MIG instance (3.1, MIG-…)", index
+            )
         if cards.index(cards[-1]) != index:
             raise Unacceptable("is listed twice", index)
     return tuple(cards)
@@ -343,11 +343,17 @@ class Settings(BaseModel):
                         "type": "array",
                         "minItems": 1,
                         "uniqueItems": True,
-                        "items": {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": "^GPU-"}]},
+                        "items": {
+                            "anyOf": [
+                                {"type": "number", "minimum": 0},
+                                {"type": "string", "pattern": "^(GPU-|MIG-|[0-9]+\\.[0-9]$)"},
+                            ]
+                        },
                     },
                 ],
-                "description": "The GPUs that tasks may have: auto (all), a count, indices or UUIDs, or 0.",
-                "examples": ["auto", 4, [0, 1], 0],
+                "description": "The GPUs that tasks may have: auto (all), a count, indices or UUIDs, or 0; "
+                "3.1 is MIG instance 1 of card 3.",
+                "examples": ["auto", 4, [0, 1], [3.0, 3.1], 0],
             }
         ),
     ] = _UNSAID

@@ -43,7 +43,7 @@ class Host:
     workdir: str | None = None  # absolute directory on the host to run in, instead of shipped code
     run_dir: str | None = None  # holds tflaunch-<uid>/, the run directories (default /var/tmp)
     env: Mapping[str, str] = field(default_factory=dict)
-    gpus: Literal["auto"] | int | tuple[int | str, ...] = "auto"  # auto | count | indices or UUIDs | 0
+    gpus: Literal["auto"] | int | tuple[int | str, ...] = "auto"  # auto | count | labels or UUIDs | 0
     slots: int | None = None  # most workers that may run here (`slots=4` of an MPI hostfile)
     ports: tuple[int, int] | None = None  # first and last of the range that tasks may use, inclusive
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -197,7 +197,8 @@ def _plan(
 
     for pause_s in RACE_PAUSES_S if lease else ():
         # Another launcher may hold cards just to see what it will take: that is over in a moment.
-        if not any(card.lease and card.lease.planning for facts in inventory.values() for card in facts.gpus):
+        cards = [card for facts in inventory.values() for card in facts.devices]
+        if not any(card.lease and card.lease.planning for card in cards):
             break
         with contextlib.suppress(PlanError):
             made = plan()

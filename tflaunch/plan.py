@@ -11,13 +11,14 @@ from typing import Any
 
 from tflaunch.command import Command, endpoint, flag_names
 from tflaunch.errors import PlanError, UsageError
-from tflaunch.gpu_choice import take_nearest
+from tflaunch.gpu_choice import NEEDS_MIG, LeftOut, take_nearest
 from tflaunch.hosts import Host, Hostfile, fold, match
-from tflaunch.inventory import Gpu, HostFacts, Inventory
+from tflaunch.inventory import Device, HostFacts, Inventory, MigDevice
 from tflaunch.job import JobSpec, TaskId
 
 WORKERS_PER_PS = 4
-PORTS_HELD = 64  # on each host, while nobody knows yet how many tasks it gets
+# On each host, while nobody knows yet how many tasks it gets: 8 cards of 7 MIG instances, and ps for them.
+PORTS_HELD = 72
 _BUSY_REASONS_SHOWN = 2
 _LOOPBACK_NAMES = {"localhost", "localhost.localdomain", "localhost6", "ip6-localhost", "ip6-loopback"}
 
@@ -30,8 +31,8 @@ class TaskPlan:
     host: str  # the name in the hostfile
     address: str  # what its peers dial
     port: int
-    gpus: tuple[str, ...]  # UUIDs; () means no card at all
-    gpu_indices: tuple[int, ...]  # the same cards as people see them
+    gpus: tuple[str, ...]  # UUIDs of cards or of one MIG instance; () means no card at all
+    gpu_labels: tuple[str, ...]  # the same as people see them: "3", or "3.1" for instance 1 of card 3
     argv: tuple[str, ...]
     env: Mapping[str, str]  # on top of what the host gives
     setup: tuple[str, ...]
@@ -45,7 +46,7 @@ class TaskPlan:
             "address": self.address,
             "port": self.port,
             "gpus": list(self.gpus),
-            "gpu_indices": list(self.gpu_indices),
+            "gpu_labels": list(self.gpu_labels),
             "argv": list(self.argv),
             "env": dict(self.env),
             "setup": list(self.setup),
@@ -90,7 +91,11 @@ def plan_cluster(
     Cards: where any host for workers has cards (and its `gpus:` is not 0), every worker gets
     `job.gpus_per_worker` of them, one by default, and hosts without cards get no worker: nobody asks for a
     job that is half on cards and half on CPUs.  `gpus_per_worker=0` places workers without cards.  The chief
-    is placed as a worker before worker/0.
+    is placed as a worker before worker/0.  A MIG instance counts as a card; a worker gets one of them at most.
+
+    Models: where workers are counted and one model can hold them all, they get cards of that model only; of
+    several such models, the one that comes first on the hosts.  Workers that are not counted get all that is
+    free.  A worker gets cards of different models only where nothing else would do.
 
     Counts: workers fill the free cards, or are one per host (`slots:` per host where it is given), the chief
     included; ps are one per 4 workers, at least one.
@@ -109,6 +114,8 @@ def plan_cluster(
     per_worker = _deal_cards(job, worker_seats, notes)
 
     workers, ps = _counts(job, worker_seats, per_worker)
+    if job.workers is not None and per_worker:
+        _keep_to_one_model(worker_seats, workers + job.chief, per_worker)
     placed: list[_Placed] = []
     _place_workers(job, worker_seats, workers, per_worker, placed)
     _place_ps(job, [inventory[host.name] for host in _chosen(job.ps_hosts, hostfile, known)], ps, placed)
@@ -134,14 +141,14 @@ def plan_cluster(
                 address=dialled[task.host],
                 port=port,
                 gpus=uuids,
-                gpu_indices=tuple(gpu.index for gpu in task.gpus),
+                gpu_labels=tuple(gpu.label for gpu in task.gpus),
                 argv=command.argv(task.id, host),
                 env=command.env(task.id, host, uuids),
                 setup=host.setup,
                 cwd=host.workdir,
             )
         )
-    _note_models(placed, notes)
+    _note_models(job, placed, notes)
     _note_proxies(job, used, inventory, notes)
     return ClusterPlan(run_id, tuple(tasks), tuple(notes))
 
@@ -158,7 +165,7 @@ def ports_wanted(job: JobSpec, hostfile: Hostfile) -> int:
         for pattern in (job.worker_hosts, job.ps_hosts)
     )
     slots = max((host.slots or 0 for host in hostfile.hosts), default=0)
-    if job.workers is None:  # as many as there are cards: 64 is more than a host holds
+    if job.workers is None:  # as many as there are cards
         most_ps = _default_ps(slots) if job.ps is None else job.ps
         return max(PORTS_HELD, job.chief + slots + most_ps)
     workers, ps = job.workers + job.chief, _default_ps(job.workers) if job.ps is None else job.ps
@@ -175,8 +182,18 @@ class _Seat:
 
     host: Host
     facts: HostFacts
-    cards: list[Gpu] = field(default_factory=list)  # free, lowest index first
+    cards: list[Device] = field(default_factory=list)  # free, lowest label first
     room: int | None = None  # None: no limit
+
+    def room_for(self, workers: int) -> int:
+        """How many of so many, for which it has cards, may come."""
+        return workers if self.host.slots is None else min(workers, self.host.slots)
+
+    @property
+    def needs_mig(self) -> bool:
+        """Whether it has MIG instances that only --mig would give to workers."""
+        gives = self.host.gpus not in (0, ())
+        return gives and any(device.busy == NEEDS_MIG for device in self.facts.devices)
 
 
 @dataclass(frozen=True)
@@ -185,7 +202,7 @@ class _Placed:
 
     id: TaskId
     host: str
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[Device, ...] = ()
 
 
 def _plural(count: int, noun: str) -> str:
@@ -251,11 +268,15 @@ def _deal_cards(job: JobSpec, seats: Sequence[_Seat], notes: list[str]) -> int:
     bare: list[str] = []
     for seat in seats:
         free = _free_cards(seat.host, seat.facts)
+        if per_worker > 1 and (instance := next((gpu for gpu in free if isinstance(gpu, MigDevice)), None)):
+            raise PlanError(
+                f"{seat.host.name}: {instance.label} is a MIG instance, of which a process can use only one",
+                f"Leave out --gpus-per-worker {per_worker}; more workers use more instances: --workers.",
+            )
         seat.cards = [gpu for gpu in free if taken.setdefault(gpu.uuid, seat.host.name) == seat.host.name]
         if len(seat.cards) < len(free):
             shared.append(seat.host.name)
-        fits = len(seat.cards) // per_worker
-        seat.room = fits if seat.host.slots is None else min(fits, seat.host.slots)
+        seat.room = seat.room_for(len(seat.cards) // per_worker)
         if not seat.facts.gpus or seat.host.gpus in (0, ()):
             bare.append(seat.host.name)
     if shared:
@@ -265,12 +286,36 @@ def _deal_cards(job: JobSpec, seats: Sequence[_Seat], notes: list[str]) -> int:
             f"workers go to cards only; {fold(bare)} can give none"
             " (--gpus-per-worker 0 places workers without cards)"
         )
+    if idle := [seat.host.name for seat in seats if seat.needs_mig and not seat.cards]:
+        notes.append(f"{fold(idle)}: no whole card is free; --mig gives workers MIG instances instead")
     return per_worker
 
 
-def _free_cards(host: Host, facts: HostFacts) -> list[Gpu]:
-    """The cards that `gpus:` of the host allows and that are free, lowest index first."""
-    there = sorted(facts.gpus, key=lambda gpu: gpu.index)
+def _keep_to_one_model(seats: Sequence[_Seat], workers: int, per_worker: int) -> None:
+    """Leave the seats only cards of one model, where one can hold all workers.
+
+    Where none can, but each worker can have cards of one model, leave them only room for such workers.
+    """
+    models = [Counter(card.name for card in seat.cards) for seat in seats]
+    for model in dict.fromkeys(card.name for seat in seats for card in seat.cards):
+        rooms = [seat.room_for(count[model] // per_worker) for seat, count in zip(seats, models, strict=True)]
+        if sum(rooms) >= workers:
+            for seat, room in zip(seats, rooms, strict=True):
+                seat.cards = [card for card in seat.cards if card.name == model]
+                seat.room = room
+            return
+    rooms = [
+        seat.room_for(sum(cards // per_worker for cards in count.values()))
+        for seat, count in zip(seats, models, strict=True)
+    ]
+    if sum(rooms) >= workers:
+        for seat, room in zip(seats, rooms, strict=True):
+            seat.room = room
+
+
+def _free_cards(host: Host, facts: HostFacts) -> list[Device]:
+    """The cards and instances that `gpus:` of the host allows and that are free, lowest label first."""
+    there = facts.devices
     free = [gpu for gpu in there if not gpu.busy]
     if host.gpus == "auto":
         return free
@@ -281,28 +326,39 @@ def _free_cards(host: Host, facts: HostFacts) -> list[Gpu]:
                 "Correct `gpus:` in the hostfile, or write `gpus: auto`.",
             )
         return free[: host.gpus]
-    named: dict[str, Gpu] = {}
+    named: set[str] = set()
     for want in host.gpus:
-        card = next((gpu for gpu in there if want in (gpu.index, gpu.uuid)), None)
-        if card is None:
-            cards = "".join(f"; {gpu.index}: {gpu.uuid}" for gpu in there)
+        found = _named(want, facts)
+        if not found:
+            cards = "".join(f"; {gpu.label}: {gpu.uuid}" for gpu in there)
             raise PlanError(
                 f"{host.name}: `gpus:` names {want}, but {_count_there(facts)}{cards}",
                 "Correct `gpus:` in the hostfile, or write `gpus: auto`.",
             )
-        if card.busy:
-            raise PlanError(
-                f"{host.name}: `gpus:` names {want}, which is busy: {card.busy}",
-                "Wait until it is free, or name other cards; `gpus: auto` takes those that are free.",
-            )
-        named[card.uuid] = card
-    return sorted(named.values(), key=lambda gpu: gpu.index)
+        reasons = [gpu.busy for gpu in found if not isinstance(gpu.busy, LeftOut) or gpu.busy == NEEDS_MIG]
+        if reasons and all(reasons):
+            hint = "Wait until it is free, or name other cards; `gpus: auto` takes those that are free."
+            if reasons[0] == NEEDS_MIG:
+                labels = ", ".join(gpu.label for gpu in found)
+                hint = f"Take its instances with --mig, or name them: {labels}."
+            raise PlanError(f"{host.name}: `gpus:` names {want}, which is busy: {reasons[0]}", hint)
+        named.update(gpu.uuid for gpu in found)
+    return [gpu for gpu in free if gpu.uuid in named]
+
+
+def _named(want: int | str, facts: HostFacts) -> tuple[Device, ...]:
+    """What an entry of `gpus:` means there: a card in MIG mode is all of its instances."""
+    for gpu in facts.gpus:
+        if want in (gpu.index, gpu.uuid):
+            return gpu.devices
+    return tuple(device for device in facts.devices if want in (device.label, device.uuid))
 
 
 def _count_there(facts: HostFacts) -> str:
     if not facts.gpus and facts.gpu_note:
         return f"no cards can be seen: {facts.gpu_note}"
-    return f"{_plural(len(facts.gpus), 'card')} {'is' if len(facts.gpus) == 1 else 'are'} there"
+    there = facts.devices
+    return f"{_plural(len(there), 'card')} {'is' if len(there) == 1 else 'are'} there"
 
 
 # --- counts ----------------------------------------------------------------------------------------------
@@ -327,13 +383,11 @@ def _too_few(job: JobSpec, seats: Sequence[_Seat], per_worker: int, places: int)
     tasks = (job.workers if job.workers is not None else 1 - job.chief) + job.chief
     who = _plural(tasks - job.chief, "worker") if tasks > job.chief else ""
     who = " and ".join(filter(None, ["the chief" if job.chief else "", who]))
-    fewer = f"Ask for {_plural(places - job.chief, 'worker')} at most" if places > job.chief else ""
+    ways = [f"ask for {_plural(places - job.chief, 'worker')} at most"] if places > job.chief else []
     if not per_worker:
         slots = _by_host((seat.host.name, str(seat.host.slots)) for seat in seats)
-        return PlanError(
-            f"need {_plural(tasks, 'slot')} ({who}), {places} are given: {slots}",
-            f"{fewer}; or raise `slots:`." if fewer else "Raise `slots:`.",
-        )
+        message = f"need {_plural(tasks, 'slot')} ({who}), {places} are given: {slots}"
+        return PlanError(message, _one_of(*ways, "raise `slots:`"))
     need, free = tasks * per_worker, sum(len(seat.cards) for seat in seats)
     cards = _by_host((seat.host.name, _describe_cards(seat)) for seat in seats)
     each = f"{who} x {per_worker}"
@@ -342,20 +396,31 @@ def _too_few(job: JobSpec, seats: Sequence[_Seat], per_worker: int, places: int)
         message += f"; they hold {_plural(places, 'worker')}, since the cards of one are on one host"
         if any(seat.host.slots is not None for seat in seats):
             message += " and `slots:` limits them"
+    if (instances := [seat.host.name for seat in seats if seat.needs_mig]) and per_worker == 1:
+        ways.append(f"take the MIG instances of {fold(instances)} with --mig")
     lower = "lower" if per_worker > 1 else "place workers without cards:"
     lower += " --gpus-per-worker" if per_worker > 1 else " --gpus-per-worker 0"
-    return PlanError(message, f"{fewer}, or {lower}." if fewer else f"{lower[0].upper()}{lower[1:]}.")
+    return PlanError(message, _one_of(*ways, lower))
+
+
+def _one_of(*ways: str) -> str:
+    """`Ask for less, or take more.`"""
+    *most, last = ways
+    sentence = ", or ".join(filter(None, [", ".join(most), last]))
+    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def _describe_cards(seat: _Seat) -> str:
     """`4`, or `1 of 4 (3 busy: processes)`."""
-    there = seat.facts.gpus
+    there = seat.facts.devices
     if not there:
         return "none"
     busy = Counter(gpu.busy for gpu in there if gpu.busy)
     why = []
     if busy:
-        reasons = [reason for reason, _ in busy.most_common(_BUSY_REASONS_SHOWN)]
+        reasons = [reason for reason, _ in busy.most_common()]
+        reasons.sort(key=lambda reason: isinstance(reason, LeftOut))  # who is on a card is news
+        reasons = reasons[:_BUSY_REASONS_SHOWN]
         more = ["..."] if len(busy) > len(reasons) else []
         why.append(f"{busy.total()} busy: {', '.join(reasons + more)}")
     if seat.host.gpus != "auto":
@@ -505,7 +570,7 @@ def _ports(places: Sequence[str], hosts: Mapping[str, Host], inventory: Inventor
 # --- notes -----------------------------------------------------------------------------------------------
 
 
-def _note_models(placed: Sequence[_Placed], notes: list[str]) -> None:
+def _note_models(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> None:
     hosts: dict[str, dict[str, None]] = defaultdict(dict)
     cards: Counter[str] = Counter()
     for task in placed:
@@ -514,7 +579,8 @@ def _note_models(placed: Sequence[_Placed], notes: list[str]) -> None:
             cards[gpu.name] += 1
     if len(cards) > 1:
         models = ", ".join(f"{count} x {name} ({fold(hosts[name])})" for name, count in cards.most_common())
-        notes.append(f"workers get different cards: {models}; in step, the slowest sets the pace")
+        why = "" if job.workers is None else ", since no one model is enough"
+        notes.append(f"workers get different cards{why}: {models}; in step, the slowest sets the pace")
 
 
 def _note_proxies(job: JobSpec, used: Sequence[Host], inventory: Inventory, notes: list[str]) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, ClassVar, cast
 
 import typer
 
@@ -41,6 +41,8 @@ LEASE_S = {False: 60.0, True: 600.0}  # by whether it is detached
 
 class RunCommand(Command):
     """`run`, whose most likely slip is an option of the trainer's in front of `--`."""
+
+    optional_values: ClassVar = {"--mig": (r"\d+[cg](\..*)?", "")}  # 1g.10gb, 1c.3g.20gb; no program's name
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """As typer's, with a next step in the error."""
@@ -153,6 +155,14 @@ def run(
     min_gpu_memory: Annotated[
         str, typer.Option(metavar="SIZE", help="Only cards with that much: 40GiB.", rich_help_panel=GPUS)
     ] = "",
+    mig: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[PROFILE]",
+            help="MIG instances (of that profile: 1g.10gb), no whole cards.",
+            rich_help_panel=GPUS,
+        ),
+    ] = None,
     include: Annotated[
         list[str] | None,
         typer.Option(metavar="HOST[:0,2]", help="Only these cards; repeatable.", rich_help_panel=GPUS),
@@ -295,6 +305,11 @@ def run(
         only=[_task_id(text) for text in only or ()],
         show_host=show_host,
     ) as show:
+        if mig is not None and gpus_per_worker is not None and gpus_per_worker > 1:
+            raise UsageError(
+                f"--mig --gpus-per-worker {gpus_per_worker}: a process can use one MIG instance only",
+                "leave --gpus-per-worker out; --workers says how many instances the run uses",
+            )
         hostfile = load_hosts(hosts)
         if no_sync:
             hostfile = _here_on_every_host(hostfile)
@@ -323,6 +338,7 @@ def run(
                 min_memory_bytes=size(min_gpu_memory) if min_gpu_memory else 0,
                 include=tuple(include or ()),
                 exclude=tuple(exclude or ()),
+                mig=mig,
                 share=share_gpus,
             ),
             bundle=bundle,
