@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import bed as beds
+from tests.bed import Bed, FarLauncher
 from tests.launcher import Launcher
 from tests.sshd import SshNetwork, make_key
 
@@ -37,3 +39,21 @@ def launcher(tmp_path: Path, network: SshNetwork) -> Iterator[Launcher]:
     launcher = Launcher(tmp_path, network)
     yield launcher
     launcher.close()
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[Bed]:
+    """A test bed without hosts yet; everything on it ends with the test."""
+    if reason := beds.missing():
+        pytest.skip(reason)
+    bed = Bed(tmp_path / "bed")
+    yield bed
+    bed.close()
+
+
+@pytest.fixture
+def far(tmp_path: Path, bed: Bed) -> Iterator[FarLauncher]:
+    """`tflaunch` on the launcher's machine of the bed; at the end nothing of any of its runs may be left."""
+    far = FarLauncher(tmp_path, bed)
+    yield far
+    far.close()

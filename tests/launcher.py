@@ -290,9 +290,14 @@ class Launcher:
         return path
 
     def hostfile(self, hosts: Iterable[object], name: str = "hosts.yaml", **defaults: object) -> Path:
-        """A hostfile of these hosts (names or mappings); `run_dir` is below the test's directory."""
+        """A hostfile of these hosts (names or mappings); `run_dir` is below the test's directory.
+
+        A default that is None is left out.
+        """
         path = self.directory / name
-        content = {"defaults": {"run_dir": str(self.hosts), "gpus": 0, **defaults}, "hosts": list(hosts)}
+        settings = {"run_dir": str(self.hosts), "gpus": 0, **defaults}
+        settings = {key: value for key, value in settings.items() if value is not None}
+        content = {"defaults": settings, "hosts": list(hosts)}
         path.write_text(yaml.safe_dump(content, allow_unicode=True))
         return path
 
