@@ -219,6 +219,14 @@ class FarLauncher(Launcher):
             or (process.is_agent and run in process.words)
         ]
 
+    def close(self) -> None:
+        """End what the test started; fails when a run that had ended has left something behind."""
+        ended = all(running.process.poll() is not None for running in self._started)
+        for running in self._started:
+            running.close()
+        if ended:  # else the test has failed, and all of it ends with the bed
+            self.wait_until_nothing_is_left()
+
     def run_directories(self) -> list[Path]:
         """The run directories on all hosts that are on: `<run>/<host>`."""
         return [path for host in self.bed.hosts for path in host.run_directories()]

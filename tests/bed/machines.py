@@ -259,6 +259,10 @@ class BedHost(Machine):
             return [int(each.name) for each in Path("/proc").glob("[0-9]*") if _namespace(each) == own]
         return []
 
+    def outside(self, pid: int) -> int:
+        """The number by which the test knows the process that is `pid` on this host; 0 when there is none."""
+        return next((each for each in self.pids() if _inner_pid(each) == str(pid)), 0)
+
     def processes(self) -> list[Process]:
         """What runs on it beside its first process and sshd: of a run, all of it, whatever its environment says."""
         found = []
@@ -315,8 +319,7 @@ class BedHost(Machine):
     def listener(self) -> int:
         """The sshd that listens, in the numbers of the test; 0 when there is none."""
         with contextlib.suppress(OSError):
-            inner = (self.directory / "run/sshd.pid").read_text().strip()
-            return next((pid for pid in self._sshds() if _inner_pid(pid) == inner), 0)
+            return self.outside(int((self.directory / "run/sshd.pid").read_text()))
         return 0
 
     def sessions(self) -> list[int]:

@@ -1,0 +1,280 @@
+"""The fault suite: what befalls hosts, networks and processes while a run is under way, and what is left of it.
+
+Each test lets one fault happen to a run of numbered lines (NUMBERS) on a test bed (tests.bed), and then checks
+the same invariants (`Trial.check`):
+
+    no process of the run is alive anywhere that should not be
+    every line is there exactly once and in order, on the hosts, in the launcher's record and on its stdout
+    the exit code is right
+    no GPU is leased any more
+    no socket of an agent is left
+
+The marker `fault(NAME, WHAT_HAPPENS, WHAT_IS_LOST)` of each test is its row in docs/reliability.md, which
+`scripts/faults` writes anew, with the times that the suite has measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from tests.bed import Bed, BedHost, FarLauncher
+from tests.launcher import PATIENCE_S, Process, Running, alive, until
+
+FIGURES = "TFLAUNCH_FIGURES"  # a file to which each test adds a line with its times
+
+# Prints `worker/0 00000001` and so on, so many lines at so many a second; a ps does so for ever.
+NUMBERS = """\
+import os, signal, subprocess, sys, time
+
+task = os.environ["TFLAUNCH_TASK"]
+manners = os.environ["MANNERS"].split()
+count, rate, code = (float(word) for word in os.environ["NUMBERS"].split())
+
+if "deaf" in manners:  # ignores every polite signal, and so do its children
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+if "daemon" in manners and os.fork() == 0:  # escapes as a daemon does: twice forked, a session of its own
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.environ.clear()
+    time.sleep(3600)
+if "fork" in manners and task.startswith("worker"):  # to the limit of processes, and past it
+    try:
+        while True:
+            if os.fork() == 0:
+                time.sleep(3600)
+    except OSError as error:
+        print("cannot fork:", error, file=sys.stderr, flush=True)
+        time.sleep(3600 if "stay" in manners else 0)
+        sys.exit(3)
+
+started = time.monotonic()
+number = 0
+while number < count or task.startswith("ps"):
+    number += 1
+    sys.stdout.write("%s %08d\\n" % (task, number))
+    sys.stdout.flush()
+    time.sleep(max(0.0, started + number / rate - time.monotonic()))
+sys.exit(int(code))
+"""
+LINE = re.compile(r"(\w+/\d+) (\d{8})\n")
+SHOWN = re.compile(r"^(\w+/\d+) +│ (?:\w+/\d+) (\d{8})$", re.MULTILINE)
+QUICK = ("--grace=1", "--ps-grace=0.2")
+
+
+class Trial:
+    """One run on a bed, what befell it and when, and what must hold after it."""
+
+    def __init__(self, bed: Bed, far: FarLauncher, cards: Path, name: str) -> None:
+        self.bed = bed
+        self.far = far
+        self.hosts: list[BedHost] = []
+        self.placement: dict[str, BedHost] = {}
+        self.running: Running
+        self.times: dict[str, float] = {}  # what happened how many seconds after the fault
+        self._cards = cards
+        self._name = name
+        self._at: float | None = None
+
+    # -- the run
+
+    def up(self, count: int, *, clock: bool = False) -> list[BedHost]:
+        """So many hosts with a card each."""
+        self.hosts = self.bed.up(count, clock=clock)
+        for host in self.hosts:
+            host.give_cards(self._cards, f"gpu uuid=GPU-{host.name}")
+        return self.hosts
+
+    def start(
+        self,
+        *,
+        lines: int = 300,
+        rate: float = 100,
+        code: int = 0,
+        ps: int = 1,
+        workers: int = 1,
+        manners: str = "",
+        lease_s: float = 60,
+        more: Sequence[str] = (),
+    ) -> Running:
+        """Start it, and wait until every task has printed a line; a worker has `lines` of them."""
+        trainer = self.far.script(NUMBERS)
+        hostfile = self.far.hostfile(self.hosts, gpus=None)
+        self.running = self.far.start(
+            *("run", hostfile, trainer, f"--ps={ps}", f"--workers={workers}", f"--lease={lease_s}", *QUICK),
+            *(f"--env=NUMBERS={lines} {rate} {code}", f"--env=MANNERS={manners}", *more),
+        )
+        tasks = [*(f"ps/{n}" for n in range(ps)), *(f"worker/{n}" for n in range(workers))]
+        for task in tasks:
+            self.running.wait_for(f"{task} ")
+        found = ((each.env.get("TFLAUNCH_TASK"), host) for host in self.hosts for each in host.processes())
+        self.placement = {task: host for task, host in found if task}
+        assert sorted(self.placement) == sorted(tasks)
+        return self.running
+
+    @property
+    def record(self) -> Path:
+        """The launcher's directory of the run, on its own machine."""
+        return self.bed.launcher.path(self.far.state / self.running.run_id)
+
+    def directory(self, host: BedHost) -> Path:
+        """The run's directory on a host."""
+        [found] = host.disk.glob(f"tflaunch-*/{self.running.run_id}/{host.name}")
+        return found
+
+    # -- its processes, in the numbers of the test
+
+    def task(self, name: str) -> Process:
+        """The first process of a task."""
+        marked = [each for each in self.placement[name].processes() if each.env.get("TFLAUNCH_TASK") == name]
+        return min(marked, key=lambda each: each.pid)
+
+    def agent(self, host: BedHost) -> tuple[Process, Process]:
+        """The agent itself, and its guard."""
+        about = json.loads((self.directory(host) / "agent.json").read_text())
+        agent, guard = (Process(host.outside(about[key]), (), {}) for key in ("pid", "guard"))
+        return agent, guard
+
+    def relay(self, host: BedHost) -> Process:
+        """What stands between the connection and the agent."""
+        others = {each.pid for each in self.agent(host)}
+        [relay] = [each for each in host.processes() if each.is_agent and each.pid not in others]
+        return relay
+
+    # -- what befalls it
+
+    def now(self) -> None:
+        """The fault happens in this moment."""
+        self._at = time.monotonic()
+
+    def after(self, what: str) -> None:
+        """This has happened now."""
+        if self._at is not None and what not in self.times:
+            self.times[what] = round(time.monotonic() - self._at, 1)
+
+    def wait_for(self, text: str, what: str = "noticed") -> None:
+        """Until the launcher says so: the fault is noticed, or something else has come of it."""
+        self.running.wait_for(text)
+        self.after(what)
+
+    def seen(self, task: str) -> int:
+        """The last number of that task that was shown."""
+        return max((int(n) for name, n in SHOWN.findall(self.running.out) if name == task), default=0)
+
+    def wait_for_more(self, task: str, lines: int = 20) -> None:
+        """Until its numbers have gone on: the run is well."""
+        before = self.seen(task)
+        until(lambda: self.seen(task) >= before + lines, f"{task} to go on", PATIENCE_S)
+        self.after("goes on")
+
+    # -- what must hold
+
+    def check(
+        self,
+        code: int | Collection[int] | None,
+        *,
+        all_lines: int = 0,
+        gone: Collection[BedHost] = (),
+        sockets_left_on: Collection[BedHost] = (),
+        shown: bool = True,
+        patience_s: float = 90.0,
+    ) -> None:
+        """Wait for the end and check all invariants.
+
+        `code` None: the launcher was killed.  `all_lines`: what each worker has printed.  `gone`: hosts whose
+        last lines cannot be asked of the launcher.  `sockets_left_on`: where nobody is left to remove them.
+        `shown`: the launcher's stdout was read to its end.
+        """
+        self._wait_for_the_end(patience_s)
+        if code is not None:
+            allowed = {code} if isinstance(code, int) else {*code}
+            assert self.running.process.returncode in allowed, self.story()
+            assert "Traceback" not in self.running.err, self.story()
+        self._check_logs(killed=code is None, all_lines=all_lines, gone=gone, shown=shown)
+        for host in self.hosts:
+            if host.pid:
+                held = host.held_leases()
+                assert held == [], f"{host.name} still leases {held}"
+            if host not in sockets_left_on:
+                left = sorted(host.disk.glob("tflaunch-*/*/*/agent.sock"))
+                assert left == [], f"sockets left: {left}"
+        self._write_figures()
+
+    def _wait_for_the_end(self, patience_s: float) -> None:
+        """Of the launcher, and of all processes of the run, whichever is first."""
+        deadline = time.monotonic() + patience_s
+        ended = gone = False
+        while not (ended and gone):
+            assert time.monotonic() < deadline, (
+                f"not over within {patience_s:g} s; alive: {[*map(str, self.far.leftovers())]}\n{self.story()}"
+            )
+            if not ended and self.running.process.poll() is not None:
+                ended = True
+                self.after("ended")
+            if not gone and not self.far.leftovers():
+                gone = True
+                self.after("gone")
+            time.sleep(0.05)
+
+    def _check_logs(self, *, killed: bool, all_lines: int, gone: Collection[BedHost], shown: bool) -> None:
+        on_stdout: dict[str, list[int]] = {task: [] for task in self.placement}
+        for task, number in SHOWN.findall(self.running.out):
+            on_stdout[task].append(int(number))
+        for task, host in self.placement.items():
+            file = f"{task.replace('/', '-')}.log"
+            record = (self.record / "logs" / file).read_bytes()
+            recorded = numbers(task, record, torn=killed or host in gone)
+            printed = on_stdout[task]
+            assert printed == [*range(1, len(printed) + 1)], f"stdout of {task}: {disorder(printed)}"
+            if killed:
+                assert abs(len(printed) - len(recorded)) < 10_000  # what was between the two
+            elif shown:
+                assert printed == recorded, f"{task}: {len(printed)} shown, {len(recorded)} recorded"
+            paths = [*host.disk.glob(f"tflaunch-*/{self.running.run_id}/{host.name}/logs/{file}")]
+            if paths:
+                truth = paths[0].read_bytes()
+                assert truth.startswith(record), f"{task}: the record differs from the log on {host.name}"
+                if not killed and host not in gone:
+                    assert record == truth, f"{task}: {len(truth) - len(record)} bytes are lost"
+                assert numbers(task, truth, torn=host in gone)
+            else:
+                assert host in gone, f"no log of {task} on {host.name}"
+            if all_lines and task.startswith("worker"):
+                assert recorded == [*range(1, all_lines + 1)], f"{task}: {len(recorded)} of {all_lines}"
+
+    def _write_figures(self) -> None:
+        if path := os.environ.get(FIGURES):
+            with Path(path).open("a") as file:
+                file.write(json.dumps({"fault": self._name, **self.times}) + "\n")
+
+    def story(self) -> str:
+        """What the launcher said, without the numbers."""
+        lines = [line for line in self.running.out.splitlines() if not SHOWN.match(line)]
+        return "\n".join([f"exit code {self.running.process.poll()}", self.running.err, *lines])
+
+
+def numbers(task: str, data: bytes, *, torn: bool = False) -> list[int]:
+    """The numbers in a log; they must be 1, 2, 3 ..., and nothing else in it but for a `torn` last line."""
+    text = data.decode()
+    if torn:
+        text = text[: text.rfind("\n") + 1]
+    found = [int(number) for name, number in LINE.findall(text) if name == task]
+    rest = LINE.sub("", text).replace("Terminated\n", "")
+    assert rest == "", f"{task}: {rest[:200]!r}"
+    assert found == [*range(1, len(found) + 1)], f"{task}: {disorder(found)}"
+    return found
+
+
+def disorder(found: Sequence[int]) -> str:
+    """Where the numbers cease to be 1, 2, 3 ..."""
+    at = next((n for n, number in enumerate(found, 1) if n != number), len(found) + 1)
+    return f"{at} should follow, but {list(found[max(0, at - 3) : at + 3])} is there"
+
+
+__all__ = ["FIGURES", "NUMBERS", "QUICK", "Trial", "alive", "disorder", "numbers"]

@@ -1,0 +1,24 @@
+"""The fixture of the fault suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bed import Bed, FarLauncher
+from tests.faults import Trial
+from tests.nvml import build
+
+
+@pytest.fixture(scope="session")
+def cards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The simulated NVML, compiled once."""
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def trial(bed: Bed, far: FarLauncher, cards: Path, request: pytest.FixtureRequest) -> Trial:
+    """A run to be, on a bed of its own."""
+    marker = request.node.get_closest_marker("fault")
+    return Trial(bed, far, cards, marker.args[0] if marker else request.node.name)
