@@ -189,8 +189,8 @@ class Running:
         self, argv: Sequence[str | bytes | Path], directory: Path, cwd: Path, env: Mapping[str, str]
     ) -> None:
         directory.mkdir(parents=True)
-        self._out, self._err = directory / "out", directory / "err"
-        with self._out.open("wb") as out, self._err.open("wb") as err:
+        self.stdout, self._err = directory / "out", directory / "err"
+        with self.stdout.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 argv,
                 cwd=cwd,
@@ -204,7 +204,7 @@ class Running:
     @property
     def out(self) -> str:
         """stdout so far."""
-        return self._out.read_text("utf-8", "surrogateescape")
+        return self.stdout.read_text("utf-8", "surrogateescape")
 
     @property
     def err(self) -> str:

@@ -148,6 +148,13 @@ class Machine:
             self.do("mkdir", "-p", str(path))
             self.do("mount", "-t", "tmpfs", "-o", f"mode=1777,{size}", "tmpfs", str(path))
 
+    def fill(self, path: str | Path) -> None:
+        """Leave no room in the small disk at `path`: neither bytes nor a file more."""
+        filler = "for n in 1 2; do cat /dev/zero > $1/filler$n; done; touch $1/last"
+        subprocess.run(
+            self.inside("sh", "-c", filler, "sh", str(path)), stderr=subprocess.DEVNULL, check=False
+        )
+
     def forget_names(self) -> None:
         """No host has a name here any more, and the name server does not answer."""
         (self.directory / "hosts").write_text("127.0.0.1 localhost\n")

@@ -23,7 +23,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tests.bed import Bed, BedHost, FarLauncher
-from tests.launcher import PATIENCE_S, Process, Running, alive, until
+from tests.launcher import PATIENCE_S, Process, Running, until
 
 FIGURES = "TFLAUNCH_FIGURES"  # a file to which each test adds a line with its times
 
@@ -44,6 +44,10 @@ if "daemon" in manners and os.fork() == 0:  # escapes as a daemon does: twice fo
         os._exit(0)
     os.environ.clear()
     time.sleep(3600)
+if "wait" in manners:
+    print(task, "waits", flush=True)
+    while not os.path.exists(os.environ["GO"]):
+        time.sleep(0.05)
 if "fork" in manners and task.startswith("worker"):  # to the limit of processes, and past it
     try:
         while True:
@@ -54,18 +58,27 @@ if "fork" in manners and task.startswith("worker"):  # to the limit of processes
         time.sleep(3600 if "stay" in manners else 0)
         sys.exit(3)
 
+if not rate and task.startswith("worker"):  # as fast as it goes, 100 bytes a line
+    for first in range(1, int(count) + 1, 1000):
+        for number in range(first, min(first + 1000, int(count) + 1)):
+            sys.stdout.write("%s %08d %s\\n" % (task, number, "." * 81))
+        sys.stdout.flush()
+    sys.exit(int(code))
 started = time.monotonic()
 number = 0
 while number < count or task.startswith("ps"):
     number += 1
     sys.stdout.write("%s %08d\\n" % (task, number))
     sys.stdout.flush()
-    time.sleep(max(0.0, started + number / rate - time.monotonic()))
+    time.sleep(max(0.0, started + number / (rate or 10) - time.monotonic()))
 sys.exit(int(code))
 """
-LINE = re.compile(r"(\w+/\d+) (\d{8})\n")
-SHOWN = re.compile(r"^(\w+/\d+) +│ (?:\w+/\d+) (\d{8})$", re.MULTILINE)
-QUICK = ("--grace=1", "--ps-grace=0.2")
+SHOWN = re.compile(r"^(\w+/\d+) +│ (?:\w+/\d+) (\d{8})", re.MULTILINE)
+TROUBLE = re.compile(r"is lost|unreachable")  # how the launcher says that it has noticed
+# What else a task may say: that it waits, why it failed.
+NOISE = re.compile(rb"\S+ waits$|cannot fork: |Terminated$|Traceback |  |OSError: ")
+NOTHING = "nothing"
+QUICK = ("--grace=1", "--ps-grace=0.2", "--connect-timeout=5")
 
 
 class Trial:
@@ -158,10 +171,10 @@ class Trial:
         if self._at is not None and what not in self.times:
             self.times[what] = round(time.monotonic() - self._at, 1)
 
-    def wait_for(self, text: str, what: str = "noticed") -> None:
-        """Until the launcher says so: the fault is noticed, or something else has come of it."""
-        self.running.wait_for(text)
-        self.after(what)
+    def wait_until_noticed(self) -> None:
+        """Until the launcher says that something is wrong."""
+        until(lambda: TROUBLE.search(self.running.err), "a word of the launcher about it", PATIENCE_S)
+        self.after("noticed")
 
     def seen(self, task: str) -> int:
         """The last number of that task that was shown."""
@@ -183,20 +196,21 @@ class Trial:
         gone: Collection[BedHost] = (),
         sockets_left_on: Collection[BedHost] = (),
         shown: bool = True,
+        record: bool = True,
         patience_s: float = 90.0,
     ) -> None:
         """Wait for the end and check all invariants.
 
         `code` None: the launcher was killed.  `all_lines`: what each worker has printed.  `gone`: hosts whose
         last lines cannot be asked of the launcher.  `sockets_left_on`: where nobody is left to remove them.
-        `shown`: the launcher's stdout was read to its end.
+        `shown`: the launcher shows all that is there.  `record`: it records it, too.
         """
         self._wait_for_the_end(patience_s)
         if code is not None:
             allowed = {code} if isinstance(code, int) else {*code}
             assert self.running.process.returncode in allowed, self.story()
             assert "Traceback" not in self.running.err, self.story()
-        self._check_logs(killed=code is None, all_lines=all_lines, gone=gone, shown=shown)
+        self._check_logs(code is None, all_lines, gone, shown, record)
         for host in self.hosts:
             if host.pid:
                 held = host.held_leases()
@@ -220,33 +234,47 @@ class Trial:
             if not gone and not self.far.leftovers():
                 gone = True
                 self.after("gone")
-            time.sleep(0.05)
+            time.sleep(0.2)  # looking at every process has its price
 
-    def _check_logs(self, *, killed: bool, all_lines: int, gone: Collection[BedHost], shown: bool) -> None:
-        on_stdout: dict[str, list[int]] = {task: [] for task in self.placement}
-        for task, number in SHOWN.findall(self.running.out):
-            on_stdout[task].append(int(number))
+    def _check_logs(
+        self, killed: bool, all_lines: int, gone: Collection[BedHost], shown: bool, whole_record: bool
+    ) -> None:
+        printed = self._shown()
         for task, host in self.placement.items():
+            torn = killed or host in gone or not whole_record
             file = f"{task.replace('/', '-')}.log"
-            record = (self.record / "logs" / file).read_bytes()
-            recorded = numbers(task, record, torn=killed or host in gone)
-            printed = on_stdout[task]
-            assert printed == [*range(1, len(printed) + 1)], f"stdout of {task}: {disorder(printed)}"
+            record = self.record / "logs" / file
+            recorded = count(task, record, torn=torn)
             if killed:
-                assert abs(len(printed) - len(recorded)) < 10_000  # what was between the two
-            elif shown:
-                assert printed == recorded, f"{task}: {len(printed)} shown, {len(recorded)} recorded"
-            paths = [*host.disk.glob(f"tflaunch-*/{self.running.run_id}/{host.name}/logs/{file}")]
-            if paths:
-                truth = paths[0].read_bytes()
-                assert truth.startswith(record), f"{task}: the record differs from the log on {host.name}"
-                if not killed and host not in gone:
-                    assert record == truth, f"{task}: {len(truth) - len(record)} bytes are lost"
-                assert numbers(task, truth, torn=host in gone)
+                assert abs(printed[task] - recorded) < 10_000  # what was between the two
+            elif shown and whole_record:
+                assert printed[task] == recorded, f"{task}: {printed[task]} shown, {recorded} recorded"
+            for truth in host.disk.glob(f"tflaunch-*/{self.running.run_id}/{host.name}/logs/{file}"):
+                assert begins_with(truth, record), f"{task}: the record differs from the log on {host.name}"
+                lost = truth.stat().st_size - record.stat().st_size
+                assert torn or not lost, f"{task}: {lost} bytes are lost"
+                count(task, truth, torn=True)  # a full disk tears a line, too
+                break
             else:
                 assert host in gone, f"no log of {task} on {host.name}"
             if all_lines and task.startswith("worker"):
-                assert recorded == [*range(1, all_lines + 1)], f"{task}: {len(recorded)} of {all_lines}"
+                whole = recorded if whole_record else printed[task]
+                assert whole == all_lines, f"{task}: {whole} of {all_lines} lines"
+
+    def _shown(self) -> dict[str, int]:
+        """How many lines of each task were shown: from the first on, none missing, none twice."""
+        counted = dict.fromkeys(self.placement, 0)
+        with self.running.stdout.open("rb") as lines:
+            for line in lines:
+                task, _, text = line.partition(b"\xe2\x94\x82 ")  # the bar
+                name = task.strip().decode()
+                if name in counted and text.startswith(name.encode() + b" 0"):
+                    expected = b"%s %08d" % (name.encode(), counted[name] + 1)
+                    whole = text.startswith(expected)
+                    counted[name] += whole
+                    torn = expected.startswith(text.rstrip(b"\n"))  # by a full disk
+                    assert whole or torn, f"shown instead of {expected!r}: {line!r}"
+        return counted
 
     def _write_figures(self) -> None:
         if path := os.environ.get(FIGURES):
@@ -259,22 +287,23 @@ class Trial:
         return "\n".join([f"exit code {self.running.process.poll()}", self.running.err, *lines])
 
 
-def numbers(task: str, data: bytes, *, torn: bool = False) -> list[int]:
-    """The numbers in a log; they must be 1, 2, 3 ..., and nothing else in it but for a `torn` last line."""
-    text = data.decode()
-    if torn:
-        text = text[: text.rfind("\n") + 1]
-    found = [int(number) for name, number in LINE.findall(text) if name == task]
-    rest = LINE.sub("", text).replace("Terminated\n", "")
-    assert rest == "", f"{task}: {rest[:200]!r}"
-    assert found == [*range(1, len(found) + 1)], f"{task}: {disorder(found)}"
-    return found
+def count(task: str, path: Path, *, torn: bool) -> int:
+    """How many lines are in a log: from the first on, none missing, none twice; only a `torn` one not whole."""
+    counted, strange = 0, []
+    with path.open("rb") as lines:
+        for line in lines:
+            if line.startswith(b"%s %08d" % (task.encode(), counted + 1)) and line.endswith(b"\n"):
+                counted += 1
+            elif not (torn and not line.endswith(b"\n")) and not NOISE.match(line):
+                strange.append((counted, line))
+    assert not strange, f"{path}: after so many lines comes {strange[:3]}"
+    return counted
 
 
-def disorder(found: Sequence[int]) -> str:
-    """Where the numbers cease to be 1, 2, 3 ..."""
-    at = next((n for n, number in enumerate(found, 1) if n != number), len(found) + 1)
-    return f"{at} should follow, but {list(found[max(0, at - 3) : at + 3])} is there"
-
-
-__all__ = ["FIGURES", "NUMBERS", "QUICK", "Trial", "alive", "disorder", "numbers"]
+def begins_with(whole: Path, part: Path) -> bool:
+    """Whether a file begins with all that is in the other one."""
+    with whole.open("rb") as one, part.open("rb") as other:
+        while piece := other.read(1 << 20):
+            if one.read(len(piece)) != piece:
+                return False
+    return True

@@ -6,10 +6,8 @@ import signal
 
 import pytest
 
-from tests.faults import Trial
+from tests.faults import NOTHING, Trial
 from tests.launcher import until
-
-NOTHING = "nothing"
 
 
 @pytest.mark.fault(
@@ -63,7 +61,7 @@ def test_agent_killed(trial: Trial) -> None:
     agent, _ = trial.agent(host)
     trial.now()
     agent.kill()
-    trial.wait_for("was lost")
+    trial.wait_until_noticed()
     trial.check(76, gone=[host])
 
 
@@ -80,7 +78,7 @@ def test_agent_and_guard_killed(trial: Trial) -> None:
     trial.now()
     guard.kill()
     agent.kill()
-    trial.wait_for("was lost")
+    trial.wait_until_noticed()
     trial.check(76, gone=[host], sockets_left_on=[host])
 
 

@@ -1,0 +1,192 @@
+"""Hosts that go down, fill up, lose the time or their names; and what a task may do to one."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+from tests.faults import NOTHING, Trial
+from tests.launcher import until
+
+FLOOD_MB = int(os.environ.get("TFLAUNCH_FLOOD_MB", "50"))
+
+
+@pytest.mark.parametrize("keep_disk", [True, False], ids=["disk-kept", "disk-lost"])
+@pytest.mark.fault(
+    "host rebooted: all its processes killed, its disk kept or lost",
+    "the run ends, 76, and names the host",
+    "what its tasks had printed in the last moment, with the disk all of it but the launcher's record",
+)
+def test_host_rebooted(trial: Trial, keep_disk: bool) -> None:
+    trial.up(2)
+    trial.start(lines=100_000)
+    host = trial.placement["worker/0"]
+    trial.now()
+    trial.bed.reboot(host, keep_disk=keep_disk)
+    trial.wait_until_noticed()
+    trial.check(76, gone=[host], sockets_left_on=[host] if keep_disk else [])
+    assert host.name in trial.running.err
+
+
+@pytest.mark.fault(
+    "host without power, for ever",
+    "the run ends, 76, and says that the host could not be checked",
+    "what its tasks had printed in the last moment",
+)
+def test_host_switched_off(trial: Trial) -> None:
+    trial.up(2)
+    trial.start(lines=100_000, lease_s=10)
+    host = trial.placement["worker/0"]
+    trial.now()
+    trial.bed.power_off(host)
+    trial.wait_until_noticed()
+    trial.check(76, gone=[host], sockets_left_on=[host])
+    assert f"{host.name}: could not check that nothing is left" in " ".join(trial.running.err.split())
+
+
+@pytest.mark.fault(
+    "host without power, back after a while",
+    "the run ends, 76; nothing of it is alive there",
+    "what its tasks had printed in the last moment",
+)
+def test_host_switched_off_and_on(trial: Trial) -> None:
+    trial.up(2)
+    trial.start(lines=100_000, lease_s=20)
+    host = trial.placement["ps/0"]
+    trial.now()
+    trial.bed.power_off(host)
+    trial.wait_for_more("worker/0", 200)
+    trial.bed.boot(host)
+    trial.wait_until_noticed()
+    trial.check(76, gone=[host], sockets_left_on=[host])
+
+
+@pytest.mark.fault(
+    "host that hangs: every process of it stopped, for ever",
+    "the run ends, 76, and says that the host could not be checked; when it goes on, its agent ends its tasks",
+    NOTHING,
+)
+def test_host_hangs(trial: Trial) -> None:
+    trial.up(2)
+    running = trial.start(lines=100_000, lease_s=10)
+    host = trial.placement["worker/0"]
+    trial.now()
+    host.freeze()
+    trial.wait_until_noticed()
+    assert running.end(90) == 76
+    trial.after("ended")
+    host.thaw()
+    trial.check(76, gone=[host])
+
+
+@pytest.mark.fault(
+    "disk full in the run directory",
+    "a task that cannot print fails by its own hand, and the run with its code; what was printed is there",
+    "what no longer found room",
+)
+def test_disk_full_on_a_host(trial: Trial) -> None:
+    trial.up(2)
+    for host in trial.hosts:
+        host.small_disk("/var/tmp", 1 << 20)
+    trial.start(lines=100_000)
+    host = trial.placement["worker/0"]
+    trial.now()
+    host.fill("/var/tmp")
+    trial.check(1)
+    assert "No space left on device" in trial.running.err
+
+
+@pytest.mark.fault(
+    "disk full in the launcher's record",
+    "said once; the run goes on, all of it is shown",
+    "the rest of the record",
+)
+def test_disk_full_in_the_record(trial: Trial) -> None:
+    trial.up(2)
+    trial.bed.launcher.small_disk(trial.far.state, 64 << 10)
+    trial.start(lines=10_000, rate=2000)
+    trial.now()
+    trial.bed.launcher.fill(trial.far.state)
+    trial.running.wait_for("No space left on device")
+    trial.after("noticed")
+    trial.check(0, all_lines=10_000, record=False)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+@pytest.mark.fault(
+    "clock of a host an hour off, from the start or all at once (simulated)", "nothing", NOTHING
+)
+def test_clock_off(trial: Trial, hours: int) -> None:
+    one, two = trial.up(2, clock=True)
+    one.set_clock(hours * 3600)
+    trial.start(lines=600)
+    trial.now()
+    two.set_clock(hours * 3600)  # ... and this one jumps
+    one.set_clock(0)
+    trial.wait_for_more("worker/0", 300)
+    trial.check(0, all_lines=600)
+
+
+@pytest.mark.fault("no names any more, on launcher and hosts, in the middle of a run", "nothing", NOTHING)
+def test_names_forgotten(trial: Trial) -> None:
+    trial.up(2)
+    trial.start(lines=600)
+    trial.now()
+    for machine in (trial.bed.launcher, *trial.hosts):
+        machine.forget_names()
+    trial.wait_for_more("worker/0", 300)
+    trial.check(0, all_lines=600)
+
+
+@pytest.mark.fault(
+    "a flood of output", "every byte of it is shown and recorded; Ctrl-C works meanwhile", NOTHING
+)
+def test_log_flood(trial: Trial) -> None:
+    trial.up(2)
+    lines = FLOOD_MB * 10_000  # of 100 bytes
+    trial.start(lines=lines, rate=0)
+    trial.now()
+    trial.check(0, all_lines=lines, patience_s=600)
+
+
+@pytest.mark.fault("Ctrl-C in a flood of output", "the run ends as ever, 130", NOTHING)
+def test_interrupt_in_a_flood(trial: Trial) -> None:
+    trial.up(2)
+    running = trial.start(lines=100_000_000, rate=0)
+    until(lambda: trial.seen("worker/0") > 100_000, "a flood")
+    trial.now()
+    running.interrupt()
+    trial.check(130, patience_s=300, shown=False)
+
+
+@pytest.mark.fault(
+    "a task that fills the process table", "it fails by its own hand, and the run with its code", NOTHING
+)
+def test_process_table_filled(trial: Trial) -> None:
+    trial.up(2)
+    trial.start(lines=0, manners="fork wait", more=["--env=GO=/var/tmp/go"])
+    host = trial.placement["worker/0"]
+    with host.at_most(50):
+        trial.now()
+        host.path("/var/tmp/go").write_text("")
+        trial.check(3)
+    assert re.search("cannot fork.*temporarily unavailable", trial.running.out + trial.running.err)
+
+
+@pytest.mark.fault(
+    "Ctrl-C with the process table filled by a task",
+    "the agent needs no process to end them all, 130",
+    NOTHING,
+)
+def test_interrupt_with_a_full_process_table(trial: Trial) -> None:
+    trial.up(2)
+    running = trial.start(lines=0, manners="fork wait stay deaf", more=["--env=GO=/var/tmp/go"])
+    host = trial.placement["worker/0"]
+    with host.at_most(50):
+        host.path("/var/tmp/go").write_text("")
+        running.wait_for("cannot fork")
+        trial.now()
+        running.interrupt()
+        trial.check(130)
