@@ -188,7 +188,7 @@ def example(count: int = 2) -> RunState:
                 since=NOW - 90,
                 port=21874,
                 gpus=("GPU-a", "GPU-b"),
-                gpu_indices=(0, 1),
+                gpu_labels=(0, 1),
                 log_bytes=3 << 30,
                 output=NOW - 2,
                 before=({"attempt": 0, "code": None, "signal": 9, "signal_name": "SIGKILL", "seconds": 5.0},),
@@ -273,7 +273,7 @@ def told(host: Host, **asked: Any) -> dict[str, dict[str, Any]]:
 def test_a_task_from_its_gate_to_its_end(host: Host) -> None:
     channel = host.start()
     env = {"CUDA_VISIBLE_DEVICES": "GPU-1,MIG-2"}
-    sleeper = task("sleep", "600", env=env, port=2222, gpu_indices=[0, 3])
+    sleeper = task("sleep", "600", env=env, port=2222, gpu_labels=[0, 3])
     failing = task("sh", "-c", "echo before; exit 3", id="worker/1")
     staged(channel, sleeper, failing)
     ready = told(host)[host.run]
@@ -286,9 +286,9 @@ def test_a_task_from_its_gate_to_its_end(host: Host) -> None:
     assert entry["state"] == "alive"
     assert entry["directory"] == str(host.directory)
     assert {
-        name: sleeps[name] for name in ("state", "port", "gpus", "gpu_indices", "log_bytes", "output")
+        name: sleeps[name] for name in ("state", "port", "gpus", "gpu_labels", "log_bytes", "output")
     } == {
-        **{"state": "running", "port": 2222, "gpus": ["GPU-1", "MIG-2"], "gpu_indices": [0, 3]},
+        **{"state": "running", "port": 2222, "gpus": ["GPU-1", "MIG-2"], "gpu_labels": [0, 3]},
         **{"log_bytes": 0, "output": None},
     }
     assert Path(f"/proc/{sleeps['pid']}/comm").read_text() == "sleep\n"

@@ -125,7 +125,7 @@ def test_code_is_shipped_once_for_each_content(network: SshNetwork, launcher: La
 
     def store() -> list[tuple[str, int]]:
         files = launcher.hosts.glob("tflaunch-*/code/*")
-        return sorted((path.name, path.stat().st_mtime_ns) for path in files)
+        return sorted((path.name, path.stat().st_ino) for path in files)
 
     script = launcher.script(TELL)
     assert shipped()

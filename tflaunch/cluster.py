@@ -149,7 +149,7 @@ class Cluster:
                     "setup": list(task.setup),
                     "decided": [name for name in DECIDED if name in task.env],
                     "port": task.port,
-                    "gpu_indices": list(task.gpu_indices),
+                    "gpu_labels": list(task.gpu_labels),
                 }
             )
             ports_of.setdefault(task.host, []).append(task.port)

@@ -40,7 +40,7 @@ class TaskState:
     ended: float | None = None
     port: int | None = None
     gpus: tuple[str, ...] = ()  # UUIDs
-    gpu_indices: tuple[int, ...] = ()
+    gpu_labels: tuple[str, ...] = ()
     log: str = ""  # its path on the host, of the last attempt
     log_bytes: int = 0  # of all attempts
     output: float | None = None  # when it last wrote something
@@ -249,7 +249,7 @@ def _task(told: Mapping[str, Any], host: str, offset: float) -> TaskState:
     for name in ("since", "ended", "output"):
         if name in fields:
             fields[name] += offset
-    for name in ("gpus", "gpu_indices"):
+    for name in ("gpus", "gpu_labels"):
         fields[name] = tuple(fields.get(name, ()))
     fields["before"] = tuple(
         {**end, "ended": (end["ended"] or 0.0) + offset} for end in fields.get("before", ())

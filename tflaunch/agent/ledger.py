@@ -192,7 +192,7 @@ class _Share:
                 "attempts": attempt + 1,
                 "port": request.get("port", ports.get(name)),
                 "gpus": _cards(request),
-                "gpu_indices": request.get("gpu_indices"),
+                "gpu_labels": request.get("gpu_labels"),
                 "log": log,
                 "log_bytes": log_bytes,
                 "output": output,  # when it last wrote something
