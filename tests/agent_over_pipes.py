@@ -282,7 +282,9 @@ def staged(channel: Channel, *tasks: dict[str, Any], window: int = 1 << 20) -> N
     """Stage the tasks, without shipped code, and follow their logs."""
     channel.send("probe", lease=False, ports=None, count=1)
     channel.wait("facts")
-    channel.ask("stage", tasks=list(tasks), code=None, ports=[], gpus=[], door=False, answer="staged")
+    channel.ask(
+        "stage", tasks=list(tasks), code=None, ports=[], gpus=[], door=False, attempt=0, answer="staged"
+    )
     channel.send("watch", after=0, logs={}, window=window, client="test")
 
 

@@ -309,7 +309,11 @@ class Launcher:
 
     def argv(self, verb: str, *words: str | bytes | Path) -> list[str | bytes | Path]:
         """The command line, with the test's own ssh_config."""
-        ssh: list[str | Path] = ["-F", self._network.config] if self._network and verb in ("run", "stop", "clean", "ps", "status", "attach", "logs") else []
+        ssh: list[str | Path] = (
+            ["-F", self._network.config]
+            if self._network and verb in ("run", "stop", "clean", "ps", "status", "attach", "logs")
+            else []
+        )
         return [*TFLAUNCH, verb, *ssh, *words]
 
     def env(self, **more: str) -> dict[str, str]:

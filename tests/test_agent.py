@@ -241,7 +241,9 @@ def test_code_is_shipped_once(any_host: Host) -> None:
     assert channel.wait("code")["have"] is True
     assert channel.ask("code", digest="abc123", size=len(data), answer="code")["have"] is True
     run = task(sys.executable, "train.py")
-    channel.ask("stage", tasks=[run], code="abc123", ports=[], gpus=[], door=False, answer="staged")
+    channel.ask(
+        "stage", tasks=[run], code="abc123", ports=[], gpus=[], door=False, attempt=0, answer="staged"
+    )
     channel.send("release")
     exited = channel.wait("exit")
     assert (exited["code"], exited.body) == (
@@ -327,7 +329,14 @@ def test_a_held_port_is_only_for_who_joins_it(host: Host) -> None:
         assert bind(ports[0], socket.SO_REUSEPORT, uid=nobody) == errno.EADDRINUSE
     kept = ports[1]
     channel.ask(
-        "stage", tasks=[shell("sleep 600")], code=None, ports=[kept], gpus=[], door=False, answer="staged"
+        "stage",
+        tasks=[shell("sleep 600")],
+        code=None,
+        ports=[kept],
+        gpus=[],
+        door=False,
+        attempt=0,
+        answer="staged",
     )
     assert [bind(port) for port in ports] == [0, errno.EADDRINUSE, 0]
     swept(channel)
@@ -383,7 +392,7 @@ def test_what_cannot_be_staged_says_why(host: Host, request_: dict[str, Any], wo
     channel = host.start()
     proof = host.work_dir / "proof"
     good = shell(f"touch {proof}", id="ps/0")
-    channel.send("stage", tasks=[good, request_], code=None, ports=[], gpus=[], door=False)
+    channel.send("stage", tasks=[good, request_], code=None, ports=[], gpus=[], door=False, attempt=0)
     reason, _ = failure(channel)
     assert words in reason
     result = swept(channel)
@@ -415,7 +424,9 @@ def test_a_setup_that_fails_is_told_though_its_background_child_lives(host: Host
     (home / ".bash_profile").write_text("sleep 600 &\n")  # it holds the pipe that says ready
     host.env["HOME"] = str(home)
     channel = host.start()
-    channel.send("stage", tasks=[shell("true", setup=["false"])], code=None, ports=[], gpus=[], door=False)
+    channel.send(
+        "stage", tasks=[shell("true", setup=["false"])], code=None, ports=[], gpus=[], door=False, attempt=0
+    )
     assert "setup failed with exit code 1" in failure(channel)[0]
 
 
@@ -450,7 +461,7 @@ def test_code_that_is_damaged_is_told_and_not_kept(host: Host, damage: str) -> N
     channel.ask("code", digest="bad", size=len(data), answer="code")
     channel.send("blob", data, last=True)
     channel.wait("code")
-    channel.send("stage", tasks=[shell("true")], code="bad", ports=[], gpus=[], door=False)
+    channel.send("stage", tasks=[shell("true")], code="bad", ports=[], gpus=[], door=False, attempt=0)
     reason, hint = failure(channel)
     assert "damaged" in reason
     assert hint == "start the run again"
@@ -827,7 +838,9 @@ def test_a_disk_that_fills_does_not_hide_how_the_task_ended(host: Host) -> None:
     assert "No space left on device" in reason
     assert "make room" in hint
     script = "head -c 1000000 /dev/zero; exit 6"
-    channel.ask("stage", tasks=[shell(script)], code=None, ports=[], gpus=[], door=False, answer="staged")
+    channel.ask(
+        "stage", tasks=[shell(script)], code=None, ports=[], gpus=[], door=False, attempt=0, answer="staged"
+    )
     channel.send("release")
     exited = channel.wait("exit")
     assert exited["code"] == 6
@@ -973,7 +986,9 @@ def test_a_parent_that_somebody_else_made_is_believed_nothing(host: Host) -> Non
 def test_a_setup_block_ends_at_its_first_line_that_fails(host: Host) -> None:
     channel = host.start()
     block = "export ONE=1\nsource_nothing_of_that_name\nexport TWO=2"
-    channel.send("stage", tasks=[shell("true", setup=[block])], code=None, ports=[], gpus=[], door=False)
+    channel.send(
+        "stage", tasks=[shell("true", setup=[block])], code=None, ports=[], gpus=[], door=False, attempt=0
+    )
     assert "setup failed with exit code 127" in failure(channel)[0]
 
 

@@ -112,7 +112,7 @@ def test_a_dry_run_as_data_is_enough_to_start_the_tasks_by_hand(launcher: Launch
         subprocess.run(
             ["/bin/sh", "-c", "\n".join([*task["setup"], 'exec "$@"']), "sh", *task["argv"]],
             cwd=script.parent,
-            env={**os.environ, **task["env"], "TFLAUNCH_HOST": task["host"]},
+            env={**os.environ, **task["env"], "TFLAUNCH_HOST": task["host"], "TFLAUNCH_ATTEMPT": "0"},
             stdin=subprocess.DEVNULL,
             check=True,
         )

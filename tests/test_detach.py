@@ -254,3 +254,37 @@ def test_over_ssh_from_another_machine(network: SshNetwork, launcher: Launcher, 
     [path] = launcher.hosts.glob("tflaunch-*/*/*/logs/worker-1.log")
     assert shown == path.read_text().splitlines()  # every line once, though the connection was cut
     launcher.wait_until_nothing_is_left()
+
+
+# ---- with a launcher, and without a host
+
+
+def test_a_lost_host_is_replaced_by_a_spare(network: SshNetwork, launcher: Launcher, out: Path) -> None:
+    hosts = launcher.hostfile([network.add().name for _ in range(3)])
+    spare = network.sshds[-1]
+    words = (
+        "--ps=0",
+        "--workers=2",
+        f"--env=OUT={out}",
+        "--lease=6",
+        f"--spares={spare.name}",
+        "--restarts=1",
+    )
+    with launcher.start("run", hosts, launcher.script(COUNT), *words) as running:
+        running.wait_for("worker-1 attempt 0 number 5")
+        lost = host_of(launcher, "worker/1")
+        assert lost != spare.name
+        for process in launcher.leftovers(running.run_id):  # the whole host goes
+            if process.env.get("TFLAUNCH_HOST") == lost or (process.is_agent and lost in process.words):
+                process.kill()
+        running.wait_for(f"{lost} is lost; planning anew")
+        running.wait_for("worker-1 attempt 1 number 5")
+        assert (launcher.hosts / f"tflaunch-{os.getuid()}" / running.run_id / spare.name).exists()
+        for worker in ("worker-0", "worker-1"):
+            end(out, worker)
+        done = running.done().ran()
+    shown = [line.split("│ ")[1] for line in done.out.splitlines() if line.startswith("worker/0")]
+    logs = [*launcher.hosts.glob("tflaunch-*/*/*/logs/worker-0.log")]
+    logs += launcher.hosts.glob("tflaunch-*/*/*/logs/worker-0.1.log")
+    assert shown == [line for path in logs for line in path.read_text().splitlines()]
+    launcher.wait_until_nothing_is_left()

@@ -129,6 +129,7 @@ class Cluster:
         timeout_s: float,
         *,
         about: Mapping[str, object],
+        attempt: int = 0,
         detached: bool = False,
     ) -> None:
         """Make every task ready, so that all can start in the same moment; `entrust` may follow if `detached`.
@@ -160,6 +161,7 @@ class Cluster:
                 [name],
                 "stage",
                 tasks=tasks,
+                attempt=attempt,
                 code=code,
                 ports=ports_of[name],
                 gpus=gpus_of[name],
@@ -227,9 +229,10 @@ class Cluster:
 
     # -- while they run
 
-    def release(self, record: Record) -> None:
+    def release(self, tasks: Mapping[TaskId, str], attempt: int, record: Record) -> None:
         """Open every gate: all tasks start now, and their logs come."""
         self._feed = LogFeed(self._sessions, len(self._sessions.by_host), self._watcher, record)
+        self._feed.expect(tasks, attempt)
         for host in self._sessions.by_host:
             self._feed.watch(host, 0)
         self._sessions.send(self._sessions.by_host, "release")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import getpass
 import os
 import random
@@ -13,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tflaunch.cluster import Cluster, Watcher
-from tflaunch.errors import PlanError, RecordError
+from tflaunch.errors import PlanError, RecordError, TflaunchError, UsageError
 from tflaunch.gpu_choice import GpuChoice, choose
-from tflaunch.hosts import Host, Hostfile
+from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.inventory import Inventory
 from tflaunch.job import JobSpec, TaskId
-from tflaunch.outcome import Outcome
+from tflaunch.outcome import HostLost, Outcome
 from tflaunch.plan import ClusterPlan, plan_cluster, ports_wanted
 from tflaunch.runs import Record
 from tflaunch.session import Opener, Stopped
@@ -68,10 +69,12 @@ class Request:
     drain_s: float = 3.0
     detach: bool = False
     restarts: Restarts = field(default_factory=Restarts)
+    spares: str = ""  # pattern of hosts that are kept for when one is lost
 
 
 def dry(request: Request, connections: Connections, reporter: Reporter) -> int:
     """Show the plan, start nothing, leave nothing; returns the exit code. Raises TflaunchError, Stopped."""
+    request = dataclasses.replace(request, hostfile=without_spares(request))
     cluster = Cluster(request.run_id, connections, reporter, request.lease_s)
     with cluster.interrupts(), _nothing_left(cluster, reporter):
         reporter.plan(_plan(request, cluster, connections, reporter, lease=False))
@@ -82,62 +85,148 @@ def dry(request: Request, connections: Connections, reporter: Reporter) -> int:
 def launch(request: Request, connections: Connections, reporter: Reporter) -> int:
     """Start the run, see it to its end and report; returns the exit code.
 
+    When a host is lost for good and restarts are left, all is planned anew on those that remain and the spares.
     Raises TflaunchError or Stopped when it could not start; then nothing of it is left.
     """
     begun = time.monotonic()
-    cluster = Cluster(request.run_id, connections, reporter, request.lease_s)
-    with cluster.interrupts(), _nothing_left(cluster, reporter):
-        plan = _plan(request, cluster, connections, reporter, lease=True)
-        reporter.plan(plan, brief=True)
-        record = Record.create(
-            request.run_id,
-            plan=plan,
-            hostfile=request.hostfile,
-            command=request.command,
-            ssh_config=request.ssh_config,
-            detached=request.detach,
-        )
+    run = _Run(request, connections, reporter)
+    ended = run.once(without_spares(request))
+    if ended is None:
+        return 0
+    while (remaining := _left(request, ended.state, ended.number)) is not None:
+        lost = ", ".join(ended.state.lost)
+        reporter.say(f"{lost} is lost; planning anew on {fold(host.name for host in remaining.hosts)}")
         try:
-            _prepare(request, cluster, plan)
-            if request.detach:
-                keeper = cluster.entrust(plan, _state(request, plan))
-                cluster.send_off()
-                record.close()
-                reporter.detached(request.run_id, len(plan.tasks), keeper)
-                return 0
-        except BaseException:
-            record.discard()
-            raise
-        reporter.phase("training", 0, len(plan.tasks))
-        cluster.release(_keeper(record, reporter))
-        state = cluster.drive(_state(request, plan))
-        cluster.tell_outcome(
-            outcome_of(state, request.run_id, time.monotonic() - begun, unverified=dict(state.lost))
+            ended = run.once(remaining, ended) or ended
+        except TflaunchError as error:
+            reporter.warn(f"it cannot go on without {lost}: {error.message}")
+            break
+        except Stopped as stopped:
+            signal = stopped.interrupted.signal
+            state = dataclasses.replace(ended.state, first_failure=None, interrupts=(signal,))
+            ended = dataclasses.replace(ended, state=state)
+            break
+    return run.finish(ended, time.monotonic() - begun)
+
+
+def without_spares(request: Request) -> Hostfile:
+    """The hosts that are used as long as none is lost; raises UsageError for a pattern that leaves none."""
+    spares = {host.name for host in match(request.spares, request.hostfile)} if request.spares else set()
+    hosts = tuple(host for host in request.hostfile.hosts if host.name not in spares)
+    if not hosts:
+        raise UsageError(f"--spares {request.spares} leaves no host for the run", "name fewer of them")
+    return dataclasses.replace(request.hostfile, hosts=hosts)
+
+
+def _left(request: Request, state: State, number: int) -> Hostfile | None:
+    """The hosts for a new plan, when one was lost and a restart is left; None otherwise."""
+    lost = isinstance(state.first_failure, HostLost)
+    if not lost or state.interrupts or request.restarts.most <= max(number, len(state.restarted)):
+        return None
+    hosts = tuple(host for host in request.hostfile.hosts if host.name not in state.lost)
+    return dataclasses.replace(request.hostfile, hosts=hosts) if hosts else None
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """How the run has ended on one set of hosts."""
+
+    state: State
+    number: int  # of the plan, from 0
+    unverified: Mapping[str, str]
+    survivors: Mapping[str, tuple[str, ...]]
+    host_logs: Mapping[TaskId, str]
+
+
+class _Run:
+    """One run: mostly of one plan, and of more when hosts are lost."""
+
+    def __init__(self, request: Request, connections: Connections, reporter: Reporter) -> None:
+        self._request = request
+        self._connections = connections
+        self._reporter = reporter
+        self._record: Record | None = None
+        self._begun = time.monotonic()
+
+    def once(self, hostfile: Hostfile, before: _Ended | None = None) -> _Ended | None:
+        """Plan, start and drive until all is over; None: it goes on by itself. Raises TflaunchError, Stopped."""
+        request, reporter = dataclasses.replace(self._request, hostfile=hostfile), self._reporter
+        attempt = 1 + max(before.state.attempts.values(), default=0) if before else 0
+        cluster = Cluster(request.run_id, self._connections, reporter, request.lease_s)
+        with cluster.interrupts(), _nothing_left(cluster, reporter):
+            plan = _plan(request, cluster, self._connections, reporter, lease=True)
+            reporter.plan(plan, brief=True)
+            record = self._record_of(plan)
+            try:
+                _prepare(request, cluster, plan, attempt)
+                if request.detach:
+                    keeper = cluster.entrust(plan, _state(request, plan))
+                    cluster.send_off()
+                    record.close()
+                    reporter.detached(request.run_id, len(plan.tasks), keeper)
+                    return None
+            except BaseException:
+                if before is None:
+                    record.discard()
+                raise
+            state = _state(request, plan, attempt)
+            reporter.phase("training", 0, len(plan.tasks))
+            cluster.release(state.hosts, attempt, _keeper(record, reporter))
+            state = cluster.drive(state)
+            number = before.number + 1 if before else 0
+            if _left(self._request, state, number) is None:
+                cluster.tell_outcome(
+                    outcome_of(
+                        state,
+                        request.run_id,
+                        time.monotonic() - self._begun,
+                        unverified=dict(state.lost),
+                    )
+                )
+            missing = cluster.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else cluster.drain()
+            host_logs = cluster.log_paths()
+            cluster.close()
+        for task, size in missing.items():
+            where = f"{state.hosts[task]}: {host_logs.get(task, '?')}"
+            reporter.warn(f"{task}: {size:,} more bytes of its log are on {where}")
+        unverified, survivors = _verify(request, state, self._connections, reporter)
+        return _Ended(state, number, unverified, survivors, host_logs)
+
+    def _record_of(self, plan: ClusterPlan) -> Record:
+        request = self._request
+        if self._record is None:
+            self._record = Record.create(
+                request.run_id,
+                plan=plan,
+                hostfile=request.hostfile,
+                command=request.command,
+                ssh_config=request.ssh_config,
+                detached=request.detach,
+            )
+        else:
+            self._record.replan(plan)
+        return self._record
+
+    def finish(self, ended: _Ended, seconds: float) -> int:
+        """Note and report how it ended; returns the exit code."""
+        assert self._record is not None  # noqa: S101
+        outcome = outcome_of(
+            ended.state,
+            self._request.run_id,
+            seconds,
+            unverified=ended.unverified,
+            survivors=ended.survivors,
+            record=str(self._record.path),
+            host_logs=ended.host_logs,
         )
-        missing = cluster.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else cluster.drain()
-        host_logs = cluster.log_paths()
-        cluster.close()
-    for task, size in missing.items():
-        reporter.warn(
-            f"{task}: {size:,} more bytes of its log are on {state.hosts[task]}: {host_logs.get(task, '?')}"
-        )
-    unverified, survivors = _verify(request, state, connections, reporter)
-    outcome = outcome_of(
-        state,
-        request.run_id,
-        time.monotonic() - begun,
-        unverified=unverified,
-        survivors=survivors,
-        record=str(record.path),
-        host_logs=host_logs,
-    )
-    try:
-        record.finish(outcome)
-    except RecordError as error:
-        reporter.warn(f"{error.message} {error.hint}")
-    record.close()
-    reporter.report(outcome)
-    return outcome.exit_code
+        outcome = dataclasses.replace(outcome, restarts=outcome.restarts + ended.number)
+        try:
+            self._record.finish(outcome)
+        except RecordError as error:
+            self._reporter.warn(f"{error.message} {error.hint}")
+        self._record.close()
+        self._reporter.report(outcome)
+        return outcome.exit_code
 
 
 @contextlib.contextmanager
@@ -154,7 +243,7 @@ def _nothing_left(cluster: Cluster, reporter: Reporter) -> Iterator[None]:
         raise
 
 
-def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan) -> None:
+def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int) -> None:
     """All that comes before the tasks may start; raises LaunchError, Stopped."""
     cluster.keep({task.host for task in plan.tasks})
     if request.bundle is None:
@@ -162,7 +251,8 @@ def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan) -> None:
     else:
         cluster.ship(request.bundle, {task.host for task in plan.tasks if task.cwd is None}, SHIP_TIMEOUT_S)
         digest = request.bundle.digest
-    cluster.stage(plan, digest, STAGE_TIMEOUT_S, about=_about(request, plan), detached=request.detach)
+    about = _about(request, plan)
+    cluster.stage(plan, digest, STAGE_TIMEOUT_S, about=about, attempt=attempt, detached=request.detach)
 
 
 def _about(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
@@ -225,9 +315,10 @@ def _refuse_one_machine_twice(hostfile: Hostfile, inventory: Inventory, connecti
             )
 
 
-def _state(request: Request, plan: ClusterPlan) -> State:
+def _state(request: Request, plan: ClusterPlan, attempt: int = 0) -> State:
     return State(
         hosts={task.id: task.host for task in plan.tasks},
+        attempts={task.id: attempt for task in plan.tasks if attempt},
         done=request.job.done,
         grace_s=request.grace_s,
         drain_s=request.drain_s,

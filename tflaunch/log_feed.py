@@ -67,6 +67,10 @@ class LogFeed:
         self._logs: dict[TaskId, _Log] = {}
         self._owed: dict[str, int] = {}
 
+    def expect(self, tasks: Mapping[TaskId, str], attempt: int) -> None:
+        """These tasks, on these hosts, begin with that attempt; what earlier ones wrote is here already."""
+        self._logs = {task: _Log(host, attempt) for task, host in tasks.items()}
+
     def watch(self, host: str, after: int, **more: Any) -> None:
         """Ask a host for the events after `after`, and for its logs from where they stopped."""
         logs = {

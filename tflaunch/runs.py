@@ -245,6 +245,12 @@ class Record:
             raise ValueError(f"not a job name: {task.job!r}")
         return self.path / "logs" / log_name(task, attempt)
 
+    def replan(self, plan: ClusterPlan) -> None:
+        """Note that the run goes on by another plan; raises RecordError."""
+        self.about = {**self.about, "plan": _plain(plan)}
+        with _writing(self.path):
+            _write_json(self.path / "run.json", self.about)
+
     def finish(self, outcome: Outcome) -> None:
         """Write how the run ended; raises RecordError.  The record stays locked until `close`."""
         with _writing(self.path):

@@ -9,7 +9,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     module   {name} + source                               a module for the probe that the host lacks; `facts` again
     code     {digest, size}                                is this code here already? answered by `code`
     blob     {last} + bytes                                a piece of it; after the last one, `code` again
-    stage    {tasks: [...], code, ports, gpus, about, door} make every task ready to start; `staged` or `failed`;
+    stage    {tasks, attempt, code, ports, gpus, about, door} make every task ready to start; `staged` or `failed`;
                                                            with door, keep one port more, for `entrust`
     release  {}                                            start what is staged; a `started` for each task
     watch    {after, logs, window, client, ...}            tell the events after that one, then each as it happens;

@@ -13,6 +13,7 @@ prints first (wire.MAGIC), (4) /proc is there, (5) the run directory can be made
 import os
 import socket
 import sys
+import time
 
 from tflaunch import wire
 from tflaunch.agent.relay import own_channel, relay, write_all
@@ -21,6 +22,8 @@ from tflaunch.agent.rundir import HostError, RunDirectory, check_ours, parent_di
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List
+
+LEAVING_S = 3.0  # an agent of a run that is planned anew may be about to leave
 
 
 def main(arguments: "List[str]") -> None:
@@ -42,7 +45,12 @@ def main(arguments: "List[str]") -> None:
             Visit(parent, channel_in, channel_out).run()
             return
         directory = RunDirectory(parent, run, host)
+        deadline = time.monotonic() + LEAVING_S
         connection = directory.connect()
+        while connection is not None and time.monotonic() < deadline:
+            connection.close()
+            time.sleep(0.1)
+            connection = directory.connect()
         if connection is not None:
             raise HostError("run %s lives on this host already" % run, "tflaunch stop %s" % run)
         connection = _start(directory, channel_in, channel_out)

@@ -286,7 +286,7 @@ class Daemon:
         if message["code"] is not None:
             CodeStore(self._directory.parent, message["code"]).unpack(self._directory.work)
         for request in message["tasks"]:
-            task = Task(self._directory, request)
+            task = Task(self._directory, request, message["attempt"])
             task.stage()
             self._tasks[task.id] = task
             self._listen_to(task)
@@ -303,7 +303,7 @@ class Daemon:
         if ready is not None:
             self._selector.unregister(pipe)
             self._staged()
-        if ready and task.wanted:  # started again: it waits for nobody
+        if ready and not task.waits:
             self._release(task)
 
     def _staged(self) -> None:
@@ -408,7 +408,7 @@ class Daemon:
                     self._entrusted.reaped(pid)
                 continue
             task.ended(status)
-            if task.released_at is not None or task.logs.attempt:
+            if task.released_at is not None or not task.waits:
                 self._tell_exit(task)
             elif self._staging:
                 self._staging = False

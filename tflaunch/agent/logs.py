@@ -1,6 +1,7 @@
 """The logs of a task: one plain file for each attempt, read by offset, never locked, never rotated."""
 
 import os
+import re
 import time
 
 TYPE_CHECKING = False
@@ -17,9 +18,9 @@ _PIECE = 64 * 1024
 class TaskLogs:
     """The logs of one task; `attempt` is the newest."""
 
-    def __init__(self, directory: "RunDirectory", task: str) -> None:
+    def __init__(self, directory: "RunDirectory", task: str, attempt: int = 0) -> None:
         self.task = task
-        self.attempt = 0
+        self.attempt = attempt
         self._directory = directory
         self._open = {}  # type: Dict[int, int]
         self._clock_at = 0.0
@@ -27,8 +28,12 @@ class TaskLogs:
 
     def find(self) -> "TaskLogs":
         """The logs that an agent that is no more has left."""
-        while os.path.exists(self._directory.log_path(self.task, self.attempt + 1)):
-            self.attempt += 1
+        name = re.compile(re.escape(self.task.replace("/", "-")) + r"\.(\d+)\.log")
+        try:
+            found = [name.fullmatch(each) for each in os.listdir(self._directory.logs)]
+        except OSError:
+            found = []
+        self.attempt = max([0, *(int(each.group(1)) for each in found if each)])
         return self
 
     def size(self, attempt: int) -> int:

@@ -121,6 +121,7 @@ class RunDirectory:
             private(path)
         try:  # a full disk is found here, not in the middle of the run
             self.write("agent.json", {})
+            self.write("guard.json", {})  # the run may have been here before, and be planned anew
         except OSError as error:
             raise explain(error, self.path) from error
 

@@ -45,11 +45,12 @@ trap - EXIT
 class Task:
     """One task from its stage to its last log byte; started again it is the same task, with another attempt."""
 
-    def __init__(self, directory: RunDirectory, request: "Dict[str, Any]") -> None:
+    def __init__(self, directory: RunDirectory, request: "Dict[str, Any]", attempt: int = 0) -> None:
         self.id = request["id"]  # type: str
         self.request = request
-        self.logs = TaskLogs(directory, self.id)
-        self.wanted = 0  # the attempt that was asked for; `logs.attempt` is the present one
+        self.logs = TaskLogs(directory, self.id, attempt)
+        self.wanted = attempt  # what was asked for; `logs.attempt` is the present one
+        self.waits = True  # for `release`; one that is started again does not
         self._directory = directory
         self._forget()
 
@@ -218,6 +219,7 @@ class Task:
         if not self._sweep.step():
             return False
         self._forget()
+        self.waits = False
         self.logs.attempt = self.wanted
         return True
 

@@ -273,6 +273,14 @@ def run(
             rich_help_panel=AGAIN,
         ),
     ] = None,
+    spares: Annotated[
+        str,
+        typer.Option(
+            metavar="PATTERN",
+            help="Hosts that are kept for when another one is lost (with --restarts).",
+            rich_help_panel=AGAIN,
+        ),
+    ] = "",
     restart_window: Annotated[
         str, typer.Option(metavar="TIME", help="The time in which --restarts counts.", rich_help_panel=AGAIN)
     ] = "1h",
@@ -349,6 +357,7 @@ def run(
             grace_s=grace,
             drain_s=ps_grace,
             detach=detach,
+            spares=spares,
             restarts=_restarts(restarts, restart or [], restart_window, restart_on.value, ps),
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
