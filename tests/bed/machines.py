@@ -165,6 +165,12 @@ class Machine:
         (self.directory / "hosts").write_text(text)
         (self.directory / "resolv.conf").write_text("")
 
+    def move(self, address: str) -> None:
+        """Another address, from now on: what comes for the old one finds nobody."""
+        self.do("ip", "addr", "del", f"{self.address}/16", "dev", "eth0")
+        self.do("ip", "addr", "add", f"{address}/16", "dev", "eth0")
+        self.address = address
+
     def refuse(self, address: str, port: int = 0) -> None:
         """Its firewall answers `address` with a refusal, not with silence; `port` is its own, 0 is every one."""
         own = f"tcp dport {port} " if port else ""

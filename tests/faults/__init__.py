@@ -74,7 +74,9 @@ while number < count or task.startswith("ps"):
 sys.exit(int(code))
 """
 SHOWN = re.compile(r"^(\w+/\d+) +│ (?:\w+/\d+) (\d{8})", re.MULTILINE)
-TROUBLE = re.compile(r"is lost|unreachable")  # how the launcher says that it has noticed
+# What the launcher says of a host.
+TROUBLE = re.compile(r"is lost|is out of reach")
+BACK = re.compile(r"(\S+) is back after")
 # What else a task may say: that it waits, why it failed.
 NOISE = re.compile(rb"\S+ waits$|cannot fork: |Terminated$|Traceback |  |OSError: ")
 NOTHING = "nothing"
@@ -176,6 +178,11 @@ class Trial:
         until(lambda: TROUBLE.search(self.running.err), "a word of the launcher about it", PATIENCE_S)
         self.after("noticed")
 
+    def wait_until_back(self, hosts: int = 1) -> None:
+        """Until the launcher says that so many hosts are back."""
+        until(lambda: len({*BACK.findall(self.running.err)}) >= hosts, "hosts that are back", PATIENCE_S)
+        self.after("back")
+
     def seen(self, task: str) -> int:
         """The last number of that task that was shown."""
         return max((int(n) for name, n in SHOWN.findall(self.running.out) if name == task), default=0)
@@ -248,7 +255,9 @@ class Trial:
             if killed:
                 assert abs(printed[task] - recorded) < 10_000  # what was between the two
             elif shown and whole_record:
-                assert printed[task] == recorded, f"{task}: {printed[task]} shown, {recorded} recorded"
+                assert printed[task] == recorded, (
+                    f"{task}: {printed[task]} shown, {recorded} recorded\n{self.story()}"
+                )
             for truth in host.disk.glob(f"tflaunch-*/{self.running.run_id}/{host.name}/logs/{file}"):
                 assert begins_with(truth, record), f"{task}: the record differs from the log on {host.name}"
                 lost = truth.stat().st_size - record.stat().st_size

@@ -95,7 +95,6 @@ def test_disk_full_on_a_host(trial: Trial) -> None:
     trial.now()
     host.fill("/var/tmp")
     trial.check(1)
-    assert "No space left on device" in trial.running.err
 
 
 @pytest.mark.fault(
