@@ -225,6 +225,8 @@ class Trial:
             if host not in sockets_left_on:
                 left = sorted(host.disk.glob("tflaunch-*/*/*/agent.sock"))
                 assert left == [], f"sockets left: {left}"
+        if code == 0:  # it ended when its work was done, which tells nothing of the fault
+            self.times = {key: value for key, value in self.times.items() if key not in ("ended", "gone")}
         self._write_figures()
 
     def _wait_for_the_end(self, patience_s: float) -> None:
