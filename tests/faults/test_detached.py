@@ -1,0 +1,113 @@
+"""Runs that go on by themselves, and what befalls them, their hosts and those who watch."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from tests.faults import NOTHING, Trial
+from tests.launcher import until
+
+
+@pytest.mark.fault("detached run: who watches it is killed", "the run does not care; watch again", NOTHING)
+def test_viewer_killed(trial: Trial) -> None:
+    trial.up(2)
+    viewer = trial.start(lines=500, detached=True)
+    trial.now()
+    viewer.signal(signal.SIGKILL)
+    viewer.end()
+    trial.attach()
+    trial.check(0, all_lines=500)
+
+
+@pytest.mark.fault(
+    "detached run: the launcher's machine is gone", "it ends by itself; all of it is seen later", NOTHING
+)
+def test_no_launcher_any_more(trial: Trial) -> None:
+    trial.up(3)
+    viewer = trial.start(lines=500, workers=2, detached=True)
+    trial.now()
+    trial.bed.cut(trial.bed.launcher)
+    viewer.signal(signal.SIGKILL)
+    viewer.end()
+    trial.far.wait_until_nothing_is_left()
+    trial.bed.heal(trial.bed.launcher)
+    trial.attach()
+    trial.check(0, all_lines=500)
+
+
+@pytest.mark.fault(
+    "detached run: who decides is killed", "its agent starts another one, which knows all it knew", NOTHING
+)
+def test_coordinator_killed(trial: Trial) -> None:
+    trial.up(2)
+    trial.start(lines=800, detached=True)
+    first = trial.coordinator()
+    trial.now()
+    first.kill()
+    until(lambda: trial.coordinator().pid != first.pid, "another one")
+    trial.after("back")
+    trial.check(0, all_lines=800)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["refused", "silent"])
+@pytest.mark.fault(
+    "detached run: the hosts cut from each other for 15 s",
+    "who decides comes back to them; the run goes on",
+    NOTHING,
+)
+def test_hosts_cut_from_each_other(trial: Trial, whole: bool) -> None:
+    one, two, three = trial.up(3)
+    trial.start(lines=2500, workers=2, detached=True, lease_s=60)
+    trial.now()
+    for pair in ((one, two), (one, three), (two, three)):
+        trial.bed.cut(*pair, refuse=whole)
+    time.sleep(15)
+    assert trial.running.process.poll() is None, trial.story()
+    trial.bed.heal()
+    trial.wait_for_more("worker/0", 200)
+    trial.check(0, all_lines=2500)
+
+
+@pytest.mark.fault(
+    "detached run: the hosts cut from each other for longer than the lease",
+    "each ends its tasks; 76",
+    NOTHING,
+)
+def test_hosts_cut_from_each_other_for_too_long(trial: Trial) -> None:
+    one, two = trial.up(2)
+    trial.start(lines=100_000, detached=True, lease_s=10)
+    trial.now()
+    trial.bed.cut(one, two)
+    trial.check(76)
+
+
+@pytest.mark.fault(
+    "detached run: the host that decides is without power, for ever",
+    "the others end their tasks when the lease is over; 76",
+    "what its own tasks had printed in the last moment",
+)
+def test_deciding_host_switched_off(trial: Trial) -> None:
+    trial.up(3)
+    trial.start(lines=100_000, workers=2, detached=True, lease_s=10)
+    host = trial.placement["worker/0"]
+    trial.now()
+    trial.bed.power_off(host)
+    trial.check(76, gone=[host], sockets_left_on=[host])
+
+
+@pytest.mark.fault(
+    "detached run: another host is rebooted",
+    "who decides ends the run; 76, which names the host",
+    "what its tasks had printed in the last moment",
+)
+def test_other_host_rebooted(trial: Trial) -> None:
+    trial.up(3)
+    trial.start(lines=100_000, workers=2, detached=True, lease_s=20)
+    [host] = {*trial.hosts} - {trial.placement["worker/0"], trial.placement["ps/0"]}
+    trial.now()
+    trial.bed.reboot(host)
+    trial.check(76, gone=[host], sockets_left_on=[host])
+    assert host.name in trial.running.err
