@@ -89,6 +89,9 @@ class Share:
     directory: str = ""
     agent: int = 0
     strays: tuple[str, ...] = ()
+    asked: str = (
+        ""  # the host that told it; mostly the same: a hostfile elsewhere may call it by another name
+    )
 
 
 @dataclass(frozen=True)
@@ -168,12 +171,12 @@ def listing(
 ) -> Listing:
     """What the hosts have told, and of hosts that told nothing what the records here know."""
     entries: dict[str, dict[str, dict[str, Any]]] = {}
-    for said in replies.values():
+    for name, said in replies.items():
         for entry in said["runs"]:
-            entry["offset"] = now - said["clock"]
+            entry["offset"], entry["asked"] = now - said["clock"], name
             of_run = entries.setdefault(str(entry["run"]), {})
             before = of_run.get(entry["host"])
-            if before is None or _RANKS.index(entry["state"]) < _RANKS.index(before["state"]):
+            if before is None or _rank(entry) < _rank(before):
                 of_run[entry["host"]] = entry
     runs = {run: _run(run, [*of_run.values()], replies, failures) for run, of_run in entries.items()}
     for info in records:
@@ -191,6 +194,11 @@ def listing(
     newest_first = sorted(runs.values(), key=lambda run: (-(run.started or 0.0), run.run_id))
     others = {run for said in replies.values() for run in said["others"]} - runs.keys()
     return Listing(tuple(newest_first), len(others), failures)
+
+
+def _rank(entry: Mapping[str, Any]) -> tuple[int, bool]:
+    """Whose word counts, when several hosts see one directory: lowest first."""
+    return _RANKS.index(entry["state"]), entry["asked"] != entry["host"]
 
 
 def _outcome(exit_code: int | None) -> Mapping[str, Any]:
@@ -212,7 +220,14 @@ def _run(
         about |= entry["about"]
         outcome |= entry["outcome"]
     shares = [
-        Share(entry["host"], entry["state"], entry["directory"], entry["agent"], tuple(entry["strays"]))
+        Share(
+            entry["host"],
+            entry["state"],
+            entry["directory"],
+            entry["agent"],
+            tuple(entry["strays"]),
+            entry["asked"],
+        )
         for entry in entries
     ]
     tasks = [_task(told, entry["host"], entry["offset"]) for entry in entries for told in entry["tasks"]]

@@ -348,9 +348,12 @@ class Sessions:
         self._turn = now
         return now
 
-    def attach(self, host: Host, run: str) -> None:
-        """Begin to connect to the agent of a run that goes on there; what comes of it is in the queue."""
-        self.connect([host], "visit", "", lambda host: wire.encode("attach", run=run, host=host.name))
+    def attach(self, host: Host, run: str, name: str = "") -> None:
+        """Begin to connect to the agent of a run that goes on there, under the host's own or another name.
+
+        What comes of it is in the queue.
+        """
+        self.connect([host], "visit", "", lambda host: wire.encode("attach", run=run, host=name or host.name))
 
     def hang_up(self, host: str) -> None:
         """Let go of a wire that is silent, or at its end; the agent behind it may live on."""

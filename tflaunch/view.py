@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tflaunch.drive import understand
-from tflaunch.errors import ConnectError, UsageError
-from tflaunch.hosts import Host
+from tflaunch.errors import ConnectError
+from tflaunch.hosts import Hostfile
 from tflaunch.job import TaskId
 from tflaunch.links import Links
 from tflaunch.log_feed import LogFeed, LogWatcher
 from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_from
+from tflaunch.run_states import RunState
 from tflaunch.session import Ended, Item, Said, Sessions, Stopped, Written
 from tflaunch.supervise import AgentGaveUp, Interrupted, TaskStarted
 
@@ -66,14 +67,17 @@ class View:
     """One run, over wires to visits on its hosts that are open already."""
 
     def __init__(
-        self, run_id: str, sessions: Sessions, hosts: Mapping[str, Host], watcher: Watcher, wanted: Wanted
+        self, run: RunState, sessions: Sessions, hostfile: Hostfile, watcher: Watcher, wanted: Wanted
     ) -> None:
-        self._run_id = run_id
+        self._run_id = run.run_id
         self._sessions = sessions
-        self._hosts = dict(hosts)
+        self._there = {
+            share.asked: share.host for share in run.shares if share.asked
+        }  # whose directory it is
+        self._hosts = {host.name: host for host in hostfile.hosts if host.name in self._there}
         self._watcher = watcher
         self._wanted = wanted
-        self._feed = LogFeed(sessions, len(hosts), watcher)
+        self._feed = LogFeed(sessions, len(self._hosts), watcher)
         self._seen = _Seen()
         self._events = False
         self._links: Links | None = None
@@ -84,23 +88,15 @@ class View:
         return [task for task in self._wanted.tasks if task not in self._seen.tasks]
 
     def attach(self) -> dict[str, ConnectError]:
-        """Turn the visits into views; returns the hosts that do not answer.
-
-        Raises UsageError when no host knows the run; Stopped.
-        """
+        """Turn the visits into views; returns the hosts that do not answer. Raises Stopped."""
         names = list(self._hosts)
         for name in names:
-            self._sessions.send([name], "attach", run=self._run_id, host=name)
+            self._sessions.send([name], "attach", run=self._run_id, host=self._there[name])
         _, failures = self._sessions.gather("hello", names, ANSWER_S)
         for name in failures:
             del self._hosts[name]
             if name in self._sessions.by_host:
                 self._sessions.drop(name)
-        failures = {name: error for name, error in failures.items() if "knows no run" not in error.message}
-        if not self._hosts and not failures:
-            raise UsageError(
-                f"these hosts know no run {self._run_id}", "tflaunch ps -a lists those there are"
-            )
         return failures
 
     def follow(self, events: bool = True) -> Outcome | None:
@@ -203,7 +199,7 @@ class View:
 
     def dial(self, host: str) -> None:
         """Go in again."""
-        self._sessions.attach(self._hosts[host], self._run_id)
+        self._sessions.attach(self._hosts[host], self._run_id, self._there[host])
 
     def hang_up(self, host: str) -> None:
         """Let go of a wire."""

@@ -83,8 +83,9 @@ class Visit:
         hosts = [each for known, each in all_runs(self._parent) if known == run]
         if not hosts:
             raise HostError("this host knows no run %s" % run)
-        # A hostfile elsewhere may call this host by another name.
-        directory = RunDirectory(self._parent, run, host if host in hosts else hosts[0])
+        if host not in hosts:
+            raise HostError("this host has nothing of run %s by the name %s" % (run, host))
+        directory = RunDirectory(self._parent, run, host)
         connection = directory.connect()
         if connection is not None:
             relay(self._in, self._out, connection)

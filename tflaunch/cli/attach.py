@@ -179,9 +179,7 @@ def _view(run: str | None, reach: _Reach, show: Show, wanted: Wanted, json: bool
             if len(failures) == len(hostfile.hosts):
                 raise ConnectErrors(failures, len(hostfile.hosts))
             listed = visits.runs(LIST_TIMEOUT_S, everything=run is not None, only=run or "")
-            chosen_run = chosen(run, listed.runs).run_id
-            there = {host.name: host for host in hostfile.hosts if host.name not in listed.failures}
-            view = View(chosen_run, visits.sessions, there, show.reporter, wanted)
+            view = View(chosen(run, listed.runs), visits.sessions, hostfile, show.reporter, wanted)
             failures.update(view.attach())
             yield view
         if failures:
