@@ -2,7 +2,7 @@
 
 running ──all done──▶ draining ──ps ended, or their grace is over──▶ ending ──every host swept or lost──▶ over
   │ ▲└────── a failure that is not restarted, lost host, Ctrl-C ──────▲
-  ▼ │ all started again
+  ▼ │ all have ended, and the back-off is over: all start again
 restarting (only where the whole cluster is: all tasks are stopped first)
 
 Shipped to the hosts: the coordinating agent of a detached run decides by the same rules as a launcher.
@@ -151,9 +151,9 @@ class State:
     restarts: Restarts = field(default_factory=Restarts)
     phase: Literal["running", "restarting", "draining", "ending", "over"] = "running"
     attempts: Mapping[TaskId, int] = field(default_factory=dict)  # 0 where there is none
-    waiting: frozenset[TaskId] = frozenset()  # to be started again
+    waiting: frozenset[TaskId] = frozenset()  # ended, and to be started again one by one
     restarted: tuple[tuple[float, TaskId | None], ...] = ()  # when, and which task; None: the cluster
-    exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)
+    exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)  # of those that do not run now
     first_failure: TaskExit | HostLost | None = None
     work_done: bool = False  # all that decides success has ended well
     interrupts: tuple[int, ...] = ()  # signals, in the order in which they came
@@ -219,20 +219,18 @@ def _started(state: State, started: TaskStarted) -> State:
     if started.attempt < attempts[started.task]:
         return state
     exits = {task: exit for task, exit in state.exits.items() if task != started.task}
-    state = dataclasses.replace(state, attempts=attempts, exits=exits, waiting=state.waiting - {started.task})
-    if state.phase == "restarting" and not state.waiting:
-        state = dataclasses.replace(state, phase="running")
-    return state
+    return dataclasses.replace(state, attempts=attempts, exits=exits, waiting=state.waiting - {started.task})
 
 
 def _after_exit(state: State, exited: TaskExit, now: float) -> tuple[State, list[Action]]:
-    if state.phase == "restarting" and exited.task in state.waiting:
+    if state.phase == "restarting":
         return _cluster_stopped(state, now)
-    if state.phase in ("running", "restarting"):
+    if state.phase == "running":
         if exited.exit_code != 0:
             return _failed(state, exited, now)
         wanted = decisive(state.hosts, state.done)
-        if (wanted and wanted <= state.exits.keys()) or len(state.exits) == len(state.hosts):
+        ended = state.exits.keys() - state.waiting
+        if (wanted and wanted <= ended) or len(ended) == len(state.hosts):
             state = dataclasses.replace(state, phase="draining", work_done=True)
             left = len(state.hosts) - len(state.exits)
             if left:
@@ -260,18 +258,17 @@ def _failed(state: State, exited: TaskExit, now: float) -> tuple[State, list[Act
     count = f"restart {len(recent) + 1} of {state.restarts.most}"
     state = dataclasses.replace(state, restarted=(*state.restarted, (now, who)))
     if who is not None:
-        exits = {task: exit for task, exit in state.exits.items() if task != who}
-        state = dataclasses.replace(state, exits=exits, waiting=state.waiting | {who})
+        state = dataclasses.replace(state, waiting=state.waiting | {who})
         text = f"{what}; it starts again in {delay_s:g} s ({count})"
         return state, [Say(text, urgent=False), StartTimer(f"{RESTART} {who}", delay_s)]
-    state = dataclasses.replace(state, phase="restarting", waiting=frozenset(state.hosts))
+    state = dataclasses.replace(state, phase="restarting", waiting=frozenset())
     text = f"{what}; all tasks are stopped and start again in {delay_s:g} s ({count})"
     state, actions = _cluster_stopped(state, now)
     return state, [Say(text, urgent=False), StopTasks(state.grace_s), *actions]
 
 
 def _cluster_stopped(state: State, now: float) -> tuple[State, list[Action]]:
-    """Once all have ended, the time until they start again begins."""
+    """Once all have ended, in this attempt or before, the time until they start again begins."""
     if len(state.exits) < len(state.hosts):
         return state, []
     count = sum(1 for at, who in state.restarted if who is None and now - at < state.restarts.window_s)
@@ -288,7 +285,7 @@ def _timer(state: State, name: str) -> tuple[State, list[Action]]:
     if name == RESTART and state.phase == "restarting":
         # One number for all: whoever had more attempts than the others is not started twice.
         number = 1 + max(state.attempts.values(), default=0)
-        return _restart(state, dict.fromkeys(state.hosts, number))
+        return _restart(dataclasses.replace(state, phase="running"), dict.fromkeys(state.hosts, number))
     if name.startswith(RESTART + " ") and state.phase == "running":
         task = TaskId.parse(name.partition(" ")[2])
         if task in state.waiting:
@@ -298,8 +295,8 @@ def _timer(state: State, name: str) -> tuple[State, list[Action]]:
 
 def _restart(state: State, tasks: Mapping[TaskId, int]) -> tuple[State, list[Action]]:
     exits = {task: exit for task, exit in state.exits.items() if task not in tasks}
-    state = dataclasses.replace(state, attempts={**state.attempts, **tasks}, exits=exits)
-    return state, [Restart(tasks)]
+    attempts, waiting = {**state.attempts, **tasks}, state.waiting - tasks.keys()
+    return dataclasses.replace(state, attempts=attempts, exits=exits, waiting=waiting), [Restart(tasks)]
 
 
 def _gave_up(state: State, event: AgentGaveUp) -> tuple[State, list[Action]]:
@@ -325,8 +322,8 @@ def _lost(state: State, event: HostLost) -> tuple[State, list[Action]]:
 
 def _fail(state: State, failure: TaskExit | HostLost, grace_s: float) -> tuple[State, list[Action]]:
     state, actions = _end(dataclasses.replace(state, first_failure=failure), grace_s)
-    over = state.exits.keys() | state.waiting
-    alive = [task for task, host in state.hosts.items() if task not in over and host not in state.lost]
+    hosts = state.hosts.items()
+    alive = [task for task, host in hosts if task not in state.exits and host not in state.lost]
     if alive:
         text = f"stopping the {_tasks(len(alive))} left, {grace_s:g} s to end by themselves"
         actions = [Say(text, urgent=False), *actions]
@@ -336,7 +333,7 @@ def _fail(state: State, failure: TaskExit | HostLost, grace_s: float) -> tuple[S
 def _interrupted(state: State, event: Interrupted) -> tuple[State, list[Action]]:
     state = dataclasses.replace(state, interrupts=(*state.interrupts, event.signal))
     name = "Ctrl-C" if event.signal == signal.SIGINT else signal.Signals(event.signal).name
-    alive = len(state.hosts.keys() - state.exits.keys() - state.waiting)
+    alive = len(state.hosts.keys() - state.exits.keys())
     if len(state.interrupts) == 1:
         if state.phase == "ending":
             return state, [Say(f"{name}: the run is being stopped already; once more kills at once")]

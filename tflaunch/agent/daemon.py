@@ -315,6 +315,8 @@ class Daemon:
         try:
             task.stage()
             self._listen_to(task)
+            if task.unwanted:
+                task.stop(0.0)
         except HostError as error:
             task.cannot_start(error.reason)
             self._tell_exit(task)
@@ -361,8 +363,7 @@ class Daemon:
 
     def _on_restart(self, relay: Viewer, message: wire.Message) -> None:
         for name, attempt in message["tasks"].items():
-            task = self._tasks[name]
-            task.wanted = max(task.wanted, attempt)
+            self._tasks[name].start_again(attempt)
 
     def _on_watch(self, relay: Viewer, message: wire.Message) -> None:
         for other in list(self._relays):

@@ -51,6 +51,7 @@ class Task:
         self.logs = TaskLogs(directory, self.id, attempt)
         self.wanted = attempt  # what was asked for; `logs.attempt` is the present one
         self.waits = True  # for `release`; one that is started again does not
+        self.unwanted = False  # that attempt was told to stop before it was there
         self._directory = directory
         self._forget()
 
@@ -168,9 +169,15 @@ class Task:
             self._gate = -1
 
     def stop(self, grace_s: float) -> None:
-        """TERM to its process group now, KILL after the grace; asked again, the sooner end counts."""
-        if not self.alive:
-            return
+        """TERM to its process group now, KILL after the grace; asked again, the sooner end counts.
+
+        An attempt that was asked for and is still to come ends as soon as it is there.
+        """
+        self.unwanted = self.wanted > self.logs.attempt
+        if self.alive:
+            self._end(grace_s)
+
+    def _end(self, grace_s: float) -> None:
         kill_at = time.monotonic() + grace_s
         if self.kill_at is None or kill_at < self.kill_at:
             self.kill_at = kill_at
@@ -209,7 +216,7 @@ class Task:
         if self.wanted <= self.logs.attempt:
             return False
         if self.alive:
-            self.stop(0.0)
+            self._end(0.0)
             return False
         if self._sweep is None:
             run, host = self._directory.run, self._directory.host
@@ -222,6 +229,11 @@ class Task:
         self.waits = False
         self.logs.attempt = self.wanted
         return True
+
+    def start_again(self, attempt: int) -> None:
+        """Ask for that attempt; one that was asked for before is no news."""
+        if attempt > self.wanted:
+            self.wanted, self.unwanted = attempt, False
 
     def cannot_start(self, reason: str) -> None:
         """It ends with code 70 before it began; its log says why, if the disk takes it."""
