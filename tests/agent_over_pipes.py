@@ -101,7 +101,8 @@ class Channel:
             bufsize=0,
             start_new_session=True,  # as sshd does
         )
-        self.write(payload.payload())
+        with contextlib.suppress(BrokenPipeError):  # it ended without reading: `last_words` tells why
+            self.write(payload.payload())
 
     @property
     def relay_pid(self) -> int:

@@ -117,6 +117,7 @@ def test_environment() -> None:
     assert env == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b",
+        "PYTHONFAULTHANDLER": "1",
         "PYTHONUNBUFFERED": "1",
         "TFLAUNCH_RUN": "trainer-k3f9x2",
         "TFLAUNCH_TASK": "worker/1",

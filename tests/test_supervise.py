@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tflaunch.errors import EXIT_INTERRUPTED, EXIT_UNCLEAN
+from tflaunch.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
 from tflaunch.job import Done, TaskId
-from tflaunch.outcome import HostLost, TaskExit
+from tflaunch.outcome import HostLost, TaskExit, TimedOut
 from tflaunch.supervise import (
     DRAIN,
     HURRY,
@@ -233,6 +233,28 @@ def test_an_answer_that_comes_late_counts_after_all() -> None:
     assert (last.phase, last.lost, last.swept["c"]) == ("over", {}, ("pid 4 python (D)",))
 
 
+# ---- time limits
+
+
+def test_a_limit_that_is_reached_fails_the_run_and_asks_for_stacks() -> None:
+    limit = TimedOut("no task has written anything for 60 s", (PS, W0, W1))
+    end, actions = follow(state(), [limit])
+    assert actions == [[End(GRACE, stacks=True), StartTimer(HURRY, GRACE + SWEEP_MARGIN_S)]]
+    assert (end.status, end.phase, end.first_failure) == ("failed", "ending", limit)
+    end, _ = follow(end, [ended(W0, None, signal.SIGABRT, stopped=True), *SWEPT])
+    assert (end.phase, end.first_failure) == ("over", limit)
+    assert end.exit_code(True) == end.exit_code(False) == EXIT_TIMEOUT == 124
+    _, [said, *_] = step(state(), limit)
+    assert isinstance(said, Say)
+    assert said.text.startswith(limit.reason), "the reason first"
+
+
+@pytest.mark.parametrize("before", [[ended(W0, 1)], [ended(W0), ended(W1)], [INT]])
+def test_a_limit_that_is_reached_when_the_run_ends_changes_nothing(before: list[Event]) -> None:
+    at_end, _ = follow(state(), before)
+    assert step(at_end, TimedOut("too long", (PS,))) == (at_end, [])
+
+
 # ---- Ctrl-C
 
 
@@ -330,7 +352,7 @@ Draw = st.DataObject
 
 def any_event(data: Draw, now: State, asked_to_end: set[str]) -> Event:
     """Anything that can happen now; agents report that they have swept only once something made them."""
-    kinds = ["exit", "lost", "interrupt", "gave up", "timer"]
+    kinds = ["exit", "lost", "interrupt", "gave up", "timer", "limit"]
     hosts = sorted(set(now.hosts.values()))
     if asked_to_end:
         kinds.append("swept")
@@ -346,6 +368,8 @@ def any_event(data: Draw, now: State, asked_to_end: set[str]) -> Event:
             return data.draw(st.sampled_from([INT, TERM]))
         case "gave up":
             return AgentGaveUp(host, "why", data.draw(st.booleans()))
+        case "limit":
+            return TimedOut("too long", tuple(sorted(now.hosts.keys() - now.exits.keys())))
         case "timer":
             return TimerFired(data.draw(st.sampled_from([DRAIN, HURRY])))
         case _:

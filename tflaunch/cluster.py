@@ -7,16 +7,18 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
-from tflaunch import payload, wire
+from tflaunch import dial_check, payload, wire
+from tflaunch.agent.dial import AT_ONCE
 from tflaunch.command import DECIDED
 from tflaunch.drive import Drive
-from tflaunch.errors import ConnectError, ConnectErrors, LaunchError
+from tflaunch.errors import ConnectError, ConnectErrors, DialError, LaunchError
 from tflaunch.hosts import Host
 from tflaunch.inventory import HostFacts, Inventory
 from tflaunch.job import TaskId
 from tflaunch.links import SILENCE_S
 from tflaunch.log_feed import LogFeed, LogWatcher, Record
 from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_data
+from tflaunch.oversight import DIAL_S, Oversight
 from tflaunch.plan import ClusterPlan
 from tflaunch.session import Ended, Item, Opener, Said, Sessions, Stopped, Written
 from tflaunch.sources import Bundle
@@ -24,6 +26,7 @@ from tflaunch.supervise import Event, Interrupted, State, TaskStarted, state_dat
 
 BLOB_BYTES = 256 * 1024
 PROBE_S = 30.0
+DIAL_MARGIN_S = 15.0
 ENTRUST_S = 40.0  # for the agents to find each other
 
 
@@ -33,6 +36,7 @@ class Watcher(LogWatcher, Protocol):
     def phase(self, name: str, done: int, total: int, note: str = "") -> None: ...
     def say(self, text: str) -> None: ...
     def note(self, text: str) -> None: ...
+    def warn(self, text: str) -> None: ...
     def started(self, started: TaskStarted) -> None: ...
     def exited(self, exit: TaskExit) -> None: ...
     def unreachable(self, host: str, reason: str) -> None: ...
@@ -131,10 +135,12 @@ class Cluster:
         about: Mapping[str, object],
         attempt: int = 0,
         detached: bool = False,
+        dial_key: str = "",
     ) -> None:
         """Make every task ready, so that all can start in the same moment; `entrust` may follow if `detached`.
 
-        `about` is what every host keeps of the whole run (tflaunch.run_states).
+        `about` is what every host keeps of the whole run (tflaunch.run_states).  With `dial_key`, the ports
+        of the tasks answer `dial_all` from now until the release.
         Raises LaunchError, after nothing of the run is left anywhere; Stopped.
         """
         tasks_of: dict[str, list[dict[str, object]]] = {}
@@ -167,11 +173,30 @@ class Cluster:
                 gpus=gpus_of[name],
                 door=detached,
                 about=about,
+                dial_key=dial_key,
             )
         _, failures = self._sessions.gather("staged", tasks_of, timeout_s, "staging")
         self._refuse(failures)
 
-    def entrust(self, plan: ClusterPlan, state: State) -> str:
+    def dial_all(self, plan: ClusterPlan, key: str) -> dict[str, list[str]]:
+        """Have all hosts call, at once, every port that their tasks will call (see tflaunch.dial_check).
+
+        Returns the addresses that names stand for.  Raises DialError with what is blocked, after nothing of
+        the run is left anywhere; LaunchError; Stopped.
+        """
+        wanted = dial_check.targets(plan)
+        for name, tasks in wanted.items():
+            targets = dial_check.to_wire(tasks)
+            self._sessions.send([name], "dial", key=key, targets=targets, patience_s=DIAL_S)
+        rounds = 1 + -(-max(map(len, wanted.values()), default=0) // AT_ONCE)
+        said, failures = self._sessions.gather("dialled", wanted, rounds * DIAL_S + DIAL_MARGIN_S, "dialling")
+        self._refuse(failures)
+        reasons, steps = dial_check.blocked(wanted, {name: said[name]["results"] for name in wanted})
+        if reasons:
+            raise DialError(reasons, "; ".join(steps), self.abandon())
+        return {address: found for each in said.values() for address, found in each["addresses"].items()}
+
+    def entrust(self, plan: ClusterPlan, state: State, oversight: Oversight) -> str:
         """Have the agents go on without a launcher; returns the host whose agent decides from now on.
 
         That is the chief's, else worker/0's.  Raises LaunchError, after nothing of the run is left; Stopped.
@@ -190,6 +215,7 @@ class Cluster:
             state=state_data(state),
             lease_s=self._lease_s,
             started=time.time(),
+            oversight=oversight.data(),
         )
         answers, failures = self._sessions.gather("coordinating", [first.host], ENTRUST_S, "entrusting")
         self._refuse(failures)
@@ -245,9 +271,10 @@ class Cluster:
         self._refuse(failures)
         self.close()
 
-    def drive(self, state: State) -> State:
+    def drive(self, state: State, oversight: Oversight) -> State:
         """Feed everything that happens to the state machine and do what it says, until the run is over."""
-        self._drive = drive = Drive(state, self, self._lease_s, time.monotonic())
+        oversight.begin(time.monotonic())
+        self._drive = drive = Drive(state, self, self._lease_s, time.monotonic(), oversight=oversight)
         slept_s = self._sessions.slept_s
         while drive.state.phase != "over":
             item = self._sessions.next(drive.wake_at(time.monotonic()))
@@ -313,6 +340,10 @@ class Cluster:
     def say(self, text: str, urgent: bool) -> None:
         """Tell the user."""
         (self._watcher.say if urgent else self._watcher.note)(text)
+
+    def warn(self, text: str) -> None:
+        """Tell the user what should be looked at."""
+        self._watcher.warn(text)
 
     def happened(self, event: Event) -> None:
         """Show what has happened."""

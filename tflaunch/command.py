@@ -69,8 +69,8 @@ class Command:
         """What a task finds in its environment on top of what its host gives; `gpus` are its cards' UUIDs.
 
         `env:` of the hostfile and then the job's own come last and win, also over PYTHONUNBUFFERED,
-        CUDA_DEVICE_ORDER and no_grpc_proxy.  What the plan has decided cannot be set by them and raises
-        PlanError: TF_CONFIG, CUDA_VISIBLE_DEVICES, TF_GRPC_REUSE_PORT, TFLAUNCH_RUN, TFLAUNCH_TASK.
+        PYTHONFAULTHANDLER, CUDA_DEVICE_ORDER and no_grpc_proxy.  What the plan has decided cannot be set by
+        them and raises PlanError: TF_CONFIG, CUDA_VISIBLE_DEVICES, TF_GRPC_REUSE_PORT, TFLAUNCH_RUN, TFLAUNCH_TASK.
         """
         for where, env in ((f"{host.name}: env", host.env), ("--env", self._job.env)):
             for name in sorted(DECIDED.keys() & env.keys()):
@@ -82,6 +82,7 @@ class Command:
             "CUDA_VISIBLE_DEVICES": ",".join(gpus),  # empty: a ps never takes a card by accident
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "PYTHONUNBUFFERED": "1",  # a killed task would lose its last lines
+            "PYTHONFAULTHANDLER": "1",  # a crash, and a task that is ended because it is stuck, tells where
             # gRPC obeys the proxy variables also between tasks; what a program downloads still may need them.
             "no_grpc_proxy": self._no_proxy,
             "TFLAUNCH_RUN": self._run_id,

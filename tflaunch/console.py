@@ -26,8 +26,8 @@ For programs: stdout holds one JSON object a line, in ASCII.  Each has `event` a
                could not be told to stop)
     error      kind (the class), message, hint, exit_code, problems: [where, line, column, message]
     report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (as in exited, with
-               tail; or as in lost), unverified (host -> why), survivors (host -> processes), record,
-               host_logs (task -> path on its host), restarts, hint
+               tail; or as in lost; or reason, tasks, stacks (task -> lines)), unverified (host -> why),
+               survivors (host -> processes), record, host_logs (task -> path on its host), restarts, hint
     detached   run_id, tasks (how many), host (whose agent decides from now on)
     stopped    run_id, hosts (host -> found, killed, survivors)
 
@@ -74,6 +74,7 @@ from tflaunch.console_pages import (
     plan_lines,
     report_lines,
     stopped_lines,
+    stuck_lines,
     tail_lines,
     task_colour,
     tasks_there,
@@ -82,7 +83,7 @@ from tflaunch.console_pages import (
 from tflaunch.errors import ConnectErrors, HostfileError, LaunchError, TflaunchError
 from tflaunch.job import TaskId
 from tflaunch.log_lines import LineAssembler, printable
-from tflaunch.outcome import HostLost, Outcome, TaskExit, exit_data, how, outcome_data
+from tflaunch.outcome import HostLost, Outcome, TaskExit, TimedOut, exit_data, how, outcome_data
 from tflaunch.plan import ClusterPlan
 from tflaunch.supervise import TaskStarted
 from tflaunch.writer import Stream, Writer
@@ -101,6 +102,7 @@ _PAST = {
     "probing": "probed",
     "shipping": "shipped",
     "staging": "staged",
+    "dialling": "dialled",
     "entrusting": "entrusted",
     "stopping": "stopped",
     "checking": "checked",
@@ -441,6 +443,12 @@ class JsonReporter(_LogReporter):
         first, told = outcome.first_failure, outcome_data(outcome)
         if isinstance(first, TaskExit):
             told["first_failure"]["tail"] = tail_lines(first.tail)
+        if isinstance(first, TimedOut):
+            told["first_failure"]["stacks"] = {
+                str(task): lines
+                for task in first.tasks
+                if task in outcome.exits and (lines := stuck_lines(outcome.exits[task].tail))
+            }
         hint = self._next_step(outcome)
         self._event("report", run_id=outcome.run_id, **told, record=outcome.record, hint=hint)
 

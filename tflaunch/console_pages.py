@@ -17,11 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tflaunch.command import endpoint
-from tflaunch.errors import ConnectErrors, HostfileError, LaunchError, TflaunchError
+from tflaunch.errors import ConnectErrors, DialError, HostfileError, LaunchError, TflaunchError
 from tflaunch.hosts import fold
 from tflaunch.job import TaskId, log_name
 from tflaunch.log_lines import LineAssembler, printable
-from tflaunch.outcome import HostLost, Outcome, TaskExit, how
+from tflaunch.outcome import HostLost, Outcome, TaskExit, TimedOut, how
 from tflaunch.plan import ClusterPlan, TaskPlan
 from tflaunch.writer import Stream
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tflaunch.visits import Finished
 
 TAIL_LINES = 30
+STACKS_SHOWN = 3
 PROBLEMS_SHOWN = 20  # of a hostfile; a file that is no hostfile has one in every line
 _ROWS = 24  # of a terminal that does not tell
 PIPE_COLUMNS = 200  # a table in a file has room
@@ -128,6 +129,16 @@ def note_part(note: str) -> str:
 def tail_lines(data: bytes) -> list[str]:
     assembler = LineAssembler()
     return (assembler.feed(data) + assembler.end())[-TAIL_LINES:]
+
+
+def stuck_lines(tail: bytes) -> list[str]:
+    """Where a task was that faulthandler has written the stacks of: those of its current thread."""
+    lines: list[str] = []
+    for line in tail.rpartition(b"\nCurrent thread ")[2].decode("utf-8", "replace").splitlines()[1:]:
+        if not line.startswith("  File "):
+            break
+        lines.append(line.strip())
+    return lines[:TAIL_LINES]
 
 
 # The plan
@@ -259,6 +270,12 @@ def headline(errors: ConnectErrors | LaunchError) -> str:
     if isinstance(errors, ConnectErrors):
         return "the only host could not be used" if errors.total == 1 else errors.message
     count = len(errors.failures)
+    if isinstance(errors, DialError):
+        hosts = "1 host does not reach" if count == 1 else f"{count} hosts do not reach"
+        hosts += (
+            " every peer that its tasks will call" if count == 1 else " every peer that their tasks will call"
+        )
+        return hosts if errors.unconfirmed else f"{hosts}; nothing was started"
     hosts = "1 host could not start its tasks" if count == 1 else f"{count} hosts could not start their tasks"
     return hosts if errors.unconfirmed else f"{hosts}; nothing is left running"
 
@@ -322,7 +339,10 @@ def report_lines(outcome: Outcome, marks: Marks, hint: str, above: bool) -> list
     first = outcome.first_failure
     others = [*_other_failures(outcome, marks), *_unclean_lines(outcome, marks)]
     if not isinstance(first, TaskExit):
-        return [*_lost_lines(first, marks), *others, *_last_lines(outcome, marks)]
+        told = (
+            _limit_lines(first, outcome, marks) if isinstance(first, TimedOut) else _lost_lines(first, marks)
+        )
+        return [*told, *others, *_last_lines(outcome, marks)]
     where = _log_lines(first, outcome)
     if hint:
         sentence = Table.grid(padding=(0, 1, 0, 0))
@@ -338,6 +358,23 @@ def _lost_lines(lost: HostLost | None, marks: Marks) -> list[RenderableType]:
         return []
     headline = Text.assemble((f"{marks.bad} ", "bold red"), (f"{lost.host} was lost", "bold"))
     return [headline, Text(f"  {printable(lost.reason)}")]
+
+
+def _limit_lines(limit: TimedOut, outcome: Outcome, marks: Marks) -> list[RenderableType]:
+    """Which limit, and where the Python tasks were, as far as they could tell; alike ones are told once."""
+    lines: list[RenderableType] = [Text.assemble((f"{marks.bad} ", "bold red"), (limit.reason, "bold"))]
+    places: dict[tuple[str, ...], list[str]] = {}
+    for task in limit.tasks:
+        stack = stuck_lines(outcome.exits[task].tail if task in outcome.exits else b"")
+        if stack := [re.sub(rf'"[^"]*/{outcome.run_id}/[^/"]+/work/', '"', line) for line in stack]:
+            places.setdefault(tuple(stack), []).append(str(task))
+    for where, tasks in list(places.items())[:STACKS_SHOWN]:
+        were = "was" if len(tasks) == 1 else "were"
+        lines.append(Text(f"  {_some(tasks, marks)} {were} here, the innermost call first:", "dim"))
+        lines += [Text.assemble((f"  {marks.bar} ", "red"), printable(line), no_wrap=True) for line in where]
+    if len(places) > STACKS_SHOWN:
+        lines.append(Text(f"  and in {len(places) - STACKS_SHOWN} other places: see the logs", "dim"))
+    return lines
 
 
 def _first_failure_lines(first: TaskExit, marks: Marks) -> list[RenderableType]:

@@ -28,6 +28,7 @@ from tflaunch.supervise import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tflaunch.oversight import Oversight
     from tflaunch.supervise import Event, State
 
 
@@ -40,6 +41,9 @@ class DriveHands(Hands, Protocol):
     def say(self, text: str, urgent: bool) -> None:
         """Tell the user."""
 
+    def warn(self, text: str) -> None:
+        """Tell the user what should be looked at."""
+
     def happened(self, event: Event) -> None:
         """Something that a user wants to see; before anything is done about it."""
 
@@ -47,8 +51,18 @@ class DriveHands(Hands, Protocol):
 class Drive:
     """One run, from the moment in which its tasks are released until every host is swept or lost."""
 
-    def __init__(self, state: State, hands: DriveHands, lease_s: float, now: float, up: bool = True) -> None:
+    def __init__(
+        self,
+        state: State,
+        hands: DriveHands,
+        lease_s: float,
+        now: float,
+        *,
+        up: bool = True,
+        oversight: Oversight | None = None,
+    ) -> None:
         self.state = state
+        self._oversight = oversight
         self._hands = hands
         self._lease_s = lease_s
         self.links = Links(dict.fromkeys(state.hosts.values()), hands, now, up)
@@ -75,6 +89,8 @@ class Drive:
     def said(self, host: str, type: str, fields: Mapping[str, Any], body: bytes, now: float) -> None:
         """An agent's message; those that are no events are none of this module's business."""
         self.links.heard(host, now)
+        if self._oversight is not None:
+            self._oversight.said(host, type, fields, now)
         if "n" in fields and self.links.takes(host, fields["n"]):
             event = understand(host, type, fields, body)
             if event is not None:
@@ -89,10 +105,12 @@ class Drive:
             self.links.forget(event.host)
         if not (isinstance(event, HostLost) and event.host in {**self.state.lost, **self.state.swept}):
             self._hands.happened(event)
+        if self._oversight is not None:
+            self._oversight.happened(event, now)
         self.state, actions = step(self.state, event, now)
         for action in actions:
             if isinstance(action, End):
-                self._all("end", "end", grace_s=action.grace_s)
+                self._all("end", "end", grace_s=action.grace_s, stacks=action.stacks)
             elif isinstance(action, StopTasks):
                 self._all("stop", "stop", tasks=None, grace_s=action.grace_s)
             elif isinstance(action, Restart):
@@ -109,14 +127,32 @@ class Drive:
             del self._timers[name]
             self.feed(TimerFired(name), now)
         self.links.tick(now)
+        if self._oversight is not None and self.state.phase == "running":
+            self._oversee(self._oversight, now)
         for host, why in self.links.down.items():
             if self.links.away_s(host, now) > self._lease_s:
                 reason = f"not heard of for {self._lease_s:g} s: its lease has run out there ({why})"
                 self.feed(HostLost(host, reason), now)
 
+    def _oversee(self, oversight: Oversight, now: float) -> None:
+        limit = oversight.strike(now)
+        if limit is not None:
+            self.feed(limit, now)
+            return
+        for host, type, fields in oversight.questions(self.links.up, now):
+            self._hands.send(host, type, **fields)
+        for sentence in oversight.sentences(now):
+            if sentence.over:
+                self._hands.say(sentence.text, urgent=False)
+            else:
+                self._hands.warn(sentence.text)
+
     def wake_at(self, now: float) -> float:
         """When `tick` has something to do at the latest."""
-        return min([self.links.wake_at(now), *self._timers.values()])
+        wakes = [self.links.wake_at(now), *self._timers.values()]
+        if self._oversight is not None and self.state.phase == "running":
+            wakes.append(max(self._oversight.wake_at(), now))
+        return min(wakes)
 
     def _all(self, name: str, type: str, **fields: Any) -> None:
         for host in set(self.state.hosts.values()) - self.state.swept.keys() - self.state.lost.keys():

@@ -6,13 +6,15 @@
     ├── PlanError               65   the job does not fit the hosts (EX_DATAERR)
     ├── ConnectError            69   hosts that could not be reached or asked (EX_UNAVAILABLE)
     ├── LaunchError             70   a host could not stage its tasks; nothing is left running
+    │   └── DialError           70   hosts cannot reach each other at the ports of the tasks; likewise
     ├── RecordError             73   the launcher's own record could not be written (EX_CANTCREAT)
     ├── CleanError              74   something that was to be removed could not be (EX_IOERR)
     └── StopError               76   something may still be alive: tflaunch could not check, or could not kill
 
 A run that started ends with 0, with the code of the task that failed first (128 + n for signal n), with 76
-when a host was lost, or with 130 after Ctrl-C (143 after SIGTERM, or `tflaunch stop` elsewhere).  The
-launcher's own codes lie above 64, where training programs seldom are, so that a script can tell them apart.
+when a host was lost, with 124 when it reached a time limit (as timeout(1) has it), or with 130 after Ctrl-C
+(143 after SIGTERM, or `tflaunch stop` elsewhere).  The launcher's own codes lie above 64, where training
+programs seldom are, so that a script can tell them apart.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ EXIT_LAUNCH = 70
 EXIT_RECORD = 73
 EXIT_CLEAN = 74
 EXIT_UNCLEAN = 76
+EXIT_TIMEOUT = 124
 EXIT_INTERRUPTED = 130
 EXIT_STOPPED = 143
 
@@ -113,6 +116,10 @@ class LaunchError(TflaunchError):
         super().__init__("\n".join(f"{host}: {reason}" for host, reason in failures.items()), hint)
         self.failures = dict(failures)
         self.unconfirmed = dict(unconfirmed or {})
+
+
+class DialError(LaunchError):
+    """Hosts cannot reach the tasks of others; `failures` maps a host to what it cannot reach."""
 
 
 class RecordError(TflaunchError):

@@ -7,12 +7,14 @@ import dataclasses
 import getpass
 import os
 import random
+import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tflaunch import dial_check
 from tflaunch.cluster import Cluster, Watcher
 from tflaunch.errors import PlanError, RecordError, TflaunchError, UsageError
 from tflaunch.gpu_choice import GpuChoice, choose
@@ -20,6 +22,7 @@ from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.inventory import Inventory
 from tflaunch.job import JobSpec, TaskId
 from tflaunch.outcome import HostLost, Outcome
+from tflaunch.oversight import Oversight
 from tflaunch.plan import ClusterPlan, plan_cluster, ports_wanted
 from tflaunch.runs import Record
 from tflaunch.session import Opener, Stopped
@@ -70,6 +73,8 @@ class Request:
     detach: bool = False
     restarts: Restarts = field(default_factory=Restarts)
     spares: str = ""  # pattern of hosts that are kept for when one is lost
+    dial_check: bool = True
+    limits_s: Mapping[str, float] = field(default_factory=dict)  # see tflaunch.limits
 
 
 def dry(request: Request, connections: Connections, reporter: Reporter) -> int:
@@ -158,9 +163,9 @@ class _Run:
             reporter.plan(plan, brief=True)
             record = self._record_of(plan)
             try:
-                _prepare(request, cluster, plan, attempt)
+                oversight = _prepare(request, cluster, plan, attempt)
                 if request.detach:
-                    keeper = cluster.entrust(plan, _state(request, plan))
+                    keeper = cluster.entrust(plan, _state(request, plan), oversight)
                     cluster.send_off()
                     record.close()
                     reporter.detached(request.run_id, len(plan.tasks), keeper)
@@ -172,7 +177,7 @@ class _Run:
             state = _state(request, plan, attempt)
             reporter.phase("training", 0, len(plan.tasks))
             cluster.release(state.hosts, attempt, _keeper(record, reporter))
-            state = cluster.drive(state)
+            state = cluster.drive(state, oversight)
             number = before.number + 1 if before else 0
             if _left(self._request, state, number) is None:
                 cluster.tell_outcome(
@@ -243,16 +248,26 @@ def _nothing_left(cluster: Cluster, reporter: Reporter) -> Iterator[None]:
         raise
 
 
-def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int) -> None:
+def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int) -> Oversight:
     """All that comes before the tasks may start; raises LaunchError, Stopped."""
     cluster.keep({task.host for task in plan.tasks})
-    if request.bundle is None:
-        digest = None
-    else:
-        cluster.ship(request.bundle, {task.host for task in plan.tasks if task.cwd is None}, SHIP_TIMEOUT_S)
+    digest = None
+    if request.bundle is not None:
         digest = request.bundle.digest
-    about = _about(request, plan)
-    cluster.stage(plan, digest, STAGE_TIMEOUT_S, about=about, attempt=attempt, detached=request.detach)
+        cluster.ship(request.bundle, {task.host for task in plan.tasks if task.cwd is None}, SHIP_TIMEOUT_S)
+    dial_key = secrets.token_hex(16) if request.dial_check and dial_check.needed(plan) else ""
+    cluster.stage(
+        plan,
+        digest,
+        STAGE_TIMEOUT_S,
+        about=_about(request, plan),
+        attempt=attempt,
+        detached=request.detach,
+        dial_key=dial_key,
+    )
+    names = cluster.dial_all(plan, dial_key) if dial_key else {}
+    places = {str(task.id): (task.host, task.address, task.port) for task in plan.tasks}
+    return Oversight(places, names, request.limits_s)
 
 
 def _about(request: Request, plan: ClusterPlan) -> Mapping[str, object]:

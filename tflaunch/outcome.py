@@ -42,6 +42,14 @@ class HostLost:
 
 
 @dataclass(frozen=True)
+class TimedOut:
+    """The run has reached a limit that the user set; `tasks` are those that it is about."""
+
+    reason: str
+    tasks: tuple[TaskId, ...]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How a run ended: what the report shows and the exit code is made from."""
 
@@ -50,7 +58,7 @@ class Outcome:
     exit_code: int
     seconds: float
     exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)
-    first_failure: TaskExit | HostLost | None = None  # the first that was observed
+    first_failure: TaskExit | HostLost | TimedOut | None = None  # the first that was observed
     unverified: Mapping[str, str] = field(default_factory=dict)  # host -> why it could not be checked
     survivors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # host -> "pid 12 python (D)"
     record: str = ""  # the launcher's directory of this run: logs/worker-0.log, run.json
@@ -98,6 +106,8 @@ def outcome_data(outcome: Outcome) -> dict[str, Any]:
         "exits": [exit_data(exit) for exit in outcome.exits.values()],
         "first_failure": {"host": first.host, "reason": first.reason}
         if isinstance(first, HostLost)
+        else {"reason": first.reason, "tasks": [str(task) for task in first.tasks]}
+        if isinstance(first, TimedOut)
         else exit_data(first)
         if first
         else None,
@@ -111,9 +121,11 @@ def outcome_data(outcome: Outcome) -> dict[str, Any]:
 def outcome_from(run_id: str, data: Mapping[str, Any], exits: Mapping[TaskId, TaskExit]) -> Outcome:
     """What `outcome_data` made; `exits` are the tasks' last ones as their agents tell them, tails included."""
     first = data["first_failure"]
-    failure: TaskExit | HostLost | None = None
+    failure: TaskExit | HostLost | TimedOut | None = None
     if first and "task" in first:
         failure = exits.get(TaskId.parse(first["task"]))
+    elif first and "tasks" in first:
+        failure = TimedOut(first["reason"], tuple(map(TaskId.parse, first["tasks"])))
     elif first:
         failure = HostLost(first["host"], first["reason"])
     return Outcome(

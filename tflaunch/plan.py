@@ -485,7 +485,7 @@ def _machine(facts: HostFacts) -> tuple[str, str]:
     return (facts.boot_id, facts.hostname) if facts.boot_id else ("", facts.host)
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
@@ -508,7 +508,7 @@ def _addresses(
     """
     dialled = {host.name: host.address or ssh.get(host.name, "") or "127.0.0.1" for host in used}
     one_machine = len({_machine(inventory[host.name]) for host in used}) == 1
-    if one_machine and all(map(_is_loopback, dialled.values())):
+    if one_machine and all(map(is_loopback, dialled.values())):
         return dialled
 
     # An address that several machines have (a container bridge, say) leads nowhere.
@@ -518,7 +518,7 @@ def _addresses(
             machines[address].add(_machine(facts))
     replaced: dict[str, str] = {}
     for host in used:
-        if not _is_loopback(dialled[host.name]):
+        if not is_loopback(dialled[host.name]):
             continue
         others = fold(other.name for other in used if other is not host)
         if host.address:
@@ -526,7 +526,7 @@ def _addresses(
                 f"{host.name}: `address: {host.address}` is loopback, which {others} cannot dial",
                 "Write the address under which the other hosts reach it, or leave `address:` out.",
             )
-        own = [a for a in inventory[host.name].addresses if not _is_loopback(a) and not _is_link_local(a)]
+        own = [a for a in inventory[host.name].addresses if not is_loopback(a) and not _is_link_local(a)]
         routable = [address for address in own if len(machines[address]) == 1]
         if not routable:
             found = f"others have {', '.join(own)} too" if own else "it has no other address"

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union
 
-from tflaunch.errors import EXIT_INTERRUPTED, EXIT_UNCLEAN
+from tflaunch.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
 from tflaunch.job import TaskId
-from tflaunch.outcome import HostLost, Outcome, TaskExit, how
+from tflaunch.outcome import HostLost, Outcome, TaskExit, TimedOut, how
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -69,7 +69,7 @@ class TimerFired:
     name: str
 
 
-Event = Union[TaskStarted, TaskExit, HostLost, Interrupted, HostSwept, AgentGaveUp, TimerFired]
+Event = Union[TaskStarted, TaskExit, HostLost, TimedOut, Interrupted, HostSwept, AgentGaveUp, TimerFired]
 
 # ---- actions
 
@@ -79,6 +79,7 @@ class End:
     """Every host: stop all tasks (TERM, KILL after the grace), sweep, report."""
 
     grace_s: float
+    stacks: bool = False  # they are stuck: have them write where
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class State:
     waiting: frozenset[TaskId] = frozenset()  # ended, and to be started again one by one
     restarted: tuple[tuple[float, TaskId | None], ...] = ()  # when, and which task; None: the cluster
     exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)  # of those that do not run now
-    first_failure: TaskExit | HostLost | None = None
+    first_failure: TaskExit | HostLost | TimedOut | None = None
     work_done: bool = False  # all that decides success has ended well
     interrupts: tuple[int, ...] = ()  # signals, in the order in which they came
     lost: Mapping[str, str] = field(default_factory=dict)
@@ -170,6 +171,8 @@ class State:
         """The launcher's exit code, as errors.py tells it; `clean`: nothing of the run is alive anywhere."""
         if isinstance(self.first_failure, HostLost):
             return EXIT_UNCLEAN
+        if isinstance(self.first_failure, TimedOut):
+            return EXIT_TIMEOUT
         if self.first_failure is not None:
             return self.first_failure.exit_code
         if self.status == "interrupted":
@@ -202,6 +205,8 @@ def step(state: State, event: Event, now: float = 0.0) -> tuple[State, list[Acti
         if event.host in state.swept or event.host in state.lost:
             return state, []
         return _lost(state, event)
+    if isinstance(event, TimedOut):
+        return _fail(state, event, state.grace_s) if state.phase == "running" else (state, [])
     if isinstance(event, AgentGaveUp):
         return _gave_up(state, event)
     if isinstance(event, HostSwept):
@@ -320,12 +325,18 @@ def _lost(state: State, event: HostLost) -> tuple[State, list[Action]]:
     return _fail(state, event, state.grace_s)
 
 
-def _fail(state: State, failure: TaskExit | HostLost, grace_s: float) -> tuple[State, list[Action]]:
-    state, actions = _end(dataclasses.replace(state, first_failure=failure), grace_s)
+def _fail(
+    state: State, failure: TaskExit | HostLost | TimedOut, grace_s: float
+) -> tuple[State, list[Action]]:
+    state, actions = _end(
+        dataclasses.replace(state, first_failure=failure), grace_s, stacks=isinstance(failure, TimedOut)
+    )
     hosts = state.hosts.items()
     alive = [task for task, host in hosts if task not in state.exits and host not in state.lost]
     if alive:
         text = f"stopping the {_tasks(len(alive))} left, {grace_s:g} s to end by themselves"
+        if isinstance(failure, TimedOut):
+            text = f"{failure.reason}: {text}"
         actions = [Say(text, urgent=False), *actions]
     return state, actions
 
@@ -351,8 +362,8 @@ def _tasks(count: int) -> str:
     return f"{count} task" if count == 1 else f"{count} tasks"
 
 
-def _end(state: State, grace_s: float) -> tuple[State, list[Action]]:
-    actions: list[Action] = [End(grace_s), StartTimer(HURRY, grace_s + SWEEP_MARGIN_S)]
+def _end(state: State, grace_s: float, *, stacks: bool = False) -> tuple[State, list[Action]]:
+    actions: list[Action] = [End(grace_s, stacks), StartTimer(HURRY, grace_s + SWEEP_MARGIN_S)]
     return _maybe_over(dataclasses.replace(state, phase="ending")), actions
 
 

@@ -9,8 +9,10 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     module   {name} + source                               a module for the probe that the host lacks; `facts` again
     code     {digest, size}                                is this code here already? answered by `code`
     blob     {last} + bytes                                a piece of it; after the last one, `code` again
-    stage    {tasks, attempt, code, ports, gpus, about, door} make every task ready to start; `staged` or `failed`;
-                                                           with door, keep one port more, for `entrust`
+    stage    {tasks, attempt, code, ports, gpus, about, door, dial_key}   make every task ready to start; `staged` or
+                                                           `failed`; with door, keep one port more, for `entrust`;
+                                                           dial_key: of the dial check to come, "" for none
+    dial     {key, targets: [[address, port, host]], patience_s}   call each of them; answered by `dialled`
     release  {}                                            start what is staged; a `started` for each task
     watch    {after, logs, window, client, ...}            tell the events after that one, then each as it happens;
                                                            with logs ({task: [attempt, offset]}, null: none) also
@@ -23,18 +25,23 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     renew    {lease_s}                                     the launcher lives; without it the agent ends the run
     stop     {tasks: [...] | null, grace_s}                TERM, and KILL after the grace; null: every task
     restart  {tasks: {task: attempt}}                      start them again as those attempts; repeated: nothing
-    end      {grace_s}                                     stop every task, sweep, answer `swept`
+    look     {}                                            what is each task doing? answered by `looked`
+    end      {grace_s, stacks}                             stop every task, sweep, answer `swept`; stacks: they are
+                                                           stuck, and write where (tflaunch.agent.stacks)
     outcome  {outcome}                                     how the run has ended, for those who ask later
     bye      {}                                            nothing more is wanted
     entrust  {secret, address}                             the run goes on without launcher: let its coordinator in
                                                            there; `entrusted`
-    coordinate {members, state, lease_s, started}          this host decides for the run from now on; `coordinating`
+    coordinate {members, state, lease_s, started, oversight}   this host decides for the run from now on;
+                                                           `coordinating`
 
     agent -> launcher
     hello    {run, host, pid, directory, alive}            the agent is up
     facts    {...}                                         see tflaunch.agent.facts
     code     {digest, have}
     staged   {}
+    dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}}   see tflaunch.agent.dial
+    looked   {tasks: {task: {...}}}                        see tflaunch.agent.look
     failed   {reason, hint}                                the last request could not be carried out
     log      {task, attempt, offset} + bytes
     through  {}

@@ -17,6 +17,7 @@ from tflaunch.agent.peers import Handshake, PeerError, SealedStream
 from tflaunch.agent.rundir import RunDirectory
 from tflaunch.drive import Drive
 from tflaunch.outcome import outcome_data
+from tflaunch.oversight import Oversight
 from tflaunch.supervise import outcome_of, state_from
 
 TYPE_CHECKING = False
@@ -48,7 +49,8 @@ class Coordinator:
     """The hands of one Drive: it dials, sends and hears, until the run is over."""
 
     def __init__(self, directory: RunDirectory, secret: bytes, plan: "Dict[str, Any]") -> None:
-        """`plan`: members (host -> address, port), lease_s, started (epoch seconds), state (supervise.state_data)."""
+        """`plan`: members (host -> address, port), lease_s, started (epoch seconds), state (supervise.state_data),
+        oversight (its arguments)."""
         self._directory = directory
         self._secret = secret
         self._members = plan["members"]  # type: Dict[str, List[Any]]
@@ -58,7 +60,10 @@ class Coordinator:
         self._peers = {}  # type: Dict[str, _Peer]
         self._addresses = {}  # type: Dict[str, Tuple[int, Any]]
         now = time.monotonic()
-        self._drive = Drive(state_from(plan["state"]), self, self._lease_s, now, up=False)
+        oversight = Oversight(**plan["oversight"])
+        oversight.begin(now - max(0.0, time.time() - self._started))
+        state = state_from(plan["state"])
+        self._drive = Drive(state, self, self._lease_s, now, up=False, oversight=oversight)
         self._renew_at = now
         self._awaited = set(self._members)
         self._all_there_by = now + ALL_THERE_S
@@ -222,6 +227,10 @@ class Coordinator:
         """Nobody is here to be told: those who come find it in the journal of this host."""
         self.send(self._directory.host, "said", text=text)
         print(text, file=sys.stderr)
+
+    def warn(self, text: str) -> None:
+        """As above."""
+        self.say(text, urgent=False)
 
     def unreachable(self, host: str, reason: str) -> None:
         """As above."""

@@ -14,7 +14,7 @@ import traceback
 import zlib
 
 from tflaunch import wire
-from tflaunch.agent import facts, processes
+from tflaunch.agent import facts, processes, stacks
 from tflaunch.agent.guard import leftovers
 from tflaunch.agent.journal import Journal
 from tflaunch.agent.leases import Leases
@@ -27,6 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Union
 
+    from tflaunch.agent.dial import Answering, Dialling
     from tflaunch.agent.entrusted import Entrusted
     from tflaunch.agent.peers import SealedStream
 
@@ -85,6 +86,8 @@ class Daemon:
         self._term = False
         self._code = None  # type: Optional[CodeStore]
         self._turn = 0
+        self._answering = None  # type: Optional[Answering]
+        self._dialling = []  # type: List[tuple[Viewer, Dialling]]
 
         self._listener = directory.listen()
         self._listener.setblocking(False)
@@ -151,6 +154,11 @@ class Daemon:
             self._end_further(now)
         if self._entrusted is not None and not self._over:
             self._entrusted.tick(now)
+        for relay, dialling in list(self._dialling):
+            if dialling.step(now):
+                self._dialling.remove((relay, dialling))
+                if relay in self._relays:
+                    relay.send("dialled", results=dialling.results, addresses=dialling.addresses)
         if self._over and self._leave_at is None and (not self._relays or now >= self._lease_end):
             self._leave_at = now + FAREWELL_S
         for relay in self._relays:
@@ -282,6 +290,11 @@ class Daemon:
         self._door_port = next((port for port in self._ports.held if port not in message["ports"]), 0)
         self._ports.keep([*message["ports"], self._door_port] if message["door"] else message["ports"])
         self._leases.keep(message["gpus"])
+        if message.fields.get("dial_key"):
+            from tflaunch.agent.dial import Answering
+
+            self._answering = Answering(self._selector, message["dial_key"], self._directory.host)
+            self._answering.listen(message["ports"])
         self._directory.write("plan.json", message.fields)
         if message["code"] is not None:
             CodeStore(self._directory.parent, message["code"]).unpack(self._directory.work)
@@ -356,7 +369,26 @@ class Daemon:
         if not self._journal.has("outcome"):
             self._journal.add("outcome", outcome=message["outcome"])
 
+    def _on_dial(self, relay: Viewer, message: wire.Message) -> None:
+        from tflaunch.agent.dial import Dialling
+
+        dialling = Dialling(self._selector, message["key"], message["targets"], message["patience_s"])
+        self._dialling.append((relay, dialling))
+
+    def _stop_dialling(self) -> None:
+        if self._answering is not None:
+            self._answering.close()
+        for _, dialling in self._dialling:
+            dialling.close()
+        self._dialling = []
+
+    def _on_look(self, relay: Viewer, message: wire.Message) -> None:
+        from tflaunch.agent.look import look
+
+        relay.send("looked", tasks=look(self._tasks.values()))
+
     def _on_release(self, relay: Viewer, message: wire.Message) -> None:
+        self._stop_dialling()
         for task in self._tasks.values():
             if task.released_at is None and not self._ending:
                 self._release(task)
@@ -392,7 +424,7 @@ class Daemon:
             if self._over:
                 relay.told = next(e["n"] - 1 for e in self._journal.events if e["type"] == "swept")
         if not self._over:
-            self._begin_end(message["grace_s"])
+            self._begin_end(message["grace_s"], message.fields.get("stacks", False))
 
     def _on_bye(self, relay: Viewer, message: wire.Message) -> None:
         if self._over and (relay.drives or relay.launches):
@@ -438,13 +470,14 @@ class Daemon:
         self._journal.add("expired", reason=reason, asked=False)
         self._begin_end(5.0)
 
-    def _begin_end(self, grace_s: float) -> None:
+    def _begin_end(self, grace_s: float, with_stacks: bool = False) -> None:
         self._ending = True
         self._staging = False
-        end_by = time.monotonic() + grace_s + 3.0
+        self._stop_dialling()
+        end_by = time.monotonic() + grace_s + 3.0 + (stacks.DUMP_S if with_stacks else 0.0)
         self._end_by = end_by if not self._end_by else min(self._end_by, end_by)
         for task in self._tasks.values():
-            task.stop(grace_s if task.released_at is not None else 0.0)
+            task.stop(grace_s if task.released_at is not None else 0.0, with_stacks)
 
     def _end_further(self, now: float) -> None:
         if now < self._end_by and any(task.alive or task.lingers(now) for task in self._tasks.values()):

@@ -41,6 +41,11 @@ class TaskLogs:
         descriptor = self._descriptor(attempt)
         return os.fstat(descriptor).st_size if descriptor >= 0 else 0
 
+    def written_at(self) -> float:
+        """When the newest attempt wrote last (epoch seconds); 0 when it has no log."""
+        descriptor = self._descriptor(self.attempt)
+        return os.fstat(descriptor).st_mtime if descriptor >= 0 else 0.0
+
     def read(self, attempt: int, offset: int, size: int) -> bytes:
         descriptor = self._descriptor(attempt)
         return os.pread(descriptor, size, offset) if descriptor >= 0 else b""

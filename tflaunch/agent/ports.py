@@ -72,8 +72,8 @@ def _hold(port: int) -> "Optional[Tuple[socket.socket, socket.socket]]":
     lock = socket.socket(socket.AF_UNIX)
     try:
         lock.bind("\0tflaunch-port-%d-%d" % (os.getuid(), port))
-        _bind(port, reuse=False).close()  # refused if anyone at all has it
-        return lock, _bind(port, reuse=True)
+        bind(port, reuse=False).close()  # refused if anyone at all has it
+        return lock, bind(port, reuse=True)
     except OSError as error:
         lock.close()
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
@@ -81,7 +81,7 @@ def _hold(port: int) -> "Optional[Tuple[socket.socket, socket.socket]]":
         raise
 
 
-def _bind(port: int, reuse: bool) -> socket.socket:
+def bind(port: int, reuse: bool) -> socket.socket:
     """A socket on every address, IPv4 and IPv6 as TensorFlow's own."""
     try:
         bound = socket.socket(socket.AF_INET6)

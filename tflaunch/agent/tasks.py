@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 
-from tflaunch.agent import processes
+from tflaunch.agent import processes, stacks
 from tflaunch.agent.logs import TaskLogs
 from tflaunch.agent.rundir import HostError, RunDirectory, explain
 
@@ -61,6 +61,7 @@ class Task:
         self.released_at = None  # type: Optional[float]
         self.stopped = False  # somebody asked it to end
         self.kill_at = None  # type: Optional[float]
+        self._stacks_due = False  # they are to be written before it is killed
         self.process = None  # type: Optional[processes.Process]
         self.code = None  # type: Optional[int]
         self.signal = None  # type: Optional[int]
@@ -168,20 +169,22 @@ class Task:
             os.close(self._gate)
             self._gate = -1
 
-    def stop(self, grace_s: float) -> None:
+    def stop(self, grace_s: float, with_stacks: bool = False) -> None:
         """TERM to its process group now, KILL after the grace; asked again, the sooner end counts.
 
-        An attempt that was asked for and is still to come ends as soon as it is there.
+        An attempt that was asked for and is still to come ends as soon as it is there.  `with_stacks`: it is stuck,
+        and is to write where before it ends.
         """
         self.unwanted = self.wanted > self.logs.attempt
         if self.alive:
+            self._stacks_due = with_stacks
             self._end(grace_s)
 
     def _end(self, grace_s: float) -> None:
         kill_at = time.monotonic() + grace_s
         if self.kill_at is None or kill_at < self.kill_at:
             self.kill_at = kill_at
-        if not self.stopped and grace_s > 0:
+        if not self.stopped and grace_s > 0 and not self._write_stacks(even_if_term_is_caught=False):
             self._signal(signal.SIGTERM)
             self._signal(signal.SIGCONT)  # a stopped process takes no TERM
         self.stopped = True
@@ -189,8 +192,19 @@ class Task:
     def enforce(self, now: float) -> None:
         """KILL when the grace is over."""
         if self.alive and self.kill_at is not None and now >= self.kill_at:
+            if self._write_stacks(even_if_term_is_caught=True):
+                self.kill_at = now + stacks.DUMP_S
+                return
             self._signal(signal.SIGKILL)
             self.kill_at = now + 1.0
+
+    def _write_stacks(self, even_if_term_is_caught: bool) -> bool:
+        """If that is due, and it can: whether it does now and then ends."""
+        if not self._stacks_due or self.process is None:
+            return False
+        done = stacks.abort(self.process.pid, even_if_term_is_caught)
+        self._stacks_due = not (done or even_if_term_is_caught)
+        return done
 
     def lingers(self, now: float) -> bool:
         """Whether others of its process group, told to end, may use up their grace (a wrapper that ended first)."""

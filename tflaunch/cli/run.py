@@ -214,6 +214,14 @@ def run(
             rich_help_panel=PROGRAM,
         ),
     ] = False,
+    no_dial_check: Annotated[
+        bool,
+        typer.Option(
+            "--no-dial-check",
+            help="Start even if hosts cannot reach each other.",
+            rich_help_panel=CLUSTER,
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=CLUSTER)
     ] = False,
@@ -240,6 +248,28 @@ def run(
             rich_help_panel=END,
         ),
     ] = 3.0,
+    timeout: Annotated[
+        float,
+        typer.Option(min=0, metavar="S", help="End the run after so long.", rich_help_panel=END),
+    ] = 0.0,
+    startup_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="S",
+            help="End it when a task has not opened its port by then.",
+            rich_help_panel=END,
+        ),
+    ] = 0.0,
+    stall_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="S",
+            help="End it when no task has written anything for so long.",
+            rich_help_panel=END,
+        ),
+    ] = 0.0,
     lease: Annotated[
         float | None,
         typer.Option(
@@ -296,7 +326,7 @@ def run(
 
     Exit code: 0; the code of the task that failed first (128 + n for signal n); 130 after Ctrl-C; 2 command
     line or hostfile; 65 the job does not fit; 69 no connection; 70 a host cannot start its tasks; 73 no record;
-    76 a host was lost, or not all could be stopped.
+    76 a host was lost, or not all could be stopped; 124 a time limit was reached.
     """
     from tflaunch.cards import size
     from tflaunch.gpu_choice import GpuChoice
@@ -359,6 +389,8 @@ def run(
             detach=detach,
             spares=spares,
             restarts=_restarts(restarts, restart or [], restart_window, restart_on.value, ps),
+            dial_check=not no_dial_check,
+            limits_s={"timeout_s": timeout, "startup_s": startup_timeout, "stall_s": stall_timeout},
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
         for note in to_hosts.notes:

@@ -1,0 +1,119 @@
+"""The time limits of a run, from facts as the agents tell them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tflaunch.diagnose import FRESH_S, LOOK_S
+from tflaunch.limits import Limits
+
+TASKS = ("ps/0", "worker/0", "worker/1")
+STILL = "CreateSession still waiting for response from worker: /job:ps/replica:0/task:0"
+
+
+def look(**facts: Any) -> dict[str, Any]:
+    return {"listens": True, "log_bytes": 100, "quiet_s": 1.0, "says": "step 7", **facts}
+
+
+def limits(**seconds: float) -> Limits:
+    made = Limits(TASKS, **seconds)
+    made.begin(1000.0)
+    return made
+
+
+def reason(made: Limits, now: float) -> str:
+    strike = made.strike(now)
+    return strike.reason if strike else ""
+
+
+def test_without_limits_nothing_is_ever_reached() -> None:
+    made = limits()
+    made.looked({task: look(listens=False, quiet_s=1e6) for task in TASKS}, 1e6)
+    assert made.strike(1e6) is None
+
+
+def test_before_the_start_nothing_is_reached() -> None:
+    assert Limits(TASKS, timeout_s=1.0, startup_s=1.0, stall_s=1.0).strike(1e6) is None
+
+
+def test_the_whole_run() -> None:
+    made = limits(timeout_s=60.0)
+    made.exited("worker/1")
+    assert made.strike(1059.0) is None
+    assert made.strike(1060.0) == ("the run has taken 60 s (--timeout)", ("ps/0", "worker/0"))
+
+
+def test_what_does_not_open_its_port_is_named() -> None:
+    made = limits(startup_s=60.0)
+    made.looked({"ps/0": look(), "worker/0": look(listens=False), "worker/1": look(listens=False)}, 1058.0)
+    assert made.strike(1059.0) is None
+    assert made.strike(1060.0) == (
+        "worker/0, worker/1 have not opened their ports 60 s after the start (--startup-timeout)",
+        ("worker/0", "worker/1"),
+    )
+    made.looked({"worker/0": look()}, 1061.0)
+    assert made.strike(1062.0) == (
+        "worker/1 has not opened its port 60 s after the start (--startup-timeout)",
+        ("worker/1",),
+    )
+    made.exited("worker/1")
+    assert made.strike(1063.0) is None
+    made.looked({"ps/0": look(listens=False)}, 1064.0)
+    assert made.strike(1065.0) is None, "it was open once"
+    made.started("worker/1", 1100.0)
+    made.looked({"worker/1": look(listens=False)}, 1159.0)
+    assert made.strike(1159.0) is None
+    assert "worker/1" in reason(made, 1160.0)
+
+
+def test_a_task_without_a_port_is_up_when_it_says_something() -> None:
+    made = Limits(["worker/0"], startup_s=60.0)
+    made.begin(1000.0)
+    made.looked({"worker/0": look(listens=None, log_bytes=0)}, 1059.0)
+    assert made.strike(1061.0) is not None
+    made.looked({"worker/0": look(listens=None)}, 1062.0)
+    assert made.strike(1062.0) is None
+
+
+def test_many_are_named_in_short() -> None:
+    made = Limits([f"worker/{number}" for number in range(20)], startup_s=10.0)
+    made.begin(1000.0)
+    made.looked({f"worker/{number}": look(listens=False) for number in range(20)}, 1010.0)
+    assert reason(made, 1010.0).startswith("worker/0, worker/1, worker/2, worker/3 and 16 more have not")
+
+
+def test_a_stall_is_the_silence_of_all() -> None:
+    made = limits(stall_s=60.0)
+    for now in range(1005, 1200, 5):  # the chief alone talks
+        made.looked({"ps/0": look(quiet_s=now - 1000.0), "worker/0": look(quiet_s=50.0)}, float(now))
+        made.looked({"worker/1": look(log_bytes=0, quiet_s=now - 1000.0, says="")}, float(now))
+        assert made.strike(float(now)) is None
+    made.looked({task: look(quiet_s=60.0) for task in TASKS}, 1205.0)
+    assert made.strike(1205.0) == ("no task has written anything for 60 s (--stall-timeout)", TASKS)
+
+
+def test_tensorflows_line_about_waiting_is_no_output() -> None:
+    made = limits(stall_s=60.0)
+    for now in range(1005, 1060, 5):
+        made.looked({task: look(quiet_s=2.0, says=STILL) for task in TASKS}, float(now))
+        assert made.strike(float(now)) is None
+    made.looked({task: look(quiet_s=2.0, says=STILL) for task in TASKS}, 1060.0)
+    assert "no task has written anything for 60 s" in reason(made, 1060.0)
+    made.looked({"worker/0": look(quiet_s=1.0, says="step 1")}, 1061.0)
+    assert made.strike(1061.0) is None
+
+
+@pytest.mark.parametrize("seconds", [{"stall_s": 60.0}, {"startup_s": 60.0}])
+def test_of_a_host_that_is_not_heard_of_nothing_is_concluded(seconds: dict[str, float]) -> None:
+    made = limits(**seconds)
+    made.looked({task: look(listens=False, quiet_s=30.0) for task in TASKS}, 1030.0)
+    assert made.strike(1030.0 + FRESH_S + 40.0) is None
+
+
+def test_the_agents_are_asked_often_enough() -> None:
+    assert limits().look_s == LOOK_S
+    assert limits(timeout_s=1.0).look_s == LOOK_S
+    assert limits(stall_s=8.0, startup_s=600.0).look_s == 2.0
+    assert limits(stall_s=0.1).look_s == 0.25

@@ -1,0 +1,397 @@
+"""The dial check: before any task starts, the hosts make the very connections that the tasks will make.
+
+`Answering` listens on the ports that are held for the tasks (tflaunch.agent.ports) beside the holders, which do
+not listen, and lets go of them again: afterwards connects are refused as before, until TensorFlow listens.
+`Dialling` connects to a list of targets, some at a time, and tells for each what came of it.
+
+Whoever answers proves that it is the agent of the host that was meant: an HMAC, under a key that the launcher
+made for this check, over the dialler's nonce, the host's name and the port.  So a stale server, a proxy, another
+machine of the same address, or another host of this run behind the same address is told from it.
+
+Both live in the agent's one loop: no threads, nothing blocks.  Names are resolved by a child process.
+"""
+
+import errno
+import json
+import os
+import selectors
+import signal
+import socket
+import time
+
+from tflaunch.agent import ports, processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
+
+    Result = Union[float, List[str]]  # milliseconds, or [verdict, detail]
+
+HELLO = b"tflaunch dials\n"
+NONCE_BYTES = 16
+BACKLOG = 1024  # all hosts of a large run may dial one port in the same moment
+LINGER_S = 10.0  # for a caller that connects and does not say the hello
+AT_ONCE = 128  # connects under way from one host
+ADDRESSES_TRIED = 4  # of one name
+RESOLVER_THREADS = 16
+ANSWER_LIMIT = 512
+
+# Verdicts: what came of a connect that was not answered by the right agent.
+REFUSED = "refused"
+SILENT = "silent"
+NO_ROUTE = "no route"
+FORBIDDEN = "forbidden"
+NO_NAME = "no name"
+STRANGER = "stranger"
+FAILED = "failed"  # anything else; the detail says what
+
+_MEANING = {
+    REFUSED: "refused (a firewall that rejects?)",  # what is meant does listen
+    SILENT: "silently dropped (a firewall?)",
+    NO_ROUTE: "no route (another network, or a firewall that rejects?)",
+    FORBIDDEN: "its own firewall forbids it",
+    NO_NAME: "the name does not resolve there",
+    STRANGER: "something else answers there",
+}
+
+_VERDICTS = {
+    errno.ECONNREFUSED: REFUSED,
+    errno.ETIMEDOUT: SILENT,
+    errno.EHOSTUNREACH: NO_ROUTE,
+    errno.ENETUNREACH: NO_ROUTE,
+    errno.EACCES: FORBIDDEN,
+    errno.EPERM: FORBIDDEN,
+}
+
+
+def proof(key: str, nonce: bytes, host: str, port: int) -> bytes:
+    """What only the agent of `host`, listening on `port`, answers to `nonce`."""
+    import hashlib
+    import hmac
+
+    said = nonce + b"%d " % port + host.encode("utf-8", "surrogateescape")
+    return hmac.new(key.encode(), said, hashlib.sha256).hexdigest().encode()
+
+
+def meaning(verdict: str, detail: str) -> str:
+    """A verdict in words for the user: `silently dropped (a firewall?)`."""
+    words = _MEANING.get(verdict, "")
+    return ": ".join(filter(None, [words, detail]))
+
+
+class Answering:
+    """Listens on held ports and answers each caller with a proof, until it is closed."""
+
+    def __init__(self, selector: selectors.BaseSelector, key: str, host: str) -> None:
+        self._selector = selector
+        self._key = key
+        self._host = host
+        self._listeners = []  # type: List[socket.socket]
+        self._callers = {}  # type: Dict[socket.socket, Tuple[bytes, float]]
+
+    def listen(self, held: "Iterable[int]") -> None:
+        """Begin on each of these ports, which this very process holds; raises OSError."""
+        for port in held:
+            listener = ports.bind(port, reuse=True)
+            self._listeners.append(listener)
+            listener.setblocking(False)
+            listener.listen(BACKLOG)
+            accept = lambda listener=listener, port=port: self._accept(listener, port)  # noqa: E731
+            self._selector.register(listener, selectors.EVENT_READ, accept)
+
+    def _accept(self, listener: socket.socket, port: int) -> None:
+        now = time.monotonic()
+        for caller in [each for each, (_, since) in self._callers.items() if now - since > LINGER_S]:
+            self._drop(caller)
+        try:
+            caller, _ = listener.accept()
+        except OSError:
+            return  # it has gone again, or there are no descriptors left
+        caller.setblocking(False)
+        self._callers[caller] = (b"", now)
+        self._selector.register(caller, selectors.EVENT_READ, lambda: self._hear(caller, port))
+
+    def _hear(self, caller: socket.socket, port: int) -> None:
+        if caller not in self._callers:
+            return  # dropped in this same turn of the loop
+        heard, since = self._callers[caller]
+        wanted = len(HELLO) + NONCE_BYTES
+        try:
+            data = caller.recv(wanted - len(heard) + 1)
+            heard += data
+            if data and len(heard) < wanted and HELLO.startswith(heard[: len(HELLO)]):
+                self._callers[caller] = (heard, since)
+                return
+            if data and len(heard) == wanted and heard.startswith(HELLO):
+                name = self._host.encode("utf-8", "surrogateescape")
+                caller.send(proof(self._key, heard[len(HELLO) :], self._host, port) + b" " + name + b"\n")
+                return  # the dialler closes: the port keeps no TIME_WAIT
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._drop(caller)
+
+    def _drop(self, caller: socket.socket) -> None:
+        del self._callers[caller]
+        self._selector.unregister(caller)
+        caller.close()
+
+    def close(self) -> None:
+        """Let go of the ports' second sockets: from now on connects are refused; idempotent."""
+        for caller in list(self._callers):
+            self._drop(caller)
+        for listener in self._listeners:
+            self._selector.unregister(listener)
+            listener.close()
+        self._listeners = []
+
+
+class _Attempt:
+    """One connect under way."""
+
+    def __init__(self, target: int, connection: socket.socket, began: float) -> None:
+        self.target = target
+        self.connection = connection
+        self.began = began
+        self.connected = 0.0  # the time, once it is
+        self.nonce = os.urandom(NONCE_BYTES)
+        self.answer = b""
+
+
+class Dialling:
+    """Connects to `targets` ([address, port, host]); `step` until it is done, then `results` has one for each.
+
+    An address is a literal or a name.  Of a name's addresses the first few are all tried; one that answers is
+    enough.  Each connect gets `patience_s`, and so do all names together.
+    """
+
+    def __init__(
+        self, selector: selectors.BaseSelector, key: str, targets: "List[List[Any]]", patience_s: float
+    ) -> None:
+        self.results = [None] * len(targets)  # type: List[Optional[Result]]
+        self.addresses = {}  # type: Dict[str, List[str]]  # what each name has been resolved to
+        self._selector = selector
+        self._key = key
+        self._targets = targets
+        self._patience_s = patience_s
+        self._waiting = []  # type: List[Tuple[int, int, Any]]  # target, family, where to connect to
+        self._attempts = []  # type: List[_Attempt]
+        self._resolver = None  # type: Optional[_Resolver]
+        unresolved = {}  # type: Dict[str, None]
+        for number, (address, port, _) in enumerate(targets):
+            found = _resolve(address, port, socket.AI_NUMERICHOST)
+            if isinstance(found, str):
+                unresolved[address] = None
+            else:
+                self._queue(number, found)
+        if unresolved:
+            self._resolver = _Resolver(selector, list(unresolved), patience_s)
+        self._waiting.reverse()  # taken from the end
+
+    def _queue(self, target: int, found: "List[Tuple[int, Any]]") -> None:
+        self._waiting += [(target, family, where) for family, where in found]
+
+    def step(self, now: float) -> bool:
+        """Go on; True once there is a result for every target."""
+        if self._resolver is not None:
+            resolved = self._resolver.step(now)
+            if resolved is None:
+                return False  # the literals may wait, too: names are resolved within `patience_s`
+            self._resolver = None
+            self._take_names(resolved)
+        for attempt in [each for each in self._attempts if now - each.began > self._patience_s]:
+            if attempt.connected:
+                self._end(attempt, [STRANGER, "it accepts and says nothing"])
+            else:
+                self._end(attempt, [SILENT, ""])
+        while self._waiting and len(self._attempts) < AT_ONCE:
+            self._begin(*self._waiting.pop())
+        return not self._waiting and not self._attempts
+
+    def _take_names(self, resolved: "Dict[str, Union[str, List[Tuple[int, str]]]]") -> None:
+        for number, (name, port, _) in enumerate(self._targets):
+            told = resolved.get(name)
+            if isinstance(told, str):
+                self.results[number] = [NO_NAME, told]
+            elif told is not None:
+                self.addresses[name] = [address for _, address in told]
+                found = [_resolve(address, port, socket.AI_NUMERICHOST) for _, address in told]
+                self._queue(number, [each[0] for each in found if not isinstance(each, str)])
+
+    def _begin(self, target: int, family: int, where: "Any") -> None:
+        try:
+            connection = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # no IPv6 here, or no descriptors left
+            self._result(target, [FAILED, os.strerror(error.errno or 0)])
+            return
+        connection.setblocking(False)
+        attempt = _Attempt(target, connection, time.monotonic())
+        code = connection.connect_ex(where)
+        if code not in (0, errno.EINPROGRESS):
+            connection.close()
+            self._result(target, _verdict(code))
+            return
+        self._attempts.append(attempt)
+        self._selector.register(connection, selectors.EVENT_WRITE, lambda: self._connected(attempt))
+
+    def _connected(self, attempt: _Attempt) -> None:
+        if attempt not in self._attempts:
+            return  # ended in this same turn of the loop
+        code = attempt.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._end(attempt, _verdict(code))
+            return
+        attempt.connected = time.monotonic()
+        try:
+            attempt.connection.send(HELLO + attempt.nonce)
+        except OSError as error:
+            self._end(attempt, _verdict(error.errno or 0))
+            return
+        self._selector.modify(attempt.connection, selectors.EVENT_READ, lambda: self._answered(attempt))
+
+    def _answered(self, attempt: _Attempt) -> None:
+        if attempt not in self._attempts:
+            return
+        try:
+            data = attempt.connection.recv(ANSWER_LIMIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        attempt.answer += data
+        if data and b"\n" not in attempt.answer and len(attempt.answer) < ANSWER_LIMIT:
+            return
+        _, port, host = self._targets[attempt.target]
+        code, _, name = attempt.answer.partition(b"\n")[0].partition(b" ")
+        there = name.decode("utf-8", "surrogateescape")
+        if code != proof(self._key, attempt.nonce, there, port):
+            self._end(attempt, [STRANGER, "" if attempt.answer else "it hangs up"])
+        elif there != host:
+            self._end(attempt, [STRANGER, "it is %s of this run" % there])
+        else:
+            self._end(attempt, round((attempt.connected - attempt.began) * 1000, 3))
+
+    def _end(self, attempt: _Attempt, result: "Result") -> None:
+        self._attempts.remove(attempt)
+        self._selector.unregister(attempt.connection)
+        # A reset instead of a farewell: no TIME_WAIT is left on either side.
+        attempt.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        attempt.connection.close()
+        self._result(attempt.target, result)
+
+    def _result(self, target: int, result: "Result") -> None:
+        if self.results[target] is None or isinstance(result, float):  # one address of a name is enough
+            self.results[target] = result
+
+    def close(self) -> None:
+        """Give up what is under way; idempotent."""
+        self._waiting = []
+        for attempt in list(self._attempts):
+            self._end(attempt, [FAILED, "given up"])
+        if self._resolver is not None:
+            self._resolver.close()
+            self._resolver = None
+
+
+def _verdict(code: int) -> "List[str]":
+    return [_VERDICTS.get(code, FAILED), "" if code in _VERDICTS else os.strerror(code)]
+
+
+def _resolve(address: str, port: int, flags: int = 0) -> "Union[str, List[Tuple[int, Any]]]":
+    """[(family, where to connect to)], or why there is none."""
+    try:
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=flags)
+    except socket.gaierror as error:
+        return str(error.strerror)
+    except (OSError, UnicodeError) as error:
+        return str(error)
+    return [(int(family), where) for family, _, _, _, where in found][:ADDRESSES_TRIED]
+
+
+class _Resolver:
+    """A child that looks names up, since that blocks; it is killed when its time is up."""
+
+    def __init__(self, selector: selectors.BaseSelector, names: "List[str]", patience_s: float) -> None:
+        self._selector = selector
+        self._names = names
+        self._deadline = time.monotonic() + patience_s
+        self._patience_s = patience_s
+        self._told = b""
+        self._pipe, pipe = os.pipe()
+        os.set_blocking(self._pipe, False)
+        pid = os.fork()
+        if pid == 0:
+            _resolve_and_exit(names, pipe)
+        os.close(pipe)
+        self._child = processes.read(pid)
+        self._ended = False
+        selector.register(self._pipe, selectors.EVENT_READ, self._hear)
+
+    def _hear(self) -> None:
+        try:
+            data = os.read(self._pipe, 65536)
+        except BlockingIOError:
+            return
+        self._told += data
+        if not data and not self._ended:
+            self._ended = True
+            self._selector.unregister(self._pipe)
+
+    def step(self, now: float) -> "Optional[Dict[str, Union[str, List[Tuple[int, str]]]]]":
+        """What each name stands for, or why not; None while some are still looked up."""
+        lines = self._told.splitlines()
+        if len(lines) < len(self._names) and not self._ended and now < self._deadline:
+            return None
+        self.close()
+        late = "no answer within %g s" % self._patience_s
+        told = dict.fromkeys(self._names, late)  # type: Dict[str, Union[str, List[Tuple[int, str]]]]
+        for line in lines:
+            name, found = json.loads(line.decode("ascii"))
+            told[name] = found
+        return told
+
+    def close(self) -> None:
+        """End the child."""
+        if not self._ended:
+            self._ended = True
+            self._selector.unregister(self._pipe)
+        os.close(self._pipe)
+        if self._child is not None:
+            processes.send(self._child, signal.SIGKILL)  # the agent's loop reaps it
+
+
+def _resolve_and_exit(names: "List[str]", pipe: int) -> None:
+    """In the child: a line for each name as soon as it is known, however long the others take."""
+    try:
+        import threading
+
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        for entry in os.listdir("/proc/self/fd"):  # a relay that closes must be seen to close
+            if int(entry) > 2 and int(entry) != pipe:
+                try:
+                    os.close(int(entry))
+                except OSError:
+                    pass  # the listing's own
+        names = list(names)
+
+        def work() -> None:
+            while names:
+                try:
+                    name = names.pop()
+                except IndexError:
+                    return
+                found = _resolve(name, 0)
+                told = found if isinstance(found, str) else [(family, where[0]) for family, where in found]
+                # In one piece, since it is shorter than PIPE_BUF: threads do not mix their lines.
+                os.write(pipe, json.dumps([name, told]).encode("ascii") + b"\n")
+
+        threads = [threading.Thread(target=work) for _ in range(min(RESOLVER_THREADS, len(names)))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        os._exit(0)

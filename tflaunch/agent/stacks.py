@@ -1,0 +1,63 @@
+"""Where a stuck Python program hangs: its own faulthandler writes the stacks of all its threads into its log.
+
+Every task is started with PYTHONFAULTHANDLER=1, so Python prints them when SIGABRT comes, whatever C++ code the
+program hangs in and whoever holds the interpreter's lock; then it ends.  No code is put into the program and no
+memory is read.  Only a process that catches SIGABRT gets one: another would die of it without a word.  And one
+that catches SIGTERM (to write its last checkpoint, say) gets that first, with its grace.
+"""
+
+import signal
+
+from tflaunch.agent import processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List
+
+DUMP_S = 2.0  # what the stacks of a hundred threads may take
+
+
+def abort(root: int, even_if_term_is_caught: bool) -> bool:
+    """Have the process `root`, or the first below it that can, write its stacks and end; whether any does."""
+    every = processes.every()
+    if root not in every:
+        return False
+    children = {}  # type: Dict[int, List[processes.Process]]
+    for process in every.values():
+        children.setdefault(process.parent, []).append(process)
+    told = False
+    pending = [every[root]]
+    while pending:
+        process = pending.pop()
+        if not catches(process.pid, signal.SIGABRT):
+            pending += children.get(process.pid, [])  # a shell around the program
+        elif even_if_term_is_caught or not catches(process.pid, signal.SIGTERM):
+            _leave_no_core(process.pid)
+            processes.send(process, signal.SIGABRT)
+            processes.send(process, signal.SIGCONT)  # one that is stopped takes no other signal
+            told = True
+    return told
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether the process has a handler for that signal."""
+    try:
+        with open("/proc/%d/status" % pid) as status:
+            for line in status:
+                if line.startswith("SigCgt:"):
+                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    except (OSError, ValueError):
+        pass
+    return False
+
+
+def _leave_no_core(pid: int) -> None:
+    """A core of a training process is tens of gigabytes; a limit of 1 byte also keeps it from a pipe (core(5))."""
+    import resource
+
+    try:
+        _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
+        if hard != 0:
+            resource.prlimit(pid, resource.RLIMIT_CORE, (1, hard))
+    except (OSError, ValueError, AttributeError):
+        pass

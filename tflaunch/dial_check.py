@@ -1,0 +1,101 @@
+"""Which connections the tasks of a plan will make, and what a blocked one means; pure.
+
+What is checked: from every host, the address and port of every task that a task of that host may call, once for
+each source host, the host's own address included (an address of a router may lead everywhere but back).
+Training needs both ways: a worker asks its ps for variables, and the ps fetches the gradients from the worker;
+workers open sessions that span each other.  Only ps and ps have nothing to say to each other.  For H hosts and
+T tasks that is up to H x T connects, but each host makes its T at once, and they take no longer than one does
+unless they are dropped: nothing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tflaunch.agent import dial
+from tflaunch.command import endpoint
+from tflaunch.hosts import fold
+from tflaunch.plan import ClusterPlan, TaskPlan, is_loopback
+
+TARGETS_SHOWN = 3
+SKIP = "--no-dial-check starts the tasks all the same"
+
+_OPEN = (
+    "open that port between the hosts, or name a range that is open by `ports:` in the hostfile; if they"
+    " share another network, name it by `address:`"
+)
+_NEXT_STEP = {
+    dial.REFUSED: _OPEN,
+    dial.SILENT: _OPEN,
+    dial.NO_ROUTE: "give addresses that the hosts reach each other by: `address:` in the hostfile",
+    dial.FORBIDDEN: "allow it to call that port, or name a range that is open by `ports:` in the hostfile",
+    dial.NO_NAME: "write an address that all hosts know: `address:` in the hostfile",
+    dial.STRANGER: "`address:` in the hostfile must lead to that very host, past proxies and port forwarding",
+}
+
+
+def needed(plan: ClusterPlan) -> bool:
+    """Whether anything can be in the way: not when all tasks are on this one machine, over loopback."""
+    return not all(is_loopback(task.address) for task in plan.tasks)
+
+
+def targets(plan: ClusterPlan) -> dict[str, list[TaskPlan]]:
+    """For each host, the tasks that its own may call; each host begins elsewhere, not all with the same one."""
+    jobs: dict[str, set[str]] = {}
+    count: dict[tuple[str, str], int] = {}
+    for task in plan.tasks:
+        jobs.setdefault(task.host, set()).add(task.id.job)
+        count[task.host, task.id.job] = count.get((task.host, task.id.job), 0) + 1
+
+    def calls(host: str, target: TaskPlan) -> bool:
+        """Whether another task than the target itself, on that host, may call it."""
+        callers = {job for job in jobs[host] if target.id.job != "ps" or job != "ps"}
+        if target.host == host and count[host, target.id.job] == 1:
+            callers.discard(target.id.job)
+        return bool(callers)
+
+    found = {}
+    for number, host in enumerate(jobs):
+        wanted = [task for task in plan.tasks if calls(host, task)]
+        turn = number * len(wanted) // len(jobs)
+        if wanted:
+            found[host] = wanted[turn:] + wanted[:turn]
+    return found
+
+
+def to_wire(wanted: Iterable[TaskPlan]) -> list[list[object]]:
+    """The `targets` of a `dial` message."""
+    return [[task.address, task.port, task.host] for task in wanted]
+
+
+def blocked(
+    wanted: Mapping[str, Sequence[TaskPlan]], results: Mapping[str, Sequence[float | tuple[str, str]]]
+) -> tuple[dict[str, str], list[str]]:
+    """(for each host that something is blocked for, what; the next steps). Empty when all could be reached."""
+    failures: dict[str, str] = {}
+    steps: dict[str, None] = {}
+    for host, tasks in wanted.items():
+        by_verdict: dict[tuple[str, str], list[TaskPlan]] = {}
+        for task, result in zip(tasks, results[host], strict=True):
+            if not isinstance(result, (int, float)):
+                verdict, detail = result
+                by_verdict.setdefault((verdict, detail), []).append(task)
+                if verdict in _NEXT_STEP:
+                    steps[_NEXT_STEP[verdict]] = None
+        if by_verdict:
+            failures[host] = "\n".join(
+                f"cannot reach {_name(missed)}: {dial.meaning(*result)}"
+                for result, missed in by_verdict.items()
+            )
+    return failures, [*steps, SKIP] if failures else []
+
+
+def _name(tasks: Sequence[TaskPlan]) -> str:
+    """`ps/0 at 10.0.0.1:2222`; many are told by their hosts."""
+    if len(tasks) <= TARGETS_SHOWN:
+        ordered = sorted(tasks, key=lambda task: task.id)
+        return ", ".join(f"{task.id} at {endpoint(task.address, task.port)}" for task in ordered)
+    hosts = fold(sorted({task.host for task in tasks}))
+    ports = sorted({task.port for task in tasks})
+    span = f"port {ports[0]}" if len(ports) == 1 else f"ports {ports[0]}-{ports[-1]}"
+    return f"{len(tasks)} tasks on {hosts} ({span})"
