@@ -185,6 +185,7 @@ class Diagnosis:
         _, tasks = self._asked.pop(host, (0.0, []))
         for task, result in zip(tasks, results):  # noqa: B905  Python 3.8
             self._dialled[host, task] = (now, result)
+            self._wanted.pop((host, task), None)
 
     # -- what it means
 

@@ -1,0 +1,133 @@
+"""The oversight of a run as its drive has it: what is asked, what is said, and how a limit ends the run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tflaunch.agent.dial import SILENT
+from tflaunch.diagnose import LOOK_S, WAIT_S
+from tflaunch.drive import Drive
+from tflaunch.job import TaskId
+from tflaunch.outcome import TimedOut, outcome_data, outcome_from
+from tflaunch.oversight import Oversight
+from tflaunch.supervise import Event, State, outcome_of
+
+PS, WORKER = TaskId("ps", 0), TaskId("worker", 0)
+PLACES = {"ps/0": ("gpu01", "10.0.0.1", 2222), "worker/0": ("gpu02", "10.0.0.2", 2222)}
+LOOK: dict[str, Any] = {
+    "listens": True,
+    "connected": [],
+    "calling": [],
+    "processes": [[1, "python3", "S"]],
+    "waits_in": "",
+    "cpu_s": 1.0,
+    "quiet_s": 1.0,
+    "log_bytes": 10,
+    "says": "step 7",
+}
+
+
+class Scribe:
+    """Writes down what the drive wants done."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, str, dict[str, Any]]] = []
+        self.said: list[str] = []
+        self.warned: list[str] = []
+
+    def send(self, host: str, type: str, **fields: Any) -> None:
+        self.sent.append((host, type, fields))
+
+    def say(self, text: str, urgent: bool) -> None:  # noqa: ARG002
+        self.said.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+    def happened(self, event: Event) -> None: ...
+    def dial(self, host: str) -> None: ...
+    def hang_up(self, host: str) -> None: ...
+    def watch(self, host: str, after: int) -> None: ...
+    def unreachable(self, host: str, reason: str) -> None: ...
+    def back(self, host: str, away_s: float) -> None: ...
+
+
+class Run:
+    """A run of two hosts; both answer at once to what they are asked."""
+
+    def __init__(self, **limits_s: float) -> None:
+        self.scribe = Scribe()
+        # As the coordinator of a detached run gets it: through JSON.
+        data = json.loads(json.dumps(Oversight(PLACES, {}, limits_s).data()))
+        oversight = Oversight(**data)
+        oversight.begin(1000.0)
+        self.now = 1000.0
+        state = State({PS: "gpu01", WORKER: "gpu02"})
+        self.drive = Drive(state, self.scribe, 60.0, self.now, oversight=oversight)
+        self.looks = {"gpu01": {"ps/0": dict(LOOK)}, "gpu02": {"worker/0": dict(LOOK)}}
+
+    def on(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self.now = max(self.now + 0.01, min(self.drive.wake_at(self.now), until))
+            self.drive.tick(self.now)
+            for host in ("gpu01", "gpu02"):
+                self.drive.said(host, "beat", {}, b"", self.now)
+            sent, self.scribe.sent = self.scribe.sent, []
+            for host, type, fields in sent:
+                if type == "look":
+                    self.drive.said(host, "looked", {"tasks": self.looks[host]}, b"", self.now)
+                elif type == "dial":
+                    results = [[SILENT, ""]] * len(fields["targets"])
+                    self.drive.said(host, "dialled", {"results": results, "addresses": {}}, b"", self.now)
+                else:
+                    self.scribe.sent.append((host, type, fields))
+
+
+def test_the_agents_are_asked_and_who_waits_is_said() -> None:
+    run = Run()
+    run.looks["gpu02"]["worker/0"]["calling"] = [["10.0.0.1", 2222]]
+    run.on(WAIT_S + 3 * LOOK_S)
+    [warned] = run.scribe.warned
+    assert warned.startswith("worker/0 on gpu02 has waited 6")
+    assert warned.endswith("for ps/0 at 10.0.0.1:2222: silently dropped (a firewall?)")
+    run.looks["gpu02"]["worker/0"].update(calling=[], connected=[["10.0.0.1", 2222]])
+    run.on(2 * LOOK_S)
+    assert run.scribe.said == ["worker/0 on gpu02 waits no longer for ps/0"]
+    assert run.drive.state.phase == "running"
+
+
+def test_a_limit_ends_the_run_with_stacks_and_124() -> None:
+    run = Run(stall_s=30.0)
+    for look in (run.looks["gpu01"]["ps/0"], run.looks["gpu02"]["worker/0"]):
+        look["quiet_s"] = 100.0
+    run.on(35)
+    ends = {host: fields for host, type, fields in run.scribe.sent if type == "end"}
+    assert ends.keys() == {"gpu01", "gpu02"}
+    assert all(fields["stacks"] for fields in ends.values())
+    state = run.drive.state
+    assert state.phase == "ending"
+    failure = state.first_failure
+    assert isinstance(failure, TimedOut)
+    assert failure.tasks == (PS, WORKER)
+    outcome = outcome_of(state, "run", 60.0)
+    assert outcome.exit_code == 124
+    told = json.loads(json.dumps(outcome_data(outcome)))
+    assert outcome_from("run", told, {}).first_failure == failure
+
+
+def test_a_run_that_ends_is_not_watched_over() -> None:
+    run = Run(timeout_s=10.0)
+    run.on(11)
+    assert run.drive.state.phase == "ending"
+    run.scribe.sent.clear()
+    run.drive.tick(run.now + 5 * LOOK_S)
+    assert not [type for _, type, _ in run.scribe.sent if type in ("look", "dial")]
+
+
+def test_one_that_takes_over_counts_from_the_start() -> None:
+    oversight = Oversight(PLACES, {}, {"timeout_s": 100.0})
+    oversight.begin(5.0 - 90.0)
+    assert oversight.strike(14.0) is None
+    assert oversight.strike(15.0) is not None
