@@ -14,7 +14,8 @@ STILL = "CreateSession still waiting for response from worker: /job:ps/replica:0
 
 
 def look(**facts: Any) -> dict[str, Any]:
-    return {"listens": True, "log_bytes": 100, "quiet_s": 1.0, "says": "step 7", **facts}
+    seen = {"listens": True, "log_bytes": 100, "quiet_s": 1.0, "says": "step 7"}
+    return {**seen, "processes": [[7, "python3", "S"]], "waits_in": "futex_do_wait", **facts}
 
 
 def limits(**seconds: float) -> Limits:
@@ -42,19 +43,19 @@ def test_the_whole_run() -> None:
     made = limits(timeout_s=60.0)
     made.exited("worker/1")
     assert made.strike(1059.0) is None
-    assert made.strike(1060.0) == ("the run has taken 60 s (--timeout)", ("ps/0", "worker/0"))
+    assert made.strike(1060.0)[:2] == ("the run has taken 60 s (--timeout)", ("ps/0", "worker/0"))
 
 
 def test_what_does_not_open_its_port_is_named() -> None:
     made = limits(startup_s=60.0)
     made.looked({"ps/0": look(), "worker/0": look(listens=False), "worker/1": look(listens=False)}, 1058.0)
     assert made.strike(1059.0) is None
-    assert made.strike(1060.0) == (
+    assert made.strike(1060.0)[:2] == (
         "worker/0, worker/1 have not opened their ports 60 s after the start (--startup-timeout)",
         ("worker/0", "worker/1"),
     )
     made.looked({"worker/0": look()}, 1061.0)
-    assert made.strike(1062.0) == (
+    assert made.strike(1062.0)[:2] == (
         "worker/1 has not opened its port 60 s after the start (--startup-timeout)",
         ("worker/1",),
     )
@@ -77,6 +78,14 @@ def test_a_task_without_a_port_is_up_when_it_says_something() -> None:
     assert made.strike(1062.0) is None
 
 
+def test_what_was_seen_last_is_told() -> None:
+    made = limits(timeout_s=10.0)
+    made.looked({"ps/0": look(), "worker/0": look(processes=[[1, "sh", "R"]], waits_in="")}, 1009.0)
+    strike = made.strike(1010.0)
+    assert strike is not None
+    assert strike.states == ("state S, in futex_do_wait", "state R", "")
+
+
 def test_many_are_named_in_short() -> None:
     made = Limits([f"worker/{number}" for number in range(20)], startup_s=10.0)
     made.begin(1000.0)
@@ -91,7 +100,7 @@ def test_a_stall_is_the_silence_of_all() -> None:
         made.looked({"worker/1": look(log_bytes=0, quiet_s=now - 1000.0, says="")}, float(now))
         assert made.strike(float(now)) is None
     made.looked({task: look(quiet_s=60.0) for task in TASKS}, 1205.0)
-    assert made.strike(1205.0) == ("no task has written anything for 60 s (--stall-timeout)", TASKS)
+    assert made.strike(1205.0)[:2] == ("no task has written anything for 60 s (--stall-timeout)", TASKS)
 
 
 def test_tensorflows_line_about_waiting_is_no_output() -> None:

@@ -26,7 +26,7 @@ For programs: stdout holds one JSON object a line, in ASCII.  Each has `event` a
                could not be told to stop)
     error      kind (the class), message, hint, exit_code, problems: [where, line, column, message]
     report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (as in exited, with
-               tail; or as in lost; or reason, tasks, stacks (task -> lines)), unverified (host -> why),
+               tail; or as in lost; or reason, tasks, states, stacks (task -> lines)), unverified (host -> why),
                survivors (host -> processes), record, host_logs (task -> path on its host), restarts, hint
     detached   run_id, tasks (how many), host (whose agent decides from now on)
     stopped    run_id, hosts (host -> found, killed, survivors)

@@ -364,16 +364,21 @@ def _limit_lines(limit: TimedOut, outcome: Outcome, marks: Marks) -> list[Render
     """Which limit, and where the Python tasks were, as far as they could tell; alike ones are told once."""
     lines: list[RenderableType] = [Text.assemble((f"{marks.bad} ", "bold red"), (limit.reason, "bold"))]
     places: dict[tuple[str, ...], list[str]] = {}
-    for task in limit.tasks:
+    mute: dict[str, list[str]] = {}
+    for task, state in zip(limit.tasks, limit.states or [""] * len(limit.tasks), strict=True):
         stack = stuck_lines(outcome.exits[task].tail if task in outcome.exits else b"")
         if stack := [re.sub(rf'"[^"]*/{outcome.run_id}/[^/"]+/work/', '"', line) for line in stack]:
             places.setdefault(tuple(stack), []).append(str(task))
+        elif state:
+            mute.setdefault(state, []).append(str(task))
     for where, tasks in list(places.items())[:STACKS_SHOWN]:
         were = "was" if len(tasks) == 1 else "were"
         lines.append(Text(f"  {_some(tasks, marks)} {were} here, the innermost call first:", "dim"))
         lines += [Text.assemble((f"  {marks.bar} ", "red"), printable(line), no_wrap=True) for line in where]
     if len(places) > STACKS_SHOWN:
         lines.append(Text(f"  and in {len(places) - STACKS_SHOWN} other places: see the logs", "dim"))
+    for state, tasks in mute.items():
+        lines.append(Text(f"  {_some(tasks, marks)} wrote no stacks; last seen in {printable(state)}", "dim"))
     return lines
 
 

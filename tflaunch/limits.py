@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     class Strike(NamedTuple):
         reason: str
         tasks: tuple[str, ...]  # the ones it is about
+        states: tuple[str, ...]  # of each: `state S, in futex_do_wait`, or "" where nothing has been seen
 else:
     from collections import namedtuple
 
-    Strike = namedtuple("Strike", "reason tasks")
+    Strike = namedtuple("Strike", "reason tasks states")
 
 NAMES_SHOWN = 4
 
@@ -43,6 +44,7 @@ class Limits:
         self._started = dict.fromkeys(tasks, 0.0)  # those that live
         self._seen: dict[str, float] = {}  # task -> its last look
         self._ready: set[str] = set()
+        self._states: dict[str, str] = {}
         self._spoke: dict[str, float] = {}  # task -> when it last wrote something that counts
 
     def begin(self, now: float) -> None:
@@ -65,6 +67,7 @@ class Limits:
         """What an agent has seen of its tasks (see tflaunch.agent.look)."""
         for task, look in tasks.items():
             self._seen[task] = now
+            self._states[task] = _state(look)
             if look["listens"] or (look["listens"] is None and look["log_bytes"]):
                 self._ready.add(task)
             if look["log_bytes"] and not waits_for(look["says"]):
@@ -76,7 +79,7 @@ class Limits:
             return None
         living = tuple(self._started)
         if self.timeout_s and now - self._begun >= self.timeout_s:
-            return Strike(f"the run has taken {self.timeout_s:g} s (--timeout)", living)
+            return self._strike(f"the run has taken {self.timeout_s:g} s (--timeout)", living)
         if self.startup_s:
             late = tuple(
                 task
@@ -88,12 +91,25 @@ class Limits:
             if late:
                 have, port = ("has", "its port") if len(late) == 1 else ("have", "their ports")
                 limit = f"{self.startup_s:g} s after the start (--startup-timeout)"
-                return Strike(f"{_names(late)} {have} not opened {port} {limit}", late)
+                return self._strike(f"{_names(late)} {have} not opened {port} {limit}", late)
         if self.stall_s and all(now - self._seen.get(task, 0.0) <= FRESH_S for task in living):
             quiet_s = now - max(self._spoke[task] for task in self._spoke)
             if quiet_s >= self.stall_s:
-                return Strike(f"no task has written anything for {quiet_s:.0f} s (--stall-timeout)", living)
+                return self._strike(
+                    f"no task has written anything for {quiet_s:.0f} s (--stall-timeout)", living
+                )
         return None
+
+    def _strike(self, reason: str, tasks: tuple[str, ...]) -> Strike:
+        return Strike(reason, tasks, tuple(self._states.get(task, "") for task in tasks))
+
+
+def _state(look: Mapping[str, Any]) -> str:
+    """Of the task's own process, and the kernel function that it waits in."""
+    if not look["processes"]:
+        return ""
+    state = f"state {look['processes'][0][2]}"
+    return f"{state}, in {look['waits_in']}" if look["waits_in"] else state
 
 
 def _names(tasks: tuple[str, ...]) -> str:

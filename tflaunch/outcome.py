@@ -47,6 +47,7 @@ class TimedOut:
 
     reason: str
     tasks: tuple[TaskId, ...]
+    states: tuple[str, ...] = ()  # of each, as last seen: `state S, in futex_do_wait`
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def outcome_data(outcome: Outcome) -> dict[str, Any]:
         "exits": [exit_data(exit) for exit in outcome.exits.values()],
         "first_failure": {"host": first.host, "reason": first.reason}
         if isinstance(first, HostLost)
-        else {"reason": first.reason, "tasks": [str(task) for task in first.tasks]}
+        else {"reason": first.reason, "tasks": [str(task) for task in first.tasks], "states": [*first.states]}
         if isinstance(first, TimedOut)
         else exit_data(first)
         if first
@@ -125,7 +126,7 @@ def outcome_from(run_id: str, data: Mapping[str, Any], exits: Mapping[TaskId, Ta
     if first and "task" in first:
         failure = exits.get(TaskId.parse(first["task"]))
     elif first and "tasks" in first:
-        failure = TimedOut(first["reason"], tuple(map(TaskId.parse, first["tasks"])))
+        failure = TimedOut(first["reason"], tuple(map(TaskId.parse, first["tasks"])), tuple(first["states"]))
     elif first:
         failure = HostLost(first["host"], first["reason"])
     return Outcome(

@@ -85,7 +85,9 @@ class Oversight:
     def strike(self, now: float) -> TimedOut | None:
         """The time limit that has been reached, if any."""
         strike = self._limits.strike(now)
-        return TimedOut(strike.reason, tuple(map(TaskId.parse, strike.tasks))) if strike else None
+        if strike is None:
+            return None
+        return TimedOut(strike.reason, tuple(map(TaskId.parse, strike.tasks)), strike.states)
 
     def wake_at(self) -> float:
         """When there is something to ask at the latest."""
