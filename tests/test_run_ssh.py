@@ -172,7 +172,14 @@ def test_what_the_hostfile_says_of_a_host(network: SshNetwork, launcher: Launche
         "ports": "21000-21099",
     }
     done = launcher.run(
-        *("run", launcher.hostfile([plain, settings]), launcher.script(TELL), "--ps=0", "--workers=2"),
+        *(
+            "run",
+            launcher.hostfile([plain, settings]),
+            launcher.script(TELL),
+            "--no-dial-check",
+            "--ps=0",
+            "--workers=2",
+        ),
         *(f"--env=OUT={out}", "--env=BOTH=command", "--env=MINE", "--flag=task_index=task_id", *QUICK),
         env={"MINE": "of the launcher"},
     ).ran()
