@@ -206,3 +206,18 @@ def test_limits_that_are_not_reached_change_nothing(launcher: Launcher) -> None:
     trainer = launcher.script("print('done')")
     words = ("--ps=0", "--workers=1", "--timeout=60", "--stall-timeout=60", "--startup-timeout=60")
     launcher.run("run", launcher.local(1), trainer, *words, "--grace=2").ran()
+
+
+def test_a_detached_run_is_watched_over_by_its_hosts(launcher: Launcher) -> None:
+    words = ("--ps=1", "--workers=1", "--stall-timeout=3", "--detach")
+    hosts = launcher.local(2)
+    run = launcher.run("run", hosts, launcher.script(STUCK), *words).ran()
+    [record] = launcher.records()
+    assert record.name in run.err
+    done = launcher.run("attach", record.name).ran(124)
+    report = done.err.partition("✗")[2]
+    assert report.startswith(" no task has written anything for"), done.err
+    assert re.search(r'ps/0, worker/0 were here.*\n  │ File "trainer.py", line 6 in here_it_hangs', report)
+    launcher.wait_until_nothing_is_left()
+    status = launcher.run("status", record.name, "--hosts", hosts)
+    assert "✗ no task has written anything for" in status.out

@@ -245,7 +245,7 @@ def status_lines(run: RunState, holder: str, screen: Screen, now: float) -> list
     lines += [Text(f"  {holder}", "dim")] if holder else []
     lost = (run.outcome.get("first_failure") or {}) if not run.alive else {}
     if "reason" in lost:
-        told = f"{lost.get('host')} was lost: {lost['reason']}"
+        told = f"{lost['host']} was lost: {lost['reason']}" if "host" in lost else str(lost["reason"])
         lines += [Text(), Text.assemble((f"{marks.bad} ", _BAD), (printable(told), "bold"))]
     elif failed := run.first_failure:
         lines += [Text(), *_failure_lines(failed, run, marks)]
