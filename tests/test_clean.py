@@ -372,7 +372,6 @@ def test_old_new_and_alive(launcher: Launcher, hostfile: Path, tmp_path: Path) -
         assert len(directories(launcher, new)) == 3
         assert len(directories(launcher, alive)) == 3
         assert document["unreachable"] == {}
-        assert document["stays"] == {alive: "it is alive on host[1-2], this machine"}
         freed = sum(place["freed_bytes"] for place in document["places"])
         after = sum(garbage.Size(str(place)).bytes for place in before)
         assert sum(before.values()) - after == freed > 0
@@ -380,6 +379,11 @@ def test_old_new_and_alive(launcher: Launcher, hostfile: Path, tmp_path: Path) -
             assert list(entry["removed"]) == [old]
             assert entry["stay"]["runs"] == 2
             assert entry["failed"] == {}
+        words = ("--older=0s", "--keep-last=2", "--json")
+        again = json.loads(launcher.run("clean", "--hosts", hostfile, *words).ran().out)
+        assert again["stays"] == {
+            **{alive: "it is alive on host[1-2], this machine", new: "it is one of the newest 2"}
+        }
         assert launcher.leftovers(alive)
         assert (precious / "thesis").read_text() == "years"
 
@@ -393,6 +397,19 @@ def test_old_new_and_alive(launcher: Launcher, hostfile: Path, tmp_path: Path) -
     named = launcher.run("clean", alive[:-1], "-y").ran()
     assert "1 run removed" in named.out
     assert directories(launcher, alive) == []
+
+
+def test_two_names_of_one_directory_are_one_place(network: SshNetwork, launcher: Launcher) -> None:
+    shared = launcher.hostfile([network.add().name for _ in range(2)])
+    script = launcher.script("print('done')")
+    launcher.run("run", shared, script, "--ps=0", "--workers=2", "--done=all").ran()
+    before = garbage.Size(str(launcher.hosts)).bytes + garbage.Size(str(launcher.state)).bytes
+    done = launcher.run("clean", "--hosts", shared, "--older=0s", "--json").ran()
+    places = json.loads(done.out)["places"]
+    assert [entry["hosts"] for entry in places] == [["host1", "host2"], []]
+    after = garbage.Size(str(launcher.hosts)).bytes + garbage.Size(str(launcher.state)).bytes
+    assert sum(entry["freed_bytes"] for entry in places) == before - after > 0
+    assert launcher.run_directories() == []
 
 
 def test_all_but_the_newest_and_by_size(launcher: Launcher, hostfile: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
+import getpass
 import json
 import os
 import pty
 import re
 import signal
+import socket
 import struct
 import subprocess
 import termios
@@ -24,7 +27,7 @@ from tests.launcher import Launcher, until
 from tests.sshd import SshNetwork
 from tests.test_stop import endless, kill
 from tflaunch.errors import ConnectError, UsageError
-from tflaunch.run_states import Listing, RunState, Share, TaskState, chosen, listing
+from tflaunch.run_states import Listing, RunState, Share, TaskState, chosen, listing, missing_from
 from tflaunch.runs import RunInfo
 from tflaunch.runs_view import Screen, run_lines, status_lines
 from tflaunch.wire import Message
@@ -149,6 +152,15 @@ def test_what_is_recorded_here_fills_in(tmp_path: Path) -> None:
     found = listing({"h1": reply(entry("run", "h1", "ended"))}, {"h2": ConnectError("no route")}, NOW, infos)
     assert [(run.run_id, run.state) for run in found.runs] == [("away", "unknown"), ("run", "succeeded")]
     assert found.runs[1].command == ("tflaunch", "run")
+
+
+def test_only_hosts_that_may_have_a_part_of_the_run_matter() -> None:
+    failures = {"h2": ConnectError("no route"), "h9": ConnectError("no route")}
+    told = RunState("run", (Share("h1", "alive"), Share("h2", "unreachable")), launcher="ada@laptop")
+    assert list(missing_from(told, failures)) == ["h2"]
+    unasked = dataclasses.replace(told, shares=(*told.shares, Share("other.name.of.h9", "unasked")))
+    unknown = dataclasses.replace(told, launcher="")
+    assert list(missing_from(unasked, failures)) == list(missing_from(unknown, failures)) == ["h2", "h9"]
 
 
 def test_which_run_is_meant() -> None:
@@ -312,6 +324,25 @@ def test_a_task_from_its_gate_to_its_end(host: Host) -> None:
     assert host.run not in told(host, all=False)
 
 
+def test_a_task_that_was_restarted(host: Host) -> None:
+    channel = host.start()
+    running(
+        channel, task("sh", "-c", "test $TFLAUNCH_ATTEMPT = 1 && exec sleep 600; setsid sleep 600 & exit 9")
+    )
+    channel.wait("exit")
+    channel.send("restart", tasks={"worker/0": 1})
+    channel.wait("started")
+    (again,) = told(host)[host.run]["tasks"]
+    assert (again["state"], again["attempts"], again["log"]) == (
+        *("running", 2),
+        f"{host.directory}/logs/worker-0.1.log",
+    )
+    # Not what the first attempt left behind, though that carries the same mark.
+    environ = Path(f"/proc/{again['pid']}/environ").read_bytes().split(b"\0")
+    assert b"TFLAUNCH_ATTEMPT=1" in environ
+    assert [(end["attempt"], end["code"]) for end in again["before"]] == [(0, 9)]
+
+
 def test_an_agent_that_was_killed(host: Host) -> None:
     running(host.start(), task("sleep", "600"))
     agent = json.loads((host.directory / "agent.json").read_text())
@@ -415,9 +446,8 @@ def test_a_live_run_is_seen_from_any_machine(launcher: Launcher, elsewhere: Laun
             assert "worker/0" in page
         here = launcher.run("status").ran().out
         assert f"its launcher is pid {running.process.pid} on this machine" in here
-        assert "its launcher" not in elsewhere.run("status", "-H", hostfile).ran().out.replace(
-            "held by its launcher", ""
-        )
+        there = elsewhere.run("status", "-H", hostfile).ran().out
+        assert f"held by its launcher, {getpass.getuser()}@{socket.gethostname()}" in there
         running.signal(signal.SIGKILL)
         running.end()
         orphan = json.loads(elsewhere.run("status", "-H", hostfile, "--json").ran().out)

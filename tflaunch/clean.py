@@ -44,6 +44,7 @@ class Place:
     runs: tuple[Kept, ...]
     code_bytes: int = 0
     rest_bytes: int = 0  # what is left of an interrupted clean
+    unread: tuple[str, ...] = ()  # what could not be measured, and why
 
     @property
     def title(self) -> str:
@@ -113,16 +114,20 @@ def places(usages: Mapping[str, Message]) -> list[Place]:
             )
             for entry in said["runs"]
         ]
-        found[key] = Place(names, said["directory"], tuple(kept), said["code_bytes"], said["rest_bytes"])
+        unread = tuple(each for entry in said["runs"] for each in entry["unread"])
+        found[key] = Place(
+            names, said["directory"], tuple(kept), said["code_bytes"], said["rest_bytes"], unread
+        )
     return list(found.values())
 
 
 def recorded_place(root: Path | None = None) -> Place:
     """What this machine's records hold; raises RecordError."""
     root = root or state_root()
-    kept = []
+    kept, unread = [], []
     for info in list_runs(root):
         size = garbage.Size(str(info.path))
+        unread += size.unread[:3]
         kept.append(
             Kept(
                 run_id=info.run_id,
@@ -136,7 +141,7 @@ def recorded_place(root: Path | None = None) -> Place:
             )
         )
     rest = sum(garbage.Size(str(path)).bytes for path in unfinished(root))
-    return Place((), str(root), tuple(kept), rest_bytes=rest)
+    return Place((), str(root), tuple(kept), 0, rest, tuple(unread))
 
 
 def _locked(run_id: str, root: Path) -> bool:
@@ -269,6 +274,7 @@ def document(
                 "rest_bytes": said["rest_bytes"],
                 "freed_bytes": sum(removed.values()) + code["bytes"] + said["rest_bytes"],
                 "stay": {"runs": len(staying), "bytes": sum(kept.bytes for kept in staying)},
+                "unread": list(place.unread),
                 "too_large_bytes": chosen.too_large.get(number, 0),
             }
         )

@@ -300,6 +300,12 @@ def chosen(run: str | None, found: Sequence[RunState]) -> RunState:
     )
 
 
+def missing_from(run: RunState, failures: Mapping[str, ConnectError]) -> dict[str, ConnectError]:
+    """Those hosts of `failures` that may have a part of this run."""
+    sure = run.launcher and not any(share.state == "unasked" for share in run.shares)
+    return {host: error for host, error in failures.items() if host in run.hosts or not sure}
+
+
 def data(run: RunState) -> dict[str, Any]:
     """It, as what JSON can hold."""
     first = run.first_failure

@@ -155,6 +155,7 @@ def cleaned_lines(document: Mapping[str, Any], screen: Screen) -> list[Text]:
         else:
             alike += names
         troubles += [f"{title}: {run}: {why}" for run, why in place["failed"].items()]
+        troubles += [f"{title}: not measured: {each}" for each in place["unread"]]
         if over := place["too_large_bytes"]:
             troubles.append(f"{title}: still {amount(over)} more than --max-size; nothing else may go")
     troubles += [f"{run} stays: {why}" for run, why in document["stays"].items()]

@@ -74,9 +74,13 @@ class Size:
 
 
 def usage(parent: str) -> "Dict[str, Any]":
-    """The fields of a `usage` message: every run that is kept here, its size, and why it must stay if it must."""
+    """The fields of a `usage` message: every run that is kept here, its size, and why it must stay if it must.
+
+    Raises OSError when the directory cannot be read.
+    """
     census = ledger.Census()
-    names = [name for name in _names(parent) if name != CODE and not name.startswith(".")]
+    kept = sorted(os.listdir(parent)) if os.path.isdir(parent) else []
+    names = [name for name in kept if name != CODE and not name.startswith(".")]
     return {
         "machine": facts.machine(),
         "directory": parent,
@@ -237,8 +241,11 @@ def _clean_runs(parent: str, runs: "List[str]", dry_run: bool) -> "Tuple[Dict[st
     census = ledger.Census() if going else census
     for run, aside in going.items():
         if census.alive(run):
-            os.rename(aside, os.path.join(parent, run))
             left[run] = ALIVE
+            try:
+                os.rename(aside, os.path.join(parent, run))
+            except OSError as error:  # it has made itself a new one; this one is never removed unasked
+                left[run] = _sentence(aside, error)
             continue
         removed[run], problems = free(aside)
         if problems:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_text
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -111,9 +112,8 @@ def clean(
                     failures |= more
                     told = document(known, chosen, cleaned, dry_run)
                     if json:
-                        screen.write(
-                            json_text.dumps({**told, "unreachable": unreachable_data(failures)}) + "\n"
-                        )
+                        told |= {"time": time.time(), "unreachable": unreachable_data(failures)}
+                        screen.write(json_text.dumps(told) + "\n")
                     else:
                         screen.show(cleaned_lines(told, screen))
                     if any(place["failed"] for place in told["places"]):

@@ -43,7 +43,7 @@ def status(
     Without RUN: the only one that is alive.
     Exit code: 0; 2 which run?; 69 a host could not be asked (what the others tell is shown).
     """
-    from tflaunch.run_states import chosen, data
+    from tflaunch.run_states import chosen, data, missing_from
     from tflaunch.runs import check_run_id, list_runs
     from tflaunch.runs_view import Screen, reader_may_leave, status_lines, unreachable_data
     from tflaunch.visits import Visits
@@ -68,24 +68,24 @@ def status(
         finally:
             visits.close()
             to_hosts.close()
-        failures = ConnectErrors(found.failures, len(hostfile.hosts))
         try:
             one = chosen(run, found.runs)
         except UsageError:
             if found.failures:  # it may be on those
-                raise failures from None
+                raise ConnectErrors(found.failures, len(hostfile.hosts)) from None
             raise
+        failures = missing_from(one, found.failures)
         screen, now = Screen(), time.time()
         with reader_may_leave():
             if json:
                 told = {"time": now, **data(one), "held_by": _holder(one)}
-                told["unreachable"] = unreachable_data(found.failures)
+                told["unreachable"] = unreachable_data(failures)
                 screen.write(json_text.dumps(told) + "\n")
             else:
                 screen.show(status_lines(one, _holder(one), screen, now))
-        if found.failures:
+        if failures:
             if not json:
-                show.reporter.failures(failures)
+                show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
             show.exit_code = ConnectErrors.exit_code
 
 
@@ -103,4 +103,4 @@ def _holder(run: RunState) -> str:
             return f"its launcher is pid {record.about.get('pid')} on this machine"
     except (UsageError, RecordError):
         pass  # it was started elsewhere
-    return "held by its launcher elsewhere, or until its lease ends"
+    return f"held by its launcher, {run.launcher or 'elsewhere'}, or until its lease ends"
