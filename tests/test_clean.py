@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_over_pipes import Host, running, task
+from tests.agent_over_pipes import Host, interpreters, running, task
 from tests.launcher import Done, Launcher, until
 from tests.sshd import SshNetwork
 from tests.test_stop import endless, kill
@@ -188,7 +188,8 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path) -> None:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    host = Host(tmp_path)
+    """A host with the oldest Python that can be had."""
+    host = Host(tmp_path, interpreters()[0])
     yield host
     host.close()
 

@@ -22,9 +22,10 @@ from typing import Any
 
 import pytest
 
-from tests.agent_over_pipes import Host, running, staged, task
+from tests.agent_over_pipes import Host, interpreters, running, staged, task
 from tests.launcher import Launcher, until
 from tests.sshd import SshNetwork
+from tests.test_detach import detached, end
 from tests.test_stop import endless, kill
 from tflaunch.errors import ConnectError, UsageError
 from tflaunch.run_states import Listing, RunState, Share, TaskState, chosen, listing, missing_from
@@ -200,7 +201,7 @@ def example(count: int = 2) -> RunState:
                 since=NOW - 90,
                 port=21874,
                 gpus=("GPU-a", "GPU-b"),
-                gpu_labels=(0, 1),
+                gpu_labels=("0", "1"),
                 log_bytes=3 << 30,
                 output=NOW - 2,
                 before=({"attempt": 0, "code": None, "signal": 9, "signal_name": "SIGKILL", "seconds": 5.0},),
@@ -271,7 +272,8 @@ def test_tables_are_not_wider_than_the_terminal(columns: int) -> None:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    host = Host(tmp_path)
+    """A host with the oldest Python that can be had."""
+    host = Host(tmp_path, interpreters()[0])
     yield host
     host.close()
 
@@ -285,7 +287,7 @@ def told(host: Host, **asked: Any) -> dict[str, dict[str, Any]]:
 def test_a_task_from_its_gate_to_its_end(host: Host) -> None:
     channel = host.start()
     env = {"CUDA_VISIBLE_DEVICES": "GPU-1,MIG-2"}
-    sleeper = task("sleep", "600", env=env, port=2222, gpu_labels=[0, 3])
+    sleeper = task("sleep", "600", env=env, port=2222, gpu_labels=["0", "3.1"])
     failing = task("sh", "-c", "echo before; exit 3", id="worker/1")
     staged(channel, sleeper, failing)
     ready = told(host)[host.run]
@@ -300,7 +302,7 @@ def test_a_task_from_its_gate_to_its_end(host: Host) -> None:
     assert {
         name: sleeps[name] for name in ("state", "port", "gpus", "gpu_labels", "log_bytes", "output")
     } == {
-        **{"state": "running", "port": 2222, "gpus": ["GPU-1", "MIG-2"], "gpu_labels": [0, 3]},
+        **{"state": "running", "port": 2222, "gpus": ["GPU-1", "MIG-2"], "gpu_labels": ["0", "3.1"]},
         **{"log_bytes": 0, "output": None},
     }
     assert Path(f"/proc/{sleeps['pid']}/comm").read_text() == "sleep\n"
@@ -419,6 +421,12 @@ def elsewhere(tmp_path: Path, network: SshNetwork) -> Iterator[Launcher]:
     other.close()
 
 
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
 def test_a_live_run_is_seen_from_any_machine(launcher: Launcher, elsewhere: Launcher, hostfile: Path) -> None:
     with endless(launcher, hostfile) as running:
         run = running.run_id
@@ -515,6 +523,40 @@ def test_a_host_that_is_down_is_said(
         strays = elsewhere.run("status", run, "--hosts", hostfile).ran().out
         assert "the agent is dead, and alive is pid" in strays
         launcher.run("stop", run, "--grace=0").ran()
+
+
+def test_a_run_without_launcher(launcher: Launcher, elsewhere: Launcher, hostfile: Path, out: Path) -> None:
+    run = detached(launcher, hostfile, out, "--restarts=2")
+    end(out, "worker-1", 3)
+
+    def again() -> dict[str, Any] | None:
+        document = json.loads(elsewhere.run("status", run, "-H", hostfile, "--json").ran().out)
+        tasks = {each["task"]: each for each in document["tasks"]}
+        restarted = tasks["worker/1"]["attempts"] == 2 and tasks["worker/1"]["state"] == "running"
+        return document if restarted else None
+
+    document = until(again, "the second attempt")
+    assert (document["state"], document["detached"], document["first_failure"]) == ("running", True, None)
+    assert [task["before"] for task in document["tasks"] if task["task"] != "worker/1"] == [[], []]
+    page = elsewhere.run("status", "-H", hostfile).ran().out
+    assert "detached: it needs no launcher" in page
+    assert re.search(r"worker/1 +host[12] +1 +✗ exit code 3 +\S+ +worker-1.log", page)
+    stays = json.loads(elsewhere.run("clean", "-H", hostfile, "--older=0s", "--json").ran().out)["stays"]
+    assert "it is alive on host" in stays[run]
+    for worker in ("worker-0", "worker-1"):
+        end(out, worker)
+    launcher.wait_until_nothing_is_left()
+    for user in (launcher, elsewhere):
+        assert user.run("ps", "-a", "-H", hostfile).ran().out.splitlines()[1].split()[:3] == [
+            run,
+            "✓",
+            "succeeded",
+        ]
+    assert launcher.run("ps").ran().out == ""
+    launcher.run("clean", "-H", hostfile, "--older=0s").ran()
+    assert [*launcher.hosts.glob("*/tflaunch-*/*"), *launcher.records()] == [
+        *launcher.hosts.glob("*/tflaunch-*/code")
+    ]
 
 
 def test_on_a_terminal_it_has_colours_and_in_a_pipe_none(launcher: Launcher, hostfile: Path) -> None:

@@ -40,7 +40,7 @@ class TaskState:
     ended: float | None = None
     port: int | None = None
     gpus: tuple[str, ...] = ()  # UUIDs
-    gpu_labels: tuple[str, ...] = ()
+    gpu_labels: tuple[str, ...] = ()  # the same as people see them: "3", or "3.1" for instance 1 of card 3
     log: str = ""  # its path on the host, of the last attempt
     log_bytes: int = 0  # of all attempts
     output: float | None = None  # when it last wrote something
@@ -286,7 +286,7 @@ def chosen(run: str | None, found: Sequence[RunState]) -> RunState:
         return fitting[0]
     names = ", ".join(each.run_id for each in fitting[:8])
     if run is None and fitting:
-        raise UsageError(f"{len(fitting)} runs are alive: {names}", "say which: tflaunch status RUN")
+        raise UsageError(f"{len(fitting)} runs are alive: {names}", "say which one is meant")
     if run is None:
         raise UsageError(
             "no run is alive on these hosts", "name one: tflaunch ps -a lists those that have ended"

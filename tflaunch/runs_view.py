@@ -307,7 +307,7 @@ def _task_table(run: RunState, screen: Screen, now: float) -> list[Text]:
         return "-" if seconds is None else age(seconds)
 
     def cards(task: TaskState) -> str:
-        return ",".join(map(str, task.gpu_labels)) or str(len(task.gpus) or "-")
+        return ",".join(task.gpu_labels) or str(len(task.gpus) or "-")
 
     restarted = any(task.attempts > 1 for task in tasks)
     columns = [
