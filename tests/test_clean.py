@@ -263,6 +263,27 @@ def test_the_agent_knows_what_must_stay(host: Host, tmp_path: Path) -> None:
         assert failed.type == "failed"
 
 
+def test_what_tells_that_a_whole_run_has_ended(host: Host) -> None:
+    events = {
+        "told-aaaaaa": [{"type": "swept"}, {"type": "outcome", "outcome": {}}],
+        "stopped-aaaaaa": [{"type": "expired", "asked": True}, {"type": "swept"}],
+        "lease-aaaaaa": [
+            {"type": "expired", "asked": False},
+            {"type": "swept"},
+        ],  # others may have heard of it
+        "silent-aaaaaa": [],
+    }
+    for name, lines in events.items():
+        path = old_run(host, name) / "h1" / "events.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    old_run(host, "killed-aaaaaa", over=False)
+    told = host.open("visit", run="", host="").ask("measure", answer="usage")
+    assert sorted(entry["run"] for entry in told["runs"] if entry["ended"]) == [
+        "stopped-aaaaaa",
+        "told-aaaaaa",
+    ]
+
+
 def test_a_process_with_the_mark_is_enough(host: Host) -> None:
     old_run(host, "old-aaaaaa")
     stray = subprocess.Popen(["sleep", "600"], env={**os.environ, "TFLAUNCH_RUN": "old-aaaaaa"})
@@ -337,6 +358,12 @@ def directories(launcher: Launcher, run: str) -> list[Path]:
     return sorted([*launcher.hosts.glob(f"*/tflaunch-*/{run}"), *launcher.state.glob(run)])
 
 
+def kept_bytes(launcher: Launcher, alive: str) -> int:
+    """What all runs take but for one, which goes on writing."""
+    kept = [*launcher.hosts.glob("*/tflaunch-*/*"), *launcher.state.iterdir()]
+    return sum(garbage.Size(str(path)).bytes for path in kept if path.name != alive)
+
+
 def ended_run(launcher: Launcher, hostfile: Path, days: float = 0, text: str = "print('done')") -> str:
     """A run of two workers that has ended, as if so many days ago."""
     script = launcher.script(text)
@@ -363,10 +390,7 @@ def test_old_new_and_alive(launcher: Launcher, hostfile: Path, tmp_path: Path) -
         assert old in told.out
         assert "--dry-run: nothing was removed" in told.out
         assert len(directories(launcher, old)) == 3
-        before = {
-            place: garbage.Size(str(place)).bytes for place in (*launcher.hosts.iterdir(), launcher.state)
-        }
-
+        before = kept_bytes(launcher, alive)
         done = launcher.run("clean", "--hosts", hostfile, "--json").ran()
         document = json.loads(done.out)
         assert directories(launcher, old) == []
@@ -374,8 +398,7 @@ def test_old_new_and_alive(launcher: Launcher, hostfile: Path, tmp_path: Path) -
         assert len(directories(launcher, alive)) == 3
         assert document["unreachable"] == {}
         freed = sum(place["freed_bytes"] for place in document["places"])
-        after = sum(garbage.Size(str(place)).bytes for place in before)
-        assert sum(before.values()) - after == freed > 0
+        assert before - kept_bytes(launcher, alive) == freed > 0
         for entry in document["places"]:
             assert list(entry["removed"]) == [old]
             assert entry["stay"]["runs"] == 2

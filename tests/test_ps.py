@@ -143,6 +143,25 @@ def test_hosts_that_cannot_be_asked_and_hosts_that_nobody_asked() -> None:
     assert run.state == "unknown"
 
 
+def test_the_last_plan_counts_and_a_host_that_it_has_left_out_does_not() -> None:
+    old = {"planned": NOW - 60, "hosts": ["h1", "h2"], "tasks": {"worker/0": "h1", "worker/1": "h2"}}
+    new = {"planned": NOW - 5, "hosts": ["h1", "h3"], "tasks": {"worker/0": "h1", "worker/1": "h3"}}
+    replies = {
+        "h2": reply(
+            entry("run", "h2", "ended", tasks=[worker(1, "exited", code=-1, stopped=True)], about=old)
+        ),
+        "h1": reply(entry("run", "h1", tasks=[worker(0)], about=new)),
+        "h3": reply(entry("run", "h3", tasks=[worker(1, attempts=2)], about=new)),
+    }
+    run = one(listing(replies, {}, NOW))
+    assert [(each.task, each.host, each.state, each.attempts) for each in run.tasks] == [
+        ("worker/0", "h1", "running", 1),
+        ("worker/1", "h3", "running", 2),
+    ]
+    del replies["h2"]
+    assert one(listing(replies, {"h2": ConnectError("no route")}, NOW)).hosts == ("h1", "h3")
+
+
 def test_what_is_recorded_here_fills_in(tmp_path: Path) -> None:
     infos = [
         RunInfo("run", "ended", tmp_path, NOW - 9, ("tflaunch", "run"), ("h1",), 0),

@@ -276,6 +276,7 @@ def _about(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
     with contextlib.suppress(KeyError, OSError):  # an account without a name
         user = getpass.getuser()
     return {
+        "planned": time.time(),
         "launcher": f"{user}@{socket.gethostname()}",
         "command": list(request.command),
         "detached": request.detach,

@@ -214,11 +214,9 @@ def _outcome(exit_code: int | None) -> Mapping[str, Any]:
 def _run(
     run: str, entries: Sequence[dict[str, Any]], asked: Iterable[str], failures: Mapping[str, ConnectError]
 ) -> RunState:
-    about: dict[str, Any] = {}
-    outcome: dict[str, Any] = {}
-    for entry in entries:
-        about |= entry["about"]
-        outcome |= entry["outcome"]
+    # A run whose host was lost may have been planned anew, without that host.
+    about = max((entry["about"] for entry in entries), key=lambda told: float(told.get("planned") or 0.0))
+    outcome: dict[str, Any] = next((entry["outcome"] for entry in entries if entry["outcome"]), {})
     shares = [
         Share(
             entry["host"],
@@ -236,13 +234,11 @@ def _run(
         if host not in found:
             state = "unreachable" if host in failures else "gone" if host in asked else "unasked"
             shares.append(Share(host, state))
+    planned = about.get("tasks")
+    planned = {str(task): str(host) for task, host in planned.items()} if isinstance(planned, dict) else {}
+    tasks = [task for task in tasks if planned.get(task.task, task.host) == task.host]
     told_of = {task.task for task in tasks}
-    planned = about.get("tasks") if isinstance(about.get("tasks"), dict) else {}
-    tasks += [
-        TaskState(str(task), str(host), "unknown")
-        for task, host in (planned or {}).items()
-        if task not in told_of
-    ]
+    tasks += [TaskState(task, host, "unknown") for task, host in planned.items() if task not in told_of]
     ends = [entry["ended"] + entry["offset"] for entry in entries if entry["ended"]]
     return RunState(
         run_id=run,

@@ -11,6 +11,7 @@ import stat
 import time
 
 from tflaunch.agent import facts, ledger
+from tflaunch.agent.journal import read as read_journal
 from tflaunch.agent.rundir import CODE, HostError, RunDirectory, hosts_of
 
 TYPE_CHECKING = False
@@ -93,7 +94,6 @@ def usage(parent: str) -> "Dict[str, Any]":
 
 def _run(parent: str, run: str, census: ledger.Census) -> "Dict[str, Any]":
     directories = [RunDirectory(parent, run, host) for host in hosts_of(parent, run)]
-    ended = [bool(each.read("agent.json").get("over", False)) for each in directories]
     everywhere = {each.host for each in directories}
     for directory in directories:
         about = directory.read("plan.json").get("about")
@@ -105,13 +105,22 @@ def _run(parent: str, run: str, census: ledger.Census) -> "Dict[str, Any]":
         "run": run,
         "here": [each.host for each in directories],
         "hosts": sorted(everywhere),  # of the whole run, as far as it is known here
-        "ended": bool(ended) and all(ended),  # in order: nothing of it was left anywhere
+        "ended": any(map(_run_ended, directories)),
         "bytes": size.bytes,
         "idle_s": size.idle_s,
         "alive": keep == ALIVE,
         "keep": keep,
         "unread": size.unread[:3],
     }
+
+
+def _run_ended(directory: RunDirectory) -> bool:
+    """Whether it is known here that the whole run was ended, not just this host's part (its lease was over)."""
+    events = read_journal(directory).events
+    told = any(
+        each["type"] == "outcome" or (each["type"] == "expired" and each.get("asked")) for each in events
+    )
+    return told and bool(directory.read("agent.json").get("over", False))
 
 
 ALIVE = "it is alive"
