@@ -25,6 +25,7 @@ from pathlib import Path
 from tests.bed import Bed, BedHost, FarLauncher
 from tests.launcher import PATIENCE_S, Process, Running, parents, until
 
+FULL = os.environ.get("TFLAUNCH_FAULTS") == "full"  # else as much of it as every run of all tests can bear
 FIGURES = "TFLAUNCH_FIGURES"  # a file to which each test adds a line with its times
 
 # Prints `worker/0 00000001` and so on, so many lines at so many a second; a ps does so for ever.
@@ -75,7 +76,7 @@ sys.exit(int(code))
 """
 SHOWN = re.compile(r"^(\w+/\d+) +│ (?:\w+/\d+) (\d{8})", re.MULTILINE)
 # What the launcher says of a host.
-TROUBLE = re.compile(r"is lost|is out of reach")
+TROUBLE = re.compile(r"(\S+) (?:is lost|is out of reach)")
 BACK = re.compile(r"(\S+) is back after")
 # What else a task may say: that it waits, why it failed.
 NOISE = re.compile(rb"\S+ waits$|cannot fork: |Terminated$|Traceback |  |OSError: ")
@@ -182,8 +183,12 @@ class Trial:
         """What decides for a detached run: on the host of worker/0, a child of the agent."""
         host = self.placement["worker/0"]
         agent, _ = self.agent(host)
-        mine = (each for each in host.processes() if each.is_agent and parents(each.pid) == agent.pid)
-        return until(lambda: next(mine, None), "a coordinator")  # type: ignore[no-any-return]
+
+        def find() -> list[Process]:
+            return [each for each in host.processes() if each.is_agent and parents(each.pid) == agent.pid]
+
+        [coordinator] = until(find, "a coordinator")
+        return coordinator  # type: ignore[no-any-return]
 
     # -- what befalls it
 
@@ -196,9 +201,9 @@ class Trial:
         if self._at is not None and what not in self.times:
             self.times[what] = round(time.monotonic() - self._at, 1)
 
-    def wait_until_noticed(self) -> None:
-        """Until the launcher says that something is wrong."""
-        until(lambda: TROUBLE.search(self.running.err), "a word of the launcher about it", PATIENCE_S)
+    def wait_until_noticed(self, hosts: int = 1) -> None:
+        """Until the launcher says that something is wrong with so many hosts."""
+        until(lambda: len({*TROUBLE.findall(self.running.err)}) >= hosts, "a word of it", PATIENCE_S)
         self.after("noticed")
 
     def wait_until_back(self, hosts: int = 1) -> None:

@@ -10,12 +10,12 @@ from tests.faults import NOTHING, Trial
 @pytest.mark.fault("200 ms more each way and 2 % of all packets lost", "nothing but the delay", NOTHING)
 def test_slow_and_lossy(trial: Trial) -> None:
     trial.up(2)
-    trial.start(lines=1500)
+    trial.start(lines=900)
     trial.now()
     for host in trial.hosts:
         trial.bed.delay(host, 200, loss_percent=2)
-    trial.wait_for_more("worker/0", 300)
-    trial.check(0, all_lines=1500)
+    trial.wait_for_more("worker/0", 200)
+    trial.check(0, all_lines=900)
 
 
 @pytest.mark.fault(
@@ -25,7 +25,7 @@ def test_slow_and_lossy(trial: Trial) -> None:
 )
 def test_link_cut_for_ever(trial: Trial) -> None:
     trial.up(2)
-    trial.start(lines=100_000, lease_s=10)
+    trial.start(lines=100_000, lease_s=8)
     host = trial.placement["worker/0"]
     trial.now()
     trial.bed.cut(host)
@@ -41,7 +41,7 @@ def test_link_cut_for_ever(trial: Trial) -> None:
 )
 def test_launcher_cut_for_ever(trial: Trial) -> None:
     trial.up(2)
-    trial.start(lines=100_000, lease_s=10)
+    trial.start(lines=100_000, lease_s=8)
     trial.now()
     trial.bed.cut(trial.bed.launcher)
     trial.wait_until_noticed()
@@ -51,9 +51,9 @@ def test_launcher_cut_for_ever(trial: Trial) -> None:
 @pytest.mark.fault("sshd killed or stopped, its open connections left alone", "nothing", NOTHING)
 def test_sshd_gone_but_for_its_sessions(trial: Trial) -> None:
     trial.up(2)
-    trial.start(lines=600)
+    trial.start(lines=400)
     trial.now()
     for host in trial.hosts:
         host.kill_sshd(sessions=False)
-    trial.wait_for_more("worker/0", 300)
-    trial.check(0, all_lines=600)
+    trial.wait_for_more("worker/0", 200)
+    trial.check(0, all_lines=400)

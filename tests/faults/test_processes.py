@@ -26,13 +26,13 @@ def test_launcher_killed(trial: Trial) -> None:
 @pytest.mark.fault("launcher stopped (SIGSTOP) for less than the lease", "the run goes on", NOTHING)
 def test_launcher_stopped_for_a_while(trial: Trial) -> None:
     trial.up(2)
-    running = trial.start(lines=1500, lease_s=20)
+    running = trial.start(lines=1000, lease_s=20)
     trial.now()
     running.signal(signal.SIGSTOP)
     with pytest.raises(AssertionError):
         running.end(8)
     running.signal(signal.SIGCONT)
-    trial.check(0, all_lines=1500)
+    trial.check(0, all_lines=1000)
 
 
 @pytest.mark.fault(
@@ -63,6 +63,24 @@ def test_agent_killed(trial: Trial) -> None:
     agent.kill()
     trial.wait_until_noticed()
     trial.check(76, gone=[host])
+
+
+@pytest.mark.fault(
+    "launcher and agent killed",
+    "the guard ends the tasks there at once; `tflaunch stop`, or the lease, those elsewhere",
+    NOTHING,
+)
+def test_launcher_and_agent_killed(trial: Trial) -> None:
+    trial.up(2)
+    running = trial.start(lines=100_000, manners="deaf daemon", lease_s=60)
+    host = trial.placement["worker/0"]
+    agent, _ = trial.agent(host)
+    trial.now()
+    running.signal(signal.SIGKILL)
+    agent.kill()
+    until(lambda: not host.processes(), "the end of everything there")  # long before the lease is over
+    trial.far.run("stop", trial.run_id, "--grace=0.5").ran()
+    trial.check(None, gone=[host])
 
 
 @pytest.mark.fault(

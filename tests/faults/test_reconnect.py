@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.faults import BACK, NOTHING, Trial
+from tests.faults import BACK, FULL, NOTHING, Trial
 
 
 def recovers(trial: Trial, lines: int = 500) -> None:
@@ -27,14 +27,14 @@ def for_a_while(trial: Trial, seconds: float) -> None:
 )
 def test_link_cut_for_5_s(trial: Trial) -> None:
     trial.up(2)
-    trial.start(lines=1500)
+    trial.start(lines=800)
     host = trial.placement["worker/0"]
     trial.now()
     trial.bed.cut(host)
     for_a_while(trial, 5)
     trial.bed.heal(host)
-    trial.wait_for_more("worker/0", 500)
-    trial.check(0, all_lines=1500)
+    trial.wait_for_more("worker/0", 300)
+    trial.check(0, all_lines=800)
 
 
 @pytest.mark.fault(
@@ -44,44 +44,48 @@ def test_link_cut_for_5_s(trial: Trial) -> None:
 )
 def test_link_cut_for_30_s(trial: Trial) -> None:
     trial.up(2)
-    trial.start(lines=4000)
+    lines = 4000 if FULL else 1500
+    trial.start(lines=lines)
     host = trial.placement["worker/0"]
     trial.now()
     trial.bed.cut(host)
     trial.wait_until_noticed()
-    for_a_while(trial, 21)
+    for_a_while(trial, 20 if FULL else 2)
     trial.bed.heal(host)
     trial.now()
-    recovers(trial, 4000)
-
-
-@pytest.mark.parametrize("heard", [True, False], ids=["host-does-not-hear", "host-is-not-heard"])
-@pytest.mark.fault("link cut in one direction only, for 15 s", "as above, in either direction", NOTHING)
-def test_one_way(trial: Trial, heard: bool) -> None:
-    trial.up(2)
-    trial.start(lines=2500)
-    host, launcher = trial.placement["worker/0"], trial.bed.launcher
-    trial.now()
-    trial.bed.cut_one_way(*((launcher, host) if heard else (host, launcher)))
-    for_a_while(trial, 15)
-    trial.bed.heal(host)
-    trial.wait_for_more("worker/0", 500)
-    trial.check(0, all_lines=2500)
+    recovers(trial, lines)
 
 
 @pytest.mark.fault(
-    "the launcher's own link cut for 15 s", "all hosts are out of reach, and then back", NOTHING
+    "links cut in one direction only: one host does not hear, another is not heard", "as above", NOTHING
 )
+def test_one_way(trial: Trial) -> None:
+    trial.up(2)
+    trial.start(lines=1500)
+    one, two = trial.hosts
+    trial.now()
+    trial.bed.cut_one_way(trial.bed.launcher, one)
+    trial.bed.cut_one_way(two, trial.bed.launcher)
+    trial.wait_until_noticed(hosts=2)
+    for_a_while(trial, 1)
+    trial.bed.heal()
+    trial.now()
+    trial.wait_until_back(hosts=2)
+    trial.check(0, all_lines=1500)
+
+
+@pytest.mark.fault("the launcher's own link cut", "all hosts are out of reach, and then back", NOTHING)
 def test_launcher_cut(trial: Trial) -> None:
     trial.up(3)
-    trial.start(lines=2500, workers=2)
+    trial.start(lines=1400, workers=2)
     trial.now()
     trial.bed.cut(trial.bed.launcher)
     trial.wait_until_noticed()
-    for_a_while(trial, 5)
+    for_a_while(trial, 1)
     trial.bed.heal(trial.bed.launcher)
+    trial.now()
     trial.wait_until_back(hosts=3)
-    trial.check(0, all_lines=2500)
+    trial.check(0, all_lines=1400)
 
 
 @pytest.mark.fault(
@@ -89,12 +93,12 @@ def test_launcher_cut(trial: Trial) -> None:
 )
 def test_launcher_moves(trial: Trial) -> None:
     trial.up(2)
-    trial.start(lines=2500)
+    trial.start(lines=1400)
     trial.now()
     trial.bed.launcher.move("10.77.255.1")
     trial.wait_until_noticed()
     trial.wait_until_back(hosts=2)
-    trial.check(0, all_lines=2500)
+    trial.check(0, all_lines=1400)
 
 
 @pytest.mark.fault("connections reset (RST)", "it comes back at once", NOTHING)
@@ -111,7 +115,7 @@ def test_reset(trial: Trial) -> None:
 @pytest.mark.fault("sshd killed with its sessions, started again after 5 s", "it comes back then", NOTHING)
 def test_sshd_restarted(trial: Trial) -> None:
     trial.up(2)
-    trial.start(lines=1500)
+    trial.start(lines=1000)
     trial.now()
     for host in trial.hosts:
         host.kill_sshd(sessions=True)
@@ -119,7 +123,8 @@ def test_sshd_restarted(trial: Trial) -> None:
     for_a_while(trial, 5)
     for host in trial.hosts:
         host.start_sshd()
-    recovers(trial, 1500)
+    trial.now()
+    recovers(trial, 1000)
 
 
 @pytest.mark.fault("relay killed (what sshd has started on the host)", "it comes back at once", NOTHING)
@@ -132,7 +137,7 @@ def test_relay_killed(trial: Trial) -> None:
     recovers(trial, 300)
 
 
-@pytest.mark.fault("host that hangs for 15 s", "as a link that was cut", NOTHING)
+@pytest.mark.fault("host that hangs for a while", "as a link that was cut", NOTHING)
 def test_host_hangs_for_a_while(trial: Trial) -> None:
     trial.up(2)
     trial.start(lines=1000)
@@ -140,8 +145,9 @@ def test_host_hangs_for_a_while(trial: Trial) -> None:
     trial.now()
     host.freeze()
     trial.wait_until_noticed()
-    for_a_while(trial, 5)
+    for_a_while(trial, 1)
     host.thaw()
+    trial.now()
     trial.wait_until_back()
     trial.check(0, all_lines=1000)
 
@@ -149,7 +155,7 @@ def test_host_hangs_for_a_while(trial: Trial) -> None:
 @pytest.mark.fault("connections reset while no name can be resolved", "it comes back when names do", NOTHING)
 def test_reset_without_names(trial: Trial) -> None:
     trial.up(2)
-    trial.start(lines=1500)
+    trial.start(lines=1000)
     trial.now()
     for machine in (trial.bed.launcher, *trial.hosts):
         machine.forget_names()
@@ -158,25 +164,25 @@ def test_reset_without_names(trial: Trial) -> None:
     trial.wait_until_noticed()
     for_a_while(trial, 5)
     trial.bed.name_all()
-    recovers(trial, 1500)
+    trial.now()
+    recovers(trial, 1000)
 
 
-@pytest.mark.parametrize("code", [0, 7])
 @pytest.mark.fault(
     "a worker ends while its host is out of reach",
     "its end is known when the host is back, and counts as ever",
     NOTHING,
 )
-def test_end_behind_a_cut(trial: Trial, code: int) -> None:
+def test_end_behind_a_cut(trial: Trial) -> None:
     trial.up(2)
-    trial.start(code=code)
+    trial.start(code=7)
     host = trial.placement["worker/0"]
     trial.now()
     trial.bed.cut(host)
     trial.wait_until_noticed()
     assert not BACK.search(trial.running.err)
     trial.bed.heal(host)
-    trial.check(code, all_lines=300)
+    trial.check(7, all_lines=300)
 
 
 @pytest.mark.fault(
@@ -195,21 +201,3 @@ def test_interrupt_behind_a_cut(trial: Trial) -> None:
     running.wait_for("Ctrl-C")
     trial.bed.heal(host)
     trial.check(130)
-
-
-@pytest.mark.fault(
-    "link to a host cut for longer than the lease",
-    "its agent ends the tasks there, the launcher the run everywhere, 76",
-    "what its tasks printed since is on that host only",
-)
-def test_link_cut_for_longer_than_the_lease(trial: Trial) -> None:
-    trial.up(2)
-    trial.start(lines=100_000, lease_s=12)
-    host = trial.placement["worker/0"]
-    trial.now()
-    trial.bed.cut(host)
-    for_a_while(trial, 5)
-    trial.running.end(60)
-    trial.bed.heal(host)
-    trial.check(76, gone=[host])
-    assert "lease" in trial.running.err

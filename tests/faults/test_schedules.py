@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import pytest
 
 from tests.bed import BedHost
-from tests.faults import Trial
+from tests.faults import FULL, Trial
 
-SCHEDULES = int(os.environ.get("TFLAUNCH_SCHEDULES", "10"))
+SCHEDULES = int(os.environ.get("TFLAUNCH_SCHEDULES", "100" if FULL else "6"))
 SEED = int(os.environ.get("TFLAUNCH_SEED", "1"))
-LEASE_S = 15
-LINES = 1200  # at 100 a second: longer than the last fault takes
+LEASE_S = 12
+LINES = 1000  # at 100 a second: longer than the last fault takes
 LONGEST_S = 5.0
 
 Undo = Callable[[], None] | None
