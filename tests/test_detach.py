@@ -90,6 +90,8 @@ def test_it_ends_by_itself_when_its_workers_are_done(launcher: Launcher, out: Pa
     done = launcher.run("attach", run).ran()
     assert f"{run} succeeded: 3 tasks" in done.err
     assert "the work is done" in done.err
+    [record] = launcher.records()  # which knows now, and looks no more
+    assert json.loads((record / "outcome.json").read_text())["status"] == "succeeded"
     launcher.wait_until_nothing_is_left()
 
 

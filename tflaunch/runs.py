@@ -295,12 +295,17 @@ def hostfile_from(record: Record) -> Hostfile:
 
 
 def forget_orphan(run_id: str, root: Path | None = None) -> None:
-    """Note that a run whose launcher was killed has been stopped, so that nobody looks for it again."""
+    """Note that a run whose launcher is gone has been stopped, so that nobody looks for it again."""
+    note_end(Outcome(run_id, "interrupted", EXIT_STOPPED, 0.0), root)
+
+
+def note_end(outcome: Outcome, root: Path | None = None) -> None:
+    """Note how a run has ended whose launcher is gone, if it is on record here and nobody has noted it yet."""
     try:
-        record = Record.open(run_id, root)
-        if not record.running() and record.outcome() is None:
-            seconds = max(0.0, time.time() - record.started)
-            record.finish(Outcome(run_id, "interrupted", EXIT_STOPPED, seconds))
+        record = Record.open(outcome.run_id, root)
+        if record.run_id == outcome.run_id and not record.running() and record.outcome() is None:
+            seconds = outcome.seconds or max(0.0, time.time() - record.started)
+            record.finish(dataclasses.replace(outcome, seconds=seconds))
     except (UsageError, RecordError):
         return  # another machine's run, or a record that cannot be written: nothing depends on it
 

@@ -103,6 +103,8 @@ def attach(
     Ctrl-C only stops watching.  Several may watch one run.  Exit code: the run's, as of `tflaunch run`; 130 when you
     left before its end; 2 which run?; 69 hosts could not be reached.
     """
+    from tflaunch.runs import note_end
+
     tasks = _tasks(only or [])
     options = {"quiet": quiet, "only": tasks, "show_host": show_host, "grep": _pattern(grep), "json": json}
     with reporting("not watching any more; the run goes on: tflaunch attach", **options) as show:
@@ -110,6 +112,7 @@ def attach(
         with _view(run, reach, show, _wanted(tasks, since, tail), json) as view:
             outcome = view.follow()
         if outcome is not None:
+            note_end(outcome)
             show.reporter.report(outcome)
             show.exit_code = outcome.exit_code
         else:
