@@ -46,6 +46,20 @@ def test_the_whole_run() -> None:
     assert made.strike(1060.0)[:2] == ("the run has taken 60 s (--timeout)", ("ps/0", "worker/0"))
 
 
+def test_a_run_that_is_planned_anew_began_before() -> None:
+    made = Limits(TASKS, timeout_s=60.0, startup_s=30.0)
+    made.begin(1050.0, 1000.0)
+    made.looked({task: look(listens=False) for task in TASKS}, 1059.0)
+    assert made.strike(1059.0) is None, "its tasks have just begun"
+    assert "(--timeout)" in reason(made, 1060.0)
+
+
+def test_on_a_machine_that_has_just_booted_what_was_never_seen_is_not_fresh() -> None:
+    made = Limits(TASKS, startup_s=5.0, stall_s=5.0)
+    made.begin(1.0)  # seconds since the boot
+    assert made.strike(8.0) is None
+
+
 def test_what_does_not_open_its_port_is_named() -> None:
     made = limits(startup_s=60.0)
     made.looked({"ps/0": look(), "worker/0": look(listens=False), "worker/1": look(listens=False)}, 1058.0)

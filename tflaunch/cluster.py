@@ -273,7 +273,6 @@ class Cluster:
 
     def drive(self, state: State, oversight: Oversight) -> State:
         """Feed everything that happens to the state machine and do what it says, until the run is over."""
-        oversight.begin(time.monotonic())
         self._drive = drive = Drive(state, self, self._lease_s, time.monotonic(), oversight=oversight)
         slept_s = self._sessions.slept_s
         while drive.state.phase != "over":

@@ -152,6 +152,7 @@ class _Run:
         self._reporter = reporter
         self._record: Record | None = None
         self._begun = time.monotonic()
+        self._released: float | None = None  # when the tasks ran for the first time
 
     def once(self, hostfile: Hostfile, before: _Ended | None = None) -> _Ended | None:
         """Plan, start and drive until all is over; None: it goes on by itself. Raises TflaunchError, Stopped."""
@@ -177,6 +178,8 @@ class _Run:
             state = _state(request, plan, attempt)
             reporter.phase("training", 0, len(plan.tasks))
             cluster.release(state.hosts, attempt, _keeper(record, reporter))
+            oversight.begin(time.monotonic(), self._released)
+            self._released = self._released or time.monotonic()
             state = cluster.drive(state, oversight)
             number = before.number + 1 if before else 0
             if _left(self._request, state, number) is None:

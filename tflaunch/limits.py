@@ -27,6 +27,7 @@ else:
     Strike = namedtuple("Strike", "reason tasks states")
 
 NAMES_SHOWN = 4
+NEVER = float("-inf")
 
 
 class Limits:
@@ -47,9 +48,9 @@ class Limits:
         self._states: dict[str, str] = {}
         self._spoke: dict[str, float] = {}  # task -> when it last wrote something that counts
 
-    def begin(self, now: float) -> None:
-        """All tasks are released."""
-        self._begun = now
+    def begin(self, now: float, begun: float | None = None) -> None:
+        """All tasks are released; the run itself began at `begun`, if it was planned anew."""
+        self._begun = now if begun is None else begun
         for task in self._started:
             self._started[task] = self._spoke[task] = now
 
@@ -86,13 +87,13 @@ class Limits:
                 for task in living
                 if task not in self._ready
                 and now - self._started[task] >= self.startup_s
-                and now - self._seen.get(task, 0.0) <= FRESH_S
+                and now - self._seen.get(task, NEVER) <= FRESH_S
             )
             if late:
                 have, port = ("has", "its port") if len(late) == 1 else ("have", "their ports")
                 limit = f"{self.startup_s:g} s after the start (--startup-timeout)"
                 return self._strike(f"{_names(late)} {have} not opened {port} {limit}", late)
-        if self.stall_s and all(now - self._seen.get(task, 0.0) <= FRESH_S for task in living):
+        if self.stall_s and all(now - self._seen.get(task, NEVER) <= FRESH_S for task in living):
             quiet_s = now - max(self._spoke[task] for task in self._spoke)
             if quiet_s >= self.stall_s:
                 return self._strike(

@@ -45,9 +45,9 @@ class Oversight:
         """The arguments of a new one like it, as JSON can hold them."""
         return self._data
 
-    def begin(self, now: float) -> None:
-        """The tasks are released, or were at `now`."""
-        self._limits.begin(now)
+    def begin(self, now: float, begun: float | None = None) -> None:
+        """The tasks are released, or were at `now`; the run itself began at `begun`, if it was planned anew."""
+        self._limits.begin(now, begun)
 
     def happened(self, event: Event, now: float) -> None:
         """A task has started or ended; the rest does not matter here."""
