@@ -18,6 +18,11 @@ By hand it is one process per task, each with the same two lists and its own nam
 The data are two noisy spirals, one per class, which each worker draws for itself: a two-layer network starts
 at the loss of a coin toss, 0.7, and learns to tell them apart.  Worker 0 is the chief: it initialises the
 variables, writes the checkpoints, and ends with an error if the loss has not fallen.
+
+Any task may fail and start again (`tflaunch run ... --restarts 3`).  A worker joins those that train.  With a
+parameter server its variables are gone: all workers wait until it is back and the chief has restored them from
+the last checkpoint, so `--checkpoint_steps` is what a failure costs at most.  Likewise when the chief itself
+starts again.
 """
 
 import argparse
@@ -63,7 +68,10 @@ def parse_flags(argv=None):
     parser.add_argument(
         "--train_dir",
         help="where the chief writes checkpoints, and resumes from if there is one "
-        "(a fresh directory under the working directory)",
+        "(under the working directory, one for each run)",
+    )
+    parser.add_argument(
+        "--checkpoint_steps", type=int, help="steps from one checkpoint to the next (a quarter of --steps)"
     )
     flags = parser.parse_args(argv)
     tasks = {"ps": flags.ps_hosts.split(","), "worker": flags.worker_hosts.split(",")}
@@ -73,8 +81,10 @@ def parse_flags(argv=None):
     count = len(tasks[flags.job_name])
     if not 0 <= flags.task_index < count:
         parser.error(f"--task_index is {flags.task_index}, but --{flags.job_name}_hosts lists {count}")
-    if flags.steps < 1 or flags.batch_size < 1:
-        parser.error("--steps and --batch_size start at 1")
+    if flags.checkpoint_steps is None:
+        flags.checkpoint_steps = max(1, flags.steps // 4)
+    if min(flags.steps, flags.batch_size, flags.checkpoint_steps) < 1:
+        parser.error("--steps, --batch_size and --checkpoint_steps start at 1")
     return flags, tasks
 
 
@@ -148,6 +158,15 @@ class HeldOutLoss(v1.train.SessionRunHook):
         self.measure(session)
 
 
+def own_train_dir():
+    """The directory of this run's checkpoints: the same whenever the chief starts again, on the same host.
+
+    tflaunch gives each run a name; without it there is nobody to start the chief again.
+    """
+    run = os.environ.get("TFLAUNCH_RUN")
+    return f"train-{run}" if run else tempfile.mkdtemp(prefix="train-", dir=".")
+
+
 class WorkerSession(v1.train.SessionCreator):
     """Waits for the chief to initialise the variables, and looks every second.
 
@@ -191,7 +210,7 @@ def train(flags, server, cluster):
 
     resumed = False
     if is_chief:
-        train_dir = flags.train_dir or tempfile.mkdtemp(prefix="train-", dir=".")
+        train_dir = flags.train_dir or own_train_dir()
         resumed = tf.train.latest_checkpoint(train_dir) is not None
         print(f"{task} {'resumes from' if resumed else 'writes to'} {Path(train_dir).resolve()}", flush=True)
         session = v1.train.MonitoredTrainingSession(
@@ -201,7 +220,7 @@ def train(flags, server, cluster):
             scaffold=scaffold,
             hooks=hooks,
             config=config,
-            save_checkpoint_steps=max(1, flags.steps // 4),
+            save_checkpoint_steps=flags.checkpoint_steps,
             save_summaries_steps=None,
             save_summaries_secs=None,
             log_step_count_steps=None,
