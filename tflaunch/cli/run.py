@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 
 CLUSTER, GPUS, PROGRAM, END, AGAIN = "Cluster", "GPUs", "Program", "The end", "When a task fails"
-
-
+JOBS = ("ps", "worker", "chief")
 LEASE_S = {False: 60.0, True: 600.0}  # by whether it is detached
 
 
@@ -297,7 +296,7 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="[JOB=]POLICY",
-            help="What starts again: task, cluster or never; worker=cluster for one job [task where there are ps, "
+            help="What starts again: task, cluster or never; ps=task,worker=cluster by job [task where there are ps, "
             "else cluster]",
             show_default=False,
             rich_help_panel=AGAIN,
@@ -428,14 +427,14 @@ def _here_on_every_host(hostfile: Hostfile) -> Hostfile:
 
 def _restarts(most: int, policies: list[str], window: str, on: RestartOn, ps: int | None) -> Restarts:
     from tflaunch.supervise import Restarts
-
     default: RestartPolicy = "cluster" if ps == 0 else "task"
     by_job: dict[str, RestartPolicy] = {}
-    for text in policies:
+    for text in [each.strip() for option in policies for each in option.split(",")]:
         job, equals, policy = text.rpartition("=")
-        if policy not in ("task", "cluster", "never") or (equals and not job):
+        if policy not in ("task", "cluster", "never") or (equals and job not in JOBS):
             raise UsageError(
-                f"--restart {text}: not POLICY or JOB=POLICY", "a policy is task, cluster or never"
+                f"--restart {text}: not POLICY or JOB=POLICY",
+                f"a policy is task, cluster or never; a job is {', '.join(JOBS)}",
             )
         if equals:
             by_job[job] = cast("RestartPolicy", policy)
@@ -446,8 +445,6 @@ def _restarts(most: int, policies: list[str], window: str, on: RestartOn, ps: in
             f"--restart {policies[0]} without --restarts: nothing starts again", "add --restarts 3"
         )
     return Restarts(most, seconds(window), by_job, default, on)
-
-
 def _flags(renamed: list[str]) -> dict[str, str]:
     flags = dict(FLAGS)
     for each in renamed:
@@ -456,8 +453,6 @@ def _flags(renamed: list[str]) -> dict[str, str]:
             raise UsageError(f"--flag {each}: not NAME=OTHER", f"NAME is one of {', '.join(FLAGS)}")
         flags[name] = other
     return flags
-
-
 def _environment(wanted: list[str]) -> dict[str, str]:
     env = {}
     for each in wanted:
@@ -468,8 +463,6 @@ def _environment(wanted: list[str]) -> dict[str, str]:
             )
         env[name] = value if equals else os.environ[name]
     return env
-
-
 def _task_id(text: str) -> TaskId:
     try:
         return TaskId.parse(text)
