@@ -137,7 +137,7 @@ def test_from_hello_to_swept(any_host: Host) -> None:
     assert exited.body == b"out\nerr\nno newline"
     assert proof.exists()
     result = swept(channel)
-    assert result == {"killed": [], "survivors": [], "logs": {"worker/0": [0, len(exited.body)]}}
+    assert result == {"killed": [], "survivors": [], "cards": [], "logs": {"worker/0": [0, len(exited.body)]}}
     assert channel.read_log("worker/0", lambda log: len(log) == len(exited.body)) == exited.body
     assert channel.next() is None
     assert channel.wait_end() == 0
@@ -875,7 +875,14 @@ def test_a_visitor_sees_and_ends_a_living_run(host: Host) -> None:
     assert b"asked" in (host.directory / "logs" / "worker-0.log").read_bytes()
     assert launcher.wait("expired")["asked"] is True
     again = visitor.ask("finish", run=host.run, grace_s=1.0, answer="finished")
-    assert again.fields == {"known": True, "found": False, "killed": [], "survivors": [], "unsure": False}
+    assert again.fields == {
+        "known": True,
+        "found": False,
+        "killed": [],
+        "survivors": [],
+        "unsure": False,
+        "cards": [],
+    }
     assert host.run not in [run["run"] for run in visitor.ask("list", answer="runs")["runs"]]
     visitor.send("bye")
     assert visitor.next() is None
@@ -933,7 +940,14 @@ def agent_pid(host: Host) -> int:
 def test_a_run_that_is_not_there_is_not_found(host: Host, run: str) -> None:
     visitor = visit(host)
     finished = visitor.ask("finish", run=run, grace_s=0.0, answer="finished")
-    assert finished.fields == {"known": False, "found": False, "killed": [], "survivors": [], "unsure": False}
+    assert finished.fields == {
+        "known": False,
+        "found": False,
+        "killed": [],
+        "survivors": [],
+        "unsure": False,
+        "cards": [],
+    }
     assert not host.run_dir.exists()
 
 
@@ -953,7 +967,14 @@ def test_a_word_that_is_no_run_ends_none(host: Host, run: str) -> None:
     running(channel, task("sleep", "600"))
     visitor = visit(host)
     finished = visitor.ask("finish", run=run, grace_s=0.0, answer="finished")
-    assert finished.fields == {"known": False, "found": False, "killed": [], "survivors": [], "unsure": False}
+    assert finished.fields == {
+        "known": False,
+        "found": False,
+        "killed": [],
+        "survivors": [],
+        "unsure": False,
+        "cards": [],
+    }
     assert len(marked(host.run)) == 1
     assert swept(channel)["survivors"] == []
 

@@ -37,9 +37,10 @@ from tflaunch.errors import (
 )
 from tflaunch.job import TaskId
 from tflaunch.log_lines import LineAssembler, printable
-from tflaunch.outcome import HostLost, Outcome, TaskExit
+from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit
 from tflaunch.plan import ClusterPlan, TaskPlan
 from tflaunch.supervise import TaskStarted
+from tflaunch.waiting import Turn
 
 W0, W1, PS0 = TaskId("worker", 0), TaskId("worker", 1), TaskId("ps", 0)
 
@@ -401,6 +402,46 @@ def test_the_live_line_moves_and_fits_the_terminal() -> None:
     assert "1/4" in seen
     for line in (seen + reader.text()).split("\r")[1:3]:
         assert len(re.sub(r"\x1b\[[0-9;]*[mK]", "", line)) < 40
+
+
+TURN = Turn(2, ("bob's run b-1",), 1, 2, (("gpu01:0", "ada's run a-1 since 10:32"),))
+
+
+def test_a_wait_is_one_live_line_on_a_terminal_and_one_line_for_each_change_elsewhere() -> None:
+    def act(reporter: Reporter) -> None:
+        for turn in (TURN, TURN, dataclasses.replace(TURN, place=1, behind=(), free=2), TURN):
+            reporter.waiting(turn)
+        reporter.phase("waiting", 2, 2)
+
+    err = shown(act)[1].splitlines()
+    second = (
+        "waiting: 1 of 2 cards are free; 2nd in line, behind bob's run b-1; gpu01:0 ada's run a-1 since 10:32"
+    )
+    first = "waiting: 2 of 2 cards are free; 1st in line; gpu01:0 ada's run a-1 since 10:32"
+    assert [line.strip() for line in err[:-1]] == [second, first, second]
+    assert err[-1].startswith("✓ waited for cards 2/2")
+    (line,) = plain(on_terminal(act, columns=100))
+    assert line.startswith("✓ waited for cards 2/2")
+    events = [json.loads(line) for line in shown(act, json=True)[0].splitlines()]
+    assert [event["event"] for event in events] == ["waiting", "waiting", "waiting", "phase"]
+    del events[0]["time"]
+    assert events[0] == {
+        "event": "waiting",
+        "place": 2,
+        "behind": ["bob's run b-1"],
+        "free": 1,
+        "needed": 2,
+        "held": [["gpu01:0", "ada's run a-1 since 10:32"]],
+        "lost": [],
+    }
+
+
+def test_a_wait_in_vain_is_told_by_its_error_alone() -> None:
+    def act(reporter: Reporter) -> None:
+        reporter.waiting(TURN)
+        reporter.error(PlanError("waited in vain"))
+
+    assert plain(on_terminal(act)) == ["✗ waited in vain"]
 
 
 def test_a_phase_cut_short_says_how_far_it_came() -> None:
@@ -782,6 +823,20 @@ def test_the_report_tells_the_first_failure_first() -> None:
     ]
 
 
+def test_cards_that_are_not_free_again_are_in_the_report() -> None:
+    stuck = CardLeft("GPU 0 is still in use by this run's pid 12 (D: waits in the kernel)", own=True)
+    foreign = CardLeft("GPU 3 is still in use by pid 4 of eve, notebook", own=False)
+    outcome = Outcome("r-1", "succeeded", 76, 3.0, cards={"gpu01": (stuck,), "gpu02": (foreign,)})
+    assert shown(lambda reporter: reporter.report(outcome))[1].splitlines() == [
+        f"✗ gpu01: {stuck.text}",
+        f"! gpu02: {foreign.text}",
+        "  → look again: tflaunch gpus; on the host: nvidia-smi",
+        "✓ r-1 succeeded: 0 tasks in 3.0 s",
+    ]
+    told = json.loads(shown(lambda reporter: reporter.report(outcome), json=True)[0])
+    assert told["cards"]["gpu01"] == [{"text": stuck.text, "own": True}]
+
+
 def failing(lines: int, others: int = 0) -> Callable[[Reporter], None]:
     """A task that writes so many lines and fails, while another writes `others` lines."""
     tail = b"".join(b"step %d\n" % number for number in range(lines))
@@ -954,6 +1009,7 @@ def test_long_lines_are_left_for_the_terminal_to_wrap_where_they_are_copied_from
 def test_json_is_one_event_a_line_whatever_the_bytes() -> None:
     def act(reporter: Reporter) -> None:
         reporter.phase("connecting", 1, 2, "gpu01")
+        reporter.waiting(TURN)
         reporter.note("n")
         reporter.warn("w")
         reporter.say("s")
@@ -976,6 +1032,7 @@ def test_json_is_one_event_a_line_whatever_the_bytes() -> None:
     assert [event["event"] for event in events] == (
         [
             "phase",
+            "waiting",
             "note",
             "warn",
             "say",

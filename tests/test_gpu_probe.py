@@ -86,7 +86,7 @@ def test_why_a_card_must_not_be_taken(library: Path, tmp_path: Path) -> None:
     fleet = Fleet(
         library,
         tmp_path / "fleet",
-        "gpu uuid=GPU-free mem=81559 used=4",
+        "gpu uuid=GPU-free mem=81559 used=4 reserved=600",  # what the driver keeps for itself is nobody's
         "gpu uuid=GPU-used mem=16384 used=2048",
         "gpu uuid=GPU-mine mem=16384 used=100",
         "gpu uuid=GPU-off mem=16384 mode=2",
@@ -194,6 +194,42 @@ def test_a_driver_that_does_not_answer_is_a_fact_of_the_host(
     found = probe(Fleet(library, tmp_path / "fleet", f"init_error {code}", "gpu mem=1"))
     assert found["gpus"] == []
     assert word.lower() in found["note"].lower()
+
+
+LOOK = """
+import json, sys
+from tflaunch import gpu_probe
+look = gpu_probe.Look()
+for fleet in sys.stdin:
+    with open(sys.argv[1], "w") as file:
+        file.write(fleet.replace(";", "\\n"))
+    found = look.probe(topology=False)
+    print(json.dumps([len(found["gpus"]), found["note"], look.stale]), flush=True)
+"""
+
+
+def test_nvml_stays_open_from_look_to_look_and_a_new_driver_is_met(library: Path, tmp_path: Path) -> None:
+    fleet = Fleet(library, tmp_path / "fleet")
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **fleet.env}
+    looks = (
+        ("gpu mem=1", [1, "", False]),
+        ("gpu mem=1;init_error 9", [1, "", False]),  # not opened again: that would fail
+        ("gpu mem=1;gpu mem=1;loaded 2", [2, "", False]),  # another driver: opened again within one look
+        ("gpu mem=1;gpu mem=1;loaded 2;init_error 9", [2, "", False]),
+        ("gpu mem=1;loaded 3;init_error 18", [0, "NVML: RM has detected an NVML/RM version mismatch.", True]),
+        ("gpu mem=1;loaded 3", [1, "", False]),
+        ("gpu mem=1;loaded 3;gpu mem=1 error=15", [2, "", False]),  # after an error on a card ...
+        ("gpu mem=1;loaded 3;init_error 9", [0, "NVML: Driver Not Loaded", True]),  # ... it is opened again
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, tmp_path / "fleet"],
+        input="".join(f"{fleet}\n" for fleet, _ in looks),
+        env=env,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [told for _, told in looks]
 
 
 def test_a_run_takes_only_free_cards_and_masks_each_task(

@@ -83,7 +83,7 @@ def facts(host: str, *gpus: Gpu, **fields: Any) -> HostFacts:
 
 def answer(host: str, *gpus: Gpu, **fields: Any) -> Answer:
     driver = {"driver": "550.54.15", "cuda": "12.4"} if gpus else {}
-    return Answer(host, facts(host, *gpus, **{**driver, **fields}), NOW, 0.1)
+    return Answer(host, facts(host, *gpus, **{"clock": NOW, **driver, **fields}), 0.1)
 
 
 LOST = gpu(7, "", error="GPU is lost", utilization_percent=None, temperature_c=None, power_w=None)
@@ -306,7 +306,13 @@ def test_as_data() -> None:
     assert hosts["dead1"]["error"] == {"message": "no route", "hint": "ping {host}"}
     assert hosts["sick"]["gpu_note"] == "NVML: Driver Not Loaded"
     assert told["summary"]["free"] == 3
-    assert told["summary"]["models"]["RTX 4090"] == {"free": 0, "busy": 1, "leased": 0, "broken": 0}
+    assert told["summary"]["models"]["RTX 4090"] == {
+        "free": 0,
+        "busy": 1,
+        "leased": 0,
+        "promised": 0,
+        "broken": 0,
+    }
 
     rows = list(csv.DictReader(io.StringIO(table(overview))))
     assert [(row["host"], row["index"], row["state"]) for row in rows][3:7] == [

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -276,8 +277,9 @@ def test_the_first_word_on_the_channel_is_the_magic(tmp_path: Path) -> None:
     assert ended.stderr == b""
 
 
-def test_the_source_of_a_module_is_sent_as_it_is() -> None:
-    assert b"def nvmlInit(" in payload.module_source("pynvml")
-    assert payload.module_source("ast") == Path(ast.__file__).read_bytes()
+def test_a_module_is_sent_compressed() -> None:
+    assert b"def nvmlInit(" in zlib.decompress(payload.packed_module("pynvml"))
+    assert len(payload.packed_module("pynvml")) < 64 * 1024
+    assert zlib.decompress(payload.packed_module("ast")) == Path(ast.__file__).read_bytes()
     with pytest.raises(ModuleNotFoundError):
-        payload.module_source("tflaunch_has_no_such_module")
+        payload.packed_module("tflaunch_has_no_such_module")

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from hypothesis import strategies as st
 from tflaunch.errors import EXIT_PLAN, EXIT_USAGE, PlanError, UsageError
 from tflaunch.gpu_choice import GpuChoice, choose
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.inventory import NO_INSTANCE, Gpu, HostFacts, MigDevice
+from tflaunch.inventory import NO_INSTANCE, Gpu, GpuProcess, HostFacts, Lease, MigDevice, when_free, why_busy
 from tflaunch.job import JobSpec
-from tflaunch.plan import PORTS_HELD, ClusterPlan, plan_cluster, ports_wanted
+from tflaunch.plan import PORTS_HELD, ClusterPlan, plan_cluster, ports_wanted, usable_cards
 
 PROGRAM = ("trainer.py",)
 
@@ -783,3 +784,66 @@ def test_whatever_is_planned_can_run(
         told = json.loads(task.env["TF_CONFIG"])
         assert told["cluster"] == planned.cluster
         assert told["cluster"][told["task"]["type"]][told["task"]["index"]].endswith(f":{task.port}")
+
+
+# --- cards that a run could use -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("job", "settings", "expected"),
+    [
+        ({}, {}, {"g1": [0, 1, 2, 3], "g2": [0, 1]}),
+        ({"workers": 1}, {}, {"g1": [0, 1, 2, 3], "g2": [0, 1]}),
+        ({"gpus_per_worker": 3}, {}, {"g1": [0, 1, 2, 3]}),  # no two cards make a worker
+        ({"gpus_per_worker": 0}, {}, {}),
+        ({"workers": 0, "ps": 1, "done": "never"}, {}, {}),
+        ({"worker_hosts": "g2"}, {}, {"g2": [0, 1]}),
+        ({}, {"g1": {"gpus": 2}}, {"g1": [0, 1, 2, 3], "g2": [0, 1]}),  # any two
+        ({}, {"g1": {"gpus": (1, 3)}}, {"g1": [1, 3], "g2": [0, 1]}),
+        ({}, {"g1": {"gpus": 0}}, {"g2": [0, 1]}),
+        ({"workers": 1}, {"g1": {"slots": 1}}, {"g1": [0, 1, 2, 3], "g2": [0, 1]}),
+    ],
+)
+def test_what_a_run_waits_for(
+    job: dict[str, Any], settings: dict[str, dict[str, Any]], expected: dict[str, list[int]]
+) -> None:
+    members = {
+        "g1": facts("g1", cards("g1", 4)),
+        "g2": facts("g2", cards("g2", 3, {2: "broken: GPU is lost"})),
+        "c1": facts("c1"),
+    }
+    hostfile = Hostfile("hosts.yaml", tuple(Host(name=name, **settings.get(name, {})) for name in members))
+    usable = usable_cards(JobSpec(PROGRAM, **job), hostfile, members)
+    assert {host: [int(each[-1]) for each in uuids] for host, uuids in usable.items()} == expected
+
+
+def test_cards_as_they_are_when_nobody_uses_them() -> None:
+    (card,) = cards("g1", 1)
+    process = GpuProcess(1, "ada", "train", "compute", None, None)
+    lease, promise = Lease("bob", "his-run", 0.0), Lease("eve", "her-run", 0.0)
+    instance = MigDevice(0, "MIG-a", "1g", 1 << 30, 1 << 30, "leased", (process,), lease, card=card.index)
+    used = [
+        replace(card, memory_used_bytes=9 << 30),
+        replace(card, processes=(process,)),
+        replace(card, lease=lease),
+        replace(card, promised=promise),
+    ]
+    closed = [
+        replace(card, error="GPU is lost"),
+        replace(card, compute_mode="prohibited"),
+        replace(card, lease_error="no directory"),
+        replace(card, mig_mode=True, mig=(instance,)),
+    ]
+    both = tuple(replace(gpu, busy=why_busy(gpu)) for gpu in (*used, *closed))
+    assert all(gpu.busy for gpu in both)
+    free = when_free({"g1": facts("g1", both)})["g1"].gpus
+    assert [gpu.busy for gpu in free] == [""] * 4 + [gpu.busy for gpu in both[4:]]
+    assert free[-1].mig[0].busy == ""
+
+
+def test_who_uses_a_card_is_told_before_who_waits_for_it() -> None:
+    (card,) = cards("g1", 1)
+    promised = replace(card, promised=Lease("eve", "her-run", 0.0))
+    assert why_busy(promised).startswith("promised to eve's run her-run, which waits since ")
+    leased = replace(promised, lease=Lease("bob", "his-run", 0.0))
+    assert why_busy(leased) == "leased to bob's run his-run"

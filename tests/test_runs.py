@@ -17,7 +17,7 @@ import pytest
 from tflaunch.errors import RecordError, UsageError
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.job import TaskId
-from tflaunch.outcome import HostLost, Outcome, TaskExit
+from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit
 from tflaunch.plan import ClusterPlan, TaskPlan
 from tflaunch.runs import Record, check_run_id, hostfile_from, list_runs, new_run_id, state_root
 
@@ -252,6 +252,7 @@ def test_the_outcome_is_kept() -> None:
             {"gpu01": ("pid 3 x",)},
             str(record.path),
             {W0: "/log"},
+            cards={"gpu01": (CardLeft("GPU 0 is in use", own=True),)},
         )
     )
     record.close()
@@ -274,6 +275,7 @@ def test_the_outcome_is_kept() -> None:
         "exits": [failure],
         "first_failure": failure,
         "unverified": {"here": "gone"},
+        "cards": {"gpu01": [{"text": "GPU 0 is in use", "own": True}]},
         "survivors": {"gpu01": ["pid 3 x"]},
         "host_logs": {"worker/0": "/log"},
         "restarts": 0,

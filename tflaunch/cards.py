@@ -1,7 +1,7 @@
 """The cards of many hosts, ready to be shown: filtered, sorted, counted; as data and as one line. Pure.
 
-A *device* (a card, or an instance of a card in MIG mode) is `free`, `busy`, `leased` or `broken`; a card whose
-instances are the devices is `mig`.
+A *device* (a card, or an instance of a card in MIG mode) is `free`, `busy`, `leased`, `promised` (free, but a run
+waits for it) or `broken`; a card whose instances are the devices is `mig`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tflaunch.errors import ConnectError, UsageError
-from tflaunch.inventory import Device, Gpu, HostFacts
+from tflaunch.inventory import Device, Gpu, HostFacts, Ticket, in_use
 
-State = Literal["free", "busy", "leased", "broken", "mig"]
-STATES: tuple[State, ...] = ("free", "busy", "leased", "broken")  # of devices
+State = Literal["free", "busy", "leased", "promised", "broken", "mig"]
+STATES: tuple[State, ...] = ("free", "busy", "leased", "promised", "broken")  # of devices
 Sort = Literal["host", "memory", "utilization", "temperature"]
 
 NO_DRIVER = "no NVIDIA driver"
@@ -32,7 +32,7 @@ CSV_COLUMNS = (
     *("host", "index", "uuid", "name", "state", "busy", "error"),
     *("memory_total_bytes", "memory_used_bytes", "memory_free_bytes"),
     *("utilization_percent", "temperature_c", "power_w", "power_limit_w", "ecc_errors"),
-    *("users", "pids", "leased_by", "driver", "cuda"),
+    *("users", "pids", "leased_by", "promised_to", "driver", "cuda"),
 )
 
 
@@ -42,8 +42,7 @@ class Answer:
 
     host: str
     facts: HostFacts | None = None
-    clock: float = 0.0  # the host's own, when it told them (epoch seconds)
-    age_s: float = 0.0  # how long ago that was
+    age_s: float = 0.0  # how long ago it told them
     error: ConnectError | None = None
 
 
@@ -55,7 +54,6 @@ class Machine:
     facts: HostFacts
     free: int  # of its devices, those that are not shown included
     total: int
-    clock: float
     age_s: float
     error: ConnectError | None  # it can no longer be asked: its cards are as they were `age_s` ago
 
@@ -88,6 +86,12 @@ class Overview:
             for device in machine.devices:
                 found.setdefault(short_name(device.name) or UNKNOWN, Counter())[state(device)] += 1
         return dict(sorted(found.items(), key=lambda item: -item[1].total()))
+
+    @property
+    def queue(self) -> list[Ticket]:
+        """The runs that wait for any of these cards, first come first, each as one host knows it."""
+        found = {(each.since, each.run): each for machine in self.machines for each in machine.facts.queue}
+        return [found[place] for place in sorted(found)]
 
     @property
     def unreachable(self) -> dict[str, ConnectError]:
@@ -141,6 +145,8 @@ def state(device: Device) -> State:
             return "mig"
     if device.lease is not None:
         return "leased"
+    if device.promised is not None and not in_use(device):
+        return "promised"
     return "busy" if device.busy else "free"
 
 
@@ -167,9 +173,7 @@ def look(answers: Sequence[Answer], wanted: Wanted | None = None, sort: Sort = "
                 machines[one] = dataclasses.replace(same, names=names)
             else:
                 free = sum(state(device) == "free" for device in facts.devices)
-                machines[one] = Machine(
-                    names, facts, free, len(facts.devices), answer.clock, answer.age_s, answer.error
-                )
+                machines[one] = Machine(names, facts, free, len(facts.devices), answer.age_s, answer.error)
         elif answer.error is not None:
             failures[answer.host] = answer.error
         elif facts is None:
@@ -255,7 +259,6 @@ def document(overview: Overview, answers: Iterable[Answer], now: float) -> dict[
             entry |= dataclasses.asdict(facts)
             del entry["ports"]  # none are held for a look
             entry["host"] = answer.host
-            entry["clock"] = machine.clock if machine else answer.clock
             entry["age_s"] = round(machine.age_s if machine else answer.age_s, 3)
             entry["gpus"] = [_card_data(gpu) for gpu in (facts.gpus if machine else ())]
         told.append(entry)
@@ -303,6 +306,7 @@ def table(overview: Overview) -> str:
                         "users": " ".join(sorted({each.user or "?" for each in device.processes})),
                         "pids": " ".join(str(each.pid) for each in device.processes),
                         "leased_by": device.lease.user if device.lease else "",
+                        "promised_to": device.promised.user if device.promised else "",
                         "driver": machine.facts.driver,
                         "cuda": machine.facts.cuda,
                     }

@@ -38,6 +38,7 @@ _STYLES: Mapping[State, str] = {
     "free": "#009e73",
     "busy": "#e69f00",
     "leased": "#56b4e9",
+    "promised": "#3b82c4",
     "broken": "bold #d55e00",
     "mig": "#cc79a7",
 }
@@ -73,12 +74,12 @@ class Marks:
 
 
 UNICODE = Marks(
-    {"free": "○", "busy": "●", "leased": "◐", "broken": "✗", "mig": "◇"},
+    {"free": "○", "busy": "●", "leased": "◐", "promised": "◌", "broken": "✗", "mig": "◇"},
     *("━", "╸", "─", "\u00d7", "°", "·", "…", "✗", "!", "→"),
 )
-NEEDED = "○●◐✗◇━╸─°…→"  # what an encoding must have for them
+NEEDED = "○●◐◌✗◇━╸─°…→"  # what an encoding must have for them
 ASCII = Marks(
-    {"free": "o", "busy": "*", "leased": "+", "broken": "x", "mig": "#"},
+    {"free": "o", "busy": "*", "leased": "+", "promised": ":", "broken": "x", "mig": "#"},
     *("=", "=", "-", "x", "C", "-", "~", "x", "!", "->"),
 )
 
@@ -119,7 +120,7 @@ class CardsView:
     def page(self, overview: Overview, *, processes: bool = True, airy: bool = True) -> list[Text]:
         """Everything; `processes`: each has a line of its own, `airy`: with a line between hosts."""
         lines = self._machines(overview, processes, airy)
-        for part in (self._troubles(overview), self.summary(overview)):
+        for part in (self._queue(overview), self._troubles(overview), self.summary(overview)):
             if part and lines and airy:
                 lines.append(Text())
             lines += part
@@ -290,6 +291,16 @@ class CardsView:
             lines.append(Text(f"waiting for {fold(overview.waiting)}", "dim"))
         return lines
 
+    def _queue(self, overview: Overview) -> list[Text]:
+        """The runs that wait for cards, first come first."""
+        clock = max((machine.facts.clock for machine in overview.machines), default=0.0)
+        lines = []
+        for number, each in enumerate(overview.queue, 1):
+            cards = f"{each.wants} card{'' if each.wants == 1 else 's'}"
+            line = Text.assemble((f"{number}. ", "dim"), (printable(each.holder), "bold"))
+            lines.append(line.append(f" has waited {age(clock - each.since)} for {cards}"))
+        return lines
+
     def _reason(self, mark: Text, hosts: Iterable[str], reason: str) -> list[Text]:
         line = Text.assemble(mark, (fold(hosts), "bold"))
         told = printable(reason)
@@ -309,7 +320,7 @@ class CardsView:
             for gpu in machine.facts.gpus if not machine.error else ():
                 parts: tuple[Device, ...] = (gpu, *gpu.mig)
                 for part in parts:
-                    who = self._who(part, machine.clock, width)
+                    who = self._who(part, machine.facts.clock, width)
                     if not processes and len(who) > 1:
                         who = [Text.assemble((f"{len(who)}{self._marks.times} ", "bold"), who[0])]
                     rows.append(_Row(machine, gpu, part, tuple(who)))
@@ -319,7 +330,7 @@ class CardsView:
     def _user_width(overview: Overview) -> int:
         every = [device for machine in overview.machines for device in machine.devices]
         users = {each.user for device in every for each in device.processes}
-        users |= {device.lease.user for device in every if device.lease}
+        users |= {claim.user for device in every for claim in (device.lease, device.promised) if claim}
         return min(12, max(map(cell_len, users | {"user"})))
 
     def _chosen(self, rows: Sequence[_Row], overview: Overview) -> list[_Column]:
@@ -424,6 +435,9 @@ class CardsView:
         if part.lease is not None:
             run = f"run {part.lease.run}"
             told.append(self._use(part.lease.user, clock - part.lease.since, None, run, user_width))
+        elif part.promised is not None and state(part) == "promised":
+            run = f"run {part.promised.run} waits for it"
+            told.append(self._use(part.promised.user, clock - part.promised.since, None, run, user_width))
         ordered = sorted(part.processes, key=lambda each: (each.kind != "compute", -(each.memory_bytes or 0)))
         told += [self._process(each, clock, user_width) for each in ordered]
         if not told and state(part) == "busy":

@@ -20,7 +20,7 @@ from tflaunch.log_feed import LogFeed, LogWatcher, Record
 from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_data
 from tflaunch.oversight import DIAL_S, Oversight
 from tflaunch.plan import ClusterPlan
-from tflaunch.session import Ended, Item, Opener, Said, Sessions, Stopped, Written
+from tflaunch.session import Ended, Item, Opener, Said, Sessions, Stopped, Written, interruption
 from tflaunch.sources import Bundle
 from tflaunch.supervise import Event, Interrupted, State, TaskStarted, state_data
 
@@ -55,6 +55,7 @@ class Cluster:
         self._hosts: dict[str, Host] = {}
         self._drive: Drive | None = None
         self._feed: LogFeed | None = None
+        self._lost: dict[str, ConnectError] = {}  # hosts that were connected before, and may not be now
         self.interrupts = self._sessions.interrupts
 
     # -- before the tasks run
@@ -64,7 +65,7 @@ class Cluster:
     ) -> Inventory:
         """Connect to every host, boot its agent and learn its facts: one round trip after the handshake.
 
-        With `lease`, every card that nobody has is leased in the same step, until `stage` or `let_go`.
+        With `lease`, every card that nobody has is leased in the same step, until `keep_cards` or `let_go`.
         Raises ConnectErrors with every host that failed, after all are closed; Stopped.
         """
         self._hosts = {host.name: host for host in hosts}
@@ -77,34 +78,95 @@ class Cluster:
         names = [host.name for host in hosts]
         patience_s = self._sessions.patience_s(len(names), connect_s)
         facts, failures = self._sessions.gather("facts", names, patience_s, "connecting")
-        lacking = {name: said["lacks"] for name, said in facts.items() if said["lacks"]}
-        if lacking and not failures:
-            for name, module in lacking.items():
-                self._sessions.send([name], "module", payload.module_source(module), name=module)
-            more, failures = self._sessions.gather("facts", lacking, PROBE_S, "probing")
+        if not failures:
+            more, failures = self._send_modules(facts)
             facts.update(more)
         if failures:
             self.abandon()
             raise ConnectErrors(failures, len(names))
         return {name: HostFacts.from_wire(name, facts[name].fields) for name in names}
 
+    def _send_modules(
+        self, facts: Mapping[str, wire.Message]
+    ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
+        """Send what the probe lacks on some hosts; returns their facts, told again, and why some told none."""
+        lacking = {name: said["lacks"] for name, said in facts.items() if said["lacks"]}
+        for name, module in lacking.items():
+            self._sessions.send([name], "module", payload.packed_module(module), name=module)
+        return self._sessions.gather("facts", lacking, PROBE_S, "probing" if lacking else "")
+
+    # -- while it waits for cards
+
+    def queue(self, host: str, since: float, wants: int, gpus: Collection[str], planning: bool) -> None:
+        """Take a place in the queue of that host for these cards."""
+        self._sessions.send([host], "queue", since=since, wants=wants, gpus=list(gpus), planning=planning)
+
     def let_go(self) -> None:
-        """Give all cards back, to look again later."""
+        """Give all leases back, to look again later; a place in the queue is kept."""
         self._sessions.send(self._sessions.by_host, "let_go")
 
-    def look_again(self, hosts: Collection[Host], ports_wanted: int, wait_s: float) -> Inventory:
-        """Wait, then lease and look once more; raises ConnectErrors, after all are closed; Stopped."""
+    def keep_cards(self, plan: ClusterPlan) -> None:
+        """The cards of this plan are the run's; give up all others, and the places in the queue."""
+        for name in self._sessions.by_host:
+            gpus = [uuid for task in plan.tasks if task.host == name for uuid in task.gpus]
+            self._sessions.send([name], "keep", gpus=gpus)
+
+    def look(
+        self, hosts: Collection[Host], ports_wanted: int, lease: Mapping[str, Collection[str]]
+    ) -> tuple[dict[str, HostFacts], dict[str, ConnectError]]:
+        """What these hosts have now, those cards leased in the same step, and why some did not tell. Raises Stopped.
+
+        A host that did not tell is let go of; what it may still say counts no more.
+        """
+        for host in hosts:
+            self._sessions.send(
+                [host.name],
+                "probe",
+                ports=host.ports,
+                count=ports_wanted,
+                lease=list(lease.get(host.name, ())),
+            )
+        facts, failures = self._sessions.gather("facts", [host.name for host in hosts], PROBE_S)
+        more, silent = self._send_modules(facts)
+        failures |= silent
+        for name in failures:
+            self._sessions.by_host[name].cut(time.monotonic())
+        told = {name: said for name, said in {**facts, **more}.items() if name not in failures}
+        for name in told:
+            self._lost.pop(name, None)
+        return {name: HostFacts.from_wire(name, said.fields) for name, said in told.items()}, failures
+
+    def pause(self, wait_s: float) -> None:
+        """Let time pass, leases renewed; raises Stopped."""
         deadline = time.monotonic() + wait_s
         while (item := self._sessions.next(deadline)) is not None:
-            if isinstance(item, Interrupted):
-                raise Stopped(item)
-        for host in hosts:
-            self._sessions.send([host.name], "probe", ports=host.ports, count=ports_wanted, lease=True)
-        facts, failures = self._sessions.gather("facts", [host.name for host in hosts], PROBE_S)
-        if failures:
-            self.abandon()
-            raise ConnectErrors(failures, len(hosts))
-        return {name: HostFacts.from_wire(name, said.fields) for name, said in facts.items()}
+            if interrupted := interruption(item):
+                raise Stopped(interrupted)
+
+    @property
+    def connected(self) -> Collection[str]:
+        """The hosts that can be spoken to."""
+        return self._sessions.by_host.keys() - self._sessions.ended.keys()
+
+    @property
+    def ended(self) -> Mapping[str, ConnectError]:
+        """The hosts that cannot be spoken to any more, each with why."""
+        return self._sessions.ended
+
+    def reopen(self, host: Host) -> None:
+        """Begin to connect anew to a host that has ended: `connected` or `ended` will have it again."""
+        self._lost[host.name] = self._sessions.ended[host.name]
+        if session := self._sessions.by_host.pop(host.name, None):
+            session.close()
+        self._sessions.connect([host], "start", self._run_id, lambda _: b"")
+
+    def forget(self, host: str) -> None:
+        """Go on without a host that is lost."""
+        if session := self._sessions.by_host.pop(host, None):
+            session.close()
+        self._sessions.forget(host)
+
+    # -- the tasks are made ready
 
     def keep(self, hosts: Collection[str]) -> None:
         """Let go of the hosts that the plan has no task for."""
@@ -247,7 +309,7 @@ class Cluster:
         except Stopped:
             failures = {name: ConnectError("tflaunch was told not to wait") for name in names}
         self.close()
-        return {name: error.message for name, error in failures.items()}
+        return {name: error.message for name, error in {**self._lost, **failures}.items()}
 
     def close(self) -> None:
         """Take leave of every agent."""

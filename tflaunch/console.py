@@ -11,6 +11,7 @@ For programs: stdout holds one JSON object a line, in ASCII.  Each has `event` a
                gpu_labels (the same as people see them: "3", or "3.1" for MIG instance 1 of card 3), argv,
                env, setup, cwd (null: where the shipped code is)]
     phase      name, done, total, note (what is awaited, or missing); one for each step
+    waiting    place (in the queue), behind, free, needed, held: [cards, why], lost; one for each change
     note       text            something that happened
     say        text            what tflaunch does now, because it was asked to
     warn       text            something to look at
@@ -27,9 +28,10 @@ For programs: stdout holds one JSON object a line, in ASCII.  Each has `event` a
     error      kind (the class), message, hint, exit_code, problems: [where, line, column, message]
     report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (as in exited, with
                tail; or as in lost; or reason, tasks, states, stacks (task -> lines)), unverified (host -> why),
-               survivors (host -> processes), record, host_logs (task -> path on its host), restarts, hint
+               survivors (host -> processes), cards (host -> [text, own] of each card that is not free again; own:
+               the run itself is on it), record, host_logs (task -> path on its host), restarts, hint
     detached   run_id, tasks (how many), host (whose agent decides from now on)
-    stopped    run_id, hosts (host -> found, killed, survivors)
+    stopped    run_id, hosts (host -> found, killed, survivors, cards)
 
 Tasks are written `worker/0`.  Bytes of a log that are not UTF-8 appear as `\\xff`; control sequences are
 left in it.
@@ -64,7 +66,6 @@ from tflaunch.console_pages import (
     advice,
     brief_plan_lines,
     detached_lines,
-    duration,
     error_lines,
     failure_rows,
     failures_lines,
@@ -86,10 +87,12 @@ from tflaunch.log_lines import LineAssembler, printable
 from tflaunch.outcome import HostLost, Outcome, TaskExit, TimedOut, exit_data, how, outcome_data
 from tflaunch.plan import ClusterPlan
 from tflaunch.supervise import TaskStarted
+from tflaunch.times import duration
 from tflaunch.writer import Stream, Writer
 
 if TYPE_CHECKING:
     from tflaunch.visits import Finished
+    from tflaunch.waiting import Turn
 
 _RECENT = 128  # lines of the screen that are remembered: more than are ever looked at
 _TICK_S = 0.1  # of the one live line
@@ -106,6 +109,7 @@ _PAST = {
     "entrusting": "entrusted",
     "stopping": "stopped",
     "checking": "checked",
+    "waiting": "waited for cards",
     "measuring": "measured",
     "cleaning": "cleaned",
 }
@@ -123,6 +127,9 @@ class Reporter(Protocol):
 
         `note` names what it waits for while that is little, and what is missing when it ends too early.
         """
+
+    def waiting(self, turn: Turn) -> None:
+        """The run waits for cards; at its end comes the phase of that name."""
 
     def note(self, text: str) -> None:
         """Say something that is good to know."""
@@ -370,12 +377,18 @@ class JsonReporter(_LogReporter):
     def __init__(self, options: _Options, stdout: Stream, stderr: Stream) -> None:
         self._heads: dict[TaskId, str] = {}
         self._step: tuple[str, int, int] | None = None
+        self._turn: Turn | None = None
         super().__init__(options, stdout, stderr)
 
     def phase(self, name: str, done: int, total: int, note: str = "") -> None:
         if self._step != (name, done, total):
             self._step = (name, done, total)
             self._event("phase", name=name, done=done, total=total, note=note)
+
+    def waiting(self, turn: Turn) -> None:
+        if turn != self._turn:
+            self._turn = turn
+            self._event("waiting", **dataclasses.asdict(turn))
 
     def note(self, text: str) -> None:
         self._event("note", text=text)
@@ -515,6 +528,7 @@ class TextReporter(_LogReporter):
         self._live_shown = False
         self._training = False  # log lines may come at any moment: no live line any more
         self._failed: set[TaskId] = set()  # and have not been started again
+        self._turn: Turn | None = None
         # What stands above on the screen that both streams share: lines of a task, or (None) of tflaunch.
         self._one_screen = stdout.same_terminal(stderr)
         self._recent: deque[tuple[TaskId | None, str]] = deque(maxlen=_RECENT)
@@ -523,6 +537,13 @@ class TextReporter(_LogReporter):
     def phase(self, name: str, done: int, total: int, note: str = "") -> None:
         now = time.monotonic()
         self._writer.put("message", lambda: self._show_phase(name, done, total, note, now))
+
+    def waiting(self, turn: Turn) -> None:
+        # Enough cards may be free, and yet not where they fit: what is full looks like what is over.
+        self.phase("waiting", min(turn.free, turn.needed - 1), turn.needed, str(turn))
+        if not self._live and turn != self._turn:
+            self.note(f"waiting: {turn.free} of {turn.needed} cards are free; {turn}")
+        self._turn = turn
 
     def note(self, text: str) -> None:
         self._message(Text(f"  {printable(text)}", "dim"))
@@ -690,6 +711,8 @@ class TextReporter(_LogReporter):
         if phase is None or phase.over or phase.name == "training":
             return
         phase.over = True
+        if phase.name == "waiting":
+            return  # why it has not come to its end is an error's to say
         text = f"{_PAST.get(phase.name, phase.name)} {phase.done}/{phase.total}"
         took = f" after {duration(now - phase.began)}"
         lacking = f", not {printable(phase.note)}" if phase.note else ""

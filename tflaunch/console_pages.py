@@ -21,8 +21,9 @@ from tflaunch.errors import ConnectErrors, DialError, HostfileError, LaunchError
 from tflaunch.hosts import fold
 from tflaunch.job import TaskId, log_name
 from tflaunch.log_lines import LineAssembler, printable
-from tflaunch.outcome import HostLost, Outcome, TaskExit, TimedOut, how
+from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit, TimedOut, how
 from tflaunch.plan import ClusterPlan, TaskPlan
+from tflaunch.times import duration
 from tflaunch.writer import Stream
 
 if TYPE_CHECKING:
@@ -102,16 +103,6 @@ def task_colour(task: TaskId) -> str:
         return _PALETTE[task.index % len(_PALETTE)]
     first = -1 if task.job == "ps" else zlib.crc32(task.job.encode())
     return _PALETTE[(first - task.index) % len(_PALETTE)]
-
-
-def duration(seconds: float) -> str:
-    if seconds < 10:
-        return f"{max(0.0, seconds):.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 def of(count: int, noun: str) -> str:
@@ -448,6 +439,17 @@ def _unclean_lines(outcome: Outcome, marks: Marks) -> list[RenderableType]:
     lines += _unchecked_lines(outcome.unverified, marks)
     if lines:
         lines.append(_hint(f"tflaunch stop {outcome.run_id}", marks))
+    return lines + _card_lines(outcome.cards, marks)
+
+
+def _card_lines(cards: Mapping[str, Sequence[CardLeft]], marks: Marks) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    for host, left in cards.items():
+        for card in left:
+            mark = (f"{marks.bad} ", "bold red") if card.own else (f"{marks.warn} ", "yellow")
+            lines.append(Text.assemble(mark, f"{host}: {printable(card.text)}"))
+    if lines:
+        lines.append(_hint("look again: tflaunch gpus; on the host: nvidia-smi", marks))
     return lines
 
 
@@ -486,7 +488,7 @@ def stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: Marks) -> l
         else:
             fate = "stopped" if end.found else "nothing of it was there"
         by_fate.setdefault(fate, []).append(host)
-    alive = any(end.survivors for end in hosts.values())
+    alive = not all(end.clean for end in hosts.values())
     mark = (f"{marks.bad} ", "bold red") if alive else (f"{marks.ok} ", "bold green")
     text = (
         "is not all gone" if alive else f"is stopped:{of(len(hosts), 'host')} checked, nothing of it is alive"
@@ -494,7 +496,7 @@ def stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: Marks) -> l
     lines: list[RenderableType] = [Text.assemble(mark, (run_id, "bold"), f" {text}")]
     for fate, names in by_fate.items():
         lines.append(Text.assemble("  ", (fold(names), "bold"), f" {printable(fate)}"))
-    return lines
+    return lines + _card_lines({host: end.cards for host, end in hosts.items()}, marks)
 
 
 def _last_lines(outcome: Outcome, marks: Marks) -> list[RenderableType]:
@@ -514,6 +516,6 @@ def _last_line(outcome: Outcome, marks: Marks, cause: str = "") -> Text:
         cause = cause or f", exit code {outcome.exit_code}"
         mark, text = (f"{marks.bad} ", "bold red"), f"failed after {took}{cause}"
     line = Text.assemble(mark, (outcome.run_id, "bold"), f" {printable(text)}")
-    if not (outcome.survivors or outcome.unverified):
+    if not (outcome.survivors or outcome.unverified or outcome.cards):
         line.append("; nothing is left running", "dim")
     return line

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch.job import TaskId
 from tflaunch.links import Hands, Links
-from tflaunch.outcome import HostLost, TaskExit
+from tflaunch.outcome import HostLost, TaskExit, cards_left
 from tflaunch.supervise import (
     AgentGaveUp,
     End,
@@ -184,7 +184,7 @@ def understand(host: str, type: str, fields: Mapping[str, Any], body: bytes = b"
     if type == "expired":
         return AgentGaveUp(host, fields["reason"], fields["asked"])
     if type == "swept":
-        return HostSwept(host, tuple(fields["survivors"]))
+        return HostSwept(host, tuple(fields["survivors"]), cards_left(fields.get("cards", ())))
     if type == "gone":
         return HostLost(host, fields["reason"])
     return None

@@ -39,7 +39,7 @@ class GpuChoice:
     mig: str | None = None  # instances with this in their name ("": any), and no whole cards
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    share: bool = False  # also cards that others compute on; never leased or broken ones
+    share: bool = False  # also cards that others compute on; never leased, promised or broken ones
 
 
 def choose(inventory: Inventory, choice: GpuChoice, hostfile: Hostfile) -> dict[str, HostFacts]:
@@ -71,7 +71,8 @@ def choose(inventory: Inventory, choice: GpuChoice, hostfile: Hostfile) -> dict[
         if reason := unwanted(host, gpu, device):
             return LeftOut(reason)
         closed = gpu.error or not device.uuid or gpu.compute_mode != "default" or device.busy == NO_INSTANCE
-        return "" if choice.share and not (closed or device.lease or device.lease_error) else device.busy
+        claimed = device.lease or device.lease_error or device.promised
+        return "" if choice.share and not (closed or claimed) else device.busy
 
     def seen(host: str, gpu: Gpu) -> Gpu:
         instances = tuple(replace(each, busy=why_busy(host, gpu, each)) for each in gpu.mig)

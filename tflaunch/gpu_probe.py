@@ -9,8 +9,11 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, Iterable, List, Optional
 
+# What no driver and no desktop takes for itself: somebody is there, also where a container hides who.
+BUSY_MEMORY_BYTES = 512 * 1024 * 1024
+BUSY_MIG_MEMORY_BYTES = 128 * 1024 * 1024  # no desktop is on an instance, and it tells no utilization
 LIBRARY = "libnvidia-ml.so.1"
 MODULE = "pynvml"
 
@@ -28,47 +31,118 @@ SLOWED_BY = {
 
 
 def probe(topology: bool = True) -> "Dict[str, Any]":
-    """The cards of this host now.
-
-    gpus      a dict for each card, in NVML's order: the fields of `tflaunch.inventory.Gpu`
-    driver    its version, "" without one; `cuda` the newest CUDA version that it serves: "12.4"
-    note      why there are no cards although there is a driver
-    lacks     a module that has to be sent before any of this can be told
-
-    `topology` asks also how the cards are connected, which never changes and takes the most calls.
-    """
-    found = {"gpus": [], "driver": "", "cuda": "", "note": "", "lacks": ""}  # type: Dict[str, Any]
-    import ctypes
-
+    """One `Look.probe`, NVML opened and closed for it."""
+    look = Look()
     try:
-        ctypes.CDLL(LIBRARY)
-    except OSError as error:
-        if "No such file" not in str(error):
-            found["note"] = "%s: %s" % (LIBRARY, error)
-        return found
-    nvml = _module()
-    if nvml is None:
-        found["lacks"] = MODULE
-        return found
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        found["note"] = "NVML: %s" % error
-        return found
-    try:
-        found["driver"] = _text(_ask(nvml, "nvmlSystemGetDriverVersion") or "")
-        version = _ask(nvml, "nvmlSystemGetCudaDriverVersion") or 0
-        found["cuda"] = "%d.%d" % (version // 1000, version % 1000 // 10) if version else ""
-        count = nvml.nvmlDeviceGetCount()
-        handles = {}  # type: Dict[int, Any]
-        found["gpus"] = [_card(nvml, index, handles) for index in range(count)]
-        if topology:
-            _connect(nvml, found["gpus"], handles)
-    except nvml.NVMLError as error:
-        found["note"] = "NVML: %s" % error
+        return look.probe(topology)
     finally:
-        nvml.nvmlShutdown()
-    return found
+        look.close()
+
+
+class Look:
+    """NVML, open from the first look to the last: to open it takes longer than all that is asked.
+
+    A look after one that met an error opens it anew, for the driver may be a new one.
+    """
+
+    def __init__(self) -> None:
+        self._nvml = None  # type: Any
+        self._worked = False
+        # It was open and cannot be opened again: this process may have the library of an old driver.
+        self.stale = False
+
+    def close(self) -> None:
+        """Leave the driver alone; the next look opens it again."""
+        nvml, self._nvml = self._nvml, None
+        if nvml is not None:
+            try:
+                nvml.nvmlShutdown()
+            except nvml.NVMLError:
+                pass  # what is lost need not be given back
+
+    def probe(self, topology: bool = True) -> "Dict[str, Any]":
+        """The cards of this host now.
+
+        gpus      a dict for each card, in NVML's order: the fields of `tflaunch.inventory.Gpu`
+        driver    its version, "" without one; `cuda` the newest CUDA version that it serves: "12.4"
+        note      why there are no cards although there is a driver
+        lacks     a module that has to be sent before any of this can be told
+
+        `topology` asks also how the cards are connected, which never changes and takes the most calls.
+        """
+        kept = self._nvml is not None
+        found = self._probe(topology)
+        if _ails(found):
+            self.close()
+            if kept:
+                found = self._probe(topology)
+                if _ails(found):
+                    self.close()
+        return found
+
+    def _probe(self, topology: bool) -> "Dict[str, Any]":
+        found = {"gpus": [], "driver": "", "cuda": "", "note": "", "lacks": ""}  # type: Dict[str, Any]
+        found.update(self._open())
+        nvml = self._nvml
+        if nvml is None:
+            return found
+        try:
+            found["driver"] = _text(_ask(nvml, "nvmlSystemGetDriverVersion") or "")
+            version = _ask(nvml, "nvmlSystemGetCudaDriverVersion") or 0
+            found["cuda"] = "%d.%d" % (version // 1000, version % 1000 // 10) if version else ""
+            count = nvml.nvmlDeviceGetCount()
+            handles = {}  # type: Dict[int, Any]
+            found["gpus"] = [_card(nvml, index, handles) for index in range(count)]
+            if topology:
+                _connect(nvml, found["gpus"], handles)
+        except nvml.NVMLError as error:
+            found["note"] = "NVML: %s" % error
+        return found
+
+    def _open(self) -> "Dict[str, str]":
+        """What of `note` and `lacks` is to be told when there is no NVML to ask."""
+        if self._nvml is not None:
+            return {}
+        import ctypes
+
+        try:
+            ctypes.CDLL(LIBRARY)
+        except OSError as error:
+            return {} if "No such file" in str(error) else {"note": "%s: %s" % (LIBRARY, error)}
+        nvml = _module()
+        if nvml is None:
+            return {"lacks": MODULE}
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            self.stale = self._worked
+            return {"note": "NVML: %s" % error}
+        self._nvml, self._worked, self.stale = nvml, True, False
+        return {}
+
+    def uses(self, uuids: "Iterable[str]") -> "Dict[str, Dict[str, Any]]":
+        """Of each of these cards or MIG instances `memory_used_bytes` and `processes`; or `error`."""
+        told = self._open()
+        nvml = self._nvml
+        found = {}  # type: Dict[str, Dict[str, Any]]
+        for uuid in uuids:
+            if nvml is None:
+                found[uuid] = {"error": told.get("note") or "NVML is not there"}
+                continue
+            try:
+                handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+                memory = _memory(nvml, handle)
+                found[uuid] = {
+                    "memory_used_bytes": memory.used if memory else 0,
+                    "processes": _processes(nvml, handle),
+                }
+            except nvml.NVMLError as error:
+                found[uuid] = {"error": "NVML: %s" % error}
+        return found
+
+
+def _ails(found: "Dict[str, Any]") -> bool:
+    return bool(found["note"] or any(card["error"] for card in found["gpus"]))
 
 
 def _module() -> "Any":

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-# What no driver and no desktop takes for itself: somebody is there, also where a container hides who.
-BUSY_MEMORY_BYTES = 512 * 1024 * 1024
-BUSY_MIG_MEMORY_BYTES = 128 * 1024 * 1024  # no desktop is on an instance, and it tells no utilization
+from tflaunch.gpu_probe import BUSY_MEMORY_BYTES, BUSY_MIG_MEMORY_BYTES
+from tflaunch.times import clock_time
+
 BUSY_PERCENT = 25  # of the time; less may be a desktop
 # Nobody computes with less; a card that its driver has just initialised is at 100 % for a moment, with nothing in use.
 CONTEXT_BYTES = 64 * 1024 * 1024
@@ -38,6 +38,19 @@ class Lease:
     since: float  # epoch seconds, by the host's clock
     planning: bool = False  # it has the card for the moment, to see what it will take
 
+    @property
+    def holder(self) -> str:
+        """For people: `alice's run trainer-k3f9x2`."""
+        return f"{self.user or 'somebody'}'s run {self.run}".rstrip()
+
+
+@dataclass(frozen=True)
+class Ticket(Lease):
+    """A run that waits for cards; (since, run) is its place in the queue, on every host."""
+
+    wants: int = 0  # so many cards, on all its hosts together
+    uuids: tuple[str, ...] = ()  # those of this host that it could use
+
 
 @dataclass(frozen=True)
 class Device:
@@ -55,6 +68,7 @@ class Device:
     processes: tuple[GpuProcess, ...] = ()
     lease: Lease | None = None
     lease_error: str = ""  # why it cannot be leased: something is wrong on that host
+    promised: Lease | None = None  # to a run that waits for it
 
     @property
     def label(self) -> str:
@@ -115,9 +129,7 @@ class Gpu(Device):
         known["mig"] = tuple(
             MigDevice(**{**device, **_uses(device)}, card=card["index"]) for device in card.get("mig", ())
         )
-        gpu = cls(**known)
-        instances = tuple(replace(each, busy=_why_busy_instance(each, gpu)) for each in gpu.mig)
-        return replace(gpu, busy=why_busy(gpu), mig=instances)
+        return _judged(cls(**known))
 
 
 def why_busy(gpu: Gpu) -> str:
@@ -128,13 +140,7 @@ def why_busy(gpu: Gpu) -> str:
         return PROHIBITED
     if gpu.mig_mode:
         return "in MIG mode: its instances are devices of their own" if gpu.mig else NO_INSTANCE
-    if reason := _held(gpu):
-        return reason
-    if gpu.memory_used_bytes > BUSY_MEMORY_BYTES:
-        return f"{gpu.memory_used_bytes / 2**30:.1f} GiB in use by {_unnamed(gpu)}"
-    if (gpu.utilization_percent or 0) >= BUSY_PERCENT and gpu.memory_used_bytes > CONTEXT_BYTES:
-        return f"{gpu.utilization_percent} % in use by {_unnamed(gpu)}"
-    return ""
+    return in_use(gpu) or _promise(gpu)
 
 
 def _why_busy_instance(instance: MigDevice, gpu: Gpu) -> str:
@@ -142,24 +148,31 @@ def _why_busy_instance(instance: MigDevice, gpu: Gpu) -> str:
         return PROHIBITED
     if not instance.uuid:
         return "the driver does not tell its UUID"
-    if reason := _held(instance):
-        return reason
-    if instance.memory_used_bytes > BUSY_MIG_MEMORY_BYTES:
-        return f"{instance.memory_used_bytes / 2**30:.1f} GiB in use by {_unnamed(instance)}"
-    return ""
+    return in_use(instance) or _promise(instance)
 
 
-def _held(device: Device) -> str:
-    """By whom, as far as somebody can be named."""
-    lease = device.lease
-    if lease is not None:
-        return f"leased to {lease.user or 'somebody'}'s run {lease.run}".rstrip()
+def in_use(device: Device) -> str:
+    """Why that device is not free now, whoever waits for it; "" when it is."""
+    if device.lease is not None:
+        return f"leased to {device.lease.holder}"
     if device.lease_error:
         return f"cannot be leased: {device.lease_error}"
     computing = [process for process in device.processes if process.kind == "compute"]
     if computing:
         return "in use by " + ", ".join(f"{each.user or 'somebody'} (pid {each.pid})" for each in computing)
+    most = BUSY_MIG_MEMORY_BYTES if isinstance(device, MigDevice) else BUSY_MEMORY_BYTES
+    if device.memory_used_bytes > most:
+        return f"{device.memory_used_bytes / 2**30:.1f} GiB in use by {_unnamed(device)}"
+    busy_percent = (device.utilization_percent or 0) if isinstance(device, Gpu) else 0
+    if busy_percent >= BUSY_PERCENT and device.memory_used_bytes > CONTEXT_BYTES:
+        return f"{busy_percent} % in use by {_unnamed(device)}"
     return ""
+
+
+def _promise(device: Device) -> str:
+    if device.promised is None:
+        return ""
+    return f"promised to {device.promised.holder}, which waits since {clock_time(device.promised.since)}"
 
 
 def _unnamed(device: Device) -> str:
@@ -170,11 +183,28 @@ def _unnamed(device: Device) -> str:
     return "a process that is not visible there"
 
 
+_UNUSED: Mapping[str, Any] = {"processes": (), "memory_used_bytes": 0, "lease": None, "promised": None}
+
+
+def when_free(inventory: Inventory) -> dict[str, HostFacts]:
+    """The same hosts if nobody used their cards or waited for them; what is broken or closed stays so."""
+
+    def freed(gpu: Gpu) -> Gpu:
+        return _judged(replace(gpu, **_UNUSED, mig=tuple(replace(each, **_UNUSED) for each in gpu.mig)))
+
+    return {host: replace(facts, gpus=tuple(map(freed, facts.gpus))) for host, facts in inventory.items()}
+
+
+def _judged(gpu: Gpu) -> Gpu:
+    instances = tuple(replace(each, busy=_why_busy_instance(each, gpu)) for each in gpu.mig)
+    return replace(gpu, busy=why_busy(gpu), mig=instances)
+
+
 def _uses(device: Mapping[str, Any]) -> dict[str, Any]:
-    """Who is on a card or an instance, as the wire tells it."""
+    """Who is on a card or an instance, or waits for it, as the wire tells it."""
     return {
         "processes": tuple(GpuProcess(**process) for process in device.get("processes", ())),
-        "lease": Lease(**device["lease"]) if device.get("lease") else None,
+        **{name: Lease(**device[name]) if device.get(name) else None for name in ("lease", "promised")},
     }
 
 
@@ -198,6 +228,9 @@ class HostFacts:
     load: float = 0.0  # processes that run or want to, mean of the last minute
     memory_available_bytes: int = 0
     disk_free_bytes: int = 0  # where runs are kept
+    clock: float = 0.0  # its own, when it told all this (epoch seconds)
+    queue: tuple[Ticket, ...] = ()  # the runs that come first when its cards get free, in their order
+    queue_error: str = ""  # why nobody can wait for them in turn
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -224,6 +257,9 @@ class HostFacts:
             load=facts["load"],
             memory_available_bytes=facts["memory_available_bytes"],
             disk_free_bytes=facts["disk_free_bytes"],
+            clock=facts["clock"],
+            queue=tuple(Ticket(**{**each, "uuids": tuple(each["uuids"])}) for each in facts["queue"]),
+            queue_error=facts["queue_error"],
         )
 
 

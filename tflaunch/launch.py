@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import getpass
 import os
-import random
 import secrets
 import socket
 import time
@@ -17,26 +16,26 @@ from typing import Protocol
 from tflaunch import dial_check
 from tflaunch.cluster import Cluster, Watcher
 from tflaunch.errors import PlanError, RecordError, TflaunchError, UsageError
-from tflaunch.gpu_choice import GpuChoice, choose
+from tflaunch.gpu_choice import GpuChoice
 from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.inventory import Inventory
 from tflaunch.job import JobSpec, TaskId
-from tflaunch.outcome import HostLost, Outcome
+from tflaunch.outcome import CardLeft, HostLost, Outcome
 from tflaunch.oversight import Oversight
-from tflaunch.plan import ClusterPlan, plan_cluster, ports_wanted
+from tflaunch.plan import ClusterPlan, ports_wanted
 from tflaunch.runs import Record
 from tflaunch.session import Opener, Stopped
 from tflaunch.sources import Bundle
 from tflaunch.supervise import Restarts, State, outcome_of
 from tflaunch.visits import Visits
+from tflaunch.waiting import Acquisition, Planner
+from tflaunch.waiting import Reporter as WaitingReporter
 
 STAGE_TIMEOUT_S = 300.0  # conda on a network file system takes its time
 SHIP_TIMEOUT_S = 900.0
 DRAIN_AFTER_CTRL_C_S = 3.0
 VERIFY_TIMEOUT_S = 10.0
 UNSURE = "its agent and its guard were both killed, and a process that left its parents and environment is not found"
-# How long at most, at random, before each new look at cards that another launcher holds while it plans.
-RACE_PAUSES_S = (0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0, 2.0)
 
 
 class Connections(Opener, Protocol):
@@ -46,10 +45,9 @@ class Connections(Opener, Protocol):
     def host_key(self, host: Host) -> str: ...
 
 
-class Reporter(Watcher, Protocol):
+class Reporter(Watcher, WaitingReporter, Protocol):
     """`tflaunch.console.Reporter`, as far as it is needed here."""
 
-    def warn(self, text: str) -> None: ...
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None: ...
     def report(self, outcome: Outcome) -> None: ...
     def detached(self, run_id: str, tasks: int, host: str) -> None: ...
@@ -75,6 +73,7 @@ class Request:
     spares: str = ""  # pattern of hosts that are kept for when one is lost
     dial_check: bool = True
     limits_s: Mapping[str, float] = field(default_factory=dict)  # see tflaunch.limits
+    wait_s: float | None = None  # for cards that are in use; None: not at all
 
 
 def dry(request: Request, connections: Connections, reporter: Reporter) -> int:
@@ -140,6 +139,7 @@ class _Ended:
     number: int  # of the plan, from 0
     unverified: Mapping[str, str]
     survivors: Mapping[str, tuple[str, ...]]
+    cards: Mapping[str, tuple[CardLeft, ...]]
     host_logs: Mapping[TaskId, str]
 
 
@@ -197,8 +197,8 @@ class _Run:
         for task, size in missing.items():
             where = f"{state.hosts[task]}: {host_logs.get(task, '?')}"
             reporter.warn(f"{task}: {size:,} more bytes of its log are on {where}")
-        unverified, survivors = _verify(request, state, self._connections, reporter)
-        return _Ended(state, number, unverified, survivors, host_logs)
+        unverified, survivors, cards = _verify(request, state, self._connections, reporter)
+        return _Ended(state, number, unverified, survivors, cards, host_logs)
 
     def _record_of(self, plan: ClusterPlan) -> Record:
         request = self._request
@@ -224,6 +224,7 @@ class _Run:
             seconds,
             unverified=ended.unverified,
             survivors=ended.survivors,
+            cards=ended.cards,
             record=str(self._record.path),
             host_logs=ended.host_logs,
         )
@@ -300,22 +301,11 @@ def _plan(
         reporter.note("no chief in this run: worker/0's end is the run's (--done chief)")
     addresses = {host.name: connections.dial_address(host) for host in hosts}
 
-    def plan() -> ClusterPlan:
-        cards = choose(inventory, request.gpus, request.hostfile)
-        return plan_cluster(request.job, request.hostfile, cards, addresses, request.run_id)
-
-    for pause_s in RACE_PAUSES_S if lease else ():
-        # Another launcher may hold cards just to see what it will take: that is over in a moment.
-        cards = [card for facts in inventory.values() for card in facts.devices]
-        if not any(card.lease and card.lease.planning for card in cards):
-            break
-        with contextlib.suppress(PlanError):
-            made = plan()
-            if request.job.workers is not None:
-                return made
-        cluster.let_go()
-        inventory = cluster.look_again(hosts, ports, random.uniform(0.0, pause_s))  # noqa: S311
-    return plan()
+    planner = Planner(request.job, request.hostfile, request.gpus, addresses, request.run_id)
+    if not lease:
+        return planner.plan(inventory)
+    taking = Acquisition(planner, cluster, reporter, ports_wanted=ports, wait_s=request.wait_s)
+    return taking.plan(inventory)
 
 
 def _refuse_one_machine_twice(hostfile: Hostfile, inventory: Inventory, connections: Connections) -> None:
@@ -341,6 +331,7 @@ def _state(request: Request, plan: ClusterPlan, attempt: int = 0) -> State:
         done=request.job.done,
         grace_s=request.grace_s,
         drain_s=request.drain_s,
+        share_gpus=request.gpus.share,
         restarts=request.restarts,
     )
 
@@ -359,12 +350,16 @@ def _keeper(record: Record, reporter: Reporter) -> Callable[[TaskId, int, int, b
 
 def _verify(
     request: Request, state: State, connections: Connections, reporter: Reporter
-) -> tuple[Mapping[str, str], Mapping[str, tuple[str, ...]]]:
-    """(hosts that could not be checked, what is still alive): hosts whose agent was lost are visited afresh."""
+) -> tuple[Mapping[str, str], Mapping[str, tuple[str, ...]], Mapping[str, tuple[CardLeft, ...]]]:
+    """(hosts that could not be checked, what is still alive, cards that are not free).
+
+    Hosts whose agent was lost are visited afresh.
+    """
     survivors = {host: left for host, left in state.swept.items() if left}
+    cards = dict(state.cards)
     lost = [host for host in request.hostfile.hosts if host.name in state.lost]
     if not lost:
-        return {}, survivors
+        return {}, survivors, cards
     visits = Visits(connections, reporter)
     with visits.interrupts():
         try:
@@ -372,6 +367,7 @@ def _verify(
             finished, more = visits.finish(request.run_id, 0.0, "")
             failures.update(more)
             survivors.update({host: end.survivors for host, end in finished.items() if end.survivors})
+            cards.update({host: end.cards for host, end in finished.items()})
             unverified = {host: error.message for host, error in failures.items()}
             unsure = dict.fromkeys((host for host, end in finished.items() if end.unsure), UNSURE)
         except Stopped:
@@ -381,4 +377,5 @@ def _verify(
     lease = (
         f"; its agent ends the run there by itself {request.lease_s:g} s after it last heard of this launcher"
     )
-    return {**{host: reason + lease for host, reason in unverified.items()}, **unsure}, survivors
+    unverified = {**{host: reason + lease for host, reason in unverified.items()}, **unsure}
+    return unverified, survivors, cards

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,14 @@ class TimedOut:
 
 
 @dataclass(frozen=True)
+class CardLeft:
+    """A card of the run that was not free again after its end."""
+
+    text: str  # `GPU 0 is still in use by pid 4711 of ada, python train.py`
+    own: bool  # the run itself is on it
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How a run ended: what the report shows and the exit code is made from."""
 
@@ -65,6 +73,7 @@ class Outcome:
     record: str = ""  # the launcher's directory of this run: logs/worker-0.log, run.json
     host_logs: Mapping[TaskId, str] = field(default_factory=dict)  # path of the full log on its host
     restarts: int = 0  # of single tasks, or of the whole cluster
+    cards: Mapping[str, tuple[CardLeft, ...]] = field(default_factory=dict)  # host -> those that are not free
 
 
 def signal_name(exit: TaskExit) -> str:
@@ -97,6 +106,11 @@ def exit_data(exit: TaskExit) -> dict[str, Any]:
     }
 
 
+def cards_left(told: Iterable[Mapping[str, Any]]) -> tuple[CardLeft, ...]:
+    """As an agent tells it."""
+    return tuple(CardLeft(card["text"], card["own"]) for card in told)
+
+
 def outcome_data(outcome: Outcome) -> dict[str, Any]:
     """How a run ended, as what JSON can hold: the fields of Outcome but for `run_id` and `record`."""
     first = outcome.first_failure
@@ -114,6 +128,7 @@ def outcome_data(outcome: Outcome) -> dict[str, Any]:
         else None,
         "unverified": dict(outcome.unverified),
         "survivors": {host: list(left) for host, left in outcome.survivors.items()},
+        "cards": {host: [vars(card) for card in cards] for host, cards in outcome.cards.items()},
         "host_logs": {str(task): path for task, path in outcome.host_logs.items()},
         "restarts": outcome.restarts,
     }
@@ -139,4 +154,5 @@ def outcome_from(run_id: str, data: Mapping[str, Any], exits: Mapping[TaskId, Ta
         data["unverified"],
         {host: tuple(left) for host, left in data["survivors"].items()},
         restarts=data.get("restarts", 0),
+        cards={host: cards_left(cards) for host, cards in data.get("cards", {}).items()},
     )

@@ -29,17 +29,19 @@ SHIPPED = (
     "tflaunch.agent.processes",
     "tflaunch.agent.rundir",
     "tflaunch.agent.ports",
-    "tflaunch.agent.facts",
     "tflaunch.agent.leases",
     "tflaunch.agent.journal",
     "tflaunch.agent.logs",
     "tflaunch.agent.viewer",
+    "tflaunch.agent.tickets",
+    "tflaunch.agent.facts",
     "tflaunch.agent.tasks",
     "tflaunch.agent.dial",
     "tflaunch.agent.look",
     "tflaunch.agent.stacks",
     "tflaunch.agent.relay",
     "tflaunch.agent.guard",
+    "tflaunch.agent.cards",
     "tflaunch.agent.daemon",
     "tflaunch.agent.peers",
     "tflaunch.agent.entrusted",
@@ -134,11 +136,12 @@ def boot_line(verb: str, run: str = "", host: str = "", run_dir: str = "", pytho
     return f"exec /bin/sh -c '{FIND_PYTHON}' " + " ".join(shlex.quote(word) for word in words)
 
 
-def module_source(name: str) -> bytes:
-    """The source of an importable one-file module, to be sent to a host that lacks it."""
+@functools.cache
+def packed_module(name: str) -> bytes:
+    """An importable one-file module, to be sent to a host that lacks it: its source, compressed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the `pynvml` package has an import hook that warns of itself
         spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(name)
-    return Path(spec.origin).read_bytes()
+    return zlib.compress(Path(spec.origin).read_bytes(), 9)

@@ -6,7 +6,7 @@ import heapq
 import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tflaunch.command import Command, endpoint, flag_names
@@ -151,6 +151,19 @@ def plan_cluster(
     _note_models(job, placed, notes)
     _note_proxies(job, used, inventory, notes)
     return ClusterPlan(run_id, tuple(tasks), tuple(notes))
+
+
+def usable_cards(job: JobSpec, hostfile: Hostfile, inventory: Inventory) -> dict[str, tuple[str, ...]]:
+    """For each host the UUIDs of the cards that its workers could be given; whichever they get, it is of these."""
+    known = [host for host in hostfile.hosts if host.name in inventory]
+    seats = []
+    for host in _chosen(job.worker_hosts, hostfile, known) if job.workers != 0 or job.chief else []:
+        any_of_them = isinstance(host.gpus, int) and host.gpus > 0  # `gpus: 2` are any two
+        seats.append(_Seat(replace(host, gpus="auto") if any_of_them else host, inventory[host.name]))
+    _deal_cards(job, seats, [])
+    return {
+        seat.host.name: tuple(gpu.uuid for gpu in seat.cards) for seat in seats if seat.room and seat.cards
+    }
 
 
 def ports_wanted(job: JobSpec, hostfile: Hostfile) -> int:

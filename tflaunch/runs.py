@@ -265,7 +265,7 @@ class Record:
         """Return outcome.json as data, or None when the run has not ended (or its launcher was killed).
 
         Keys: `status`, `exit_code`, `seconds`, `ended`, `exits` (task, host, code, signal, seconds,
-        stopped), `first_failure`, `unverified`, `survivors`, `host_logs`.  Raises RecordError.
+        stopped), `first_failure`, `unverified`, `survivors`, `cards`, `host_logs`.  Raises RecordError.
         """
         with _reading(self.path):
             return _read_outcome(self.path)

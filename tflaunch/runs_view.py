@@ -18,12 +18,13 @@ from rich.text import Text
 
 from tflaunch.cards_view import age
 from tflaunch.clean import HERE, Kept, Place, Selection, named, titles
-from tflaunch.console_pages import Marks, Pen, duration, tail_lines
+from tflaunch.console_pages import Marks, Pen, tail_lines
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import fold
 from tflaunch.job import TaskId, log_name
 from tflaunch.log_lines import printable
 from tflaunch.run_states import Listing, RunState, Share, TaskState
+from tflaunch.times import duration
 from tflaunch.writer import Stream
 
 CUT = 12  # what is left at least of the last column of a table, while there is one to leave out

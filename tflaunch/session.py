@@ -189,12 +189,22 @@ Item = Said | Ended | Connected | Written | Interrupted
 
 
 class Stopped(Exception):
-    """Ctrl-C, or SIGTERM, before the tasks were started."""
+    """Ctrl-C, SIGTERM or `tflaunch stop` before the tasks were started."""
 
     def __init__(self, interrupted: Interrupted) -> None:
         super().__init__()
         self.interrupted = interrupted
         self.unconfirmed: Mapping[str, str] = {}  # hosts that could not be told, each with why
+
+
+def interruption(item: Item | None) -> Interrupted | None:
+    """Whether somebody wants an end: by Ctrl-C, SIGTERM, or `tflaunch stop` elsewhere."""
+    match item:
+        case Interrupted():
+            return item
+        case Said(_, message) if message.type == "expired" and message["asked"]:
+            return Interrupted(signal.SIGTERM)
+    return None
 
 
 class Sessions:
@@ -234,6 +244,8 @@ class Sessions:
         """Begin to connect to all; `first(host)` goes right behind the agent. What comes of it is in the queue."""
         pending = queue.SimpleQueue[Host]()
         for host in hosts:
+            self.ended.pop(host.name, None)
+            self._dropped.discard(host.name)
             pending.put(host)
 
         def work() -> None:
@@ -281,6 +293,10 @@ class Sessions:
                         failures[name] = self._silent(name, timeout_s)
                 case Said(name, message) if name in missing and message.type == wanted:
                     replies[name] = message
+                case Said(_, message) if message.type == "expired" and wanted in LAST_WORDS:
+                    continue  # they follow
+                case item if interrupted := interruption(item):
+                    raise Stopped(interrupted)
                 case Said(name, message) if name in missing and message.type in ("failed", "expired"):
                     failures[name] = ConnectError(message["reason"], message.fields.get("hint", ""))
                 case Ended(name, error) if name in hosts and name not in failures:
@@ -288,8 +304,6 @@ class Sessions:
                         continue
                     replies.pop(name, None)
                     failures[name] = error
-                case Interrupted() as interrupted:
-                    raise Stopped(interrupted)
         if phase:
             self._phase(phase, len(replies), len(hosts), fold(failures) if failures else "")
         return replies, {name: failures[name] for name in hosts if name in failures}
@@ -316,6 +330,9 @@ class Sessions:
                 continue
             self._wake()
             match item:
+                case Connected(host, channel) if host.name in self._dropped:
+                    channel.close()
+                    continue
                 case Connected(host, channel):
                     self.by_host[host.name] = Session(host, channel, self._queue.put)
                     self.ended.pop(host.name, None)
@@ -362,10 +379,14 @@ class Sessions:
             session.close()
             session.cut(time.monotonic())
 
+    def forget(self, host: str) -> None:
+        """Whatever is still to come of a host that is being connected to is not wanted any more."""
+        self._dropped.add(host)
+
     def drop(self, host: str) -> Session:
         """Take leave of one agent."""
         session = self.by_host.pop(host)
-        self._dropped.add(host)
+        self.forget(host)
         session.send("bye")
         session.close()
         return session

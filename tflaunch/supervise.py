@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from tflaunch.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
 from tflaunch.job import TaskId
-from tflaunch.outcome import HostLost, Outcome, TaskExit, TimedOut, how
+from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit, TimedOut, how
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -47,10 +47,11 @@ class Interrupted:
 
 @dataclass(frozen=True)
 class HostSwept:
-    """An agent has checked: of this run, only `survivors` are alive on its host."""
+    """An agent has checked: of this run, only `survivors` are alive on its host, and only `cards` not free."""
 
     host: str
     survivors: tuple[str, ...] = ()
+    cards: tuple[CardLeft, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Say:
 Action = Union[End, StopTasks, Restart, StartTimer, Say]
 
 DRAIN, HURRY, RESTART = "drain", "hurry", "restart"
-SWEEP_MARGIN_S = 12.0  # beyond the grace: for a host's kill and sweep, before it counts as lost
+SWEEP_MARGIN_S = 25.0  # beyond the grace: to kill, sweep and see the cards free, before a host counts as lost
 
 
 BACKOFF_S = (1.0, 60.0)  # before a restart: at first, at most; doubled each time
@@ -149,6 +150,7 @@ class State:
     done: Done = "workers"
     grace_s: float = 10.0
     drain_s: float = 3.0
+    share_gpus: bool = False  # others compute on its cards, too
     restarts: Restarts = field(default_factory=Restarts)
     phase: Literal["running", "restarting", "draining", "ending", "over"] = "running"
     attempts: Mapping[TaskId, int] = field(default_factory=dict)  # 0 where there is none
@@ -160,6 +162,7 @@ class State:
     interrupts: tuple[int, ...] = ()  # signals, in the order in which they came
     lost: Mapping[str, str] = field(default_factory=dict)
     swept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cards: Mapping[str, tuple[CardLeft, ...]] = field(default_factory=dict)  # of each host that is swept
 
     @property
     def status(self) -> Literal["succeeded", "failed", "interrupted"]:
@@ -213,7 +216,8 @@ def step(state: State, event: Event, now: float = 0.0) -> tuple[State, list[Acti
         swept = {**state.swept, event.host: event.survivors}
         # A late answer after all: it counts.
         lost = {host: reason for host, reason in state.lost.items() if host != event.host}
-        return _maybe_over(dataclasses.replace(state, swept=swept, lost=lost)), []
+        cards = {**state.cards, event.host: event.cards}
+        return _maybe_over(dataclasses.replace(state, swept=swept, lost=lost, cards=cards)), []
     if isinstance(event, Interrupted):
         return _interrupted(state, event)
     return _timer(state, event.name)
@@ -383,6 +387,7 @@ def state_data(state: State) -> dict[str, Any]:
         "done": state.done,
         "grace_s": state.grace_s,
         "drain_s": state.drain_s,
+        "share_gpus": state.share_gpus,
         "restarts": {**vars(state.restarts), "policy": dict(state.restarts.policy)},
     }
 
@@ -396,10 +401,20 @@ def state_from(data: Mapping[str, Any]) -> State:
 def outcome_of(state: State, run_id: str, seconds: float, **more: Any) -> Outcome:
     """How a run that is over has ended; `more` are fields of Outcome that only who asks knows."""
     more.setdefault("survivors", {host: left for host, left in state.swept.items() if left})
+    more["cards"] = _of_concern(state, more.get("cards", state.cards))
     outcome = Outcome(run_id, state.status, 0, seconds, exits=state.exits, **more)
+    own_cards = any(card.own for left in outcome.cards.values() for card in left)
     return dataclasses.replace(
         outcome,
-        exit_code=state.exit_code(clean=not outcome.unverified and not outcome.survivors),
+        exit_code=state.exit_code(clean=not (outcome.unverified or outcome.survivors or own_cards)),
         first_failure=state.first_failure,
         restarts=len(state.restarted),
     )
+
+
+def _of_concern(state: State, cards: Mapping[str, tuple[CardLeft, ...]]) -> dict[str, tuple[CardLeft, ...]]:
+    """The cards that are not free; of shared ones only those that the run itself is on."""
+    found = {
+        host: tuple(card for card in left if card.own or not state.share_gpus) for host, left in cards.items()
+    }
+    return {host: left for host, left in found.items() if left}

@@ -25,7 +25,6 @@ class _Contact:
 
     host: Host
     facts: HostFacts | None = None
-    clock: float = 0.0
     told_at: float = 0.0  # monotonic
     error: ConnectError | None = None
     until: float | None = None  # an answer is awaited until then; None: no answer is awaited, or no longer
@@ -54,7 +53,7 @@ class Survey:
         """What is known now, in the order of the hosts."""
         now = time.monotonic()
         return [
-            Answer(name, each.facts, each.clock, now - each.told_at if each.facts else 0.0, each.error)
+            Answer(name, each.facts, now - each.told_at if each.facts else 0.0, each.error)
             for name, each in self._contacts.items()
         ]
 
@@ -151,14 +150,14 @@ class Survey:
                 lacking = message["lacks"]
                 if lacking and lacking not in contact.sent:
                     contact.sent.add(lacking)
-                    self._sessions.send([name], "module", payload.module_source(lacking), name=lacking)
+                    self._sessions.send([name], "module", payload.packed_module(lacking), name=lacking)
                     return False
                 if lacking:
                     self._give_up(contact, ConnectError(f"the module {lacking} does not run there"))
                     return True
                 facts = HostFacts.from_wire(name, message.fields)
                 contact.facts = _with_links(facts, contact.facts)
-                contact.clock, contact.told_at = message["clock"], time.monotonic()
+                contact.told_at = time.monotonic()
                 contact.error, contact.until, contact.asked, contact.tries = None, None, False, 0
                 return True
         return False

@@ -10,6 +10,7 @@ from typing import Protocol
 from tflaunch import wire
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import Host
+from tflaunch.outcome import CardLeft, cards_left
 from tflaunch.run_states import Listing, listing
 from tflaunch.runs import RunInfo
 from tflaunch.session import Opener, Sessions
@@ -32,6 +33,12 @@ class Finished:
     killed: tuple[str, ...]
     survivors: tuple[str, ...]
     unsure: bool = False  # agent and guard were both killed: what hid well would not be found
+    cards: tuple[CardLeft, ...] = ()  # those of the run that are not free again
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing of the run is there any more."""
+        return not (self.survivors or any(card.own for card in self.cards))
 
 
 class Visits:
@@ -87,6 +94,7 @@ class Visits:
                 tuple(said["killed"]),
                 tuple(said["survivors"]),
                 said["unsure"],
+                cards_left(said["cards"]),
             )
             for name, said in replies.items()
         }, failures

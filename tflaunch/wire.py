@@ -4,9 +4,11 @@ A frame is two lengths (unsigned 32 bit, network order), a JSON object and raw b
 the agent sends MAGIC, so that whatever a login shell prints can be told from it.
 
     launcher -> agent
-    probe    {ports: [first, last] | null, count, lease}   hold ports (and lease cards); answered by `facts`
+    probe    {ports: [first, last] | null, count, lease}   hold ports, lease cards (UUIDs, or all); answered by `facts`
+    queue    {since, wants, gpus, planning}                a place in the queue for such cards; the next `facts` heed it
     let_go   {}                                            give the leases back
-    module   {name} + source                               a module for the probe that the host lacks; `facts` again
+    keep     {gpus}                                        these leases are the run's; give up the others and the place
+    module   {name} + source, zlib'd                       a module for the probe that the host lacks; `facts` again
     code     {digest, size}                                is this code here already? answered by `code`
     blob     {last} + bytes                                a piece of it; after the last one, `code` again
     stage    {tasks, attempt, code, ports, gpus, about, door, dial_key}   make every task ready to start; `staged` or
@@ -53,7 +55,8 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     started  {task, attempt, pid}
     exit     {task, attempt, code, signal, signal_name, seconds, stopped} + tail   one of code and signal is a number
     expired  {reason, asked}                               the agent ends the run: no lease, or it was `asked` to
-    swept    {killed, survivors: [...], logs: {task: [attempt, bytes]}}   checked: only `survivors` are alive
+    swept    {killed, survivors: [...], cards: [{text, own}], logs: {task: [attempt, bytes]}}   checked: only
+                                                           `survivors` are alive, and of its cards only `cards` not free
     said     {text}                                        what the coordinator would tell a user
     outcome  {outcome}                                     tflaunch.outcome.outcome_data
     gone     {reason}                                      from what a dead agent has left: it did not end by itself
@@ -68,9 +71,9 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     clean    {runs: [...], code_older_s, dry_run}          remove those that are not alive; answered by `cleaned`
     cleaned  {removed: {run: bytes}, left: {run: why}, code: {files, bytes}, rest_bytes}
     finish   {run, grace_s}                                end that run whatever is left of it; answered by `finished`
-    finished {known, found, killed, survivors, unsure}
-    probe    {topology}                                    answered by `facts`, with `clock`: the host's own
-    module   {name} + source                               as above; `facts` again
+    finished {known, found, killed, survivors, unsure, cards}
+    probe    {topology}                                    answered by `facts`
+    module   {name} + source, zlib'd                       as above; `facts` again
 """
 
 import json

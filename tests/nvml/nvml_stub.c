@@ -10,6 +10,7 @@
  *   cuda 12040
  *   init_error 18                 # nvmlInit fails with this code (9 driver, 18 version mismatch, 999 ...)
  *   delay_ms 200                  # every call takes this long (a sick driver)
+ *   loaded 2                      # so many times was the driver loaded: who had it open before gets UNKNOWN (999)
  *   gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-aaaa mem=81559 used=1024 reserved=551 util=7 memutil=2 temp=33 power=71000
  *       limit=700000 cc=9.0 bus=0000:18:00.0 mode=0 mig=0 numa=0 minor=0 serial=165 arch=9 error=0
  *                                 # (one line; all keys optional; mem/used/reserved in MiB, power/limit in mW, mode 0 default
@@ -42,7 +43,7 @@ typedef Gpu *Dev;
 static struct { int gpu; u32 pid, gi, graphics; u64 mem; } procs[MAXP];
 static Gpu gpus[MAXG], migs[MAXG];
 static int ngpu, nmig, nproc, refs, topo[MAXG][MAXG], links[MAXG][MAXG];
-static u32 init_error, delay_ms, cuda = 12040;
+static u32 init_error, delay_ms, cuda = 12040, loaded, opened;
 static char driver[80] = "550.54.15";
 static struct timespec seen;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -83,7 +84,7 @@ static int load(void)
     if (!f) return NODRIVER;
     seen = st.st_mtim;
     ngpu = nmig = nproc = 0;
-    init_error = delay_ms = 0;
+    init_error = delay_ms = loaded = 0;
     memset(gpus, 0, sizeof gpus); memset(migs, 0, sizeof migs); memset(links, 0, sizeof links);
     for (int i = 0; i < MAXG; i++) for (int j = 0; j < MAXG; j++) topo[i][j] = 50;
     char l[1024];
@@ -95,6 +96,7 @@ static int load(void)
         else if (!strcmp(word, "cuda")) sscanf(l, "%*s %u", &cuda);
         else if (!strcmp(word, "init_error")) sscanf(l, "%*s %u", &init_error);
         else if (!strcmp(word, "delay_ms")) sscanf(l, "%*s %u", &delay_ms);
+        else if (!strcmp(word, "loaded")) sscanf(l, "%*s %u", &loaded);
         else if (!strcmp(word, "topo") && sscanf(l, "%*s %d %d %d", &a, &c, &v) == 3 && a >= 0 && a < MAXG && c >= 0 && c < MAXG)
             topo[a][c] = topo[c][a] = v;
         else if (!strcmp(word, "nvlink") && sscanf(l, "%*s %d %d %d", &a, &c, &v) == 3 && a >= 0 && a < MAXG && c >= 0 && c < MAXG)
@@ -139,6 +141,7 @@ static int ready(void)
 {
     pthread_mutex_lock(&lock);
     int r = refs ? load() : UNINIT;
+    if (!r && loaded != opened) r = 999;
     pthread_mutex_unlock(&lock);
     if (delay_ms) nanosleep(&(struct timespec){ delay_ms / 1000, delay_ms % 1000 * 1000000L }, NULL);
     return r;
@@ -168,7 +171,7 @@ API nvmlInitWithFlags(u32 flags)
     pthread_mutex_lock(&lock);
     int r = load();
     if (!r && init_error) r = (int)init_error;
-    if (!r) refs++;
+    if (!r && !refs++) opened = loaded;
     pthread_mutex_unlock(&lock);
     return r;
 }

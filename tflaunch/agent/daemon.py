@@ -13,14 +13,16 @@ import time
 import traceback
 import zlib
 
-from tflaunch import wire
-from tflaunch.agent import facts, processes, stacks
+from tflaunch import gpu_probe, wire
+from tflaunch.agent import facts, leases, processes, stacks
+from tflaunch.agent.cards import Cards
 from tflaunch.agent.guard import leftovers
 from tflaunch.agent.journal import Journal
 from tflaunch.agent.leases import Leases
 from tflaunch.agent.ports import HeldPorts
 from tflaunch.agent.rundir import CodeStore, HostError, RunDirectory, explain
 from tflaunch.agent.tasks import Task
+from tflaunch.agent.tickets import Place
 from tflaunch.agent.viewer import Viewer
 
 TYPE_CHECKING = False
@@ -69,8 +71,12 @@ class Daemon:
         self._directory = directory
         self._ports = HeldPorts()
         self._leases = Leases(directory.run)
-        self._take_cards = False
+        self._place = Place(directory.run, directory.host)
+        self._cards = Cards(directory.run)
+        self._look = gpu_probe.Look()
+        self._to_lease = []  # type: Union[bool, List[str]]
         self._tasks = collections.OrderedDict()  # type: Dict[str, Task]
+        self._ran = []  # type: List[processes.Process]
         self._journal = Journal(directory)
         self._entrusted = None  # type: Optional[Entrusted]
         self._door_port = 0
@@ -79,6 +85,7 @@ class Daemon:
         self._lease_end = time.monotonic() + FIRST_LEASE_S
         self._staging = False
         self._sweep = None  # type: Optional[processes.Sweep]
+        self._swept = False
         self._ending = False
         self._end_by = 0.0
         self._over = False
@@ -259,19 +266,37 @@ class Daemon:
         wanted = message["ports"]
         seed = zlib.crc32(self._directory.run.encode())
         self._ports.hold(message["count"], tuple(wanted) if wanted else None, seed)
-        self._take_cards = message["lease"]
+        self._to_lease = message["lease"]
         self._send_facts(relay)
+
+    def _on_queue(self, relay: Viewer, message: wire.Message) -> None:
+        self._place.take(message["since"], message["wants"], message["gpus"], message["planning"])
 
     def _on_let_go(self, relay: Viewer, message: wire.Message) -> None:
         self._leases.keep([])
+
+    def _on_keep(self, relay: Viewer, message: wire.Message) -> None:
+        self._leases.keep(message["gpus"])
+        self._cards.keep(message["gpus"])
+        self._place.leave()
+        self._look.close()
 
     def _on_module(self, relay: Viewer, message: wire.Message) -> None:
         facts.take_module(message["name"], message.body)
         self._send_facts(relay)
 
     def _send_facts(self, relay: Viewer) -> None:
-        taken_by = self._leases if self._take_cards else None
-        relay.send("facts", **facts.collect(self._ports.held, self._directory.path, taken_by=taken_by))
+        probed = facts.ask(self._look)
+        if not self._place.taken:  # while it waits there will be another look, else NVML is left alone
+            self._look.close()
+        told = facts.collect(self._ports.held, self._directory.path, probed, self._place, self._lease)
+        self._cards.seen(told["gpus"])
+        relay.send("facts", **told)
+
+    def _lease(self, uuid: str) -> "Optional[Dict[str, Any]]":
+        if self._to_lease is True or (self._to_lease and uuid in self._to_lease):
+            return self._leases.take(uuid)
+        return leases.holder(uuid)
 
     def _on_code(self, relay: Viewer, message: wire.Message) -> None:
         self._code = CodeStore(self._directory.parent, message["digest"])
@@ -289,7 +314,7 @@ class Daemon:
             raise HostError("this run has been staged on this host before")
         self._door_port = next((port for port in self._ports.held if port not in message["ports"]), 0)
         self._ports.keep([*message["ports"], self._door_port] if message["door"] else message["ports"])
-        self._leases.keep(message["gpus"])
+        self._on_keep(relay, message)
         if message.fields.get("dial_key"):
             from tflaunch.agent.dial import Answering
 
@@ -336,6 +361,8 @@ class Daemon:
 
     def _release(self, task: Task) -> None:
         task.release()
+        if task.process:
+            self._ran.append(task.process)
         pid = task.process.pid if task.process else 0
         self._journal.add("started", task=task.id, attempt=task.logs.attempt, pid=pid)
         if not task.alive:
@@ -486,18 +513,27 @@ class Daemon:
             me = os.getpid()
             keep = [me, os.getppid(), *([self._entrusted.coordinator] if self._entrusted else [])]
             self._sweep = processes.Sweep(lambda: leftovers(self._directory, me, keep))
-        if not self._sweep.step():
+        if not self._swept:
+            if not self._sweep.step():
+                return
+            self._reap()
+            self._swept = True
+            if self._ran:
+                self._cards.begin([*self._sweep.met, *self._ran])
+        cards = self._cards.result()
+        if cards is None:
             return
-        self._reap()
         self._over = True
         self._ports.keep([])
         self._leases.keep([])
+        self._place.leave()
         self._record()
         logs = [task.logs for task in self._tasks.values()]
         self._journal.add(
             "swept",
             killed=self._sweep.killed,
             survivors=[processes.describe(process) for process in self._sweep.survivors],
+            cards=cards,
             logs={each.task: [each.attempt, each.size(each.attempt)] for each in logs},
         )
         self._sweep = None

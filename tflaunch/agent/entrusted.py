@@ -5,7 +5,7 @@ import selectors
 import signal
 import time
 
-from tflaunch.agent.guard import close_all_but_standard
+from tflaunch.agent.guard import close_all_but
 from tflaunch.agent.peers import Door, PeerError
 from tflaunch.agent.rundir import HostError, RunDirectory
 
@@ -96,7 +96,7 @@ class Entrusted:
             signal.set_wakeup_fd(-1)
             for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
                 signal.signal(each, signal.SIG_DFL)
-            close_all_but_standard()  # leases and ports are the agent's: they must end with it
+            close_all_but()  # leases and ports are the agent's: they must end with it
             from tflaunch.agent.coordinator import Coordinator
 
             Coordinator(self._directory, self._secret, self._plan).run()

@@ -6,34 +6,50 @@ import os
 import socket
 import struct
 import sys
+import time
+import zlib
 
-from tflaunch import gpu_probe
-from tflaunch.agent import leases
+from tflaunch.agent import leases, tickets
 from tflaunch.agent.rundir import HostError
+from tflaunch.agent.tickets import Place
+from tflaunch.gpu_probe import Look
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
-
-    from tflaunch.agent.leases import Leases
+    from typing import Any, Callable, Dict, List, Optional
 
 SIOCGIFCONF = 0x8912
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
+def ask(look: Look, topology: bool = True) -> "Dict[str, Any]":
+    """What NVML says; raises HostError when only a fresh process can still ask it."""
+    probed = look.probe(topology)
+    if look.stale:
+        raise HostError("its NVIDIA driver was replaced", "it is asked anew in a moment")
+    return probed
+
+
 def collect(
-    ports: "List[int]", directory: str, topology: bool = True, taken_by: "Optional[Leases]" = None
+    ports: "List[int]",
+    directory: str,
+    probed: "Dict[str, Any]",
+    place: Place,
+    lease: "Callable[[str], Optional[Dict[str, Any]]]" = leases.holder,
 ) -> "Dict[str, Any]":
     """All fields of `facts`; `ports` are those that the agent holds, `directory` is on the runs' disk.
 
-    With `taken_by`, every device that nobody holds is leased in this same step; without, only looked at.
+    `probed` is what NVML has just said.  `lease` tells who holds a device: `Leases.take` takes it in this same
+    step when nobody does.  One that is promised to a run before `place` in the queue is only looked at.
     """
-    probed = gpu_probe.probe(topology)
+    queue = place.ahead()
     for card in probed["gpus"]:
         for device in card.get("mig") or [card]:
-            if device["uuid"] and not device.get("error"):
+            uuid = device["uuid"]
+            if uuid and not device.get("error"):
+                device["promised"] = tickets.promise(uuid, queue)
                 try:
-                    device["lease"] = (taken_by.take if taken_by else leases.holder)(device["uuid"])
+                    device["lease"] = (leases.holder if device["promised"] else lease)(uuid)
                 except HostError as error:
                     device["lease_error"] = error.reason
     return {
@@ -52,6 +68,9 @@ def collect(
         "cuda": probed["cuda"],
         "gpu_note": probed["note"],
         "lacks": probed["lacks"],  # a module to send and probe again with
+        "queue": queue,
+        "queue_error": place.error,
+        "clock": time.time(),
         "proxies": [name for name in PROXIES if os.environ.get(name)],
     }
 
@@ -61,12 +80,12 @@ def machine() -> "List[str]":
     return [socket.gethostname(), _first_line("/proc/sys/kernel/random/boot_id")]
 
 
-def take_module(name: str, source: bytes) -> None:
+def take_module(name: str, packed: bytes) -> None:
     """A pure-Python module that this host lacks; kept in memory, never on disk. Raises HostError."""
     module = type(sys)(name)
     sys.modules[name] = module  # before it runs: pynvml looks itself up
     try:
-        exec(compile(source, "<tflaunch>/%s.py" % name, "exec"), module.__dict__)  # noqa: S102
+        exec(compile(zlib.decompress(packed), "<tflaunch>/%s.py" % name, "exec"), module.__dict__)  # noqa: S102
     except Exception as error:
         del sys.modules[name]
         raise HostError("the module %s does not run on this host: %s" % (name, error)) from error

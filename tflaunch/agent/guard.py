@@ -46,7 +46,7 @@ def under_guard(directory: RunDirectory, agent: "Callable[[], None]") -> None:
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)
-        close_all_but_standard()
+        close_all_but()
         while True:
             try:
                 ended, _ = os.waitpid(-1, 0)
@@ -66,10 +66,10 @@ def under_guard(directory: RunDirectory, agent: "Callable[[], None]") -> None:
         os._exit(0)
 
 
-def close_all_but_standard() -> None:
-    """The relay's socket, the channel: held open here they would outlive the agent."""
+def close_all_but(kept: int = -1) -> None:
+    """Close all but the standard streams and `kept`: what a parent holds open must not last longer by its child."""
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2:
+        if int(name) > 2 and int(name) != kept:
             try:
                 os.close(int(name))
             except OSError:

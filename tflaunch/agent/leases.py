@@ -36,12 +36,12 @@ class Leases:
         """Hold that device; None when it is held now, else who holds it.  Raises HostError."""
         if uuid in self._held:
             return None
-        _prepare()
+        prepare(DIRECTORY)
         descriptor = _open(uuid)
         for attempt in range(TRIES):
             if attempt:
                 time.sleep(PAUSE_S)
-            if _lock(descriptor, fcntl.LOCK_EX):
+            if lock(descriptor, fcntl.LOCK_EX):
                 self._held[uuid] = descriptor
                 self._sign(descriptor, planning=True)
                 return None
@@ -56,39 +56,34 @@ class Leases:
             if uuid in wanted:
                 self._sign(self._held[uuid], planning=False)
             else:
+                _write(self._held[uuid], b"")  # or it would be said of the next holder, until he has signed
                 os.close(self._held.pop(uuid))
 
     def _sign(self, descriptor: int, planning: bool) -> None:
-        about = {"user": _user(os.getuid()), "run": self._run, "since": time.time(), "planning": planning}
-        try:
-            info = os.fstat(descriptor)
-            if info.st_nlink == 1:  # else it may be another file of ours that somebody linked there
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, json.dumps(about).encode("ascii"), 0)
-        except OSError:
-            pass  # a full disk, or a file that another user made: the lock holds all the same
+        about = {"user": user_name(os.getuid()), "run": self._run, "since": time.time(), "planning": planning}
+        _write(descriptor, json.dumps(about).encode("ascii"))
 
 
 def holder(uuid: str) -> "Optional[Dict[str, Any]]":
     """Who holds that device, or None; only looks.  Raises HostError."""
     if not os.path.isdir(DIRECTORY):
         return None
-    _prepare()
+    prepare(DIRECTORY)
     try:
-        descriptor = os.open(_path(uuid), os.O_RDONLY | _FLAGS)
+        descriptor = os.open(_path(uuid), os.O_RDONLY | FLAGS)
     except OSError as error:
         if error.errno == errno.ENOENT:
             return None
         raise HostError("%s: %s" % (_path(uuid), os.strerror(error.errno or 0))) from error
     try:
         _check(descriptor, uuid)
-        return None if _lock(descriptor, fcntl.LOCK_SH) else _read(descriptor)
+        return None if lock(descriptor, fcntl.LOCK_SH) else _read(descriptor)
     finally:
         os.close(descriptor)
 
 
 # Never through a link, never waiting for the other end of a planted fifo.
-_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def _path(uuid: str) -> str:
@@ -97,19 +92,19 @@ def _path(uuid: str) -> str:
     return os.path.join(DIRECTORY, uuid)
 
 
-def _prepare() -> None:
-    """The directory, sticky and open to all; raises HostError when it cannot serve."""
+def prepare(directory: str) -> None:
+    """That directory, sticky and open to all; raises HostError when it cannot serve."""
     try:
         try:
-            os.mkdir(DIRECTORY, 0o1777)
-            os.chmod(DIRECTORY, 0o1777)  # noqa: S103 - for all users, as /tmp is, whatever the umask
+            os.mkdir(directory, 0o1777)
+            os.chmod(directory, 0o1777)  # noqa: S103 - for all users, as /tmp is, whatever the umask
         except FileExistsError:
             pass
-        info = os.lstat(DIRECTORY)
+        info = os.lstat(directory)
     except OSError as error:
-        raise HostError("%s: %s" % (DIRECTORY, os.strerror(error.errno or 0))) from error
+        raise HostError("%s: %s" % (directory, os.strerror(error.errno or 0))) from error
     if not stat.S_ISDIR(info.st_mode):
-        raise HostError("%s is a link or a file, where GPU leases are kept" % DIRECTORY, "remove it")
+        raise HostError("%s is a link or a file, where GPU leases are kept" % directory, "remove it")
 
 
 def _open(uuid: str) -> int:
@@ -124,7 +119,7 @@ def _open(uuid: str) -> int:
     failure = None  # type: Optional[OSError]
     for flags, mode in attempts:
         try:
-            descriptor = os.open(path, flags | _FLAGS, mode)
+            descriptor = os.open(path, flags | FLAGS, mode)
         except OSError as error:
             failure = error
             continue
@@ -141,7 +136,8 @@ def _check(descriptor: int, uuid: str) -> None:
         raise HostError("%s is not a plain file" % _path(uuid), "remove it")
 
 
-def _lock(descriptor: int, how: int) -> bool:
+def lock(descriptor: int, how: int) -> bool:
+    """Lock that file, if nobody is in the way; whether it was done."""
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except OSError as error:
@@ -151,17 +147,30 @@ def _lock(descriptor: int, how: int) -> bool:
     return True
 
 
+def _write(descriptor: int, content: bytes) -> None:
+    try:
+        if (
+            os.fstat(descriptor).st_nlink == 1
+        ):  # else it may be another file of ours that somebody linked there
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, content, 0)
+    except OSError:
+        pass  # a full disk, or a file that another user made: the lock holds all the same
+
+
 def _read(descriptor: int) -> "Dict[str, Any]":
-    about = {"user": "", "run": "", "since": 0.0, "planning": False}
+    # Whoever has not signed yet has only just taken it.
+    about = {"user": "", "run": "", "since": 0.0, "planning": True}
     try:
         said = json.loads(os.pread(descriptor, READ_LIMIT, 0).decode("utf-8", "replace"))
         about.update((name, said[name]) for name in about if isinstance(said.get(name), type(about[name])))
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         pass
     return about
 
 
-def _user(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """The name of that user, or the number if he has none here."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -176,6 +176,11 @@ class Sweep:
         return False
 
     @property
+    def met(self) -> "List[Process]":
+        """All that it came upon, dead or alive."""
+        return [*self._killed.values(), *self.survivors]
+
+    @property
     def killed(self) -> "List[str]":
         """What had to be killed, described."""
         left = {(p.pid, p.start) for p in self.survivors}

@@ -16,12 +16,14 @@ from tflaunch import wire
 from tflaunch.agent import facts, ledger, processes
 from tflaunch.agent.relay import relay, write_all
 from tflaunch.agent.rundir import HostError, RunDirectory, all_runs
+from tflaunch.agent.tickets import Place
+from tflaunch.gpu_probe import Look
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Tuple
 
-MARGIN_S = 15.0  # beyond the grace, for an agent that kills and sweeps
+MARGIN_S = 25.0  # beyond the grace, for an agent that kills, sweeps and looks at its cards
 AGENT_S = 5.0  # how long an agent may take to leave, and ...
 GUARD_S = 15.0  # ... its guard to sweep behind it, before they are killed
 BEAT_S = 3.0
@@ -35,6 +37,7 @@ class Visit:
         self._in = channel_in
         self._out = channel_out
         self._topology = True
+        self._look = Look()
         self._looking = False  # at the cards, with a driver that may be sick
         self._guarded = False
 
@@ -103,10 +106,10 @@ class Visit:
             threading.Thread(target=self._leave_when_nobody_waits, daemon=True).start()
         self._looking = True
         try:
-            told = facts.collect([], self._parent, self._topology)
+            probed = facts.ask(self._look, self._topology)
         finally:
             self._looking = False
-        self._send("facts", clock=time.time(), **told)
+        self._send("facts", **facts.collect([], self._parent, probed, Place()))
 
     def _leave_when_nobody_waits(self) -> None:
         """A call into a sick driver may take for ever; it does not keep this process once the channel has ended."""
@@ -127,13 +130,16 @@ class Visit:
     def _finish(self, run: str, grace_s: float) -> "Dict[str, Any]":
         mine = [RunDirectory(self._parent, run, host) for each, host in all_runs(self._parent) if each == run]
         killed = []  # type: List[str]
+        cards = []  # type: List[Dict[str, Any]]
         records = [directory.read("agent.json") for directory in mine]
         agents = [connection for connection in (directory.connect() for directory in mine) if connection]
         for connection in agents:
             connection.sendall(wire.encode("end", grace_s=grace_s))
         deadline = time.monotonic() + grace_s + MARGIN_S
         for connection in agents:
-            killed += self._await_swept(connection, deadline)
+            swept = self._await_swept(connection, deadline)
+            killed += swept.get("killed", [])
+            cards += swept.get("cards", [])
         survivors = self._await_guards(records)
 
         sweep = processes.Sweep(lambda: strays(run, agents=not mine))
@@ -146,9 +152,10 @@ class Visit:
             "killed": killed,
             "survivors": survivors,
             "unsure": any(map(_unswept, mine)),
+            "cards": cards,
         }
 
-    def _await_swept(self, connection: socket.socket, deadline: float) -> "List[str]":
+    def _await_swept(self, connection: socket.socket, deadline: float) -> "Dict[str, Any]":
         decoder = wire.Decoder()
         while time.monotonic() < deadline:
             connection.settimeout(BEAT_S)
@@ -168,9 +175,9 @@ class Visit:
                     except OSError:
                         pass
                     connection.close()
-                    return list(message["killed"])
+                    return message.fields
         connection.close()
-        return []
+        return {}
 
     def _await_guards(self, records: "List[Dict[str, Any]]") -> "List[str]":
         """Agents and guards end by themselves once told; one that does not in time is killed.

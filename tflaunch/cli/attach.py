@@ -23,10 +23,10 @@ from tflaunch.cli.options import (
     connector,
     reporting,
 )
-from tflaunch.cli.values import seconds
 from tflaunch.cli.where import hosts_of_all, hosts_of_run
 from tflaunch.errors import EXIT_UNCLEAN, ConnectErrors, UsageError
 from tflaunch.job import TaskId
+from tflaunch.times import seconds
 
 if TYPE_CHECKING:
     from tflaunch.view import View, Wanted

@@ -19,9 +19,9 @@ from tflaunch.cli.options import (
     load_hosts,
     reporting,
 )
-from tflaunch.cli.values import seconds
 from tflaunch.cli.where import default_or_none, hosts_of_run, merged, nowhere, recorded_hosts
 from tflaunch.errors import CleanError, ConnectErrors, UsageError
+from tflaunch.times import seconds
 
 if TYPE_CHECKING:
     from pathlib import Path

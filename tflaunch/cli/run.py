@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import sys
 from enum import Enum
@@ -22,9 +23,10 @@ from tflaunch.cli.options import (
     load_hosts,
     reporting,
 )
-from tflaunch.cli.values import Command, seconds
+from tflaunch.cli.values import Command
 from tflaunch.errors import UsageError
 from tflaunch.job import FLAGS, JobSpec, TaskId
+from tflaunch.times import seconds
 
 if TYPE_CHECKING:
     from tflaunch.hosts import Hostfile
@@ -35,13 +37,17 @@ if TYPE_CHECKING:
 
 CLUSTER, GPUS, PROGRAM, END, AGAIN = "Cluster", "GPUs", "Program", "The end", "When a task fails"
 JOBS = ("ps", "worker", "chief")
+FOR_EVER = "forever"  # the TIME of --wait that is left out
 LEASE_S = {False: 60.0, True: 600.0}  # by whether it is detached
 
 
 class RunCommand(Command):
     """`run`, whose most likely slip is an option of the trainer's in front of `--`."""
 
-    optional_values: ClassVar = {"--mig": (r"\d+[cg](\..*)?", "")}  # 1g.10gb, 1c.3g.20gb; no program's name
+    optional_values: ClassVar = {
+        "--mig": (r"\d+[cg](\..*)?", ""),  # 1g.10gb, 1c.3g.20gb; no program's name
+        "--wait": (r"[0-9][0-9.]*[a-z]*", FOR_EVER),
+    }
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """As typer's, with a next step in the error."""
@@ -174,6 +180,14 @@ def run(
         bool,
         typer.Option("--share-gpus", help="Also cards that others compute on.", rich_help_panel=GPUS),
     ] = False,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[TIME]",
+            help="Queue for cards in use, so long: 30s, 10m, 2h, 1d [for ever].",
+            rich_help_panel=GPUS,
+        ),
+    ] = None,
     flag: Annotated[
         list[str] | None,
         typer.Option(
@@ -347,6 +361,10 @@ def run(
                 f"--mig --gpus-per-worker {gpus_per_worker}: a process can use one MIG instance only",
                 "leave --gpus-per-worker out; --workers says how many instances the run uses",
             )
+        if dry_run and wait is not None:
+            raise UsageError(
+                "--dry-run --wait: what starts nothing waits for nothing", "leave one of them out"
+            )
         hostfile = load_hosts(hosts)
         if no_sync:
             hostfile = _here_on_every_host(hostfile)
@@ -390,6 +408,7 @@ def run(
             restarts=_restarts(restarts, restart or [], restart_window, restart_on.value, ps),
             dial_check=not no_dial_check,
             limits_s={"timeout_s": timeout, "startup_s": startup_timeout, "stall_s": stall_timeout},
+            wait_s=None if wait is None else math.inf if wait == FOR_EVER else seconds(wait),
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
         for note in to_hosts.notes:
@@ -427,6 +446,7 @@ def _here_on_every_host(hostfile: Hostfile) -> Hostfile:
 
 def _restarts(most: int, policies: list[str], window: str, on: RestartOn, ps: int | None) -> Restarts:
     from tflaunch.supervise import Restarts
+
     default: RestartPolicy = "cluster" if ps == 0 else "task"
     by_job: dict[str, RestartPolicy] = {}
     for text in [each.strip() for option in policies for each in option.split(",")]:
@@ -445,6 +465,8 @@ def _restarts(most: int, policies: list[str], window: str, on: RestartOn, ps: in
             f"--restart {policies[0]} without --restarts: nothing starts again", "add --restarts 3"
         )
     return Restarts(most, seconds(window), by_job, default, on)
+
+
 def _flags(renamed: list[str]) -> dict[str, str]:
     flags = dict(FLAGS)
     for each in renamed:
@@ -453,6 +475,8 @@ def _flags(renamed: list[str]) -> dict[str, str]:
             raise UsageError(f"--flag {each}: not NAME=OTHER", f"NAME is one of {', '.join(FLAGS)}")
         flags[name] = other
     return flags
+
+
 def _environment(wanted: list[str]) -> dict[str, str]:
     env = {}
     for each in wanted:
@@ -463,6 +487,8 @@ def _environment(wanted: list[str]) -> dict[str, str]:
             )
         env[name] = value if equals else os.environ[name]
     return env
+
+
 def _task_id(text: str) -> TaskId:
     try:
         return TaskId.parse(text)

@@ -85,12 +85,12 @@ def stop(
             show.reporter.stopped(chosen, finished)
             for host in (host for host, end in finished.items() if end.unsure):
                 show.reporter.warn(f"{host}: {UNSURE}")
-            if not failures and not any(end.survivors for end in finished.values()):
+            if not failures and all(end.clean for end in finished.values()):
                 forget_orphan(chosen)
         if failures:
             show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
             show.exit_code = ConnectErrors.exit_code
-        if any(end.survivors for end in finished.values()):
+        if not all(end.clean for end in finished.values()):
             show.exit_code = StopError.exit_code
 
 

@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 import typer
 import typer.core
 
-from tflaunch.errors import UsageError
-
 
 class Command(typer.core.TyperCommand):
     """A verb whose options may have values that can be left out; of a wrong one it says what is accepted."""
@@ -39,14 +37,6 @@ class Command(typer.core.TyperCommand):
                 if not re.fullmatch(pattern, "".join(args[number + 1 : number + 2])):
                     told.append(default)
         return told
-
-
-def seconds(text: str) -> float:
-    """Seconds of `7d`, `12h`, `30m`, `90s` or `2w`; raises UsageError."""
-    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([smhdw])", text.strip().lower())
-    if found is None:
-        raise UsageError(f"{text[:40]!r} is not a length of time", "write it with its unit: 7d, 12h, 30m")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}[found[2]]
 
 
 def _sentence(error: Mapping[str, Any]) -> str:

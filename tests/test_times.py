@@ -1,0 +1,40 @@
+"""Times as people write and read them."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from tflaunch.errors import UsageError
+from tflaunch.times import clock_time, duration, seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("30s", 30), ("10m", 600), ("2h", 7200), ("1d", 86400), ("1.5h", 5400), ("2W", 1209600), ("1 h", 3600)],
+)
+def test_what_is_written(text: str, meant: float) -> None:
+    assert seconds(text) == meant
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10", "h", "-1s", "1y", "forever", "1h30m", "infs", "nans", "1e9s", "1٣s"]
+)
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a time"):
+        seconds(text)
+
+
+def test_how_long() -> None:
+    told = [duration(each) for each in (-1, 4.2, 9.96, 12.4, 59.7, 125, 12000)]
+    assert told == ["0.0 s", "4.2 s", "10.0 s", "12 s", "1 min 0 s", "2 min 5 s", "3 h 20 min"]
+
+
+def test_when() -> None:
+    now = time.localtime()
+    noon = time.mktime((*now[:3], 12, 5, 0, 0, 0, -1))
+    assert clock_time(noon) == "12:05"
+    assert clock_time(time.mktime((2020, 3, 4, 5, 6, 0, 0, 0, -1))) == "Mar 04 05:06"
+    assert [clock_time(each) for each in (math.nan, math.inf, 1e300, -1e300)] == ["?"] * 4

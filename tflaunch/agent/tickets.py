@@ -1,0 +1,178 @@
+"""The queue for cards: a ticket for each run that waits, in a directory that all users of this host share.
+
+A ticket is a file that its run's agent holds by `flock`: the kernel ends it with its holder.  It names the
+devices that the run could use if all were free, its claim; nobody who comes later takes one of them.
+
+Tickets are served in the order of (since, run).  `since` is told by the launcher, the same to all its hosts,
+so every host has them in one and the same order, and two runs can never wait for each other.
+"""
+
+import fcntl
+import json
+import os
+import stat
+import time
+
+from tflaunch.agent import leases
+from tflaunch.agent.rundir import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+QUEUE = os.path.join(leases.DIRECTORY, "queue")
+FIELDS = (("run", str), ("since", float), ("wants", int), ("uuids", list), ("planning", bool))
+READ_LIMIT = 64 * 1024
+TRIES = 50  # somebody who only looks is in the way for an instant
+
+
+class Place:
+    """The place in the queue of one agent's run, if it has one."""
+
+    def __init__(self, run: str = "", host: str = "") -> None:
+        self.error = ""  # why there is no queue here, or no place in it
+        self._run = run
+        self._host = host
+        self._ticket = None  # type: Optional[Tuple[float, str, int]]
+
+    @property
+    def taken(self) -> bool:
+        return self._ticket is not None
+
+    def take(self, since: float, wants: int, uuids: "List[str]", planning: bool) -> None:
+        """Queue for `wants` of these devices; when that fails, `error` says why."""
+        self.leave()
+        name = (_beginning(since, self._run) + self._host)[:250]
+        about = {"run": self._run, "since": since, "wants": wants, "uuids": uuids, "planning": planning}
+        try:
+            leases.prepare(leases.DIRECTORY)
+            leases.prepare(QUEUE)
+            directory = _directory()
+            try:
+                self._ticket = (since, name, _hold(directory, name, json.dumps(about).encode("ascii")))
+            finally:
+                os.close(directory)
+            self.error = ""
+        except HostError as error:
+            self.error = error.reason
+        except OSError as error:
+            self.error = "%s: %s" % (QUEUE, os.strerror(error.errno or 0))
+
+    def leave(self) -> None:
+        """Give the place up."""
+        if self._ticket is None:
+            return
+        _, name, descriptor = self._ticket
+        self._ticket = None
+        try:
+            directory = _directory()
+            try:
+                os.unlink(name, dir_fd=directory)
+            finally:
+                os.close(directory)
+        except OSError:
+            pass  # unlocked it means nothing
+        os.close(descriptor)
+
+    def ahead(self) -> "List[Dict[str, Any]]":
+        """The live tickets of other runs that come before this one's, in their order; all, if it has none."""
+        try:
+            directory = _directory()
+        except FileNotFoundError:
+            return []  # nobody has ever waited here
+        except OSError as error:
+            self.error = self.error or "%s: %s" % (QUEUE, os.strerror(error.errno or 0))
+            return []
+        try:
+            read = [_read(directory, name) for name in os.listdir(directory)]
+        finally:
+            os.close(directory)
+        mine = (self._ticket[0], self._run) if self._ticket else None
+        tickets = [ticket for ticket in read if ticket is not None and ticket["run"] != self._run]
+        return sorted((each for each in tickets if mine is None or _order(each) < mine), key=_order)
+
+
+def promise(uuid: str, tickets: "Iterable[Dict[str, Any]]") -> "Optional[Dict[str, Any]]":
+    """The first of these runs that claims that device."""
+    for ticket in tickets:
+        if uuid in ticket["uuids"]:
+            return {name: ticket[name] for name in ("user", "run", "since", "planning")}
+    return None
+
+
+def _order(ticket: "Dict[str, Any]") -> "Tuple[float, str]":
+    return ticket["since"], ticket["run"]
+
+
+def _beginning(since: float, run: str) -> str:
+    return "%017.6f-%s-" % (since, run)
+
+
+def _directory() -> int:
+    # By its descriptor from here on: never somewhere else that a planted link leads to.
+    return os.open(QUEUE, os.O_RDONLY | os.O_DIRECTORY | leases.FLAGS)
+
+
+def _hold(directory: int, name: str, content: bytes) -> int:
+    """A descriptor that holds the lock of a fresh file of that name; raises OSError, HostError."""
+    for _ in range(TRIES):
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | leases.FLAGS
+            descriptor = os.open(name, flags, 0o644, dir_fd=directory)
+        except FileExistsError:
+            _read(directory, name)  # removes what an agent of this run has left that was killed
+            time.sleep(leases.PAUSE_S)
+            continue
+        try:
+            os.fchmod(descriptor, 0o644)  # whatever the umask: others are to read it
+            if os.write(descriptor, content) < len(content):
+                raise HostError("%s: no room for a ticket" % QUEUE)
+            for _ in range(TRIES):  # whole before it is locked: a live ticket is one that can be read
+                if leases.lock(descriptor, fcntl.LOCK_EX):
+                    break
+                time.sleep(leases.PAUSE_S)
+            else:
+                raise HostError("%s: somebody else holds the ticket %s" % (QUEUE, name))
+        except BaseException:
+            os.unlink(name, dir_fd=directory)
+            os.close(descriptor)
+            raise
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)  # taken for a dead one just before it was locked
+    raise HostError("%s: there is a ticket %s already" % (QUEUE, name))
+
+
+def _read(directory: int, name: str) -> "Optional[Dict[str, Any]]":
+    """The ticket of that name if it is alive; a dead one of this user's own is removed."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | leases.FLAGS, dir_fd=directory)
+    except OSError:
+        return None
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            return None
+        said = json.loads(os.pread(descriptor, READ_LIMIT, 0).decode("ascii"))
+        if any(type(said[field]) is not kind for field, kind in FIELDS):
+            return None
+        ticket = {field: said[field] for field, _ in FIELDS}
+        ticket["user"] = leases.user_name(info.st_uid)  # the file's owner, whoever its content names
+        # A `since` that is no time (NaN, infinity) would make an order of its own.
+        if not (0 <= ticket["since"] < 1e10 and name.startswith(_beginning(ticket["since"], ticket["run"]))):
+            return None
+        if not leases.lock(descriptor, fcntl.LOCK_SH):
+            return ticket
+        if info.st_uid == os.getuid():
+            _remove(directory, name, descriptor)
+        return None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None  # nobody has to put up with what is no ticket
+    finally:
+        os.close(descriptor)
+
+
+def _remove(directory: int, name: str, descriptor: int) -> None:
+    # While it is locked and has its one name, no other file can have that name.
+    if leases.lock(descriptor, fcntl.LOCK_EX) and os.fstat(descriptor).st_nlink == 1:
+        os.unlink(name, dir_fd=directory)
