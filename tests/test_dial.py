@@ -267,7 +267,14 @@ def stage(channel: Any, count: int, dial_key: str, *tasks: dict[str, Any]) -> li
     """Stage with `count` held ports; returns them."""
     facts = channel.ask("probe", lease=False, ports=None, count=count, answer="facts")
     channel.send(
-        "stage", tasks=list(tasks), code=None, ports=facts["ports"], gpus=[], door=False, dial_key=dial_key
+        "stage",
+        tasks=list(tasks),
+        code=None,
+        ports=facts["ports"],
+        gpus=[],
+        door=False,
+        attempt=0,
+        dial_key=dial_key,
     )
     channel.wait("staged")
     return list(facts["ports"])

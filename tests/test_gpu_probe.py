@@ -232,6 +232,30 @@ def test_nvml_stays_open_from_look_to_look_and_a_new_driver_is_met(library: Path
     assert [json.loads(line) for line in done.stdout.splitlines()] == [told for _, told in looks]
 
 
+def test_what_is_on_cards_and_instances_by_their_uuids(library: Path, tmp_path: Path) -> None:
+    fleet = Fleet(
+        library,
+        tmp_path / "fleet",
+        "gpu uuid=GPU-a mem=16384 used=2048 reserved=600",
+        "gpu uuid=GPU-m mem=40960 cc=8.0 mig=1",
+        "gpu uuid=GPU-lost error=15",
+        "mig gpu=1 uuid=MIG-a mem=19968 used=15 cc=8.0 gi=1",
+        f"proc gpu=0 pid={os.getpid()} mem=90",
+    )
+    script = (
+        "import json; from tflaunch.gpu_probe import Look;"
+        "print(json.dumps(Look().uses(['GPU-a', 'MIG-a', 'GPU-lost', 'GPU-none'])))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **fleet.env}
+    done = subprocess.run([sys.executable, "-c", script], env=env, check=True, capture_output=True, text=True)
+    told = json.loads(done.stdout)
+    assert told["GPU-a"]["memory_used_bytes"] == 2048 << 20
+    assert [process["pid"] for process in told["GPU-a"]["processes"]] == [os.getpid()]
+    assert told["MIG-a"] == {"memory_used_bytes": 15 << 20, "processes": []}
+    assert told["GPU-lost"] == {"error": "NVML: GPU is lost"}
+    assert told["GPU-none"] == {"error": "NVML: Not Found"}
+
+
 def test_a_run_takes_only_free_cards_and_masks_each_task(
     library: Path, tmp_path: Path, network: SshNetwork, launcher: Launcher
 ) -> None:

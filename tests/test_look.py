@@ -51,7 +51,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 def start(channel: Channel, *tasks: dict[str, Any]) -> None:
-    channel.send("stage", tasks=list(tasks), code=None, ports=[], gpus=[], door=False)
+    channel.send("stage", tasks=list(tasks), code=None, ports=[], gpus=[], door=False, attempt=0)
     channel.wait("staged")
     channel.send("release")
     channel.gather("started", len(tasks))
@@ -110,6 +110,7 @@ def test_ports_connections_and_output(any_host: Host) -> None:
             ports=[mine, shut],
             gpus=[],
             door=False,
+            attempt=0,
         )
         channel.wait("staged")
         assert channel.ask("look", answer="looked")["tasks"] == {}, "nothing runs yet"

@@ -131,10 +131,11 @@ class Cluster:
         failures |= silent
         for name in failures:
             self._sessions.by_host[name].cut(time.monotonic())
-        told = {name: said for name, said in {**facts, **more}.items() if name not in failures}
+        facts |= more
+        told = [host.name for host in hosts if host.name not in failures]
         for name in told:
             self._lost.pop(name, None)
-        return {name: HostFacts.from_wire(name, said.fields) for name, said in told.items()}, failures
+        return {name: HostFacts.from_wire(name, facts[name].fields) for name in told}, failures
 
     def pause(self, wait_s: float) -> None:
         """Let time pass, leases renewed; raises Stopped."""

@@ -163,7 +163,7 @@ class Acquisition:
             for host, facts in inventory.items()
             for device in facts.devices
             if device.uuid in self._claims.get(host, ())
-            for claim in (device.lease, device.promised)
+            for claim in (device.lease, None if in_use(device) else device.promised)
         )
 
     def _settled(self, inventory: Inventory) -> bool:
@@ -226,7 +226,7 @@ class Acquisition:
     def _look(self, lease: Mapping[str, list[str]]) -> Inventory:
         """What the hosts have that can be asked now; others are dialled again in the background."""
         self._dial_again()
-        hosts = [self._hosts[name] for name in self._cluster.connected]
+        hosts = [host for name, host in self._hosts.items() if name in self._cluster.connected]
         for host in hosts:
             gpus = self._claims.get(host.name)
             if gpus and host.name not in self._queued:
