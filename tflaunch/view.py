@@ -59,6 +59,7 @@ class _Seen:
     over: dict[str, str] = field(
         default_factory=dict
     )  # host -> why nothing more happens there; "": it is swept
+    expired: bool = False  # a host has ended its part because nobody who decides was heard of
     through: set[str] = field(default_factory=set)
     outcome: Mapping[str, Any] | None = None
 
@@ -111,7 +112,9 @@ class View:
             now = time.monotonic()
             self._take(self._sessions.next(links.wake_at(now)))
             links.tick(time.monotonic())
-            if self._hosts.keys() <= self._seen.over.keys() and self._feed.end(self._may_come):
+            # When nobody decides any more, a host that is out of reach is not waited for: it may be off for good.
+            silent = links.down.keys() if self._seen.expired else ()
+            if self._hosts.keys() <= {*self._seen.over, *silent} and self._feed.end(self._may_come):
                 over_at = over_at or time.monotonic() + OUTCOME_S
                 # A host that has nothing more to say hangs up; then nobody is left who would tell.
                 if self._seen.outcome is not None or not links.up or time.monotonic() > over_at:
@@ -175,6 +178,8 @@ class View:
             self._seen.tasks.add(TaskId.parse(fields["task"]))
         elif type == "gone":
             self._seen.over[host] = fields["reason"]
+        elif type == "expired" and not fields["asked"]:
+            self._seen.expired = True
         if not self._events:
             return
         if type == "said":
