@@ -73,6 +73,11 @@ class Archive:
                 message = pending.pop(0)
                 if message.type == "watch":
                     self._viewer.watch(message)
+                    last = events.events[-1]
+                    if last["type"] == "gone" and message["after"] >= last["n"]:
+                        # Who asks has seen events that a full disk did not take; this one comes after those.
+                        last["n"] = message["after"] + 1
+                        self._viewer.told = len(events.events) - 1
                 elif message.type == "credit":
                     self._viewer.credit += message["bytes"]
                 elif message.type == "bye":

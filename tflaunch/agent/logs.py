@@ -28,12 +28,14 @@ class TaskLogs:
 
     def find(self) -> "TaskLogs":
         """The logs that an agent that is no more has left."""
-        name = re.compile(re.escape(self.task.replace("/", "-")) + r"\.(\d+)\.log")
+        stem = os.path.basename(self._directory.log_path(self.task, 0))[: -len("log")]
         try:
-            found = [name.fullmatch(each) for each in os.listdir(self._directory.logs)]
+            names = os.listdir(self._directory.logs)
         except OSError:
-            found = []
-        self.attempt = max([0, *(int(each.group(1)) for each in found if each)])
+            names = []
+        # Not all in a row: when a cluster starts again, all its tasks get one number.
+        numbers = [name[len(stem) : -len(".log")] for name in names if name.startswith(stem)]
+        self.attempt = max([int(number) for number in numbers if number.isdigit()], default=0)
         return self
 
     def size(self, attempt: int) -> int:
@@ -93,17 +95,17 @@ class TaskLogs:
         self._clock_size = size
         try:
             with open(self._directory.log_path(self.task, 0) + ".times", "a") as file:
-                file.write("%d %d %d\n" % (time.time(), size[0], size[1]))
+                file.write("%.3f %d %d\n" % (time.time(), size[0], size[1]))
         except OSError:
             pass  # a full disk: `logs --since` then tells more than was asked for
 
-    def _clock(self) -> "List[Tuple[int, int, int]]":
+    def _clock(self) -> "List[Tuple[float, int, int]]":
         found = []
         try:
             with open(self._directory.log_path(self.task, 0) + ".times") as file:
                 for line in file:
                     at, attempt, offset = line.split()
-                    found.append((int(at), int(attempt), int(offset)))
+                    found.append((float(at), int(attempt), int(offset)))
         except (OSError, ValueError):
             pass
         return found
