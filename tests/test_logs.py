@@ -105,7 +105,7 @@ def test_since_is_never_late(directory: RunDirectory, clock: Clock) -> None:
     for tenth in range(400):
         clock.at = 1000.0 + tenth / 10
         with path.open("ab") as log:
-            log.write(b"x")
+            log.write(b"\n")
         times[tenth] = clock.at
         task.note_time(clock.at)
     clock.at = 1050.0
