@@ -203,6 +203,24 @@ def test_one_who_decides_and_dies_is_replaced(launcher: Launcher, out: Path) -> 
     launcher.wait_until_nothing_is_left()
 
 
+def test_one_who_takes_over_does_not_start_the_cluster_again(launcher: Launcher, out: Path) -> None:
+    run = detached(launcher, launcher.local(3), out, "--restarts=1", "--restart=cluster", "--grace=0.2")
+    host = host_of(launcher, "worker/0")
+    end(out, "worker-1", 3)
+    until(lambda: len(list(launcher.hosts.glob("tflaunch-*/*/*/logs/*.1.log"))) == 3, "second attempts")
+    first = coordinator(launcher, host)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: not processes.read(first), "its end")
+    assert coordinator(launcher, host) != first
+    time.sleep(1.0)  # in which it learns from the journals
+    end(out, "worker-1", 4)
+    launcher.wait_until_nothing_is_left()
+    done = launcher.run("attach", run).ran(4)
+    assert done.err.count("all tasks are stopped and start again") == 1
+    assert "the cluster was started again once (--restarts 1); no more" in done.err
+    assert not list(launcher.hosts.glob("tflaunch-*/*/*/logs/*.2.log"))
+
+
 def kill_agent(launcher: Launcher, host: str) -> None:
     os.kill(launcher.agents(host)["agent"], signal.SIGKILL)
 

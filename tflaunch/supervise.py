@@ -198,7 +198,7 @@ def decisive(tasks: Mapping[TaskId, str], done: Done) -> frozenset[TaskId]:
 def step(state: State, event: Event, now: float = 0.0) -> tuple[State, list[Action]]:
     """The next state, and what to do at once; `now` is any clock that only goes forward, in seconds."""
     if isinstance(event, TaskStarted):
-        return _started(state, event), []
+        return _started(state, event, now), []
     if isinstance(event, TaskExit):
         if event.attempt < state.attempts.get(event.task, 0):
             return state, []  # of an attempt that has been followed by another one
@@ -223,10 +223,17 @@ def step(state: State, event: Event, now: float = 0.0) -> tuple[State, list[Acti
     return _timer(state, event.name)
 
 
-def _started(state: State, started: TaskStarted) -> State:
-    attempts = {**state.attempts, started.task: max(started.attempt, state.attempts.get(started.task, 0))}
-    if started.attempt < attempts[started.task]:
+def _started(state: State, started: TaskStarted, now: float) -> State:
+    known = state.attempts.get(started.task, 0)
+    if started.attempt < known:
         return state
+    if started.attempt > known:  # one who decided before this one has ordered that: it counts
+        policy = state.restarts.policy.get(started.task.job, state.restarts.default)
+        who = None if policy == "cluster" else started.task
+        counted = sum(1 for _, each in state.restarted if each == who)
+        uncounted = ((now, who),) * max(0, started.attempt - counted)
+        state = dataclasses.replace(state, restarted=state.restarted + uncounted)
+    attempts = {**state.attempts, started.task: started.attempt}
     exits = {task: exit for task, exit in state.exits.items() if task != started.task}
     return dataclasses.replace(state, attempts=attempts, exits=exits, waiting=state.waiting - {started.task})
 

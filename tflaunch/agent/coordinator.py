@@ -191,7 +191,7 @@ class Coordinator:
                 peer.attached = True
                 self._awaited.discard(host)
                 self.send(host, "renew", lease_s=self._lease_s)
-                self._drive.attached(host, now)
+                self._drive.attached(host, now, message["events"], message["clock"])
             self._drive.said(host, message.type, message.fields, message.body, now)
 
     def _flush(self, host: str, peer: _Peer) -> None:

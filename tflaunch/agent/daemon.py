@@ -194,6 +194,8 @@ class Daemon:
             pid=os.getpid(),
             directory=self._directory.path,
             alive=True,
+            events=len(self._journal.events),
+            clock=time.time(),
         )
         return relay
 

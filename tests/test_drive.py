@@ -1,0 +1,313 @@
+"""Links and orders of a run, without wires or clocks: silence, back-off, what is repeated, and when a host is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tflaunch.drive import Drive
+from tflaunch.job import TaskId
+from tflaunch.links import REDIAL_S, SILENCE_S, Links
+from tflaunch.outcome import HostLost
+from tflaunch.supervise import Event, Interrupted, Restarts, State
+
+W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
+LEASE_S = 60.0
+
+
+class Hands:
+    """Writes down what it is told to do."""
+
+    def __init__(self) -> None:
+        self.did: list[tuple[Any, ...]] = []
+        self.events: list[Event] = []
+        self.words: list[str] = []
+
+    def dial(self, host: str) -> None:
+        self.did.append(("dial", host))
+
+    def hang_up(self, host: str) -> None:
+        self.did.append(("hang up", host))
+
+    def watch(self, host: str, after: int) -> None:
+        self.did.append(("watch", host, after))
+
+    def unreachable(self, host: str, reason: str) -> None:
+        self.did.append(("unreachable", host, reason))
+
+    def back(self, host: str, away_s: float) -> None:
+        self.did.append(("back", host, away_s))
+
+    def send(self, host: str, type: str, **fields: Any) -> None:
+        self.did.append(("send", host, type, fields))
+
+    def say(self, text: str, urgent: bool) -> None:  # noqa: ARG002
+        self.words.append(text)
+
+    def happened(self, event: Event) -> None:
+        self.events.append(event)
+
+    def take(self) -> list[tuple[Any, ...]]:
+        """What was done since the last time."""
+        did, self.did = self.did, []
+        return did
+
+
+@pytest.fixture
+def hands() -> Hands:
+    return Hands()
+
+
+def redialled(links: Links, hands: Hands, now: float) -> float:
+    """When the next dial of host `a` comes."""
+    while ("dial", "a") not in hands.take():
+        now += 0.01
+        links.tick(now)
+    return now
+
+
+# ---- links
+
+
+def test_a_host_that_is_silent_is_dialled_again_and_its_events_asked_for(hands: Hands) -> None:
+    links = Links(["a", "b"], hands, 0.0)
+    assert links.takes("a", 1)
+    links.heard("b", SILENCE_S)
+    links.tick(SILENCE_S)
+    assert hands.take() == []
+    links.tick(SILENCE_S + 0.1)
+    assert hands.take() == [("hang up", "a"), ("unreachable", "a", "no sign of life for 9 s")]
+    assert (links.up, links.down) == (["b"], {"a": "no sign of life for 9 s"})
+    now = redialled(links, hands, SILENCE_S + 0.1)
+    links.attached("a", now)
+    assert hands.take() == [("watch", "a", 1), ("back", "a", now)]
+    assert links.away_s("a", now + 5) == 0
+
+
+def test_a_host_is_dialled_less_and_less_often(hands: Hands) -> None:
+    links = Links(["a"], hands, 0.0)
+    waits, now = [], 0.0
+    for _ in range(9):
+        links.ended("a", "refused", now)
+        now, before = redialled(links, hands, now), now
+        waits.append(now - before)
+    least, most = REDIAL_S
+    for tries, wait in enumerate(waits):
+        full = min(most, least * 2**tries)
+        assert full / 2 <= wait <= full + 0.02
+    links.attached("a", now)
+    links.ended("a", "cut", now)
+    assert redialled(links, hands, now) - now <= least + 0.02  # from the beginning
+
+
+def test_it_is_told_once_that_a_host_is_out_of_reach(hands: Hands) -> None:
+    links = Links(["a"], hands, 0.0)
+    links.ended("a", "cut", 1.0)
+    links.ended("a", "refused", 2.0)
+    assert hands.take() == [("unreachable", "a", "cut")]
+    assert links.down == {"a": "refused"}
+    assert links.away_s("a", 10.0) == 10.0  # since it was heard of, not since it was missed
+
+
+def test_a_host_that_is_being_dialled_is_not_dialled_twice(hands: Hands) -> None:
+    links = Links(["a"], hands, 0.0, up=False)
+    links.tick(0.0)
+    links.tick(50.0)
+    assert hands.take() == [("dial", "a")]
+
+
+def test_an_event_is_taken_once(hands: Hands) -> None:
+    links = Links(["a"], hands, 0.0)
+    assert [links.takes("a", number) for number in (1, 2, 1, 2, 3)] == [True, True, False, False, True]
+    assert not links.takes("nobody", 1)
+
+
+def test_nobody_was_silent_while_the_launcher_slept(hands: Hands) -> None:
+    links = Links(["a", "b"], hands, 0.0)
+    links.ended("b", "cut", 0.0)
+    hands.take()
+    links.slept(3600.0)
+    links.tick(3601.0)
+    assert hands.take() == [("dial", "b")]
+    assert links.away_s("b", 3601.0) == 3601.0  # of that one nothing was heard before
+
+
+def test_who_is_forgotten_is_left_alone(hands: Hands) -> None:
+    links = Links(["a"], hands, 0.0)
+    links.forget("a")
+    links.ended("a", "cut", 1.0)
+    links.attached("a", 2.0)
+    links.tick(1000.0)
+    assert hands.take() == []
+
+
+def test_when_there_is_something_to_do_next(hands: Hands) -> None:
+    links = Links(["a"], hands, 0.0)
+    assert links.wake_at(5.0) == 6.0
+    links.ended("a", "cut", 5.0)
+    assert 5.0 + REDIAL_S[0] / 2 <= links.wake_at(5.0) <= 5.0 + REDIAL_S[0]
+
+
+# ---- orders
+
+
+class Run:
+    """Two workers on hosts `a` and `b`, and what their agents say."""
+
+    def __init__(self, hands: Hands, begun: float = 0.0, up: bool = True, **restarts: Any) -> None:
+        self.hands = hands
+        state = State({W0: "a", W1: "b"}, restarts=Restarts(**{"most": 3, **restarts}))
+        self.drive = Drive(state, hands, LEASE_S, begun, up)
+        self.numbers = {"a": 0, "b": 0}
+
+    def event(self, host: str, type: str, now: float, **fields: Any) -> None:
+        self.numbers[host] += 1
+        task = {"a": "worker/0", "b": "worker/1"}[host]
+        told = {"task": task, "attempt": 0, "n": self.numbers[host], "time": 1e9 + now, **fields}
+        self.drive.said(host, type, told, b"", now)
+
+    def started(self, host: str, now: float = 0.0, attempt: int = 0, **fields: Any) -> None:
+        self.event(host, "started", now, attempt=attempt, pid=1, **fields)
+
+    def ended(self, host: str, code: int, now: float, attempt: int = 0, **fields: Any) -> None:
+        said = {"code": code, "signal": None, "signal_name": "", "seconds": 1.0, "stopped": False}
+        self.event(host, "exit", now, attempt=attempt, **{**said, **fields})
+
+    def sent(self) -> list[tuple[Any, ...]]:
+        """Messages since the last time."""
+        return [each[1:] for each in self.hands.take() if each[0] == "send"]
+
+
+RESTART = ("b", "restart", {"tasks": {"worker/1": 1}})
+
+
+def test_an_order_is_repeated_until_it_is_carried_out(hands: Hands) -> None:
+    run = Run(hands)
+    run.started("a")
+    run.started("b")
+    run.ended("b", 3, 1.0)
+    run.drive.links.ended("b", "cut", 1.5)
+    run.drive.tick(2.1)
+    assert run.sent() == []  # nobody is there to hear it
+    for now in (3.0, 4.0):
+        run.drive.attached("b", now)
+        assert run.sent() == [RESTART]
+        run.drive.links.ended("b", "cut", now)
+    run.drive.attached("b", 5.0)
+    run.started("b", 5.0, attempt=1)
+    run.sent()
+    run.drive.links.ended("b", "cut", 6.0)
+    run.drive.attached("b", 7.0)
+    assert run.sent() == []
+
+
+def test_the_end_is_repeated_until_the_host_is_swept(hands: Hands) -> None:
+    run = Run(hands)
+    run.drive.feed(Interrupted(2), 1.0)
+    end = ("end", {"grace_s": 10.0})
+    assert sorted(run.sent()) == [("a", *end), ("b", *end)]
+    run.drive.links.ended("b", "cut", 1.5)
+    run.drive.attached("b", 2.0)
+    assert run.sent() == [("b", *end)]
+    run.event("b", "swept", 3.0, survivors=[])
+    run.drive.attached("b", 4.0)
+    assert run.sent() == []
+    run.event("a", "swept", 5.0, survivors=[])
+    assert run.drive.state.phase == "over"
+
+
+def test_a_restart_takes_the_place_of_the_stop_before_it(hands: Hands) -> None:
+    run = Run(hands, default="cluster")
+    run.started("a")
+    run.started("b")
+    run.ended("b", 3, 1.0)
+    stop = ("stop", {"tasks": None, "grace_s": 10.0})
+    assert sorted(run.sent()) == [("a", *stop), ("b", *stop)]
+    run.ended("a", 143, 2.0, stopped=True)
+    run.drive.tick(3.1)
+    run.sent()
+    run.drive.links.ended("b", "cut", 4.0)
+    run.drive.attached("b", 5.0)
+    assert run.sent() == [RESTART]
+
+
+def test_a_host_is_lost_when_its_lease_has_run_out(hands: Hands) -> None:
+    run = Run(hands)
+    run.started("a")
+    run.drive.links.ended("a", "cut", 1.0)
+    run.drive.links.heard("b", LEASE_S)
+    run.drive.tick(LEASE_S)
+    assert run.drive.state.phase == "running"
+    run.drive.tick(LEASE_S + 0.1)
+    assert run.drive.state.lost.keys() == {"a"}
+    reason = "not heard of for 60 s: its lease has run out there (cut)"
+    assert hands.events[-1] == run.drive.state.first_failure == HostLost("a", reason)
+    assert ("b", "end", {"grace_s": 10.0}) in run.sent()
+
+
+def test_a_host_without_an_agent_is_lost_at_once(hands: Hands) -> None:
+    run = Run(hands)
+    run.event("a", "gone", 1.0, reason="its agent is gone")
+    assert run.drive.state.first_failure == HostLost("a", "its agent is gone")
+
+
+def test_what_was_heard_twice_happens_once(hands: Hands) -> None:
+    run = Run(hands)
+    run.started("b")
+    run.ended("b", 3, 1.0)
+    run.numbers["b"] -= 1
+    run.ended("b", 3, 1.1)
+    assert len(run.drive.state.restarted) == 1
+
+
+# ---- one that takes over
+
+
+@pytest.mark.parametrize("policy", ["task", "cluster"])
+def test_what_another_has_answered_is_not_answered_again(hands: Hands, policy: str) -> None:
+    run = Run(hands, 1000.0, up=False, default=policy, most=2, window_s=100.0)
+    for host in ("a", "b"):
+        run.drive.attached(host, 1000.0, events=5, clock=1e9 + 1000.0)
+    for host in ("b", "a"):
+        for attempt in (0, 1):
+            began = 1e9 + 870.0 + 50 * attempt
+            run.started(host, 1000.0, attempt, time=began)
+            run.ended(host, 3, 1000.0, attempt, time=began + 49)
+        run.started(host, 1000.0, 2, time=1e9 + 970.0)
+    run.drive.tick(1005.0)
+    assert run.sent() == []
+    assert hands.words == []
+    state = run.drive.state
+    assert (state.phase, state.attempts, dict(state.exits)) == ("running", {W0: 2, W1: 2}, {})
+    # The first of the two restarts was at 920 s, the second at 970 s: only that one counts.
+    run.ended("b", 3, 1025.0, 2)
+    assert "(restart 2 of 2)" in hands.words[0]
+
+
+def test_what_nobody_has_answered_is_answered_by_who_takes_over(hands: Hands) -> None:
+    run = Run(hands, 1000.0, up=False)
+    run.drive.attached("b", 1000.0, events=4, clock=1e9 + 1000.0)
+    run.started("b", 1000.0)
+    run.ended("b", 3, 1000.0)
+    run.started("b", 1000.0, 1)
+    assert hands.words == []  # the last of the four may change everything
+    run.ended("b", 3, 1000.0, 1, time=1e9 + 999.0)
+    assert "(restart 2 of 3)" in hands.words[0]
+    hands.take()
+    run.drive.tick(1001.1)  # 2 s after its end
+    assert run.sent() == [("b", "restart", {"tasks": {"worker/1": 2}})]
+
+
+def test_a_past_whose_telling_is_cut_goes_on(hands: Hands) -> None:
+    run = Run(hands, 1000.0, up=False)
+    run.drive.attached("b", 1000.0, events=3, clock=1e9 + 1000.0)
+    run.started("b", 1000.0)
+    run.ended("b", 3, 1000.0)
+    run.drive.links.ended("b", "cut", 1000.5)
+    run.drive.attached("b", 1001.0, events=4, clock=1e9 + 1001.0)
+    run.started("b", 1001.0, 1)
+    assert run.drive.state.attempts == {}
+    run.event("b", "said", 1001.0, text="hello")  # no event of the run's, but the last
+    assert run.drive.state.attempts == {W1: 1}
+    assert hands.words == []
