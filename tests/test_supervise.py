@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import signal
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tflaunch.drive import understand
 from tflaunch.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
 from tflaunch.job import Done, TaskId
-from tflaunch.outcome import HostLost, TaskExit, TimedOut
+from tflaunch.outcome import CardLeft, HostLost, TaskExit, TimedOut, outcome_data, outcome_from
 from tflaunch.supervise import (
     DRAIN,
     HURRY,
@@ -29,6 +31,9 @@ from tflaunch.supervise import (
     State,
     TimerFired,
     decisive,
+    outcome_of,
+    state_data,
+    state_from,
     step,
 )
 
@@ -411,3 +416,40 @@ def test_no_sequence_of_events_is_wrong(cluster: list[TaskId], done: Done, data:
         if now.phase != "over" and host in asked:
             feed(HostSwept(host))
     assert now.phase == "over"
+
+
+# ---- cards that are not free after the end
+
+
+@pytest.mark.parametrize(
+    ("shared", "left", "code", "told"),
+    [
+        (
+            False,
+            [{"text": "GPU 0 is in use", "own": True}],
+            EXIT_UNCLEAN,
+            (CardLeft("GPU 0 is in use", True),),
+        ),
+        (False, [{"text": "GPU 0 is in use", "own": False}], 0, (CardLeft("GPU 0 is in use", False),)),
+        (
+            True,
+            [{"text": "GPU 0 is in use", "own": True}],
+            EXIT_UNCLEAN,
+            (CardLeft("GPU 0 is in use", True),),
+        ),
+        (True, [{"text": "GPU 0 is in use", "own": False}], 0, None),  # others were on it before
+        (False, [], 0, None),
+    ],
+)
+def test_cards_that_are_not_free(
+    shared: bool, left: list[dict[str, Any]], code: int, told: tuple[CardLeft, ...] | None
+) -> None:
+    # As the agent that decides for a detached run has it, and who attaches gets it: through JSON both times.
+    begun = state_from(json.loads(json.dumps(state_data(State({W0: "b"}, share_gpus=shared)))))
+    swept = understand("b", "swept", {"survivors": [], "cards": left})
+    assert swept is not None
+    last, _ = follow(begun, [ended(W0), swept])
+    outcome = outcome_of(last, "run", 1.0)
+    assert outcome.exit_code == code
+    assert outcome.cards == ({"b": told} if told else {})
+    assert outcome_from("run", json.loads(json.dumps(outcome_data(outcome))), {}).cards == outcome.cards
