@@ -65,7 +65,7 @@ def test_host_switched_off_and_on(trial: Trial) -> None:
 @pytest.mark.fault(
     "host that hangs: every process of it stopped, for ever",
     "the run ends, 76, and says that the host could not be checked; when it goes on, its agent ends its tasks",
-    NOTHING,
+    "what its tasks had printed in the last moment is on that host only",
 )
 def test_host_hangs(trial: Trial) -> None:
     trial.up(2)

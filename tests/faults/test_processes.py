@@ -53,7 +53,11 @@ def test_launcher_stopped_for_too_long(trial: Trial) -> None:
     trial.check(76)
 
 
-@pytest.mark.fault("agent killed", "its guard ends the tasks there; the run ends, 76", NOTHING)
+@pytest.mark.fault(
+    "agent killed",
+    "its guard ends the tasks there; the run ends, 76",
+    "what its tasks had printed in the last moment is on that host only",
+)
 def test_agent_killed(trial: Trial) -> None:
     trial.up(2)
     trial.start(lines=100_000)
@@ -68,7 +72,7 @@ def test_agent_killed(trial: Trial) -> None:
 @pytest.mark.fault(
     "launcher and agent killed",
     "the guard ends the tasks there at once; `tflaunch stop`, or the lease, those elsewhere",
-    NOTHING,
+    "what the tasks printed since is on the hosts only",
 )
 def test_launcher_and_agent_killed(trial: Trial) -> None:
     trial.up(2)
@@ -86,7 +90,7 @@ def test_launcher_and_agent_killed(trial: Trial) -> None:
 @pytest.mark.fault(
     "agent and guard killed at once",
     "the launcher finds and ends the tasks by their mark; the run ends, 76",
-    NOTHING,
+    "what its tasks had printed in the last moment is on that host only",
 )
 def test_agent_and_guard_killed(trial: Trial) -> None:
     trial.up(2)
@@ -139,7 +143,7 @@ def test_task_that_escapes(trial: Trial) -> None:
 @pytest.mark.fault(
     "launcher killed, and tasks that escape as above",
     "the agents end all of it when the lease is over",
-    NOTHING,
+    "what the tasks printed since is on the hosts only",
 )
 def test_task_that_escapes_a_killed_launcher(trial: Trial) -> None:
     trial.up(2)
