@@ -181,6 +181,18 @@ def test_a_setup_that_fails_the_second_time(host: Host) -> None:
     ends(channel)
 
 
+def test_an_attempt_that_writes_nothing_has_a_log_all_the_same(host: Host) -> None:
+    channel = host.start()
+    running(channel, shell("test $TFLAUNCH_ATTEMPT -gt 0 || { echo once; exit 3; }"))
+    channel.wait("exit")
+    channel.send("restart", tasks={"worker/0": 1})
+    seen = set()
+    while (0, b"once\n") not in seen or (1, b"") not in seen:
+        said = channel.wait("log")
+        seen.add((said["attempt"], said.body))
+    assert channel.ask("end", grace_s=0.0, answer="swept")["logs"] == {"worker/0": [1, 0]}
+
+
 def test_a_task_that_nobody_has_staged_is_no_reason_to_end(host: Host) -> None:
     channel = host.start()
     running(channel, shell(FAILS_ONCE))

@@ -176,6 +176,8 @@ def test_back_off_grows_and_every_attempt_can_be_seen(launcher: Launcher, out: P
         told = json.loads(launcher.run("status", "--json").ran().out)
         [task] = [each for each in told["tasks"] if each["task"] == "worker/1"]
         assert (task["state"], task["attempts"]) == ("running", 3)
+        [listed] = json.loads(launcher.run("ps", "--json").ran().out)["runs"]
+        assert [each["attempts"] for each in listed["tasks"] if each["task"] == "worker/1"] == [3]
         shown = launcher.run("status").ran().out
         assert re.search(r"worker/1 +local\d +1 .*exit code 3 .*worker-1\.log", shown)
         assert re.search(r"worker/1 +local\d +2 .*SIGKILL .*worker-1\.1\.log", shown)
@@ -252,6 +254,25 @@ def test_what_an_attempt_left_behind_is_gone_before_the_next(
     assert "(restart 1 of 1)" in done.err
 
 
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_last_attempt_that_writes_nothing_is_not_waited_for(
+    launcher: Launcher, out: Path, detached: bool
+) -> None:
+    script = launcher.script("""
+        import os, sys
+        if os.environ["TFLAUNCH_ATTEMPT"] == "0":
+            print("once")
+            sys.exit(3)
+    """)
+    words = ("--ps=0", "--workers=1", "--restarts=1", *(["-d"] if detached else []))
+    done = launcher.run("run", launcher.local(1), script, *words).ran()
+    if detached:
+        [run] = re.findall(r"(\S+) goes on by itself", done.err)
+        done = launcher.run("attach", run).ran()
+    assert done.out.count("once") == 1
+    assert "more bytes of its log" not in done.err
+
+
 def test_ctrl_c_while_a_restart_waits(launcher: Launcher, out: Path) -> None:
     with planned(launcher, out, {"worker/1": [1, 1, 1]}, "--restarts=3") as run:
         run.wait_for("it starts again in 4 s")
@@ -315,11 +336,12 @@ def test_the_example_resumes_where_nobody_watches(launcher: Launcher) -> None:
     until(lambda: checkpoint() >= 100, "a checkpoint", 90.0)
     with launcher.start("attach") as watching:
         before = checkpoint()
+        kill(launcher, "ps/0")
         kill(launcher, "worker/0")
         done = watching.done(120.0)
     done.ran()
-    assert "worker/0 on" in done.err
-    assert "it starts again in 1 s (restart 1 of 2)" in done.err
+    for task in ("ps/0", "worker/0"):
+        assert re.search(rf"{task} on local\d was killed by SIGKILL .* \(restart 1 of 2\)", done.err)
     again = log(launcher, "worker/0", 1)
     assert "worker/0 resumes from" in again
     numbers = [int(number) for number in re.findall(r"^worker/0 step +(\d+) ", again, re.MULTILINE)]

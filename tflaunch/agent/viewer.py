@@ -113,3 +113,4 @@ class Viewer:
         elif at[0] < task.attempt:  # that attempt is over, and swept: nothing more is written there
             at[:] = [at[0] + 1, 0]
             self.behind = True
+            self.send("log", task=task.task, attempt=at[0], offset=0)  # it may never write anything
