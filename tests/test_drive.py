@@ -158,7 +158,7 @@ class Run:
     def __init__(self, hands: Hands, begun: float = 0.0, up: bool = True, **restarts: Any) -> None:
         self.hands = hands
         state = State({W0: "a", W1: "b"}, restarts=Restarts(**{"most": 3, **restarts}))
-        self.drive = Drive(state, hands, LEASE_S, begun, up)
+        self.drive = Drive(state, hands, LEASE_S, begun, up=up)
         self.numbers = {"a": 0, "b": 0}
 
     def event(self, host: str, type: str, now: float, **fields: Any) -> None:
