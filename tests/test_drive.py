@@ -205,7 +205,7 @@ def test_an_order_is_repeated_until_it_is_carried_out(hands: Hands) -> None:
 def test_the_end_is_repeated_until_the_host_is_swept(hands: Hands) -> None:
     run = Run(hands)
     run.drive.feed(Interrupted(2), 1.0)
-    end = ("end", {"grace_s": 10.0})
+    end = ("end", {"grace_s": 10.0, "stacks": False})
     assert sorted(run.sent()) == [("a", *end), ("b", *end)]
     run.drive.links.ended("b", "cut", 1.5)
     run.drive.attached("b", 2.0)
@@ -243,7 +243,7 @@ def test_a_host_is_lost_when_its_lease_has_run_out(hands: Hands) -> None:
     assert run.drive.state.lost.keys() == {"a"}
     reason = "not heard of for 60 s: its lease has run out there (cut)"
     assert hands.events[-1] == run.drive.state.first_failure == HostLost("a", reason)
-    assert ("b", "end", {"grace_s": 10.0}) in run.sent()
+    assert ("b", "end", {"grace_s": 10.0, "stacks": False}) in run.sent()
 
 
 def test_a_host_without_an_agent_is_lost_at_once(hands: Hands) -> None:
