@@ -22,14 +22,6 @@ SHELLS = ["sh", "bash", "dash", "zsh", "ksh", "csh", "tcsh", "fish"]
 TOO_OLD = [(2, 7), (3, 6), (3, 7)]
 
 
-def shipped_files() -> dict[str, Path]:
-    found = {}
-    for name in payload.SHIPPED:
-        path = ROOT.joinpath(*name.split(".")[1:])
-        found[name] = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return found
-
-
 def environment(directory: Path, path: str | None = None, **other: str) -> dict[str, str]:
     """What sshd gives a command: little; `home` empty, so that no start-up file says anything."""
     home = directory / "home"
@@ -226,7 +218,7 @@ def test_all_of_the_agent_is_shipped() -> None:
 
 @pytest.mark.parametrize("name", payload.SHIPPED)
 def test_what_is_shipped_needs_nothing_but_itself_and_the_standard_library(name: str) -> None:
-    path = shipped_files()[name]
+    path = payload.shipped_files()[name]
     tree = ast.parse(path.read_text("utf-8"), feature_version=(3, 8))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -117,16 +117,25 @@ except Exception:  # the interpreter itself would print it without the lines
 """
 
 
+def shipped_files() -> dict[str, Path]:
+    """The source file of each shipped module."""
+    root = Path(tflaunch.__file__).parent
+    found = {}
+    for name in SHIPPED:
+        relative = Path(*name.split(".")[1:])
+        package = root / relative / "__init__.py"
+        found[name] = package if package.exists() else root / relative.with_suffix(".py")
+    return found
+
+
 @functools.cache
 def payload() -> bytes:
     """The agent: what the booted reader takes first."""
     root = Path(tflaunch.__file__).parent
-    sources = {}
-    for name in SHIPPED:
-        relative = Path(*name.split(".")[1:])
-        package = root / relative / "__init__.py"
-        path = package if package.exists() else root / relative.with_suffix(".py")
-        sources[name] = (path is package, f"<tflaunch>/{path.relative_to(root)}", path.read_text("utf-8"))
+    sources = {
+        name: (path.name == "__init__.py", f"<tflaunch>/{path.relative_to(root)}", path.read_text("utf-8"))
+        for name, path in shipped_files().items()
+    }
     return zlib.compress((LOADER % sources).encode("utf-8"), 9)
 
 
