@@ -892,7 +892,7 @@ def test_a_visitor_ends_what_nobody_answers_for(host: Host) -> None:
     launcher = host.start()
     running(launcher, task("/bin/sh", "-c", '"$@"; sleep 600', "sh", sys.executable, "-c", ESCAPE))
     launcher.read_log("worker/0", lambda log: log.endswith(b"\n"))
-    before = marked(host.run)
+    before = until(lambda: len(found := marked(host.run)) == 3 and found, "sh, what escaped, sleep")
     agent = json.loads((host.directory / "agent.json").read_text())
     os.kill(agent["guard"], signal.SIGKILL)
     os.kill(agent["pid"], signal.SIGKILL)

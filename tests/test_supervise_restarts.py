@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tflaunch.errors import EXIT_INTERRUPTED
@@ -306,6 +306,7 @@ class World:
 policies = st.sampled_from(["task", "cluster", "never"])
 
 
+@settings(max_examples=400)
 @given(
     st.sampled_from(["workers", "chief", "all"]),
     st.dictionaries(st.sampled_from(["ps", "worker"]), policies),

@@ -311,7 +311,7 @@ def _timer(state: State, name: str) -> tuple[State, list[Action]]:
 
 def _restart(state: State, tasks: Mapping[TaskId, int]) -> tuple[State, list[Action]]:
     exits = {task: exit for task, exit in state.exits.items() if task not in tasks}
-    attempts, waiting = {**state.attempts, **tasks}, state.waiting - tasks.keys()
+    attempts, waiting = {**state.attempts, **tasks}, state.waiting.difference(tasks)
     return dataclasses.replace(state, attempts=attempts, exits=exits, waiting=waiting), [Restart(tasks)]
 
 
