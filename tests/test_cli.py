@@ -60,7 +60,8 @@ def test_help_tells_the_verbs_and_the_exit_codes(launcher: Launcher) -> None:
     run = " ".join(launcher.run("run", "--help").ran().out.split())
     for option in ("--ps", "--workers", "--dry-run", "--json", "--lease", "--accept-new"):
         assert option in run
-    assert "130 after Ctrl-C" in run
+    assert "130 after Ctrl-C; 2 command line or hostfile; 65" in run
+    assert "ps tasks [one per 4 workers]" in run  # what stands in brackets is no markup
 
 
 def test_schema_is_a_json_schema(launcher: Launcher) -> None:

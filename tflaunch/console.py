@@ -47,6 +47,7 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
 
 _RECENT = 128  # lines of the screen that are remembered: more than are ever looked at
 _TICK_S = 0.1  # of the one live line
+_SETTLE_S = 1.0  # for a terminal that takes nothing
 _PROGRESS_S = (0.5, 8.0)  # a progress bar is shown this often at first, and at last
 _ROOMY_COLUMNS = 60  # room for a bar of full length
 
@@ -116,7 +118,7 @@ _PAST = {
 
 
 class Reporter(Protocol):
-    """What a run tells to whoever watches it.  No method blocks; all may be called from a signal handler."""
+    """What a run tells to whoever watches it.  All but `settle` never block, and may be called from a signal handler."""
 
     @property
     def broken(self) -> bool:
@@ -127,6 +129,9 @@ class Reporter(Protocol):
 
         `note` names what it waits for while that is little, and what is missing when it ends too early.
         """
+
+    def settle(self) -> None:
+        """End the phases, and return once nothing of the live line is on the screen any more: stdout is free."""
 
     def waiting(self, turn: Turn) -> None:
         """The run waits for cards; at its end comes the phase of that name."""
@@ -385,6 +390,9 @@ class JsonReporter(_LogReporter):
             self._step = (name, done, total)
             self._event("phase", name=name, done=done, total=total, note=note)
 
+    def settle(self) -> None:
+        pass
+
     def waiting(self, turn: Turn) -> None:
         if turn != self._turn:
             self._turn = turn
@@ -537,6 +545,17 @@ class TextReporter(_LogReporter):
     def phase(self, name: str, done: int, total: int, note: str = "") -> None:
         now = time.monotonic()
         self._writer.put("message", lambda: self._show_phase(name, done, total, note, now))
+
+    def settle(self) -> None:
+        now, settled = time.monotonic(), threading.Event()
+
+        def leave() -> None:
+            self._leave(now)
+            self._wipe()
+            settled.set()
+
+        self._writer.put("message", leave)
+        settled.wait(_SETTLE_S)
 
     def waiting(self, turn: Turn) -> None:
         # Enough cards may be free, and yet not where they fit: what is full looks like what is over.

@@ -468,13 +468,13 @@ def _unchecked_lines(hosts: Mapping[str, str], marks: Marks) -> list[RenderableT
 
 def detached_lines(run_id: str, tasks: int, host: str, marks: Marks) -> list[RenderableType]:
     headline = Text.assemble(
-        (f"{marks.ok} ", "bold green"), (run_id, "bold"), f" goes on by itself:{of(tasks, 'task')} "
+        (f"{marks.ok} ", "bold green"), (run_id, "bold"), f" goes on by itself:{of(tasks, 'task')}"
     )
-    headline.append(f"{host} decides for it", "dim")
+    headline.append(f"; {host} decides for it", "dim")
     steps = (("watch it", "attach"), ("see what it printed", "logs"), ("stop it", "stop"))
     lines: list[RenderableType] = [headline]
     return lines + [
-        _whole(f"  {marks.next} {f'tflaunch {verb} {run_id}'}   {what}", "cyan") for what, verb in steps
+        _whole(f"  {marks.next} tflaunch {verb:6} {run_id}   {what}", "cyan") for what, verb in steps
     ]
 
 

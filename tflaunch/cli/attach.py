@@ -100,8 +100,10 @@ def attach(
 ) -> None:
     """Watch a run that goes on: what its tasks print, what happens to them, how it ends.
 
-    Ctrl-C only stops watching.  Several may watch one run.  Exit code: the run's, as of `tflaunch run`; 130 when you
-    left before its end; 2 which run?; 69 hosts could not be reached.
+    Ctrl-C only stops watching.  Several may watch one run.
+
+    Exit code: the run's, as of `tflaunch run`; 130 when you left before its end; 2 which run?; 69 hosts could not
+    be reached; 76 how it ended cannot be told.
     """
     from tflaunch.runs import note_end
 
@@ -144,6 +146,7 @@ def logs(
     """Print what the tasks of a run have written; also of one that has ended.
 
     One task alone is printed as it is, several with the task's name in front of each line.
+
     Exit code: 0; 2 which run, which task?; 69 hosts could not be reached (what the others have is printed).
     """
     wanted = _tasks(tasks or [])
@@ -175,15 +178,19 @@ def _view(run: str | None, reach: _Reach, show: Show, wanted: Wanted, json: bool
     to_hosts = connector(
         hostfile.hosts, reach.accept_new, reach.connect_timeout, reach.ssh_config or known_config
     )
-    visits = Visits(to_hosts, Patient(show.reporter, json))
+    patient = Patient(show.reporter, json)
+    visits = Visits(to_hosts, patient)
     try:
         with visits.interrupts():
             failures = visits.open(hostfile.hosts, reach.connect_timeout)
             if len(failures) == len(hostfile.hosts):
                 raise ConnectErrors(failures, len(hostfile.hosts))
-            listed = visits.runs(LIST_TIMEOUT_S, everything=run is not None, only=run or "")
+            listed = visits.runs(
+                LIST_TIMEOUT_S, everything=True, only=run or ""
+            )  # also what has ended on some
             view = View(chosen(run, listed.runs), visits.sessions, hostfile, show.reporter, wanted)
             failures.update(view.attach())
+            patient.settle()
             yield view
         if failures:
             show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))

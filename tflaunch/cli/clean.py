@@ -82,8 +82,9 @@ def clean(
     """Remove old runs: their directories on the hosts, with logs and working directory, and their records here.
 
     Never one that is alive, or may be on a host that cannot be asked.  Shipped code goes with the last run of it.
-    On a terminal you are asked first.  Exit code: 0; 2 which run?; 69 hosts could not be asked, 74 something could
-    not be removed: the rest is done.
+    On a terminal you are asked first.
+
+    Exit code: 0; 2 which run?; 69 hosts could not be asked, 74 something could not be removed: the rest is done.
     """
     from tflaunch.clean import document, places, recorded_place
     from tflaunch.runs_view import Screen, cleaned_lines, reader_may_leave, selection_lines, unreachable_data
@@ -93,11 +94,13 @@ def clean(
         criteria = _criteria(runs or [], older, keep_last, max_size)
         hostfile, known_config = _where(criteria.runs, hosts)
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config or known_config)
-        visits = Visits(to_hosts, Patient(show.reporter, json))
+        patient = Patient(show.reporter, json)
+        visits = Visits(to_hosts, patient)
         try:
             with visits.interrupts():
                 failures = visits.open(hostfile.hosts, connect_timeout)
                 usages, silent = visits.usage(MEASURE_S)
+            patient.settle()
             failures |= silent
             in_order = {host.name: usages[host.name] for host in hostfile.hosts if host.name in usages}
             known = [*places(in_order), recorded_place()]
@@ -109,6 +112,7 @@ def clean(
                 if dry_run or yes or json or _agreed(chosen):
                     with visits.interrupts():
                         cleaned, more = _carry_out(visits, known, chosen, criteria, dry_run)
+                    patient.settle()
                     failures |= more
                     told = document(known, chosen, cleaned, dry_run)
                     if json:

@@ -103,6 +103,7 @@ def gpus(
     """Show the cards of all hosts: how they are, who uses them since when, which are free.
 
     Nothing is installed on the hosts; cards in MIG mode are shown with their instances (3.1: instance 1 of card 3).
+
     Exit code: 0; 2 command line or hostfile; 69 a host could not be asked (the others are shown).
     """
     from tflaunch.cards import Wanted, size

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -109,14 +107,33 @@ class Patient:
 
     def __init__(self, reporter: Reporter, json: bool) -> None:
         self._reporter = reporter
-        self._show_at = math.inf if json else time.monotonic() + PATIENT_S
+        self._lock = threading.Lock()
+        self._last = ("", 0, 0, "")
         self._shown = False
+        if not json:  # a timer: a host that does not answer is no news
+            timer = threading.Timer(PATIENT_S, self._show)
+            timer.daemon = True
+            timer.start()
 
     def phase(self, name: str, done: int, total: int, note: str = "") -> None:
         """As the reporter's."""
-        self._shown |= done < total and time.monotonic() >= self._show_at
-        if self._shown:
-            self._reporter.phase(name, done, total, note)
+        with self._lock:
+            self._last = (name, done, total, note)
+            if self._shown:
+                self._reporter.phase(*self._last)
+
+    def settle(self) -> None:
+        """Leave the screen to the answer, until there is another phase."""
+        with self._lock:
+            self._last = ("", 0, 0, "")
+        self._reporter.settle()
+
+    def _show(self) -> None:
+        with self._lock:
+            _, done, total, _ = self._last
+            self._shown = True
+            if done < total:
+                self._reporter.phase(*self._last)
 
 
 @contextlib.contextmanager

@@ -56,7 +56,8 @@ def ps(
             raise UsageError("--quiet and --json are two forms of one thing", "leave --quiet out")
         hostfile, known_config = hosts_of_all(hosts, "ps", everything=everything)
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config or known_config)
-        visits = Visits(to_hosts, Patient(show.reporter, json))
+        patient = Patient(show.reporter, json)
+        visits = Visits(to_hosts, patient)
         try:
             with visits.interrupts():
                 visits.open(hostfile.hosts, connect_timeout)
@@ -64,6 +65,7 @@ def ps(
         finally:
             visits.close()
             to_hosts.close()
+            patient.settle()
         screen, now = Screen(), time.time()
         with reader_may_leave():
             if json:

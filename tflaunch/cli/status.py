@@ -41,6 +41,7 @@ def status(
     """Show one run whole: what failed first, each task with its state, port, GPUs and log, and each host.
 
     Without RUN: the only one that is alive.
+
     Exit code: 0; 2 which run?; 69 a host could not be asked (what the others tell is shown).
     """
     from tflaunch.run_states import chosen, data, missing_from
@@ -54,20 +55,27 @@ def status(
         else:
             hostfile, known_config = hosts_of_all(hosts, "status", everything=False)
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config or known_config)
-        visits = Visits(to_hosts, Patient(show.reporter, json))
+        patient = Patient(show.reporter, json)
+        visits = Visits(to_hosts, patient)
         try:
             with visits.interrupts():
                 visits.open(hostfile.hosts, connect_timeout)
-                found = visits.runs(
-                    LIST_TIMEOUT_S,
-                    everything=run is not None,
-                    only=run or "",
-                    tail_bytes=TAIL_BYTES,
-                    records=[info for info in list_runs() if info.run_id.startswith(run or "")],
-                )
+                if run is None:
+                    found = visits.runs(LIST_TIMEOUT_S, records=list_runs())
+                    if len(found.runs) == 1:
+                        [run] = (each.run_id for each in found.runs)
+                if run is not None:  # whole: also what of it has ended on some hosts
+                    found = visits.runs(
+                        LIST_TIMEOUT_S,
+                        everything=True,
+                        only=run,
+                        tail_bytes=TAIL_BYTES,
+                        records=[info for info in list_runs() if info.run_id.startswith(run)],
+                    )
         finally:
             visits.close()
             to_hosts.close()
+            patient.settle()
         try:
             one = chosen(run, found.runs)
         except UsageError:

@@ -52,6 +52,7 @@ def stop(
     """End a run on all its hosts: also when its launcher, or its agents, are dead.
 
     Without RUN: the only one that is alive, or a list to choose from.  Again and again is fine.
+
     Exit code: 0 nothing of it is alive; 2 which run?; 69 hosts could not be asked; 76 something lives on.
     """
     from tflaunch.launch import UNSURE

@@ -16,6 +16,14 @@ class Command(typer.core.TyperCommand):
     # Option -> (a pattern of what is its value, if it follows in a word of its own; the value if none does).
     optional_values: ClassVar[Mapping[str, tuple[str, str]]] = {}
 
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        # Lines of the source are not lines of the help; and what is in brackets is text, no markup of rich's.
+        self.help = "\n\n".join(" ".join(each.split()) for each in (self.help or "").split("\n\n"))
+        for option in self.params:
+            if text := getattr(option, "help", None):
+                option.help = text.replace("[", r"\[")  # type: ignore[attr-defined]
+
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """As typer's, with values that were left out, and with that sentence in the error."""
         try:
