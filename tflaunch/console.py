@@ -118,7 +118,7 @@ _PAST = {
 
 
 class Reporter(Protocol):
-    """What a run tells to whoever watches it.  All but `settle` never block, and may be called from a signal handler."""
+    """What a run tells to whoever watches it.  All but `settle` never block and may be called from a signal handler."""
 
     @property
     def broken(self) -> bool:
