@@ -45,7 +45,7 @@ SHIPPED = (
     "tflaunch.agent.daemon",
     "tflaunch.agent.peers",
     "tflaunch.agent.entrusted",
-    "tflaunch.agent.coordinator",
+    "tflaunch.coordinator",
     "tflaunch.agent.archive",
     "tflaunch.agent.visit",
     "tflaunch.agent.ledger",

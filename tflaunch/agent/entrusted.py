@@ -68,7 +68,7 @@ class Entrusted:
                 self._selector.unregister(connection)
 
     def coordinate(self, plan: "Dict[str, Any]") -> None:
-        """From now on this host decides for the run: `plan` is what `tflaunch.agent.coordinator` takes."""
+        """From now on this host decides for the run: `plan` is what `tflaunch.coordinator` takes."""
         self._plan = plan
         self._start()
 
@@ -97,7 +97,7 @@ class Entrusted:
             for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
                 signal.signal(each, signal.SIG_DFL)
             close_all_but()  # leases and ports are the agent's: they must end with it
-            from tflaunch.agent.coordinator import Coordinator
+            from tflaunch.coordinator import Coordinator
 
             Coordinator(self._directory, self._secret, self._plan).run()
         except BaseException:  # it must reach agent.log, and nothing above
