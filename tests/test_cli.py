@@ -129,7 +129,7 @@ def test_a_dry_run_as_data_is_enough_to_start_the_tasks_by_hand(launcher: Launch
         assert other.host == task.host
         assert other.env["FROM_SETUP"] == task.env["FROM_SETUP"] == "yes"
         names = {name for name in task.env if name.startswith(("TF_", "TFLAUNCH_", "CUDA_", "PYTHON"))}
-        assert names - {"TFLAUNCH_STATE"} <= {*other.env}
+        assert names - {"TFLAUNCH_STATE", "TFLAUNCH_ATTEMPT"} <= {*other.env}
         # Everything but the ports, which each launch finds anew, is the same.
         assert [word.partition(b"=")[0] for word in other.argv] == [
             word.partition(b"=")[0] for word in task.argv

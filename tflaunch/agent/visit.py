@@ -134,7 +134,10 @@ class Visit:
         records = [directory.read("agent.json") for directory in mine]
         agents = [connection for connection in (directory.connect() for directory in mine) if connection]
         for connection in agents:
-            connection.sendall(wire.encode("end", grace_s=grace_s))
+            try:
+                connection.sendall(wire.encode("end", grace_s=grace_s))
+            except OSError:
+                pass  # it ends already, because another host of the run does; the sweep by mark has the last word
         deadline = time.monotonic() + grace_s + MARGIN_S
         for connection in agents:
             swept = self._await_swept(connection, deadline)
