@@ -20,8 +20,8 @@ from tests.sshd import SshNetwork
 from tests.test_stop import endless, kill
 from tflaunch.agent import garbage
 from tflaunch.clean import Criteria, Kept, Place, Selection, full_names, select
-from tflaunch.cli.values import seconds
 from tflaunch.errors import UsageError
+from tflaunch.times import seconds
 
 IS_ROOT = os.geteuid() == 0
 DAY_S = 86400.0

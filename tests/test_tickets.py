@@ -69,6 +69,7 @@ def look(channel: Channel, lease: object = False) -> HostFacts:
 
 def wait_for(channel: Channel, since: float, *gpus: str, planning: bool = False) -> None:
     channel.send("queue", since=since, wants=len(gpus), gpus=list(gpus), planning=planning)
+    look(channel)  # its agent has written the ticket, others can see it
 
 
 def busy(facts: HostFacts) -> list[str]:
