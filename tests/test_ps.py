@@ -609,3 +609,23 @@ def test_what_makes_no_sense_is_refused(launcher: Launcher, hostfile: Path) -> N
     assert "know no run nobody-aaaaaa" in unknown.sentences
     launcher.run("status", "../x", "--hosts", hostfile).ran(2)
     assert "tflaunch ps --hosts" in launcher.run("ps").ran(2).sentences
+
+
+@pytest.mark.parametrize("words", [("ps", "-a"), ("clean", "-n"), ("schema",)], ids=" ".join)
+def test_a_full_disk_behind_stdout_is_a_sentence(
+    launcher: Launcher, words: tuple[str, ...], hostfile: Path
+) -> None:
+    hosts = () if words == ("schema",) else (f"--hosts={hostfile}",)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            launcher.argv(*words, *hosts),
+            env=launcher.env(),
+            cwd=launcher.code,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "cannot write to stdout: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -19,6 +19,7 @@ from tflaunch.cards_view import ASCII, NEEDED, CardsView
 from tflaunch.errors import ConnectError
 from tflaunch.session import Stopped
 from tflaunch.survey import Survey
+from tflaunch.writer import write_result
 
 PIPE_COLUMNS = 160  # a file has room
 
@@ -97,5 +98,4 @@ class CardsOutput:
                 with self._console.capture() as captured:
                     self._console.print(*lines, sep="\n", no_wrap=True, crop=False)
                 text = captured.get()
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        write_result(text)

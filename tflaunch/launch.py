@@ -232,7 +232,7 @@ class _Run:
         try:
             self._record.finish(outcome)
         except RecordError as error:
-            self._reporter.warn(f"{error.message} {error.hint}")
+            self._reporter.warn(f"{error.message}. {error.hint}")
         self._record.close()
         self._reporter.report(outcome)
         return outcome.exit_code
@@ -343,7 +343,7 @@ def _keeper(record: Record, reporter: Reporter) -> Callable[[TaskId, int, int, b
         try:
             record.append_log(task, offset, data, attempt)
         except RecordError as error:
-            reporter.warn(f"{error.message} {error.hint}")
+            reporter.warn(f"{error.message}. {error.hint}")
 
     return keep
 

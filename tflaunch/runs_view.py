@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from tflaunch.job import TaskId, log_name
 from tflaunch.log_lines import printable
 from tflaunch.run_states import Listing, RunState, Share, TaskState
 from tflaunch.times import duration
-from tflaunch.writer import Stream
+from tflaunch.writer import Stream, write_result
 
 CUT = 12  # what is left at least of the last column of a table, while there is one to leave out
 ROWS = 30  # of what is to be removed; --json has all
@@ -49,19 +48,15 @@ class Screen:
         self.write("".join(map(self._pen.render, lines)))
 
     def write(self, text: str) -> None:
-        """Print text as it is; what the encoding lacks appears as `\\u2026`."""
-        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        """Print text as it is."""
+        write_result(text)
 
 
 @contextlib.contextmanager
 def reader_may_leave() -> Iterator[None]:
     """Inside, `| head` may go away when it has what it wanted."""
-    try:
+    with contextlib.suppress(BrokenPipeError):
         yield
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import select
 import stat
+import sys
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Literal, TextIO
+
+from tflaunch.errors import TflaunchError
 
 Job = Callable[[], None]
 Kind = Literal["notice", "message", "log"]
@@ -23,6 +26,22 @@ _BATCH = 65_536  # bytes collected before they are written
 _SLICE = select.PIPE_BUF  # what a pipe takes at once after select() has called it ready
 _BLOCKED_S = 0.05  # how long to wait for a reader before looking for notices again
 _HURRY_S = 0.3  # what `close(wait=False)` grants
+
+
+def write_result(text: str) -> None:
+    """Write text to stdout at once, as it is; what the encoding lacks appears as `\\u2026`.
+
+    Raises BrokenPipeError when the reader has gone, and TflaunchError when stdout cannot be written.
+    """
+    try:
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise TflaunchError(f"cannot write to stdout: {error.strerror}") from error
 
 
 class Stream:

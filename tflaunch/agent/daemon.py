@@ -82,6 +82,7 @@ class Daemon:
         self._door_port = 0
         self._relays = []  # type: List[Viewer]
         self._selector = selectors.DefaultSelector()
+        self._lease_s = FIRST_LEASE_S
         self._lease_end = time.monotonic() + FIRST_LEASE_S
         self._staging = False
         self._sweep = None  # type: Optional[processes.Sweep]
@@ -151,7 +152,9 @@ class Daemon:
         if self._term and not self._ending:
             self._expire("the agent was told to end (SIGTERM)")
         if now >= self._lease_end and not self._ending:
-            self._expire("no launcher has renewed the lease")
+            self._expire(
+                "no launcher has renewed the lease for %g s: its agent ended the tasks" % self._lease_s
+            )
         for task in self._tasks.values():
             task.enforce(now)
             task.logs.note_time(now)
@@ -437,7 +440,8 @@ class Daemon:
 
     def _on_renew(self, relay: Viewer, message: wire.Message) -> None:
         relay.drives = True
-        self._lease_end = time.monotonic() + message["lease_s"]
+        self._lease_s = message["lease_s"]
+        self._lease_end = time.monotonic() + self._lease_s
 
     def _on_stop(self, relay: Viewer, message: wire.Message) -> None:
         wanted = message["tasks"]

@@ -365,6 +365,16 @@ def run(
             raise UsageError(
                 "--dry-run --wait: what starts nothing waits for nothing", "leave one of them out"
             )
+        if spares and (detach or not restarts):
+            raise UsageError(
+                f"--spares {spares} "
+                + (
+                    "--detach: a detached run does not move to other hosts"
+                    if detach
+                    else "without --restarts"
+                ),
+                "leave --spares out" if detach else "add --restarts 3: only then another host takes over",
+            )
         hostfile = load_hosts(hosts)
         if no_sync:
             hostfile = _here_on_every_host(hostfile)

@@ -8,5 +8,8 @@ def schema() -> None:
     import json
 
     from tflaunch.hosts import json_schema
+    from tflaunch.runs_view import reader_may_leave
+    from tflaunch.writer import write_result
 
-    print(json.dumps(json_schema(), indent=2))
+    with reader_may_leave():
+        write_result(json.dumps(json_schema(), indent=2) + "\n")
