@@ -221,6 +221,68 @@ def test_one_who_takes_over_does_not_start_the_cluster_again(launcher: Launcher,
     assert not list(launcher.hosts.glob("tflaunch-*/*/*/logs/*.2.log"))
 
 
+def test_one_who_decides_dies_after_a_restart_of_the_cluster(launcher: Launcher, out: Path) -> None:
+    run = detached(launcher, launcher.local(3), out, "--restarts=2", "--restart=cluster", "--grace=0.2")
+    host = host_of(launcher, "worker/0")
+    end(out, "worker-1", 3)
+    until(lambda: len(second_starts(launcher)) == 3, "all three to run again")
+    first = coordinator(launcher, host)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: not processes.read(first), "its end")
+    assert coordinator(launcher, host) != first
+    time.sleep(1.5)  # what has been carried out is not ordered a second time
+    for worker in ("worker-0", "worker-1"):
+        end(out, worker)
+    done = launcher.run("attach", run).ran()
+    assert f"{run} succeeded" in done.err
+    assert not list(launcher.hosts.glob("tflaunch-*/*/*/logs/*.2.log"))
+    launcher.wait_until_nothing_is_left()
+
+
+def second_starts(launcher: Launcher) -> list[dict[str, object]]:
+    """The second starts of all tasks, as far as they are noted."""
+    lines = [
+        json.loads(line)
+        for path in launcher.hosts.glob("tflaunch-*/*/*/events.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    return [each for each in lines if each["type"] == "started" and each["attempt"] == 1]
+
+
+# Its ps takes a second to end.
+SLOW_END = """
+    import os, pathlib, signal, sys, time
+    task, out = os.environ["TFLAUNCH_TASK"].replace("/", "-"), pathlib.Path(os.environ["OUT"])
+    def told(*_):
+        (out / f"{task}.told").touch()
+        time.sleep(1.0)
+        sys.exit(143)
+    signal.signal(signal.SIGTERM, told)
+    print("ready", flush=True)
+    while not (out / f"{task}.stop").exists():
+        time.sleep(0.02)
+    sys.exit(int((out / f"{task}.stop").read_text()))
+"""
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_one_who_decides_dies_while_it_ends(launcher: Launcher, out: Path, code: int) -> None:
+    words = ("--ps=1", "--workers=2", f"--env=OUT={out}", "--lease=20", "--ps-grace=0.2", "--restarts=0")
+    done = launcher.run("run", "-d", launcher.local(3), launcher.script(SLOW_END), *words).ran()
+    found = re.search(r"(\S+) goes on by itself: 3 tasks", done.err)
+    assert found, done.err
+    run = found[1]
+    first = coordinator(launcher, host_of(launcher, "worker/0"))
+    end(out, "worker-1", code)
+    if not code:
+        end(out, "worker-0", code)
+    until((out / "ps-0.told").exists, "the end to begin")
+    os.kill(first, signal.SIGKILL)
+    launcher.wait_until_nothing_is_left()
+    done = launcher.run("attach", run).ran(code)
+    assert f"{run} {'failed' if code else 'succeeded'}" in done.err
+
+
 def kill_agent(launcher: Launcher, host: str) -> None:
     os.kill(launcher.agents(host)["agent"], signal.SIGKILL)
 

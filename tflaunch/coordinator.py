@@ -1,12 +1,14 @@
 """Decides for a detached run, by the rules of a launcher: a process of its own below one host's agent.
 
 It reaches the agent of its own host through that one's socket and the others over TCP (peers).  What it knows it
-has from their journals, so one that has died is simply started again.  The hosts keep their tasks only as long as
-it renews their leases: when its host is gone, they end the run, each by itself.
+has from their journals, and its own agent keeps what it made of that: when it dies, another one goes on where it has
+been.  The hosts keep their tasks only as long as it renews their leases: when its host is gone, they end the run, each
+by itself.
 """
 
 import errno
 import os
+import pickle
 import selectors
 import socket
 import sys
@@ -22,7 +24,7 @@ from tflaunch.supervise import outcome_of, state_from
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple, Union
+    from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
     from tflaunch.supervise import Event
 
@@ -48,9 +50,11 @@ class _Peer:
 class Coordinator:
     """The hands of one Drive: it dials, sends and hears, until the run is over."""
 
-    def __init__(self, directory: RunDirectory, secret: bytes, plan: "Dict[str, Any]") -> None:
+    def __init__(
+        self, directory: RunDirectory, secret: bytes, plan: "Dict[str, Any]", memory: bytes = b""
+    ) -> None:
         """`plan`: members (host -> address, port), lease_s, started (epoch seconds), state (supervise.state_data),
-        oversight (its arguments)."""
+        oversight (its arguments); `memory`: what the one before has sent to its agent."""
         self._directory = directory
         self._secret = secret
         self._members = plan["members"]  # type: Dict[str, List[Any]]
@@ -64,6 +68,10 @@ class Coordinator:
         oversight.begin(now - max(0.0, time.time() - self._started))
         state = state_from(plan["state"])
         self._drive = Drive(state, self, self._lease_s, now, up=False, oversight=oversight)
+        self._changed = False  # since it was last sent to be kept
+        if memory:
+            # Only a process of this host could send it to the agent, through a directory that is this user's alone.
+            self._drive.resume(pickle.loads(memory))  # noqa: S301
         self._renew_at = now
         self._awaited = set(self._members)
         self._all_there_by = now + ALL_THERE_S
@@ -78,14 +86,28 @@ class Coordinator:
         outcome = outcome_of(
             state, self._directory.run, max(0.0, time.time() - self._started), unverified=dict(state.lost)
         )
-        for host in list(self._peers):
-            self.send(host, "outcome", outcome=outcome_data(outcome))
-            self.send(host, "bye")
+        self._tell_all(outcome_data(outcome), set(self._members) - state.lost.keys())
+
+    def _tell_all(self, outcome: "Dict[str, Any]", hosts: "Set[str]") -> None:
         deadline = time.monotonic() + FAREWELL_S
-        while any(peer.out for peer in self._peers.values()) and time.monotonic() < deadline:
+        own = self._directory.host
+        while time.monotonic() < deadline:
+            for host, peer in list(self._peers.items()):
+                if peer.attached and host in hosts:
+                    hosts.discard(host)
+                    self._drive.links.forget(host)
+                    self.send(host, "outcome", outcome=outcome)
+                    if host != own:
+                        self.send(host, "bye")
+            if not hosts and not any(peer.out for peer in self._peers.values()):
+                break
+            self._drive.links.tick(time.monotonic())
             self._turn(time.monotonic() + 0.2)
+        self.send(own, "bye")  # at last: with its agent goes this process
+        self._turn(time.monotonic())
 
     def _turn(self, wake_at: float) -> None:
+        self._keep_memory()
         now = time.monotonic()
         if now >= self._renew_at:
             self._renew_at = now + min(RENEW_S, self._lease_s / 4)
@@ -100,6 +122,13 @@ class Coordinator:
             host, peer = key.data
             if self._peers.get(host) is peer:
                 self._ready(host, peer, events)
+
+    def _keep_memory(self) -> None:
+        own = self._peers.get(self._directory.host)
+        # Not once it is over: who comes next has to hear of the last end again, to say how all ended.
+        if self._changed and own is not None and own.attached and self._drive.state.phase != "over":
+            self._changed = False
+            own.out += wire.encode("memory", pickle.dumps(self._drive.memory()))
 
     def _report_readiness(self) -> None:
         if self._all_there_by and (not self._awaited or time.monotonic() > self._all_there_by):
@@ -146,6 +175,7 @@ class Coordinator:
     def hang_up(self, host: str) -> None:
         """Let go of a connection."""
         peer = self._peers.pop(host, None)
+        self._changed |= host == self._directory.host  # what was under way to be kept may be lost
         if peer is not None:
             try:
                 self._selector.unregister(peer.socket)
@@ -186,13 +216,15 @@ class Coordinator:
 
     def _take(self, host: str, peer: _Peer, data: bytes) -> None:
         for message in peer.decoder.feed(data):
+            if self._peers.get(host) is not peer:
+                return
             now = time.monotonic()
             if message.type == "hello":
                 peer.attached = True
                 self._awaited.discard(host)
                 self.send(host, "renew", lease_s=self._lease_s)
                 self._drive.attached(host, now, message["events"], message["clock"])
-            self._drive.said(host, message.type, message.fields, message.body, now)
+            self._drive.said(host, message.type, message.fields, b"", now)  # the ends of logs: not to be kept
 
     def _flush(self, host: str, peer: _Peer) -> None:
         assert peer.stream is not None  # noqa: S101
@@ -242,3 +274,4 @@ class Coordinator:
 
     def happened(self, event: "Event") -> None:
         """The agents' own journals tell it."""
+        self._changed = True

@@ -73,6 +73,17 @@ class Drive:
         self._until: dict[str, tuple[int, float]] = {}
         self._past: dict[str, list[tuple[Event, float]]] = {}
 
+    def memory(self) -> tuple[Any, ...]:
+        """All that it knows, for `resume`: where it dies, another goes on. The clock must be the same."""
+        return self.state, self._oversight, self.links.after, self._timers, self._orders
+
+    def resume(self, memory: tuple[Any, ...]) -> None:
+        """Go on where another has been; to be called before anything else."""
+        self.state, self._oversight, after, self._timers, self._orders = memory
+        self.links.resume(after)
+        for host in self.state.lost:
+            self.links.forget(host)
+
     def attached(self, host: str, now: float, events: int = 0, clock: float = 0.0) -> None:
         """A link is up again: what happened meanwhile is asked for, what was ordered is repeated.
 

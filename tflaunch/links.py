@@ -10,7 +10,7 @@ import random
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 SILENCE_S = 9.0  # an agent beats every 2.5 s
 REDIAL_S = (0.3, 8.0)  # before a host is dialled again: at first, at most; doubled each time, jittered
@@ -50,6 +50,7 @@ class Links:
 
     def __init__(self, hosts: Iterable[str], hands: Hands, now: float, up: bool = True) -> None:
         self._links = {host: _Link(now, up) for host in hosts}
+        self._forgotten: dict[str, int] = {}  # host -> the last event of it that was taken
         self._hands = hands
         if not up:
             for link in self._links.values():
@@ -67,7 +68,20 @@ class Links:
 
     def forget(self, host: str) -> None:
         """Nothing more is wanted of that host."""
-        self._links.pop(host, None)
+        link = self._links.pop(host, None)
+        if link is not None:
+            self._forgotten[host] = link.after
+
+    @property
+    def after(self) -> dict[str, int]:
+        """The number of the last event that was taken, of every host."""
+        return {**self._forgotten, **{host: link.after for host, link in self._links.items()}}
+
+    def resume(self, after: Mapping[str, int]) -> None:
+        """Go on behind these events."""
+        for host, number in after.items():
+            if host in self._links:
+                self._links[host].after = number
 
     def attached(self, host: str, now: float) -> None:
         """The link leads to the run's agent again."""

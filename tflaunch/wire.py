@@ -31,6 +31,8 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     end      {grace_s, stacks}                             stop every task, sweep, answer `swept`; stacks: they are
                                                            stuck, and write where (tflaunch.agent.stacks)
     outcome  {outcome}                                     how the run has ended, for those who ask later
+    memory   {} + bytes                                    from the coordinator to its own agent: what the next one
+                                                           is to know, should it die
     bye      {}                                            nothing more is wanted
     entrust  {secret, address}                             the run goes on without launcher: let its coordinator in
                                                            there; `entrusted`

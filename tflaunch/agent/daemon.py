@@ -162,14 +162,15 @@ class Daemon:
                 self._stage_again(task)
         if self._ending and not self._over:
             self._end_further(now)
-        if self._entrusted is not None and not self._over:
+        if self._entrusted is not None and (self._awaits_outcome or not self._over):
             self._entrusted.tick(now)
         for relay, dialling in list(self._dialling):
             if dialling.step(now):
                 self._dialling.remove((relay, dialling))
                 if relay in self._relays:
                     relay.send("dialled", results=dialling.results, addresses=dialling.addresses)
-        if self._over and self._leave_at is None and (not self._relays or now >= self._lease_end):
+        nobody_comes = not self._relays and not self._awaits_outcome
+        if self._over and self._leave_at is None and (nobody_comes or now >= self._lease_end):
             self._leave_at = now + FAREWELL_S
         for relay in self._relays:
             if now - relay.sent_at >= BEAT_S and not relay.out:
@@ -394,6 +395,10 @@ class Daemon:
     def _on_coordinating(self, relay: Viewer, message: wire.Message) -> None:
         self._tell_launcher(message.type, **message.fields)
 
+    def _on_memory(self, relay: Viewer, message: wire.Message) -> None:
+        if self._entrusted is not None and relay.private:  # it is of this host
+            self._entrusted.memory = message.body
+
     def _on_said(self, relay: Viewer, message: wire.Message) -> None:
         self._journal.add("said", text=message["text"])
 
@@ -543,8 +548,16 @@ class Daemon:
             logs={each.task: [each.attempt, each.size(each.attempt)] for each in logs},
         )
         self._sweep = None
+        if self._awaits_outcome:
+            return
         if not self._tasks or not any(relay.follows or relay.drives for relay in self._relays):
             self._leave_at = now + FAREWELL_S  # nobody reads the logs to their end
+
+    @property
+    def _awaits_outcome(self) -> bool:
+        """Whether a coordinator, this one or the next, has still to hear how it ended here, and to say how all did."""
+        started, told = self._journal.has("started"), self._journal.has("outcome")
+        return self._entrusted is not None and started and not told
 
     def _pump(self) -> None:
         """Bring every relay up to date, as far as it takes it."""

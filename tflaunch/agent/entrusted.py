@@ -37,6 +37,7 @@ class Entrusted:
         self._secret = bytes.fromhex(message["secret"])
         self._plan = None  # type: Optional[Dict[str, Any]]
         self.coordinator = 0  # its pid
+        self.memory = b""  # what it knows, for the next one
         self._again_at = 0.0
         try:
             self._door = Door(message["address"], port, self._secret)
@@ -73,7 +74,7 @@ class Entrusted:
         self._start()
 
     def reaped(self, pid: int) -> None:
-        """That process has ended; if it was the coordinator, it starts again and learns from the journals."""
+        """That process has ended; if it was the coordinator, another one goes on where it has been."""
         if pid == self.coordinator:
             self.coordinator = 0
             self._again_at = time.monotonic() + AGAIN_S
@@ -99,7 +100,7 @@ class Entrusted:
             close_all_but()  # leases and ports are the agent's: they must end with it
             from tflaunch.coordinator import Coordinator
 
-            Coordinator(self._directory, self._secret, self._plan).run()
+            Coordinator(self._directory, self._secret, self._plan, self.memory).run()
         except BaseException:  # it must reach agent.log, and nothing above
             import traceback
 
