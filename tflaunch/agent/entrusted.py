@@ -52,6 +52,7 @@ class Entrusted:
         connection = self._door.accept()
         if connection is not None:
             self._selector.register(connection, selectors.EVENT_READ, lambda: self._prove(connection))
+            self._drop_late(time.monotonic())
 
     def _prove(self, connection: "Any") -> None:
         try:
@@ -62,6 +63,11 @@ class Entrusted:
         if stream is not None:
             self._unregister(connection)
             self._attach(stream)
+
+    def _drop_late(self, now: float) -> None:
+        for connection in self._door.late(now):
+            self._unregister(connection)
+            self._door.drop(connection)
 
     def _unregister(self, connection: "Any") -> None:
         for key in list(self._selector.get_map().values()):  # a closed socket has no number to find it by
@@ -81,9 +87,7 @@ class Entrusted:
 
     def tick(self, now: float) -> None:
         """What time brings about."""
-        for connection in self._door.late(now):
-            self._unregister(connection)
-            self._door.drop(connection)
+        self._drop_late(now)
         if self._plan is not None and not self.coordinator and now >= self._again_at:
             self._start()
 

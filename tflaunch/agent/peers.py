@@ -199,9 +199,6 @@ class Door:
             connection, _ = self.listener.accept()
         except OSError:
             return None
-        if len(self._waiting) >= WAITING_LIMIT:
-            connection.close()
-            return None
         try:
             self._waiting[connection.fileno()] = Handshake(connection, self._secret, answers=True)
         except (OSError, PeerError):
@@ -226,8 +223,17 @@ class Door:
         connection.close()
 
     def late(self, now: float) -> "List[socket.socket]":
-        """Connections that had their time."""
-        return [each.connection for each in self._waiting.values() if now - each.since > PROOF_S]
+        """Connections that had their time; those that came first make room when there are too many.
+
+        An agent of the run proves itself at once: whoever only holds connections open does not keep it out.
+        """
+        waiting = sorted(self._waiting.values(), key=lambda each: each.since)
+        over = max(0, len(waiting) - WAITING_LIMIT)
+        return [
+            each.connection
+            for number, each in enumerate(waiting)
+            if number < over or now - each.since > PROOF_S
+        ]
 
 
 def _listen(address: str, port: int) -> socket.socket:

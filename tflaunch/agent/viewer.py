@@ -49,6 +49,8 @@ class Viewer:
                 return
             del self.out[:sent]
             self.sent_at = time.monotonic()
+        if getattr(self.connection, "pending", False):
+            self.connection.flush()  # type: ignore[union-attr]
 
     def watch(self, message: wire.Message) -> None:
         """From now on it wants events, and with `logs` also what the tasks print; see `wire`."""
