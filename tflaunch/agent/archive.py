@@ -41,7 +41,7 @@ class Archive:
     def run(self, decoder: wire.Decoder) -> None:
         """Answer `watch` with all that is known, and whatever else not at all."""
         about = self._directory.read("agent.json")
-        events = journal.read(self._directory)
+        events = journal.read(self._directory, last_plan=True)
         if not events.has("swept"):
             reason = about.get("lost") or GONE
             events.events.append({"type": "gone", "n": len(events.events) + 1, "reason": reason})

@@ -34,18 +34,25 @@ class Journal:
         return any(event["type"] == type for event in self.events)
 
 
-def read(directory: "RunDirectory") -> "Journal":
-    """The journal of an agent that is no more, as far as it came to the disk."""
+def read(directory: "RunDirectory", last_plan: bool = False) -> "Journal":
+    """The journal of an agent that is no more, as far as it came to the disk.
+
+    A run that was planned anew has had more than one agent here; with `last_plan` only the last one's.
+    """
     journal = Journal(directory)
     try:
         with open(os.path.join(directory.path, NAME), "rb") as file:
             lines = file.read().splitlines()
     except OSError:
         return journal
+    number = 0
     for line in lines:
         try:
             event = json.loads(line.decode("utf-8", "replace"))
             if isinstance(event, dict) and isinstance(event.get("type"), str):
+                if last_plan and event.get("n", 0) <= number:
+                    journal.events = []
+                number = event.get("n", 0)
                 journal.events.append(dict(event, n=len(journal.events) + 1))
         except ValueError:
             pass  # cut off by a full disk or a sudden end
