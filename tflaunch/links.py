@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 SILENCE_S = 9.0  # an agent beats every 2.5 s
+ANSWER_S = 20.0  # from a dial to the agent's first word, before it is dialled anew
 REDIAL_S = (0.3, 8.0)  # before a host is dialled again: at first, at most; doubled each time, jittered
 
 
@@ -42,6 +43,7 @@ class _Link:
         self.after = 0  # the last event that was taken
         self.tries = 0
         self.redial_at: float | None = None  # None: it is up, or being dialled
+        self.dialled_at = now
         self.why = ""  # it is not up
 
 
@@ -133,8 +135,12 @@ class Links:
                 self._hands.hang_up(host)
                 self.ended(host, f"no sign of life for {SILENCE_S:g} s", now)
             elif link.redial_at is not None and now >= link.redial_at:
-                link.redial_at = None
+                link.redial_at, link.dialled_at = None, now
                 self._hands.dial(host)
+            elif not link.up and link.redial_at is None and now - link.dialled_at > ANSWER_S:
+                # Cut, or frozen, between the connection and the first word: nobody else would ever notice.
+                self._hands.hang_up(host)
+                self.ended(host, f"no answer within {ANSWER_S:g} s", now)
 
     def away_s(self, host: str, now: float) -> float:
         """For how long nothing was heard of a host that is out of reach; 0 while it is up."""

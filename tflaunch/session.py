@@ -67,6 +67,7 @@ class Session:
     def __init__(self, host: Host, channel: Wire, put: Callable[[Said | Ended], None]) -> None:
         self.host = host
         self.number = next(_numbers)
+        self.ended = False  # that was told
         self.directory = ""  # the run directory there, once the agent has said it
         self._channel = channel
         self._put = put
@@ -330,7 +331,8 @@ class Sessions:
                 continue
             self._wake()
             match item:
-                case Connected(host, channel) if host.name in self._dropped:
+                case Connected(host, channel) if host.name in self._dropped or self._lives(host.name):
+                    # Not wanted any more, or it was dialled again, and that was quicker.
                     channel.close()
                     continue
                 case Connected(host, channel):
@@ -343,6 +345,8 @@ class Sessions:
                     self.heard[name] = time.monotonic()
                 case Ended(name, error):
                     self.ended[name] = error
+                    if name in self.by_host:
+                        self.by_host[name].ended = True
             return item
 
     def _renew(self, session: Session) -> None:
@@ -351,10 +355,16 @@ class Sessions:
 
     def _current(self, host: str, number: int) -> bool:
         """Whether what came is of the wire in use, not of one that was cut or dropped before."""
+        if host in self._dropped:
+            return False
+        if not number:
+            return not self._lives(host)
         session = self.by_host.get(host)
-        return host not in self._dropped and (
-            not number or (session is not None and session.number == number)
-        )
+        return session is not None and session.number == number
+
+    def _lives(self, host: str) -> bool:
+        session = self.by_host.get(host)
+        return session is not None and not session.ended
 
     def _wake(self) -> float:
         """The time; if this process itself was asleep (Ctrl-Z, a lid), no host was silent meanwhile."""
