@@ -20,8 +20,10 @@ from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_from
 from tflaunch.run_states import RunState
 from tflaunch.session import Ended, Item, Said, Sessions, Stopped, Written
 from tflaunch.supervise import AgentGaveUp, Interrupted, TaskStarted
+from tflaunch.times import duration
 
 ANSWER_S = 30.0
+GONE_S = 60.0  # a host out of reach for so long is not waited for, once all others have ended their part
 OUTCOME_S = 10.0  # for who decides to say how it ended, once every host has ended its part
 
 
@@ -109,12 +111,23 @@ class View:
         links = self._begin()
         over_at = 0.0
         while True:
+            self._take(self._sessions.next(links.wake_at(time.monotonic())))
             now = time.monotonic()
-            self._take(self._sessions.next(links.wake_at(now)))
-            links.tick(time.monotonic())
-            # When nobody decides any more, a host that is out of reach is not waited for: it may be off for good.
-            silent = links.down.keys() if self._seen.expired else ()
-            if self._hosts.keys() <= {*self._seen.over, *silent} and self._feed.end(self._may_come):
+            links.tick(now)
+            left = self._hosts.keys() - self._seen.over.keys()
+            # All that can be asked have ended their part.  The others may be off for good; they are certainly not
+            # waited for when nobody decides any more.
+            patience_s = 0.0 if self._seen.expired else GONE_S
+            if (
+                left
+                and left <= links.down.keys()
+                and all(links.away_s(host, now) > patience_s for host in left)
+            ):
+                for host in left:
+                    why = links.down[host]
+                    self._end(host, f"not heard of for {duration(links.away_s(host, now))} ({why})")
+                    links.forget(host)
+            elif not left and self._feed.end(self._may_come):
                 over_at = over_at or time.monotonic() + OUTCOME_S
                 # A host that has nothing more to say hangs up; then nobody is left who would tell.
                 if self._seen.outcome is not None or not links.up or time.monotonic() > over_at:
