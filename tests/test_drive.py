@@ -113,7 +113,7 @@ def test_it_is_told_once_that_a_host_is_out_of_reach(hands: Hands) -> None:
 def test_a_host_that_is_being_dialled_is_not_dialled_twice(hands: Hands) -> None:
     links = Links(["a"], hands, 0.0, up=False)
     links.tick(0.0)
-    links.tick(50.0)
+    links.tick(10.0)
     assert hands.take() == [("dial", "a")]
 
 

@@ -125,7 +125,7 @@ def without_spares(request: Request) -> Hostfile:
 def _left(request: Request, state: State, number: int) -> Hostfile | None:
     """The hosts for a new plan, when one was lost and a restart is left; None otherwise."""
     lost = isinstance(state.first_failure, HostLost)
-    if not lost or state.interrupts or request.restarts.most <= max(number, len(state.restarted)):
+    if not lost or state.interrupts or request.restarts.most <= number + len(state.restarted):
         return None
     hosts = tuple(host for host in request.hostfile.hosts if host.name not in state.lost)
     return dataclasses.replace(request.hostfile, hosts=hosts) if hosts else None
