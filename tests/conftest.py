@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import bed as beds
+from tests.agent_over_pipes import Host, interpreters
 from tests.bed import Bed, FarLauncher
 from tests.launcher import Launcher
 from tests.sshd import SshNetwork, make_key
@@ -57,3 +59,19 @@ def far(tmp_path: Path, bed: Bed) -> Iterator[FarLauncher]:
     far = FarLauncher(tmp_path, bed)
     yield far
     far.close()
+
+
+@pytest.fixture(params=interpreters(), ids=lambda path: "-".join(Path(path).parts[-3:-2]))
+def any_host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
+    """A host whose agent is spoken to over pipes, for each Python there is."""
+    made = Host(tmp_path, request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """A host whose agent is spoken to over pipes, with the Python of the tests."""
+    made = Host(tmp_path, sys.executable)
+    yield made
+    made.close()

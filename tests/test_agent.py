@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from tests.agent_over_pipes import (
     Channel,
     Host,
     descriptors,
-    interpreters,
     marked,
     running,
     shell,
@@ -54,26 +52,6 @@ if os.fork():
 print("escaped", os.getpid(), flush=True)
 time.sleep(600)
 """
-
-
-def a_host(directory: Path, python: str | None = None) -> Iterator[Host]:
-    made = Host(directory, python)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-@pytest.fixture(params=interpreters(), ids=lambda path: "-".join(Path(path).parts[-3:-2]))
-def any_host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
-    """A host for each Python there is."""
-    yield from a_host(tmp_path, request.param)
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    """A host with the Python of the tests."""
-    yield from a_host(tmp_path, sys.executable)
 
 
 def swept(channel: Channel, grace_s: float = 5.0) -> dict[str, Any]:

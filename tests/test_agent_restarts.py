@@ -5,14 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.agent_over_pipes import Channel, Host, interpreters, marked, running, shell, staged, until
+from tests.agent_over_pipes import Channel, Host, marked, running, shell, staged, until
 from tflaunch import wire
 from tflaunch.agent import processes
 
@@ -23,22 +18,6 @@ ESCAPES = (
     'test "$TFLAUNCH_ATTEMPT" -gt 0 && exec sleep 600; '
     "setsid sh -c \"trap '' TERM HUP INT; echo escaped \\$\\$; sleep 600\" & sleep 0.3; exit 3"
 )
-
-
-@pytest.fixture(params=interpreters(), ids=lambda path: "-".join(Path(path).parts[-3:-2]))
-def any_host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
-    """A host for each Python there is."""
-    made = Host(tmp_path, request.param)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    """A host with the Python of the tests."""
-    made = Host(tmp_path, sys.executable)
-    yield made
-    made.close()
 
 
 def events(host: Host) -> list[tuple[Any, ...]]:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import selectors
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent_over_pipes import Host, descriptors, interpreters, shell, task, until
+from tests.agent_over_pipes import Host, descriptors, shell, task, until
 from tflaunch.agent import ports, processes
 from tflaunch.agent.dial import (
     HELLO,
@@ -247,20 +246,6 @@ def test_a_caller_that_does_not_speak_is_left_to_itself(
 
 
 # ---- as it is shipped
-
-
-@pytest.fixture(params=interpreters(), ids=lambda path: "-".join(Path(path).parts[-3:-2]))
-def any_host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
-    made = Host(tmp_path, request.param)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    made = Host(tmp_path, sys.executable)
-    yield made
-    made.close()
 
 
 def stage(channel: Any, count: int, dial_key: str, *tasks: dict[str, Any]) -> list[int]:

@@ -7,13 +7,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from tests.agent_over_pipes import Channel, Host, interpreters, shell, task, until
+from tests.agent_over_pipes import Channel, Host, shell, task, until
 from tflaunch.agent.look import LINE_BYTES
 
 # A server as TensorFlow's: it joins a held port when it is told to, and calls whom it is told to.
@@ -34,20 +31,6 @@ for port in sys.argv[3:]:
 print("listens", flush=True)
 time.sleep(600)
 """
-
-
-@pytest.fixture(params=interpreters(), ids=lambda path: "-".join(Path(path).parts[-3:-2]))
-def any_host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
-    made = Host(tmp_path, request.param)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    made = Host(tmp_path, sys.executable)
-    yield made
-    made.close()
 
 
 def start(channel: Channel, *tasks: dict[str, Any]) -> None:
