@@ -12,7 +12,7 @@ from tflaunch.agent.dial import AT_ONCE
 from tflaunch.command import DECIDED
 from tflaunch.drive import Drive
 from tflaunch.errors import ConnectError, ConnectErrors, DialError, LaunchError
-from tflaunch.hosts import Host
+from tflaunch.hosts import Host, fold
 from tflaunch.inventory import HostFacts, Inventory
 from tflaunch.job import TaskId
 from tflaunch.links import SILENCE_S
@@ -270,6 +270,11 @@ class Cluster:
             self._sessions.send([name], "entrust", secret=secret, address=address)
         replies, failures = self._sessions.gather("entrusted", addresses, ENTRUST_S)
         self._refuse(failures)
+        if wide := [name for name, said in replies.items() if said["wide"]]:
+            self._watcher.note(
+                f"{fold(wide)}: the address of the cluster is none of the host's own (NAT?), so its agent listens for "
+                "the one that decides on all addresses"
+            )
         first = min(plan.tasks, key=lambda task: (task.id.job != "chief", task.id.job != "worker", task.id))
         self._sessions.send(
             [first.host],

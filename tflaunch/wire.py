@@ -50,7 +50,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     failed   {reason, hint}                                the last request could not be carried out
     log      {task, attempt, offset} + bytes
     through  {}
-    entrusted {port}
+    entrusted {port, wide}                                 wide: on all its addresses, for it has not that one itself
     coordinating {missing: {host: why}}                    the coordinator is connected, but for these
     beat     {}                                            nothing to say, but alive
 

@@ -382,7 +382,7 @@ class Daemon:
         self._entrusted = Entrusted(
             self._directory, self._selector, message, self._door_port, self._attach_peer
         )
-        relay.send("entrusted", port=self._door_port)
+        relay.send("entrusted", port=self._door_port, wide=self._entrusted.wide)
 
     def _attach_peer(self, stream: "SealedStream") -> None:
         self._attach(stream, private=False)

@@ -46,6 +46,7 @@ class Entrusted:
                 "the run's agents cannot be let in at %s:%d: %s" % (message["address"], port, error),
                 "correct `address:` of this host",
             ) from error
+        self.wide = self._door.wide  # it listens on more than the address of the cluster
         selector.register(self._door.listener, selectors.EVENT_READ, self._accept)
 
     def _accept(self) -> None:

@@ -16,7 +16,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional
+    from typing import Dict, List, Optional, Tuple
 
 HELLO = b"tflaunch-peer 1\n"
 NONCE = 32
@@ -190,7 +190,7 @@ class Door:
     def __init__(self, address: str, port: int, secret: bytes) -> None:
         """Listen on a port that this agent holds; raises OSError."""
         self._secret = secret
-        self.listener = _listen(address, port)
+        self.listener, self.wide = _listen(address, port)
         self._waiting = {}  # type: Dict[int, Handshake]
 
     def accept(self) -> "Optional[socket.socket]":
@@ -236,7 +236,8 @@ class Door:
         ]
 
 
-def _listen(address: str, port: int) -> socket.socket:
+def _listen(address: str, port: int) -> "Tuple[socket.socket, bool]":
+    """The listener, and whether it listens on all addresses of this host because it has not that one itself."""
     error = OSError("%s is no address" % address)
     # An address that this host does not have itself (it is behind NAT): then on all that it has.
     for host in (address, "", "0.0.0.0"):  # noqa: S104
@@ -259,7 +260,7 @@ def _listen(address: str, port: int) -> socket.socket:
             listener.bind((host, port))
             listener.listen(16)
             listener.setblocking(False)
-            return listener
+            return listener, host != address
         except OSError as failure:
             error = failure
             listener.close()
