@@ -444,6 +444,10 @@ class Cluster:
         silence = time.monotonic() - self._sessions.heard.get(host, 0.0)
         return host in self._sessions.by_host and host not in self._sessions.ended and silence < SILENCE_S
 
+    def leave_word(self, text: str) -> None:
+        """Tell those who watch, and who ask later."""
+        self._sessions.send(self._sessions.by_host, "said", text=text)
+
     def tell_outcome(self, outcome: Outcome) -> None:
         """Leave on the hosts how the run has ended."""
         self._sessions.send(self._sessions.by_host, "outcome", outcome=outcome_data(outcome))

@@ -191,6 +191,8 @@ class _Run:
                         unverified=dict(state.lost),
                     )
                 )
+            else:
+                cluster.leave_word(f"{', '.join(state.lost)} is lost: the run is planned anew without it")
             missing = cluster.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else cluster.drain()
             host_logs = cluster.log_paths()
             cluster.close()

@@ -119,7 +119,8 @@ def attach(
             show.exit_code = outcome.exit_code
         else:
             show.reporter.warn(
-                "nobody has noted how this run ended: its launcher, or the host that decided, is gone"
+                "nobody has noted how this run ended: it goes on by another plan (tflaunch attach shows that), or who "
+                "decided is gone"
             )
             show.exit_code = EXIT_UNCLEAN
 
