@@ -370,3 +370,25 @@ def test_a_lost_host_is_replaced_by_a_spare(network: SshNetwork, launcher: Launc
     logs += launcher.hosts.glob("tflaunch-*/*/*/logs/worker-0.1.log")
     assert shown == [line for path in logs for line in path.read_text().splitlines()]
     launcher.wait_until_nothing_is_left()
+
+
+def test_logs_of_a_host_that_falls_silent_are_not_waited_for_for_ever(
+    network: SshNetwork, launcher: Launcher, out: Path
+) -> None:
+    flood = (
+        "import sys, time\nfor _ in range(2_000_000): sys.stdout.write('x' * 99 + chr(10))\ntime.sleep(600)\n"
+    )
+    hosts = launcher.hostfile([network.add().name])
+    trainer = launcher.script(flood)
+    done = launcher.run("run", "-d", hosts, trainer, "--ps=0", "--workers=1", "--lease=6").ran()
+    found = re.search(r"(\S+) goes on by itself", done.err)
+    assert found, done.err
+    [log] = launcher.hosts.glob("tflaunch-*/*/*/logs/worker-0.log")
+    until(lambda: log.stat().st_size >= 200_000_000, "much to read", 60.0)
+    with launcher.start("logs", found[1]) as reading:
+        until(lambda: reading.stdout.stat().st_size > 0, "the first lines")
+        network.sshds[0].freeze()
+        done = reading.done(90.0).ran(69)
+        network.sshds[0].thaw()
+    assert "the rest of its logs did not come" in done.sentences
+    launcher.run("stop", found[1]).ran()

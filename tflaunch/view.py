@@ -24,6 +24,7 @@ from tflaunch.times import duration
 
 ANSWER_S = 30.0
 GONE_S = 60.0  # a host out of reach for so long is not waited for, once all others have ended their part
+REST_S = 15.0  # for a host that is lost while its logs are printed
 OUTCOME_S = 10.0  # for who decides to say how it ended, once every host has ended its part
 
 
@@ -83,6 +84,7 @@ class View:
         self._feed = LogFeed(sessions, len(self._hosts), watcher)
         self._seen = _Seen()
         self._events = False
+        self.unreached: dict[str, ConnectError] = {}  # hosts whose logs were not printed to their end
         self._links: Links | None = None
 
     @property
@@ -141,7 +143,15 @@ class View:
         links = self._begin()
         while not self._hosts.keys() <= self._seen.through:
             self._take(self._sessions.next(links.wake_at(time.monotonic())))
-            links.tick(time.monotonic())
+            now = time.monotonic()
+            links.tick(now)
+            for host, why in links.down.items():
+                if links.away_s(host, now) > REST_S:
+                    self.unreached[host] = ConnectError(
+                        f"the rest of its logs did not come: {why}", "try again"
+                    )
+                    self._seen.through.add(host)
+                    links.forget(host)
         self._feed.end()
 
     def _begin(self) -> Links:

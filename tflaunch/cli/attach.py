@@ -159,6 +159,9 @@ def logs(
                 view.follow(events=False)
             else:
                 view.print_logs()
+        if view.unreached:
+            show.reporter.failures(ConnectErrors(view.unreached, len(view.unreached)))
+            show.exit_code = ConnectErrors.exit_code
         for task in view.unknown:
             show.reporter.warn(f"{task}: the run has no such task")
             show.exit_code = UsageError.exit_code
