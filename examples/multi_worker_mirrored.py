@@ -46,7 +46,9 @@ def parse_flags(argv=None):
         help="where each worker writes checkpoints, and resumes from if all have one, in a directory of its own "
         "(under the working directory, one for each run)",
     )
-    parser.add_argument("--checkpoint_steps", type=int, default=100, help="between two checkpoints (%(default)s)")
+    parser.add_argument(
+        "--checkpoint_steps", type=int, default=100, help="between two checkpoints (%(default)s)"
+    )
     return parser.parse_args(argv)
 
 
@@ -74,8 +76,8 @@ class Model(tf.Module):
 
 def newest_of_all(strategy, manager):
     """The newest step whose checkpoint every worker has; 0 if there is none."""
-    mine = [int(path.rpartition("-")[2]) for path in manager.checkpoints]
-    newest = tf.constant([max(mine, default=0)])
+    mine = max((int(path.rpartition("-")[2]) for path in manager.checkpoints), default=0)
+    newest = strategy.experimental_distribute_values_from_function(lambda _: tf.constant([mine]))
     # When a worker fails, another may already have written the next checkpoint: the oldest of the newest it is.
     return int(tf.reduce_min(strategy.gather(newest, axis=0)))
 
@@ -109,14 +111,22 @@ def train(flags, strategy, worker):
         step.assign_add(1)
         return strategy.reduce(tf.distribute.ReduceOp.MEAN, losses, axis=None)
 
+    @tf.function
+    def make_equal():
+        """Average the copies of each variable: after two failures they may be of two attempts at the same step."""
+        strategy.run(lambda: [variable.assign(variable) for variable in model.trainable_variables])
+
     run = os.environ.get("TFLAUNCH_RUN")
     # The same directory whenever the worker starts again, on the same host.
     train_dir = flags.train_dir or (f"train-{run}" if run else tempfile.mkdtemp(prefix="train-", dir="."))
     manager = tf.train.CheckpointManager(
-        tf.train.Checkpoint(model=model, step=step), Path(train_dir).resolve() / f"worker-{worker}", max_to_keep=3
+        tf.train.Checkpoint(model=model, step=step),
+        Path(train_dir).resolve() / f"worker-{worker}",
+        max_to_keep=3,
     )
     if resumed := newest_of_all(strategy, manager):
         manager.checkpoint.restore(f"{manager.directory}/ckpt-{resumed}").assert_consumed()
+        make_equal()
     print(f"{f'resumes at step {resumed} from' if resumed else 'writes to'} {manager.directory}", flush=True)
 
     everything = points()

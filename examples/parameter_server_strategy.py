@@ -42,18 +42,21 @@ def parse_flags(argv=None):
         help="where the coordinator writes checkpoints, and resumes from if there is one "
         "(under the working directory, one for each run)",
     )
-    parser.add_argument("--checkpoint_steps", type=int, default=200, help="between two checkpoints (%(default)s)")
+    parser.add_argument(
+        "--checkpoint_steps", type=int, default=200, help="between two checkpoints (%(default)s)"
+    )
     return parser.parse_args(argv)
 
 
 def points(seed, count):
-    """Endless batches of `count` points of the plane: x (count, DIMENSIONS) and y (count,), float32."""
+    """Endless batches of `count` points: x (count, DIMENSIONS) and y (count,), float32; drawn anew without a seed."""
     slope = tf.range(1, DIMENSIONS + 1, dtype=tf.float32) / DIMENSIONS
 
-    def draw(x):
-        return x, tf.linalg.matvec(x, slope) + tf.random.normal([count], stddev=NOISE)
+    def draw(key):
+        x = tf.random.stateless_normal([count, DIMENSIONS], key)
+        return x, tf.linalg.matvec(x, slope) + tf.random.stateless_normal([count], key + 1, stddev=NOISE)
 
-    return tf.data.Dataset.random(seed).map(lambda _: draw(tf.random.normal([count, DIMENSIONS])))
+    return tf.data.Dataset.random(seed).batch(2).map(draw)
 
 
 class Model(tf.Module):
@@ -89,18 +92,21 @@ def coordinate(flags, resolver):
 
         strategy.run(replica_step, args=next(iterator))
 
-    # Without an io_device each ps would write its part on its own host.  This one gathers all at the coordinator.
+    # Without an io_device each ps would write its part on its own host.  The coordinator writes all of them.
     options = tf.train.CheckpointOptions(experimental_io_device="/job:chief")
     run = os.environ.get("TFLAUNCH_RUN")
     # The same directory whenever the coordinator starts again, on the same host.
     train_dir = flags.train_dir or (f"train-{run}" if run else tempfile.mkdtemp(prefix="train-", dir="."))
     manager = tf.train.CheckpointManager(
-        tf.train.Checkpoint(model=model, step=step), Path(train_dir).resolve(), max_to_keep=3
+        tf.train.Checkpoint(model=model, step=step), train_dir, max_to_keep=3
     )
     if manager.latest_checkpoint:
         manager.checkpoint.restore(manager.latest_checkpoint, options=options).assert_consumed()
     resumed = int(step)
-    print(f"{f'resumes at step {resumed} from' if resumed else 'writes to'} {manager.directory}", flush=True)
+    print(
+        f"{f'resumes at step {resumed} from' if resumed else 'writes to'} {Path(train_dir).resolve()}",
+        flush=True,
+    )
 
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     # Each worker runs this function for itself: its batches are its own.

@@ -1,0 +1,197 @@
+"""The examples of TensorFlow's distributed patterns: real TensorFlow, each by its one `tflaunch run` line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+TFLAUNCH = [sys.executable, "-c", "import sys; from tflaunch.cli import main; sys.exit(main())"]
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one `tflaunch run` told, event by event."""
+
+    code: int
+    events: list[dict[str, Any]]
+
+    def output(self, task: str) -> str:
+        """All that the task printed."""
+        return "\n".join(
+            event["line"] for event in self.events if event.get("task") == task and "line" in event
+        )
+
+    def codes(self) -> dict[str, int | None]:
+        """The exit code of each task; None for one that was stopped when the work was done."""
+        report = self.events[-1]
+        assert report["event"] == "report"
+        return {exit["task"]: None if exit["stopped"] else exit["code"] for exit in report["exits"]}
+
+
+def launch(
+    directory: Path, example: str, options: str, *arguments: str, kill: tuple[str, str, str] | None = None
+) -> Run:
+    """Run an example on three hosts that are all this machine, each with a working directory of its own.
+
+    `kill` is (task, line, other): once `task` has printed a line that begins so, `other` is killed.
+    """
+    hostfile = directory / "hosts.yaml"
+    hostfile.write_text(
+        f"defaults: {{connection: local, gpus: 0, run_dir: {directory / 'hosts'}}}\nhosts: ['local[1-3]']\n"
+    )
+    events = []
+    with subprocess.Popen(
+        [*TFLAUNCH, "run", hostfile, EXAMPLES / example, *options.split(), "--json", "--", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "TFLAUNCH_STATE": str(directory / "runs")},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as run:
+        assert run.stdout
+        for line in run.stdout:
+            event = json.loads(line)
+            events.append(event)
+            if kill and event.get("task") == kill[0] and event.get("line", "").startswith(kill[1]):
+                os.kill(pid_of(directory, kill[2]), signal.SIGKILL)
+                kill = None
+    assert not kill
+    report = events[-1]
+    assert not report["survivors"], events
+    assert not report["unverified"], events
+    return Run(run.returncode, events)
+
+
+def pid_of(directory: Path, task: str) -> int:
+    """The process of a task of the run below `directory`."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            mine = f"TFLAUNCH_TASK={task}".encode() in (process / "environ").read_bytes().split(b"\0")
+            if mine and (process / "cwd").resolve().is_relative_to(directory):
+                return int(process.name)
+    raise AssertionError(f"{task} does not run")
+
+
+def losses(output: str) -> tuple[float, float]:
+    """The first and the final loss, as the example printed them."""
+    found = re.search(r"^final loss (\S+) \(first (\S+)\)$", output, re.MULTILINE)
+    assert found, output
+    return float(found[2]), float(found[1])
+
+
+def test_sync_replicas_with_a_backup_worker_learns_and_resumes(tmp_path: Path) -> None:
+    options = "--ps 1 --workers 3 --timeout 100 --ps-grace 0"
+    here = f"--train_dir={tmp_path / 'train'}"
+    run = launch(tmp_path, "sync_replicas.py", options, here, "--backup_workers=1", "--steps=150")
+    chief = run.output("worker/0")
+    assert run.code == 0, chief
+    assert run.codes() == {"ps/0": None, "worker/0": 0, "worker/1": 0, "worker/2": 0}
+    first, final = losses(chief)
+    assert final < 0.1 * first
+    assert "writes to" in chief
+
+    # Also with other workers, and now with all of them in each step.
+    again = launch(tmp_path, "sync_replicas.py", options.replace("3", "2"), here, "--steps=160")
+    chief = again.output("worker/0")
+    assert again.code == 0, chief
+    assert "resumes from" in chief
+    assert losses(chief)[0] == final
+
+
+def test_parameter_server_strategy_survives_the_loss_of_a_worker_and_resumes(tmp_path: Path) -> None:
+    options = "--chief --ps 1 --workers 2 --done chief --no-flags --timeout 100 --ps-grace 0"
+    run = launch(
+        tmp_path,
+        "parameter_server_strategy.py",
+        f"{options} --restarts 1 --restart ps=cluster,chief=cluster,worker=task",
+        "--train_dir=train",
+        "--steps=400",
+        kill=("chief/0", "step 200", "worker/1"),
+    )
+    chief = run.output("chief/0")
+    assert run.code == 0, chief
+    assert run.codes()["chief/0"] == 0
+    assert chief.count("writes to") == 1  # the coordinator did not start again
+    first, final = losses(chief)
+    assert final < 0.1 * first
+    # The tasks have a working directory each: the coordinator wrote all, also what the ps holds.
+    (train,) = (tmp_path / "hosts").glob("**/train")
+    assert list(train.glob("ckpt-400.data*"))
+
+    again = launch(tmp_path, "parameter_server_strategy.py", options, f"--train_dir={train}", "--steps=410")
+    chief = again.output("chief/0")
+    assert again.code == 0, chief
+    assert "resumes at step 400" in chief
+    assert losses(chief)[0] == final
+
+
+def test_multi_worker_mirrored_agrees_on_a_checkpoint_that_all_workers_have(tmp_path: Path) -> None:
+    options = "--ps 0 --workers 2 --no-flags --grace 2 --timeout 100"
+    train = tmp_path / "train"
+    run = launch(
+        tmp_path,
+        "multi_worker_mirrored.py",
+        options,
+        f"--train_dir={train}",
+        "--steps=100",
+        "--checkpoint_steps=50",
+    )
+    assert run.code == 0, run.output("worker/0")
+    assert run.codes() == {"worker/0": 0, "worker/1": 0}
+    first, final = losses(run.output("worker/0"))
+    assert final < 0.1 * first
+    assert losses(run.output("worker/1")) == (first, final)  # the copies of the variables are the same
+
+    # As if worker/1 had been lost between step 50 and 100.
+    state = train / "worker-1" / "checkpoint"
+    lines = state.read_text().splitlines()
+    lines.remove('all_model_checkpoint_paths: "ckpt-100"')
+    lines.remove([line for line in lines if line.startswith("all_model_checkpoint_timestamps")][-1])
+    state.write_text("\n".join(lines).replace("ckpt-100", "ckpt-50"))
+    again = launch(tmp_path, "multi_worker_mirrored.py", options, f"--train_dir={train}", "--steps=120")
+    assert again.code == 0, again.output("worker/0")
+    for task in ("worker/0", "worker/1"):
+        assert "resumes at step 50" in again.output(task)
+        assert final < losses(again.output(task))[0] < first
+
+
+def test_batch_inference_does_each_file_once_and_goes_on_where_it_failed(tmp_path: Path) -> None:
+    demo = tmp_path / "demo"
+    subprocess.run([sys.executable, EXAMPLES / "batch_inference.py", "--demo", demo], check=True)
+    outputs = demo / "out"
+    arguments = [f"--model={demo / 'model'}", f"--inputs={demo / 'in'}/*.npy", f"--outputs={outputs}"]
+    bad = demo / "in" / "007.npy"
+    good = bad.read_bytes()
+    bad.write_bytes(good[:100])
+
+    options = "--ps 0 --workers 2 --no-flags --timeout 100"
+    run = launch(tmp_path, "batch_inference.py", options, *arguments)
+    assert run.code == 1  # worker/1 has the odd files
+    assert str(bad) in run.output("worker/1")
+    assert not (outputs / bad.name).exists()
+
+    before = {path: path.stat().st_mtime_ns for path in outputs.iterdir()}
+    assert all(re.fullmatch(r"\d{3}\.npy", path.name) for path in before)
+    bad.write_bytes(good)
+    again = launch(tmp_path, "batch_inference.py", options.replace("2", "3"), *arguments)
+    assert again.code == 0, again.output("worker/1")
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert sorted(path.name for path in outputs.iterdir()) == [f"{number:03d}.npy" for number in range(20)]
+    for output in outputs.iterdir():
+        rows = np.load(demo / "in" / output.name)
+        np.testing.assert_allclose(np.load(output), (rows * rows).sum(axis=1), rtol=1e-5)
