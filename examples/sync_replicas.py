@@ -189,7 +189,7 @@ def train(flags, server, tasks):
             _, step = session.run([model.train, model.step], batch)
             made += 1
             if is_chief and made % max(1, flags.steps // 10) == 0:
-                print(f"step {step}", flush=True)
+                print(f"gradient {made}, step {step}", flush=True)
 
     print(f"made {made} gradients, until step {flags.steps}", flush=True)
     if not is_chief:

@@ -94,22 +94,38 @@ def losses(output: str) -> tuple[float, float]:
     return float(found[2]), float(found[1])
 
 
-def test_sync_replicas_with_a_backup_worker_learns_and_resumes(tmp_path: Path) -> None:
-    options = "--ps 1 --workers 3 --timeout 100 --ps-grace 0"
-    here = f"--train_dir={tmp_path / 'train'}"
-    run = launch(tmp_path, "sync_replicas.py", options, here, "--backup_workers=1", "--steps=150")
+def test_sync_replicas_starts_again_from_its_checkpoint_and_resumes(tmp_path: Path) -> None:
+    options = "--ps 1 --workers 2 --timeout 100 --ps-grace 0"
+    arguments = [f"--train_dir={tmp_path / 'train'}", "--checkpoint_steps=20"]
+    run = launch(
+        tmp_path,
+        "sync_replicas.py",
+        f"{options} --restarts 1 --restart cluster",
+        *arguments,
+        "--steps=300",
+        kill=("worker/0", "gradient 60,", "worker/1"),
+    )
     chief = run.output("worker/0")
     assert run.code == 0, chief
-    assert run.codes() == {"ps/0": None, "worker/0": 0, "worker/1": 0, "worker/2": 0}
+    assert run.codes() == {"ps/0": None, "worker/0": 0, "worker/1": 0}
+    untrained = re.findall(r"^step 0  loss (\S+)$", chief, re.MULTILINE)
+    assert len(untrained) == 1
+    assert "resumes from" in chief
     first, final = losses(chief)
-    assert final < 0.1 * first
-    assert "writes to" in chief
+    assert final < first < float(untrained[0])
 
-    # Also with other workers, and now with all of them in each step.
-    again = launch(tmp_path, "sync_replicas.py", options.replace("3", "2"), here, "--steps=160")
+    # Now a step can do without one of them.
+    again = launch(
+        tmp_path,
+        "sync_replicas.py",
+        options.replace("2", "3"),
+        *arguments,
+        "--backup_workers=1",
+        "--steps=310",
+    )
     chief = again.output("worker/0")
     assert again.code == 0, chief
-    assert "resumes from" in chief
+    assert again.codes() == {"ps/0": None, "worker/0": 0, "worker/1": 0}
     assert losses(chief)[0] == final
 
 
@@ -120,8 +136,8 @@ def test_parameter_server_strategy_survives_the_loss_of_a_worker_and_resumes(tmp
         "parameter_server_strategy.py",
         f"{options} --restarts 1 --restart ps=cluster,chief=cluster,worker=task",
         "--train_dir=train",
-        "--steps=400",
-        kill=("chief/0", "step 200", "worker/1"),
+        "--steps=1000",
+        kill=("chief/0", "step 200 ", "worker/1"),
     )
     chief = run.output("chief/0")
     assert run.code == 0, chief
@@ -131,12 +147,12 @@ def test_parameter_server_strategy_survives_the_loss_of_a_worker_and_resumes(tmp
     assert final < 0.1 * first
     # The tasks have a working directory each: the coordinator wrote all, also what the ps holds.
     (train,) = (tmp_path / "hosts").glob("**/train")
-    assert list(train.glob("ckpt-400.data*"))
+    assert list(train.glob("ckpt-1000.data*"))
 
-    again = launch(tmp_path, "parameter_server_strategy.py", options, f"--train_dir={train}", "--steps=410")
+    again = launch(tmp_path, "parameter_server_strategy.py", options, f"--train_dir={train}", "--steps=1010")
     chief = again.output("chief/0")
     assert again.code == 0, chief
-    assert "resumes at step 400" in chief
+    assert "resumes at step 1000" in chief
     assert losses(chief)[0] == final
 
 
