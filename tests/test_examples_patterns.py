@@ -118,7 +118,7 @@ def test_sync_replicas_starts_again_from_its_checkpoint_and_resumes(tmp_path: Pa
     again = launch(
         tmp_path,
         "sync_replicas.py",
-        options.replace("2", "3"),
+        options,
         *arguments,
         "--backup_workers=1",
         "--steps=310",
@@ -211,3 +211,18 @@ def test_batch_inference_does_each_file_once_and_goes_on_where_it_failed(tmp_pat
     for output in outputs.iterdir():
         rows = np.load(demo / "in" / output.name)
         np.testing.assert_allclose(np.load(output), (rows * rows).sum(axis=1), rtol=1e-5)
+
+
+def test_in_graph_one_client_trains_on_bare_servers_and_resumes(tmp_path: Path) -> None:
+    options = "--chief --ps 1 --workers 2 --done chief --no-flags --timeout 100 --ps-grace 0"
+    run = launch(tmp_path, "in_graph.py", options, "--train_dir=train", "--steps=150")
+    chief = run.output("chief/0")
+    assert run.code == 0, chief
+    assert run.codes() == {"ps/0": None, "worker/0": None, "worker/1": None, "chief/0": 0}
+    first, final = losses(chief)
+    assert final < 0.1 * first
+    (train,) = (tmp_path / "hosts").glob("**/train")  # each task has a working directory of its own
+
+    again = launch(tmp_path, "in_graph.py", options.replace("2", "1"), f"--train_dir={train}", "--steps=160")
+    assert again.code == 0, again.output("chief/0")
+    assert losses(again.output("chief/0"))[0] == final
