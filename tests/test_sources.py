@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tflaunch.errors import UsageError
@@ -238,6 +238,7 @@ PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="compares with git")
+@settings(deadline=None)  # git is another process, on a busy machine
 @given(
     paths=st.sets(PATHS, min_size=1, max_size=20),
     ignores=st.dictionaries(

@@ -15,7 +15,7 @@ from tflaunch.errors import ConnectError, ConnectErrors, DialError, LaunchError
 from tflaunch.hosts import Host, fold
 from tflaunch.inventory import HostFacts, Inventory
 from tflaunch.job import TaskId
-from tflaunch.links import SILENCE_S
+from tflaunch.links import Links
 from tflaunch.log_feed import LogFeed, LogWatcher, Record
 from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_data
 from tflaunch.oversight import DIAL_S, Oversight
@@ -27,6 +27,7 @@ from tflaunch.supervise import Event, Interrupted, State, TaskStarted, state_dat
 BLOB_BYTES = 256 * 1024
 PROBE_S = 30.0
 DIAL_MARGIN_S = 15.0
+REST_S = 20.0  # for a host whose connection is lost while the last lines come
 ENTRUST_S = 40.0  # for the agents to find each other
 
 
@@ -425,24 +426,41 @@ class Cluster:
     def drain(self, timeout_s: float = 1e9) -> dict[TaskId, int]:
         """Bring in what is left of the logs; returns the missing bytes of each task that has any.
 
-        It ends when every byte is here, no host that has some is heard of, the time is up or Ctrl-C comes.
+        A host whose connection is lost meanwhile is gone back to, for REST_S.  It ends when every byte is here, no
+        host that has some can be reached, the time is up or Ctrl-C comes.
         """
         deadline = time.monotonic() + timeout_s
-        while not self._logs.end(self._hears):
-            item = self._sessions.next(min(deadline, time.monotonic() + 1.0))
-            if time.monotonic() >= deadline or isinstance(item, Interrupted):
+        links = Links(self._logs.awaited, self, time.monotonic())
+        for host in links.up:
+            if host not in self._sessions.by_host or host in self._sessions.ended:
+                links.ended(host, "its connection is lost", time.monotonic())
+
+        def may_come(host: str) -> bool:
+            return host in links.up or (host in links.down and links.away_s(host, time.monotonic()) < REST_S)
+
+        while not self._logs.end(may_come):
+            item = self._sessions.next(min(deadline, links.wake_at(time.monotonic())))
+            now = time.monotonic()
+            if now >= deadline:
                 break
             match item:
+                case Interrupted():
+                    break
                 case Written(host, size):
                     self._logs.written(host, size)
-                case Said(host, message) if message.type == "log":
-                    self._logs.take(host, message)
+                case Ended(host, error):
+                    links.ended(host, error.message, now)
+                case Said(host, message):
+                    links.heard(host, now)
+                    if message.type == "log":
+                        self._logs.take(host, message)
+                    elif message.type == "failed":
+                        links.forget(host)
+                    elif message.type == "hello" and message["run"] and host not in links.up:
+                        links.attached(host, now)
+            links.tick(now)
         self._logs.end()
         return self._logs.missing
-
-    def _hears(self, host: str) -> bool:
-        silence = time.monotonic() - self._sessions.heard.get(host, 0.0)
-        return host in self._sessions.by_host and host not in self._sessions.ended and silence < SILENCE_S
 
     def leave_word(self, text: str) -> None:
         """Tell those who watch, and who ask later."""

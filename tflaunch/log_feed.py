@@ -121,6 +121,11 @@ class LogFeed:
         return True
 
     @property
+    def awaited(self) -> set[str]:
+        """The hosts that have bytes which are not here yet."""
+        return {log.host for log in self._logs.values() if log.missing}
+
+    @property
     def missing(self) -> dict[TaskId, int]:
         """The bytes that never came, of each task that has any."""
         return {task: log.missing for task, log in self._logs.items() if log.missing}
