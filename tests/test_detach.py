@@ -67,11 +67,12 @@ def coordinator(launcher: Launcher, host: str) -> int:
     agent = launcher.agents(host)["agent"]
 
     def find() -> list[int]:
-        return [
+        found = [
             each.pid
             for each in processes.every().values()
             if each.parent == agent and b"tflaunch-agent" in processes.command(each.pid)
         ]
+        return found if len(found) == 1 else []  # a task that is just being started looks like it, too
 
     [pid] = until(find, "a coordinator")
     return int(pid)
