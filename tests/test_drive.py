@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -264,50 +265,26 @@ def test_what_was_heard_twice_happens_once(hands: Hands) -> None:
 # ---- one that takes over
 
 
-@pytest.mark.parametrize("policy", ["task", "cluster"])
-def test_what_another_has_answered_is_not_answered_again(hands: Hands, policy: str) -> None:
-    run = Run(hands, 1000.0, up=False, default=policy, most=2, window_s=100.0)
-    for host in ("a", "b"):
-        run.drive.attached(host, 1000.0, events=5, clock=1e9 + 1000.0)
-    for host in ("b", "a"):
-        for attempt in (0, 1):
-            began = 1e9 + 870.0 + 50 * attempt
-            run.started(host, 1000.0, attempt, time=began)
-            run.ended(host, 3, 1000.0, attempt, time=began + 49)
-        run.started(host, 1000.0, 2, time=1e9 + 970.0)
-    run.drive.tick(1005.0)
-    assert run.sent() == []
-    assert hands.words == []
-    state = run.drive.state
-    assert (state.phase, state.attempts, dict(state.exits)) == ("running", {W0: 2, W1: 2}, {})
-    # The first of the two restarts was at 920 s, the second at 970 s: only that one counts.
-    run.ended("b", 3, 1025.0, 2)
-    assert "(restart 2 of 2)" in hands.words[0]
+def test_one_that_takes_over_knows_what_was_ordered_and_what_it_has_heard(hands: Hands) -> None:
+    run = Run(hands)
+    run.started("a")
+    run.started("b")
+    run.ended("b", 3, 1.0)
+    run.drive.tick(2.1)
+    assert run.sent() == [RESTART]
+    memory = pickle.loads(pickle.dumps(run.drive.memory()))  # noqa: S301
 
-
-def test_what_nobody_has_answered_is_answered_by_who_takes_over(hands: Hands) -> None:
-    run = Run(hands, 1000.0, up=False)
-    run.drive.attached("b", 1000.0, events=4, clock=1e9 + 1000.0)
-    run.started("b", 1000.0)
-    run.ended("b", 3, 1000.0)
-    run.started("b", 1000.0, 1)
-    assert hands.words == []  # the last of the four may change everything
-    run.ended("b", 3, 1000.0, 1, time=1e9 + 999.0)
-    assert "(restart 2 of 3)" in hands.words[0]
+    other = Run(hands, 3.0, up=False)
+    other.drive.resume(memory)
+    other.numbers = dict(run.numbers)
     hands.take()
-    run.drive.tick(1001.1)  # 2 s after its end
-    assert run.sent() == [("b", "restart", {"tasks": {"worker/1": 2}})]
-
-
-def test_a_past_whose_telling_is_cut_goes_on(hands: Hands) -> None:
-    run = Run(hands, 1000.0, up=False)
-    run.drive.attached("b", 1000.0, events=3, clock=1e9 + 1000.0)
-    run.started("b", 1000.0)
-    run.ended("b", 3, 1000.0)
-    run.drive.links.ended("b", "cut", 1000.5)
-    run.drive.attached("b", 1001.0, events=4, clock=1e9 + 1001.0)
-    run.started("b", 1001.0, 1)
-    assert run.drive.state.attempts == {}
-    run.event("b", "said", 1001.0, text="hello")  # no event of the run's, but the last
-    assert run.drive.state.attempts == {W1: 1}
-    assert hands.words == []
+    for host in ("a", "b"):
+        other.drive.attached(host, 3.0)
+    assert hands.take() == [
+        ("watch", "a", 1),
+        ("watch", "b", 2),
+        ("send", *RESTART),
+    ]  # it may not have arrived
+    other.started("b", 3.1, attempt=1)
+    other.ended("b", 3, 4.0, attempt=1)
+    assert "(restart 2 of 3)" in hands.words[-1]

@@ -43,6 +43,7 @@ class _Peer:
         self.handshake = None  # type: Optional[Handshake]
         self.stream = None  # type: Optional[Union[socket.socket, SealedStream]]
         self.decoder = wire.Decoder()
+        self.held = bytearray()  # until what it follows from is kept
         self.out = bytearray()
         self.attached = False
 
@@ -99,7 +100,7 @@ class Coordinator:
                     self.send(host, "outcome", outcome=outcome)
                     if host != own:
                         self.send(host, "bye")
-            if not hosts and not any(peer.out for peer in self._peers.values()):
+            if not hosts and not any(peer.held or peer.out for peer in self._peers.values()):
                 break
             self._drive.links.tick(time.monotonic())
             self._turn(time.monotonic() + 0.2)
@@ -107,28 +108,45 @@ class Coordinator:
         self._turn(time.monotonic())
 
     def _turn(self, wake_at: float) -> None:
-        self._keep_memory()
         now = time.monotonic()
         if now >= self._renew_at:
             self._renew_at = now + min(RENEW_S, self._lease_s / 4)
             for host, peer in list(self._peers.items()):
                 if peer.attached:
                     self.send(host, "renew", lease_s=self._lease_s)
-        for host, peer in list(self._peers.items()):
-            if peer.stream is not None:
-                self._flush(host, peer)
+        if self._keep_memory():
+            for host in list(self._peers):
+                self._pass_on(host)
         timeout = max(0.0, min(wake_at, self._renew_at) - time.monotonic())
         for key, events in self._selector.select(timeout):
             host, peer = key.data
             if self._peers.get(host) is peer:
                 self._ready(host, peer, events)
 
-    def _keep_memory(self) -> None:
-        own = self._peers.get(self._directory.host)
+    def _keep_memory(self) -> bool:
+        """Whether its agent has all that the next one must know; no order goes out before.
+
+        Else one that takes over would meet the ends of tasks that it does not know to be stopped, or restarted.
+        What a socket has taken arrives, also when this process is killed.
+        """
+        host = self._directory.host
+        own = self._peers.get(host)
         # Not once it is over: who comes next has to hear of the last end again, to say how all ended.
-        if self._changed and own is not None and own.attached and self._drive.state.phase != "over":
+        if self._changed and self._drive.state.phase != "over":
+            if own is None or not own.attached:
+                return False
             self._changed = False
             own.out += wire.encode("memory", pickle.dumps(self._drive.memory()))
+        if own is not None:
+            self._pass_on(host)
+        return own is None or not own.out
+
+    def _pass_on(self, host: str) -> None:
+        peer = self._peers.get(host)
+        if peer is not None and peer.stream is not None:
+            peer.out += peer.held
+            peer.held.clear()
+            self._flush(host, peer)
 
     def _report_readiness(self) -> None:
         if self._all_there_by and (not self._awaited or time.monotonic() > self._all_there_by):
@@ -223,7 +241,7 @@ class Coordinator:
                 peer.attached = True
                 self._awaited.discard(host)
                 self.send(host, "renew", lease_s=self._lease_s)
-                self._drive.attached(host, now, message["events"], message["clock"])
+                self._drive.attached(host, now)
             self._drive.said(host, message.type, message.fields, b"", now)  # the ends of logs: not to be kept
 
     def _flush(self, host: str, peer: _Peer) -> None:
@@ -253,7 +271,7 @@ class Coordinator:
         """Send a message, if there is a connection."""
         peer = self._peers.get(host)
         if peer is not None and peer.stream is not None:
-            peer.out += wire.encode(type, **fields)
+            peer.held += wire.encode(type, **fields)
 
     def say(self, text: str, urgent: bool) -> None:
         """Nobody is here to be told: those who come find it in the journal of this host."""

@@ -69,9 +69,6 @@ class Drive:
         self._timers: dict[str, float] = {}
         # host -> name -> message: what it was told and has not confirmed by what it did
         self._orders: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
-        # What had happened on a host before it was attached: gathered until it is whole.
-        self._until: dict[str, tuple[int, float]] = {}
-        self._past: dict[str, list[tuple[Event, float]]] = {}
 
     def memory(self) -> tuple[Any, ...]:
         """All that it knows, for `resume`: where it dies, another goes on. The clock must be the same."""
@@ -84,13 +81,8 @@ class Drive:
         for host in self.state.lost:
             self.links.forget(host)
 
-    def attached(self, host: str, now: float, events: int = 0, clock: float = 0.0) -> None:
-        """A link is up again: what happened meanwhile is asked for, what was ordered is repeated.
-
-        One that takes over a run says how many `events` there are on the host and what its `clock` shows: an end
-        that was answered by a restart before is then not answered once more.
-        """
-        self._until[host] = (events, clock)
+    def attached(self, host: str, now: float) -> None:
+        """A link is up again: what happened meanwhile is asked for, what was ordered is repeated."""
         self.links.attached(host, now)
         for type, fields in self._orders.get(host, {}).values():
             self._hands.send(host, type, **fields)
@@ -113,17 +105,8 @@ class Drive:
         if "n" not in fields or not self.links.takes(host, fields["n"]):
             return
         event = understand(host, type, fields, body)
-        until, clock = self._until.get(host, (0, 0.0))
-        if fields["n"] > until:
-            if event is not None:
-                self.feed(event, now)
-            return
-        past = self._past.setdefault(host, [])
         if event is not None:
-            past.append((event, now - max(0.0, clock - fields["time"])))
-        if fields["n"] == until:
-            for event, at in unanswered(self._past.pop(host)):
-                self.feed(event, at)
+            self.feed(event, now)
 
     def feed(self, event: Event, now: float) -> None:
         """Something has happened: the state follows, and what it says is done."""
@@ -192,16 +175,6 @@ class Drive:
             host = self.state.hosts[task]
             self._orders.get(host, {}).pop("stop", None)
             self.order(host, f"restart {task}", "restart", tasks={str(task): attempt})
-
-
-def unanswered(past: list[tuple[Event, float]]) -> list[tuple[Event, float]]:
-    """What happened on a host, without the ends of attempts that another one has followed."""
-    last = {event.task: event.attempt for event, _ in past if isinstance(event, TaskStarted)}
-    return [
-        (event, at)
-        for event, at in past
-        if not isinstance(event, TaskExit) or event.attempt >= last.get(event.task, 0)
-    ]
 
 
 def understand(host: str, type: str, fields: Mapping[str, Any], body: bytes = b"") -> Event | None:

@@ -40,8 +40,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
                                                            `coordinating`
 
     agent -> launcher
-    hello    {run, host, pid, directory, alive}            the agent is up; from a run's own also `events`, how many
-                                                           there are, and `clock` (epoch seconds)
+    hello    {run, host, pid, directory, alive}            the agent is up
     facts    {...}                                         see tflaunch.agent.facts
     code     {digest, have}
     staged   {}

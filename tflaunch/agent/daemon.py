@@ -198,8 +198,6 @@ class Daemon:
             pid=os.getpid(),
             directory=self._directory.path,
             alive=True,
-            events=len(self._journal.events),
-            clock=time.time(),
         )
         return relay
 
