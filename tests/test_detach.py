@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -353,8 +354,13 @@ def test_a_lost_host_is_replaced_by_a_spare(network: SshNetwork, launcher: Launc
         f"--spares={spare.name}",
         "--restarts=1",
     )
-    with launcher.start("run", hosts, launcher.script(COUNT), *words) as running:
+    with (
+        contextlib.ExitStack() as cleanup,
+        launcher.start("run", hosts, launcher.script(COUNT), *words) as running,
+    ):
         running.wait_for("worker-1 attempt 0 number 5")
+        watching = cleanup.enter_context(launcher.start("attach", running.run_id))
+        watching.wait_for("worker-1 attempt 0 number 5")
         lost = host_of(launcher, "worker/1")
         assert lost != spare.name
         for process in launcher.leftovers(running.run_id):  # the whole host goes
@@ -362,14 +368,18 @@ def test_a_lost_host_is_replaced_by_a_spare(network: SshNetwork, launcher: Launc
                 process.kill()
         running.wait_for(f"{lost} is lost; planning anew")
         running.wait_for("worker-1 attempt 1 number 5")
+        watching.wait_for("worker-1 attempt 1 number 5")
         assert (launcher.hosts / f"tflaunch-{os.getuid()}" / running.run_id / spare.name).exists()
         for worker in ("worker-0", "worker-1"):
             end(out, worker)
         done = running.done().ran()
+        assert watching.end() == 0
     shown = [line.split("│ ")[1] for line in done.out.splitlines() if line.startswith("worker/0")]
     logs = [*launcher.hosts.glob("tflaunch-*/*/*/logs/worker-0.log")]
     logs += launcher.hosts.glob("tflaunch-*/*/*/logs/worker-0.1.log")
     assert shown == [line for path in logs for line in path.read_text().splitlines()]
+    watched = [line.split("│ ")[1] for line in watching.out.splitlines() if line.startswith("worker/0")]
+    assert watched == shown
     launcher.wait_until_nothing_is_left()
 
 

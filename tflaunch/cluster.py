@@ -462,9 +462,10 @@ class Cluster:
         self._logs.end()
         return self._logs.missing
 
-    def leave_word(self, text: str) -> None:
-        """Tell those who watch, and who ask later."""
-        self._sessions.send(self._sessions.by_host, "said", text=text)
+    def tell_replanned(self, lost: Collection[str]) -> None:
+        """Tell those who watch, and who ask later, that the run goes on by another plan, without these hosts."""
+        text = f"{', '.join(lost)} is lost: the run is planned anew without it"
+        self._sessions.send(self._sessions.by_host, "said", text=text, replanned=True)
 
     def tell_outcome(self, outcome: Outcome) -> None:
         """Leave on the hosts how the run has ended."""

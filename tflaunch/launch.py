@@ -192,7 +192,7 @@ class _Run:
                     )
                 )
             else:
-                cluster.leave_word(f"{', '.join(state.lost)} is lost: the run is planned anew without it")
+                cluster.tell_replanned(state.lost)
             missing = cluster.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else cluster.drain()
             host_logs = cluster.log_paths()
             cluster.close()

@@ -71,6 +71,13 @@ class LogFeed:
         """These tasks, on these hosts, begin with that attempt; what earlier ones wrote is here already."""
         self._logs = {task: _Log(host, attempt) for task, host in tasks.items()}
 
+    def go_on(self, before: LogFeed, hosts: Mapping[TaskId, str]) -> None:
+        """What came by another feed is not asked for again, wherever the tasks are now."""
+        self._logs = {
+            task: _Log(hosts.get(task, log.host), log.attempt, log.received)
+            for task, log in before._logs.items()
+        }
+
     def watch(self, host: str, after: int, **more: Any) -> None:
         """Ask a host for the events after `after`, and for its logs from where they stopped."""
         logs = {

@@ -108,6 +108,7 @@ class RunState:
     command: tuple[str, ...] = ()
     detached: bool = False
     outcome: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    planned: float = 0.0  # by the launcher's clock; later where it was planned anew
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -245,6 +246,7 @@ def _run(
         shares=tuple(sorted(shares, key=lambda share: _natural(share.host))),
         tasks=tuple(sorted(tasks, key=lambda task: _natural(task.task))),
         user=next((entry["user"] for entry in entries if entry["user"]), ""),
+        planned=float(about.get("planned") or 0.0),
         started=min((each["started"] + each["offset"] for each in entries if each["started"]), default=None),
         ended=max(ends) if len(ends) == len(entries) else None,
         launcher=str(about.get("launcher") or ""),

@@ -62,6 +62,7 @@ class _Seen:
     over: dict[str, str] = field(
         default_factory=dict
     )  # host -> why nothing more happens there; "": it is swept
+    replanned: bool = False  # a host was lost, and the launcher makes another plan
     expired: bool = False  # a host has ended its part because nobody who decides was heard of
     through: set[str] = field(default_factory=set)
     outcome: Mapping[str, Any] | None = None
@@ -71,9 +72,17 @@ class View:
     """One run, over wires to visits on its hosts that are open already."""
 
     def __init__(
-        self, run: RunState, sessions: Sessions, hostfile: Hostfile, watcher: Watcher, wanted: Wanted
+        self,
+        run: RunState,
+        sessions: Sessions,
+        hostfile: Hostfile,
+        watcher: Watcher,
+        wanted: Wanted,
+        *,
+        before: View | None = None,
     ) -> None:
-        self._run_id = run.run_id
+        """`before` has seen the run by an earlier plan."""
+        self.run = run
         self._sessions = sessions
         self._there = {
             share.asked: share.host for share in run.shares if share.asked
@@ -82,6 +91,8 @@ class View:
         self._watcher = watcher
         self._wanted = wanted
         self._feed = LogFeed(sessions, len(self._hosts), watcher)
+        if before is not None:
+            self._feed.go_on(before._feed, {TaskId.parse(task.task): task.host for task in run.tasks})
         self._seen = _Seen()
         self._events = False
         self.unreached: dict[str, ConnectError] = {}  # hosts whose logs were not printed to their end
@@ -92,11 +103,16 @@ class View:
         """The tasks that are wanted and that the run does not have."""
         return [task for task in self._wanted.tasks if task not in self._seen.tasks]
 
+    @property
+    def replanned(self) -> bool:
+        """Whether the run goes on by another plan than the one that was seen."""
+        return self._seen.replanned
+
     def attach(self) -> dict[str, ConnectError]:
         """Turn the visits into views; returns the hosts that do not answer. Raises Stopped."""
         names = list(self._hosts)
         for name in names:
-            self._sessions.send([name], "attach", run=self._run_id, host=self._there[name])
+            self._sessions.send([name], "attach", run=self.run.run_id, host=self._there[name])
         _, failures = self._sessions.gather("hello", names, ANSWER_S)
         for name in failures:
             del self._hosts[name]
@@ -136,7 +152,7 @@ class View:
                     break
         if self._seen.outcome is None:
             return None
-        return outcome_from(self._run_id, self._seen.outcome, self._seen.exits)
+        return outcome_from(self.run.run_id, self._seen.outcome, self._seen.exits)
 
     def print_logs(self) -> None:
         """Show what the tasks have printed until now. Raises Stopped."""
@@ -201,6 +217,8 @@ class View:
             self._seen.tasks.add(TaskId.parse(fields["task"]))
         elif type == "gone":
             self._seen.over[host] = fields["reason"]
+        elif type == "said":
+            self._seen.replanned |= fields.get("replanned", False)
         elif type == "expired" and not fields["asked"]:
             self._seen.expired = True
         if not self._events:
@@ -227,7 +245,7 @@ class View:
 
     def dial(self, host: str) -> None:
         """Go in again."""
-        self._sessions.attach(self._hosts[host], self._run_id, self._there[host])
+        self._sessions.attach(self._hosts[host], self.run.run_id, self._there[host])
 
     def hang_up(self, host: str) -> None:
         """Let go of a wire."""

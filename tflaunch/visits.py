@@ -13,7 +13,8 @@ from tflaunch.hosts import Host
 from tflaunch.outcome import CardLeft, cards_left
 from tflaunch.run_states import Listing, listing
 from tflaunch.runs import RunInfo
-from tflaunch.session import Opener, Sessions
+from tflaunch.session import Opener, Sessions, Stopped
+from tflaunch.supervise import Interrupted
 
 FINISH_MARGIN_S = 60.0  # beyond the grace: what a visit may take
 
@@ -79,6 +80,14 @@ class Visits:
         self._sessions.send(names, "list", all=everything, run=only, tail_bytes=tail_bytes)
         replies, failures = self._sessions.gather("runs", names, timeout_s)
         return listing(replies, {**self._unreachable, **failures}, time.time(), records)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass. Raises Stopped."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            item = self._sessions.next(deadline)
+            if isinstance(item, Interrupted):
+                raise Stopped(item)
 
     def finish(
         self, run_id: str, grace_s: float, phase: str = "stopping"

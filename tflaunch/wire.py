@@ -59,7 +59,8 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     expired  {reason, asked}                               the agent ends the run: no lease, or it was `asked` to
     swept    {killed, survivors: [...], cards: [{text, own}], logs: {task: [attempt, bytes]}}   checked: only
                                                            `survivors` are alive, and of its cards only `cards` not free
-    said     {text}                                        what the coordinator would tell a user
+    said     {text, replanned}                             what who decides tells those who watch; replanned: the run
+                                                           goes on by another plan, with other agents
     outcome  {outcome}                                     tflaunch.outcome.outcome_data
     gone     {reason}                                      from what a dead agent has left: it did not end by itself
 

@@ -398,7 +398,7 @@ class Daemon:
             self._entrusted.memory = message.body
 
     def _on_said(self, relay: Viewer, message: wire.Message) -> None:
-        self._journal.add("said", text=message["text"])
+        self._journal.add("said", text=message["text"], replanned=message.fields.get("replanned", False))
 
     def _on_outcome(self, relay: Viewer, message: wire.Message) -> None:
         if not self._journal.has("outcome"):

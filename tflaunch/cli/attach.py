@@ -24,14 +24,18 @@ from tflaunch.cli.options import (
     reporting,
 )
 from tflaunch.cli.where import hosts_of_all, hosts_of_run
-from tflaunch.errors import EXIT_UNCLEAN, ConnectErrors, UsageError
+from tflaunch.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
 from tflaunch.job import TaskId
-from tflaunch.times import seconds
+from tflaunch.times import duration, seconds
 
 if TYPE_CHECKING:
+    from tflaunch.outcome import Outcome
+    from tflaunch.run_states import RunState
     from tflaunch.view import View, Wanted
+    from tflaunch.visits import Visits
 
 LIST_TIMEOUT_S = 30.0
+REPLAN_S = 120.0  # for a launcher that has lost a host: it looks whether anything is left there, and plans
 
 Run = Annotated[
     str | None,
@@ -111,17 +115,13 @@ def attach(
     options = {"quiet": quiet, "only": tasks, "show_host": show_host, "grep": _pattern(grep), "json": json}
     with reporting("not watching any more; the run goes on: tflaunch attach", **options) as show:
         reach = _Reach(hosts, accept_new, connect_timeout, ssh_config)
-        with _view(run, reach, show, _wanted(tasks, since, tail), json) as view:
-            outcome = view.follow()
+        _, outcome = _follow(run, reach, show, _wanted(tasks, since, tail), json)
         if outcome is not None:
             note_end(outcome)
             show.reporter.report(outcome)
             show.exit_code = outcome.exit_code
         else:
-            show.reporter.warn(
-                "nobody has noted how this run ended: it goes on by another plan (tflaunch attach shows that), or who "
-                "decided is gone"
-            )
+            show.reporter.warn("nobody has noted how this run ended: who decided is gone")
             show.exit_code = EXIT_UNCLEAN
 
 
@@ -154,10 +154,11 @@ def logs(
     options = {"bare": len(wanted) == 1, "show_host": show_host, "grep": _pattern(grep), "json": json}
     with reporting("stopped", **options) as show:
         reach = _Reach(hosts, accept_new, connect_timeout, ssh_config)
-        with _view(run, reach, show, _wanted(wanted, since, tail), json) as view:
-            if follow:
-                view.follow(events=False)
-            else:
+        part = _wanted(wanted, since, tail)
+        if follow:
+            view, _ = _follow(run, reach, show, part, json, events=False)
+        else:
+            with _view(run, reach, show, part, json) as view:
                 view.print_logs()
         if view.unreached:
             show.reporter.failures(ConnectErrors(view.unreached, len(view.unreached)))
@@ -167,10 +168,33 @@ def logs(
             show.exit_code = UsageError.exit_code
 
 
+def _follow(
+    run: str | None, reach: _Reach, show: Show, wanted: Wanted, json: bool, *, events: bool = True
+) -> tuple[View, Outcome | None]:
+    """See the run to its end, also when it is planned anew meanwhile; the last view of it, and how it ended."""
+    with _view(run, reach, show, wanted, json) as view:
+        outcome = view.follow(events)
+    while outcome is None and view.replanned:
+        with _view(view.run.run_id, reach, show, wanted, json, before=view) as view:
+            outcome = view.follow(events)
+    return view, outcome
+
+
 @contextlib.contextmanager
-def _view(run: str | None, reach: _Reach, show: Show, wanted: Wanted, json: bool) -> Iterator[View]:
-    """The run that is meant, on all of its hosts; hosts that cannot be reached are told at the end."""
-    from tflaunch.run_states import chosen
+def _view(
+    run: str | None,
+    reach: _Reach,
+    show: Show,
+    wanted: Wanted,
+    json: bool,
+    *,
+    before: View | None = None,
+) -> Iterator[View]:
+    """The run that is meant, on all of its hosts; hosts that cannot be reached are told at the end.
+
+    After `before` it is the run by a later plan, which is waited for.
+    """
+    from tflaunch.run_states import missing_from
     from tflaunch.runs import check_run_id
     from tflaunch.view import View
     from tflaunch.visits import Visits
@@ -189,19 +213,35 @@ def _view(run: str | None, reach: _Reach, show: Show, wanted: Wanted, json: bool
             failures = visits.open(hostfile.hosts, reach.connect_timeout)
             if len(failures) == len(hostfile.hosts):
                 raise ConnectErrors(failures, len(hostfile.hosts))
-            listed = visits.runs(
-                LIST_TIMEOUT_S, everything=True, only=run or ""
-            )  # also what has ended on some
-            view = View(chosen(run, listed.runs), visits.sessions, hostfile, show.reporter, wanted)
+            state = _state(visits, run, before)
+            view = View(state, visits.sessions, hostfile, show.reporter, wanted, before=before)
             failures.update(view.attach())
             patient.settle()
             yield view
-        if failures:
+        if failures := missing_from(state, failures):
             show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
             show.exit_code = show.exit_code or ConnectErrors.exit_code
     finally:
         visits.close()
         to_hosts.close()
+
+
+def _state(visits: Visits, run: str | None, before: View | None) -> RunState:
+    """How the run is; raises UsageError when it is not clear which one is meant, StopError, Stopped."""
+    from tflaunch.run_states import chosen
+
+    deadline = time.monotonic() + REPLAN_S
+    while True:
+        listed = visits.runs(LIST_TIMEOUT_S, everything=True, only=run or "")  # also what has ended on some
+        state = chosen(run, listed.runs)
+        if before is None or (state.planned > before.run.planned and state.running):
+            return state
+        if time.monotonic() > deadline:
+            raise StopError(
+                f"{run}: a host was lost, and nobody has planned it anew within {duration(REPLAN_S)}",
+                f"tflaunch status {run} tells what became of it",
+            )
+        visits.wait(1.0)
 
 
 def _tasks(texts: list[str]) -> tuple[TaskId, ...]:
