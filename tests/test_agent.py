@@ -33,6 +33,7 @@ from tests.agent_over_pipes import (
     task,
     until,
 )
+from tflaunch import wire
 from tflaunch.agent import processes
 from tflaunch.inventory import HostFacts
 
@@ -679,6 +680,20 @@ def test_a_launcher_that_reads_nothing_holds_up_no_task_and_no_lease(host: Host)
     assert marked(host.run) == []
     # The relay is the last process of it on the host: it must not wait for ever either.
     until(lambda: channel.relay_ended, "the relay to give up")
+
+
+def test_a_run_of_another_version_is_not_attached_to_but_ended(host: Host) -> None:
+    first = host.start()
+    running(first, shell("sleep 600"))
+    path = host.directory / "agent.json"
+    agent = json.loads(path.read_text())
+    path.write_text(json.dumps({**agent, "wire": wire.PROTOCOL + 1}))
+    visit = host.open("visit", run="", host="")
+    said = visit.ask("attach", run=host.run, host="h1", answer="failed")
+    assert f"whose agents speak protocol {wire.PROTOCOL + 1}" in said["reason"]
+    assert "`tflaunch stop`" in said["hint"]
+    assert visit.ask("finish", run=host.run, grace_s=5.0, answer="finished")["survivors"] == []
+    gone(agent["pid"], agent["guard"])
 
 
 def test_others_are_told_who_ended_the_run(host: Host) -> None:

@@ -86,7 +86,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` costs the agent's start more than it gives
     from typing import Any, Dict, List, Optional
 
-MAGIC = b"\0tflaunch-wire 2\n"
+PROTOCOL = 2
+MAGIC = b"\0tflaunch-wire %d\n" % PROTOCOL
 NOISE_LIMIT = 64 * 1024  # what a login shell may print before MAGIC
 HEAD_LIMIT = 16 * 1024 * 1024
 BODY_LIMIT = 1024 * 1024

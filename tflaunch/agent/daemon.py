@@ -573,6 +573,7 @@ class Daemon:
             self._directory.write(
                 "agent.json",
                 {
+                    "wire": wire.PROTOCOL,
                     "run": self._directory.run,
                     "host": self._directory.host,
                     "pid": os.getpid(),

@@ -91,6 +91,14 @@ class Visit:
         directory = RunDirectory(self._parent, run, host)
         connection = directory.connect()
         if connection is not None:
+            spoken = directory.read("agent.json").get("wire", wire.PROTOCOL)
+            if spoken != wire.PROTOCOL:
+                connection.close()
+                raise HostError(
+                    "run %s was started by another version of tflaunch, whose agents speak protocol %s, not %d"
+                    % (run, spoken, wire.PROTOCOL),
+                    "watch it with that version; `tflaunch stop` works with this one, too",
+                )
             relay(self._in, self._out, connection)
             return
         from tflaunch.agent.archive import Archive
