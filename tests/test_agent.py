@@ -914,7 +914,8 @@ def test_a_visitor_ends_a_run_whose_agent_is_frozen(host: Host, monkeypatch: pyt
         payload,
         "LOADER",
         payload.LOADER.replace(
-            "try:\n", "import tflaunch.agent.visit as v; v.MARGIN_S = v.AGENT_S = v.BEAT_S = 0.2\ntry:\n", 1
+            "try:\n    main(",
+            "import tflaunch.agent.visit as v; v.MARGIN_S = v.AGENT_S = v.BEAT_S = 0.2\ntry:\n    main(",
         ),
     )
     payload.payload.cache_clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import marshal
 import os
 import shutil
 import subprocess
@@ -249,6 +250,56 @@ def test_tracebacks_show_the_lines_of_the_source(tmp_path: Path) -> None:
     assert "in feed" in said
     assert "for message in decoder.feed(data):" in said  # a line of the source, not only its number
     assert "WireError" in said
+
+
+def boot(tmp_path: Path) -> None:
+    hello(Channel("visit", run_dir=tmp_path, env=environment(tmp_path)))
+
+
+def kept_modules(tmp_path: Path) -> list[Path]:
+    return sorted(tmp_path.glob(f"tflaunch-{os.getuid()}/code/agent-*.pyc"))
+
+
+def test_modules_are_compiled_once_where_shipped_code_is_kept(tmp_path: Path) -> None:
+    boot(tmp_path)
+    assert kept_modules(tmp_path) == []  # nobody has made a place for them
+    code = tmp_path / f"tflaunch-{os.getuid()}" / "code"
+    code.mkdir(mode=0o700, parents=True)
+    code.parent.chmod(0o700)
+    boot(tmp_path)
+    kept = kept_modules(tmp_path)
+    assert any(path.name.endswith("-tflaunch.agent.visit.pyc") for path in kept)
+    written = [path.stat().st_mtime_ns for path in kept]
+    boot(tmp_path)
+    assert [path.stat().st_mtime_ns for path in kept_modules(tmp_path)] == written
+    assert not list(code.glob("*.part"))
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0\0\0\0nonsense", b"\0" * 4])
+def test_a_compiled_module_that_is_damaged_is_compiled_again(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / f"tflaunch-{os.getuid()}").mkdir(mode=0o700)
+    (tmp_path / f"tflaunch-{os.getuid()}/code").mkdir(mode=0o700)
+    boot(tmp_path)
+    for path in kept_modules(tmp_path):
+        path.write_bytes(damage or path.read_bytes()[:-9])
+    boot(tmp_path)
+    assert all(
+        zlib.crc32((data := path.read_bytes())[4:]).to_bytes(4, "big") == data[:4]
+        for path in kept_modules(tmp_path)
+    )
+
+
+def test_a_compiled_module_in_a_directory_that_others_may_write_is_not_believed(tmp_path: Path) -> None:
+    parent = tmp_path / f"tflaunch-{os.getuid()}"
+    (parent / "code").mkdir(parents=True)
+    for path in (parent, parent / "code"):
+        path.chmod(0o700)
+    boot(tmp_path)
+    hostile = marshal.dumps(compile("raise SystemExit('hostile')", "hostile", "exec"))
+    for path in kept_modules(tmp_path):
+        path.write_bytes(zlib.crc32(hostile).to_bytes(4, "big") + hostile)
+    (parent / "code").chmod(0o770)
+    boot(tmp_path)  # it starts all the same
 
 
 def test_the_agent_is_small_enough_to_be_sent_every_time() -> None:

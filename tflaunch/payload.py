@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
+import marshal
 import shlex
 import warnings
 import zlib
@@ -82,39 +84,82 @@ READER = (
     " d=os.read(0,n-len(b))\\n"
     ' if len(d)==0:sys.exit("tflaunch: the channel ended while the agent was on its way")\\n'
     " b+=d\\n"
-    'exec(zlib.decompress(b))""")'
+    'z=zlib.decompressobj();exec(z.decompress(b))""")'
 )
 
-# Modules are compiled only when they are imported; `get_source` lets tracebacks show their lines.
+# Modules are compiled only when they are imported, and once: where there is shipped code there is room for what was
+# made of ours, too (half of the CPU that a boot takes).  Only a directory that is this user's alone is believed.
+# The sources lie behind this text; `get_source` lets tracebacks show their lines.
 LOADER = """
-import sys
+import marshal, os, sys
 class Shipped:
-    sources = %r
+    modules, digest = %r
+    packed = z.unused_data
+    sources = {}
+    kept = ""
+    @classmethod
+    def find_kept(cls, configured):
+        parent = os.path.expanduser(configured or "/var/tmp") + "/tflaunch-%%d" %% os.getuid()
+        for path in (parent, parent + "/code"):
+            info = os.lstat(path)
+            if info.st_mode & 0o170077 != 0o040000 or info.st_uid != os.getuid():
+                return
+        cls.kept = path + "/agent-%%s-%%x-" %% (cls.digest, sys.hexversion)
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        if name in cls.sources:
-            is_package, origin, _ = cls.sources[name]
+        if name in cls.modules:
+            is_package, origin = cls.modules[name]
             return type(sys.__spec__)(name, cls, origin=origin, is_package=is_package)
     @classmethod
     def create_module(cls, spec):
         return None
     @classmethod
     def exec_module(cls, module):
-        _, origin, text = cls.sources[module.__name__]
-        module.__file__ = origin
-        exec(compile(text, origin, "exec"), module.__dict__)
+        name = module.__name__
+        module.__file__ = cls.modules[name][1]
+        try:
+            with open(cls.kept + name + ".pyc", "rb") as file:
+                data = file.read()
+            code = marshal.loads(data[4:]) if zlib.crc32(data[4:]).to_bytes(4, "big") == data[:4] else None
+        except Exception:
+            code = None
+        if code is None:
+            code = compile(cls.get_source(name), module.__file__, "exec")
+            cls.keep(name, marshal.dumps(code))
+        exec(code, module.__dict__)
+    @classmethod
+    def keep(cls, name, data):
+        part = "%%s%%s.%%s.part" %% (cls.kept, name, os.urandom(8).hex())
+        try:
+            if cls.kept:
+                with open(part, "xb") as file:
+                    file.write(zlib.crc32(data).to_bytes(4, "big") + data)
+                os.rename(part, cls.kept + name + ".pyc")
+        except OSError:
+            try:
+                os.unlink(part)
+            except OSError:
+                pass
     @classmethod
     def get_source(cls, name):
-        return cls.sources[name][2]
+        if not cls.sources:
+            cls.sources = marshal.loads(zlib.decompress(cls.packed))
+        return cls.sources[name]
+try:
+    Shipped.find_kept(sys.argv[6])
+except OSError:
+    pass
 sys.meta_path.insert(0, Shipped)
 from tflaunch.agent import main
 try:
     main(sys.argv[3:])
+    os._exit(0)  # nothing is left to be done, and taking an interpreter down takes a while
 except Exception:  # the interpreter itself would print it without the lines
     import traceback
     traceback.print_exc()
     sys.exit(1)
 """
+_MARSHAL = 2  # the format that every Python 3 reads; it holds nothing but strings
 
 
 def shipped_files() -> dict[str, Path]:
@@ -132,11 +177,15 @@ def shipped_files() -> dict[str, Path]:
 def payload() -> bytes:
     """The agent: what the booted reader takes first."""
     root = Path(tflaunch.__file__).parent
-    sources = {
-        name: (path.name == "__init__.py", f"<tflaunch>/{path.relative_to(root)}", path.read_text("utf-8"))
-        for name, path in shipped_files().items()
+    files = shipped_files()
+    modules = {
+        name: (path.name == "__init__.py", f"<tflaunch>/{path.relative_to(root)}")
+        for name, path in files.items()
     }
-    return zlib.compress((LOADER % sources).encode("utf-8"), 9)
+    sources = marshal.dumps({name: path.read_text("utf-8") for name, path in files.items()}, _MARSHAL)
+    digest = hashlib.sha256(sources).hexdigest()[:16]
+    loader = LOADER % ((modules, digest),)
+    return zlib.compress(loader.encode("utf-8"), 9) + zlib.compress(sources, 9)
 
 
 def boot_line(verb: str, run: str = "", host: str = "", run_dir: str = "", python: str = "") -> str:

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import time
-import traceback
 
 from tflaunch.agent import processes
 from tflaunch.agent.guard import close_all_but
@@ -128,6 +127,8 @@ class Cards:
                 time.sleep(PAUSE_S)
             write_all(pipe, json.dumps([told for told in left.values() if told]).encode("ascii"))
         except BaseException:  # the last line of defence: this must reach agent.log
+            import traceback
+
             traceback.print_exc()
         finally:
             os._exit(0)

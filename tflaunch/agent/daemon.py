@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 import zlib
 
 from tflaunch import gpu_probe, wire
@@ -261,6 +260,8 @@ class Daemon:
         except wire.WireError:
             raise
         except Exception as error:  # what one request gets wrong must not end the tasks
+            import traceback
+
             _note(traceback.format_exc())
             relay.send(
                 "failed", reason="a defect of tflaunch's agent: %r" % error, hint="see agent.log there"

@@ -318,13 +318,17 @@ def _remove_archive(path: str) -> bool:
 
 
 def _archives(parent: str) -> "List[Tuple[str, Size]]":
-    """The shipped code, whole and in parts; a link there is none."""
+    """The shipped code, whole and in parts, and the agent's own, compiled; a link there is none."""
     directory = os.path.join(parent, CODE)
     found = []
     if not os.path.islink(directory):
         for name in _names(directory):
             path = os.path.join(directory, name)
-            if name.endswith((".tar.gz", ".part")) and os.path.isfile(path) and not os.path.islink(path):
+            if (
+                name.endswith((".tar.gz", ".part", ".pyc"))
+                and os.path.isfile(path)
+                and not os.path.islink(path)
+            ):
                 found.append((path, Size(path)))
     return found
 

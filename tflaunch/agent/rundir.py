@@ -15,7 +15,6 @@
 import errno
 import json
 import os
-import shutil
 import socket
 import stat
 
@@ -184,6 +183,8 @@ class RunDirectory:
 
     def remove(self) -> None:
         """The directory, and the run's if no other host of this machine uses it."""
+        import shutil
+
         shutil.rmtree(self.path, ignore_errors=True)
         try:
             os.rmdir(os.path.dirname(self.path))
@@ -289,5 +290,7 @@ class CodeStore:
                 "the shipped code was damaged on the way: %s" % error, "start the run again"
             ) from error
         except OSError as error:
+            import shutil
+
             shutil.rmtree(directory, ignore_errors=True)
             raise explain(error, directory) from error
