@@ -57,7 +57,7 @@ class Machine:
         self.address = f"10.77.{number >> 8}.{number & 255}"
         self.port = f"p{number}"
         self.pid = 0  # of its first process; 0 while it is off
-        self._hardware = f"02:77:00:00:{number >> 8:02x}:{number & 255:02x}"
+        self.hardware = f"02:77:00:00:{number >> 8:02x}:{number & 255:02x}"
         self._process: subprocess.Popen[str] | None = None
         self._refused: list[str] = []  # rules of its firewall
         self._errors = directory / "machine.log"
@@ -85,7 +85,7 @@ class Machine:
         """For the switch: its pid and its hardware address."""
         assert self._process is not None
         self.pid = read_pid(self._process, self._errors)
-        return self.pid, self._hardware
+        return self.pid, self.hardware
 
     def wait_until_up(self) -> None:
         """It has its cable: wait until it is of use."""
