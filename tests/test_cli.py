@@ -165,3 +165,17 @@ def test_the_hosts_may_be_an_inline_list(network: SshNetwork, launcher: Launcher
     [plan] = [event for event in done.events if event["event"] == "plan"]
     assert {task["host"] for task in plan["tasks"]} == {one, two}
     assert not list(Path(f"/var/tmp/tflaunch-{os.getuid()}").glob(f"{plan['run_id']}*"))
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["schema"], ["run", "--help"]])
+def test_a_full_disk_behind_stdout_is_named(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tflaunch", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "No space left on device" in done.stderr

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import signal
 import sys
 from typing import Annotated
 
@@ -11,6 +15,8 @@ import tflaunch
 from tflaunch.cli import attach, clean, gpus, ps, run, schema, status, stop
 from tflaunch.cli.values import Command
 from tflaunch.errors import EXIT_INTERRUPTED, TflaunchError
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 app = typer.Typer(
     name="tflaunch",
@@ -47,6 +53,7 @@ def _options(
 
 def main() -> None:
     """The `tflaunch` command: every error that a user can see ends here, as a sentence and an exit code."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         app()
     except TflaunchError as error:
@@ -58,3 +65,9 @@ def main() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _UNWRITABLE:
+            raise
+        with contextlib.suppress(OSError):
+            print(f"tflaunch: the output cannot be written: {error.strerror}", file=sys.stderr)
+        os._exit(1)  # the interpreter would try to write the rest again
