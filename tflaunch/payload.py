@@ -40,6 +40,7 @@ SHIPPED = (
     "tflaunch.agent.tasks",
     "tflaunch.agent.dial",
     "tflaunch.agent.look",
+    "tflaunch.agent.check",
     "tflaunch.agent.stacks",
     "tflaunch.agent.relay",
     "tflaunch.agent.guard",

@@ -9,11 +9,14 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     let_go   {}                                            give the leases back
     keep     {gpus}                                        these leases are the run's; give up the others and the place
     module   {name} + source, zlib'd                       a module for the probe that the host lacks; `facts` again
+    clock    {sent}                                        what time is it? answered by `clock`
+    check    {directories}                                 what may trouble a run there; answered by `checked`
     code     {digest, size}                                is this code here already? answered by `code`
     blob     {last} + bytes                                a piece of it; after the last one, `code` again
-    stage    {tasks, attempt, code, ports, gpus, about, door, dial_key}   make every task ready to start; `staged` or
-                                                           `failed`; with door, keep one port more, for `entrust`;
-                                                           dial_key: of the dial check to come, "" for none
+    stage    {tasks, attempt, code, ports, gpus, about, door, dial_key, ...}   make every task ready to start; `staged`
+                                                           or `failed`; with door, keep one port more, for `entrust`;
+                                                           dial_key: of the dial check to come, "" for none; passing:
+                                                           it ends with its launcher, and nothing of it is kept
     dial     {key, targets: [[address, port, host]], patience_s}   call each of them; answered by `dialled`
     release  {}                                            start what is staged; a `started` for each task
     watch    {after, logs, window, client, ...}            tell the events after that one, then each as it happens;
@@ -42,6 +45,8 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     agent -> launcher
     hello    {run, host, pid, directory, alive}            the agent is up
     facts    {...}                                         see tflaunch.agent.facts
+    clock    {sent, time}                                  its own, and what was sent (epoch seconds)
+    checked  {...}                                         see tflaunch.agent.check
     code     {digest, have}
     staged   {}
     dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}}   see tflaunch.agent.dial

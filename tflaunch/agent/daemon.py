@@ -84,6 +84,7 @@ class Daemon:
         self._lease_s = FIRST_LEASE_S
         self._lease_end = time.monotonic() + FIRST_LEASE_S
         self._staging = False
+        self._passing = False  # a check: it ends with its launcher, and leaves nothing
         self._sweep = None  # type: Optional[processes.Sweep]
         self._swept = False
         self._ending = False
@@ -134,8 +135,8 @@ class Daemon:
                 break
         if self._code is not None:
             self._code.discard()
-        if not self._journal.has("started"):
-            self._directory.remove()  # a dry run, or a launch that failed: nothing in it is worth keeping
+        if self._passing or not self._journal.has("started"):
+            self._directory.remove()  # a check, a dry run, or a launch that failed: nothing is worth keeping
         self._directory.remove_socket()
 
     def _timeout(self) -> float:
@@ -223,8 +224,9 @@ class Daemon:
             self._relays.remove(relay)
             self._selector.unregister(relay.connection)
             relay.connection.close()
-            if relay.launches and not self._journal.has("started") and not self._ending:
-                # Nothing was started: nothing to wait for.
+            lasting = self._journal.has("started") and not self._passing
+            if relay.launches and not lasting and not self._ending:
+                # Nothing was started, or nothing that lasts: nothing to wait for.
                 self._journal.add("expired", reason="its launcher left before the start", asked=True)
                 self._begin_end(0.0)
 
@@ -274,6 +276,14 @@ class Daemon:
         self._to_lease = message["lease"]
         self._send_facts(relay)
 
+    def _on_clock(self, relay: Viewer, message: wire.Message) -> None:
+        relay.send("clock", sent=message["sent"], time=time.time())
+
+    def _on_check(self, relay: Viewer, message: wire.Message) -> None:
+        from tflaunch.agent import check
+
+        relay.send("checked", **check.look([self._directory.path, *message["directories"]]))
+
     def _on_queue(self, relay: Viewer, message: wire.Message) -> None:
         self._place.take(message["since"], message["wants"], message["gpus"], message["planning"])
 
@@ -317,6 +327,7 @@ class Daemon:
     def _on_stage(self, relay: Viewer, message: wire.Message) -> None:
         if self._tasks or self._ending:
             raise HostError("this run has been staged on this host before")
+        self._passing = message.fields.get("passing", False)
         self._door_port = next((port for port in self._ports.held if port not in message["ports"]), 0)
         self._ports.keep([*message["ports"], self._door_port] if message["door"] else message["ports"])
         self._on_keep(relay, message)

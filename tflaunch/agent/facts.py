@@ -16,7 +16,7 @@ from tflaunch.gpu_probe import Look
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
 SIOCGIFCONF = 0x8912
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -111,6 +111,11 @@ def _disk_free(directory: str) -> int:
 
 def addresses() -> "List[str]":
     """The addresses of the network interfaces, IPv4 first; loopback and link-local ones left out."""
+    return [address for _, address in interface_addresses()]
+
+
+def interface_addresses() -> "List[Tuple[str, str]]":
+    """The same, each with the name of its interface."""
     found = []
     record = 40  # sizeof(struct ifreq) on 64-bit Linux: name[16], then a sockaddr
     buffer = array.array("B", bytes(record * 128))
@@ -118,16 +123,17 @@ def addresses() -> "List[str]":
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         reply = fcntl.ioctl(probe, SIOCGIFCONF, struct.pack("iL", length, address))
     for start in range(0, struct.unpack("iL", reply)[0], record):
-        found.append(socket.inet_ntoa(buffer[start + 20 : start + 24].tobytes()))
+        name = buffer[start : start + 16].tobytes().partition(b"\0")[0]
+        found.append((os.fsdecode(name), socket.inet_ntoa(buffer[start + 20 : start + 24].tobytes())))
     try:
         with open("/proc/net/if_inet6") as table:
             for line in table:
                 fields = line.split()
                 if fields[3] == "00":  # global scope
-                    found.append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0])))
+                    found.append((fields[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0]))))
     except OSError:
         pass
-    return [each for each in found if not each.startswith(("127.", "169.254."))]
+    return [each for each in found if not each[1].startswith(("127.", "169.254."))]
 
 
 def _first_line(path: str) -> str:

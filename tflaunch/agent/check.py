@@ -1,0 +1,112 @@
+"""What of this host may trouble a run and is no fact that a plan needs; for `tflaunch check`.
+
+Told by the agent of a run, so that it is seen from where tasks are started.
+"""
+
+import glob
+import os
+import pwd
+import re
+
+from tflaunch.agent import facts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+# Later ones win; of the files without `.d` only the first counts.
+LOGIND = ("etc", "run", "usr/local/lib", "usr/lib", "lib")
+SETTINGS = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")
+
+
+def look(directories: "List[str]") -> "Dict[str, Any]":
+    """All fields of `checked`; `directories` are those whose disk is to be looked at."""
+    return {
+        "interfaces": interfaces(),
+        "infiniband": sorted(map(os.path.basename, glob.glob("/sys/class/infiniband/*"))),
+        "disks": [each for each in map(_disk, directories) if each],
+        "logout": logout(),
+    }
+
+
+def interfaces() -> "List[Dict[str, Any]]":
+    """The network interfaces that have addresses, loopback left out."""
+    found = {}  # type: Dict[str, Dict[str, Any]]
+    for label, address in facts.interface_addresses():
+        name = label.partition(":")[0]  # eth0:1 is eth0
+        each = found.setdefault(
+            name, {"name": name, "addresses": [], "mtu": _number("/sys/class/net/%s/mtu" % name)}
+        )
+        each["addresses"].append(address)
+    return list(found.values())
+
+
+def logout(root: str = "/") -> "Dict[str, Any]":
+    """Whether systemd-logind ends what this process starts when its user logs out.
+
+    That takes KillUserProcesses, and to be in the scope of a session; lingering changes nothing about it.
+    """
+    settings = _logind(root)
+    user = _user()
+    only, exempt = settings["KillOnlyUsers"].split(), settings["KillExcludeUsers"].split()
+    killing = settings["KillUserProcesses"].lower() in ("yes", "true", "on", "y", "t", "1")
+    kills = killing and user not in exempt and (not only or user in only)
+    session = re.search(r"/(session-[^/\n]+\.scope)", _text(os.path.join(root, "proc/self/cgroup")))
+    return {
+        "kills": bool(kills and session),
+        "session": session.group(1) if session else "",
+        "user": user,
+        "linger": os.path.exists(os.path.join(root, "var/lib/systemd/linger", user)),
+    }
+
+
+def _logind(root: str) -> "Dict[str, str]":
+    """The settings of logind.conf and of what is dropped in beside it."""
+    main = [os.path.join(root, place, "systemd/logind.conf") for place in LOGIND]
+    dropped = {}  # type: Dict[str, str]  # of one name only the first counts
+    for place in LOGIND:
+        for path in glob.glob(os.path.join(root, place, "systemd/logind.conf.d/*.conf")):
+            dropped.setdefault(os.path.basename(path), path)
+    settings = {"KillUserProcesses": "no", "KillOnlyUsers": "", "KillExcludeUsers": "root"}
+    first = next(filter(None, map(_text, main)), "")
+    # What is commented out there is how systemd was built.
+    for text in (
+        re.sub(r"(?m)^#(?=Kill)", "", first),
+        first,
+        *(_text(dropped[name]) for name in sorted(dropped)),
+    ):
+        for name, value in re.findall(r"(?m)^\s*(%s)\s*=(.*)$" % "|".join(SETTINGS), text):
+            settings[name] = value.strip()
+    return settings
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _disk(path: str) -> "Optional[Dict[str, Any]]":
+    path = os.path.expanduser(path)
+    try:
+        space = os.statvfs(path)
+    except OSError:
+        return None
+    files = space.f_favail if space.f_files else None  # some file systems do not count them
+    return {"path": path, "free_bytes": space.f_bavail * space.f_frsize, "free_files": files}
+
+
+def _number(path: str) -> "Optional[int]":
+    try:
+        return int(_text(path))
+    except ValueError:
+        return None
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
