@@ -24,7 +24,7 @@ _OPEN = (
     "open that port between the hosts, or name a range that is open by `ports:` in the hostfile; if they"
     " share another network, name it by `address:`"
 )
-_NEXT_STEP = {
+NEXT_STEP = {
     dial.REFUSED: _OPEN,
     dial.SILENT: _OPEN,
     dial.NO_ROUTE: "give addresses that the hosts reach each other by: `address:` in the hostfile",
@@ -80,8 +80,8 @@ def blocked(
             if not isinstance(result, (int, float)):
                 verdict, detail = result
                 by_verdict.setdefault((verdict, detail), []).append(task)
-                if verdict in _NEXT_STEP:
-                    steps[_NEXT_STEP[verdict]] = None
+                if verdict in NEXT_STEP:
+                    steps[NEXT_STEP[verdict]] = None
         if by_verdict:
             failures[host] = "\n".join(
                 f"cannot reach {_name(missed)}: {dial.meaning(*result)}"

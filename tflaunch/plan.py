@@ -123,7 +123,7 @@ def plan_cluster(
 
     hosts = {host.name: host for host in hostfile.hosts}
     used = [hosts[name] for name in dict.fromkeys(task.host for task in placed)]
-    dialled = _addresses(used, inventory, addresses, notes)
+    dialled = peer_addresses(used, inventory, addresses, notes)
     ports = _ports([task.host for task in placed], hosts, inventory)
 
     cluster: dict[str, list[str]] = {}
@@ -280,7 +280,7 @@ def _deal_cards(job: JobSpec, seats: Sequence[_Seat], notes: list[str]) -> int:
     shared: list[str] = []
     bare: list[str] = []
     for seat in seats:
-        free = _free_cards(seat.host, seat.facts)
+        free = free_cards(seat.host, seat.facts)
         if per_worker > 1 and (instance := next((gpu for gpu in free if isinstance(gpu, MigDevice)), None)):
             raise PlanError(
                 f"{seat.host.name}: {instance.label} is a MIG instance, of which a process can use only one",
@@ -326,7 +326,7 @@ def _keep_to_one_model(seats: Sequence[_Seat], workers: int, per_worker: int) ->
             seat.room = room
 
 
-def _free_cards(host: Host, facts: HostFacts) -> list[Device]:
+def free_cards(host: Host, facts: HostFacts) -> list[Device]:
     """The cards and instances that `gpus:` of the host allows and that are free, lowest label first."""
     there = facts.devices
     free = [gpu for gpu in there if not gpu.busy]
@@ -512,7 +512,7 @@ def _is_link_local(address: str) -> bool:
         return False
 
 
-def _addresses(
+def peer_addresses(
     used: Sequence[Host], inventory: Inventory, ssh: Mapping[str, str], notes: list[str]
 ) -> dict[str, str]:
     """What the peers of each host dial: `address:`, else what SSH dials, else an interface of its own.

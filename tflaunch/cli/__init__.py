@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import tflaunch
-from tflaunch.cli import attach, clean, gpus, ps, run, schema, status, stop
+from tflaunch.cli import attach, check, clean, gpus, ps, run, schema, status, stop
 from tflaunch.cli.values import Command
 from tflaunch.errors import EXIT_INTERRUPTED, TflaunchError
 
@@ -30,6 +30,7 @@ app.command("attach", cls=Command)(attach.attach)
 app.command("logs", cls=Command)(attach.logs)
 app.command("stop", cls=Command)(stop.stop)
 app.command("gpus", cls=gpus.GpusCommand)(gpus.gpus)
+app.command("check", cls=Command)(check.check)
 app.command("ps", cls=Command)(ps.ps)
 app.command("status", cls=Command)(status.status)
 app.command("clean", cls=Command)(clean.clean)

@@ -1,0 +1,95 @@
+"""`tflaunch check`: what would go wrong, before it does."""
+
+from __future__ import annotations
+
+import json as json_text
+import time
+from typing import Annotated
+
+import typer
+
+from tflaunch.cli.options import (
+    OUTPUT,
+    AcceptNew,
+    Patient,
+    SshConfig,
+    connector,
+    load_hosts,
+    reporting,
+)
+
+CONNECT_S = 15.0
+
+
+def check(
+    hosts: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[HOSTS]",
+            help="A hostfile, or host1,host2, or slurm: [$TFLAUNCH_HOSTS, ./hosts.yaml, "
+            "~/.config/tflaunch/hosts.yaml]",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    tensorflow: Annotated[
+        bool,
+        typer.Option("--tensorflow/--no-tensorflow", help="Import it on every host, as a task would."),
+    ] = True,
+    timeout: Annotated[
+        float,
+        typer.Option(min=1, metavar="S", help="Seconds for a host's `setup:`, and again for the import."),
+    ] = 120.0,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Everything, as one JSON document.", rich_help_panel=OUTPUT)
+    ] = False,
+    accept_new: AcceptNew = False,
+    ssh_config: SshConfig = None,
+) -> None:
+    """Find what would make a run fail on these hosts, and tell what to do about it.
+
+    Every host starts one task, as a run does: its `setup:`, its `python:`, in the same environment, with its free
+    cards. It imports TensorFlow and ends. The hosts call each other on ports of the run. Nothing is kept there.
+
+    Exit code: 0 a run can start, warnings or not; 70 it would fail (with --strict: or there are warnings);
+    69 a host could not be asked; 2 command line or hostfile.
+    """
+    from tflaunch.check import Verdict
+    from tflaunch.check_view import document, page
+    from tflaunch.checkup import Checkup
+    from tflaunch.runs_view import Screen, reader_may_leave
+    from tflaunch.session import Stopped
+
+    with reporting("stopped; nothing is left on the hosts", json=json) as show:
+        hostfile = load_hosts(hosts)
+        connect_s = min(CONNECT_S, timeout)
+        to_hosts = connector(hostfile.hosts, accept_new, connect_s, ssh_config)
+        for note in to_hosts.notes:
+            show.reporter.warn(note)
+        patient = Patient(show.reporter, json)
+        checkup = Checkup(
+            hostfile,
+            to_hosts,
+            patient.phase,
+            timeout_s=timeout,
+            connect_s=connect_s,
+            tensorflow=tensorflow,
+        )
+        try:
+            with checkup.interrupts():
+                verdict = Verdict(checkup.run())
+        except Stopped as stopped:
+            for host, why in stopped.unconfirmed.items():
+                show.reporter.warn(f"{host}: something of this check may still be alive: {why}")
+            raise
+        finally:
+            to_hosts.close()
+        patient.settle()
+        show.exit_code = verdict.exit_code(strict)
+        screen = Screen()
+        with reader_may_leave():
+            if json:
+                screen.write(json_text.dumps(document(verdict, time.time(), show.exit_code)) + "\n")
+            else:
+                screen.show(page(verdict, screen))
