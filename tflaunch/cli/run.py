@@ -3,15 +3,47 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import os
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from tflaunch.cli.job_options import (
+    AGAIN,
+    END,
+    LEASE_S,
+    PROGRAM,
+    Chief,
+    DryRun,
+    Env,
+    Exclude,
+    GpuModel,
+    GpusPerWorker,
+    Include,
+    JobCommand,
+    Lease,
+    Mig,
+    MinGpuMemory,
+    MostRestarts,
+    NoDialCheck,
+    Place,
+    PlaceChoice,
+    Ps,
+    PsHosts,
+    Quiet,
+    RestartWindow,
+    ShareGpus,
+    ShowHost,
+    StartupTimeout,
+    Wait,
+    WorkerHosts,
+    Workers,
+    environment,
+    gpu_choice,
+    wait_s,
+)
 from tflaunch.cli.options import (
     OUTPUT,
     AcceptNew,
@@ -23,7 +55,6 @@ from tflaunch.cli.options import (
     load_hosts,
     reporting,
 )
-from tflaunch.cli.values import Command
 from tflaunch.errors import UsageError
 from tflaunch.job import FLAGS, JobSpec, TaskId
 from tflaunch.times import seconds
@@ -35,19 +66,11 @@ if TYPE_CHECKING:
     from tflaunch.supervise import Restarts
 
 
-CLUSTER, GPUS, PROGRAM, END, AGAIN = "Cluster", "GPUs", "Program", "The end", "When a task fails"
 JOBS = ("ps", "worker", "chief")
-FOR_EVER = "forever"  # the TIME of --wait that is left out
-LEASE_S = {False: 60.0, True: 600.0}  # by whether it is detached
 
 
-class RunCommand(Command):
+class RunCommand(JobCommand):
     """`run`, whose most likely slip is an option of the trainer's in front of `--`."""
-
-    optional_values: ClassVar = {
-        "--mig": (r"\d+[cg](\..*)?", ""),  # 1g.10gb, 1c.3g.20gb; no program's name
-        "--wait": (r"[0-9][0-9.]*[a-z]*", FOR_EVER),
-    }
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """As typer's, with a next step in the error."""
@@ -57,13 +80,6 @@ class RunCommand(Command):
             if type(error).__name__ == "NoSuchOption" and hasattr(error, "message"):
                 error.message += ". The trainer's own options go behind --"
             raise
-
-
-class PlaceChoice(str, Enum):
-    """Values of --place."""
-
-    spread = "spread"
-    pack = "pack"
 
 
 class DoneChoice(str, Enum):
@@ -110,84 +126,20 @@ def run(
             rich_help_panel=PROGRAM,
         ),
     ] = None,
-    ps: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="ps tasks [one per 4 workers]",
-            show_default=False,
-            rich_help_panel=CLUSTER,
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="worker tasks [one per free GPU, or host]",
-            show_default=False,
-            rich_help_panel=CLUSTER,
-        ),
-    ] = None,
-    chief: Annotated[
-        bool, typer.Option("--chief", help="One chief task more.", rich_help_panel=CLUSTER)
-    ] = False,
-    ps_hosts: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Hosts for ps: names, ranges, globs, label=value.",
-            rich_help_panel=CLUSTER,
-        ),
-    ] = None,
-    worker_hosts: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Hosts for workers.", rich_help_panel=CLUSTER)
-    ] = None,
-    place: Annotated[
-        PlaceChoice, typer.Option(help="Over all hosts, or on as few as can be.", rich_help_panel=CLUSTER)
-    ] = PlaceChoice.spread,
-    gpus_per_worker: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="N", help="GPUs of a worker [1 where there are any]", rich_help_panel=GPUS
-        ),
-    ] = None,
-    gpu_model: Annotated[
-        str,
-        typer.Option(metavar="TEXT", help="Only cards with this in their name: H100.", rich_help_panel=GPUS),
-    ] = "",
-    min_gpu_memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Only cards with that much: 40GiB.", rich_help_panel=GPUS)
-    ] = "",
-    mig: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[PROFILE]",
-            help="MIG instances (of that profile: 1g.10gb), no whole cards.",
-            rich_help_panel=GPUS,
-        ),
-    ] = None,
-    include: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST[:0,2]", help="Only these cards; repeatable.", rich_help_panel=GPUS),
-    ] = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST[:0,2]", help="Not these cards; repeatable.", rich_help_panel=GPUS),
-    ] = None,
-    share_gpus: Annotated[
-        bool,
-        typer.Option("--share-gpus", help="Also cards that others compute on.", rich_help_panel=GPUS),
-    ] = False,
-    wait: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[TIME]",
-            help="Queue for cards in use, so long: 30s, 10m, 2h, 1d [for ever].",
-            rich_help_panel=GPUS,
-        ),
-    ] = None,
+    ps: Ps = None,
+    workers: Workers = None,
+    chief: Chief = False,
+    ps_hosts: PsHosts = None,
+    worker_hosts: WorkerHosts = None,
+    place: Place = PlaceChoice.spread,
+    gpus_per_worker: GpusPerWorker = None,
+    gpu_model: GpuModel = "",
+    min_gpu_memory: MinGpuMemory = "",
+    mig: Mig = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    share_gpus: ShareGpus = False,
+    wait: Wait = None,
     flag: Annotated[
         list[str] | None,
         typer.Option(
@@ -200,16 +152,7 @@ def run(
         bool,
         typer.Option("--no-flags", help="Only TF_CONFIG tells a task who it is.", rich_help_panel=PROGRAM),
     ] = False,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--env",
-            "-e",
-            metavar="NAME[=VALUE]",
-            help="For the tasks; without a value, yours.",
-            rich_help_panel=PROGRAM,
-        ),
-    ] = None,
+    env: Env = None,
     done: Annotated[
         DoneChoice, typer.Option(help="Whose success ends the run.", rich_help_panel=END)
     ] = DoneChoice.workers,
@@ -227,29 +170,16 @@ def run(
             rich_help_panel=PROGRAM,
         ),
     ] = False,
-    no_dial_check: Annotated[
-        bool,
-        typer.Option(
-            "--no-dial-check",
-            help="Start even if hosts cannot reach each other.",
-            rich_help_panel=CLUSTER,
-        ),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=CLUSTER)
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Show no output of the tasks.", rich_help_panel=OUTPUT)
-    ] = False,
+    no_dial_check: NoDialCheck = False,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
     only: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TASK", help="Show the output of worker/0 only; repeatable.", rich_help_panel=OUTPUT
         ),
     ] = None,
-    show_host: Annotated[
-        bool, typer.Option("--show-host", help="Name the host in each line.", rich_help_panel=OUTPUT)
-    ] = False,
+    show_host: ShowHost = False,
     json: Json = False,
     grace: Grace = 10.0,
     ps_grace: Annotated[
@@ -265,15 +195,7 @@ def run(
         float,
         typer.Option(min=0, metavar="S", help="End the run after so long.", rich_help_panel=END),
     ] = 0.0,
-    startup_timeout: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            metavar="S",
-            help="End it when a task has not opened its port by then.",
-            rich_help_panel=END,
-        ),
-    ] = 0.0,
+    startup_timeout: StartupTimeout = 0.0,
     stall_timeout: Annotated[
         float,
         typer.Option(
@@ -283,29 +205,12 @@ def run(
             rich_help_panel=END,
         ),
     ] = 0.0,
-    lease: Annotated[
-        float | None,
-        typer.Option(
-            min=5,
-            metavar="S",
-            help="Hosts end the run when nobody who decides was heard of for so long [60; detached 600]",
-            show_default=False,
-            rich_help_panel=END,
-        ),
-    ] = None,
+    lease: Lease = None,
     detach: Annotated[
         bool,
         typer.Option("--detach", "-d", help="Start it and leave: it goes on by itself.", rich_help_panel=END),
     ] = False,
-    restarts: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Start what fails again, N times in --restart-window.",
-            rich_help_panel=AGAIN,
-        ),
-    ] = 0,
+    restarts: MostRestarts = 0,
     restart: Annotated[
         list[str] | None,
         typer.Option(
@@ -324,9 +229,7 @@ def run(
             rich_help_panel=AGAIN,
         ),
     ] = "",
-    restart_window: Annotated[
-        str, typer.Option(metavar="TIME", help="The time in which --restarts counts.", rich_help_panel=AGAIN)
-    ] = "1h",
+    restart_window: RestartWindow = "1h",
     restart_on: Annotated[
         RestartOnChoice,
         typer.Option(help="retryable: only exit codes from 128 on, and signals.", rich_help_panel=AGAIN),
@@ -341,8 +244,6 @@ def run(
     line or hostfile; 65 the job does not fit; 69 no connection; 70 a host cannot start its tasks; 73 no record;
     76 a host was lost, or not all could be stopped; 124 a time limit was reached.
     """
-    from tflaunch.cards import size
-    from tflaunch.gpu_choice import GpuChoice
     from tflaunch.launch import Request, dry, launch
     from tflaunch.runs import new_run_id
 
@@ -356,15 +257,16 @@ def run(
         only=[_task_id(text) for text in only or ()],
         show_host=show_host,
     ) as show:
-        if mig is not None and gpus_per_worker is not None and gpus_per_worker > 1:
-            raise UsageError(
-                f"--mig --gpus-per-worker {gpus_per_worker}: a process can use one MIG instance only",
-                "leave --gpus-per-worker out; --workers says how many instances the run uses",
-            )
-        if dry_run and wait is not None:
-            raise UsageError(
-                "--dry-run --wait: what starts nothing waits for nothing", "leave one of them out"
-            )
+        gpus = gpu_choice(
+            model=gpu_model,
+            min_memory=min_gpu_memory,
+            include=include,
+            exclude=exclude,
+            mig=mig,
+            share=share_gpus,
+            per_worker=gpus_per_worker,
+        )
+        patience_s = wait_s(wait, dry_run)
         if spares and (detach or not restarts):
             raise UsageError(
                 f"--spares {spares} "
@@ -394,18 +296,11 @@ def run(
                 place=place.value,
                 gpus_per_worker=gpus_per_worker,
                 flags=None if no_flags else _flags(flag or []),
-                env=_environment(env or []),
+                env=environment(env),
                 done=done.value,
             ),
             hostfile=hostfile,
-            gpus=GpuChoice(
-                model=gpu_model,
-                min_memory_bytes=size(min_gpu_memory) if min_gpu_memory else 0,
-                include=tuple(include or ()),
-                exclude=tuple(exclude or ()),
-                mig=mig,
-                share=share_gpus,
-            ),
+            gpus=gpus,
             bundle=bundle,
             command=tuple(sys.argv),
             ssh_config=str(ssh_config.absolute()) if ssh_config else None,
@@ -418,7 +313,7 @@ def run(
             restarts=_restarts(restarts, restart or [], restart_window, restart_on.value, ps),
             dial_check=not no_dial_check,
             limits_s={"timeout_s": timeout, "startup_s": startup_timeout, "stall_s": stall_timeout},
-            wait_s=None if wait is None else math.inf if wait == FOR_EVER else seconds(wait),
+            wait_s=patience_s,
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
         for note in to_hosts.notes:
@@ -485,18 +380,6 @@ def _flags(renamed: list[str]) -> dict[str, str]:
             raise UsageError(f"--flag {each}: not NAME=OTHER", f"NAME is one of {', '.join(FLAGS)}")
         flags[name] = other
     return flags
-
-
-def _environment(wanted: list[str]) -> dict[str, str]:
-    env = {}
-    for each in wanted:
-        name, equals, value = each.partition("=")
-        if not name or (not equals and name not in os.environ):
-            raise UsageError(
-                f"--env {each}: {name or 'a name'} is not set here", f"give it a value: --env {name}=VALUE"
-            )
-        env[name] = value if equals else os.environ[name]
-    return env
 
 
 def _task_id(text: str) -> TaskId:
