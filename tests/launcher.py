@@ -311,7 +311,8 @@ class Launcher:
         """The command line, with the test's own ssh_config."""
         ssh: list[str | Path] = (
             ["-F", self._network.config]
-            if self._network and verb in ("run", "check", "stop", "clean", "ps", "status", "attach", "logs")
+            if self._network
+            and verb in ("run", "up", "check", "stop", "clean", "ps", "status", "attach", "logs")
             else []
         )
         return [*TFLAUNCH, verb, *ssh, *words]

@@ -223,3 +223,21 @@ def test_events_that_a_full_disk_did_not_take_do_not_hide_that_an_agent_is_gone(
     until(lambda: not any(map(processes.read, (agent["pid"], agent["guard"]))), "both to be gone")
     visit = host.attach(after=7, logs=None)  # seven were seen, one is on the disk
     assert visit.wait("gone")["n"] == 8
+
+
+def test_one_who_has_entrusted_a_run_may_take_it_back(host: Host) -> None:
+    channel = host.start()
+    channel.send("probe", lease=False, ports=None, count=2)
+    port = channel.wait("facts")["ports"][0]
+    tasks = [shell("sleep 600")]
+    channel.ask("stage", tasks=tasks, code=None, ports=[port], gpus=[], door=True, attempt=0, answer="staged")
+    channel.send("watch", after=0, logs=None, client="test")
+    channel.send("release")
+    channel.wait("started")
+    channel.ask("entrust", secret="00" * 32, address="127.0.0.1", answer="entrusted")
+    ends(channel)
+    # A coordinator, if there is one by then, hears of it; nobody's word about the end is waited for.
+    assert events(host) == [("started", 0), ("expired",), ("exit", 0), ("swept",)]
+    channel.send("bye")
+    agent = json.loads((host.directory / "agent.json").read_text())
+    until(lambda: not processes.read(agent["pid"]), "the agent to leave")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from tflaunch import dial_check, payload, wire
@@ -340,11 +340,19 @@ class Cluster:
         self._refuse(failures)
         self.close()
 
-    def drive(self, state: State, oversight: Oversight) -> State:
-        """Feed everything that happens to the state machine and do what it says, until the run is over."""
-        self._drive = drive = Drive(state, self, self._lease_s, time.monotonic(), oversight=oversight)
+    def drive(self, state: State, oversight: Oversight, until: Callable[[], bool] = lambda: False) -> State:
+        """Feed everything that happens to the state machine and do what it says, until the run is over.
+
+        Or `until` that is true, the run goes on well and every host can be spoken to: then it may be driven on.
+        """
+        if self._drive is None:
+            self._drive = Drive(state, self, self._lease_s, time.monotonic(), oversight=oversight)
+        drive = self._drive
+        drive.state = state
         slept_s = self._sessions.slept_s
         while drive.state.phase != "over":
+            if until() and drive.state.phase == "running" and not drive.links.down:
+                break
             item = self._sessions.next(drive.wake_at(time.monotonic()))
             drive.links.slept(self._sessions.slept_s - slept_s)
             slept_s = self._sessions.slept_s

@@ -30,6 +30,7 @@ For programs: stdout holds one JSON object a line, in ASCII.  Each has `event` a
                tail; or as in lost; or reason, tasks, states, stacks (task -> lines)), unverified (host -> why),
                survivors (host -> processes), cards (host -> [text, own] of each card that is not free again; own:
                the run itself is on it), record, host_logs (task -> path on its host), restarts, hint
+    servers    run_id, cluster (job -> addresses), targets (task -> grpc://address), flags; all of them listen
     detached   run_id, tasks (how many), host (whose agent decides from now on)
     stopped    run_id, hosts (host -> found, killed, survivors, cards)
 
@@ -75,6 +76,7 @@ from tflaunch.console_pages import (
     of,
     plan_lines,
     report_lines,
+    servers_lines,
     stopped_lines,
     stuck_lines,
     tail_lines,
@@ -109,6 +111,7 @@ _PAST = {
     "staging": "staged",
     "dialling": "dialled",
     "entrusting": "entrusted",
+    "starting": "started",
     "stopping": "stopped",
     "checking": "checked",
     "waiting": "waited for cards",
@@ -193,6 +196,9 @@ class Reporter(Protocol):
 
     def report(self, outcome: Outcome) -> None:
         """Show how the run ended: the first failure first."""
+
+    def servers(self, plan: ClusterPlan) -> None:
+        """Show, as the result that was asked for, how clients find the servers that stand now."""
 
     def detached(self, run_id: str, tasks: int, host: str) -> None:
         """Show that a run goes on without this command, and what can be done with it; `host` decides for it."""
@@ -473,6 +479,11 @@ class JsonReporter(_LogReporter):
         hint = self._next_step(outcome)
         self._event("report", run_id=outcome.run_id, **told, record=outcome.record, hint=hint)
 
+    def servers(self, plan: ClusterPlan) -> None:
+        self._event(
+            "servers", run_id=plan.run_id, cluster=plan.cluster, targets=plan.targets, flags=plan.flags
+        )
+
     def detached(self, run_id: str, tasks: int, host: str) -> None:
         self._event("detached", run_id=run_id, tasks=tasks, host=host)
 
@@ -628,6 +639,9 @@ class TextReporter(_LogReporter):
 
         self._writer.put("message", show)
 
+    def servers(self, plan: ClusterPlan) -> None:
+        self._writer.put("message", lambda: self._show_servers(plan))
+
     def detached(self, run_id: str, tasks: int, host: str) -> None:
         self._ending(*detached_lines(run_id, tasks, host, self._err.marks))
 
@@ -782,4 +796,9 @@ class TextReporter(_LogReporter):
             self._print(*brief_plan_lines(plan, self._err.marks))
             return
         for line in plan_lines(plan, self._out):
+            self._writer.out(self._out.render(line))
+
+    def _show_servers(self, plan: ClusterPlan) -> None:
+        self._wipe()
+        for line in servers_lines(plan):
             self._writer.out(self._out.render(line))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import shlex
 import signal
@@ -464,6 +465,21 @@ def _unchecked_lines(hosts: Mapping[str, str], marks: Marks) -> list[RenderableT
         )
         for reason, names in reasons.items()
     ]
+
+
+def servers_lines(plan: ClusterPlan) -> list[RenderableType]:
+    """How clients find the servers: their targets, the flags and the cluster spec, each to be copied as it is."""
+    width = max(len(str(task.id)) for task in plan.tasks)
+    targets = [
+        Text.assemble(
+            (str(task.id).ljust(width), task_colour(task.id)),
+            f"  {target}",
+            (f"  on {task.host}", "dim"),
+            no_wrap=True,
+        )
+        for task, target in zip(plan.tasks, plan.targets.values(), strict=True)
+    ]
+    return [*targets, _whole(shlex.join(plan.flags)), _whole(json.dumps(plan.cluster))]
 
 
 def detached_lines(run_id: str, tasks: int, host: str, marks: Marks) -> list[RenderableType]:

@@ -17,6 +17,7 @@ import time
 from tflaunch import wire
 from tflaunch.agent.peers import Handshake, PeerError, SealedStream
 from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.viewer import COORDINATOR
 from tflaunch.drive import Drive
 from tflaunch.outcome import outcome_data
 from tflaunch.oversight import Oversight
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 RENEW_S = 5.0
 ALL_THERE_S = 20.0  # how long the first connections to all hosts may take
 FAREWELL_S = 5.0
-CLIENT = "coordinator"
 
 
 class _Peer:
@@ -265,7 +265,7 @@ class Coordinator:
 
     def watch(self, host: str, after: int) -> None:
         """Ask for the events that were missed."""
-        self.send(host, "watch", after=after, logs=None, client=CLIENT)
+        self.send(host, "watch", after=after, logs=None, client=COORDINATOR)
 
     def send(self, host: str, type: str, **fields: "Any") -> None:
         """Send a message, if there is a connection."""

@@ -74,6 +74,9 @@ class Request:
     dial_check: bool = True
     limits_s: Mapping[str, float] = field(default_factory=dict)  # see tflaunch.limits
     wait_s: float | None = None  # for cards that are in use; None: not at all
+    # Servers that stand: told of the plan once all of them listen.  Until then none is started again, and it is
+    # only then that the run is detached.
+    announce: Callable[[ClusterPlan], None] | None = None
 
 
 def dry(request: Request, connections: Connections, reporter: Reporter) -> int:
@@ -124,7 +127,7 @@ def without_spares(request: Request) -> Hostfile:
 
 def _left(request: Request, state: State, number: int) -> Hostfile | None:
     """The hosts for a new plan, when one was lost and a restart is left; None otherwise."""
-    lost = isinstance(state.first_failure, HostLost)
+    lost = isinstance(state.first_failure, HostLost) and not request.detach
     if not lost or state.interrupts or request.restarts.most <= number + len(state.restarted):
         return None
     hosts = tuple(host for host in request.hostfile.hosts if host.name not in state.lost)
@@ -165,21 +168,31 @@ class _Run:
             record = self._record_of(plan)
             try:
                 oversight = _prepare(request, cluster, plan, attempt)
-                if request.detach:
+                if request.detach and request.announce is None:
                     keeper = cluster.entrust(plan, _state(request, plan), oversight)
                     cluster.send_off()
-                    record.close()
-                    reporter.detached(request.run_id, len(plan.tasks), keeper)
+                    self._leave(plan, record, keeper)
                     return None
+                state = _state(request, plan, attempt)
+                if request.announce is None:
+                    reporter.phase("training", 0, len(plan.tasks))
+                cluster.release(state.hosts, attempt, _keeper(record, reporter))
+                oversight.begin(time.monotonic(), self._released)
+                self._released = self._released or time.monotonic()
+                if request.announce is not None:
+                    state = _all_listen(cluster, state, oversight, reporter)
+                    if state.phase == "running":
+                        state = dataclasses.replace(state, restarts=request.restarts)
+                        keeper = cluster.entrust(plan, state, oversight) if request.detach else ""
+                        request.announce(plan)
+                        if request.detach:
+                            cluster.close()
+                            self._leave(plan, record, keeper)
+                            return None
             except BaseException:
                 if before is None:
                     record.discard()
                 raise
-            state = _state(request, plan, attempt)
-            reporter.phase("training", 0, len(plan.tasks))
-            cluster.release(state.hosts, attempt, _keeper(record, reporter))
-            oversight.begin(time.monotonic(), self._released)
-            self._released = self._released or time.monotonic()
             state = cluster.drive(state, oversight)
             number = before.number + 1 if before else 0
             if _left(self._request, state, number) is None:
@@ -201,6 +214,10 @@ class _Run:
             reporter.warn(f"{task}: {size:,} more bytes of its log are on {where}")
         unverified, survivors, cards = _verify(request, state, self._connections, reporter)
         return _Ended(state, number, unverified, survivors, cards, host_logs)
+
+    def _leave(self, plan: ClusterPlan, record: Record, keeper: str) -> None:
+        record.close()
+        self._reporter.detached(self._request.run_id, len(plan.tasks), keeper)
 
     def _record_of(self, plan: ClusterPlan) -> Record:
         request = self._request
@@ -274,6 +291,20 @@ def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int
     names = cluster.dial_all(plan, dial_key) if dial_key else {}
     places = {str(task.id): (task.host, task.address, task.port) for task in plan.tasks}
     return Oversight(places, names, request.limits_s)
+
+
+def _all_listen(cluster: Cluster, state: State, oversight: Oversight, reporter: Reporter) -> State:
+    """Drive until every task listens on its port, or the run is over: meanwhile the first failure ends it."""
+    total = len(state.hosts)
+
+    def all_listen() -> bool:
+        reporter.phase("starting", oversight.ready, total)
+        return oversight.ready == total
+
+    oversight.awaited = True
+    state = cluster.drive(dataclasses.replace(state, restarts=Restarts()), oversight, all_listen)
+    oversight.awaited = False
+    return state
 
 
 def _about(request: Request, plan: ClusterPlan) -> Mapping[str, object]:

@@ -74,6 +74,11 @@ class Limits:
             if look["log_bytes"] and not waits_for(look["says"]):
                 self._spoke[task] = max(self._spoke.get(task, 0.0), now - look["quiet_s"])
 
+    @property
+    def ready(self) -> int:
+        """How many of the tasks that live have opened their port (or, if they have none, written something)."""
+        return len(self._ready & self._started.keys())
+
     def strike(self, now: float) -> Strike | None:
         """The limit that has been reached, if any."""
         if self._begun is None or not self._started:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tflaunch.supervise import Event
 
 DIAL_S = 5.0  # for one connect: it may be lost twice on the way
+AWAITED_S = 0.5  # how often the agents are asked while somebody waits for all tasks to be ready
 
 
 class Oversight:
@@ -40,6 +41,12 @@ class Oversight:
         self._diagnosis = Diagnosis({task: Place(*place) for task, place in places.items()}, names)
         self._limits = Limits(places, **limits_s)
         self._next_look = 0.0
+        self.awaited = False  # somebody waits for all tasks to be ready
+
+    @property
+    def ready(self) -> int:
+        """How many tasks have opened their port."""
+        return self._limits.ready
 
     def data(self) -> dict[str, Any]:
         """The arguments of a new one like it, as JSON can hold them."""
@@ -70,7 +77,7 @@ class Oversight:
         """(host, type, fields) of what is to be asked now, of hosts that can be reached."""
         if now < self._next_look:
             return []
-        self._next_look = now + self._limits.look_s
+        self._next_look = now + (min(AWAITED_S, self._limits.look_s) if self.awaited else self._limits.look_s)
         reachable = list(hosts)
         asked: list[tuple[str, str, dict[str, Any]]] = [(host, "look", {}) for host in reachable]
         for host, targets in self._diagnosis.dials(now).items():

@@ -70,6 +70,16 @@ class ClusterPlan:
             cluster.setdefault(task.id.job, []).append(endpoint(task.address, task.port))
         return cluster
 
+    @property
+    def targets(self) -> dict[str, str]:
+        """What a TensorFlow session is built on, of each task: `grpc://address:port`."""
+        return {str(task.id): f"grpc://{endpoint(task.address, task.port)}" for task in self.tasks}
+
+    @property
+    def flags(self) -> list[str]:
+        """The cluster as the flags that the classic trainers take."""
+        return [f"--{job}_hosts={','.join(addresses)}" for job, addresses in self.cluster.items()]
+
     def to_json(self) -> dict[str, Any]:
         """The whole plan as data: what it holds is what runs."""
         return {

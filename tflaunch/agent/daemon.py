@@ -22,7 +22,7 @@ from tflaunch.agent.ports import HeldPorts
 from tflaunch.agent.rundir import CodeStore, HostError, RunDirectory, explain
 from tflaunch.agent.tasks import Task
 from tflaunch.agent.tickets import Place
-from tflaunch.agent.viewer import Viewer
+from tflaunch.agent.viewer import COORDINATOR, Viewer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -403,7 +403,9 @@ class Daemon:
         self._entrusted.coordinate(message.fields)
 
     def _on_coordinating(self, relay: Viewer, message: wire.Message) -> None:
-        self._tell_launcher(message.type, **message.fields)
+        for other in self._relays:  # the launcher may have come back by another connection
+            if (other.drives or other.launches) and other is not relay:
+                other.send(message.type, **message.fields)
 
     def _on_memory(self, relay: Viewer, message: wire.Message) -> None:
         if self._entrusted is not None and relay.private:  # it is of this host
@@ -465,8 +467,12 @@ class Daemon:
                 task.stop(message["grace_s"])
 
     def _on_end(self, relay: Viewer, message: wire.Message) -> None:
-        if not (self._ending or relay.drives or relay.launches):
-            self._journal.add("expired", reason="tflaunch stop ends the run", asked=True)
+        launcher = relay.drives or relay.launches
+        # Of an entrusted run it is the coordinator that decides, and that has to hear of all who end it.
+        decides = launcher if self._entrusted is None else relay.client == COORDINATOR
+        if not (self._ending or decides):
+            who = "its launcher" if launcher else "tflaunch stop"
+            self._journal.add("expired", reason="%s ends the run" % who, asked=True)
         if relay.told is None:
             relay.told = len(self._journal.events)  # it waits for `swept`
             if self._over:

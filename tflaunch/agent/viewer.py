@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.logs import TaskLogs
     from tflaunch.agent.peers import SealedStream
 
+COORDINATOR = "coordinator"  # the client that decides for a detached run
 LOG_PIECE = 64 * 1024
 OUT_LIMIT = 256 * 1024  # log bytes are read only while less than this waits to be sent
 

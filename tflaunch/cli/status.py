@@ -104,7 +104,7 @@ def _holder(run: RunState) -> str:
     if not run.alive:
         return ""
     if run.detached:
-        return "detached: it needs no launcher, and ends by itself"
+        return "detached: it needs no launcher"
     try:
         record = Record.open(run.run_id)
         if record.running():

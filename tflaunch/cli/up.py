@@ -1,0 +1,215 @@
+"""`tflaunch up`: a run of bare TensorFlow servers, and how clients find them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as jsons
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import tflaunch
+from tflaunch.cli.job_options import (
+    END,
+    LEASE_S,
+    Chief,
+    DryRun,
+    Env,
+    Exclude,
+    GpuModel,
+    GpusPerWorker,
+    Include,
+    Lease,
+    Mig,
+    MinGpuMemory,
+    MostRestarts,
+    NoDialCheck,
+    Place,
+    PlaceChoice,
+    Ps,
+    PsHosts,
+    Quiet,
+    RestartWindow,
+    ShareGpus,
+    ShowHost,
+    StartupTimeout,
+    Wait,
+    WorkerHosts,
+    Workers,
+    environment,
+    gpu_choice,
+    wait_s,
+)
+from tflaunch.cli.options import (
+    OUTPUT,
+    AcceptNew,
+    ConnectTimeout,
+    Grace,
+    Json,
+    SshConfig,
+    connector,
+    load_hosts,
+    reporting,
+)
+from tflaunch.errors import RecordError, UsageError
+from tflaunch.job import JobSpec
+from tflaunch.times import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tflaunch.plan import ClusterPlan
+
+PROGRAM = "tf_server.py"
+OPEN = (
+    "TensorFlow's servers ask nobody for a password, and listen on every interface of their hosts: whoever reaches "
+    "these ports can use them; keep them on a private network"
+)
+
+
+def up(
+    hosts: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOSTS", help="A hostfile, or host1:2,host2, or slurm: or pbs:", show_default=False
+        ),
+    ],
+    *,
+    ps: Ps = None,
+    workers: Workers = None,
+    chief: Chief = False,
+    ps_hosts: PsHosts = None,
+    worker_hosts: WorkerHosts = None,
+    place: Place = PlaceChoice.spread,
+    no_dial_check: NoDialCheck = False,
+    dry_run: DryRun = False,
+    spec: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the cluster spec there, as JSON.", rich_help_panel=OUTPUT),
+    ] = None,
+    gpus_per_worker: GpusPerWorker = None,
+    gpu_model: GpuModel = "",
+    min_gpu_memory: MinGpuMemory = "",
+    mig: Mig = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    share_gpus: ShareGpus = False,
+    wait: Wait = None,
+    env: Env = None,
+    quiet: Quiet = False,
+    show_host: ShowHost = False,
+    json: Json = False,
+    foreground: Annotated[
+        bool,
+        typer.Option(
+            "--foreground", help="Stay, show their output, and stop them at Ctrl-C.", rich_help_panel=END
+        ),
+    ] = False,
+    grace: Grace = 10.0,
+    startup_timeout: StartupTimeout = 300.0,
+    lease: Lease = None,
+    restarts: MostRestarts = 3,
+    restart_window: RestartWindow = "1h",
+    accept_new: AcceptNew = False,
+    connect_timeout: ConnectTimeout = 30.0,
+    ssh_config: SshConfig = None,
+) -> None:
+    """Start TensorFlow servers on HOSTS, with no program of yours: they stand until tflaunch stop.
+
+    Ends when all of them listen, and prints how clients find them: the targets to build a session on, the flags of
+    the classic trainers, and the cluster spec.  A server that dies later starts again at the same address.
+
+    Exit code: 0 they stand; else nothing of them is left: the code of the server that failed first; 124 not all
+    listened in time; 130 after Ctrl-C; 2 command line or hostfile; 65 they do not fit; 69 no connection; 70 a host
+    cannot start them; 73 no spec file, no record; 76 a host was lost, or not all could be stopped.
+    """
+    from tflaunch.launch import Request, dry, launch
+    from tflaunch.runs import new_run_id
+    from tflaunch.sources import bundle
+    from tflaunch.supervise import Restarts
+
+    with reporting(
+        "stopped; nothing is left", json=json, quiet=quiet or not foreground, show_host=show_host
+    ) as show:
+        if spec is not None:
+            _check_writable(spec)
+        # The servers run no code of the user's, so it does not matter where that is.
+        hostfile = load_hosts(hosts)
+        bare = tuple(dataclasses.replace(host, workdir=None) for host in hostfile.hosts)
+
+        def announce(plan: ClusterPlan) -> None:
+            if spec is not None:
+                _write(spec, plan.cluster)
+            show.reporter.servers(plan)
+            show.reporter.warn(OPEN)
+
+        request = Request(
+            run_id=new_run_id("servers"),
+            job=JobSpec(
+                program=(PROGRAM,),
+                ps=ps,
+                workers=workers,
+                chief=chief,
+                ps_hosts=ps_hosts,
+                worker_hosts=worker_hosts,
+                place=place.value,
+                gpus_per_worker=gpus_per_worker,
+                flags=None,
+                env=environment(env),
+                done="never",
+            ),
+            hostfile=dataclasses.replace(hostfile, hosts=bare),
+            gpus=gpu_choice(
+                model=gpu_model,
+                min_memory=min_gpu_memory,
+                include=include,
+                exclude=exclude,
+                mig=mig,
+                share=share_gpus,
+                per_worker=gpus_per_worker,
+            ),
+            bundle=bundle(Path(tflaunch.__file__).parent / "server", keep=PROGRAM),
+            command=tuple(sys.argv),
+            ssh_config=str(ssh_config.absolute()) if ssh_config else None,
+            lease_s=lease or LEASE_S[not foreground],
+            connect_s=connect_timeout,
+            grace_s=grace,
+            detach=not foreground,
+            restarts=Restarts(restarts, seconds(restart_window)),
+            dial_check=not no_dial_check,
+            limits_s={"startup_s": startup_timeout},
+            wait_s=wait_s(wait, dry_run),
+            announce=announce,
+        )
+        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
+        for note in to_hosts.notes:
+            show.reporter.warn(note)
+        try:
+            show.exit_code = (dry if dry_run else launch)(request, to_hosts, show.reporter)
+        finally:
+            to_hosts.close()
+
+
+def _check_writable(spec: Path) -> None:
+    """Raises UsageError now for what would fail when all servers stand."""
+    if spec.is_dir() or not spec.parent.is_dir():
+        what = "a directory" if spec.is_dir() else f"there is no directory {spec.parent}"
+        raise UsageError(f"--spec {spec}: {what}", "name a file to be written")
+    if not os.access(spec.parent, os.W_OK):
+        raise UsageError(f"--spec {spec}: {spec.parent} is not writable", "name another file")
+
+
+def _write(spec: Path, cluster: Mapping[str, Sequence[str]]) -> None:
+    """Whole or not at all: somebody may wait for the file to appear."""
+    partial = spec.with_name(f".{spec.name}.{os.getpid()}")
+    try:
+        partial.write_text(jsons.dumps(cluster, indent=2) + "\n")
+        partial.replace(spec)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise RecordError(
+            f"--spec {spec}: {error.strerror}; the servers are stopped", "name another file"
+        ) from None
