@@ -3,7 +3,7 @@
 The task `chief/0` is the client.  It puts the variables on the parameter server and one copy of the model, a tower,
 on every worker, averages the gradients of all towers, and runs each step as one session call.  The workers and the
 ps run a TensorFlow server and no line of the model.  Choose it for programs that place the parts of one graph by
-hand, as is done for model parallelism; with many workers the one client becomes the bottleneck, and between-graph
+hand, as model_parallel.py does; with many workers the one client becomes the bottleneck, and between-graph
 replication (async_ps.py, sync_replicas.py) does not.
 
     tflaunch run hostfiles/local.yaml examples/in_graph.py --chief --ps 1 --workers 2 --done chief --no-flags

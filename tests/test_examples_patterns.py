@@ -226,3 +226,54 @@ def test_in_graph_one_client_trains_on_bare_servers_and_resumes(tmp_path: Path) 
     again = launch(tmp_path, "in_graph.py", options.replace("2", "1"), f"--train_dir={train}", "--steps=160")
     assert again.code == 0, again.output("chief/0")
     assert losses(again.output("chief/0"))[0] == final
+
+
+def test_model_parallel_runs_each_half_on_its_worker_and_resumes(tmp_path: Path) -> None:
+    options = "--ps 0 --workers 2 --done chief --no-flags --timeout 100 --ps-grace 0"
+    run = launch(tmp_path, "model_parallel.py", options, "--train_dir=train", "--steps=150")
+    client = run.output("worker/0")
+    assert run.code == 0, client
+    assert run.codes() == {"worker/0": 0, "worker/1": None}
+    # As TensorFlow's trace tells.
+    assert re.findall(r"^layer(\d) runs on (\S+)$", client, re.MULTILINE) == [
+        ("0", "worker/0"),
+        ("1", "worker/0"),
+        ("2", "worker/1"),
+        ("3", "worker/1"),
+    ]
+    first, final = losses(client)
+    assert final < 0.5 * first
+    # The tasks have a working directory each: worker/0 wrote all, also what worker/1 holds.
+    (train,) = (tmp_path / "hosts").glob("**/train")
+
+    again = launch(tmp_path, "model_parallel.py", options, f"--train_dir={train}", "--steps=160")
+    client = again.output("worker/0")
+    assert again.code == 0, client
+    assert losses(client)[0] == final
+
+
+def test_sharded_input_is_read_once_also_when_a_worker_fails(tmp_path: Path) -> None:
+    records = 8 * 250
+    run = launch(
+        tmp_path,
+        "sharded_input.py",
+        "--ps 1 --workers 2 --no-flags --timeout 100 --ps-grace 0 --restarts 1 --restart cluster",
+        "--train_dir=train",
+        "--records=250",
+        "--checkpoint_steps=10",
+        kill=("worker/0", "worker/0 has read 640 records", "worker/1"),
+    )
+    chief, other = run.output("worker/0"), run.output("worker/1")
+    assert run.code == 0, chief
+    assert run.codes() == {"ps/0": None, "worker/0": 0, "worker/1": 0}
+    fresh, before = re.findall(r"^worker/0 of 2: (\d+) of 2000 records were", chief, re.MULTILINE)
+    assert fresh == "0"
+    assert 0 < int(before) < records
+    assert "resumes from" in chief
+    # What the checkpoint knew, and what both have read since, make up all.
+    since = [int(re.findall(r"has read (\d+) records, all", output)[-1]) for output in (chief, other)]
+    assert int(before) + sum(since) == records
+    assert f"each of {records} records was read once" in chief
+    assert len(list((tmp_path / "hosts").glob("**/data/*-of-00008.tfrecord"))) == 2 * 8
+    first, final = losses(chief)
+    assert final < first
