@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from tflaunch import dial_check, payload, wire
 from tflaunch.agent.dial import AT_ONCE
 from tflaunch.command import DECIDED
-from tflaunch.drive import Drive
+from tflaunch.drive import Drive, Overseer, S
 from tflaunch.errors import ConnectError, ConnectErrors, DialError, LaunchError
 from tflaunch.hosts import Host, fold
 from tflaunch.inventory import HostFacts, Inventory
@@ -54,7 +54,7 @@ class Cluster:
         self._sessions = Sessions(opener, watcher.phase, lease_s)
         self._lease_s = lease_s
         self._hosts: dict[str, Host] = {}
-        self._drive: Drive | None = None
+        self._drive: Drive[Any] | None = None
         self._feed: LogFeed | None = None
         self._lost: dict[str, ConnectError] = {}  # hosts that were connected before, and may not be now
         self.interrupts = self._sessions.interrupts
@@ -242,6 +242,33 @@ class Cluster:
         _, failures = self._sessions.gather("staged", tasks_of, timeout_s, "staging")
         self._refuse(failures)
 
+    def stage_none(
+        self,
+        gpus: Mapping[str, Collection[str]],
+        code: Mapping[str, str | None],
+        timeout_s: float,
+        about: Mapping[str, object],
+    ) -> None:
+        """Make the hosts ready for tasks that are added later (Order `add`), with these cards and this code.
+
+        Raises LaunchError, after nothing of the run is left anywhere; Stopped.
+        """
+        for name, uuids in gpus.items():
+            self._sessions.send(
+                [name],
+                "stage",
+                tasks=[],
+                attempt=0,
+                code=code[name],
+                ports=[],
+                gpus=list(uuids),
+                door=False,
+                about=about,
+                dial_key="",
+            )
+        _, failures = self._sessions.gather("staged", gpus, timeout_s, "staging")
+        self._refuse(failures)
+
     def dial_all(self, plan: ClusterPlan, key: str) -> dict[str, list[str]]:
         """Have all hosts call, at once, every port that their tasks will call (see tflaunch.dial_check).
 
@@ -340,14 +367,14 @@ class Cluster:
         self._refuse(failures)
         self.close()
 
-    def drive(self, state: State, oversight: Oversight, until: Callable[[], bool] = lambda: False) -> State:
+    def drive(self, state: S, oversight: Overseer, until: Callable[[], bool] = lambda: False) -> S:
         """Feed everything that happens to the state machine and do what it says, until the run is over.
 
         Or `until` that is true, the run goes on well and every host can be spoken to: then it may be driven on.
         """
         if self._drive is None:
             self._drive = Drive(state, self, self._lease_s, time.monotonic(), oversight=oversight)
-        drive = self._drive
+        drive: Drive[S] = self._drive
         drive.state = state
         slept_s = self._sessions.slept_s
         while drive.state.phase != "over":
@@ -360,7 +387,7 @@ class Cluster:
             drive.tick(time.monotonic())
         return drive.state
 
-    def _take(self, drive: Drive, item: Item | None) -> None:
+    def _take(self, drive: Drive[S], item: Item | None) -> None:
         now = time.monotonic()
         match item:
             case Interrupted():

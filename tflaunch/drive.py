@@ -7,7 +7,7 @@ yet (they are repeated when it is back), and when a host that is out of reach is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tflaunch.job import TaskId
 from tflaunch.links import Hands, Links
@@ -16,20 +16,68 @@ from tflaunch.supervise import (
     AgentGaveUp,
     End,
     HostSwept,
+    Order,
     Restart,
     Say,
     StartTimer,
     StopTasks,
     TaskStarted,
     TimerFired,
-    step,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from tflaunch.oversight import Oversight
-    from tflaunch.supervise import Event, State
+    from tflaunch.diagnose import Sentence
+    from tflaunch.supervise import Action, Event
+
+
+class Driven(Protocol):
+    """What is driven: a state that knows what follows from an event."""
+
+    @property
+    def hosts(self) -> Mapping[Any, str]:
+        """The hosts are its values."""
+
+    @property
+    def phase(self) -> str:
+        """`running` while there is something to watch over, `over` at the end."""
+
+    @property
+    def lost(self) -> Mapping[str, str]:
+        """Hosts that are lost, each with why."""
+
+    @property
+    def swept(self) -> Mapping[str, tuple[str, ...]]:
+        """Hosts on which all has ended."""
+
+    def step(self: S, event: Any, now: float) -> tuple[S, list[Action]]:
+        """The next state, and what to do at once."""
+
+
+S = TypeVar("S", bound=Driven)
+
+
+class Overseer(Protocol):
+    """Who looks on: `tflaunch.oversight` describes the methods."""
+
+    def happened(self, event: Event, now: float) -> None:
+        """Something has happened."""
+
+    def said(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
+        """A message of an agent."""
+
+    def questions(self, hosts: Iterable[str], now: float) -> list[tuple[str, str, dict[str, Any]]]:
+        """What is to be asked now."""
+
+    def sentences(self, now: float) -> list[Sentence]:
+        """What is new to say."""
+
+    def strike(self, now: float) -> Any:
+        """An event that it has found out itself, if any."""
+
+    def wake_at(self) -> float:
+        """When it has something to do."""
 
 
 class DriveHands(Hands, Protocol):
@@ -48,18 +96,18 @@ class DriveHands(Hands, Protocol):
         """Something that a user wants to see; before anything is done about it."""
 
 
-class Drive:
+class Drive(Generic[S]):
     """One run, from the moment in which its tasks are released until every host is swept or lost."""
 
     def __init__(
         self,
-        state: State,
+        state: S,
         hands: DriveHands,
         lease_s: float,
         now: float,
         *,
         up: bool = True,
-        oversight: Oversight | None = None,
+        oversight: Overseer | None = None,
     ) -> None:
         self.state = state
         self._oversight = oversight
@@ -119,7 +167,7 @@ class Drive:
             self._hands.happened(event)
         if self._oversight is not None:
             self._oversight.happened(event, now)
-        self.state, actions = step(self.state, event, now)
+        self.state, actions = self.state.step(event, now)
         for action in actions:
             if isinstance(action, End):
                 self._all("end", "end", grace_s=action.grace_s, stacks=action.stacks)
@@ -127,6 +175,8 @@ class Drive:
                 self._all("stop", "stop", tasks=None, grace_s=action.grace_s)
             elif isinstance(action, Restart):
                 self._restart(action.tasks)
+            elif isinstance(action, Order):
+                self.order(action.host, action.name, action.type, **action.fields)
             elif isinstance(action, StartTimer):
                 at = now + action.seconds
                 self._timers[action.name] = min(at, self._timers.get(action.name, at))
@@ -146,7 +196,7 @@ class Drive:
                 reason = f"not heard of for {self._lease_s:g} s: its lease has run out there ({why})"
                 self.feed(HostLost(host, reason), now)
 
-    def _oversee(self, oversight: Oversight, now: float) -> None:
+    def _oversee(self, oversight: Overseer, now: float) -> None:
         limit = oversight.strike(now)
         if limit is not None:
             self.feed(limit, now)
@@ -192,6 +242,7 @@ def understand(host: str, type: str, fields: Mapping[str, Any], body: bytes = b"
             stopped=fields["stopped"],
             signal_name=fields["signal_name"],
             attempt=fields["attempt"],
+            log_bytes=fields.get("log_bytes", 0),
         )
     if type == "expired":
         return AgentGaveUp(host, fields["reason"], fields["asked"])

@@ -64,24 +64,25 @@ class LogFeed:
         self._sessions = sessions
         self._watcher = watcher
         self._record = record
-        self._logs: dict[TaskId, _Log] = {}
+        self._logs: dict[tuple[TaskId, str], _Log] = {}  # a task may start again on another host
         self._owed: dict[str, int] = {}
 
     def expect(self, tasks: Mapping[TaskId, str], attempt: int) -> None:
         """These tasks, on these hosts, begin with that attempt; what earlier ones wrote is here already."""
-        self._logs = {task: _Log(host, attempt) for task, host in tasks.items()}
+        self._logs = {(task, host): _Log(host, attempt) for task, host in tasks.items()}
 
     def go_on(self, before: LogFeed, hosts: Mapping[TaskId, str]) -> None:
         """What came by another feed is not asked for again, wherever the tasks are now."""
-        self._logs = {
-            task: _Log(hosts.get(task, log.host), log.attempt, log.received)
-            for task, log in before._logs.items()
-        }
+        for (task, _), log in sorted(before._logs.items(), key=lambda item: item[1].attempt):
+            host = hosts.get(task, log.host)
+            self._logs[task, host] = _Log(host, log.attempt, log.received)
 
     def watch(self, host: str, after: int, **more: Any) -> None:
         """Ask a host for the events after `after`, and for its logs from where they stopped."""
         logs = {
-            str(task): [log.attempt, log.received] for task, log in self._logs.items() if log.host == host
+            str(task): [log.attempt, log.received]
+            for (task, _), log in self._logs.items()
+            if log.host == host
         }
         self._owed[host] = 0
         self._sessions.send(
@@ -93,7 +94,7 @@ class LogFeed:
         task, attempt, offset = TaskId.parse(message["task"]), message["attempt"], message["offset"]
         if self._record is not None:
             self._record(task, attempt, offset, message.body)
-        log = self._logs.setdefault(task, _Log(host))
+        log = self._logs.setdefault((task, host), _Log(host))
         log.attempt, log.received = attempt, offset + len(message.body)
 
         def written(size: int) -> None:
@@ -106,7 +107,7 @@ class LogFeed:
         """A host says how long its logs have become."""
         for name, total in totals.items():
             task = TaskId.parse(name)
-            log = self._logs.setdefault(task, _Log(host))
+            log = self._logs.setdefault((task, host), _Log(host))
             log.total = (total[0], total[1])
             self._maybe_end(task, log)
 
@@ -123,7 +124,7 @@ class LogFeed:
         """Whether nothing more comes; then every task's last line is shown.  `hears`: from that host it may."""
         if any(log.missing and hears(log.host) for log in self._logs.values()):
             return False
-        for task, log in self._logs.items():
+        for (task, _), log in self._logs.items():
             self._end(task, log)
         return True
 
@@ -135,13 +136,13 @@ class LogFeed:
     @property
     def missing(self) -> dict[TaskId, int]:
         """The bytes that never came, of each task that has any."""
-        return {task: log.missing for task, log in self._logs.items() if log.missing}
+        return {task: log.missing for (task, _), log in self._logs.items() if log.missing}
 
     def paths(self, hosts: Collection[str]) -> dict[TaskId, str]:
         """Where each task's newest log lies on its host."""
         return {
             task: f"{self._sessions.by_host[log.host].directory}/logs/{log_name(task, log.attempt)}"
-            for task, log in self._logs.items()
+            for (task, _), log in sorted(self._logs.items(), key=lambda item: item[1].attempt)
             if log.host in self._sessions.by_host and log.host in hosts
         }
 

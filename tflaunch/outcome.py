@@ -26,6 +26,7 @@ class TaskExit:
     stopped: bool = False  # tflaunch had asked it to end
     signal_name: str = ""  # as the host calls it: SIGKILL
     attempt: int = 0  # how often it had been restarted
+    log_bytes: int = 0  # of the log of that attempt, as long as it is known
 
     @property
     def exit_code(self) -> int:

@@ -145,8 +145,8 @@ class RunState:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs its tasks were given."""
-        return sum(len(task.gpus) for task in self.tasks)
+        """How many GPUs its tasks were given, one after the other or side by side."""
+        return len({uuid for task in self.tasks for uuid in task.gpus})
 
     @property
     def first_failure(self) -> TaskState | None:

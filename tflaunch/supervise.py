@@ -98,6 +98,16 @@ class Restart:
 
 
 @dataclass(frozen=True)
+class Order:
+    """Tell that host, now or when it is back; `name` replaces an earlier order of that name."""
+
+    host: str
+    name: str
+    type: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class StartTimer:
     """Feed TimerFired(name) back after `seconds`."""
 
@@ -113,7 +123,7 @@ class Say:
     urgent: bool = True
 
 
-Action = Union[End, StopTasks, Restart, StartTimer, Say]
+Action = Union[End, StopTasks, Restart, Order, StartTimer, Say]
 
 DRAIN, HURRY, RESTART = "drain", "hurry", "restart"
 SWEEP_MARGIN_S = 25.0  # beyond the grace: to kill, sweep and see the cards free, before a host counts as lost
@@ -169,6 +179,10 @@ class State:
         if self.first_failure is not None:
             return "failed"
         return "interrupted" if self.interrupts and not self.work_done else "succeeded"
+
+    def step(self, event: Event, now: float) -> tuple[State, list[Action]]:
+        """As the function of that name."""
+        return step(self, event, now)
 
     def exit_code(self, clean: bool) -> int:
         """The launcher's exit code, as errors.py tells it; `clean`: nothing of the run is alive anywhere."""

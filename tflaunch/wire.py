@@ -30,6 +30,9 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     renew    {lease_s}                                     the launcher lives; without it the agent ends the run
     stop     {tasks: [...] | null, grace_s}                TERM, and KILL after the grace; null: every task
     restart  {tasks: {task: attempt}}                      start them again as those attempts; repeated: nothing
+    add      {tasks, attempt}                              more tasks, each started as soon as it is ready, as that
+                                                           attempt; nothing of one lives on when its `exit` is told.
+                                                           Repeated: nothing
     look     {}                                            what is each task doing? answered by `looked`
     end      {grace_s, stacks}                             stop every task, sweep, answer `swept`; stacks: they are
                                                            stuck, and write where (tflaunch.agent.stacks)
@@ -60,7 +63,8 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
 
     events, each with `n` (1, 2, ...) and `time` (epoch seconds); the agent keeps them, and tells them again
     started  {task, attempt, pid}
-    exit     {task, attempt, code, signal, signal_name, seconds, stopped} + tail   one of code and signal is a number
+    exit     {task, attempt, code, signal, signal_name, seconds, stopped, log_bytes} + tail   one of code and signal
+                                                           is a number
     expired  {reason, asked}                               the agent ends the run: no lease, or it was `asked` to
     swept    {killed, survivors: [...], cards: [{text, own}], logs: {task: [attempt, bytes]}}   checked: only
                                                            `survivors` are alive, and of its cards only `cards` not free

@@ -42,9 +42,11 @@ class Cards:
         self._deadline = 0.0
 
     def seen(self, gpus: "Iterable[Dict[str, Any]]") -> None:
-        """What the facts say of all cards, before the run has any."""
+        """What the facts say of all cards; of those that the run has, only what they said before counts."""
         for card in gpus:
             for device in card.get("mig") or [card]:
+                if device["uuid"] in self._mine:
+                    continue
                 label = str(card["index"]) if device is card else "%d.%d" % (card["index"], device["index"])
                 on_it = device.get("processes", ())
                 self._known[device["uuid"]] = {

@@ -142,7 +142,8 @@ class Daemon:
     def _timeout(self) -> float:
         if any(relay.behind and relay.hungry for relay in self._relays):
             return 0.0
-        if self._sweep is not None or any(task.wanted > task.logs.attempt for task in self._tasks.values()):
+        tasks = self._tasks.values()
+        if self._sweep is not None or any(task.untold or task.wanted > task.logs.attempt for task in tasks):
             return 0.02
         if any(relay.hungry for relay in self._relays):
             return LOG_POLL_S
@@ -158,7 +159,9 @@ class Daemon:
         for task in self._tasks.values():
             task.enforce(now)
             task.logs.note_time(now)
-            if not self._ending and task.again():
+            if task.untold and (self._ending or task.left_nothing()):
+                self._tell_exit(task)
+            if not (self._ending or task.untold) and task.again():
                 self._stage_again(task)
         if self._ending and not self._over:
             self._end_further(now)
@@ -442,6 +445,29 @@ class Daemon:
             if task.released_at is None and not self._ending:
                 self._release(task)
 
+    def _on_add(self, relay: Viewer, message: wire.Message) -> None:
+        if self._ending:
+            return
+        added = []
+        for request in message["tasks"]:
+            task = self._tasks.get(request["id"])
+            if task is None:
+                task = self._tasks[request["id"]] = Task(self._directory, request, message["attempt"])
+                task.waits, task.alone = False, True
+                added.append(task)
+            elif message["attempt"] > task.wanted:
+                task.request = request
+                task.start_again(message["attempt"])
+        plan = self._directory.read("plan.json")
+        requests = [each.request for each in self._tasks.values()]
+        try:
+            self._directory.write("plan.json", dict(plan, tasks=requests))  # for those who ask what runs here
+        except OSError as error:
+            _note("plan.json: %s" % error)
+        self._record()
+        for task in added:
+            self._stage_again(task)
+
     def _on_restart(self, relay: Viewer, message: wire.Message) -> None:
         for name, attempt in message["tasks"].items():
             self._tasks[name].start_again(attempt)
@@ -495,7 +521,9 @@ class Daemon:
                     self._entrusted.reaped(pid)
                 continue
             task.ended(status)
-            if task.released_at is not None or not task.waits:
+            if task.alone and not self._ending:
+                task.untold = True
+            elif task.released_at is not None or not task.waits:
                 self._tell_exit(task)
             elif self._staging:
                 self._staging = False
@@ -506,6 +534,7 @@ class Daemon:
                 self._tell_launcher("failed", reason=reason.replace("tflaunch: ", ""), hint=_remedy(reason))
 
     def _tell_exit(self, task: Task) -> None:
+        task.untold = False
         self._journal.add(
             "exit",
             task=task.id,
@@ -515,6 +544,7 @@ class Daemon:
             signal_name=_signal_name(task.signal),
             seconds=round(task.seconds, 3),
             stopped=task.stopped,
+            log_bytes=task.logs.size(task.logs.attempt),
         )
 
     def _terminated(self, *_: object) -> None:

@@ -7,6 +7,7 @@
     logs/ps-0.log  what the tasks wrote, byte for byte; ps-0.1.log after its first restart
     events.jsonl   what happened: starts, exits, the end (journal)
     work/          the shipped code, and the tasks' working directory
+    own/           of trials, which run side by side: a working directory for each
     agent.log      the agent's own last words
 
 `<parent>/code/<digest>.tar.gz` keeps shipped code for the next run.
@@ -127,6 +128,16 @@ class RunDirectory:
     def log_path(self, task: str, attempt: int = 0) -> str:
         name = task.replace("/", "-")
         return os.path.join(self.logs, name + (".%d" % attempt if attempt else "") + ".log")
+
+    def own_work(self, task: str) -> str:
+        """A working directory of that task's own, where the shipped code is found, too; raises OSError."""
+        path = os.path.join(self.path, "own", task.replace("/", "-"))
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        for name in os.listdir(self.work):
+            link = os.path.join(path, name)
+            if not os.path.lexists(link):
+                os.symlink(os.path.join("..", "..", "work", name), link)
+        return path
 
     def write(self, name: str, value: "Any") -> None:
         """Replace the JSON file `name` in one step; raises OSError."""

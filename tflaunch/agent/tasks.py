@@ -52,6 +52,7 @@ class Task:
         self.wanted = attempt  # what was asked for; `logs.attempt` is the present one
         self.waits = True  # for `release`; one that is started again does not
         self.unwanted = False  # that attempt was told to stop before it was there
+        self.alone = False  # others take its place: nothing of it may live on once its end is told
         self._directory = directory
         self._forget()
 
@@ -66,6 +67,7 @@ class Task:
         self.code = None  # type: Optional[int]
         self.signal = None  # type: Optional[int]
         self.seconds = 0.0
+        self.untold = False  # it has ended, and what it left is being swept
         self._sweep = None  # type: Optional[processes.Sweep]
         self._gate = -1
         self._heard = b""
@@ -74,7 +76,7 @@ class Task:
     def stage(self) -> None:
         """Start its shell, which does the setup and then waits at the gate; raises HostError."""
         request = self.request
-        cwd = os.path.expanduser(request["cwd"]) if request["cwd"] else self._directory.work
+        cwd = os.path.expanduser(request["cwd"]) if request["cwd"] else self._work()
         if not os.path.isdir(cwd):
             raise HostError("%s: no such directory" % cwd, "make it on this host, or correct `workdir:`")
         env = dict(os.environ)
@@ -110,6 +112,14 @@ class Task:
                 os.close(each)
         child.returncode = 0  # the agent's own loop reaps; Popen must not
         self.process = processes.read(child.pid) or processes.Process(child.pid, os.getpid(), "?", 0, "?")
+
+    def _work(self) -> str:
+        if not self.alone:
+            return self._directory.work
+        try:
+            return self._directory.own_work(self.id)
+        except OSError as error:
+            raise explain(error, self._directory.path) from error
 
     def _setup_shell(self, env: "Dict[str, str]") -> "List[str]":
         """Write the setup file; returns the command that runs it and then the gate. Raises OSError."""
@@ -232,6 +242,15 @@ class Task:
         if self.alive:
             self._end(0.0)
             return False
+        if not self.left_nothing():
+            return False
+        self._forget()
+        self.waits = False
+        self.logs.attempt = self.wanted
+        return True
+
+    def left_nothing(self) -> bool:
+        """Kill what the attempt that has ended left behind; whether that is done."""
         if self._sweep is None:
             run, host = self._directory.run, self._directory.host
             self._sweep = processes.Sweep(
@@ -239,9 +258,7 @@ class Task:
             )
         if not self._sweep.step():
             return False
-        self._forget()
-        self.waits = False
-        self.logs.attempt = self.wanted
+        self._sweep = None
         return True
 
     def start_again(self, attempt: int) -> None:

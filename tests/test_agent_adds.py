@@ -1,0 +1,48 @@
+"""The agent takes more tasks while a run goes on: over pipes, with real processes, under every Python."""
+
+from __future__ import annotations
+
+import json
+
+from tests.agent_over_pipes import Host, marked, shell, staged
+
+# Leaves a process behind that no group or parent leads to; says where it is, and whether it has been there before.
+LEAVES = "pwd; ls; touch mine; setsid sh -c \"trap '' TERM HUP INT; sleep 600\" & sleep 0.2; exit $CODE"
+
+
+def trial(number: int, code: int) -> dict[str, object]:
+    return shell(LEAVES, id=f"trial/{number}", env={"CODE": str(code)}, port=None)
+
+
+def test_tasks_that_are_added_start_at_once_and_nothing_of_them_is_left_at_their_end(any_host: Host) -> None:
+    channel = any_host.start()
+    staged(channel)
+    (any_host.directory / "work" / "data.txt").touch()
+    for _ in range(2):  # repeated after a reconnect: nothing
+        channel.send("add", tasks=[trial(0, 3)], attempt=0)
+    assert channel.wait("started")["attempt"] == 0
+    ended = channel.wait("exit")
+    assert (ended["task"], ended["code"], ended["stopped"]) == ("trial/0", 3, False)
+    assert marked(channel.run) == []
+    own = any_host.directory / "own" / "trial-0"
+    log = (any_host.directory / "logs" / "trial-0.log").read_bytes()
+    assert log.decode().split() == [str(own), "data.txt"]
+    assert ended["log_bytes"] == len(log)
+
+    channel.send("add", tasks=[trial(1, 0)], attempt=2)  # that has been elsewhere before
+    assert [channel.wait("started")["attempt"], channel.wait("exit")["code"]] == [2, 0]
+    channel.send("add", tasks=[trial(0, 0)], attempt=1)
+    assert [channel.wait("started")["attempt"], channel.wait("exit")["code"]] == [1, 0]
+    assert (any_host.directory / "logs" / "trial-0.1.log").read_text().split() == [
+        str(own),
+        "data.txt",
+        "mine",
+    ]
+    assert marked(channel.run) == []
+    plan = json.loads((any_host.directory / "plan.json").read_text())
+    assert [each["id"] for each in plan["tasks"]] == ["trial/0", "trial/1"]
+
+    nowhere = {**trial(2, 0), "cwd": "/nowhere"}
+    channel.send("add", tasks=[nowhere], attempt=0)
+    assert channel.wait("started", "exit")["code"] == 70  # it never started
+    assert channel.ask("end", grace_s=0.0, answer="swept")["logs"].keys() == {"trial/0", "trial/1", "trial/2"}
