@@ -312,7 +312,7 @@ class Launcher:
         ssh: list[str | Path] = (
             ["-F", self._network.config]
             if self._network
-            and verb in ("run", "up", "check", "stop", "clean", "ps", "status", "attach", "logs")
+            and verb in ("run", "up", "sweep", "check", "stop", "clean", "ps", "status", "attach", "logs")
             else []
         )
         return [*TFLAUNCH, verb, *ssh, *words]

@@ -55,7 +55,7 @@ def test_version(launcher: Launcher) -> None:
 
 def test_help_tells_the_verbs_and_the_exit_codes(launcher: Launcher) -> None:
     top = launcher.run("--help").ran().out
-    for verb in ("run", "up", "check", "ps", "status", "stop", "clean", "gpus", "schema"):
+    for verb in ("run", "up", "sweep", "check", "ps", "status", "stop", "clean", "gpus", "schema"):
         assert verb in top
     run = " ".join(launcher.run("run", "--help").ran().out.split())
     for option in ("--ps", "--workers", "--dry-run", "--json", "--lease", "--accept-new"):

@@ -220,8 +220,9 @@ def open_reporter(
     bare: bool = False,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
+    styles: tuple[type[TextReporter], type[JsonReporter]] | None = None,
 ) -> Reporter:
-    """Return the reporter for a terminal or pipe, or its JSON twin.
+    """Return the reporter for a terminal or pipe, or its JSON twin; of these `styles`, if given.
 
     quiet: show no logs.  only: show the logs of these tasks.  show_host: name the host in each line.
     grep: show only lines with it.  bare: put nothing in front of them.
@@ -229,7 +230,8 @@ def open_reporter(
     options = _Options(quiet, frozenset(only) if only else None, show_host, grep, bare)
     out = Stream(stdout or sys.stdout or io.StringIO())  # None: the shell closed it
     err = Stream(stderr or sys.stderr or io.StringIO())
-    return JsonReporter(options, out, err) if json else TextReporter(options, out, err)
+    text_style, json_style = styles or (TextReporter, JsonReporter)
+    return json_style(options, out, err) if json else text_style(options, out, err)
 
 
 @dataclass(frozen=True)

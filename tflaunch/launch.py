@@ -79,11 +79,22 @@ class Request:
     announce: Callable[[ClusterPlan], None] | None = None
 
 
+class Swept(Protocol):
+    """How a run has ended on its hosts."""
+
+    @property
+    def swept(self) -> Mapping[str, tuple[str, ...]]: ...
+    @property
+    def cards(self) -> Mapping[str, tuple[CardLeft, ...]]: ...
+    @property
+    def lost(self) -> Mapping[str, str]: ...
+
+
 def dry(request: Request, connections: Connections, reporter: Reporter) -> int:
     """Show the plan, start nothing, leave nothing; returns the exit code. Raises TflaunchError, Stopped."""
     request = dataclasses.replace(request, hostfile=without_spares(request))
     cluster = Cluster(request.run_id, connections, reporter, request.lease_s)
-    with cluster.interrupts(), _nothing_left(cluster, reporter):
+    with cluster.interrupts(), nothing_left(cluster, reporter):
         reporter.plan(_plan(request, cluster, connections, reporter, lease=False))
         cluster.abandon()
     return 0
@@ -162,7 +173,7 @@ class _Run:
         request, reporter = dataclasses.replace(self._request, hostfile=hostfile), self._reporter
         attempt = 1 + max(before.state.attempts.values(), default=0) if before else 0
         cluster = Cluster(request.run_id, self._connections, reporter, request.lease_s)
-        with cluster.interrupts(), _nothing_left(cluster, reporter):
+        with cluster.interrupts(), nothing_left(cluster, reporter):
             plan = _plan(request, cluster, self._connections, reporter, lease=True)
             reporter.plan(plan, brief=True)
             record = self._record_of(plan)
@@ -212,7 +223,7 @@ class _Run:
         for task, size in missing.items():
             where = f"{state.hosts[task]}: {host_logs.get(task, '?')}"
             reporter.warn(f"{task}: {size:,} more bytes of its log are on {where}")
-        unverified, survivors, cards = _verify(request, state, self._connections, reporter)
+        unverified, survivors, cards = verify(request, state, self._connections, reporter)
         return _Ended(state, number, unverified, survivors, cards, host_logs)
 
     def _leave(self, plan: ClusterPlan, record: Record, keeper: str) -> None:
@@ -258,7 +269,7 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _nothing_left(cluster: Cluster, reporter: Reporter) -> Iterator[None]:
+def nothing_left(cluster: Cluster, reporter: Reporter) -> Iterator[None]:
     """Whatever goes wrong inside, nothing is left on the hosts, or the user hears where that is not known."""
     try:
         yield
@@ -283,7 +294,7 @@ def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int
         plan,
         digest,
         STAGE_TIMEOUT_S,
-        about=_about(request, plan),
+        about=about_run(request, plan),
         attempt=attempt,
         detached=request.detach,
         dial_key=dial_key,
@@ -307,7 +318,7 @@ def _all_listen(cluster: Cluster, state: State, oversight: Oversight, reporter: 
     return state
 
 
-def _about(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
+def about_run(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
     """What every host keeps of the whole run, for whoever asks one of them (tflaunch.run_states)."""
     user = str(os.getuid())
     with contextlib.suppress(KeyError, OSError):  # an account without a name
@@ -329,7 +340,7 @@ def _plan(
     hosts = request.hostfile.hosts
     ports = ports_wanted(request.job, request.hostfile) + request.detach
     inventory = cluster.open(hosts, ports, request.connect_s, lease)
-    _refuse_one_machine_twice(request.hostfile, inventory, connections)
+    refuse_one_machine_twice(request.hostfile, inventory, connections)
     if request.job.done == "chief" and not request.job.chief:
         reporter.note("no chief in this run: worker/0's end is the run's (--done chief)")
     addresses = {host.name: connections.dial_address(host) for host in hosts}
@@ -341,7 +352,7 @@ def _plan(
     return taking.plan(inventory)
 
 
-def _refuse_one_machine_twice(hostfile: Hostfile, inventory: Inventory, connections: Connections) -> None:
+def refuse_one_machine_twice(hostfile: Hostfile, inventory: Inventory, connections: Connections) -> None:
     """Two names that lead to one sshd would share its cards and ports while the plan counts them twice."""
     seen: dict[tuple[str, str], Host] = {}
     for host in hostfile.hosts:
@@ -381,8 +392,8 @@ def _keeper(record: Record, reporter: Reporter) -> Callable[[TaskId, int, int, b
     return keep
 
 
-def _verify(
-    request: Request, state: State, connections: Connections, reporter: Reporter
+def verify(
+    request: Request, state: Swept, connections: Connections, reporter: Reporter
 ) -> tuple[Mapping[str, str], Mapping[str, tuple[str, ...]], Mapping[str, tuple[CardLeft, ...]]]:
     """(hosts that could not be checked, what is still alive, cards that are not free).
 

@@ -163,6 +163,27 @@ def plan_cluster(
     return ClusterPlan(run_id, tuple(tasks), tuple(notes))
 
 
+def places(
+    job: JobSpec, hostfile: Hostfile, inventory: Inventory, notes: list[str]
+) -> list[tuple[Host, tuple[Device, ...]]]:
+    """As many places as there are now for workers that know nothing of each other, each with its cards.
+
+    Without cards and `slots:`, a host has one.  The hosts are served in turn.  Raises PlanError where there is none.
+    """
+    seats = [_Seat(host, inventory[host.name]) for host in hostfile.hosts if host.name in inventory]
+    per_worker = _deal_cards(job, seats, notes)
+    rooms = [1 if seat.room is None else seat.room for seat in seats]
+    if not any(rooms):
+        raise _too_few(replace(job, workers=1, chief=False), seats, per_worker, 0)
+    found = []
+    for turn in range(max(rooms)):
+        for seat, room in zip(seats, rooms, strict=True):
+            if turn < room:
+                mine, seat.cards = take_nearest(seat.cards, per_worker)
+                found.append((seat.host, mine))
+    return found
+
+
 def usable_cards(job: JobSpec, hostfile: Hostfile, inventory: Inventory) -> dict[str, tuple[str, ...]]:
     """For each host the UUIDs of the cards that its workers could be given; whichever they get, it is of these."""
     known = [host for host in hostfile.hosts if host.name in inventory]

@@ -46,6 +46,7 @@ _STEM_LENGTH = 33  # with a dash and six characters: 40
 _FORMAT = 1
 _ASIDE = ".clean-"  # how the names of records that are being removed begin
 _MAKING_S = 3600.0
+_TRIES, _PAUSE_S = 5, 0.02  # to lock a record
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # how a rename says so, on either system
 _OPEN_LOGS = 64  # a laptop allows 256 descriptors, and every host needs some of them too
 
@@ -64,6 +65,20 @@ def new_run_id(stem: str) -> str:
     """Return a fresh id such as `trainer-k3f9x2`: at most 40 characters, safe as a file name anywhere."""
     name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:_STEM_LENGTH].rstrip("-")
     return f"{name or 'run'}-{''.join(secrets.choice(_BASE32) for _ in range(6))}"
+
+
+@contextlib.contextmanager
+def naming(root: Path | None = None) -> Iterator[None]:
+    """Inside, nobody else looks for a name that is free, and takes it; raises RecordError."""
+    root = root or state_root()
+    with _writing(root):
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def check_run_id(text: str) -> str:
@@ -142,20 +157,14 @@ class Record:
         """
         root = root or state_root()
         path = root / check_run_id(run_id)
-        about = {
-            "format": _FORMAT,
-            "tflaunch": __version__,
-            "run_id": run_id,
-            "started": time.time(),
-            "pid": os.getpid(),
-            "hostname": socket.gethostname(),
-            "cwd": os.getcwd(),  # noqa: PTH109  the logical or physical directory, whichever the system gives
-            "command": list(command),
-            "ssh_config": ssh_config,
-            "detached": detached,
-            "hostfile": _plain(hostfile),
-            "plan": _plain(plan),
-        }
+        about = _about(
+            run_id,
+            plan=plan,
+            hostfile=hostfile,
+            command=command,
+            ssh_config=ssh_config,
+            detached=detached,
+        )
         with _writing(path):
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             building = Path(tempfile.mkdtemp(prefix=f".{run_id[:40]}-", dir=root))  # 0700
@@ -199,6 +208,61 @@ class Record:
         path = root / found[0]
         with _reading(path):
             return cls(path, _read_about(path))
+
+    @classmethod
+    def reopen(cls, run_id: str, root: Path | None = None) -> Record:
+        """Open the record of a run that is to go on, and lock it.
+
+        Raises UsageError when there is none, or another launcher has it; RecordError when it cannot be read.
+        """
+        record = cls.open(check_run_id(run_id), root)
+        if record.run_id != run_id:
+            raise UsageError(f"no run {run_id!r} is on record", f"is {record.run_id} meant?")
+        with _reading(record.path):
+            lock = os.open(record.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            for attempt in range(_TRIES):  # somebody who only looks holds it for an instant
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if attempt == _TRIES - 1:
+                        os.close(lock)
+                        pid = record.about.get("pid")
+                        raise UsageError(
+                            f"{run_id} is going on: its launcher, pid {pid}, is alive",
+                            f"watch it: tflaunch attach {run_id}; or end it: tflaunch stop {run_id}",
+                        ) from None
+                    time.sleep(_PAUSE_S)
+        record._lock = lock
+        return record
+
+    def resume(self, hostfile: Hostfile, command: Sequence[str], ssh_config: str | None) -> None:
+        """Note that the run goes on, and how its hosts are reached now; raises RecordError."""
+        about = _about(
+            self.run_id,
+            plan=ClusterPlan(self.run_id, ()),
+            hostfile=hostfile,
+            command=command,
+            ssh_config=ssh_config,
+            detached=False,
+        )
+        self.about = {**about, "started": self.started}
+        with _writing(self.path):
+            _write_json(self.path / "run.json", self.about)
+            (self.path / "outcome.json").unlink(missing_ok=True)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """What else was written into the record under that name; None: nothing. Raises RecordError."""
+        with _reading(self.path):
+            try:
+                return _read_object(self.path / name)
+            except FileNotFoundError:
+                return None
+
+    def write(self, name: str, value: Mapping[str, Any]) -> None:
+        """Keep something more in the record; raises RecordError."""
+        with _writing(self.path):
+            _write_json(self.path / name, dict(value))
 
     @property
     def plan(self) -> ClusterPlan:
@@ -357,6 +421,31 @@ def _names(root: Path) -> list[str]:
             return sorted(name for name in os.listdir(root) if _RUN_ID.fullmatch(name))  # noqa: PTH208
         except FileNotFoundError:
             return []
+
+
+def _about(
+    run_id: str,
+    *,
+    plan: ClusterPlan,
+    hostfile: Hostfile,
+    command: Sequence[str],
+    ssh_config: str | None,
+    detached: bool,
+) -> dict[str, Any]:
+    return {
+        "format": _FORMAT,
+        "tflaunch": __version__,
+        "run_id": run_id,
+        "started": time.time(),
+        "pid": os.getpid(),
+        "hostname": socket.gethostname(),
+        "cwd": os.getcwd(),  # noqa: PTH109  the logical or physical directory, whichever the system gives
+        "command": list(command),
+        "ssh_config": ssh_config,
+        "detached": detached,
+        "hostfile": _plain(hostfile),
+        "plan": _plain(plan),
+    }
 
 
 def _info(path: Path) -> RunInfo:

@@ -16,7 +16,7 @@ from tflaunch import gpu_probe, wire
 from tflaunch.agent import facts, leases, processes, stacks
 from tflaunch.agent.cards import Cards
 from tflaunch.agent.guard import leftovers
-from tflaunch.agent.journal import Journal
+from tflaunch.agent.journal import NAME, Journal
 from tflaunch.agent.leases import Leases
 from tflaunch.agent.ports import HeldPorts
 from tflaunch.agent.rundir import CodeStore, HostError, RunDirectory, explain
@@ -76,6 +76,7 @@ class Daemon:
         self._to_lease = []  # type: Union[bool, List[str]]
         self._tasks = collections.OrderedDict()  # type: Dict[str, Task]
         self._ran = []  # type: List[processes.Process]
+        self._known = os.path.exists(os.path.join(directory.path, NAME))  # the run has been here before
         self._journal = Journal(directory)
         self._entrusted = None  # type: Optional[Entrusted]
         self._door_port = 0
@@ -135,7 +136,7 @@ class Daemon:
                 break
         if self._code is not None:
             self._code.discard()
-        if self._passing or not self._journal.has("started"):
+        if self._passing or not (self._journal.has("started") or self._known):
             self._directory.remove()  # a check, a dry run, or a launch that failed: nothing is worth keeping
         self._directory.remove_socket()
 

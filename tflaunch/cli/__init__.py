@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import tflaunch
-from tflaunch.cli import attach, check, clean, gpus, ps, run, schema, status, stop, up
+from tflaunch.cli import attach, check, clean, gpus, ps, run, schema, status, stop, sweep, up
 from tflaunch.cli.job_options import JobCommand
 from tflaunch.cli.values import Command
 from tflaunch.errors import EXIT_INTERRUPTED, TflaunchError
@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 app.command("run", cls=run.RunCommand)(run.run)
 app.command("up", cls=JobCommand)(up.up)
+app.command("sweep", cls=sweep.SweepCommand)(sweep.sweep)
 app.command("attach", cls=Command)(attach.attach)
 app.command("logs", cls=Command)(attach.logs)
 app.command("stop", cls=Command)(stop.stop)

@@ -137,7 +137,7 @@ class Patient:
 
 
 @contextlib.contextmanager
-def reporting(stopped: str, **options: Any) -> Iterator[Show]:
+def reporting(stopped: str, reporter: Reporter | None = None, /, **options: Any) -> Iterator[Show]:
     """Inside, errors are shown by the reporter that is given; at the end the command exits with its code.
 
     `stopped` is what Ctrl-C has done when it comes before there is a run to stop.
@@ -145,7 +145,7 @@ def reporting(stopped: str, **options: Any) -> Iterator[Show]:
     from tflaunch.console import open_reporter
     from tflaunch.session import Stopped
 
-    show = Show(open_reporter(**options))
+    show = Show(reporter or open_reporter(**options))
     wait = True
     try:
         yield show

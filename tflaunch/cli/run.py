@@ -279,8 +279,8 @@ def run(
             )
         hostfile = load_hosts(hosts)
         if no_sync:
-            hostfile = _here_on_every_host(hostfile)
-        program, stem, bundle = _program(module, script, code_dir, hostfile)
+            hostfile = here_on_every_host(hostfile)
+        program, stem, bundle = program_to_run(module, script, code_dir, hostfile)
         for left_out in bundle.skipped if bundle else ():
             show.reporter.warn(f"not shipped: {left_out}")
         request = Request(
@@ -324,7 +324,7 @@ def run(
             to_hosts.close()
 
 
-def _program(
+def program_to_run(
     module: str | None, script: str | None, code_dir: Path | None, hostfile: Hostfile
 ) -> tuple[tuple[str, ...], str, Bundle | None]:
     """(what follows the interpreter, a name for the run, the code to ship)."""
@@ -342,7 +342,7 @@ def _program(
     return found.argv, Path(found.file).stem, bundle(found.directory, keep=found.file)
 
 
-def _here_on_every_host(hostfile: Hostfile) -> Hostfile:
+def here_on_every_host(hostfile: Hostfile) -> Hostfile:
     """Hosts that have the code already: in their workdir, else in the directory of that path."""
     here = str(Path.cwd())
     hosts = tuple(dataclasses.replace(host, workdir=host.workdir or here) for host in hostfile.hosts)

@@ -1,0 +1,159 @@
+"""Which trials a sweep has, and how a program is told; what its log says of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from tflaunch.errors import UsageError
+from tflaunch.results import Metric, Reading
+from tflaunch.trials import Trial, arguments, draw, grid, numbered, plain, read
+
+
+def test_a_grid_has_all_combinations_and_the_last_one_varies_fastest() -> None:
+    assert grid(["lr=0.10,1e-2", "act=relu,tanh"]) == [
+        {"lr": "0.10", "act": "relu"},
+        {"lr": "0.10", "act": "tanh"},
+        {"lr": "1e-2", "act": "relu"},
+        {"lr": "1e-2", "act": "tanh"},
+    ]
+
+
+def test_what_is_drawn_is_within_its_range_and_the_same_for_a_seed() -> None:
+    specs = ["lr=0.0001..0.1:log", "layers=1..4", "momentum=-1..1.0", "opt=adam,sgd"]
+    trials = draw(specs, 200, seed=7)
+    assert trials == draw(specs, 200, seed=7) != draw(specs, 200, seed=8)
+    assert len({tuple(each.items()) for each in trials}) == 200
+    rates = [float(each["lr"]) for each in trials]
+    assert all(0.0001 <= rate <= 0.1 for rate in rates)
+    assert 60 < sum(rate < math.sqrt(0.0001 * 0.1) for rate in rates) < 140  # even in its logarithm
+    assert {each["layers"] for each in trials} == {"1", "2", "3", "4"}
+    assert (
+        min(float(each["momentum"]) for each in trials) < 0 < max(float(each["momentum"]) for each in trials)
+    )
+    assert {each["opt"] for each in trials} == {"adam", "sgd"}
+
+
+@pytest.mark.parametrize(
+    ("specs", "count", "message"),
+    [
+        (["layers=1..4"], 5, "there are only 4 different ones"),
+        (["lr=0..1:log"], 5, "begins above 0"),
+        (["lr=1..0.1"], 5, "1 is not less than 0.1"),
+        (["lr=1..x"], 5, "not a range"),
+        (["lr=1..2", "lr=1..2"], 5, "lr is there twice"),
+        (["lr"], 5, "not NAME=VALUES"),
+        (["lr=a,,b"], 5, "a value is empty"),
+        (["lr=1..2"], 0, "from 1 to 10,000"),
+    ],
+)
+def test_what_cannot_be_drawn(specs: list[str], count: int, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        draw(specs, count, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        (["lr="], "a value is empty"),
+        (["lr=1,2,1"], "1 is there twice"),
+        (["9=1"], "not NAME=VALUES"),
+        (["a=" + ",".join(map(str, range(200))), "b=" + ",".join(map(str, range(200)))], "40,000 trials"),
+    ],
+)
+def test_what_is_no_grid(specs: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        grid(specs)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.yaml", "- {lr: 0.1, bn: true}\n- {lr: 1e-3, note: a b, left: null}\n"),
+        ("t.json", '[{"lr": 0.1, "bn": true}, {"lr": "1e-3", "note": "a b"}]'),
+        ("t.jsonl", '{"lr": 0.1, "bn": true}\n\n{"lr": "1e-3", "note": "a b"}\n'),
+    ],
+)
+def test_trials_of_a_file(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    assert read(tmp_path / name) == [{"lr": "0.1", "bn": "true"}, {"lr": "1e-3", "note": "a b"}]
+
+
+def test_trials_of_a_table(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('\ufefflr,note\n0.1,"a, b"\n0.2,\n')
+    assert read(tmp_path / "t.csv") == [{"lr": "0.1", "note": "a, b"}, {"lr": "0.2", "note": ""}]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("t.txt", "", "neither .yaml"),
+        ("t.yaml", "lr: 1", "not a list"),
+        ("t.yaml", "- [1]", "trial 0: not a mapping"),
+        ("t.yaml", "- {lr: [1, 2]}", "lr is neither a number nor text"),
+        ("t.yaml", "- {lr: 1}\n- {lr: 1}", "trial 1: the same as"),
+        ("t.yaml", "- {l r: 1}", "'l r' is no name"),
+        ("t.yaml", "[", "t.yaml: while parsing"),
+        ("t.yaml", "[]", "0 trials"),
+        ("t.jsonl", "{}\n{", "t.jsonl:2: "),
+        ("t.csv", "lr,bn\n1\n", "t.csv:2: not as many fields"),
+        ("t.csv", "lr\n1,2\n", "t.csv:2: not as many fields"),
+        ("gone.csv", None, "No such file"),
+    ],
+)
+def test_files_that_hold_no_trials(tmp_path: Path, name: str, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=re.escape(message)):
+        read(tmp_path / name)
+
+
+def test_values_follow_as_flags_or_stand_where_the_template_has_them() -> None:
+    trial = Trial(7, {"lr": "0.10", "layers": "2"})
+    assert arguments(["--steps=5"], trial) == ("--steps=5", "--lr=0.10", "--layers=2")
+    assert arguments(["{lr}x{lr}", '{"a": {}}', "out-{trial}"], trial) == (
+        *("0.10x0.10", '{"a": {}}', "out-7"),
+        "--layers=2",
+    )
+    assert plain({"lr": "0.10", "n": "3", "bn": "true", "x": "1e999", "s": "007"}) == {
+        **{"lr": 0.1, "n": 3, "bn": True, "x": "1e999", "s": "007"},
+    }
+
+
+def test_trials_keep_their_numbers() -> None:
+    everything, chosen = numbered([{"a": "1"}, {"a": "2"}], [{"a": "3"}, {"a": "2"}])
+    assert everything == [{"a": "1"}, {"a": "2"}, {"a": "3"}]
+    assert [(trial.number, trial.params) for trial in chosen] == [(1, {"a": "2"}), (2, {"a": "3"})]
+
+
+@pytest.mark.parametrize(
+    ("metric", "log", "value"),
+    [
+        (r"loss: ([\d.]+)", b"loss: 0.5 loss: 0.4\nloss: 0.3\nno", 0.3),
+        (r"loss: (\S+)", b"loss: 0.5\nloss: nan\nloss: x\n", 0.5),
+        (r"loss: (\S+)", b"loss: 0.5\nloss: 0.25", 0.25),  # no newline at the end
+        (r"loss: (\S+)", b"\rloss: 1\rloss: \x1b[1m0.125\x1b[0m\n", 0.125),
+        ("loss", b'{"loss": 2}\n{"loss": "3", "x": 1}\n{"lossy": 9}\n{"loss": 4', 3.0),
+        ("loss", b'{"loss": NaN}\nloss: 3\n["loss"]\n{"loss": true}\n', None),
+        ("val loss", b'  {"val loss": -1e-3}\n', -0.001),
+    ],
+)
+def test_the_last_value_in_a_log_counts(metric: str, log: bytes, value: float | None) -> None:
+    whole, pieces = (Reading(Metric.parse(metric, maximize=False)) for _ in range(2))
+    whole.feed(0, log)
+    for at in range(0, len(log), 3):
+        pieces.feed(max(0, at - 1), log[max(0, at - 1) : at + 3])  # as after a connection that was lost
+    for reading in (whole, pieces):
+        reading.end()
+        assert (reading.received, reading.value) == (len(log), value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("loss: [", "unterminated"), ("a(b)(c)", "2 groups"), ("loss:.*", "0 groups")]
+)
+def test_what_is_no_metric(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        Metric.parse(text, maximize=False)

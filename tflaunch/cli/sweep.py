@@ -1,0 +1,339 @@
+"""`tflaunch sweep`: from the command line to a request, which tflaunch.sweep_launch carries out."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from tflaunch.cli.job_options import (
+    END,
+    GPUS,
+    PROGRAM,
+    Env,
+    Exclude,
+    GpuModel,
+    Include,
+    Mig,
+    MinGpuMemory,
+    ShareGpus,
+    environment,
+    gpu_choice,
+)
+from tflaunch.cli.options import (
+    AcceptNew,
+    ConnectTimeout,
+    Grace,
+    Json,
+    SshConfig,
+    connector,
+    load_hosts,
+    reporting,
+)
+from tflaunch.cli.run import RunCommand, here_on_every_host, program_to_run
+from tflaunch.errors import UsageError
+from tflaunch.job import JobSpec
+
+if TYPE_CHECKING:
+    from tflaunch.trials import Params
+
+TRIALS, METRIC, AGAIN = "Trials", "Results", "When something fails"
+
+
+class SweepCommand(RunCommand):
+    """`sweep`; what it says of a trainer's own options is what `run` says."""
+
+    optional_values: ClassVar = {"--mig": RunCommand.optional_values["--mig"]}
+
+
+def sweep(
+    hosts: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOSTS", help="A hostfile, or host1:2,host2, or slurm: or pbs:", show_default=False
+        ),
+    ],
+    script: Annotated[
+        str | None,
+        typer.Argument(metavar="TRAINER.py", help="The program (or -m PKG.MOD).", show_default=False),
+    ] = None,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- ARGS",
+            help="Arguments of all trials; {lr} stands for the value of lr, which else follows as --lr=VALUE.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=A,B,C",
+            help="All combinations of these values; repeatable.",
+            rich_help_panel=TRIALS,
+        ),
+    ] = None,
+    random: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=A..B[:log]",
+            help="--trials values from a range, or NAME=A,B,C; repeatable.",
+            rich_help_panel=TRIALS,
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="How many, with --random.", rich_help_panel=TRIALS),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="The same one draws the same trials [a new one]", rich_help_panel=TRIALS
+        ),
+    ] = None,
+    trials_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A list of trials: .yaml, .json, .jsonl or .csv.", rich_help_panel=TRIALS
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The sweep's name; one that is known goes on [a new one]",
+            rich_help_panel=TRIALS,
+        ),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Go on with that sweep: what has not succeeded yet is run.",
+            rich_help_panel=TRIALS,
+        ),
+    ] = None,
+    gpus_per_trial: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="GPUs of a trial [1 where there are any]", rich_help_panel=GPUS
+        ),
+    ] = None,
+    trials_per_gpu: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Trials that share a GPU.", rich_help_panel=GPUS)
+    ] = 1,
+    trials_per_host: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Trials at a time on a host [slots: of the hostfile; as many as it has cards, or 1]",
+            rich_help_panel=GPUS,
+        ),
+    ] = None,
+    gpu_model: GpuModel = "",
+    min_gpu_memory: MinGpuMemory = "",
+    mig: Mig = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    share_gpus: ShareGpus = False,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY|REGEX",
+            help="The number that counts: last JSON line with KEY, or last match of the one group of REGEX.",
+            rich_help_panel=METRIC,
+        ),
+    ] = None,
+    maximize: Annotated[
+        bool,
+        typer.Option("--maximize/--minimize", help="Which is better.", rich_help_panel=METRIC),
+    ] = False,
+    retries: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Try a trial that fails again, on another host if there is one.",
+            rich_help_panel=AGAIN,
+        ),
+    ] = 0,
+    module: Annotated[
+        str | None,
+        typer.Option(
+            "--module",
+            "-m",
+            metavar="PKG.MOD",
+            help="Run a module, as python -m does.",
+            rich_help_panel=PROGRAM,
+        ),
+    ] = None,
+    env: Env = None,
+    code_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Ship this directory, not just the script's own.", rich_help_panel=PROGRAM
+        ),
+    ] = None,
+    no_sync: Annotated[
+        bool,
+        typer.Option(
+            "--no-sync",
+            help="Ship nothing: the code is on the hosts, at this path or in workdir.",
+            rich_help_panel=PROGRAM,
+        ),
+    ] = False,
+    grace: Grace = 10.0,
+    lease: Annotated[
+        float,
+        typer.Option(
+            min=5,
+            metavar="S",
+            help="Hosts end their trials when this command was not heard of for so long.",
+            rich_help_panel=END,
+        ),
+    ] = 60.0,
+    json: Json = False,
+    accept_new: AcceptNew = False,
+    connect_timeout: ConnectTimeout = 30.0,
+    ssh_config: SshConfig = None,
+) -> None:
+    """Run TRAINER.py once for each set of values, as many at a time as HOSTS have cards for, and compare.
+
+    Each trial is a process of its own, which is told its values as --NAME=VALUE, in TFLAUNCH_PARAMS (JSON) and its
+    number in TFLAUNCH_TRIAL.  Results are on record as they come.
+
+    Exit code: 0 all have succeeded; the code of the trial that failed first (128 + n for signal n); 130 after Ctrl-C;
+    2 command line or hostfile; 65 no host can take a trial; 69 no connection; 70 a host cannot start; 73 no record;
+    76 all hosts were lost, or not all could be stopped.
+    """
+    from tflaunch.launch import Request
+    from tflaunch.results import Metric
+    from tflaunch.runs import new_run_id
+    from tflaunch.sweep_launch import sweep as carry_out
+    from tflaunch.sweep_room import SweepRequest
+    from tflaunch.sweep_view import open_reporter
+
+    words = list(arguments or ())
+    if module is not None and script is not None:
+        words.insert(0, script)  # with -m, all that follows HOSTS is the program's own
+    reporter = open_reporter(json=json)
+    with reporting("stopped; no trial was started, nothing is left", reporter) as show:
+        if name is not None and resume is not None:
+            raise UsageError("--name and --resume name the same thing", "leave one of them out")
+        if trials_per_gpu > 1 and (gpus_per_trial is not None and gpus_per_trial != 1):
+            raise UsageError(
+                f"--gpus-per-trial {gpus_per_trial} --trials-per-gpu {trials_per_gpu}: either several cards for a "
+                "trial, or several trials on a card",
+                "leave one of them out",
+            )
+        if mig is not None and gpus_per_trial is not None and gpus_per_trial > 1:
+            raise UsageError(
+                f"--mig --gpus-per-trial {gpus_per_trial}: a process can use one MIG instance only",
+                "leave --gpus-per-trial out",
+            )
+        if maximize and metric is None:
+            raise UsageError("--maximize without --metric: of what?", "--metric accuracy")
+        measure = Metric.parse(metric, maximize) if metric is not None else None
+        if not random and (trials is not None or seed is not None):
+            raise UsageError(f"{'--trials' if trials is not None else '--seed'} is for --random")
+        if name is not None and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,31}[a-z0-9])?", name):
+            raise UsageError(f"--name {name}: 1 to 33 of a-z, 0-9 and '-', no '-' at an end")
+        chosen = _trials(grid or [], random or [], trials, trials_file)
+        hostfile = load_hosts(hosts)
+        if no_sync:
+            hostfile = here_on_every_host(hostfile)
+        program, stem, bundle = program_to_run(module, script, code_dir, hostfile)
+        for left_out in bundle.skipped if bundle else ():
+            reporter.warn(f"not shipped: {left_out}")
+        request = SweepRequest(
+            run=Request(
+                run_id=new_run_id(f"{stem}-sweep"),
+                job=JobSpec(
+                    program=program,
+                    args=tuple(words),
+                    ps=0,
+                    gpus_per_worker=gpus_per_trial,
+                    flags=None,
+                    env=environment(env),
+                ),
+                hostfile=hostfile,
+                gpus=gpu_choice(
+                    model=gpu_model,
+                    min_memory=min_gpu_memory,
+                    include=include,
+                    exclude=exclude,
+                    mig=mig,
+                    share=share_gpus,
+                    per_worker=None,
+                ),
+                bundle=bundle,
+                command=tuple(sys.argv),
+                ssh_config=str(ssh_config.absolute()) if ssh_config else None,
+                lease_s=lease,
+                connect_s=connect_timeout,
+                grace_s=grace,
+            ),
+            trials=chosen,
+            metric=measure,
+            retries=retries,
+            per_gpu=trials_per_gpu,
+            per_host=trials_per_host,
+            seed=seed,
+            name=resume or name or "",
+            must_exist=resume is not None,
+            run_best=_run_one(hosts, script, module, gpus_per_trial, code_dir),
+        )
+        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
+        for note in to_hosts.notes:
+            reporter.warn(note)
+        try:
+            show.exit_code = carry_out(request, to_hosts, reporter)
+        finally:
+            to_hosts.close()
+
+
+def _trials(
+    grid: Sequence[str],
+    random: Sequence[str],
+    count: int | None,
+    file: Path | None,
+) -> Callable[[int], list[Params]]:
+    """What is to be tried, from the one of three ways that was chosen."""
+    from tflaunch import trials
+
+    ways = [way for way, given in (("--grid", grid), ("--random", random), ("--trials-file", file)) if given]
+    if not ways:
+        raise UsageError(
+            "nothing to try: neither --grid, --random nor --trials-file",
+            "for example --grid lr=0.1,0.01 --grid layers=2,3",
+        )
+    if len(ways) > 1:
+        raise UsageError(
+            f"{ways[0]} and {ways[1]} are two ways to name the trials",
+            "--random takes lists, too: --random optimizer=adam,sgd",
+        )
+    if random:
+        if count is None:
+            raise UsageError("--random without --trials: how many?", "--trials 20")
+        trials.draw(random, count, 0)  # what is wrong with it is told now
+        return functools.partial(trials.draw, random, count)
+    found = trials.grid(grid) if grid else trials.read(Path(file or ""))
+    return lambda _: found
+
+
+def _run_one(
+    hosts: str, script: str | None, module: str | None, gpus: int | None, code_dir: Path | None
+) -> tuple[str, ...]:
+    """The command that runs one trial; its arguments follow."""
+    options = ["--ps", "0", "--workers", "1", "--no-flags"]
+    options += ["--gpus-per-worker", str(gpus)] if gpus is not None else []
+    options += ["--code-dir", str(code_dir)] if code_dir is not None else []
+    program = ["-m", module] if module is not None else [script or ""]
+    return ("tflaunch", "run", hosts, *options, *program, "--")
