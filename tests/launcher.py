@@ -31,6 +31,20 @@ from typing import Any, Protocol
 import yaml
 
 TFLAUNCH = (sys.executable, "-c", "import sys; from tflaunch.cli import main; sys.exit(main())")
+OVER_SSH = (
+    "run",
+    "up",
+    "sweep",
+    "check",
+    "stop",
+    "clean",
+    "ps",
+    "status",
+    "attach",
+    "logs",
+    "fetch",
+    "tensorboard",
+)
 PATIENCE_S = 40.0  # for what must happen, on a busy machine
 
 # A trainer that writes what it was told to $OUT/worker-0.json; a ps then waits to be stopped.
@@ -309,12 +323,7 @@ class Launcher:
 
     def argv(self, verb: str, *words: str | bytes | Path) -> list[str | bytes | Path]:
         """The command line, with the test's own ssh_config."""
-        ssh: list[str | Path] = (
-            ["-F", self._network.config]
-            if self._network
-            and verb in ("run", "up", "sweep", "check", "stop", "clean", "ps", "status", "attach", "logs")
-            else []
-        )
+        ssh: list[str | Path] = ["-F", self._network.config] if self._network and verb in OVER_SSH else []
         return [*TFLAUNCH, verb, *ssh, *words]
 
     def env(self, **more: str) -> dict[str, str]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from tflaunch import dial_check, payload, wire
 from tflaunch.agent.dial import AT_ONCE
+from tflaunch.board import Board
 from tflaunch.command import DECIDED
 from tflaunch.drive import Drive, Overseer, S
 from tflaunch.errors import ConnectError, ConnectErrors, DialError, LaunchError
+from tflaunch.fetch import Fetch, Fetched
 from tflaunch.hosts import Host, fold
 from tflaunch.inventory import HostFacts, Inventory
 from tflaunch.job import TaskId
@@ -19,6 +22,7 @@ from tflaunch.links import Links
 from tflaunch.log_feed import LogFeed, LogWatcher, Record
 from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_data
 from tflaunch.oversight import DIAL_S, Oversight
+from tflaunch.patterns import Pattern
 from tflaunch.plan import ClusterPlan
 from tflaunch.session import Ended, Item, Opener, Said, Sessions, Stopped, Written, interruption
 from tflaunch.sources import Bundle
@@ -56,6 +60,7 @@ class Cluster:
         self._hosts: dict[str, Host] = {}
         self._drive: Drive[Any] | None = None
         self._feed: LogFeed | None = None
+        self._board: Board | None = None
         self._lost: dict[str, ConnectError] = {}  # hosts that were connected before, and may not be now
         self.interrupts = self._sessions.interrupts
 
@@ -393,6 +398,7 @@ class Cluster:
             case Interrupted():
                 drive.feed(item, now)
             case Ended(host, error):
+                self._lose_board(host)
                 drive.links.ended(host, error.message, now)
             case Written(host, size):
                 self._logs.written(host, size)
@@ -406,6 +412,8 @@ class Cluster:
                     self._logs.take(host, message)
                 elif message.type == "swept":
                     self._logs.swept(host, message["logs"])
+                elif self._board is not None and self._board.host == host:
+                    self._board.said(message, self._sessions.by_host[host].send)
                 drive.said(host, message.type, message.fields, message.body, now)
 
     @property
@@ -421,11 +429,13 @@ class Cluster:
 
     def hang_up(self, host: str) -> None:
         """Let go of a wire."""
+        self._lose_board(host)
         self._sessions.hang_up(host)
 
     def watch(self, host: str, after: int) -> None:
         """Ask for what was missed."""
         self._logs.watch(host, after)
+        self._ask_for_board(host)
 
     def send(self, host: str, type: str, **fields: Any) -> None:
         """Send a message."""
@@ -496,6 +506,34 @@ class Cluster:
             links.tick(now)
         self._logs.end()
         return self._logs.missing
+
+    def show(self, board: Board) -> None:
+        """Have TensorBoard started beside the tasks, and reached from here while they run."""
+        self._board = board
+        self._ask_for_board(board.host)
+
+    def _ask_for_board(self, host: str) -> None:
+        if self._board is not None and self._board.host == host and host in self._sessions.by_host:
+            self._sessions.send([host], "board", logdir=self._board.logdir)
+
+    def _lose_board(self, host: str) -> None:
+        if self._board is not None and self._board.host == host:
+            self._board.lost()
+
+    def fetch(
+        self, hosts: Collection[str], patterns: Sequence[Pattern], directory: Path, overwrite: bool
+    ) -> Fetched:
+        """Bring the outputs of the tasks on these hosts here. Raises FetchError, Stopped."""
+        return Fetch(
+            self._run_id,
+            self._sessions,
+            sorted(hosts),
+            self.dial,
+            self._watcher,
+            patterns=patterns,
+            directory=directory,
+            overwrite=overwrite,
+        ).run()
 
     def tell_replanned(self, lost: Collection[str]) -> None:
         """Tell those who watch, and who ask later, that the run goes on by another plan, without these hosts."""

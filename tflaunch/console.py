@@ -33,6 +33,9 @@ For programs: stdout holds one JSON object a line, in ASCII.  Each has `event` a
     servers    run_id, cluster (job -> addresses), targets (task -> grpc://address), flags; all of them listen
     detached   run_id, tasks (how many), host (whose agent decides from now on)
     stopped    run_id, hosts (host -> found, killed, survivors, cards)
+    tensorboard  run_id, url, host, logdir
+    fetched    run_id, directory, files, bytes, same (were here already), complete, apart, kept, failed, left,
+               unmatched, there, unreached   (tflaunch.fetch.Fetched)
 
 Tasks are written `worker/0`.  Bytes of a log that are not UTF-8 appear as `\\xff`; control sequences are
 left in it.
@@ -85,6 +88,7 @@ from tflaunch.console_pages import (
     unconfirmed_hosts,
 )
 from tflaunch.errors import ConnectErrors, HostfileError, LaunchError, TflaunchError
+from tflaunch.fetch_page import fetched_data, fetched_lines
 from tflaunch.job import TaskId
 from tflaunch.log_lines import LineAssembler, printable
 from tflaunch.outcome import HostLost, Outcome, TaskExit, TimedOut, exit_data, how, outcome_data
@@ -94,6 +98,7 @@ from tflaunch.times import duration
 from tflaunch.writer import Stream, Writer
 
 if TYPE_CHECKING:
+    from tflaunch.fetch import Fetched
     from tflaunch.visits import Finished
     from tflaunch.waiting import Turn
 
@@ -117,6 +122,7 @@ _PAST = {
     "waiting": "waited for cards",
     "measuring": "measured",
     "cleaning": "cleaned",
+    "fetching": "fetched",
 }
 
 
@@ -205,6 +211,12 @@ class Reporter(Protocol):
 
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         """Show what ending a run from outside met on each host."""
+
+    def board(self, run_id: str, url: str, host: str, logdir: str) -> None:
+        """Show where TensorBoard is."""
+
+    def fetched(self, told: Fetched) -> None:
+        """Show which outputs have come, where to, and which have not."""
 
     def close(self, wait: bool = True) -> None:
         """Write what is queued; with `wait=False` within 0.3 s, logs dropped, even on a stopped terminal."""
@@ -493,6 +505,12 @@ class JsonReporter(_LogReporter):
         told = {host: dataclasses.asdict(end) for host, end in hosts.items()}
         self._event("stopped", run_id=run_id, hosts=told)
 
+    def board(self, run_id: str, url: str, host: str, logdir: str) -> None:
+        self._event("tensorboard", run_id=run_id, url=url, host=host, logdir=logdir)
+
+    def fetched(self, told: Fetched) -> None:
+        self._event("fetched", **fetched_data(told))
+
     def _event(self, event: str, **fields: Any) -> None:
         line = json.dumps({"event": event, "time": round(time.time(), 6), **fields}) + "\n"
         self._writer.put("message", lambda: self._writer.out(line))
@@ -650,6 +668,13 @@ class TextReporter(_LogReporter):
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         self._ending(*stopped_lines(run_id, hosts, self._err.marks))
 
+    def board(self, run_id: str, url: str, host: str, logdir: str) -> None:
+        mark, of_it = (f"{self._err.marks.ok} ", "green"), f"  {run_id}, {logdir} on {host}"
+        self._notice(mark, "TensorBoard: ", (url, f"bold link {url}"), (printable(of_it), "dim"))
+
+    def fetched(self, told: Fetched) -> None:
+        self._ending(*fetched_lines(told, self._err.marks))
+
     def close(self, wait: bool = True) -> None:
         self._ending()
         super().close(wait)
@@ -718,6 +743,7 @@ class TextReporter(_LogReporter):
         if phase is None or phase.name != name or (phase.over and done < total):
             self._leave(now)
             phase = self._phase = _Phase(name, now)
+            self._training &= name != "fetching"  # no log comes any more
             if name == "training":
                 self._training = True
                 self._print(
@@ -729,8 +755,8 @@ class TextReporter(_LogReporter):
         if done < total:
             return
         phase.over = True
-        if name == "training":
-            return  # the report says more
+        if name in ("training", "fetching"):
+            return  # what follows says more
         took = "" if phase.began == now else f" in {duration(now - phase.began)}"
         self._print(
             Text.assemble(

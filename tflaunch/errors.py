@@ -9,6 +9,7 @@
     │   └── DialError           70   hosts cannot reach each other at the ports of the tasks; likewise
     ├── RecordError             73   the launcher's own record could not be written (EX_CANTCREAT)
     ├── CleanError              74   something that was to be removed could not be (EX_IOERR)
+    ├── FetchError              74   something that was to be fetched could not be; what came is whole
     └── StopError               76   something may still be alive: tflaunch could not check, or could not kill
 
 A run that started ends with 0, with the code of the task that failed first (128 + n for signal n), with 76
@@ -27,7 +28,7 @@ EXIT_PLAN = 65
 EXIT_CONNECT = 69
 EXIT_LAUNCH = 70
 EXIT_RECORD = 73
-EXIT_CLEAN = 74
+EXIT_IO = 74
 EXIT_UNCLEAN = 76
 EXIT_TIMEOUT = 124
 EXIT_INTERRUPTED = 130
@@ -131,7 +132,13 @@ class RecordError(TflaunchError):
 class CleanError(TflaunchError):
     """Something that was to be removed could not be."""
 
-    exit_code = EXIT_CLEAN
+    exit_code = EXIT_IO
+
+
+class FetchError(TflaunchError):
+    """Outputs could not be brought here, or not all."""
+
+    exit_code = EXIT_IO
 
 
 class StopError(TflaunchError):

@@ -11,22 +11,27 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from tflaunch import dial_check
+from tflaunch.board import Board, host_of
 from tflaunch.cluster import Cluster, Watcher
-from tflaunch.errors import PlanError, RecordError, TflaunchError, UsageError
+from tflaunch.errors import FetchError, PlanError, RecordError, TflaunchError, UsageError
+from tflaunch.fetch import Fetched
 from tflaunch.gpu_choice import GpuChoice
 from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.inventory import Inventory
 from tflaunch.job import JobSpec, TaskId
 from tflaunch.outcome import CardLeft, HostLost, Outcome
 from tflaunch.oversight import Oversight
+from tflaunch.patterns import Pattern
 from tflaunch.plan import ClusterPlan, ports_wanted
 from tflaunch.runs import Record
 from tflaunch.session import Opener, Stopped
 from tflaunch.sources import Bundle
 from tflaunch.supervise import Restarts, State, outcome_of
+from tflaunch.tunnel import Tunnel
 from tflaunch.visits import Visits
 from tflaunch.waiting import Acquisition, Planner
 from tflaunch.waiting import Reporter as WaitingReporter
@@ -50,6 +55,8 @@ class Reporter(Watcher, WaitingReporter, Protocol):
 
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None: ...
     def report(self, outcome: Outcome) -> None: ...
+    def fetched(self, told: Fetched) -> None: ...
+    def board(self, run_id: str, url: str, host: str, logdir: str) -> None: ...
     def detached(self, run_id: str, tasks: int, host: str) -> None: ...
 
 
@@ -73,6 +80,11 @@ class Request:
     spares: str = ""  # pattern of hosts that are kept for when one is lost
     dial_check: bool = True
     limits_s: Mapping[str, float] = field(default_factory=dict)  # see tflaunch.limits
+    tensorboard: str | None = None  # the directory that it shows while they run
+    tensorboard_port: int = 0  # of this machine; 0: any
+    fetch: tuple[Pattern, ...] = ()  # which outputs are brought here at the end
+    fetch_to: Path | None = None  # None: ./RUN
+    overwrite: bool = False  # files that are there, and are others
     wait_s: float | None = None  # for cards that are in use; None: not at all
     # Servers that stand: told of the plan once all of them listen.  Until then none is started again, and it is
     # only then that the run is detached.
@@ -106,8 +118,13 @@ def launch(request: Request, connections: Connections, reporter: Reporter) -> in
     When a host is lost for good and restarts are left, all is planned anew on those that remain and the spares.
     Raises TflaunchError or Stopped when it could not start; then nothing of it is left.
     """
+    tunnel = Tunnel(request.tensorboard_port) if request.tensorboard is not None else None
+    with contextlib.closing(tunnel) if tunnel else contextlib.nullcontext():
+        return _launch(request, _Run(request, connections, reporter, tunnel), reporter)
+
+
+def _launch(request: Request, run: _Run, reporter: Reporter) -> int:
     begun = time.monotonic()
-    run = _Run(request, connections, reporter)
     ended = run.once(without_spares(request))
     if ended is None:
         return 0
@@ -160,13 +177,17 @@ class _Ended:
 class _Run:
     """One run: mostly of one plan, and of more when hosts are lost."""
 
-    def __init__(self, request: Request, connections: Connections, reporter: Reporter) -> None:
+    def __init__(
+        self, request: Request, connections: Connections, reporter: Reporter, tunnel: Tunnel | None
+    ) -> None:
         self._request = request
+        self._tunnel = tunnel
         self._connections = connections
         self._reporter = reporter
         self._record: Record | None = None
         self._begun = time.monotonic()
         self._released: float | None = None  # when the tasks ran for the first time
+        self._fetched = True  # all that was asked for
 
     def once(self, hostfile: Hostfile, before: _Ended | None = None) -> _Ended | None:
         """Plan, start and drive until all is over; None: it goes on by itself. Raises TflaunchError, Stopped."""
@@ -188,6 +209,9 @@ class _Run:
                 if request.announce is None:
                     reporter.phase("training", 0, len(plan.tasks))
                 cluster.release(state.hosts, attempt, _keeper(record, reporter))
+                if request.tensorboard is not None and self._tunnel is not None:
+                    where = host_of(state.hosts)
+                    cluster.show(Board(request.run_id, where, request.tensorboard, self._tunnel, reporter))
                 oversight.begin(time.monotonic(), self._released)
                 self._released = self._released or time.monotonic()
                 if request.announce is not None:
@@ -219,6 +243,8 @@ class _Run:
                 cluster.tell_replanned(state.lost)
             missing = cluster.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else cluster.drain()
             host_logs = cluster.log_paths()
+            if _left(self._request, state, number) is None:
+                self._fetch(cluster, state)
             cluster.close()
         for task, size in missing.items():
             where = f"{state.hosts[task]}: {host_logs.get(task, '?')}"
@@ -229,6 +255,28 @@ class _Run:
     def _leave(self, plan: ClusterPlan, record: Record, keeper: str) -> None:
         record.close()
         self._reporter.detached(self._request.run_id, len(plan.tasks), keeper)
+
+    def _fetch(self, cluster: Cluster, state: State) -> None:
+        """Bring the outputs, however the run has ended; what that comes to is told."""
+        request = self._request
+        if not request.fetch:
+            return
+        later = f"tflaunch fetch {request.run_id}"
+        self._fetched = False
+        if len(state.interrupts) > 1:  # somebody is in a hurry
+            self._reporter.say(f"nothing is fetched; later: {later}")
+            return
+        directory = request.fetch_to or Path(request.run_id)
+        hosts = set(state.hosts.values()) - set(state.lost)
+        try:
+            told = cluster.fetch(hosts, request.fetch, directory, request.overwrite)
+        except Stopped:
+            self._reporter.say(f"not all is fetched; the rest: {later}")
+        except FetchError as error:
+            self._reporter.warn(f"{error.message}; {error.hint}. Then: {later}")
+        else:
+            self._fetched = told.complete
+            self._reporter.fetched(told)
 
     def _record_of(self, plan: ClusterPlan) -> Record:
         request = self._request
@@ -265,7 +313,7 @@ class _Run:
             self._reporter.warn(f"{error.message}. {error.hint}")
         self._record.close()
         self._reporter.report(outcome)
-        return outcome.exit_code
+        return outcome.exit_code or (0 if self._fetched else FetchError.exit_code)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from tflaunch.drive import understand
 from tflaunch.errors import ConnectError
-from tflaunch.hosts import Hostfile
+from tflaunch.hosts import Host, Hostfile
 from tflaunch.job import TaskId
 from tflaunch.links import Links
 from tflaunch.log_feed import LogFeed, LogWatcher
@@ -83,6 +83,7 @@ class View:
     ) -> None:
         """`before` has seen the run by an earlier plan."""
         self.run = run
+        self.sessions = sessions
         self._sessions = sessions
         self._there = {
             share.asked: share.host for share in run.shares if share.asked
@@ -97,6 +98,15 @@ class View:
         self._events = False
         self.unreached: dict[str, ConnectError] = {}  # hosts whose logs were not printed to their end
         self._links: Links | None = None
+
+    @property
+    def hosts(self) -> list[str]:
+        """Those that are attached."""
+        return list(self._hosts)
+
+    def host(self, name: str) -> Host:
+        """One of them."""
+        return self._hosts[name]
 
     @property
     def unknown(self) -> list[TaskId]:

@@ -36,6 +36,10 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     look     {}                                            what is each task doing? answered by `looked`
     end      {grace_s, stacks}                             stop every task, sweep, answer `swept`; stacks: they are
                                                            stuck, and write where (tflaunch.agent.stacks)
+    find     {patterns: [[regex, whether]], roots}         which outputs of the tasks match? answered by `found`
+    read     {path, offset, size, digest}                  a piece of one, or its SHA-256; answered by `piece`
+    board    {logdir}                                      TensorBoard is wanted, and connections to it; `board`
+    connect, bytes, taken, cut                             such connections, both ways: see tflaunch.streams
     outcome  {outcome}                                     how the run has ended, for those who ask later
     memory   {} + bytes                                    from the coordinator to its own agent: what the next one
                                                            is to know, should it die
@@ -54,6 +58,12 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     staged   {}
     dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}}   see tflaunch.agent.dial
     looked   {tasks: {task: {...}}}                        see tflaunch.agent.look
+    found    {files: [[path, size, modified (ns), executable]], left: [[path, why, bad]], there, last}   left: links
+                                                           and such, or (bad) what cannot be read; there: names in
+                                                           that directory, if nothing matches
+    piece    {path, offset, digest, size, modified, why, gone} + bytes   size and modified of the file as it is now;
+                                                           why it could not be read; whether it is gone
+    board    {state, why, lines}                           of TensorBoard: up, or failed, with the end of its log
     failed   {reason, hint}                                the last request could not be carried out
     log      {task, attempt, offset} + bytes
     through  {}
@@ -76,6 +86,8 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     visit (a short-lived agent that serves any run on the host: for `tflaunch stop`, `ps`, `status`, `clean`, `gpus`)
     attach   {run, host}                                   become a view onto that run: `hello` of its agent, or of
                                                            what it has left (`alive` false); then as above
+    board    {run, host, logdir}                           start TensorBoard for that run: `hello`, then as above,
+                                                           until the channel ends, or nothing comes for 30 s
     list     {all, run, tail_bytes}                        what is alive, or `all`; answered by `runs`
     runs     {machine, place, clock, runs: [{run, host, state, ...}], others}   see tflaunch.agent.ledger
     measure  {}                                            what is kept there, and how much; answered by `usage`

@@ -1,11 +1,13 @@
-"""A run whose agent is no more, for who asks for it: its events and logs, from its directory."""
+"""A run whose agent is no more, for who asks for it: its events, logs and outputs, from its directory."""
 
 import os
 import select
+import time
 
 from tflaunch import wire
 from tflaunch.agent import journal
 from tflaunch.agent.logs import TaskLogs
+from tflaunch.agent.outputs import Outputs
 from tflaunch.agent.relay import write_all
 from tflaunch.agent.viewer import Viewer
 
@@ -36,10 +38,11 @@ class Archive:
     def __init__(self, directory: "RunDirectory", channel_in: int, channel_out: int) -> None:
         self._directory = directory
         self._in = channel_in
+        self._outputs = Outputs(directory)
         self._viewer = Viewer(_Channel(channel_out))  # type: ignore[arg-type]
 
     def run(self, decoder: wire.Decoder) -> None:
-        """Answer `watch` with all that is known, and whatever else not at all."""
+        """Answer `watch` with all that is known, `find` and `read`; whatever else not at all."""
         about = self._directory.read("agent.json")
         events = journal.read(self._directory, last_plan=True)
         if not events.has("swept"):
@@ -80,5 +83,13 @@ class Archive:
                         self._viewer.told = len(events.events) - 1
                 elif message.type == "credit":
                     self._viewer.credit += message["bytes"]
+                elif message.type == "find":
+                    found = self._outputs.find(message["patterns"], message["roots"])
+                    while self._viewer.find(found):
+                        if time.monotonic() - self._viewer.sent_at >= BEAT_S:
+                            self._viewer.send("beat")
+                        self._viewer.flush()
+                elif message.type == "read":
+                    self._viewer.read(self._outputs, message)
                 elif message.type == "bye":
                     return

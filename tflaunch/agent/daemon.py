@@ -18,6 +18,7 @@ from tflaunch.agent.cards import Cards
 from tflaunch.agent.guard import leftovers
 from tflaunch.agent.journal import NAME, Journal
 from tflaunch.agent.leases import Leases
+from tflaunch.agent.outputs import Outputs
 from tflaunch.agent.ports import HeldPorts
 from tflaunch.agent.rundir import CodeStore, HostError, RunDirectory, explain
 from tflaunch.agent.tasks import Task
@@ -26,8 +27,9 @@ from tflaunch.agent.viewer import COORDINATOR, Viewer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Union
+    from typing import Any, Dict, Iterator, List, Optional, Union
 
+    from tflaunch.agent.board import Board
     from tflaunch.agent.dial import Answering, Dialling
     from tflaunch.agent.entrusted import Entrusted
     from tflaunch.agent.peers import SealedStream
@@ -97,6 +99,9 @@ class Daemon:
         self._turn = 0
         self._answering = None  # type: Optional[Answering]
         self._dialling = []  # type: List[tuple[Viewer, Dialling]]
+        self._board = None  # type: Optional[Board]
+        self._outputs = Outputs(directory)
+        self._finding = []  # type: List[tuple[Viewer, Iterator[Dict[str, Any]]]]
 
         self._listener = directory.listen()
         self._listener.setblocking(False)
@@ -141,6 +146,8 @@ class Daemon:
         self._directory.remove_socket()
 
     def _timeout(self) -> float:
+        if any(not relay.out for relay, _ in self._finding):
+            return 0.0
         if any(relay.behind and relay.hungry for relay in self._relays):
             return 0.0
         tasks = self._tasks.values()
@@ -173,6 +180,9 @@ class Daemon:
                 self._dialling.remove((relay, dialling))
                 if relay in self._relays:
                     relay.send("dialled", results=dialling.results, addresses=dialling.addresses)
+        self._find_further()
+        if self._board is not None:
+            self._board.tick(now)
         nobody_comes = not self._relays and not self._awaits_outcome
         if self._over and self._leave_at is None and (nobody_comes or now >= self._lease_end):
             self._leave_at = now + FAREWELL_S
@@ -228,6 +238,8 @@ class Daemon:
             self._relays.remove(relay)
             self._selector.unregister(relay.connection)
             relay.connection.close()
+            if self._board is not None:
+                self._board.leave(relay)
             lasting = self._journal.has("started") and not self._passing
             if relay.launches and not lasting and not self._ending:
                 # Nothing was started, or nothing that lasts: nothing to wait for.
@@ -342,7 +354,8 @@ class Daemon:
             self._answering.listen(message["ports"])
         self._directory.write("plan.json", message.fields)
         if message["code"] is not None:
-            CodeStore(self._directory.parent, message["code"]).unpack(self._directory.work)
+            came = CodeStore(self._directory.parent, message["code"]).unpack(self._directory.work)
+            self._directory.write("shipped.json", came)
         for request in message["tasks"]:
             task = Task(self._directory, request, message["attempt"])
             task.stage()
@@ -440,6 +453,33 @@ class Daemon:
 
         relay.send("looked", tasks=look(self._tasks.values()))
 
+    def _on_find(self, relay: Viewer, message: wire.Message) -> None:
+        if relay.private:  # nobody else reads what the tasks have written
+            self._finding.append((relay, self._outputs.find(message["patterns"], message["roots"])))
+
+    def _find_further(self) -> None:
+        for relay, found in list(self._finding):
+            if relay not in self._relays or not relay.find(found):
+                self._finding.remove((relay, found))
+
+    def _on_read(self, relay: Viewer, message: wire.Message) -> None:
+        if relay.private:
+            relay.read(self._outputs, message)
+
+    def _on_board(self, relay: Viewer, message: wire.Message) -> None:
+        from tflaunch.agent.board import Board
+
+        if self._board is None and relay.private and not self._ending:
+            self._board = Board(self._directory, self._selector)
+        if self._board is not None and relay.private:
+            self._board.want(relay, message["logdir"])
+
+    def _on_connect(self, relay: Viewer, message: wire.Message) -> None:
+        if self._board is not None:
+            self._board.take(relay, message)
+
+    _on_bytes = _on_taken = _on_cut = _on_connect
+
     def _on_release(self, relay: Viewer, message: wire.Message) -> None:
         self._stop_dialling()
         for task in self._tasks.values():
@@ -517,6 +557,8 @@ class Daemon:
         by_pid = {task.process.pid: task for task in self._tasks.values() if task.process and task.alive}
         for pid, status in processes.reap():
             task = by_pid.get(pid)
+            if self._board is not None and self._board.reaped(pid, status):
+                continue
             if task is None:  # a process that some task left behind, or the coordinator
                 if self._entrusted is not None:
                     self._entrusted.reaped(pid)
@@ -563,9 +605,12 @@ class Daemon:
         self._end_by = end_by if not self._end_by else min(self._end_by, end_by)
         for task in self._tasks.values():
             task.stop(grace_s if task.released_at is not None else 0.0, with_stacks)
+        if self._board is not None:
+            self._board.stop()
 
     def _end_further(self, now: float) -> None:
-        if now < self._end_by and any(task.alive or task.lingers(now) for task in self._tasks.values()):
+        waits = any(task.alive or task.lingers(now) for task in self._tasks.values())
+        if now < self._end_by and (waits or (self._board is not None and self._board.alive)):
             return
         if self._sweep is None:
             me = os.getpid()

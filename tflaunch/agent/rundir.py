@@ -8,6 +8,7 @@
     events.jsonl   what happened: starts, exits, the end (journal)
     work/          the shipped code, and the tasks' working directory
     own/           of trials, which run side by side: a working directory for each
+    shipped.json   the files in it that are shipped code, and when they were modified as it came
     agent.log      the agent's own last words
 
 `<parent>/code/<digest>.tar.gz` keeps shipped code for the next run.
@@ -281,20 +282,25 @@ class CodeStore:
         except OSError:
             pass
 
-    def unpack(self, directory: str) -> None:
-        """Unpack into `directory`; a damaged archive is removed, so that the next run ships it again."""
+    def unpack(self, directory: str) -> "Dict[str, Any]":
+        """Unpack into `directory`; returns what came: `files`, and when they were `modified` (epoch seconds).
+
+        A damaged archive is removed, so that the next run ships it again.
+        """
         import gzip
         import tarfile
         import zlib
 
         try:
             with tarfile.open(self._path) as archive:
+                files = {each.name: each.mtime for each in archive if not each.isdir()}
                 if hasattr(tarfile, "data_filter"):
                     archive.extractall(directory, filter="data")
                 else:
                     archive.extractall(directory)  # noqa: S202 - our own launcher's archive
                 while archive.fileobj and archive.fileobj.read(65536):  # to the checksum at its very end
                     pass
+            return {"files": list(files), "modified": max(files.values(), default=None)}
         except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
             os.unlink(self._path)
             raise HostError(

@@ -45,7 +45,10 @@ trap - EXIT
 class Task:
     """One task from its stage to its last log byte; started again it is the same task, with another attempt."""
 
-    def __init__(self, directory: RunDirectory, request: "Dict[str, Any]", attempt: int = 0) -> None:
+    def __init__(
+        self, directory: RunDirectory, request: "Dict[str, Any]", attempt: int = 0, marked: bool = True
+    ) -> None:
+        """Without `marked` it is none of the run's processes."""
         self.id = request["id"]  # type: str
         self.request = request
         self.logs = TaskLogs(directory, self.id, attempt)
@@ -54,6 +57,7 @@ class Task:
         self.unwanted = False  # that attempt was told to stop before it was there
         self.alone = False  # others take its place: nothing of it may live on once its end is told
         self._directory = directory
+        self._marked = marked
         self._forget()
 
     def _forget(self) -> None:
@@ -81,10 +85,11 @@ class Task:
             raise HostError("%s: no such directory" % cwd, "make it on this host, or correct `workdir:`")
         env = dict(os.environ)
         env.update(request["env"])
-        env[processes.RUN_MARK] = self._directory.run
-        env[processes.HOST_MARK] = self._directory.host
-        env[processes.TASK_MARK] = self.id
-        env[processes.ATTEMPT] = str(self.logs.attempt)
+        if self._marked:
+            env[processes.RUN_MARK] = self._directory.run
+            env[processes.HOST_MARK] = self._directory.host
+            env[processes.TASK_MARK] = self.id
+            env[processes.ATTEMPT] = str(self.logs.attempt)
         log_path = self._directory.log_path(self.id, self.logs.attempt)
         argv = [os.path.expanduser(request["argv"][0]), *request["argv"][1:]]  # `python: ~/venv/bin/python`
         try:
@@ -126,7 +131,7 @@ class Task:
         import shlex
 
         def exports(names: "Iterable[str]") -> str:
-            return "\n".join("export %s=%s" % (name, shlex.quote(env[name])) for name in names)
+            return "\n".join("export %s=%s" % (name, shlex.quote(env[name])) for name in names if name in env)
 
         text = SETUP % {
             "environment": exports(self.request["env"]),

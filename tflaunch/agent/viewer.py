@@ -5,13 +5,15 @@ import time
 
 from tflaunch import wire
 from tflaunch.agent import logs
+from tflaunch.agent.rundir import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Union
+    from typing import Any, Dict, Iterator, List, Mapping, Optional, Union
 
     from tflaunch.agent.journal import Journal
     from tflaunch.agent.logs import TaskLogs
+    from tflaunch.agent.outputs import Outputs
     from tflaunch.agent.peers import SealedStream
 
 COORDINATOR = "coordinator"  # the client that decides for a detached run
@@ -72,6 +74,24 @@ class Viewer:
     def hungry(self) -> bool:
         """Whether it takes more log bytes now."""
         return self.follows and self.credit > 0 and not self.out
+
+    def find(self, found: "Iterator[Dict[str, Any]]") -> bool:
+        """Send the next part of what was found, as soon as the last one has left; whether there is more."""
+        if self.out:
+            return True
+        try:
+            told = next(found)
+        except HostError as error:
+            self.send("failed", reason=error.reason, hint=error.hint)
+            return False
+        if told["files"] or told["left"] or told["last"]:
+            self.send("found", **told)
+        return not told["last"]
+
+    def read(self, outputs: "Outputs", message: wire.Message) -> None:
+        """Send a piece of a file; whoever asks does not ask for more than is to be under way."""
+        fields, body = outputs.read(message["path"], message["offset"], message["size"], message["digest"])
+        self.send("piece", body, **fields)
 
     def tell(self, journal: "Journal", all_logs: "Mapping[str, TaskLogs]") -> None:
         """Send the events that it has not seen."""

@@ -73,6 +73,12 @@ class Visit:
                     elif message.type == "attach":
                         self._attach(message, decoder)
                         return
+                    elif message.type == "board":
+                        from tflaunch.agent import board
+
+                        place = self._place(message["run"], message["host"])
+                        board.serve(place, self._in, self._out, decoder, message["logdir"])
+                        return
                     elif message.type == "bye":
                         return
                 except HostError as error:
@@ -82,13 +88,7 @@ class Visit:
 
     def _attach(self, message: wire.Message, decoder: wire.Decoder) -> None:
         """Become a view onto that run: of its agent, or of what it has left."""
-        run, host = message["run"], message["host"]
-        hosts = [each for known, each in all_runs(self._parent) if known == run]
-        if not hosts:
-            raise HostError("this host knows no run %s" % run)
-        if host not in hosts:
-            raise HostError("this host has nothing of run %s by the name %s" % (run, host))
-        directory = RunDirectory(self._parent, run, host)
+        directory = self._place(message["run"], message["host"])
         connection = directory.connect()
         if connection is not None:
             spoken = directory.read("agent.json").get("wire", wire.PROTOCOL)
@@ -96,7 +96,7 @@ class Visit:
                 connection.close()
                 raise HostError(
                     "run %s was started by another version of tflaunch, whose agents speak protocol %s, not %d"
-                    % (run, spoken, wire.PROTOCOL),
+                    % (message["run"], spoken, wire.PROTOCOL),
                     "watch it with that version; `tflaunch stop` works with this one, too",
                 )
             relay(self._in, self._out, connection)
@@ -104,6 +104,14 @@ class Visit:
         from tflaunch.agent.archive import Archive
 
         Archive(directory, self._in, self._out).run(decoder)
+
+    def _place(self, run: str, host: str) -> RunDirectory:
+        hosts = [each for known, each in all_runs(self._parent) if known == run]
+        if not hosts:
+            raise HostError("this host knows no run %s" % run)
+        if host not in hosts:
+            raise HostError("this host has nothing of run %s by the name %s" % (run, host))
+        return RunDirectory(self._parent, run, host)
 
     def _send(self, type: str, **fields: "Any") -> None:
         write_all(self._out, wire.encode(type, **fields))

@@ -12,7 +12,21 @@ from typing import Annotated
 import typer
 
 import tflaunch
-from tflaunch.cli import attach, check, clean, gpus, ps, run, schema, status, stop, sweep, up
+from tflaunch.cli import (
+    attach,
+    check,
+    clean,
+    fetch,
+    gpus,
+    ps,
+    run,
+    schema,
+    status,
+    stop,
+    sweep,
+    tensorboard,
+    up,
+)
 from tflaunch.cli.job_options import JobCommand
 from tflaunch.cli.values import Command
 from tflaunch.errors import EXIT_INTERRUPTED, TflaunchError
@@ -31,6 +45,8 @@ app.command("up", cls=JobCommand)(up.up)
 app.command("sweep", cls=sweep.SweepCommand)(sweep.sweep)
 app.command("attach", cls=Command)(attach.attach)
 app.command("logs", cls=Command)(attach.logs)
+app.command("fetch", cls=Command)(fetch.fetch)
+app.command("tensorboard", cls=Command)(tensorboard.tensorboard)
 app.command("stop", cls=Command)(stop.stop)
 app.command("gpus", cls=gpus.GpusCommand)(gpus.gpus)
 app.command("check", cls=Command)(check.check)

@@ -71,7 +71,7 @@ ShowHost = Annotated[
 
 
 @dataclass(frozen=True)
-class _Reach:
+class Reach:
     """How the hosts are found and reached."""
 
     hosts: str | None
@@ -114,7 +114,7 @@ def attach(
     tasks = _tasks(only or [])
     options = {"quiet": quiet, "only": tasks, "show_host": show_host, "grep": _pattern(grep), "json": json}
     with reporting("not watching any more; the run goes on: tflaunch attach", **options) as show:
-        reach = _Reach(hosts, accept_new, connect_timeout, ssh_config)
+        reach = Reach(hosts, accept_new, connect_timeout, ssh_config)
         _, outcome = _follow(run, reach, show, _wanted(tasks, since, tail), json)
         if outcome is not None:
             note_end(outcome)
@@ -153,12 +153,12 @@ def logs(
     wanted = _tasks(tasks or [])
     options = {"bare": len(wanted) == 1, "show_host": show_host, "grep": _pattern(grep), "json": json}
     with reporting("stopped", **options) as show:
-        reach = _Reach(hosts, accept_new, connect_timeout, ssh_config)
+        reach = Reach(hosts, accept_new, connect_timeout, ssh_config)
         part = _wanted(wanted, since, tail)
         if follow:
             view, _ = _follow(run, reach, show, part, json, events=False)
         else:
-            with _view(run, reach, show, part, json) as view:
+            with open_view(run, reach, show, part, json) as view:
                 view.print_logs()
         if view.unreached:
             show.reporter.failures(ConnectErrors(view.unreached, len(view.unreached)))
@@ -169,21 +169,21 @@ def logs(
 
 
 def _follow(
-    run: str | None, reach: _Reach, show: Show, wanted: Wanted, json: bool, *, events: bool = True
+    run: str | None, reach: Reach, show: Show, wanted: Wanted, json: bool, *, events: bool = True
 ) -> tuple[View, Outcome | None]:
     """See the run to its end, also when it is planned anew meanwhile; the last view of it, and how it ended."""
-    with _view(run, reach, show, wanted, json) as view:
+    with open_view(run, reach, show, wanted, json) as view:
         outcome = view.follow(events)
     while outcome is None and view.replanned:
-        with _view(view.run.run_id, reach, show, wanted, json, before=view) as view:
+        with open_view(view.run.run_id, reach, show, wanted, json, before=view) as view:
             outcome = view.follow(events)
     return view, outcome
 
 
 @contextlib.contextmanager
-def _view(
+def open_view(
     run: str | None,
-    reach: _Reach,
+    reach: Reach,
     show: Show,
     wanted: Wanted,
     json: bool,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from tflaunch.cli.fetch import parse
 from tflaunch.cli.job_options import (
     AGAIN,
     END,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from tflaunch.supervise import Restarts
 
 
+OUTPUTS = "Outputs"
 JOBS = ("ps", "worker", "chief")
 
 
@@ -210,6 +212,43 @@ def run(
         bool,
         typer.Option("--detach", "-d", help="Start it and leave: it goes on by itself.", rich_help_panel=END),
     ] = False,
+    fetch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Bring outputs here at the end, as in .gitignore: 'checkpoints/**'; repeatable.",
+            rich_help_panel=OUTPUTS,
+        ),
+    ] = None,
+    fetch_to: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where to [./RUN]", show_default=False, rich_help_panel=OUTPUTS),
+    ] = None,
+    overwrite: Annotated[
+        bool,
+        typer.Option(
+            "--overwrite", help="Also over files here that have other content.", rich_help_panel=OUTPUTS
+        ),
+    ] = False,
+    tensorboard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOGDIR",
+            help="Show this directory of the chief's host in TensorBoard while they run.",
+            rich_help_panel=OUTPUTS,
+        ),
+    ] = None,
+    tensorboard_port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="The port of this machine for it [any]",
+            show_default=False,
+            rich_help_panel=OUTPUTS,
+        ),
+    ] = 0,
     restarts: MostRestarts = 0,
     restart: Annotated[
         list[str] | None,
@@ -242,7 +281,7 @@ def run(
 
     Exit code: 0; the code of the task that failed first (128 + n for signal n); 130 after Ctrl-C; 2 command
     line or hostfile; 65 the job does not fit; 69 no connection; 70 a host cannot start its tasks; 73 no record;
-    76 a host was lost, or not all could be stopped; 124 a time limit was reached.
+    74 not all outputs were fetched; 76 a host was lost, or not all could be stopped; 124 a time limit was reached.
     """
     from tflaunch.launch import Request, dry, launch
     from tflaunch.runs import new_run_id
@@ -276,6 +315,16 @@ def run(
                     else "without --restarts"
                 ),
                 "leave --spares out" if detach else "add --restarts 3: only then another host takes over",
+            )
+        if detach and tensorboard is not None:
+            raise UsageError(
+                f"--detach --tensorboard {tensorboard}: nobody is here to look at it",
+                "leave --tensorboard out; later: tflaunch tensorboard RUN LOGDIR",
+            )
+        if detach and fetch:
+            raise UsageError(
+                f"--detach --fetch {fetch[0]}: nobody is there at the end to bring it to",
+                "leave --fetch out; later: tflaunch fetch RUN PATTERN",
             )
         hostfile = load_hosts(hosts)
         if no_sync:
@@ -313,6 +362,11 @@ def run(
             restarts=_restarts(restarts, restart or [], restart_window, restart_on.value, ps),
             dial_check=not no_dial_check,
             limits_s={"timeout_s": timeout, "startup_s": startup_timeout, "stall_s": stall_timeout},
+            tensorboard=tensorboard,
+            tensorboard_port=tensorboard_port,
+            fetch=parse(fetch or [], fetch_to),
+            fetch_to=fetch_to,
+            overwrite=overwrite,
             wait_s=patience_s,
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)

@@ -1,0 +1,298 @@
+"""Outputs brought here: which ones, where to, whole or not at all, and never anything outside of the directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.agent_over_pipes import Host, running, shell
+from tests.launcher import Launcher, until
+from tests.sshd import SshNetwork
+from tflaunch.destination import Destination, Part, Refused, present
+from tflaunch.errors import FetchError, UsageError
+from tflaunch.patterns import Pattern
+
+# Writes what a trainer writes, and what a careless one does.
+WRITE = """
+    import os, pathlib, sys
+    import helper
+    here, task = pathlib.Path("checkpoints"), os.environ["TFLAUNCH_TASK"].replace("/", "-")
+    here.mkdir()
+    (here / f"part-{task}").write_text(task * 100_000)
+    (here / "same").write_bytes(bytes(5_000_000))
+    (here / "empty").write_text("")
+    (here / "tool").write_text("#!/bin/sh")
+    (here / "tool").chmod(0o700)
+    pathlib.Path("own").mkdir()
+    pathlib.Path("own/state").write_text(task)
+    pathlib.Path("own/deep").mkdir()
+    pathlib.Path("own/deep/alike").write_text("alike")
+    pathlib.Path("out").symlink_to("/etc")
+    pathlib.Path("passwd").symlink_to("/etc/passwd")
+    os.mkfifo("pipe")
+    pathlib.Path("config.py").write_text("# changed")
+    sys.exit(int(sys.argv[-1]))
+"""
+COMES = {
+    *(f"checkpoints/{name}" for name in ("part-worker-0", "part-worker-1", "same", "empty", "tool")),
+    *(f"host{number}/own/{name}" for number in (1, 2) for name in ("state", "deep/alike")),
+    "config.py",
+}
+
+
+def files(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if not path.is_dir()}
+
+
+def trainer(launcher: Launcher, text: str = WRITE) -> Path:
+    launcher.script("", "helper.py")
+    launcher.script("", "config.py")
+    return launcher.script(text)
+
+
+def test_what_the_tasks_wrote_comes_at_the_end_and_later(launcher: Launcher, network: SshNetwork) -> None:
+    hosts = launcher.hostfile([network.add().name, network.add().name])
+    words = (hosts, trainer(launcher), "--ps=0", "--workers=2", "--fetch=**", "--", "0")
+    done = launcher.run("run", *words).ran()
+    [record] = launcher.records()
+    run = record.name
+    directory = launcher.code / run
+    assert files(directory) == COMES
+    assert (directory / "checkpoints/part-worker-1").read_text() == "worker-1" * 100_000
+    assert (directory / "host2/own/state").read_text() != (directory / "host1/own/state").read_text()
+    assert os.access(directory / "checkpoints/tool", os.X_OK)
+    [original] = launcher.hosts.glob("tflaunch-*/*/host1/work/checkpoints/same")
+    assert original.stat().st_mtime_ns == (directory / "checkpoints/same").stat().st_mtime_ns
+    assert f"fetched 10 files, 6.3 MiB in {run}" in done.sentences
+    assert "not the same on all hosts, so in a directory for each of them: own" in done.sentences
+    assert "left out: host1:out: a link, which is not followed" in done.sentences
+    assert "left out: host1:pipe: a pipe" in done.sentences
+
+    # Again, of the run that has ended: nothing is here that did not come, and what is here is not touched.
+    assert "fetched 0 files, 0 B, 10 more there already" in launcher.run("fetch", run).ran().sentences
+    (directory / "config.py").write_text("# my own!")
+    os.utime(directory / "checkpoints/same")
+    (directory / "checkpoints/tool").unlink()
+    done = launcher.run("fetch", run).ran(74)
+    assert (
+        "kept as they are here, with other content (1; --overwrite replaces them): config.py"
+        in done.sentences
+    )
+    assert (directory / "config.py").read_text() == "# my own!"
+    assert (directory / "checkpoints/tool").exists()
+    [told] = [
+        each
+        for each in launcher.run("fetch", run, "--overwrite", "--json").ran().events
+        if each["event"] == "fetched"
+    ]
+    assert (told["files"], told["same"], told["complete"]) == (1, 9, True)
+    assert (directory / "config.py").read_text() == "# changed"
+    assert files(directory) == COMES
+
+    # From a machine that has no record of it, and not all of it.
+    elsewhere = {"TFLAUNCH_STATE": str(launcher.directory / "elsewhere")}
+    to = launcher.directory / "to"
+    words = ("fetch", run, "checkpoints/**", "!same", "--to", str(to), "-H", str(hosts))
+    launcher.run(*words, env=elsewhere).ran()
+    assert files(to) == {each for each in COMES if each.startswith("checkpoints")} - {"checkpoints/same"}
+    done = launcher.run("fetch", run, "nowhere/**").ran(74)
+    assert "nothing matches nowhere/**; there is: checkpoints, out, own, passwd, pipe" in done.sentences
+    launcher.wait_until_nothing_is_left()
+
+
+def test_a_run_that_fails_leaves_its_outputs_too(launcher: Launcher) -> None:
+    words = (launcher.local(1), trainer(launcher), "--ps=0", "--workers=1", "--fetch=own", "--fetch=nothing")
+    done = launcher.run("run", *words, "--fetch-to=here", "--", "3").ran(3)
+    assert files(launcher.code / "here") == {"own/state", "own/deep/alike"}
+    assert "nothing matches nothing" in done.sentences
+
+
+def test_from_a_run_that_goes_on_and_after_ctrl_c(launcher: Launcher) -> None:
+    text = """
+        import pathlib, time
+        pathlib.Path("checkpoint").write_text("first")
+        with open("grows", "w") as file:
+            while True:
+                print("another line", file=file, flush=True)
+                print("written", flush=True)
+                time.sleep(0.001)
+    """
+    script = launcher.script(text)
+    words = ("run", launcher.local(1), script, "--ps=0", "--workers=1", "--only=ps/0", "--fetch=checkpoint")
+    with launcher.start(*words) as run:
+        run.wait_for("training")
+        grown = launcher.code / "now/grows"
+        lines = [0]
+        for _ in range(2):  # what has only grown is brought up to date
+            until(lambda: launcher.run("fetch", run.run_id, "--to=now").code == 0, "outputs")
+            assert set(grown.read_text().splitlines()) <= {"another line"}
+            lines.append(grown.stat().st_size)
+        assert lines == sorted(set(lines))
+        assert (launcher.code / "now/checkpoint").read_text() == "first"
+        run.interrupt()
+        assert run.end() == 130
+        assert (launcher.code / run.run_id / "checkpoint").read_text() == "first"
+
+
+def test_it_goes_on_where_it_stopped(launcher: Launcher, network: SshNetwork) -> None:
+    size = 200 * 2**20
+    sshd = network.add()
+    text = f"""
+        with open("large", "wb") as file:
+            file.write(b"begin")
+            file.truncate({size})
+    """
+    launcher.run("run", launcher.hostfile([sshd.name]), launcher.script(text), "--ps=0", "--workers=1").ran()
+    run = launcher.records()[0].name
+    directory = launcher.code / run
+
+    def part() -> int:
+        return sum(path.stat().st_size for path in directory.glob(".tflaunch-*.part"))
+
+    with launcher.start("fetch", run) as fetching:
+        until(part, "the first part of it")
+        sshd.kill_sessions()
+        fetching.wait_for("host1 is back")
+        before = part()
+        until(lambda: part() > before or files(directory) == {"large"}, "more of it")
+        fetching.interrupt()
+        assert fetching.end() in (130, 0)  # whole already, on a fast machine
+    came = part()
+    done = launcher.run("fetch", run, "--json").ran()
+    if came:
+        [first] = [each for each in done.events if each["event"] == "phase" and each["done"] == 0]
+        assert float(first["note"].split()[0]) > came / 2**20  # it did not begin anew
+    assert files(directory) == {"large"}
+    with (directory / "large").open("rb") as file:
+        assert file.read(5) == b"begin"
+        assert file.seek(0, os.SEEK_END) == size
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--fetch=../other"], "--fetch ../other: it leads out of the tasks' working directory"),
+        (["--fetch=!x"], "!x: patterns with ! only take away"),
+        (["--fetch=x", "--fetch-to=trainer.py"], "trainer.py is not a directory"),
+        (["--fetch=x", "--detach"], "--detach --fetch x: nobody is there at the end to bring it to"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_before_anything_starts(
+    words: list[str], sentence: str, launcher: Launcher
+) -> None:
+    done = launcher.run("run", launcher.local(1), launcher.script(""), *words).ran(2)
+    assert sentence in done.sentences
+    assert launcher.run_directories() == []
+
+
+def test_only_what_a_pattern_begins_with_is_looked_through() -> None:
+    roots = {
+        "checkpoints/**": "checkpoints",
+        "a/b/*.pb": "a/b",
+        "a/b*/c": "a",
+        "/x/y": "x",
+        "*.pb": "",
+        "x": "",
+        "**/x": "",
+        "x/": "",
+    }
+    assert {text: Pattern.parse(text).root for text in roots} == roots
+    for text in ("", "#x", "a/../b", "~/x"):
+        with pytest.raises(UsageError):
+            Pattern.parse(text)
+
+
+# ---- the agent, under every Python
+
+
+def test_the_agent_reads_nothing_outside_of_the_working_directory(any_host: Host) -> None:
+    channel = any_host.start()
+    script = """
+        mkdir -p a/b locked; echo 1 > a/one; echo 22 > a/b/two; printf 'odd' > "$(printf 'a/\\377 x')"
+        ln -s /etc/passwd a/out; ln -s /etc gone; mkfifo a/pipe; ln -s . a/loop; sleep 1000
+    """
+    running(channel, shell(script))
+    until((any_host.directory / "work/a/loop").is_symlink, "its files")
+    found = channel.ask("find", patterns=[["^a/", True], ["^a/b/", False]], roots=["a"], answer="found")
+    assert found["last"]
+    assert {path: size for path, size, _, _ in found["files"]} == {"a/one": 2, "a/\udcff x": 3}
+    assert {path: why for path, why, _ in found["left"]} == {
+        "a/out": "a link, which is not followed",
+        "a/loop": "a link, which is not followed",
+        "a/pipe": "a pipe",
+    }
+    found = channel.ask("find", patterns=[["^gone/", True]], roots=["gone"], answer="found")
+    assert found["left"] == [["gone", "a link, which is not followed", False]]
+    assert found["there"] == ["a", "gone", "locked"]
+
+    def read(path: str, **fields: object) -> tuple[bytes, str]:
+        wanted = {"offset": 0, "size": 100, "digest": False, **fields}
+        said = channel.ask("read", path=path, answer="piece", **wanted)
+        return said.body, said["why"]
+
+    assert read("a/b/two") == (b"22\n", "")
+    assert read("a/b/two", offset=1) == (b"2\n", "")
+    assert len(read("a/b/two", digest=True)[0]) == 32
+    assert read("a/\udcff x") == (b"odd", "")
+    for path in (
+        "a/out",
+        "gone/passwd",
+        "a/loop/one",
+        "../plan.json",
+        "/etc/passwd",
+        "a/../../plan.json",
+        "a",
+        "",
+        "a\0b",
+    ):
+        body, why = read(path)
+        assert (body, bool(why)) == (b"", True), path
+    assert read("a/pipe") == (b"", "a pipe")
+
+
+# ---- the directory here
+
+
+def test_nothing_is_written_outside_of_the_directory(tmp_path: Path) -> None:
+    destination = Destination(tmp_path / "to")
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to/link").symlink_to(tmp_path)
+    (tmp_path / "to/file").write_text("")
+    (tmp_path / "to/pipe").mkdir()
+    for path in ("../x", "a/../../x", "/x", "a//x", "./x", "x\0y", "", "link/x", "file/x"):
+        with pytest.raises(Refused), destination.beside(path):
+            pass
+    with destination.beside("deep/x") as (directory, name):
+        assert present(directory, name) is None
+    for name in ("link", "pipe"):
+        with destination.beside(name) as (directory, last), pytest.raises(Refused):
+            present(directory, last)
+    (tmp_path / "no").write_text("")
+    with pytest.raises(FetchError), Destination(tmp_path / "no").beside("x"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["no", "to"]
+
+
+def test_a_part_is_one_process_s_and_one_content_s(tmp_path: Path) -> None:
+    with Destination(tmp_path).beside("x") as (directory, name):
+        part = Part(directory, name, "host:x", "10 bytes")
+        part.write(0, b"12345")
+        with pytest.raises(Refused, match="another tflaunch"):
+            Part(directory, name, "host:x", "10 bytes")
+        part.close()
+        part = Part(directory, name, "host:x", "10 bytes")
+        assert part.have == 5
+        (tmp_path / "x").write_text("mine")  # meanwhile
+        assert not part.finish(0, False, overwrite=False)
+        part.close()
+        assert files(tmp_path) == {"x"}
+        Part(directory, name, "host:x", "old").write(0, b"old")
+        part = Part(directory, name, "host:x", "new")
+        assert part.have == 0
+        part.write(0, b"new")
+        assert part.finish(5, False, overwrite=True)
+        part.close()
+    assert files(tmp_path) == {"x"}
+    assert ((tmp_path / "x").read_text(), (tmp_path / "x").stat().st_mtime_ns) == ("new", 5)

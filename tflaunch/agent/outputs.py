@@ -1,0 +1,187 @@
+"""What the tasks of a run have written on this host: found by patterns, read in pieces.
+
+Nothing leads out of their working directory: a link, a pipe or a socket is named, and neither followed nor opened.
+"""
+
+import hashlib
+import os
+import re
+import stat
+
+from tflaunch.agent.rundir import HostError, explain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Pattern, Tuple, Union
+
+    from tflaunch.agent.rundir import RunDirectory
+
+FILES = 100000  # of one host; who means more means an archive
+ENTRIES = 256  # that are looked at between two turns of the agent's loop
+PIECE_LIMIT = 512 * 1024  # of a file in one message
+DIGEST_LIMIT = 4 * 1024 * 1024  # of a file in one digest: some 10 ms
+THERE = 12  # names that are told when nothing matches
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: a pipe that has taken the place of a file must not hold up the agent.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Outputs:
+    """The working directory of one run on this host."""
+
+    def __init__(self, directory: "RunDirectory") -> None:
+        self._directory = directory
+
+    def find(self, patterns: "List[Tuple[str, bool]]", roots: "List[str]") -> "Iterator[Dict[str, Any]]":
+        """The fields of `found` messages; between two of them, the agent does other things.
+
+        A regular expression decides about each path that it matches, the last one first.  Only `roots` are looked
+        through.  Shipped code that is as it came is none.  Raises HostError when the directory cannot be read.
+        """
+        wanted = [(re.compile(regex, re.DOTALL), yes) for regex, yes in reversed(patterns)]
+        shipped = self._directory.read("shipped.json")
+        code, came = frozenset(shipped.get("files") or ()), shipped.get("modified")
+        files = []  # type: List[List[Any]]
+        left = []  # type: List[List[Any]]
+        count = 0
+        top = self._root()
+        try:
+            for path, info in self._walk(top, roots):
+                if isinstance(info, str):
+                    if _matches(wanted, path + "/"):
+                        left.append([path, info, True])
+                elif path in code and int(info.st_mtime) == came:
+                    pass
+                elif not stat.S_ISREG(info.st_mode):
+                    if _matches(wanted, path) or _matches(wanted, path + "/"):
+                        left.append([path, _kind(info.st_mode), False])
+                elif _matches(wanted, path):
+                    files.append([path, info.st_size, info.st_mtime_ns, bool(info.st_mode & 0o100)])
+                    count += 1
+                    if count > FILES:
+                        raise HostError(
+                            "more than %d files match" % FILES, "have the program pack them into one"
+                        )
+                if not path or len(files) + len(left) >= ENTRIES:
+                    yield {"files": files, "left": left, "there": [], "last": False}
+                    files, left = [], []
+            names = [] if count else sorted(os.listdir(top))
+            there = [name for name in names if name not in code and name != "__pycache__"][:THERE]
+        finally:
+            os.close(top)
+        yield {"files": files, "left": left, "there": there, "last": True}
+
+    def _walk(self, top: int, roots: "List[str]") -> "Iterator[Tuple[str, Union[os.stat_result, str]]]":
+        """Everything below these but directories; of one that cannot be looked into, why.
+
+        ("", "") comes now and then, so that others have their turn.
+        """
+        pending = list(roots)
+        seen = 0
+        while pending:
+            shown = pending.pop()
+            try:
+                descriptor = _enter(top, shown)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                try:  # what a pattern begins with may be a link
+                    info = os.stat(shown, dir_fd=top, follow_symlinks=False)
+                except OSError:
+                    continue
+                yield shown, os.strerror(error.errno) if stat.S_ISDIR(info.st_mode) and error.errno else info
+                continue
+            try:
+                below = []
+                for name in sorted(os.listdir(descriptor)):
+                    path = os.path.join(shown, name)
+                    try:
+                        info = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                    except OSError:
+                        continue  # gone meanwhile
+                    if stat.S_ISDIR(info.st_mode):
+                        below.append(path)
+                    else:
+                        yield path, info
+                    seen += 1
+                    if seen % ENTRIES == 0:
+                        yield "", ""
+                pending += reversed(below)
+            finally:
+                os.close(descriptor)
+
+    def read(self, path: str, offset: int, size: int, digest: bool) -> "Tuple[Dict[str, Any], bytes]":
+        """The fields and the body of a `piece` message: those bytes of that file, or their SHA-256."""
+        told = {"path": path, "offset": offset, "digest": digest, "why": "", "gone": False}  # type: Dict[str, Any]
+        told.update(size=0, modified=0)
+        size = max(0, min(size, DIGEST_LIMIT if digest else PIECE_LIMIT))
+        try:
+            top = self._root()
+            try:
+                directory = _enter(top, os.path.dirname(path))
+            finally:
+                os.close(top)
+            try:
+                file = os.open(os.path.basename(path), _FILE, dir_fd=directory)
+            finally:
+                os.close(directory)
+            try:
+                info = os.fstat(file)
+                if not stat.S_ISREG(info.st_mode):
+                    told["why"] = _kind(info.st_mode)
+                    return told, b""
+                data = os.pread(file, size, offset)
+                info = os.fstat(file)  # after it was read: what was written meanwhile shows
+            finally:
+                os.close(file)
+        except HostError as error:
+            told["why"] = error.reason
+            return told, b""
+        except (OSError, ValueError) as error:
+            told["gone"] = isinstance(error, FileNotFoundError)
+            told["why"] = (
+                os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+            )
+            return told, b""
+        told.update(size=info.st_size, modified=info.st_mtime_ns)
+        return told, hashlib.sha256(data).digest() if digest else data
+
+    def _root(self) -> int:
+        """The working directory of the tasks, opened; raises HostError."""
+        tasks = self._directory.read("plan.json").get("tasks") or [{}]
+        path = os.path.expanduser(tasks[0].get("cwd") or self._directory.work)
+        try:
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise explain(error, path) from error
+
+
+def _matches(patterns: "List[Tuple[Pattern[str], bool]]", path: str) -> bool:
+    return next((yes for pattern, yes in patterns if pattern.match(path)), False)
+
+
+def _enter(top: int, path: str) -> int:
+    """Open the directory `path` below `top`, one step after another; raises OSError for every way out."""
+    descriptor = os.dup(top)
+    for name in path.split("/") if path else []:
+        if name in ("", ".", ".."):
+            os.close(descriptor)
+            raise OSError("%r leads elsewhere" % path)
+        try:
+            below = os.open(name, _DIRECTORY, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        descriptor = below
+    return descriptor
+
+
+def _kind(mode: int) -> str:
+    for is_that, name in (
+        (stat.S_ISLNK, "a link, which is not followed"),
+        (stat.S_ISFIFO, "a pipe"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISDIR, "a directory"),
+    ):
+        if is_that(mode):
+            return name
+    return "a device"

@@ -1,0 +1,66 @@
+"""What people and programs read of fetched outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from tflaunch.console_pages import Marks, of
+from tflaunch.log_lines import printable
+from tflaunch.runs_view import amount
+
+if TYPE_CHECKING:
+    from tflaunch.fetch import Fetched
+
+SHOWN = 8
+
+
+def fetched_data(told: Fetched) -> dict[str, Any]:
+    """It, as what JSON can hold."""
+    unreached = {host: error.message for host, error in told.unreached.items()}
+    return {**dataclasses.asdict(told), "unreached": unreached, "complete": told.complete}
+
+
+def fetched_lines(told: Fetched, marks: Marks) -> list[RenderableType]:
+    """What has come, where it is, and what has not come, and why."""
+    warn = (f"{marks.warn} ", "yellow")
+    lines: list[RenderableType] = []
+    if told.apart:
+        names = _some(sorted(told.apart), marks)
+        lines.append(Text(f"  not the same on all hosts, so in a directory for each of them: {names}", "dim"))
+    for where, why in _shown(told.left, marks):
+        lines.append(Text(f"  left out: {where}: {why}", "dim"))
+    for where, why in _shown(told.failed, marks):
+        lines.append(Text.assemble(warn, f"did not come: {where}: {why}"))
+    for host, error in told.unreached.items():
+        lines.append(Text.assemble(warn, (host, "bold"), f": {printable(error.message)}"))
+    if told.kept:
+        lines.append(
+            Text.assemble(
+                warn,
+                f"kept as they are here, with other content ({len(told.kept)}; --overwrite replaces them): ",
+                _some(told.kept, marks),
+            )
+        )
+    for pattern in told.unmatched:
+        there = f"; there is: {_some(told.there, marks)}" if told.there else ""
+        lines.append(Text.assemble(warn, f"nothing matches {printable(pattern)}{there}"))
+    mark = (f"{marks.ok} ", "bold green") if told.complete else (f"{marks.bad} ", "bold red")
+    before = f", {told.same} more there already" if told.same else ""
+    where = f" in {printable(told.directory)}" if told.files or told.same else ""
+    lines.append(Text.assemble(mark, f"fetched{of(told.files, 'file')}, {amount(told.bytes)}{before}", where))
+    return lines
+
+
+def _some(names: Sequence[str], marks: Marks) -> str:
+    more = f" {marks.more} {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return printable(", ".join(names[:SHOWN])) + more
+
+
+def _shown(reasons: Mapping[str, str], marks: Marks) -> list[tuple[str, str]]:
+    rows = [(printable(where), printable(why)) for where, why in list(reasons.items())[:SHOWN]]
+    return rows + ([(f"{len(reasons) - SHOWN} more", marks.more)] if len(reasons) > SHOWN else [])
