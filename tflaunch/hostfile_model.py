@@ -1,7 +1,6 @@
 """What a hostfile may say: the pydantic models of the YAML form, and the JSON Schema made from them.
 
-Values arrive as they are written in the file: a string for every scalar, True for any boolean of YAML 1.1,
-None for a null.  A validator's ValueError is a phrase that follows the quoted value: `port: '0'` is not ...
+tflaunch.yaml_values says what the values arrive as.
 """
 
 from __future__ import annotations
@@ -19,44 +18,31 @@ from pydantic import (
     TypeAdapter,
     WithJsonSchema,
 )
-from pydantic.json_schema import GenerateJsonSchema
 
 from tflaunch import hostnames
-
-
-def _text(value: object, accepted: str, *, free: bool = True) -> str:
-    """One line of text as written; `free` when a quoted "yes" would do."""
-    if isinstance(value, bool) and free:
-        raise ValueError("is a boolean to YAML, and text is wanted; put it in quotes")
-    if value is None:
-        raise ValueError(f"has no value; write {accepted}, or leave it out")
-    if not isinstance(value, str):
-        raise ValueError(f"is not {accepted}")
-    if value != "" and not value.isprintable():
-        raise ValueError("holds a line break or a control character")
-    return value
+from tflaunch.yaml_values import (
+    UNSAID,
+    EnvName,
+    EnvValue,
+    Unacceptable,
+    Untitled,
+    sendable,
+    string,
+    text_of,
+    whole,
+)
 
 
 def _word(value: object, accepted: str) -> str:
     """Text that goes into an SSH command line or a file name: no spaces, no leading dash."""
-    text = _text(value, accepted)
+    text = text_of(value, accepted)
     if not text or text.startswith("-") or re.search(r"\s", text):
         raise ValueError(f"is not {accepted}")
     return text
 
 
-def _whole(value: object, low: int, high: int) -> int:
-    accepted = f"a whole number from {low} to {high}"
-    text = _text(value, accepted, free=False)
-    if re.fullmatch(r"0[0-9]+", text):
-        raise ValueError(f"begins with 0, which YAML reads as octal; write {accepted} without it")
-    if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
-        raise ValueError(f"is not {accepted}")
-    return int(text)
-
-
 def _name(value: object) -> str:
-    text = _text(value, "a host name")
+    text = text_of(value, "a host name")
     if re.fullmatch(r"[^@]+@[^@]+", text):
         user, _, host = text.partition("@")
         raise ValueError(f"has a user in it; write `name: {host}` and `user: {user}`")
@@ -102,21 +88,21 @@ def _jump(value: object) -> str:
 
 
 def _identity(value: object) -> str:
-    text = _text(value, "the path of a private key")
+    text = text_of(value, "the path of a private key")
     if not text or (text.startswith("~") and not text.startswith("~/")):
         raise ValueError("is not the path of a private key: absolute, from ~/, or relative to the hostfile")
     return text
 
 
 def _directory(value: object) -> str:
-    text = _text(value, "a directory on the host")
+    text = text_of(value, "a directory on the host")
     if text != "~" and not text.startswith(("/", "~/")):
         raise ValueError("is relative; write a directory on the host that begins with / or ~/")
     return text
 
 
 def _python(value: object) -> str:
-    text = _text(value, "a Python interpreter")
+    text = text_of(value, "a Python interpreter")
     if not text or text.startswith("-"):
         raise ValueError("is not a Python interpreter: python3, or a path on the host")
     return text
@@ -137,33 +123,14 @@ def _setup(value: object) -> tuple[str, ...]:
 def _line(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("is not a line of shell text; put it in quotes")
-    if not _sendable(value):
+    if not sendable(value):
         raise ValueError("holds a character that no shell takes")
     return value.rstrip("\n")
 
 
-def _env_name(value: object) -> str:
-    text = _text(value, "a variable")
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
-        raise ValueError("is not the name of a variable: letters, digits and '_', not a digit first")
-    return str(text)
-
-
-def _env_value(value: object) -> str:
-    if not isinstance(value, str):
-        _text(value, 'its value ("" for an empty one)')
-    if not _sendable(str(value)):
-        raise ValueError("holds a character that no environment takes")
-    return str(value)
-
-
-def _sendable(text: str) -> bool:
-    return "\0" not in text and not re.search("[\ud800-\udfff]", text)
-
-
 def _label(value: object) -> str:
     accepted = "a label: text without spaces, commas, '=' or any of ! & ^ @ * ? [ ]"
-    text = _text(value, accepted)
+    text = text_of(value, accepted)
     if not re.fullmatch(r"[^\s,=!&^@*?\[\]]+", text):
         raise ValueError(f"is not {accepted}")
     return str(text)
@@ -172,11 +139,11 @@ def _label(value: object) -> str:
 def _gpus(value: object) -> str | int | tuple[int | str, ...]:
     accepted = "`auto`, a count, 0, or a list of indices or UUIDs such as [0, 1] or [GPU-8f3c…]"
     if not isinstance(value, list):
-        text = _text(value, accepted, free=False)
+        text = text_of(value, accepted, free=False)
         if text == "auto":
             return "auto"
         if re.fullmatch(r"[0-9]+", text):
-            return _whole(text, 0, 1024)
+            return whole(text, 0, 1024)
         raise ValueError(f"is not {accepted}")
     if not value:
         raise ValueError("names no GPU; write 0 to use none, `auto` to use all")
@@ -202,7 +169,7 @@ def _ports(value: object) -> tuple[int, int]:
     if isinstance(value, list):
         ends = value
     else:
-        text = _text(value, accepted, free=False)
+        text = text_of(value, accepted, free=False)
         if re.fullmatch(r"[0-9]+:[0-9]+", text):
             raise ValueError(f"is a number in base 60 to YAML; write {text.replace(':', '-')}")
         ends = re.split(r"\s*-\s*", text)
@@ -218,17 +185,9 @@ def _ports(value: object) -> tuple[int, int]:
 
 
 def _connection(value: object) -> str:
-    if (text := _text(value, "ssh or local", free=False)) not in ("ssh", "local"):
+    if (text := text_of(value, "ssh or local", free=False)) not in ("ssh", "local"):
         raise ValueError("is not ssh or local")
     return str(text)
-
-
-class Unacceptable(ValueError):
-    """A phrase about one item of the list that is the value."""
-
-    def __init__(self, phrase: str, index: int) -> None:
-        super().__init__(phrase)
-        self.index = index
 
 
 _NAME_SCHEMA = {
@@ -239,25 +198,16 @@ _NAME_SCHEMA = {
 }
 
 
-def _string(description: str, *examples: str, **more: Any) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "description": description, "examples": list(examples), **more})
-
-
 def _port(value: object) -> int:
-    return _whole(value, 1, 65535)
+    return whole(value, 1, 65535)
 
 
 def _slots(value: object) -> int:
-    return _whole(value, 0, 10_000)
+    return whole(value, 0, 10_000)
 
 
 Name = Annotated[str, PlainValidator(_name), WithJsonSchema(_NAME_SCHEMA)]
 LabelText = Annotated[str, PlainValidator(_label), WithJsonSchema({"type": ["string", "number"]})]
-EnvName = Annotated[str, PlainValidator(_env_name), WithJsonSchema({"type": "string"})]
-EnvValue = Annotated[str, PlainValidator(_env_value), WithJsonSchema({"type": ["string", "number"]})]
-
-# Optional without null: an empty value is an error, and the JSON Schema shows no default.
-_UNSAID: Any = Field(default_factory=lambda: None)
 
 
 class Settings(BaseModel):
@@ -268,36 +218,36 @@ class Settings(BaseModel):
     ssh: Annotated[
         str,
         PlainValidator(_machine),
-        _string("What SSH looks up, also in ~/.ssh/config; the name when left out.", "10.0.0.5"),
-    ] = _UNSAID
+        string("What SSH looks up, also in ~/.ssh/config; the name when left out.", "10.0.0.5"),
+    ] = UNSAID
     address: Annotated[
         str,
         PlainValidator(_machine),
-        _string("What TensorFlow peers dial, where it differs from what SSH dials.", "192.168.7.5"),
-    ] = _UNSAID
-    user: Annotated[str, PlainValidator(_user), _string("The user to log in as.", "ml")] = _UNSAID
+        string("What TensorFlow peers dial, where it differs from what SSH dials.", "192.168.7.5"),
+    ] = UNSAID
+    user: Annotated[str, PlainValidator(_user), string("The user to log in as.", "ml")] = UNSAID
     port: Annotated[
         int,
         PlainValidator(_port),
         WithJsonSchema(
             {"type": "integer", "minimum": 1, "maximum": 65535, "description": "The port of sshd."}
         ),
-    ] = _UNSAID
+    ] = UNSAID
     identity_file: Annotated[
         str,
         PlainValidator(_identity),
-        _string("Private key; a relative path is relative to the hostfile.", "~/.ssh/id_ed25519"),
-    ] = _UNSAID
+        string("Private key; a relative path is relative to the hostfile.", "~/.ssh/id_ed25519"),
+    ] = UNSAID
     proxy_jump: Annotated[
         str,
         PlainValidator(_jump),
-        _string("Hosts to go through, in OpenSSH's order and form.", "bastion", "me@a:2222,b", "none"),
-    ] = _UNSAID
+        string("Hosts to go through, in OpenSSH's order and form.", "bastion", "me@a:2222,b", "none"),
+    ] = UNSAID
     python: Annotated[
         str,
         PlainValidator(_python),
-        _string("The Python interpreter of the tasks.", "python3", "/opt/tf/bin/python"),
-    ] = _UNSAID
+        string("The Python interpreter of the tasks.", "python3", "/opt/tf/bin/python"),
+    ] = UNSAID
     setup: Annotated[
         tuple[str, ...],
         PlainValidator(_setup),
@@ -308,21 +258,19 @@ class Settings(BaseModel):
                 "examples": ["module load cuda", ["source ~/venv/bin/activate"]],
             }
         ),
-    ] = _UNSAID
+    ] = UNSAID
     workdir: Annotated[
         str,
         PlainValidator(_directory),
-        _string(
+        string(
             "Directory on the host to run in, instead of shipped code.", "/srv/train", pattern="^(/|~/|~$)"
         ),
-    ] = _UNSAID
+    ] = UNSAID
     run_dir: Annotated[
         str,
         PlainValidator(_directory),
-        _string(
-            "Where run directories go, on a local disk of the host.", "/scratch/me", pattern="^(/|~/|~$)"
-        ),
-    ] = _UNSAID
+        string("Where run directories go, on a local disk of the host.", "/scratch/me", pattern="^(/|~/|~$)"),
+    ] = UNSAID
     env: Annotated[
         dict[EnvName, EnvValue],
         Field(
@@ -356,7 +304,7 @@ class Settings(BaseModel):
                 "examples": ["auto", 4, [0, 1], [3.0, 3.1], 0],
             }
         ),
-    ] = _UNSAID
+    ] = UNSAID
     slots: Annotated[
         int,
         PlainValidator(_slots),
@@ -368,7 +316,7 @@ class Settings(BaseModel):
                 "description": "Most workers that may run here.",
             }
         ),
-    ] = _UNSAID
+    ] = UNSAID
     ports: Annotated[
         tuple[int, int],
         PlainValidator(_ports),
@@ -387,7 +335,7 @@ class Settings(BaseModel):
                 "examples": ["20000-20999", [20000, 20999]],
             }
         ),
-    ] = _UNSAID
+    ] = UNSAID
     labels: Annotated[
         dict[LabelText, LabelText],
         Field(
@@ -402,7 +350,7 @@ class Settings(BaseModel):
         WithJsonSchema(
             {"enum": ["ssh", "local"], "description": "local: a process of this machine, without SSH."}
         ),
-    ] = _UNSAID
+    ] = UNSAID
 
 
 class HostSettings(Settings):
@@ -414,7 +362,7 @@ class HostSettings(Settings):
 class GroupSettings(Settings):
     """Hosts that share settings."""
 
-    group: Annotated[str, PlainValidator(_label), _string("The name of the group.", "trainers")]
+    group: Annotated[str, PlainValidator(_label), string("The name of the group.", "trainers")]
     hosts: Annotated[list[HostItem], Field(min_length=1, description="The hosts of the group.")]
 
 
@@ -438,18 +386,11 @@ class Document(BaseModel):
 
     model_config = ConfigDict(extra="forbid", title="tflaunch hostfile")
 
-    defaults: Annotated[Settings, Field(description="Settings of every host.")] = _UNSAID
+    defaults: Annotated[Settings, Field(description="Settings of every host.")] = UNSAID
     hosts: Annotated[list[HostItem], Field(min_length=1, description="The hosts, in order.")]
 
 
 GroupSettings.model_rebuild()
-
-
-class _Untitled(GenerateJsonSchema):
-    """Without a title for each key that only repeats the key."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic's signature
-        return False
 
 
 def json_schema() -> dict[str, Any]:
@@ -460,5 +401,5 @@ def json_schema() -> dict[str, Any]:
             | Annotated[list[HostItem], Field(min_length=1, description="The short form."), Tag("<short>")],
             Discriminator(lambda value: "<short>" if isinstance(value, list) else "<long>"),
         ]
-    ).json_schema(schema_generator=_Untitled)
+    ).json_schema(schema_generator=Untitled)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "tflaunch hostfile", **schema}

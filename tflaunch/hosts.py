@@ -18,8 +18,9 @@ from typing import Any, Literal
 from tflaunch import hostfile_yaml, hostnames
 from tflaunch.errors import HostfileError, Problem, UsageError
 from tflaunch.hostfile_model import json_schema
-from tflaunch.hostfile_yaml import Entry, Text
+from tflaunch.hostfile_yaml import Entry
 from tflaunch.hostnames import expand, fold
+from tflaunch.yaml_document import Text
 
 __all__ = ["Host", "Hostfile", "expand", "find_default", "fold", "json_schema", "load", "match"]
 

@@ -1,0 +1,81 @@
+"""Values in YAML documents as users write them, checked in words of their own; shared by hostfiles and job files.
+
+Values arrive as they are written in the file: a string for every scalar, a bool for any boolean of YAML 1.1,
+None for a null.  A validator's ValueError is a phrase that follows the quoted value: `port: '0'` is not ...
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic.json_schema import GenerateJsonSchema
+
+
+def text_of(value: object, accepted: str, *, free: bool = True) -> str:
+    """One line of text as written; `free` when a quoted "yes" would do."""
+    if isinstance(value, bool) and free:
+        raise ValueError("is a boolean to YAML, and text is wanted; put it in quotes")
+    if value is None:
+        raise ValueError(f"has no value; write {accepted}, or leave it out")
+    if not isinstance(value, str):
+        raise ValueError(f"is not {accepted}")
+    if value != "" and not value.isprintable():
+        raise ValueError("holds a line break or a control character")
+    return value
+
+
+def whole(value: object, low: int, high: int) -> int:
+    accepted = f"a whole number from {low} to {high}"
+    text = text_of(value, accepted, free=False)
+    if re.fullmatch(r"0[0-9]+", text):
+        raise ValueError(f"begins with 0, which YAML reads as octal; write {accepted} without it")
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
+        raise ValueError(f"is not {accepted}")
+    return int(text)
+
+
+def _env_name(value: object) -> str:
+    text = text_of(value, "a variable")
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+        raise ValueError("is not the name of a variable: letters, digits and '_', not a digit first")
+    return str(text)
+
+
+def _env_value(value: object) -> str:
+    if not isinstance(value, str):
+        text_of(value, 'its value ("" for an empty one)')
+    if not sendable(str(value)):
+        raise ValueError("holds a character that no environment takes")
+    return str(value)
+
+
+def sendable(text: str) -> bool:
+    return "\0" not in text and not re.search("[\ud800-\udfff]", text)
+
+
+class Unacceptable(ValueError):
+    """A phrase about one item of the list that is the value."""
+
+    def __init__(self, phrase: str, index: int) -> None:
+        super().__init__(phrase)
+        self.index = index
+
+
+def string(description: str, *examples: str, **more: Any) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "description": description, "examples": list(examples), **more})
+
+
+class Untitled(GenerateJsonSchema):
+    """Without a title for each key that only repeats the key."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic's signature
+        return False
+
+
+EnvName = Annotated[str, PlainValidator(_env_name), WithJsonSchema({"type": "string"})]
+EnvValue = Annotated[str, PlainValidator(_env_value), WithJsonSchema({"type": ["string", "number"]})]
+
+# Optional without null: an empty value is an error, and the JSON Schema shows no default.
+UNSAID: Any = Field(default_factory=lambda: None)
