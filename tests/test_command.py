@@ -13,7 +13,7 @@ import pytest
 from tflaunch.command import ARGUMENT_LIMIT_BYTES, Command, endpoint, interpreter
 from tflaunch.errors import PlanError, UsageError
 from tflaunch.hosts import Host
-from tflaunch.job import JobSpec, TaskId
+from tflaunch.job import FLAGS, JobSpec, Role, TaskId
 
 CLUSTER = {"ps": ["gpu1:20000"], "worker": ["gpu1:20001", "gpu2:20000"]}
 HOST = Host(name="gpu2")
@@ -73,6 +73,40 @@ def test_flag_names(flags: dict[str, str] | None, expected: list[str]) -> None:
     words = argv(JobSpec(("t.py",), args=("last",), flags=flags))
     assert [word.partition("=")[0] for word in words[2:-1]] == expected
     assert words[-1] == "last"
+
+
+OWN = {"data": Role(2), "evaluator": Role(1, args=("--eval",), env={"X": "role", "Y": "role"})}
+WITH_OWN = {"data": ["d:1", "d:2"], **CLUSTER}
+
+
+def test_jobs_of_ones_own_have_a_flag_as_ps_have() -> None:
+    words = argv(JobSpec(("t.py",), roles=OWN), WITH_OWN)
+    assert "--data_hosts=d:1,d:2" in words
+    assert not any("evaluator_hosts" in word for word in words)
+    renamed = argv(JobSpec(("t.py",), roles=OWN, flags={**FLAGS, "data_hosts": "feeders"}), WITH_OWN)
+    assert "--feeders=d:1,d:2" in renamed
+    dropped = argv(JobSpec(("t.py",), roles=OWN, flags={**FLAGS, "data_hosts": ""}), WITH_OWN)
+    assert not any("d:1" in word for word in dropped)
+    with pytest.raises(UsageError, match="there is no flag 'dat_hosts'") as raised:
+        command(JobSpec(("t.py",), roles=OWN, flags={"dat_hosts": "x"}), WITH_OWN)
+    assert raised.value.hint == "Did you mean data_hosts?"
+
+
+def test_the_environment_and_the_arguments_of_a_role() -> None:
+    job = JobSpec(("t.py",), args=("own",), env={"X": "job", "Z": "job"}, roles=OWN)
+    evaluator = TaskId("evaluator", 0)
+    env = command(job).env(evaluator, Host(name="a", env={"Y": "host"}), ())
+    assert [env[name] for name in "XYZ"] == ["role", "role", "job"]
+    assert command(job).argv(evaluator, HOST)[-4:] == (
+        "--job_name=evaluator",
+        "--task_index=0",
+        "own",
+        "--eval",
+    )
+    assert argv(job)[-1] == "own"
+    forbidden = JobSpec(("t.py",), roles={"evaluator": Role(1, env={"TF_CONFIG": ""})})
+    with pytest.raises(PlanError, match="--job-env evaluator sets TF_CONFIG"):
+        command(forbidden).env(evaluator, HOST, ())
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,14 @@ import pytest
 from tflaunch.agent.dial import NO_ROUTE, SILENT, STRANGER
 from tflaunch.diagnose import LOOK_S, STOPPED_S, WAIT_S, Diagnosis, Place, waits_for
 
-PORT = {"ps/0": 2222, "ps/1": 2223, "chief/0": 2222, "worker/0": 2222, "worker/1": 2222}
-HOST = {"ps/0": "gpu01", "ps/1": "gpu01", "chief/0": "gpu02", "worker/0": "gpu03", "worker/1": "gpu04"}
+PORT = {
+    **{"ps/0": 2222, "ps/1": 2223, "chief/0": 2222, "worker/0": 2222, "worker/1": 2222, "data/0": 2224},
+    "evaluator/0": None,
+}
+HOST = {
+    **{"ps/0": "gpu01", "ps/1": "gpu01", "chief/0": "gpu02", "worker/0": "gpu03", "worker/1": "gpu04"},
+    **{"data/0": "gpu01", "evaluator/0": "gpu01"},
+}
 ADDRESS = {"gpu01": "10.0.0.1", "gpu02": "10.0.0.2", "gpu03": "10.0.0.3", "gpu04": "node4.cluster"}
 NODE4 = "10.0.0.4"
 # The line as TensorFlow 2.21 writes it, every 10 s.
@@ -345,3 +351,13 @@ def test_tasks_that_are_not_of_the_plan_are_passed_over(odd: Mapping[str, Any]) 
     run.diagnosis.exited("unknown/7", 0)
     run.diagnosis.dialled("gpu99", [], run.now)
     assert run.on(60) == []
+
+
+def test_roles_that_wait_to_be_asked_are_no_hang() -> None:
+    run = Run("ps/0", "data/0", "evaluator/0", "chief/0", "worker/0")
+    run.see("ps/0", listens=False)  # which would be a worker's sorrow
+    run.see("evaluator/0", listens=None)
+    run.see("worker/0", to=("chief/0",), calling=())
+    run.idle("data/0", "evaluator/0")
+    run.end("chief/0")
+    assert run.on(2 * WAIT_S) == []

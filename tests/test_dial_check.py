@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from tests.launcher import TELL, Launcher
 from tflaunch.agent.dial import NO_NAME, REFUSED, SILENT, STRANGER
@@ -42,6 +43,16 @@ def test_a_host_calls_itself_when_its_tasks_call_each_other() -> None:
     }
     assert pairs(plan(a="ps/0 ps/1", b="chief/0")) == {"a": {"chief/0"}, "b": {"ps/0", "ps/1"}}
     assert pairs(plan(a="ps/0 ps/1")) == pairs(plan(a="worker/0")) == {}
+
+
+def test_an_evaluator_neither_calls_nor_is_called() -> None:
+    made = plan(a="ps/0", b="worker/0 data/0", c="evaluator/0")
+    tasks = [replace(task, port=None) if task.id.job == "evaluator" else task for task in made.tasks]
+    made = ClusterPlan("run", tuple(tasks))
+    assert pairs(made) == {"a": {"worker/0", "data/0"}, "b": {"ps/0", "worker/0", "data/0"}}
+    here = TaskPlan(TaskId("worker", 0), "h", "127.0.0.1", 1, (), (), (), {}, (), None)
+    there = replace(here, id=TaskId("evaluator", 0), host="i", address="10.0.0.9", port=None)
+    assert not needed(ClusterPlan("run", (here, there)))
 
 
 def test_not_every_host_calls_the_same_one_first() -> None:

@@ -17,10 +17,27 @@ from tflaunch.errors import EXIT_PLAN, EXIT_USAGE, PlanError, UsageError
 from tflaunch.gpu_choice import GpuChoice, choose
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.inventory import NO_INSTANCE, Gpu, GpuProcess, HostFacts, Lease, MigDevice, when_free, why_busy
-from tflaunch.job import JobSpec
+from tflaunch.job import CHIEF, PS, WORKER, JobSpec, Role
 from tflaunch.plan import PORTS_HELD, ClusterPlan, plan_cluster, ports_wanted, usable_cards
 
 PROGRAM = ("trainer.py",)
+
+
+def asked(
+    program: tuple[str, ...] = PROGRAM,
+    *,
+    ps: int | None = None,
+    workers: int | None = None,
+    chief: bool = False,
+    ps_hosts: str | None = None,
+    worker_hosts: str | None = None,
+    gpus_per_worker: int | None = None,
+    roles: Mapping[str, Role] | None = None,
+    **more: Any,
+) -> JobSpec:
+    """As `tflaunch run` makes it of the options of these names."""
+    usual = {PS: Role(ps, ps_hosts), WORKER: Role(workers, worker_hosts, gpus_per_worker)}
+    return JobSpec(program, roles={**usual, **({CHIEF: Role(1)} if chief else {}), **(roles or {})}, **more)
 
 
 def cards(
@@ -113,7 +130,7 @@ def test_counts(
 ) -> None:
     members = [facts(f"g{i}", cards(f"g{i}", count)) for i, count in enumerate(hosts, 1)]
     settings = {f"g{i + 1}": {"slots": count} for i, count in slots.items()}
-    jobs = Counter(task.id.job for task in plan(JobSpec(PROGRAM, **job), *members, hosts=settings).tasks)
+    jobs = Counter(task.id.job for task in plan(asked(PROGRAM, **job), *members, hosts=settings).tasks)
     assert (jobs["chief"], jobs["ps"], jobs["worker"]) == expected
 
 
@@ -131,7 +148,7 @@ def test_counts(
 )
 def test_counts_that_make_no_job(job: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as raised:
-        plan(JobSpec(PROGRAM, **job), facts("g1"))
+        plan(asked(PROGRAM, **job), facts("g1"))
     assert message in raised.value.message
     assert raised.value.exit_code == EXIT_USAGE
 
@@ -139,7 +156,7 @@ def test_counts_that_make_no_job(job: dict[str, Any], message: str) -> None:
 def test_no_hosts_with_facts() -> None:
     hostfile = Hostfile("hosts.yaml", (Host(name="g1"), Host(name="g2")))
     with pytest.raises(PlanError, match=r"hosts\.yaml: none of 2 hosts can take a task"):
-        plan_cluster(JobSpec(PROGRAM), hostfile, {}, {}, "run")
+        plan_cluster(asked(PROGRAM), hostfile, {}, {}, "run")
 
 
 # --- cards -----------------------------------------------------------------------------------------------
@@ -196,7 +213,7 @@ BUSY = {0: "processes", 1: "processes", 2: "processes"}
     ],
 )
 def test_too_few_cards(job: dict[str, Any], gpus: list[tuple[Gpu, ...]], message: str, hint: str) -> None:
-    error = refused(JobSpec(PROGRAM, **job), *(facts(f"g{i}", some) for i, some in enumerate(gpus, 1)))
+    error = refused(asked(PROGRAM, **job), *(facts(f"g{i}", some) for i, some in enumerate(gpus, 1)))
     assert (error.message, error.hint) == (message, hint)
     assert error.exit_code == EXIT_PLAN
 
@@ -213,7 +230,7 @@ def test_too_few_cards(job: dict[str, Any], gpus: list[tuple[Gpu, ...]], message
 )
 def test_cards_that_a_host_gives(gpus: Any, expected: list[int]) -> None:
     planned = plan(
-        JobSpec(PROGRAM, ps=0), facts("g1", cards("g1", 4, {1: "leased"})), hosts={"g1": {"gpus": gpus}}
+        asked(PROGRAM, ps=0), facts("g1", cards("g1", 4, {1: "leased"})), hosts={"g1": {"gpus": gpus}}
     )
     assert [task.gpu_labels for task in planned.tasks] == [(str(index),) for index in expected]
     assert [task.gpus for task in planned.tasks] == [(f"GPU-g1-{index}",) for index in expected]
@@ -222,15 +239,15 @@ def test_cards_that_a_host_gives(gpus: Any, expected: list[int]) -> None:
 
 def test_what_options_leave_out_of_named_cards_is_not_busy() -> None:
     members, hosts = facts("g1", cards("g1", 3)), {"g1": {"gpus": (0, 2)}}
-    planned = plan(JobSpec(PROGRAM, ps=0), members, hosts=hosts, exclude=("g1:2",))
+    planned = plan(asked(PROGRAM, ps=0), members, hosts=hosts, exclude=("g1:2",))
     assert [task.gpu_labels for task in planned.tasks] == [("0",)]
     busy = facts("g1", cards("g1", 3, {0: "in use by ada"}))
-    error = refused(JobSpec(PROGRAM), busy, exclude=("g1:1,2",))
+    error = refused(asked(PROGRAM), busy, exclude=("g1:1,2",))
     assert error.message.endswith("g1 0 of 3 (3 busy: in use by ada, in --exclude)")
 
 
 def test_a_host_that_gives_no_cards_is_a_host_without() -> None:
-    planned = plan(JobSpec(PROGRAM), facts("g1", cards("g1", 4)), hosts={"g1": {"gpus": 0}})
+    planned = plan(asked(PROGRAM), facts("g1", cards("g1", 4)), hosts={"g1": {"gpus": 0}})
     assert [(str(task.id), task.gpus) for task in planned.tasks] == [("ps/0", ()), ("worker/0", ())]
 
 
@@ -245,18 +262,18 @@ def test_a_host_that_gives_no_cards_is_a_host_without() -> None:
 )
 def test_cards_that_a_host_cannot_give(gpus: Any, message: str) -> None:
     some = cards("g1", 2, {1: "3 processes use 40 GiB"})
-    assert refused(JobSpec(PROGRAM), facts("g1", some), hosts={"g1": {"gpus": gpus}}).message == message
+    assert refused(asked(PROGRAM), facts("g1", some), hosts={"g1": {"gpus": gpus}}).message == message
 
 
 def test_cards_that_the_driver_does_not_show() -> None:
     silent = facts("g1", gpu_note="the driver does not answer")
-    error = refused(JobSpec(PROGRAM), silent, hosts={"g1": {"gpus": 2}})
+    error = refused(asked(PROGRAM), silent, hosts={"g1": {"gpus": 2}})
     assert error.message == "g1: `gpus: 2`, but no cards can be seen: the driver does not answer"
-    assert plan(JobSpec(PROGRAM), silent).notes == ("g1: no cards can be seen: the driver does not answer",)
+    assert plan(asked(PROGRAM), silent).notes == ("g1: no cards can be seen: the driver does not answer",)
 
 
 def test_workers_go_to_cards_only_and_a_note_says_so() -> None:
-    planned = plan(JobSpec(PROGRAM, ps=2), facts("g1", cards("g1", 2)), facts("g2"), facts("g3"))
+    planned = plan(asked(PROGRAM, ps=2), facts("g1", cards("g1", 2)), facts("g2"), facts("g3"))
     assert places(planned) == {"ps/0": "g2", "ps/1": "g3", "worker/0": "g1", "worker/1": "g1"}
     assert planned.notes == (
         "workers go to cards only; g[2-3] can give none (--gpus-per-worker 0 places workers without cards)",
@@ -265,14 +282,14 @@ def test_workers_go_to_cards_only_and_a_note_says_so() -> None:
 
 def test_a_card_seen_under_two_names_is_given_once() -> None:
     shared = cards("box", 2)
-    planned = plan(JobSpec(PROGRAM, ps=0), facts("g1", shared), facts("g2", shared))
+    planned = plan(asked(PROGRAM, ps=0), facts("g1", shared), facts("g2", shared))
     assert sorted(uuid for task in planned.tasks for uuid in task.gpus) == ["GPU-box-0", "GPU-box-1"]
     assert "g2: cards that another host shows too are left to that one" in planned.notes
 
 
 def test_mixed_models_are_noted() -> None:
     planned = plan(
-        JobSpec(PROGRAM),
+        asked(PROGRAM),
         facts("g1", cards("g1", 2)),
         facts("g2", cards("g2", 2)),
         facts("g3", cards("g3", 1, name="V100")),
@@ -311,7 +328,7 @@ def test_counted_workers_get_cards_of_one_model(
     workers: int, each: int, hosts: list[str], expected: list[str]
 ) -> None:
     members = [models(f"g{i}", letters) for i, letters in enumerate(hosts, 1)]
-    planned = plan(JobSpec(PROGRAM, workers=workers, gpus_per_worker=each, ps=0), *members)
+    planned = plan(asked(PROGRAM, workers=workers, gpus_per_worker=each, ps=0), *members)
     assert taken(planned) == expected
     used = {letter for place in expected for letter in _letters(place, hosts)}
     assert [note.partition(":")[0] for note in planned.notes] == (
@@ -326,13 +343,13 @@ def _letters(place: str, hosts: list[str]) -> str:
 
 def test_the_chief_and_slots_count_for_one_model() -> None:
     members = [models("g1", "AA"), models("g2", "BBB")]
-    assert taken(plan(JobSpec(PROGRAM, workers=2, chief=True, ps=0), *members)) == ["g2:0", "g2:1", "g2:2"]
+    assert taken(plan(asked(PROGRAM, workers=2, chief=True, ps=0), *members)) == ["g2:0", "g2:1", "g2:2"]
     slots = {"g1": {"slots": 1}}
-    assert taken(plan(JobSpec(PROGRAM, workers=2, ps=0), *members, hosts=slots)) == ["g2:0", "g2:1"]
+    assert taken(plan(asked(PROGRAM, workers=2, ps=0), *members, hosts=slots)) == ["g2:0", "g2:1"]
 
 
 def test_workers_that_are_not_counted_use_all_cards() -> None:
-    assert taken(plan(JobSpec(PROGRAM, ps=0), models("g1", "A"), models("g2", "BB"))) == [
+    assert taken(plan(asked(PROGRAM, ps=0), models("g1", "A"), models("g2", "BB"))) == [
         *("g1:0", "g2:0", "g2:1"),
     ]
 
@@ -342,49 +359,49 @@ def test_workers_that_are_not_counted_use_all_cards() -> None:
 
 def test_every_worker_gets_one_instance() -> None:
     members = [facts("g1", (split("g1", 0, 2), *cards("g1", 2)[1:])), facts("g2", cards("g2", 1))]
-    planned = plan(JobSpec(PROGRAM, ps=1), *members, mig="")
+    planned = plan(asked(PROGRAM, ps=1), *members, mig="")
     assert taken(planned) == ["g1:0.0", "g1:0.1"]
     assert [task.env["CUDA_VISIBLE_DEVICES"] for task in planned.tasks] == ["", "MIG-g1-0-0", "MIG-g1-0-1"]
-    assert taken(plan(JobSpec(PROGRAM, ps=0), *members)) == ["g1:1", "g2:0"], "whole cards, unless asked"
+    assert taken(plan(asked(PROGRAM, ps=0), *members)) == ["g1:1", "g2:0"], "whole cards, unless asked"
 
 
 def test_all_instances_of_a_large_host_find_ports() -> None:
     ports = tuple(range(20000, 20000 + PORTS_HELD))
     host = facts("g1", tuple(split("g1", index, 7) for index in range(8)), ports=ports)
-    assert len(plan(JobSpec(PROGRAM), host, mig="").tasks) == 56 + 14
+    assert len(plan(asked(PROGRAM), host, mig="").tasks) == 56 + 14
 
 
 def test_instances_of_one_profile_are_preferred() -> None:
     members = [facts("g1", (split("g1", 0, 1, "3g.40gb"),)), facts("g2", (split("g2", 0, 2),))]
-    assert taken(plan(JobSpec(PROGRAM, workers=2, ps=0), *members, mig="")) == ["g2:0.0", "g2:0.1"]
-    assert taken(plan(JobSpec(PROGRAM, ps=0), *members, mig="3g")) == ["g1:0.0"]
+    assert taken(plan(asked(PROGRAM, workers=2, ps=0), *members, mig="")) == ["g2:0.0", "g2:0.1"]
+    assert taken(plan(asked(PROGRAM, ps=0), *members, mig="3g")) == ["g1:0.0"]
 
 
 def test_where_mig_is_on_the_next_step_is_told() -> None:
     whole, parts = facts("g1", cards("g1", 1)), facts("g2", (split("g2", 0, 7),))
-    error = refused(JobSpec(PROGRAM), parts)
+    error = refused(asked(PROGRAM), parts)
     assert error.message == "need 1 GPU (1 worker x 1), 0 are free: g2 0 of 7 (7 busy: in MIG mode (--mig))"
     assert error.hint == (
         "Take the MIG instances of g2 with --mig, or place workers without cards: --gpus-per-worker 0."
     )
-    error = refused(JobSpec(PROGRAM, workers=2), whole, parts)
+    error = refused(asked(PROGRAM, workers=2), whole, parts)
     assert error.hint == (
         "Ask for 1 worker at most, take the MIG instances of g2 with --mig, or place workers without cards:"
         " --gpus-per-worker 0."
     )
-    assert plan(JobSpec(PROGRAM), whole, parts).notes == (
+    assert plan(asked(PROGRAM), whole, parts).notes == (
         "g2: no whole card is free; --mig gives workers MIG instances instead",
     )
-    assert plan(JobSpec(PROGRAM), whole, parts, hosts={"g2": {"gpus": 0}}).notes == (
+    assert plan(asked(PROGRAM), whole, parts, hosts={"g2": {"gpus": 0}}).notes == (
         "workers go to cards only; g2 can give none (--gpus-per-worker 0 places workers without cards)",
     )
-    error = refused(JobSpec(PROGRAM), whole, mig="1g.5gb")
+    error = refused(asked(PROGRAM), whole, mig="1g.5gb")
     assert error.message == (
         "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 1 (1 busy: not in MIG mode (--mig))"
     )
     empty = facts("g1", (dataclasses.replace(cards("g1", 1)[0], mig_mode=True, busy=NO_INSTANCE),))
     for mig in (None, ""):
-        error = refused(JobSpec(PROGRAM), empty, mig=mig)
+        error = refused(asked(PROGRAM), empty, mig=mig)
         assert "g1 0 of 1 (1 busy: in MIG mode without an instance)" in error.message
         assert "--mig" not in error.hint
 
@@ -403,7 +420,7 @@ def test_where_mig_is_on_the_next_step_is_told() -> None:
 )
 def test_instances_that_a_host_gives(gpus: Any, mig: str | None, expected: list[str]) -> None:
     members = facts("g1", (split("g1", 0, 2), split("g1", 1, 2), cards("g1", 3)[2]))
-    assert taken(plan(JobSpec(PROGRAM, ps=0), members, hosts={"g1": {"gpus": gpus}}, mig=mig)) == expected
+    assert taken(plan(asked(PROGRAM, ps=0), members, hosts={"g1": {"gpus": gpus}}, mig=mig)) == expected
 
 
 @pytest.mark.parametrize(
@@ -443,17 +460,17 @@ def test_instances_that_a_host_cannot_give(
     gpus: Any, mig: str | None, each: int | None, message: str, hint: str
 ) -> None:
     members = facts("g1", (split("g1", 0, 2), cards("g1", 2)[1]))
-    job = JobSpec(PROGRAM, gpus_per_worker=each)
+    job = asked(PROGRAM, gpus_per_worker=each)
     error = refused(job, members, hosts={"g1": {"gpus": gpus}}, mig=mig)
     assert (error.message, error.hint) == (message, hint)
 
 
 def test_slots_limit_workers() -> None:
     one = {"g1": {"slots": 1}, "g2": {"slots": 1}}
-    error = refused(JobSpec(PROGRAM, workers=4), facts("g1"), facts("g2"), hosts=one)
+    error = refused(asked(PROGRAM, workers=4), facts("g1"), facts("g2"), hosts=one)
     assert error.message == "need 4 slots (4 workers), 2 are given: g[1-2] 1"
     assert error.hint == "Ask for 2 workers at most, or raise `slots:`."
-    error = refused(JobSpec(PROGRAM, workers=2), facts("g1", cards("g1", 4)), hosts={"g1": {"slots": 1}})
+    error = refused(asked(PROGRAM, workers=2), facts("g1", cards("g1", 4)), hosts={"g1": {"slots": 1}})
     assert error.message == (
         "need 2 GPUs (2 workers x 1), 4 are free: g1 4 (`slots: 1`); they hold 1 worker, since the cards of"
         " one are on one host and `slots:` limits them"
@@ -464,7 +481,7 @@ def test_slots_limit_workers() -> None:
 
 
 def test_spread_goes_round_the_hosts() -> None:
-    planned = plan(JobSpec(PROGRAM, workers=4, ps=2), facts("c1"), facts("c2"), facts("c3"))
+    planned = plan(asked(PROGRAM, workers=4, ps=2), facts("c1"), facts("c2"), facts("c3"))
     assert places(planned) == {
         "ps/0": "c2",
         "ps/1": "c3",
@@ -477,7 +494,7 @@ def test_spread_goes_round_the_hosts() -> None:
 
 def test_pack_fills_a_host_first() -> None:
     members = [facts("g1", cards("g1", 2)), facts("g2", cards("g2", 2)), facts("c3", cores=3)]
-    planned = plan(JobSpec(PROGRAM, workers=3, ps=4, place="pack"), *members)
+    planned = plan(asked(PROGRAM, workers=3, ps=4, place="pack"), *members)
     assert places(planned) == {
         "ps/0": "c3",
         "ps/1": "c3",
@@ -491,7 +508,7 @@ def test_pack_fills_a_host_first() -> None:
 
 def test_pack_without_cards_fills_slots_else_cores_and_starts_again() -> None:
     planned = plan(
-        JobSpec(PROGRAM, workers=8, ps=0, place="pack"),
+        asked(PROGRAM, workers=8, ps=0, place="pack"),
         facts("c1", cores=2),
         facts("c2", cores=4),
         hosts={"c2": {"slots": 3}},
@@ -502,13 +519,13 @@ def test_pack_without_cards_fills_slots_else_cores_and_starts_again() -> None:
 def test_ps_go_to_idle_hosts_then_to_those_with_fewest_cards() -> None:
     busy = {0: "leased"}
     members = [facts("g1", cards("g1", 1)), facts("g2", cards("g2", 1, busy)), facts("c3")]
-    planned = plan(JobSpec(PROGRAM, ps=4), *members)
+    planned = plan(asked(PROGRAM, ps=4), *members)
     assert [planned.tasks[i].host for i in range(4)] == ["c3", "g2", "c3", "g1"]
 
 
 def test_the_chief_comes_before_the_first_worker() -> None:
     members = [facts("g1", cards("g1", 1)), facts("g2", cards("g2", 2))]
-    planned = plan(JobSpec(PROGRAM, chief=True, ps=1), *members)
+    planned = plan(asked(PROGRAM, chief=True, ps=1), *members)
     assert places(planned) == {"chief/0": "g1", "ps/0": "g1", "worker/0": "g2", "worker/1": "g2"}
     assert planned.tasks[0].gpus == ("GPU-g1-0",)
     assert list(planned.cluster) == ["chief", "ps", "worker"]
@@ -517,7 +534,7 @@ def test_the_chief_comes_before_the_first_worker() -> None:
 
 def test_patterns_choose_hosts() -> None:
     members = [facts(f"c{i}") for i in range(1, 5)]
-    planned = plan(JobSpec(PROGRAM, worker_hosts="c[3-4]", ps_hosts="c2", ps=2), *members)
+    planned = plan(asked(PROGRAM, worker_hosts="c[3-4]", ps_hosts="c2", ps=2), *members)
     assert places(planned) == {"ps/0": "c2", "ps/1": "c2", "worker/0": "c3", "worker/1": "c4"}
 
 
@@ -526,7 +543,7 @@ def test_patterns_choose_hosts() -> None:
 
 def test_peers_dial_what_ssh_dials_unless_told() -> None:
     planned = plan(
-        JobSpec(PROGRAM, ps=0),
+        asked(PROGRAM, ps=0),
         facts("g1"),
         facts("g2"),
         hosts={"g2": {"address": "fd00::2"}},
@@ -538,10 +555,10 @@ def test_peers_dial_what_ssh_dials_unless_told() -> None:
 def test_one_machine_under_several_names_is_dialled_by_loopback() -> None:
     same: dict[str, Any] = {"boot_id": "b", "hostname": "laptop"}
     local = {"l1": {"connection": "local"}, "l2": {"connection": "local"}}
-    planned = plan(JobSpec(PROGRAM, ps=0), facts("l1", **same), facts("l2", **same), hosts=local)
+    planned = plan(asked(PROGRAM, ps=0), facts("l1", **same), facts("l2", **same), hosts=local)
     assert planned.cluster == {"worker": ["127.0.0.1:20000", "127.0.0.1:20001"]}
     planned = plan(
-        JobSpec(PROGRAM, ps=0),
+        asked(PROGRAM, ps=0),
         facts("l1", **same),
         facts("n2", **same),
         hosts={"l1": {"connection": "local"}},
@@ -552,7 +569,7 @@ def test_one_machine_under_several_names_is_dialled_by_loopback() -> None:
 
 def test_a_local_host_among_others_is_dialled_by_its_interface() -> None:
     planned = plan(
-        JobSpec(PROGRAM, ps=0),
+        asked(PROGRAM, ps=0),
         facts("l1", addresses=("172.17.0.1", "fe80::1%eth0", "10.0.0.9")),
         facts("g2", addresses=("172.17.0.1", "10.0.0.2")),  # both have a container bridge
         hosts={"l1": {"connection": "local"}},
@@ -566,7 +583,7 @@ def test_a_local_host_among_others_is_dialled_by_its_interface() -> None:
 
 def test_tunnels_to_two_machines_are_not_one_machine() -> None:
     planned = plan(
-        JobSpec(PROGRAM, ps=0),
+        asked(PROGRAM, ps=0),
         facts("g1", addresses=("10.0.0.1",)),
         facts("g2", addresses=("10.0.0.2",)),
         addresses={"g1": "127.0.0.1", "g2": "localhost"},
@@ -596,7 +613,7 @@ def test_addresses_that_lead_nowhere(
     settings: dict[str, str], addresses: tuple[str, ...], message: str, hint: str
 ) -> None:
     error = refused(
-        JobSpec(PROGRAM),
+        asked(PROGRAM),
         facts("l1", addresses=addresses),
         facts("g2", addresses=("10.0.0.2",)),
         hosts={"l1": {"connection": "local", **settings}},
@@ -607,7 +624,7 @@ def test_addresses_that_lead_nowhere(
 
 def test_hosts_without_tasks_have_no_say_in_addresses() -> None:
     planned = plan(
-        JobSpec(PROGRAM, worker_hosts="l1", ps_hosts="l1"),
+        asked(PROGRAM, worker_hosts="l1", ps_hosts="l1"),
         facts("l1", addresses=()),
         facts("g2"),
         hosts={"l1": {"connection": "local"}},
@@ -619,7 +636,7 @@ def test_hosts_without_tasks_have_no_say_in_addresses() -> None:
 
 
 def test_tasks_of_one_host_get_its_ports_from_below() -> None:
-    planned = plan(JobSpec(PROGRAM, workers=2, ps=1), facts("g1", ports=(30007, 30001, 30005, 30009)))
+    planned = plan(asked(PROGRAM, workers=2, ps=1), facts("g1", ports=(30007, 30001, 30005, 30009)))
     assert [(str(task.id), task.port) for task in planned.tasks] == [
         ("ps/0", 30001),
         ("worker/0", 30005),
@@ -639,7 +656,7 @@ def test_tasks_of_one_host_get_its_ports_from_below() -> None:
     ],
 )
 def test_too_few_ports(settings: dict[str, Any], message: str, hint: str) -> None:
-    job = JobSpec(PROGRAM, workers=2, ps=1)
+    job = asked(PROGRAM, workers=2, ps=1)
     error = refused(job, facts("g1", ports=(30000, 30001)), hosts={"g1": settings})
     assert error.message == message
     assert error.hint.startswith(hint)
@@ -665,7 +682,7 @@ def test_too_few_ports(settings: dict[str, Any], message: str, hint: str) -> Non
 )
 def test_ports_wanted(job: dict[str, Any], hosts: int, slots: int | None, expected: int) -> None:
     listed = tuple(Host(name=f"h{i}", slots=slots) for i in range(1, hosts + 1))
-    assert ports_wanted(JobSpec(PROGRAM, **job), Hostfile("hosts.yaml", listed)) == expected
+    assert ports_wanted(asked(PROGRAM, **job), Hostfile("hosts.yaml", listed)) == expected
 
 
 # --- the whole -------------------------------------------------------------------------------------------
@@ -673,16 +690,16 @@ def test_ports_wanted(job: dict[str, Any], hosts: int, slots: int | None, expect
 
 def test_proxies_are_noted_once() -> None:
     members = [facts(f"g{i}", proxies=("http_proxy", "HTTPS_PROXY")) for i in (1, 2)]
-    assert plan(JobSpec(PROGRAM), *members, facts("g3")).notes == (
+    assert plan(asked(PROGRAM), *members, facts("g3")).notes == (
         "proxies are set: HTTPS_PROXY (g[1-2]), http_proxy (g[1-2]); gRPC between tasks goes around them"
         " (no_grpc_proxy)",
     )
-    assert plan(JobSpec(PROGRAM, env={"no_grpc_proxy": "x"}), *members).notes == ()
+    assert plan(asked(PROGRAM, env={"no_grpc_proxy": "x"}), *members).notes == ()
 
 
 def test_the_plan_as_data_is_complete() -> None:
     settings = {"python": "/opt/py", "setup": ("module load cuda",), "workdir": "/data/job"}
-    planned = plan(JobSpec(PROGRAM, ps=0), facts("g1", cards("g1", 1)), hosts={"g1": settings})
+    planned = plan(asked(PROGRAM, ps=0), facts("g1", cards("g1", 1)), hosts={"g1": settings})
     data = json.loads(json.dumps(planned.to_json()))
     (task,) = data["tasks"]
     assert json.loads(task["env"].pop("TF_CONFIG"))["cluster"] == data["cluster"]
@@ -734,13 +751,18 @@ def clusters(draw: st.DrawFn) -> tuple[JobSpec, list[HostFacts], dict[str, dict[
         gpus = draw(st.one_of(st.just("auto"), st.integers(0, count)))
         settings[name] = {"gpus": gpus, "slots": draw(st.one_of(st.none(), st.integers(1, 4)))}
     counts = st.one_of(st.none(), st.integers(0, 8))
-    job = JobSpec(
+    pattern = st.sampled_from([None, "g0", "g*"])
+    others = st.builds(Role, st.integers(1, 2), pattern, st.one_of(st.none(), st.integers(0, 2)))
+    job = asked(
         PROGRAM,
         ps=draw(counts),
         workers=draw(counts),
         chief=draw(st.booleans()),
         place=draw(st.sampled_from(["spread", "pack"])),
         gpus_per_worker=draw(st.one_of(st.none(), st.integers(0, 3))),
+        roles=draw(
+            st.dictionaries(st.sampled_from(["chief", "master", "evaluator", "data"]), others, max_size=2)
+        ),
     )
     return job, members, settings, draw(st.sampled_from([None, "", "1g"]))
 
@@ -760,30 +782,171 @@ def test_whatever_is_planned_can_run(
     free = {(one.host, gpu.uuid): gpu for one in members for gpu in one.devices if not gpu.busy}
     given_cards = [uuid for task in planned.tasks for uuid in task.gpus]
     assert len(given_cards) == len(set(given_cards))
-    endpoints = [(inventory[task.host].boot_id, task.port) for task in planned.tasks]
+    endpoints = [
+        (inventory[task.host].boot_id, task.port) for task in planned.tasks if task.id.job != "evaluator"
+    ]
     assert len(endpoints) == len(set(endpoints))
     for task in planned.tasks:
-        assert task.port in inventory[task.host].ports
+        if task.id.job != "evaluator":
+            assert task.port in inventory[task.host].ports
         assert [free[task.host, uuid].label for uuid in task.gpus] == list(task.gpu_labels)
         assert not (task.id.job == "ps" and task.gpus)
         assert all(uuid.startswith("GPU-" if mig is None else "MIG-") for uuid in task.gpus)
-    for name in ("chief", "ps", "worker"):
-        indices = [task.id.index for task in planned.tasks if task.id.job == name]
-        assert indices == list(range(len(indices)))
+        if task.id.job not in ("ps", "worker") and (pattern := job.role(task.id.job).hosts):
+            assert pattern in ("g*", task.host)
     jobs = Counter(task.id.job for task in planned.tasks)
-    assert jobs["chief"] == job.chief
-    assert job.workers in (None, jobs["worker"])
-    assert job.ps in (None, jobs["ps"])
-    widths = {len(task.gpus) for task in planned.tasks if task.id.job != "ps"}
-    assert len(widths) <= 1
-    assert job.gpus_per_worker is None or widths <= {job.gpus_per_worker}
+    for name, count in jobs.items():
+        assert [task.id.index for task in planned.tasks if task.id.job == name] == list(range(count))
+        assert job.role(name).count in (None, count)
+    assert {*job.others} <= jobs.keys()
+    widths = {job: {len(task.gpus) for task in planned.tasks if task.id.job == job} for job in jobs}
+    assert all(len(each) == 1 for each in widths.values())
+    for name in jobs:
+        assert job.role(name).gpus is None or widths[name] == {job.role(name).gpus}
     for name, host in settings.items():
-        workers = sum(task.host == name and task.id.job != "ps" for task in planned.tasks)
+        workers = sum(task.host == name and task.id.job == "worker" for task in planned.tasks)
         assert host["slots"] is None or workers <= host["slots"]
     for task in planned.tasks:
         told = json.loads(task.env["TF_CONFIG"])
         assert told["cluster"] == planned.cluster
-        assert told["cluster"][told["task"]["type"]][told["task"]["index"]].endswith(f":{task.port}")
+        assert "evaluator" not in told["cluster"]
+        if task.id.job != "evaluator":
+            assert told["cluster"][told["task"]["type"]][told["task"]["index"]].endswith(f":{task.port}")
+
+
+# --- roles -----------------------------------------------------------------------------------------------
+
+
+def test_roles_beside_ps_and_workers() -> None:
+    roles = {
+        "evaluator": Role(1, args=("--eval",), env={"X": "evaluator"}),
+        "data": Role(3, hosts="g2", args=("--shards", "8")),
+    }
+    planned = plan(
+        asked(PROGRAM, workers=2, args=("own",), env={"X": "job", "Y": "job"}, roles=roles),
+        facts("g1"),
+        facts("g2"),
+    )
+    assert places(planned) == {
+        "worker/0": "g1",
+        "worker/1": "g2",
+        "ps/0": "g1",
+        "data/0": "g2",
+        "data/1": "g2",
+        "data/2": "g2",
+        "evaluator/0": "g1",
+    }
+    assert planned.cluster.keys() == {"data", "ps", "worker"}
+    evaluator, data = (
+        next(task for task in planned.tasks if str(task.id) == name) for name in ("evaluator/0", "data/2")
+    )
+    assert (evaluator.port, evaluator.to_json()["port"]) == (None, None)
+    assert json.loads(evaluator.env["TF_CONFIG"])["task"] == {"type": "evaluator", "index": 0}
+    assert (evaluator.env["X"], evaluator.env["Y"], data.env["X"]) == ("evaluator", "job", "job")
+    assert evaluator.argv[-4:] == ("--job_name=evaluator", "--task_index=0", "own", "--eval")
+    assert data.argv[-3:] == ("own", "--shards", "8")
+    hosts_of_data = ",".join(planned.cluster["data"])
+    assert all(f"--data_hosts={hosts_of_data}" in task.argv for task in planned.tasks)
+    assert not any("evaluator_hosts" in word for word in evaluator.argv)
+
+
+@pytest.mark.parametrize(
+    ("workers", "roles", "expected"),
+    [
+        # task -> host and number of cards; a chief is as a worker unless its role says otherwise
+        (2, {"chief": Role(1)}, {"chief/0": "g1 1", "worker/0": "g2 1", "worker/1": "g1 1"}),
+        (2, {"master": Role(1)}, {"master/0": "g1 1", "worker/0": "g2 1", "worker/1": "g1 1"}),
+        (2, {"chief": Role(1, gpus=0)}, {"chief/0": "g2 0", "worker/0": "g1 1", "worker/1": "g2 1"}),
+        (1, {"chief": Role(1, hosts="g2")}, {"chief/0": "g2 1", "worker/0": "g1 1"}),
+        # where the fewest cards are left
+        (1, {"evaluator": Role(1, gpus=1)}, {"evaluator/0": "g2 1", "worker/0": "g1 1"}),
+        (1, {"data": Role(2, gpus=2)}, {"data/0": "g2 2", "data/1": "g1 2", "worker/0": "g1 1"}),
+        # workers get what is left
+        (
+            None,
+            {"data": Role(1, gpus=3)},
+            {"data/0": "g1 3", "worker/0": "g1 1", "worker/1": "g2 1", "worker/2": "g2 1"},
+        ),
+        (0, {"chief": Role(1, gpus=0), "data": Role(1, gpus=2)}, {"chief/0": "g1 0", "data/0": "g2 2"}),
+    ],
+)
+def test_cards_of_roles(workers: int | None, roles: dict[str, Role], expected: dict[str, str]) -> None:
+    job = asked(PROGRAM, ps=0, workers=workers, roles=roles)
+    planned = plan(job, facts("g1", cards("g1", 4)), facts("g2", cards("g2", 2)))
+    assert {str(task.id): f"{task.host} {len(task.gpus)}" for task in planned.tasks} == expected
+
+
+def test_cards_for_ps_that_ask_for_them() -> None:
+    job = asked(PROGRAM, workers=1, roles={"ps": Role(1, gpus=1)})
+    planned = plan(job, facts("g1", cards("g1", 2)))
+    assert [(str(task.id), task.gpu_labels) for task in planned.tasks] == [
+        ("ps/0", ("0",)),
+        ("worker/0", ("1",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("roles", "message"),
+    [
+        (
+            {"evaluator": Role(2, gpus=2)},
+            "need 4 GPUs (2 evaluator x 2), 3 are free: g1 3 of 4 (1 busy: x)",
+        ),
+        (
+            {"data": Role(1, hosts="g1", gpus=4)},
+            "need 4 GPUs (1 data x 4), 3 are free: g1 3 of 4 (1 busy: x)",
+        ),
+        (
+            {"data": Role(1, gpus=2)},
+            "need 2 GPUs (2 workers x 1), 1 is free: g1 1 of 4 (1 busy: x; 2 for data)",
+        ),
+    ],
+)
+def test_too_few_cards_for_roles(roles: dict[str, Role], message: str) -> None:
+    error = refused(asked(PROGRAM, ps=0, workers=2, roles=roles), facts("g1", cards("g1", 4, {1: "x"})))
+    assert error.message == message
+    assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("roles", "message"),
+    [
+        ({"chief": Role(2)}, "--job chief=2: a cluster has one chief"),
+        ({"data": Role(-1)}, "--job data=-1: a count cannot be negative"),
+        ({"data": Role(1, gpus=-1)}, "--job-gpus data=-1: a count cannot be negative"),
+        ({"data": Role(1, hosts="nowhere")}, "nowhere"),
+        ({"ps": Role(gpus=1)}, "how many ps there are is not known"),
+        ({"worker": Role(end="stopped")}, "no worker whose end would end the run"),
+    ],
+)
+def test_roles_that_make_no_job(roles: dict[str, Role], message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        plan(JobSpec(PROGRAM, roles=roles), facts("g1"))
+    assert message in raised.value.message
+
+
+def test_two_hundred_tasks_of_a_job_of_ones_own() -> None:
+    job = asked(PROGRAM, workers=2, roles={"data": Role(200), "evaluator": Role(50)})
+    hostfile = Hostfile("hosts.yaml", (Host(name="g1"), Host(name="g2")))
+    held = ports_wanted(job, hostfile)
+    members = [facts(name, ports=tuple(range(20000, 20000 + held))) for name in ("g1", "g2")]
+    planned = plan(job, *members)
+    assert {*Counter(task.host for task in planned.tasks).values()} <= {126, 127}
+    assert len(planned.cluster["data"]) == 200
+    alone = Hostfile("hosts.yaml", (Host(name="g1"),))
+    assert ports_wanted(job, alone) >= 203
+
+
+def test_what_roles_wait_for() -> None:
+    members = {"g1": facts("g1", cards("g1", 2)), "g2": facts("g2", cards("g2", 1))}
+    hostfile = Hostfile("hosts.yaml", tuple(Host(name=name) for name in members))
+    job = asked(PROGRAM, workers=1, worker_hosts="g1", roles={"evaluator": Role(1, hosts="g2", gpus=1)})
+    assert {name: len(found) for name, found in usable_cards(job, hostfile, members).items()} == {
+        "g1": 2,
+        "g2": 1,
+    }
+    cardless = asked(PROGRAM, workers=1, gpus_per_worker=0, roles={"evaluator": Role(1, gpus=2)})
+    assert usable_cards(cardless, hostfile, members).keys() == {"g1"}
 
 
 # --- cards that a run could use -------------------------------------------------------------------------
@@ -813,7 +976,7 @@ def test_what_a_run_waits_for(
         "c1": facts("c1"),
     }
     hostfile = Hostfile("hosts.yaml", tuple(Host(name=name, **settings.get(name, {})) for name in members))
-    usable = usable_cards(JobSpec(PROGRAM, **job), hostfile, members)
+    usable = usable_cards(asked(PROGRAM, **job), hostfile, members)
     assert {host: [int(each[-1]) for each in uuids] for host, uuids in usable.items()} == expected
 
 

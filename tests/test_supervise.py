@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from tflaunch.drive import understand
 from tflaunch.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
-from tflaunch.job import Done, TaskId
+from tflaunch.job import Done, RoleEnd, TaskId
 from tflaunch.outcome import CardLeft, HostLost, TaskExit, TimedOut, outcome_data, outcome_from
 from tflaunch.supervise import (
     DRAIN,
     HURRY,
+    RESTART,
     SWEEP_MARGIN_S,
     Action,
     AgentGaveUp,
@@ -26,9 +27,12 @@ from tflaunch.supervise import (
     Event,
     HostSwept,
     Interrupted,
+    Restart,
+    Restarts,
     Say,
     StartTimer,
     State,
+    TaskStarted,
     TimerFired,
     decisive,
     outcome_of,
@@ -38,11 +42,13 @@ from tflaunch.supervise import (
 )
 
 PS, W0, W1, CHIEF = TaskId("ps", 0), TaskId("worker", 0), TaskId("worker", 1), TaskId("chief", 0)
+EVALUATOR, DATA = TaskId("evaluator", 0), TaskId("data", 0)
 HOSTS = {PS: "a", W0: "b", W1: "c"}
 GRACE, DRAIN_S = 10.0, 3.0
 
 ENDING = [End(GRACE), StartTimer(HURRY, GRACE + SWEEP_MARGIN_S)]
-DRAINING = [StartTimer(DRAIN, DRAIN_S)]
+DRAINED = f"{DRAIN} {DRAIN_S}"
+DRAINING = [StartTimer(DRAINED, DRAIN_S)]
 INT, TERM = Interrupted(signal.SIGINT), Interrupted(signal.SIGTERM)
 SWEPT = [HostSwept("a"), HostSwept("b"), HostSwept("c")]
 
@@ -52,7 +58,7 @@ def state(done: Done = "workers", hosts: dict[TaskId, str] | None = None) -> Sta
 
 
 def ended(task: TaskId, code: int | None = 0, killed_by: int | None = None, **other: Any) -> TaskExit:
-    host = {**HOSTS, CHIEF: "b"}[task]
+    host = {**HOSTS, CHIEF: "b", EVALUATOR: "a", DATA: "c"}[task]
     return TaskExit(task, host, None if killed_by else code, killed_by, 1.5, **other)
 
 
@@ -78,14 +84,14 @@ def said(actions: Sequence[Action]) -> list[str]:
         # workers: their end is the run's; ps get a while to end by themselves
         ("workers", [ended(W0), ended(W1)], [[], DRAINING], "draining"),
         ("workers", [ended(W0), ended(W1), ended(PS)], [[], DRAINING, ENDING], "ending"),
-        ("workers", [ended(W0), ended(W1), TimerFired(DRAIN)], [[], DRAINING, ENDING], "ending"),
+        ("workers", [ended(W0), ended(W1), TimerFired(DRAINED)], [[], DRAINING, ENDING], "ending"),
         ("workers", [ended(PS)], [[]], "running"),  # a ps that ends well says nothing about the work
         ("workers", [ended(PS), ended(W0), ended(W1)], [[], [], ENDING], "ending"),
         ("workers", [ended(W0), ended(PS)], [[], []], "running"),
         # chief: there is none here, worker/0 has its part
         ("chief", [ended(W1)], [[]], "running"),
         ("chief", [ended(W0)], [DRAINING], "draining"),
-        ("chief", [ended(W0), ended(W1), TimerFired(DRAIN)], [DRAINING, [], ENDING], "ending"),
+        ("chief", [ended(W0), ended(W1), TimerFired(DRAINED)], [DRAINING, [], ENDING], "ending"),
         ("chief", [ended(W0), ended(W1), ended(PS)], [DRAINING, [], ENDING], "ending"),
         # all: nobody is asked to end
         ("all", [ended(W0), ended(W1)], [[], []], "running"),
@@ -96,11 +102,11 @@ def said(actions: Sequence[Action]) -> list[str]:
         # a drain timer of earlier, when the end has begun for another reason
         (
             "workers",
-            [ended(W0), ended(W1), ended(PS), TimerFired(DRAIN)],
+            [ended(W0), ended(W1), ended(PS), TimerFired(DRAINED)],
             [[], DRAINING, ENDING, []],
             "ending",
         ),
-        ("workers", [TimerFired(DRAIN), TimerFired(HURRY)], [[], []], "running"),
+        ("workers", [TimerFired(DRAINED), TimerFired(HURRY)], [[], []], "running"),
     ],
 )
 def test_success(done: Done, events: list[Event], actions: list[list[Action]], phase: str) -> None:
@@ -130,6 +136,85 @@ def test_success(done: Done, events: list[Event], actions: list[list[Action]], p
 )
 def test_the_tasks_that_decide(done: Done, tasks: list[TaskId], wanted: set[TaskId]) -> None:
     assert decisive(dict.fromkeys(tasks, "a"), done) == wanted
+
+
+MASTER = TaskId("master", 0)
+
+
+@pytest.mark.parametrize(
+    ("done", "ends", "wanted"),
+    [
+        ("workers", {}, {CHIEF, W0}),
+        ("workers", {"data": "decides"}, {CHIEF, W0, DATA}),
+        ("workers", {"worker": "stopped"}, {CHIEF}),
+        ("chief", {}, {CHIEF}),
+        ("chief", {"evaluator": "decides"}, {CHIEF, EVALUATOR}),
+        ("chief", {"chief": "stopped", "worker": "decides"}, {W0}),
+        ("all", {}, {PS, CHIEF, W0, EVALUATOR, DATA}),
+        ("all", {"ps": "stopped", "data": "sidecar"}, {CHIEF, W0, EVALUATOR}),
+        ("never", {}, set()),
+        ("never", {"evaluator": "decides"}, {EVALUATOR}),
+    ],
+)
+def test_what_is_said_of_a_role_goes_before_the_rule(
+    done: Done, ends: dict[str, RoleEnd], wanted: set[TaskId]
+) -> None:
+    assert decisive(dict.fromkeys([PS, CHIEF, W0, EVALUATOR, DATA], "a"), done, ends) == wanted
+
+
+def test_a_master_is_a_chief() -> None:
+    assert decisive(dict.fromkeys([PS, MASTER, W0], "a"), "chief") == {MASTER}
+    assert decisive(dict.fromkeys([PS, MASTER, W0], "a"), "workers") == {MASTER, W0}
+
+
+BESIDE = {PS: "a", EVALUATOR: "a", DATA: "c", W0: "b"}
+LONG = f"{DRAIN} 60.0"
+
+
+def test_the_evaluator_has_longer_than_the_others_to_end_by_itself() -> None:
+    begun = dataclasses.replace(state("workers", BESIDE), drains_s={"evaluator": 60.0})
+    drains = [StartTimer(DRAINED, DRAIN_S), StartTimer(LONG, 60.0)]
+    last, took = follow(begun, [ended(W0), TimerFired(DRAINED), ended(PS)])
+    assert took == [drains, [], []]  # data/0 is late, and still nobody ends it
+    assert follow(last, [ended(EVALUATOR)])[1] == [ENDING]
+    assert follow(last, [TimerFired(LONG)])[1] == [ENDING]
+    assert follow(begun, [ended(EVALUATOR), ended(W0), TimerFired(DRAINED)])[1] == [[], drains[:1], ENDING]
+    early, took = follow(begun, [ended(W0), ended(EVALUATOR), TimerFired(DRAINED)])
+    assert (took, early.status) == ([drains, [], ENDING], "succeeded")
+    told = step(begun, ended(W0))[1]
+    assert said(told) == [
+        "the work is done; 2 tasks may take 3 s to end (--ps-grace), evaluator/0 60 s (--job-grace evaluator=S)"
+    ]
+
+
+def test_what_was_said_of_roles_reaches_the_agent_that_decides() -> None:
+    begun = dataclasses.replace(state("workers", BESIDE), drains_s={"data": 9.0}, ends={"data": "sidecar"})
+    assert state_from(json.loads(json.dumps(state_data(begun)))) == begun
+
+
+@pytest.mark.parametrize("task", [EVALUATOR, DATA])
+def test_a_role_that_does_not_decide_fails_the_run_unless_it_is_a_sidecar(task: TaskId) -> None:
+    failed = ended(task, 3)
+    last, took = follow(state("workers", BESIDE), [failed])
+    assert (last.first_failure, took) == (failed, [ENDING])
+    begun = dataclasses.replace(state("workers", BESIDE), ends={task.job: "sidecar"})
+    last, actions = step(begun, failed)
+    assert (last.phase, last.status) == ("running", "succeeded")
+    assert said(actions) == [f"{task} on {failed.host} exited with code 3; the run goes on without it"]
+    last, took = follow(last, [ended(W0), TimerFired(DRAINED), *SWEPT])
+    assert (last.phase, last.exit_code(clean=True)) == ("over", 0)
+    again = dataclasses.replace(begun, restarts=Restarts(1))
+    last, took = follow(again, [failed, TimerFired(f"{RESTART} {task}"), TaskStarted(task, failed.host, 1)])
+    assert took[1] == [Restart({task: 1})]
+    last, actions = step(last, dataclasses.replace(failed, attempt=1))
+    assert said(actions)[0].endswith("(--restarts 1); no more")
+    assert (last.phase, last.first_failure) == ("running", None)
+
+
+def test_a_sidecar_that_is_the_last_to_end_ends_the_run() -> None:
+    begun = dataclasses.replace(state("never", {PS: "a", DATA: "c"}), ends={"data": "sidecar"})
+    last, took = follow(begun, [ended(PS), ended(DATA, 1)])
+    assert (took, last.status) == ([[], ENDING], "succeeded")
 
 
 @pytest.mark.parametrize("done", ["workers", "chief", "all", "never"])
@@ -350,8 +435,11 @@ def test_a_run_that_is_stopped_from_elsewhere_is_interrupted() -> None:
 # ---- whatever happens
 
 tasks = st.lists(
-    st.sampled_from([PS, TaskId("ps", 1), CHIEF, W0, W1, TaskId("worker", 2)]), min_size=1, unique=True
+    st.sampled_from([PS, TaskId("ps", 1), CHIEF, W0, W1, TaskId("worker", 2), EVALUATOR, DATA]),
+    min_size=1,
+    unique=True,
 )
+JOBS, ENDS = ["ps", "worker", "chief", "evaluator", "data"], ["decides", "stopped", "sidecar"]
 Draw = st.DataObject
 
 
@@ -376,14 +464,19 @@ def any_event(data: Draw, now: State, asked_to_end: set[str]) -> Event:
         case "limit":
             return TimedOut("too long", tuple(sorted(now.hosts.keys() - now.exits.keys())))
         case "timer":
-            return TimerFired(data.draw(st.sampled_from([DRAIN, HURRY])))
+            return TimerFired(data.draw(st.sampled_from([f"{DRAIN} {now.drain_s}", f"{DRAIN} 60.0", HURRY])))
         case _:
             return HostSwept(data.draw(st.sampled_from(sorted(asked_to_end))))
 
 
 @given(tasks, st.sampled_from(["workers", "chief", "all", "never"]), st.data())
 def test_no_sequence_of_events_is_wrong(cluster: list[TaskId], done: Done, data: Draw) -> None:
-    now = State({task: data.draw(st.sampled_from("abc")) for task in cluster}, done)
+    now = State(
+        {task: data.draw(st.sampled_from("abc")) for task in cluster}, done, drains_s={"evaluator": 60.0}
+    )
+    now = dataclasses.replace(
+        now, ends=data.draw(st.dictionaries(st.sampled_from(JOBS), st.sampled_from(ENDS)))
+    )
     hosts = set(now.hosts.values())
     asked: set[str] = set()
     order = ["running", "draining", "ending", "over"]
@@ -400,7 +493,8 @@ def test_no_sequence_of_events_is_wrong(cluster: list[TaskId], done: Done, data:
         if now.phase in ("ending", "over"):
             assert asked == hosts, "not every host was told to end"
         if now.phase == "draining" and before.phase == "running":
-            assert StartTimer(DRAIN, now.drain_s) in actions, "a drain without an end"
+            times = {now.drains_s.get(task.job, now.drain_s) for task in now.hosts.keys() - now.exits.keys()}
+            assert {StartTimer(f"{DRAIN} {s}", s) for s in times} <= set(actions), "a drain without an end"
         if now.phase == "ending" and before.phase != "ending":
             assert any(isinstance(action, StartTimer) and action.name == HURRY for action in actions)
         assert not now.swept.keys() & now.lost.keys()

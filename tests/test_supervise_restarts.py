@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tflaunch.errors import EXIT_INTERRUPTED
-from tflaunch.job import Done, RestartPolicy, TaskId
+from tflaunch.job import Done, RestartPolicy, RoleEnd, TaskId
 from tflaunch.outcome import HostLost, TaskExit
 from tflaunch.supervise import (
     BACKOFF_S,
@@ -308,21 +308,27 @@ policies = st.sampled_from(["task", "cluster", "never"])
 
 @settings(max_examples=400)
 @given(
-    st.sampled_from(["workers", "chief", "all"]),
-    st.dictionaries(st.sampled_from(["ps", "worker"]), policies),
-    policies,
-    st.integers(0, 3),
-    st.data(),
+    done=st.sampled_from(["workers", "chief", "all"]),
+    policy=st.dictionaries(st.sampled_from(["ps", "worker", "evaluator"]), policies),
+    ends=st.dictionaries(
+        st.sampled_from(["ps", "worker", "evaluator"]), st.sampled_from(["decides", "stopped", "sidecar"])
+    ),
+    default=policies,
+    most=st.integers(0, 3),
+    data=st.data(),
 )
 def test_no_run_waits_for_ever(
+    *,
     done: Done,
     policy: dict[str, RestartPolicy],
+    ends: dict[str, RoleEnd],
     default: RestartPolicy,
     most: int,
     data: st.DataObject,
 ) -> None:
-    cluster = {PS: "a", W0: "b", W1: "c", TaskId("worker", 2): "c"}
-    world = World(State(cluster, done, restarts=Restarts(most, 1000.0, policy, default)))
+    cluster = {PS: "a", W0: "b", W1: "c", TaskId("evaluator", 0): "c"}
+    restarts = Restarts(most, 1000.0, policy, default)
+    world = World(State(cluster, done, drains_s={"evaluator": 60.0}, ends=ends, restarts=restarts))
     for _ in range(200):
         if world.state.phase == "over":
             break

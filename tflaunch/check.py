@@ -21,7 +21,7 @@ from tflaunch.command import endpoint, interpreter
 from tflaunch.errors import EXIT_CONNECT, EXIT_LAUNCH
 from tflaunch.hosts import fold
 from tflaunch.inventory import HostFacts
-from tflaunch.plan import is_loopback
+from tflaunch.plan_addresses import is_loopback
 from tflaunch.times import duration
 
 GIB = 2**30

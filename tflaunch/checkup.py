@@ -27,7 +27,9 @@ from tflaunch.hosts import Host, Hostfile, fold
 from tflaunch.inventory import Device, HostFacts, MigDevice
 from tflaunch.job import JobSpec, TaskId
 from tflaunch.oversight import DIAL_S
-from tflaunch.plan import free_cards, peer_addresses, ports_wanted
+from tflaunch.plan import ports_wanted
+from tflaunch.plan_addresses import peer_addresses
+from tflaunch.plan_cards import free_cards
 from tflaunch.session import AWAITED_SHOWN, Opener, Said, Sessions, Stopped, interruption
 
 CLOCK_ROUNDS = 3  # the quickest answer says most

@@ -228,7 +228,7 @@ class Cluster:
                     "gpu_labels": list(task.gpu_labels),
                 }
             )
-            ports_of.setdefault(task.host, []).append(task.port)
+            ports_of.setdefault(task.host, []).extend([] if task.port is None else [task.port])
             gpus_of.setdefault(task.host, []).extend(task.gpus)
         for name, tasks in tasks_of.items():
             code = digest if any(task["cwd"] is None for task in tasks) else None
@@ -308,7 +308,10 @@ class Cluster:
                 f"{fold(wide)}: the address of the cluster is none of the host's own (NAT?), so its agent listens for "
                 "the one that decides on all addresses"
             )
-        first = min(plan.tasks, key=lambda task: (task.id.job != "chief", task.id.job != "worker", task.id))
+        first = min(
+            plan.tasks,
+            key=lambda task: (task.id.job not in ("chief", "master"), task.id.job != "worker", task.id),
+        )
         self._sessions.send(
             [first.host],
             "coordinate",

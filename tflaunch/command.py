@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 
 from tflaunch.errors import PlanError, UsageError
 from tflaunch.hosts import Host
-from tflaunch.job import FLAGS, JobSpec, TaskId
+from tflaunch.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, TaskId
 
 # Linux gives one argument, and one NAME=value of the environment, 32 pages with the closing NUL.
 ARGUMENT_LIMIT_BYTES = 32 * 4096 - 1
 
 # What the plan has decided; a task that is told otherwise fails or hangs in ways that are hard to read.
 DECIDED: Mapping[str, str] = {
-    "CUDA_VISIBLE_DEVICES": "Choose cards with `gpus:` in the hostfile and --gpus-per-worker.",
+    "CUDA_VISIBLE_DEVICES": "Choose cards with `gpus:` in the hostfile, --gpus-per-worker and --job-gpus.",
     "TF_CONFIG": "Leave it out; to hide it from a program, write `unset TF_CONFIG` in `setup:`.",
     "TF_GRPC_REUSE_PORT": "Leave it out: the ports are held for the tasks, which join them by this variable.",
     "TFLAUNCH_RUN": "Leave it out: `tflaunch stop` finds the processes of a run by it.",
@@ -47,7 +47,7 @@ class Command:
         self._job = job
         self._run_id = run_id
         # What all tasks share is spelt once: a cluster of 2,000 tasks takes 30 kB in each of its spellings.
-        self._names = flag_names(job.flags)
+        self._names = flag_names(job)
         self._hosts_flags = self._spell_hosts_flags(cluster)
         self._cluster_json = json.dumps(cluster, separators=(",", ":"))
         addresses = [task.rpartition(":")[0].strip("[]") for tasks in cluster.values() for task in tasks]
@@ -58,21 +58,24 @@ class Command:
         """`python trainer.py --ps_hosts=a:1 --worker_hosts=b:2 --job_name=worker --task_index=0 ARGS`.
 
         `--ps_hosts=` and `--worker_hosts=` are there also when empty, because the classic trainers define
-        them without a default; `--chief_hosts=` only when the cluster has a chief.  `job.args` follow byte
-        for byte.
+        them without a default; `--chief_hosts=` only when the cluster has a chief, and so for each job of the
+        user's own.  `job.args` and then those of the task's role follow byte for byte.
         """
         mine = {"job_name": task.job, "task_index": str(task.index)}
         flags = [f"{self._names[name]}={value}" for name, value in mine.items() if name in self._names]
-        return (interpreter(host), *self._job.program, *self._hosts_flags, *flags, *self._job.args)
+        args = (*self._job.args, *self._job.role(task.job).args)
+        return (interpreter(host), *self._job.program, *self._hosts_flags, *flags, *args)
 
     def env(self, task: TaskId, host: Host, gpus: Sequence[str]) -> dict[str, str]:
         """What a task finds in its environment on top of what its host gives; `gpus` are its cards' UUIDs.
 
-        `env:` of the hostfile and then the job's own come last and win, also over PYTHONUNBUFFERED,
+        `env:` of the hostfile, then the job's own and its role's come last and win, also over PYTHONUNBUFFERED,
         PYTHONFAULTHANDLER, CUDA_DEVICE_ORDER and no_grpc_proxy.  What the plan has decided cannot be set by
         them and raises PlanError: TF_CONFIG, CUDA_VISIBLE_DEVICES, TF_GRPC_REUSE_PORT, TFLAUNCH_RUN, TFLAUNCH_TASK.
         """
-        for where, env in ((f"{host.name}: env", host.env), ("--env", self._job.env)):
+        role = self._job.role(task.job).env
+        said = ((f"{host.name}: env", host.env), ("--env", self._job.env), (f"--job-env {task.job}", role))
+        for where, env in said:
             for name in sorted(DECIDED.keys() & env.keys()):
                 raise PlanError(f"{where} sets {name}, which tflaunch sets for every task", DECIDED[name])
         me = f'{{"type":"{task.job}","index":{task.index}}}'
@@ -89,15 +92,19 @@ class Command:
             "TFLAUNCH_TASK": str(task),
             **host.env,
             **self._job.env,
+            **role,
         }
 
     def _spell_hosts_flags(self, cluster: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-        jobs = ["ps", "worker", *(["chief"] if cluster.get("chief") else [])]
+        jobs = [PS, WORKER, *([CHIEF] if cluster.get(CHIEF) else []), *own_jobs(self._job)]
         hosts = {f"{job}_hosts": ",".join(cluster.get(job, ())) for job in jobs}
         return tuple(f"{self._names[name]}={value}" for name, value in hosts.items() if name in self._names)
 
     def _check_sizes(self) -> None:
-        tf_config = f'TF_CONFIG={{"cluster":{self._cluster_json},"task":{{"type":"worker","index":1000000}}}}'
+        longest = max([WORKER, EVALUATOR, *own_jobs(self._job)], key=len)
+        tf_config = (
+            f'TF_CONFIG={{"cluster":{self._cluster_json},"task":{{"type":"{longest}","index":1000000}}}}'
+        )
         for text in (*self._hosts_flags, tf_config, f"no_grpc_proxy={self._no_proxy}"):
             if (size := len(text.encode())) > ARGUMENT_LIMIT_BYTES:
                 what = text.partition("=")[0]
@@ -107,20 +114,26 @@ class Command:
                 )
 
 
-def flag_names(flags: Mapping[str, str] | None) -> dict[str, str]:
+def own_jobs(job: JobSpec) -> list[str]:
+    """The job names of the user's own that are part of the cluster, in order."""
+    return sorted(job.others.keys() - {CHIEF, EVALUATOR})
+
+
+def flag_names(job: JobSpec) -> dict[str, str]:
     """Canonical name -> the flag as it is written, dashes included; flags that are left out are missing."""
-    if flags is None:
+    if job.flags is None:
         return {}
-    for name in flags:
-        if name not in FLAGS:
-            near = difflib.get_close_matches(name, FLAGS, n=1)
+    usual = {**FLAGS, **{f"{name}_hosts": f"{name}_hosts" for name in own_jobs(job)}}
+    for name in job.flags:
+        if name not in usual:
+            near = difflib.get_close_matches(name, usual, n=1)
             raise UsageError(
-                f"--flag {name}={flags[name]}: there is no flag {name!r}",
-                f"Did you mean {near[0]}?" if near else f"The flags are {', '.join(FLAGS)}.",
+                f"--flag {name}={job.flags[name]}: there is no flag {name!r}",
+                f"Did you mean {near[0]}?" if near else f"The flags are {', '.join(usual)}.",
             )
     written: dict[str, str] = {}
-    for name, default in FLAGS.items():
-        actual = flags.get(name, default)
+    for name, default in usual.items():
+        actual = job.flags.get(name, default)
         if not actual:
             continue
         if not re.fullmatch(r"-{0,2}[^-\s=][^\s=]*", actual):

@@ -7,7 +7,8 @@ shown, as `worker/0 | line`; nothing in it can act on the terminal.
 For programs: stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epoch seconds):
 
     event      fields
-    plan       run_id, cluster (job -> addresses), notes, tasks: [task, host, address, port, gpus (UUIDs),
+    plan       run_id, cluster (job -> addresses), notes, tasks: [task, host, address, port
+               (null: not part of the cluster), gpus (UUIDs),
                gpu_labels (the same as people see them: "3", or "3.1" for MIG instance 1 of card 3), argv,
                env, setup, cwd (null: where the shipped code is)]
     phase      name, done, total, note (what is awaited, or missing); one for each step

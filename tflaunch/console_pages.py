@@ -17,10 +17,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tflaunch.command import endpoint
 from tflaunch.errors import ConnectErrors, DialError, HostfileError, LaunchError, TflaunchError
 from tflaunch.hosts import fold
-from tflaunch.job import TaskId, log_name
+from tflaunch.job import EVALUATOR, WORKER, TaskId, log_name
 from tflaunch.log_lines import LineAssembler, printable
 from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit, TimedOut, how
 from tflaunch.plan import ClusterPlan, TaskPlan
@@ -111,7 +110,12 @@ def of(count: int, noun: str) -> str:
 
 
 def _plural(noun: str, count: int) -> str:
-    return noun if count == 1 or noun == "ps" else f"{noun}s"
+    return noun if count == 1 else f"{noun}s"
+
+
+def _tasks_of(job: str, count: int) -> str:
+    """`2 workers`, without the number; a name of the user's own may have any plural."""
+    return _plural(job, count) if job in (WORKER, EVALUATOR) else job
 
 
 def note_part(note: str) -> str:
@@ -155,7 +159,7 @@ def plan_lines(plan: ClusterPlan, pen: Pen) -> list[RenderableType]:
 
 def _task_lines(plan: ClusterPlan, columns: int) -> list[RenderableType]:
     """A table; or, where it is wider than the terminal, two lines a task, for an address is never broken."""
-    rows = [(str(task.id), task.host, endpoint(task.address, task.port), _cards(task)) for task in plan.tasks]
+    rows = [(str(task.id), task.host, task.endpoint or "-", _cards(task)) for task in plan.tasks]
     headings = ("task", "host", "address", "GPUs")
     width = sum(max(map(len, cells)) + 3 for cells in zip(headings, *rows, strict=True)) - 3
     if width > columns:
@@ -214,7 +218,7 @@ def brief_plan_lines(plan: ClusterPlan, marks: Marks) -> list[RenderableType]:
         gpus = f"  {cards} {noun} each" if counts != [0] else ""
         where = fold(list(dict.fromkeys(task.host for task in tasks)))
         count = str(len(tasks)).rjust(max(len(str(len(others))) for others in jobs.values()))
-        name = _plural(job, len(tasks)).ljust(max(len(_plural(*each)) for each in sizes))
+        name = _tasks_of(job, len(tasks)).ljust(max(len(_tasks_of(*each)) for each in sizes))
         lines.append(Text.assemble(f"  {count} {name}", (f"  on {where}{gpus}", "dim")))
     return lines + _plan_notes(plan, marks)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     class Place(NamedTuple):
         host: str
         address: str  # what its peers dial
-        port: int
+        port: int | None  # None: nobody dials it
 
     class Finding(NamedTuple):
         kind: str
@@ -107,10 +107,15 @@ class Diagnosis:
         self._tasks = {task: _Task(place) for task, place in tasks.items()}
         self._endpoints: dict[tuple[str, int], str] = {}
         for task, place in tasks.items():
-            for address in (place.address, *(names or {}).get(place.address, ())):
-                self._endpoints[address, place.port] = task
+            if place.port is not None:
+                for address in (place.address, *(names or {}).get(place.address, ())):
+                    self._endpoints[address, place.port] = task
         ports = [place.port for place in tasks.values()]
-        self._by_port = {place.port: task for task, place in tasks.items() if ports.count(place.port) == 1}
+        self._by_port = {
+            place.port: task
+            for task, place in tasks.items()
+            if place.port is not None and ports.count(place.port) == 1
+        }
         self._told: dict[Finding, None] = {}
         self._wanted: dict[tuple[str, str], None] = {}  # (host, task) to be called
         self._asked: dict[str, tuple[float, list[str]]] = {}  # host -> calls under way
@@ -257,7 +262,12 @@ class Diagnosis:
         Others may be shut, or gone, for good reasons.
         """
         connected = task.look["connected"]
-        may_wait = task.look["listens"] and not name.startswith("ps/") and task.state_since[0] != "T"
+        trains = name.partition("/")[0] in (
+            "chief",
+            "master",
+            "worker",
+        )  # others may be idle: nobody asks them
+        may_wait = trains and task.look["listens"] and task.state_since[0] != "T"
         if task.idle_since is None or connected is None or not may_wait:
             return []
         met = {name, *map(self._peer, connected)}
@@ -270,7 +280,7 @@ class Diagnosis:
 
     @property
     def _chief(self) -> str:
-        return "chief/0" if "chief/0" in self._tasks else "worker/0"
+        return next((task for task in ("chief/0", "master/0") if task in self._tasks), "worker/0")
 
     def _why(self, name: str, peer: str, now: float) -> tuple[str, str]:
         """(kind, cause) of a wait; ("", "") as long as that is being found out."""

@@ -5,7 +5,8 @@ each source host, the host's own address included (an address of a router may le
 Training needs both ways: a worker asks its ps for variables, and the ps fetches the gradients from the worker;
 workers open sessions that span each other.  Only ps and ps have nothing to say to each other.  For H hosts and
 T tasks that is up to H x T connects, but each host makes its T at once, and they take no longer than one does
-unless they are dropped: nothing is left out.
+unless they are dropped: nothing is left out.  What is no part of the cluster, as an evaluator, neither calls nor
+is called.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tflaunch.agent import dial
-from tflaunch.command import endpoint
 from tflaunch.hosts import fold
-from tflaunch.plan import ClusterPlan, TaskPlan, is_loopback
+from tflaunch.plan import ClusterPlan, TaskPlan
+from tflaunch.plan_addresses import is_loopback
 
 TARGETS_SHOWN = 3
 SKIP = "--no-dial-check starts the tasks all the same"
@@ -36,14 +37,15 @@ NEXT_STEP = {
 
 def needed(plan: ClusterPlan) -> bool:
     """Whether anything can be in the way: not when all tasks are on this one machine, over loopback."""
-    return not all(is_loopback(task.address) for task in plan.tasks)
+    return not all(is_loopback(task.address) for task in plan.tasks if task.port is not None)
 
 
 def targets(plan: ClusterPlan) -> dict[str, list[TaskPlan]]:
     """For each host, the tasks that its own may call; each host begins elsewhere, not all with the same one."""
     jobs: dict[str, set[str]] = {}
     count: dict[tuple[str, str], int] = {}
-    for task in plan.tasks:
+    members = [task for task in plan.tasks if task.port is not None]
+    for task in members:
         jobs.setdefault(task.host, set()).add(task.id.job)
         count[task.host, task.id.job] = count.get((task.host, task.id.job), 0) + 1
 
@@ -56,7 +58,7 @@ def targets(plan: ClusterPlan) -> dict[str, list[TaskPlan]]:
 
     found = {}
     for number, host in enumerate(jobs):
-        wanted = [task for task in plan.tasks if calls(host, task)]
+        wanted = [task for task in members if calls(host, task)]
         turn = number * len(wanted) // len(jobs)
         if wanted:
             found[host] = wanted[turn:] + wanted[:turn]
@@ -94,8 +96,8 @@ def _name(tasks: Sequence[TaskPlan]) -> str:
     """`ps/0 at 10.0.0.1:2222`; many are told by their hosts."""
     if len(tasks) <= TARGETS_SHOWN:
         ordered = sorted(tasks, key=lambda task: task.id)
-        return ", ".join(f"{task.id} at {endpoint(task.address, task.port)}" for task in ordered)
+        return ", ".join(f"{task.id} at {task.endpoint}" for task in ordered)
     hosts = fold(sorted({task.host for task in tasks}))
-    ports = sorted({task.port for task in tasks})
+    ports = sorted({task.port for task in tasks if task.port is not None})
     span = f"port {ports[0]}" if len(ports) == 1 else f"ports {ports[0]}-{ports[-1]}"
     return f"{len(tasks)} tasks on {hosts} ({span})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -10,9 +11,15 @@ Place = Literal["spread", "pack"]
 Done = Literal["chief", "workers", "all", "never"]
 RestartPolicy = Literal["task", "cluster", "never"]  # what starts again when a task of that job fails
 RestartOn = Literal["any", "retryable"]  # which failures are answered so: all, or exit codes 128 to 255 only
+# What a role has to do with the end of the run (`--done workers`): its success is awaited; it is stopped when the
+# work is done, and its failure is the run's; or likewise, and its failure is only told.
+RoleEnd = Literal["decides", "stopped", "sidecar"]
 
-# The four names that TensorFlow's own trainers give to the flags; `--flag task_index=task_id` renames one.
-# `chief_hosts` is passed only when the cluster has a chief.
+PS, WORKER, CHIEF, MASTER, EVALUATOR = "ps", "worker", "chief", "master", "evaluator"
+EVALUATOR_GRACE_S = 60.0  # to evaluate the last checkpoint when the work is done
+
+# The names that TensorFlow's own trainers give to the flags; `--flag task_index=task_id` renames one.
+# `chief_hosts` is passed only when the cluster has a chief, as `data_hosts` is for a job of the user's own.
 FLAGS: Mapping[str, str] = {
     "ps_hosts": "ps_hosts",
     "worker_hosts": "worker_hosts",
@@ -40,9 +47,36 @@ class TaskId(NamedTuple):
         return cls(job, int(index))
 
 
+def job_name_fault(name: str) -> str:
+    """What is wrong with a job name, for TensorFlow, or ""; a phrase that follows it."""
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,62}", name):
+        return ""
+    return "is not a job name: a letter, then letters, digits and '_', 63 at most"
+
+
+def ends_as(job: str) -> RoleEnd:
+    """What a role has to do with the end of the run unless somebody says otherwise: TonY's rule, and TFJob's chief."""
+    return "decides" if job in (CHIEF, MASTER, WORKER) else "stopped"
+
+
 def log_name(task: TaskId, attempt: int) -> str:
     """`worker-3.log`, and after its first restart `worker-3.1.log`; on hosts and in records alike."""
     return f"{task.job}-{task.index}{f'.{attempt}' if attempt else ''}.log"
+
+
+@dataclass(frozen=True)
+class Role:
+    """The tasks of one job name, as asked for; None: as is usual for that name."""
+
+    count: int | None = None  # ps and workers: decided from the hosts; others: none
+    hosts: str | None = None  # NodeSet pattern, or None: any host
+    gpus: int | None = (
+        None  # cards of each task; workers: 1 where the hosts have cards; chief: as workers; others: 0
+    )
+    env: Mapping[str, str] = field(default_factory=dict)  # on top of the job's
+    args: tuple[str, ...] = ()  # behind the job's
+    end: RoleEnd | None = None
+    grace_s: float | None = None  # to end by itself when the work is done
 
 
 @dataclass(frozen=True)
@@ -50,18 +84,27 @@ class JobSpec:
     """One launch, as asked for, before any host is known.
 
     `program` is what follows the interpreter: `("trainer.py",)` or `("-m", "package.module")`.
-    `args` follow the cluster flags byte for byte.  `ps`/`workers` None means: decide from the hosts.
+    `args` follow the cluster flags byte for byte.  Whatever `roles` says, there are ps and workers; each other
+    job name, TensorFlow's chief and evaluator or the user's own, is one of its keys.
     """
 
     program: tuple[str, ...]
     args: tuple[str, ...] = ()
-    ps: int | None = None
-    workers: int | None = None
-    chief: bool = False
-    ps_hosts: str | None = None  # NodeSet pattern, or None: any host
-    worker_hosts: str | None = None
+    roles: Mapping[str, Role] = field(default_factory=dict)
     place: Place = "spread"
-    gpus_per_worker: int | None = None  # None: 1 where the host has cards to give, else 0
     flags: Mapping[str, str] | None = field(default_factory=lambda: dict(FLAGS))  # None: no flags at all
     env: Mapping[str, str] = field(default_factory=dict)
     done: Done = "workers"
+
+    def role(self, job: str) -> Role:
+        """That role; as is usual for it where nothing was said."""
+        return self.roles.get(job, Role())
+
+    def count(self, job: str) -> int:
+        """How many tasks of that name were asked for; 0 where that is decided from the hosts."""
+        return self.role(job).count or 0
+
+    @property
+    def others(self) -> dict[str, Role]:
+        """The roles that have tasks and are neither ps nor workers."""
+        return {job: role for job, role in self.roles.items() if role.count and job not in (PS, WORKER)}

@@ -22,7 +22,7 @@ from tflaunch.fetch import Fetched
 from tflaunch.gpu_choice import GpuChoice
 from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.inventory import Inventory
-from tflaunch.job import JobSpec, TaskId
+from tflaunch.job import CHIEF, EVALUATOR, EVALUATOR_GRACE_S, MASTER, JobSpec, TaskId
 from tflaunch.outcome import CardLeft, HostLost, Outcome
 from tflaunch.oversight import Oversight
 from tflaunch.patterns import Pattern
@@ -389,7 +389,7 @@ def _plan(
     ports = ports_wanted(request.job, request.hostfile) + request.detach
     inventory = cluster.open(hosts, ports, request.connect_s, lease)
     refuse_one_machine_twice(request.hostfile, inventory, connections)
-    if request.job.done == "chief" and not request.job.chief:
+    if request.job.done == "chief" and not (request.job.count(CHIEF) or request.job.count(MASTER)):
         reporter.note("no chief in this run: worker/0's end is the run's (--done chief)")
     addresses = {host.name: connections.dial_address(host) for host in hosts}
 
@@ -417,12 +417,16 @@ def refuse_one_machine_twice(hostfile: Hostfile, inventory: Inventory, connectio
 
 
 def _state(request: Request, plan: ClusterPlan, attempt: int = 0) -> State:
+    roles = request.job.roles
+    drains_s = {job: role.grace_s for job, role in roles.items() if role.grace_s is not None}
     return State(
         hosts={task.id: task.host for task in plan.tasks},
         attempts={task.id: attempt for task in plan.tasks if attempt},
         done=request.job.done,
         grace_s=request.grace_s,
         drain_s=request.drain_s,
+        drains_s={EVALUATOR: EVALUATOR_GRACE_S, **drains_s},
+        ends={job: role.end for job, role in roles.items() if role.end is not None},
         share_gpus=request.gpus.share,
         restarts=request.restarts,
     )

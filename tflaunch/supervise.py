@@ -1,6 +1,6 @@
 """The state machine of a run: pure `step(state, event, now) -> (state, actions)`; no I/O, no clock.
 
-running ──all done──▶ draining ──ps ended, or their grace is over──▶ ending ──every host swept or lost──▶ over
+running ──all done──▶ draining ──the rest ended, or its grace is over──▶ ending ──every host swept or lost──▶ over
   │ ▲└────── a failure that is not restarted, lost host, Ctrl-C ──────▲
   ▼ │ all have ended, and the back-off is over: all start again
 restarting (only where the whole cluster is: all tasks are stopped first)
@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union
 
 from tflaunch.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
-from tflaunch.job import TaskId
+from tflaunch.job import CHIEF, MASTER, WORKER, TaskId, ends_as
 from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit, TimedOut, how
 
 if TYPE_CHECKING:
     from typing import Literal
 
-    from tflaunch.job import Done, RestartOn, RestartPolicy
+    from tflaunch.job import Done, RestartOn, RestartPolicy, RoleEnd
 
 # ---- events; those that belong to a run's end are in tflaunch.outcome
 
@@ -159,7 +159,11 @@ class State:
     hosts: Mapping[TaskId, str]  # where every task runs
     done: Done = "workers"
     grace_s: float = 10.0
-    drain_s: float = 3.0
+    drain_s: float = 3.0  # to end by itself when the work is done
+    drains_s: Mapping[str, float] = field(default_factory=dict)  # likewise, for these jobs
+    ends: Mapping[str, RoleEnd] = field(
+        default_factory=dict
+    )  # job -> what it has to do with the end, if said
     share_gpus: bool = False  # others compute on its cards, too
     restarts: Restarts = field(default_factory=Restarts)
     phase: Literal["running", "restarting", "draining", "ending", "over"] = "running"
@@ -169,6 +173,7 @@ class State:
     exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)  # of those that do not run now
     first_failure: TaskExit | HostLost | TimedOut | None = None
     work_done: bool = False  # all that decides success has ended well
+    drained_s: float = -1.0  # since then: the longest time to end by itself that is over
     interrupts: tuple[int, ...] = ()  # signals, in the order in which they came
     lost: Mapping[str, str] = field(default_factory=dict)
     swept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -197,16 +202,18 @@ class State:
         return 0 if clean else EXIT_UNCLEAN
 
 
-def decisive(tasks: Mapping[TaskId, str], done: Done) -> frozenset[TaskId]:
-    """The tasks whose success is the run's; empty for `never`."""
-    if done == "never":
-        return frozenset()
-    if done == "all":
-        return frozenset(tasks)
-    if done == "chief":
-        chief = TaskId("chief", 0)
-        return frozenset([chief if chief in tasks else TaskId("worker", 0)])
-    return frozenset(task for task in tasks if task.job != "ps")
+def decisive(
+    tasks: Mapping[TaskId, str], done: Done, ends: Mapping[str, RoleEnd] | None = None
+) -> frozenset[TaskId]:
+    """The tasks whose success is the run's; what `ends` says of their job goes before `done`."""
+    chief = next((task for job in (CHIEF, MASTER) if (task := TaskId(job, 0)) in tasks), TaskId(WORKER, 0))
+    found: set[TaskId] = {chief} if done == "chief" and chief.job not in (ends or {}) else set()
+    for task in tasks:
+        said = (ends or {}).get(task.job)
+        usual = done == "all" or (done == "workers" and ends_as(task.job) == "decides")
+        if said == "decides" or (said is None and usual):
+            found.add(task)
+    return frozenset(found)
 
 
 def step(state: State, event: Event, now: float = 0.0) -> tuple[State, list[Action]]:
@@ -258,15 +265,42 @@ def _after_exit(state: State, exited: TaskExit, now: float) -> tuple[State, list
     if state.phase == "running":
         if exited.exit_code != 0:
             return _failed(state, exited, now)
-        wanted = decisive(state.hosts, state.done)
-        ended = state.exits.keys() - state.waiting
-        if (wanted and wanted <= ended) or len(ended) == len(state.hosts):
-            state = dataclasses.replace(state, phase="draining", work_done=True)
-            left = len(state.hosts) - len(state.exits)
-            if left:
-                text = f"the work is done; {_tasks(left)} may take {state.drain_s:g} s to end (--ps-grace)"
-                return state, [Say(text, urgent=False), StartTimer(DRAIN, state.drain_s)]
-    if state.phase == "draining" and len(state.exits) == len(state.hosts):
+        return _maybe_done(state)
+    if state.phase == "draining":
+        return _maybe_drained(state)
+    return state, []
+
+
+def _maybe_done(state: State) -> tuple[State, list[Action]]:
+    """Once all that decides has ended, the others may take their time to end by themselves."""
+    wanted = decisive(state.hosts, state.done, state.ends)
+    ended = state.exits.keys() - state.waiting
+    if not (wanted and wanted <= ended) and len(ended) < len(state.hosts):
+        return state, []
+    state = dataclasses.replace(state, phase="draining", work_done=True)
+    left = [task for task in state.hosts if task not in state.exits]
+    if not left:
+        return _end(state, state.grace_s)
+    usual = [task for task in left if task.job not in state.drains_s]
+    times = [(_tasks(len(usual)), state.drain_s, "--ps-grace")] if usual else []
+    for job in dict.fromkeys(task.job for task in left if task.job in state.drains_s):
+        who = [task for task in left if task.job == job]
+        name = str(who[0]) if len(who) == 1 else f"{len(who)} {job} tasks"
+        times.append((name, state.drains_s[job], f"--job-grace {job}=S"))
+    (first, first_s, option), *more = times
+    told = [f"{first} may take {first_s:g} s to end ({option})"]
+    told += [f"{name} {seconds:g} s ({option})" for name, seconds, option in more]
+    timers = [StartTimer(f"{DRAIN} {s!r}", s) for s in sorted({_drain_s(state, task) for task in left})]
+    return state, [Say(f"the work is done; {', '.join(told)}", urgent=False), *timers]
+
+
+def _drain_s(state: State, task: TaskId) -> float:
+    return state.drains_s.get(task.job, state.drain_s)
+
+
+def _maybe_drained(state: State) -> tuple[State, list[Action]]:
+    left = state.hosts.keys() - state.exits.keys()
+    if all(_drain_s(state, task) <= state.drained_s for task in left):
         return _end(state, state.grace_s)
     return state, []
 
@@ -275,11 +309,11 @@ def _failed(state: State, exited: TaskExit, now: float) -> tuple[State, list[Act
     """A task has failed: it, or all, start again, or the run ends."""
     policy = state.restarts.wanted(exited)
     if policy == "never":
-        return _fail(state, exited, state.grace_s)
+        return _give_up(state, exited)
     who = exited.task if policy == "task" else None
     recent = [each for at, each in state.restarted if each == who and now - at < state.restarts.window_s]
     if len(recent) >= state.restarts.most:
-        state, actions = _fail(state, exited, state.grace_s)
+        state, actions = _give_up(state, exited)
         times = "once" if len(recent) == 1 else f"{len(recent)} times"
         text = f"{who or 'the cluster'} was started again {times} (--restarts {state.restarts.most}); no more"
         return state, [Say(text, urgent=False), *actions]
@@ -297,6 +331,14 @@ def _failed(state: State, exited: TaskExit, now: float) -> tuple[State, list[Act
     return state, [Say(text, urgent=False), StopTasks(state.grace_s), *actions]
 
 
+def _give_up(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
+    """A task that has failed does not start again: that is the end of the run, unless it is a mere sidecar."""
+    if state.ends.get(exited.task.job) != "sidecar":
+        return _fail(state, exited, state.grace_s)
+    state, actions = _maybe_done(state)
+    return state, [Say(f"{exited.task} on {exited.host} {how(exited)}; the run goes on without it"), *actions]
+
+
 def _cluster_stopped(state: State, now: float) -> tuple[State, list[Action]]:
     """Once all have ended, in this attempt or before, the time until they start again begins."""
     if len(state.exits) < len(state.hosts):
@@ -306,8 +348,9 @@ def _cluster_stopped(state: State, now: float) -> tuple[State, list[Action]]:
 
 
 def _timer(state: State, name: str) -> tuple[State, list[Action]]:
-    if name == DRAIN and state.phase == "draining":
-        return _end(state, state.grace_s)
+    if name.startswith(DRAIN + " ") and state.phase == "draining":
+        over_s = float(name.partition(" ")[2])
+        return _maybe_drained(dataclasses.replace(state, drained_s=max(over_s, state.drained_s)))
     if name == HURRY and state.phase == "ending":
         missing = sorted(set(state.hosts.values()) - set(state.swept) - set(state.lost))
         lost = {**state.lost, **dict.fromkeys(missing, "its agent did not report in time")}
@@ -408,6 +451,8 @@ def state_data(state: State) -> dict[str, Any]:
         "done": state.done,
         "grace_s": state.grace_s,
         "drain_s": state.drain_s,
+        "drains_s": dict(state.drains_s),
+        "ends": dict(state.ends),
         "share_gpus": state.share_gpus,
         "restarts": {**vars(state.restarts), "policy": dict(state.restarts.policy)},
     }

@@ -23,7 +23,7 @@ from tflaunch.errors import ConnectErrors, PlanError
 from tflaunch.gpu_choice import GpuChoice, choose
 from tflaunch.hosts import Hostfile, fold
 from tflaunch.inventory import Inventory, in_use, when_free
-from tflaunch.job import JobSpec
+from tflaunch.job import WORKER, JobSpec
 from tflaunch.plan import ClusterPlan, plan_cluster, usable_cards
 from tflaunch.survey import RETRY_S
 from tflaunch.times import clock_time, duration
@@ -125,6 +125,7 @@ class Acquisition:
         self._patient = wait_s is not None
         self._wait_s = RACE_S if wait_s is None else wait_s
         self._hosts = {host.name: host for host in planner.hostfile.hosts}
+        self._counted = planner.job.role(WORKER).count is not None
         self._claims: Mapping[str, tuple[str, ...]] = {}
         self._needed = 0
         self._since = 0.0
@@ -147,9 +148,11 @@ class Acquisition:
                 raise
             settled = False
         if not settled:
-            cards = [len(task.gpus) for task in self._planner.plan_when_free(inventory).tasks]
+            tasks = self._planner.plan_when_free(inventory).tasks
+            workers = [len(task.gpus) for task in tasks if task.id.job == WORKER]
+            others = sum(len(task.gpus) for task in tasks if task.id.job != WORKER)
             # Who did not say how many workers starts with the first that fits.
-            self._needed = max(1, sum(cards) if self._planner.job.workers is not None else max(cards))
+            self._needed = max(1, others + (sum(workers) if self._counted else max(workers, default=0)))
             # The clock of no launcher: a run must not come before another because a laptop's clock is slow.
             self._since = max(facts.clock for facts in inventory.values())
             plan = self._wait()
@@ -171,7 +174,7 @@ class Acquisition:
 
         A run that takes whatever is free would take too little while others hold cards just to plan.
         """
-        return self._planner.job.workers is not None or not self._contended(inventory)
+        return self._counted or not self._contended(inventory)
 
     def _wait(self) -> ClusterPlan:
         begun = time.monotonic()

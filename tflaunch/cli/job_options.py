@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -208,14 +209,16 @@ def wait_s(wait: str | None, dry_run: bool) -> float | None:
     return None if wait is None else math.inf if wait == FOR_EVER else seconds(wait)
 
 
-def environment(wanted: list[str] | None) -> dict[str, str]:
-    """The variables of --env; raises UsageError for one that has no value here."""
+def environment(wanted: Iterable[str] | None, option: str = "") -> dict[str, str]:
+    """The variables of --env, or of another `option`; raises UsageError for one that has no value here."""
     env = {}
     for each in wanted or ():
         name, equals, value = each.partition("=")
         if not name or (not equals and name not in os.environ):
+            written = option or f"--env {each if name else 'NAME'}"
             raise UsageError(
-                f"--env {each}: {name or 'a name'} is not set here", f"give it a value: --env {name}=VALUE"
+                f"{option or f'--env {each}'}: {name or 'a name'} is not set here",
+                f"give it a value: {written}=VALUE",
             )
         env[name] = value if equals else os.environ[name]
     return env

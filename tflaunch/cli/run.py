@@ -6,13 +6,14 @@ import dataclasses
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, ClassVar, cast
 
 import typer
 
 from tflaunch.cli.fetch import parse
 from tflaunch.cli.job_options import (
     AGAIN,
+    CLUSTER,
     END,
     LEASE_S,
     PROGRAM,
@@ -56,11 +57,14 @@ from tflaunch.cli.options import (
     load_hosts,
     reporting,
 )
+from tflaunch.cli.roles import roles_of
 from tflaunch.errors import UsageError
-from tflaunch.job import FLAGS, JobSpec, TaskId
+from tflaunch.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, Role, TaskId
 from tflaunch.times import seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tflaunch.hosts import Hostfile
     from tflaunch.job import RestartOn, RestartPolicy
     from tflaunch.sources import Bundle
@@ -68,11 +72,14 @@ if TYPE_CHECKING:
 
 
 OUTPUTS = "Outputs"
-JOBS = ("ps", "worker", "chief")
+ROLES = "Roles, under any job name"
+JOBS = (PS, WORKER, CHIEF)
 
 
 class RunCommand(JobCommand):
     """`run`, whose most likely slip is an option of the trainer's in front of `--`."""
+
+    optional_values: ClassVar = {**JobCommand.optional_values, "--evaluator": (r"[0-9]+", "1")}
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """As typer's, with a next step in the error."""
@@ -131,6 +138,63 @@ def run(
     ps: Ps = None,
     workers: Workers = None,
     chief: Chief = False,
+    evaluator: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="[N]",
+            help="An evaluator, or N: beside the cluster, not in it.",
+            show_default=False,
+            rich_help_panel=CLUSTER,
+        ),
+    ] = None,
+    job: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="JOB=N",
+            help="N tasks of any job name: data=2; repeatable, as all of these.",
+            rich_help_panel=ROLES,
+        ),
+    ] = None,
+    job_hosts: Annotated[
+        list[str] | None,
+        typer.Option(metavar="JOB=PATTERN", help="Hosts for them.", rich_help_panel=ROLES),
+    ] = None,
+    job_gpus: Annotated[
+        list[str] | None,
+        typer.Option(metavar="JOB=N", help="GPUs of each of them.", rich_help_panel=ROLES),
+    ] = None,
+    job_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="JOB=NAME[=VALUE]", help="In their environment, as --env.", rich_help_panel=ROLES
+        ),
+    ] = None,
+    job_args: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="JOB=ARGS", help="Behind the trainer's own arguments: 'data=-n 8'.", rich_help_panel=ROLES
+        ),
+    ] = None,
+    job_end: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="JOB=END",
+            help="decides: their success is the run's; stopped: when the work is done; sidecar: so, and their "
+            "failure ends nothing [workers and chief decide]",
+            show_default=False,
+            rich_help_panel=ROLES,
+        ),
+    ] = None,
+    job_grace: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="JOB=S",
+            help="Seconds for them to end by themselves when the work is done [evaluator 60; others --ps-grace]",
+            show_default=False,
+            rich_help_panel=ROLES,
+        ),
+    ] = None,
     ps_hosts: PsHosts = None,
     worker_hosts: WorkerHosts = None,
     place: Place = PlaceChoice.spread,
@@ -277,7 +341,7 @@ def run(
     connect_timeout: ConnectTimeout = 30.0,
     ssh_config: SshConfig = None,
 ) -> None:
-    """Start TRAINER.py as ps and worker tasks on HOSTS, show what they print, stop when the work is done.
+    """Start TRAINER.py as ps, worker and other tasks on HOSTS, show what they print, stop when the work is done.
 
     Exit code: 0; the code of the task that failed first (128 + n for signal n); 130 after Ctrl-C; 2 command
     line or hostfile; 65 the job does not fit; 69 no connection; 70 a host cannot start its tasks; 73 no record;
@@ -326,6 +390,19 @@ def run(
                 f"--detach --fetch {fetch[0]}: nobody is there at the end to bring it to",
                 "leave --fetch out; later: tflaunch fetch RUN PATTERN",
             )
+        roles = roles_of(
+            {},
+            counts={PS: ps, WORKER: workers, CHIEF: 1 if chief else None, EVALUATOR: evaluator},
+            hosts={PS: ps_hosts, WORKER: worker_hosts},
+            gpus_per_worker=gpus_per_worker,
+            jobs=job or (),
+            job_hosts=job_hosts or (),
+            job_gpus=job_gpus or (),
+            job_env=job_env or (),
+            job_args=job_args or (),
+            job_end=job_end or (),
+            job_grace=job_grace or (),
+        )
         hostfile = load_hosts(hosts)
         if no_sync:
             hostfile = here_on_every_host(hostfile)
@@ -337,14 +414,9 @@ def run(
             job=JobSpec(
                 program=program,
                 args=tuple(words),
-                ps=ps,
-                workers=workers,
-                chief=chief,
-                ps_hosts=ps_hosts,
-                worker_hosts=worker_hosts,
+                roles=roles,
                 place=place.value,
-                gpus_per_worker=gpus_per_worker,
-                flags=None if no_flags else _flags(flag or []),
+                flags=None if no_flags else _flags(flag or [], roles),
                 env=environment(env),
                 done=done.value,
             ),
@@ -359,7 +431,7 @@ def run(
             drain_s=ps_grace,
             detach=detach,
             spares=spares,
-            restarts=_restarts(restarts, restart or [], restart_window, restart_on.value, ps),
+            restarts=_restarts(restarts, restart or [], restart_window, restart_on.value, roles),
             dial_check=not no_dial_check,
             limits_s={"timeout_s": timeout, "startup_s": startup_timeout, "stall_s": stall_timeout},
             tensorboard=tensorboard,
@@ -403,35 +475,42 @@ def here_on_every_host(hostfile: Hostfile) -> Hostfile:
     return dataclasses.replace(hostfile, hosts=hosts)
 
 
-def _restarts(most: int, policies: list[str], window: str, on: RestartOn, ps: int | None) -> Restarts:
+def _restarts(
+    most: int, policies: list[str], window: str, on: RestartOn, roles: Mapping[str, Role]
+) -> Restarts:
     from tflaunch.supervise import Restarts
 
-    default: RestartPolicy = "cluster" if ps == 0 else "task"
+    default: RestartPolicy = "cluster" if roles.get(PS, Role()).count == 0 else "task"
     by_job: dict[str, RestartPolicy] = {}
+    general = False
+    jobs = [*JOBS, *(name for name in roles if name not in JOBS)]
     for text in [each.strip() for option in policies for each in option.split(",")]:
         job, equals, policy = text.rpartition("=")
-        if policy not in ("task", "cluster", "never") or (equals and job not in JOBS):
+        if policy not in ("task", "cluster", "never") or (equals and job not in jobs):
             raise UsageError(
                 f"--restart {text}: not POLICY or JOB=POLICY",
-                f"a policy is task, cluster or never; a job is {', '.join(JOBS)}",
+                f"a policy is task, cluster or never; a job is {', '.join(jobs)}",
             )
         if equals:
             by_job[job] = cast("RestartPolicy", policy)
         else:
-            default = cast("RestartPolicy", policy)
+            default, general = cast("RestartPolicy", policy), True
     if policies and not most:
         raise UsageError(
             f"--restart {policies[0]} without --restarts: nothing starts again", "add --restarts 3"
         )
+    if not general:
+        by_job.setdefault(EVALUATOR, "task")  # its failure is of no concern to the cluster
     return Restarts(most, seconds(window), by_job, default, on)
 
 
-def _flags(renamed: list[str]) -> dict[str, str]:
+def _flags(renamed: list[str], roles: Mapping[str, Role]) -> dict[str, str]:
     flags = dict(FLAGS)
+    known = [*FLAGS, *(f"{name}_hosts" for name in roles if f"{name}_hosts" not in FLAGS)]
     for each in renamed:
         name, equals, other = each.partition("=")
-        if name not in FLAGS or not equals:
-            raise UsageError(f"--flag {each}: not NAME=OTHER", f"NAME is one of {', '.join(FLAGS)}")
+        if name not in known or not equals:
+            raise UsageError(f"--flag {each}: not NAME=OTHER", f"NAME is one of {', '.join(known)}")
         flags[name] = other
     return flags
 

@@ -37,7 +37,7 @@ from tflaunch.cli.options import (
 )
 from tflaunch.cli.run import RunCommand, here_on_every_host, program_to_run
 from tflaunch.errors import UsageError
-from tflaunch.job import JobSpec
+from tflaunch.job import PS, WORKER, JobSpec, Role
 
 if TYPE_CHECKING:
     from tflaunch.trials import Params
@@ -258,8 +258,7 @@ def sweep(
                 job=JobSpec(
                     program=program,
                     args=tuple(words),
-                    ps=0,
-                    gpus_per_worker=gpus_per_trial,
+                    roles={PS: Role(0), WORKER: Role(gpus=gpus_per_trial)},
                     flags=None,
                     env=environment(env),
                 ),

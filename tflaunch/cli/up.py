@@ -55,7 +55,7 @@ from tflaunch.cli.options import (
     reporting,
 )
 from tflaunch.errors import RecordError, UsageError
-from tflaunch.job import JobSpec
+from tflaunch.job import CHIEF, PS, WORKER, JobSpec, Role
 from tflaunch.times import seconds
 
 if TYPE_CHECKING:
@@ -150,13 +150,12 @@ def up(
             run_id=new_run_id("servers"),
             job=JobSpec(
                 program=(PROGRAM,),
-                ps=ps,
-                workers=workers,
-                chief=chief,
-                ps_hosts=ps_hosts,
-                worker_hosts=worker_hosts,
+                roles={
+                    PS: Role(ps, ps_hosts),
+                    WORKER: Role(workers, worker_hosts, gpus_per_worker),
+                    **({CHIEF: Role(1)} if chief else {}),
+                },
                 place=place.value,
-                gpus_per_worker=gpus_per_worker,
                 flags=None,
                 env=environment(env),
                 done="never",
