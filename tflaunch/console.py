@@ -88,7 +88,7 @@ from tflaunch.console_pages import (
     tasks_there,
     unconfirmed_hosts,
 )
-from tflaunch.errors import ConnectErrors, HostfileError, LaunchError, TflaunchError
+from tflaunch.errors import ConnectErrors, DocumentError, LaunchError, TflaunchError
 from tflaunch.fetch_page import fetched_data, fetched_lines
 from tflaunch.job import TaskId
 from tflaunch.log_lines import LineAssembler, printable
@@ -471,7 +471,7 @@ class JsonReporter(_LogReporter):
         if isinstance(err, (ConnectErrors, LaunchError)):
             self.failures(err)
             return
-        problems = err.problems if isinstance(err, HostfileError) else []
+        problems = err.problems if isinstance(err, DocumentError) else []
         self._event(
             "error",
             kind=type(err).__name__,

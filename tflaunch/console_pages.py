@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tflaunch.errors import ConnectErrors, DialError, HostfileError, LaunchError, TflaunchError
+from tflaunch.errors import ConnectErrors, DialError, DocumentError, JobFileError, LaunchError, TflaunchError
 from tflaunch.hosts import fold
 from tflaunch.job import EVALUATOR, WORKER, TaskId, log_name
 from tflaunch.log_lines import LineAssembler, printable
@@ -302,9 +302,10 @@ def failures_lines(errors: ConnectErrors | LaunchError, marks: Marks) -> list[Re
 def error_lines(err: TflaunchError, marks: Marks) -> list[RenderableType]:
     bad = (f"{marks.bad} ", "bold red")
     lines: list[RenderableType]
-    if isinstance(err, HostfileError):
+    if isinstance(err, DocumentError):
         count = len(err.problems)
-        headline = f"{count} problem{'' if count == 1 else 's'} in the hosts; nothing was contacted"
+        where = "job file" if isinstance(err, JobFileError) else "hosts"
+        headline = f"{count} problem{'' if count == 1 else 's'} in the {where}; nothing was contacted"
         lines = [Text.assemble(bad, (headline, "bold"))]
         for problem in err.problems[:PROBLEMS_SHOWN]:
             where = printable(str(problem).removesuffix(problem.message))

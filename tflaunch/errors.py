@@ -2,7 +2,9 @@
 
     TflaunchError                1   a defect of tflaunch itself when nothing below fits
     ├── UsageError               2   a wrong command line: missing script, bad run id, --workers 0 --ps 0
-    ├── HostfileError            2   the hostfile; every problem at once, nothing was contacted
+    ├── DocumentError            2   a file of the user's; every problem at once, nothing was contacted
+    │   ├── HostfileError        2   the hostfile
+    │   └── JobFileError         2   the job file
     ├── PlanError               65   the job does not fit the hosts (EX_DATAERR)
     ├── ConnectError            69   hosts that could not be reached or asked (EX_UNAVAILABLE)
     ├── LaunchError             70   a host could not stage its tasks; nothing is left running
@@ -54,7 +56,7 @@ class UsageError(TflaunchError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong in a hostfile; `line` and `column` count from 1, 0 where there is no position."""
+    """One thing wrong in a file; `line` and `column` count from 1, 0 where there is no position."""
 
     where: str  # the file, or what stands for it: "<inline>", "slurm"
     line: int
@@ -66,14 +68,22 @@ class Problem:
         return f"{self.where}{position}: {self.message}"
 
 
-class HostfileError(TflaunchError):
-    """A hostfile that cannot be used; `problems` holds every one that was found."""
+class DocumentError(TflaunchError):
+    """A file of the user's that cannot be used; `problems` holds every one that was found."""
 
     exit_code = EXIT_USAGE
 
     def __init__(self, problems: list[Problem], hint: str = "") -> None:
         super().__init__("\n".join(str(problem) for problem in problems), hint)
         self.problems = problems
+
+
+class HostfileError(DocumentError):
+    """A hostfile that cannot be used."""
+
+
+class JobFileError(DocumentError):
+    """A job file that cannot be used."""
 
 
 class PlanError(TflaunchError):

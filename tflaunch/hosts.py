@@ -20,11 +20,9 @@ from tflaunch.errors import HostfileError, Problem, UsageError
 from tflaunch.hostfile_model import json_schema
 from tflaunch.hostfile_yaml import Entry
 from tflaunch.hostnames import expand, fold
-from tflaunch.yaml_document import Text
+from tflaunch.yaml_document import Text, read_file
 
 __all__ = ["Host", "Hostfile", "expand", "find_default", "fold", "json_schema", "load", "match"]
-
-LARGEST_FILE = 4 * 1024 * 1024  # bytes
 
 
 @dataclass(frozen=True)
@@ -303,35 +301,17 @@ def _open(source: str) -> str | None:
     if not source:
         return None
     try:
-        with _path(source).open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
+        return read_file(_path(source), source, HostfileError)
     except IsADirectoryError:
         raise _error(
             source, "is a directory", f"Name a hostfile in it: {source.rstrip('/')}/hosts.yaml"
         ) from None
-    except PermissionError:
-        raise _error(source, "may not be read", f"Look at its permissions: ls -l {source}") from None
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL, or no encoding for it
         return None
     except OSError as error:
         if not _like_a_path(source):  # a list of hosts, longer than a file's name may be
             return None
         raise _error(source, f"cannot be read: {error.strerror}") from None
-    if len(content) > LARGEST_FILE:
-        raise _error(source, f"is larger than {LARGEST_FILE // 1024**2} MiB; is it a hostfile?")
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise _error(source, "is in UTF-16; save it as UTF-8")
-    if b"\0" in content:
-        raise _error(source, "is a binary file; a hostfile is text")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = error.object[: error.start]
-        line = before.count(b"\n") + 1
-        column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
-        byte = error.object[error.start]
-        message = f"the byte 0x{byte:02x} is not UTF-8; save the file as UTF-8"
-        raise HostfileError([Problem(source, line, column, message)]) from None
 
 
 def _like_a_path(source: str) -> bool:

@@ -7,6 +7,7 @@ import time
 
 from tflaunch.errors import UsageError
 
+FOR_EVER = "forever"  # a time that is left out where that is one, as of --wait alone
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 

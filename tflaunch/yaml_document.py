@@ -9,14 +9,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from tflaunch.errors import Problem
+from tflaunch.errors import DocumentError, HostfileError, Problem
 from tflaunch.yaml_values import Unacceptable
 
+LARGEST_FILE = 4 * 1024 * 1024  # bytes
 MOST_NODES = 100_000  # of a document with its aliases expanded
 DEEPEST = 32
 LONGEST_QUOTE = 60  # characters of the file's own text in a message
@@ -186,6 +188,36 @@ def _syntax(error: yaml.MarkedYAMLError, where: str) -> Problem:
     return Problem(where, line, column, message)
 
 
+def read_file(path: Path, source: str, error: type[DocumentError]) -> str:
+    """The text of a file that messages call `source`; raises `error`, and OSError or ValueError without a path."""
+
+    def refuse(message: str, hint: str = "", line: int = 0, column: int = 0) -> DocumentError:
+        return error([Problem(source, line, column, message)], hint)
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except PermissionError:
+        raise refuse("may not be read", f"Look at its permissions: ls -l {source}") from None
+    if len(content) > LARGEST_FILE:
+        what = "a hostfile" if error is HostfileError else "a job file"
+        raise refuse(f"is larger than {LARGEST_FILE // 1024**2} MiB; is it {what}?")
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise refuse("is in UTF-16; save it as UTF-8")
+    if b"\0" in content:
+        raise refuse("is a binary file; a hostfile is text" if error is HostfileError else "is a binary file")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as wrong:
+        before = wrong.object[: wrong.start]
+        line = before.count(b"\n") + 1
+        column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
+        byte = wrong.object[wrong.start]
+        raise refuse(
+            f"the byte 0x{byte:02x} is not UTF-8; save the file as UTF-8", "", line, column
+        ) from None
+
+
 def validate(data: dict[str, Any], tree: Tree, form: Form[_Model]) -> _Model | None:
     """The document, less its bad parts, so that what is left can still be checked for duplicates."""
     first = True
@@ -253,7 +285,7 @@ def _explain(error: Any, loc: Loc, tree: Tree, form: Form[Any], near: set[tuple[
             node, label = tree.keys[loc], quote(str(loc[-1]))
         elif isinstance(cause, Unacceptable):
             node = tree.values[(*loc, cause.index)]
-            label = f"{key}{shown(node)}"
+            label = f"{f'{cause.index}: ' if isinstance(cause.index, str) else key}{shown(node)}"
         tree.report(node, f"{label} {cause}")
     elif kind.startswith("union_tag"):
         tree.report(node, f"{label} is not {form.item}")

@@ -56,9 +56,9 @@ def sendable(text: str) -> bool:
 
 
 class Unacceptable(ValueError):
-    """A phrase about one item of the list that is the value."""
+    """A phrase about one item of the list, or the mapping, that is the value."""
 
-    def __init__(self, phrase: str, index: int) -> None:
+    def __init__(self, phrase: str, index: int | str) -> None:
         super().__init__(phrase)
         self.index = index
 

@@ -13,13 +13,12 @@ import typer
 from tflaunch.cli.options import OUTPUT
 from tflaunch.cli.values import Command
 from tflaunch.errors import UsageError
-from tflaunch.times import seconds
+from tflaunch.times import FOR_EVER, seconds
 
 if TYPE_CHECKING:
     from tflaunch.gpu_choice import GpuChoice
 
 CLUSTER, GPUS, PROGRAM, END, AGAIN = "Cluster", "GPUs", "Program", "The end", "When a task fails"
-FOR_EVER = "forever"  # the TIME of --wait that is left out
 LEASE_S = {False: 60.0, True: 600.0}  # by whether it is detached
 
 

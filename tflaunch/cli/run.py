@@ -58,7 +58,7 @@ from tflaunch.cli.options import (
     reporting,
 )
 from tflaunch.cli.roles import roles_of
-from tflaunch.errors import UsageError
+from tflaunch.errors import TflaunchError, UsageError
 from tflaunch.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, Role, TaskId
 from tflaunch.times import seconds
 
@@ -84,11 +84,39 @@ class RunCommand(JobCommand):
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """As typer's, with a next step in the error."""
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except Exception as error:
             if type(error).__name__ == "NoSuchOption" and hasattr(error, "message"):
                 error.message += ". The trainer's own options go behind --"
             raise
+        _take_job_file(ctx)
+        return rest
+
+
+def _take_job_file(ctx: typer.Context) -> None:
+    """Where TRAINER is a job file, what it says is taken for what the command line does not say.
+
+    What is wrong with it is reported by `run`, which knows how.
+    """
+    script = ctx.params.get("script")
+    if script is None or ctx.params.get("module") is not None or not script.endswith((".yaml", ".yml")):
+        return
+    from tflaunch import job_file
+
+    try:
+        ctx.obj = file = job_file.load(script)
+    except TflaunchError as error:
+        ctx.obj = error
+        return
+    ctx.params.update(script=file.program, module=file.module)
+    for name, value in file.options.items():
+        if getattr(ctx.get_parameter_source(name), "name", "") == "DEFAULT":
+            default = ctx.params[name]
+            ctx.params[name] = type(default)(value) if isinstance(default, Enum) else value
+    for name, values in file.lists.items():
+        if name == "restart" and file.options.get("restarts") and not ctx.params["restarts"]:
+            continue  # --restarts 0 is the last word
+        ctx.params[name] = [*values, *(ctx.params.get(name) or ())]
 
 
 class DoneChoice(str, Enum):
@@ -108,6 +136,7 @@ class RestartOnChoice(str, Enum):
 
 
 def run(
+    ctx: typer.Context,
     hosts: Annotated[
         str,
         typer.Argument(
@@ -116,7 +145,11 @@ def run(
     ],
     script: Annotated[
         str | None,
-        typer.Argument(metavar="TRAINER.py", help="The program (or -m PKG.MOD).", show_default=False),
+        typer.Argument(
+            metavar="TRAINER.py",
+            help="The program (or -m PKG.MOD), or a job file: job.yaml.",
+            show_default=False,
+        ),
     ] = None,
     arguments: Annotated[
         list[str] | None,
@@ -343,10 +376,13 @@ def run(
 ) -> None:
     """Start TRAINER.py as ps, worker and other tasks on HOSTS, show what they print, stop when the work is done.
 
+    A job file in its place, job.yaml, may say all of it; options win over what it says.
+
     Exit code: 0; the code of the task that failed first (128 + n for signal n); 130 after Ctrl-C; 2 command
     line or hostfile; 65 the job does not fit; 69 no connection; 70 a host cannot start its tasks; 73 no record;
     74 not all outputs were fetched; 76 a host was lost, or not all could be stopped; 124 a time limit was reached.
     """
+    from tflaunch.job_file import JobFile
     from tflaunch.launch import Request, dry, launch
     from tflaunch.runs import new_run_id
 
@@ -360,6 +396,9 @@ def run(
         only=[_task_id(text) for text in only or ()],
         show_host=show_host,
     ) as show:
+        if isinstance(ctx.obj, TflaunchError):
+            raise ctx.obj
+        file = ctx.obj if isinstance(ctx.obj, JobFile) else JobFile(Path.cwd(), script, module)
         gpus = gpu_choice(
             model=gpu_model,
             min_memory=min_gpu_memory,
@@ -391,7 +430,7 @@ def run(
                 "leave --fetch out; later: tflaunch fetch RUN PATTERN",
             )
         roles = roles_of(
-            {},
+            file.roles,
             counts={PS: ps, WORKER: workers, CHIEF: 1 if chief else None, EVALUATOR: evaluator},
             hosts={PS: ps_hosts, WORKER: worker_hosts},
             gpus_per_worker=gpus_per_worker,
@@ -405,15 +444,15 @@ def run(
         )
         hostfile = load_hosts(hosts)
         if no_sync:
-            hostfile = here_on_every_host(hostfile)
-        program, stem, bundle = program_to_run(module, script, code_dir, hostfile)
+            hostfile = on_every_host(file.directory, hostfile)
+        program, stem, bundle = program_to_run(module, script, file.directory, code_dir, hostfile)
         for left_out in bundle.skipped if bundle else ():
             show.reporter.warn(f"not shipped: {left_out}")
         request = Request(
             run_id=new_run_id(stem),
             job=JobSpec(
                 program=program,
-                args=tuple(words),
+                args=(*file.args, *words),
                 roles=roles,
                 place=place.value,
                 flags=None if no_flags else _flags(flag or [], roles),
@@ -451,7 +490,7 @@ def run(
 
 
 def program_to_run(
-    module: str | None, script: str | None, code_dir: Path | None, hostfile: Hostfile
+    module: str | None, script: str | None, directory: Path, code_dir: Path | None, hostfile: Hostfile
 ) -> tuple[tuple[str, ...], str, Bundle | None]:
     """(what follows the interpreter, a name for the run, the code to ship)."""
     from tflaunch.sources import bundle, find_program
@@ -464,14 +503,15 @@ def program_to_run(
     if all(host.workdir is not None for host in hostfile.hosts):  # the code is there: on no host is it ours
         argv = ("-m", target) if module is not None else (target,)
         return argv, target.rpartition(".")[2] if module is not None else Path(target).stem, None
-    found = find_program(target, module is not None, Path.cwd(), code_dir)
+    found = find_program(target, module is not None, directory, code_dir)
     return found.argv, Path(found.file).stem, bundle(found.directory, keep=found.file)
 
 
-def here_on_every_host(hostfile: Hostfile) -> Hostfile:
+def on_every_host(directory: Path, hostfile: Hostfile) -> Hostfile:
     """Hosts that have the code already: in their workdir, else in the directory of that path."""
-    here = str(Path.cwd())
-    hosts = tuple(dataclasses.replace(host, workdir=host.workdir or here) for host in hostfile.hosts)
+    hosts = tuple(
+        dataclasses.replace(host, workdir=host.workdir or str(directory)) for host in hostfile.hosts
+    )
     return dataclasses.replace(hostfile, hosts=hosts)
 
 

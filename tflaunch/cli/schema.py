@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from enum import Enum
+from typing import Annotated
 
-def schema() -> None:
-    """Print the JSON Schema of a hostfile, for editors that complete and check YAML."""
+import typer
+
+
+class Document(str, Enum):
+    """What there is a schema of."""
+
+    hosts = "hosts"
+    job = "job"
+
+
+def schema(
+    of: Annotated[
+        Document, typer.Argument(metavar="[hosts|job]", help="Of a hostfile, or of a job file.")
+    ] = Document.hosts,
+) -> None:
+    """Print the JSON Schema of a hostfile, or of a job file, for editors that complete and check YAML."""
     import json
 
-    from tflaunch.hosts import json_schema
+    from tflaunch import hosts, job_file
     from tflaunch.runs_view import reader_may_leave
     from tflaunch.writer import write_result
 
+    schema = (job_file if of is Document.job else hosts).json_schema()
     with reader_may_leave():
-        write_result(json.dumps(json_schema(), indent=2) + "\n")
+        write_result(json.dumps(schema, indent=2) + "\n")

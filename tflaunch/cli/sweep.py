@@ -35,7 +35,7 @@ from tflaunch.cli.options import (
     load_hosts,
     reporting,
 )
-from tflaunch.cli.run import RunCommand, here_on_every_host, program_to_run
+from tflaunch.cli.run import RunCommand, on_every_host, program_to_run
 from tflaunch.errors import UsageError
 from tflaunch.job import PS, WORKER, JobSpec, Role
 
@@ -248,8 +248,8 @@ def sweep(
         chosen = _trials(grid or [], random or [], trials, trials_file)
         hostfile = load_hosts(hosts)
         if no_sync:
-            hostfile = here_on_every_host(hostfile)
-        program, stem, bundle = program_to_run(module, script, code_dir, hostfile)
+            hostfile = on_every_host(Path.cwd(), hostfile)
+        program, stem, bundle = program_to_run(module, script, Path.cwd(), code_dir, hostfile)
         for left_out in bundle.skipped if bundle else ():
             reporter.warn(f"not shipped: {left_out}")
         request = SweepRequest(

@@ -1,0 +1,278 @@
+"""The job file: every problem at once, with its position; what it says reaches the run, and options win over it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.launcher import TELL, Launcher, told
+from tflaunch.cli import app
+from tflaunch.errors import EXIT_USAGE, JobFileError
+from tflaunch.job import Role
+from tflaunch.job_file import json_schema, load
+from tflaunch.job_model import JobDocument, RoleSettings
+
+
+def problems(tmp_path: Path, text: str) -> list[str]:
+    """What is wrong with a job file of that text, each without the name of the file."""
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(JobFileError) as raised:
+        load(str(path))
+    assert raised.value.exit_code == EXIT_USAGE
+    return [str(problem).removeprefix(f"{path}:").strip() for problem in raised.value.problems]
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    text = """\
+program: trainer.py
+ags: 3
+env: {TF_CONFIG: x, 1X: 2}
+roles:
+  ps: two
+  worker: {count: 2, gpu: 1, end: maybe}
+  my-data: 1
+  chief: 2
+  evaluator:
+timeout: soon
+share_gpus: "yes"
+flags: {task_idx: a}
+workers: 3
+hosts: [a]
+args: [yes]
+"""
+    found = problems(tmp_path, text)
+    assert [each.split(" ")[0] for each in found] == [
+        "2:1:", "3:7:", "3:21:", "5:7:", "6:22:", "6:35:", "7:3:", "8:10:", "9:3:", "10:10:", "11:13:", "12:19:",
+        "13:1:", "14:1:", "15:8:",
+    ]  # fmt: skip
+    assert "did you mean 'args'?" in found[0]
+    assert "TF_CONFIG" in found[1]
+    assert found[3] == "5:7: ps: 'two' is not a whole number from 0 to 10000"
+    assert found[4] == "6:22: unknown key 'gpu'; did you mean 'gpus'?"
+    assert found[7] == "8:10: chief: a cluster has one chief, not 2"
+    assert found[12] == "13:1: unknown key 'workers'; put it under `roles:`"
+    assert "that is a hostfile's" in found[13]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the file is empty; it names at least `program:`"),
+        ("- a\n", "1:1: a list is not a job file: want a mapping with `program:` or `module:`"),
+        ("roles: {ps: 1}\n", "1:1: the file has neither `program:` nor `module:`"),
+        ("program: a.py\nmodule: b\n", "2:1: there is a `program:` already; leave one of them out"),
+        ("module: b.py/c\n", "1:9: module: 'b.py/c' is not a module: package.trainer, without .py"),
+        ("program: [\n", "2:1: not YAML"),
+        ('program: a.py\nargs: "\'"\n', '2:7: args: "\'" cannot be split into words'),
+        ("program: a.py\nlease: 2s\n", "2:8: lease: '2s' is less than 5 s"),
+        ("program: a.py\nroles: {data: {grace: -1}}\n", "2:23: grace: '-1' is not a time"),
+        ("program: a.py\nflags: true\n", "2:8: flags: 'true' is not false"),
+        ("program: a.py\nmin_gpu_memory: lots\n", "2:17: min_gpu_memory: 'lots' is not an amount of memory"),
+        ("program: a.py\nroles: [ps]\n", "2:8: roles: a list is not a mapping of keys to values"),
+        (
+            "program: a.py\nprogram: b.py\n",
+            "2:1: the key 'program' is given twice; first at line 1, column 1",
+        ),
+    ],
+)
+def test_one_problem(tmp_path: Path, text: str, message: str) -> None:
+    [found] = problems(tmp_path, text)
+    assert found.startswith(message)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    for path, why in ((tmp_path / "no.yaml", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(JobFileError, match=why):
+            load(str(path))
+
+
+def test_what_it_says(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        """
+        module: pkg.trainer
+        code_dir: src
+        args: --epochs 3 'two words'
+        env: {A: 1, B: ""}
+        flags: {task_index: task_id, data_hosts: ""}
+        roles:
+          ps: 2
+          worker: {hosts: "gpu*", gpus: 2}
+          evaluator: {grace: 2m}
+          data: {count: 3, env: {A: 2}, args: [-n, 8], end: sidecar, restart: task}
+        restarts: 3
+        restart: cluster
+        restart_window: 90
+        timeout: 2h
+        wait: true
+        mig: no
+        sync: false
+        dial_check: yes
+        include: gpu01
+        """
+    )
+    file = load(str(path))
+    assert (file.directory, file.program, file.module) == (tmp_path, None, "pkg.trainer")
+    assert file.args == ("--epochs", "3", "two words")
+    assert file.roles == {
+        "ps": Role(2),
+        "worker": Role(None, "gpu*", 2),
+        "evaluator": Role(1, grace_s=120.0),
+        "data": Role(3, env={"A": "2"}, args=("-n", "8"), end="sidecar"),
+    }
+    assert file.options == {
+        "code_dir": tmp_path / "src",
+        "restarts": 3,
+        "restart_window": "90.000s",
+        "timeout": 7200.0,
+        "wait": "forever",
+        "no_sync": True,
+        "no_dial_check": False,
+        "include": ("gpu01",),
+    }
+    assert file.lists == {
+        "env": ("A=1", "B="),
+        "flag": ("task_index=task_id", "data_hosts="),
+        "restart": ("cluster", "data=task"),
+    }
+
+
+def test_every_option_of_run_can_be_said_in_it() -> None:
+    run = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+    options = {option.name for option in run.params}
+    of_roles = {
+        "ps",
+        "workers",
+        "chief",
+        "evaluator",
+        "ps_hosts",
+        "worker_hosts",
+        "gpus_per_worker",
+        "ps_grace",
+    }
+    of_roles |= {name for name in options if name == "job" or name.startswith("job_")}
+    of_this_terminal = {
+        "hosts", "script", "arguments", "json", "quiet", "only", "show_host", "dry_run", "accept_new",
+        "connect_timeout", "ssh_config", "help",
+    }  # fmt: skip
+    called = {"no_sync": "sync", "no_dial_check": "dial_check", "no_flags": "flags", "flag": "flags"}
+    said = {called.get(name, name) for name in options - of_roles - of_this_terminal}
+    assert said == JobDocument.model_fields.keys() - {"program", "args", "roles"}
+
+
+def test_schema_describes_every_key() -> None:
+    schema = json_schema()
+    json.dumps(schema)
+    assert schema["properties"].keys() == JobDocument.model_fields.keys()
+    role = schema["properties"]["roles"]["additionalProperties"]["anyOf"][1]
+    assert role["properties"].keys() == RoleSettings.model_fields.keys()
+    for name, described in {**schema["properties"], **role["properties"]}.items():
+        assert described["description"], name
+    assert "$ref" not in json.dumps(schema)
+
+
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(-9, 99), st.text(max_size=8), st.just("2h"), st.floats()
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=5), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+keys = st.one_of(st.sampled_from([*JobDocument.model_fields]), st.text(max_size=8))
+role_keys = st.one_of(st.sampled_from([*RoleSettings.model_fields]), st.text(max_size=8))
+roles = st.dictionaries(
+    st.one_of(st.sampled_from(["ps", "worker", "chief", "data"]), st.text(max_size=5)),
+    st.one_of(values, st.dictionaries(role_keys, values, max_size=3)),
+    max_size=3,
+)
+
+
+@settings(max_examples=60)
+@given(st.dictionaries(keys, values, max_size=4), roles)
+def test_whatever_stands_in_it_is_read_or_refused_with_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, document: dict[str, Any], roles: dict[str, Any]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any-job.yaml"
+    path.write_text(yaml.safe_dump({"program": "a.py", **document, "roles": roles}, allow_unicode=False))
+    try:
+        file = load(str(path))
+    except JobFileError as error:
+        assert error.problems
+        assert all(problem.line and problem.message for problem in error.problems)
+        return
+    assert all(role.count is None or role.count >= 0 for role in file.roles.values())
+
+
+def test_options_win_over_it_and_arguments_follow_its_own(launcher: Launcher, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    launcher.script(TELL, "src/trainer.py")
+    job = launcher.code / "jobs" / "job.yaml"
+    job.parent.mkdir()
+    job.write_text(
+        f"""
+        program: ../src/trainer.py
+        args: [--epochs, 3]
+        env: {{OUT: {out}, X: file, Y: file}}
+        flags: {{task_index: task_id}}
+        roles:
+          ps: 2
+          worker: {{count: 4, hosts: local1, args: [--of-worker]}}
+          data: {{count: 2, env: {{X: role}}, end: decides}}
+        place: pack
+        grace: 2
+        restarts: 3
+        restart: task
+        timeout: 50s
+        """
+    )
+    words = (
+        "--workers=1",
+        "--env=Y=option",
+        "--job-args=data=--of-data",
+        "--ps-grace=0.2",
+        "--restarts=0",
+        "--json",
+        "--",
+        "more",
+    )
+    done = launcher.run("run", launcher.local(), job, *words, cwd=tmp_path).ran()
+    tasks = told(out)
+    assert sorted(tasks) == ["data/0", "data/1", "ps/0", "ps/1", "worker/0"]
+    assert tasks["worker/0"].host == "local1"
+    assert [tasks["worker/0"].env[name] for name in "XY"] == ["file", "option"]
+    assert [tasks["data/1"].env[name] for name in "XY"] == ["role", "option"]
+    assert tasks["worker/0"].argv[-5:] == (b"--task_id=0", b"--epochs", b"3", b"more", b"--of-worker")
+    assert tasks["data/1"].argv[-2:] == (b"more", b"--of-data")
+    assert done.events[-1]["status"] == "succeeded"
+
+
+def test_problems_are_told_before_anything_is_contacted(launcher: Launcher) -> None:
+    job = launcher.script("program: no.py\nroles: {ps: -1}\n", "job.yml")
+    done = launcher.run("run", launcher.local(), job).ran(EXIT_USAGE)
+    assert "1 problem in the job file; nothing was contacted" in done.sentences
+    assert "job.yml:2:13: ps: '-1' is not a whole number" in done.sentences
+    told = launcher.run("run", launcher.local(), job, "--json").ran(EXIT_USAGE).events
+    assert told[-1]["problems"][0]["line"] == 2
+    job.write_text("program: no.py\n")
+    assert (
+        "no.py: there is no such file" in launcher.run("run", launcher.local(), job).ran(EXIT_USAGE).sentences
+    )
+
+
+def test_both_schemas_are_printed(launcher: Launcher) -> None:
+    titles = [
+        json.loads(launcher.run("schema", *words).ran().out)["title"] for words in ((), ("hosts",), ("job",))
+    ]
+    assert titles == ["tflaunch hostfile", "tflaunch hostfile", "tflaunch job file"]
