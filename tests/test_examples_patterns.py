@@ -277,3 +277,16 @@ def test_sharded_input_is_read_once_also_when_a_worker_fails(tmp_path: Path) -> 
     assert len(list((tmp_path / "hosts").glob("**/data/*-of-00008.tfrecord"))) == 2 * 8
     first, final = losses(chief)
     assert final < first
+
+
+def test_the_evaluator_of_a_job_file_sees_the_last_checkpoint(tmp_path: Path) -> None:
+    options = "--timeout 100 --job-grace evaluator=100"
+    run = launch(tmp_path, "job.yaml", options, f"--train_dir={tmp_path / 'train'}", "--steps=200")
+    evaluator = run.output("evaluator/0")
+    assert run.code == 0, run.output("chief/0")
+    assert run.codes() == {"chief/0": 0, "worker/0": 0, "evaluator/0": 0}
+    assert "evaluator 0 of ['chief', 'worker']" in evaluator
+    untrained = re.search(r"untrained (\S+)\)", evaluator)
+    assert untrained, evaluator
+    assert losses(evaluator)[1] < 0.1 * float(untrained[1])
+    assert (tmp_path / "train" / "ckpt-200.index").exists()

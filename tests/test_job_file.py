@@ -19,6 +19,8 @@ from tflaunch.job import Role
 from tflaunch.job_file import json_schema, load
 from tflaunch.job_model import JobDocument, RoleSettings
 
+EXAMPLE = Path(__file__).parent.parent / "examples" / "job.yaml"
+
 
 def problems(tmp_path: Path, text: str) -> list[str]:
     """What is wrong with a job file of that text, each without the name of the file."""
@@ -177,6 +179,11 @@ def test_schema_describes_every_key() -> None:
     for name, described in {**schema["properties"], **role["properties"]}.items():
         assert described["description"], name
     assert "$ref" not in json.dumps(schema)
+
+
+def test_the_example_is_one() -> None:
+    file = load(str(EXAMPLE))
+    assert file.roles["evaluator"].grace_s == 90.0
 
 
 scalars = st.one_of(
