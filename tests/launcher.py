@@ -402,7 +402,7 @@ class Launcher:
 
     def run_directories(self) -> list[Path]:
         """What is in the run directories of all hosts: `<run>/<host>`."""
-        return sorted(path for path in self.hosts.glob("tflaunch-*/*/*") if path.parent.name != "code")
+        return sorted(path for path in self.hosts.glob("tflaunch-*/[!.]*/*") if path.parent.name != "code")
 
     def close(self) -> None:
         """End what the test started; fails when a run has left something behind."""

@@ -13,7 +13,7 @@ import pytest
 from tflaunch.command import ARGUMENT_LIMIT_BYTES, Command, endpoint, interpreter
 from tflaunch.errors import PlanError, UsageError
 from tflaunch.hosts import Host
-from tflaunch.job import FLAGS, JobSpec, Role, TaskId
+from tflaunch.job import FLAGS, JobSpec, Requirements, Role, TaskId
 
 CLUSTER = {"ps": ["gpu1:20000"], "worker": ["gpu1:20001", "gpu2:20000"]}
 HOST = Host(name="gpu2")
@@ -134,10 +134,19 @@ def test_flag_names_that_cannot_work(flags: dict[str, str], message: str, hint: 
         (Host(name="a", python="/opt/my env/bin/python"), "/opt/my env/bin/python"),
         (Host(name="a", connection="local"), sys.executable),
         (Host(name="a", connection="local", python="python3.9"), "python3.9"),
+        (Host(name="a", connection="local", venv="~/venv"), "python3"),
+        (Host(name="a", connection="local", conda="tf"), "python3"),
+        (Host(name="a", connection="local", container="img:1"), "python3"),
+        (Host(name="a", container="img:1", python="/opt/bin/python"), "/opt/bin/python"),
     ],
 )
 def test_interpreter(host: Host, expected: str) -> None:
-    assert interpreter(host) == expected
+    assert interpreter(host, JobSpec(("t.py",))) == expected
+
+
+def test_the_interpreter_of_requirements_is_the_one_that_comes_first() -> None:
+    job = JobSpec(("t.py",), requirements=Requirements("pip", "r.txt", {"r.txt": ""}))
+    assert interpreter(Host(name="a", python="/usr/bin/python3.11"), job) == "python3"
 
 
 def test_endpoint_puts_ipv6_in_brackets() -> None:

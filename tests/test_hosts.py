@@ -670,7 +670,9 @@ def test_shipped_hostfiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(load(str(small)).hosts) == 4
     assert len(small.read_text().splitlines()) == 6
     cluster = load(str(HOSTFILES / "cluster.yaml"))
-    assert fold(host.name for host in cluster.hosts) == "gpu[01-08].lab,fat[1-2],vm[1-5],storage,here"
+    assert (
+        fold(host.name for host in cluster.hosts) == "gpu[01-08].lab,fat[1-2],vm[1-5],boxed,old,storage,here"
+    )
     assert fold(host.name for host in match("zone=a", cluster)) == "vm[1-4]"
 
 

@@ -722,6 +722,8 @@ def test_the_plan_as_data_is_complete() -> None:
         ],
         "setup": ["module load cuda"],
         "cwd": "/data/job",
+        "container": "",
+        "mounts": [],
     }
 
 

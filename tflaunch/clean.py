@@ -45,6 +45,7 @@ class Place:
     code_bytes: int = 0
     rest_bytes: int = 0  # what is left of an interrupted clean
     unread: tuple[str, ...] = ()  # what could not be measured, and why
+    environment_bytes: int = 0  # virtual environments
 
     @property
     def title(self) -> str:
@@ -54,7 +55,9 @@ class Place:
     @property
     def bytes(self) -> int:
         """All of it."""
-        return sum(kept.bytes for kept in self.runs) + self.code_bytes + self.rest_bytes
+        return (
+            sum(kept.bytes for kept in self.runs) + self.code_bytes + self.rest_bytes + self.environment_bytes
+        )
 
 
 def named(names: Sequence[str]) -> str:
@@ -116,7 +119,13 @@ def places(usages: Mapping[str, Message]) -> list[Place]:
         ]
         unread = tuple(each for entry in said["runs"] for each in entry["unread"])
         found[key] = Place(
-            names, said["directory"], tuple(kept), said["code_bytes"], said["rest_bytes"], unread
+            names,
+            said["directory"],
+            tuple(kept),
+            said["code_bytes"],
+            said["rest_bytes"],
+            unread,
+            said["environment_bytes"],
         )
     return list(found.values())
 
@@ -248,7 +257,8 @@ def remove_records(run_ids: Collection[str], dry_run: bool, root: Path | None = 
                 left[run_id] = "; ".join(problems[:3])
     rest = unfinished(root)
     sizes = [garbage.Size(str(path)).bytes if dry_run else garbage.free(os.fspath(path))[0] for path in rest]
-    return {"removed": removed, "left": left, "code": {"files": 0, "bytes": 0}, "rest_bytes": sum(sizes)}
+    none = {"files": 0, "bytes": 0}
+    return {"removed": removed, "left": left, "code": none, "environments": none, "rest_bytes": sum(sizes)}
 
 
 def document(
@@ -261,7 +271,7 @@ def document(
     told = []
     stays = dict(chosen.stays)
     for number, said in cleaned.items():
-        place, removed, code = known[number], said["removed"], said["code"]
+        place, removed, code, made = known[number], said["removed"], said["code"], said["environments"]
         stays.update({run: garbage.ALIVE for run, why in said["left"].items() if why == garbage.ALIVE})
         staying = [kept for kept in place.runs if kept.run_id not in removed]
         told.append(
@@ -271,8 +281,9 @@ def document(
                 "removed": removed,
                 "failed": {run: why for run, why in said["left"].items() if why != garbage.ALIVE},
                 "code": code,
+                "environments": made,
                 "rest_bytes": said["rest_bytes"],
-                "freed_bytes": sum(removed.values()) + code["bytes"] + said["rest_bytes"],
+                "freed_bytes": sum(removed.values()) + code["bytes"] + made["bytes"] + said["rest_bytes"],
                 "stay": {"runs": len(staying), "bytes": sum(kept.bytes for kept in staying)},
                 "unread": list(place.unread),
                 "too_large_bytes": chosen.too_large.get(number, 0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,11 +14,12 @@ from tflaunch.agent.dial import AT_ONCE
 from tflaunch.board import Board
 from tflaunch.command import DECIDED
 from tflaunch.drive import Drive, Overseer, S
+from tflaunch.environments import setup, to_wire
 from tflaunch.errors import ConnectError, ConnectErrors, DialError, LaunchError
 from tflaunch.fetch import Fetch, Fetched
 from tflaunch.hosts import Host, fold
 from tflaunch.inventory import HostFacts, Inventory
-from tflaunch.job import TaskId
+from tflaunch.job import JobSpec, TaskId
 from tflaunch.links import Links
 from tflaunch.log_feed import LogFeed, LogWatcher, Record
 from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_data
@@ -195,6 +197,31 @@ class Cluster:
             _, failures = self._sessions.gather("code", lacking, timeout_s, "shipping")
         self._refuse(failures)
 
+    def prepare(self, plan: ClusterPlan, job: JobSpec, timeout_s: float) -> None:
+        """Have what the tasks run in on every host: the environment of the requirements, the image of the container.
+
+        Raises LaunchError, after nothing of the run is left anywhere; Stopped.
+        """
+        images: dict[str, set[str]] = {task.host: set() for task in plan.tasks}
+        for task in plan.tasks:
+            images[task.host] |= {task.container} - {""}
+        hosts = [name for name, found in images.items() if found or job.requirements]
+        for name in hosts:
+            host = self._hosts[name]
+            self._sessions.send(
+                [name],
+                "prepare",
+                requirements=job.requirements and to_wire(job.requirements),
+                images=sorted(images[name]),
+                engine=job.container_engine,
+                python=host.python or (sys.executable if host.connection == "local" else "python3"),
+                setup=list(setup(host)),
+                env={**host.env, **job.env},
+            )
+        phase = "installing" if job.requirements else "pulling"
+        _, failures = self._sessions.gather("prepared", hosts, timeout_s, phase if hosts else "")
+        self._refuse(failures)
+
     def stage(
         self,
         plan: ClusterPlan,
@@ -225,7 +252,9 @@ class Cluster:
                     "setup": list(task.setup),
                     "decided": [name for name in DECIDED if name in task.env],
                     "port": task.port,
+                    "gpus": list(task.gpus),
                     "gpu_labels": list(task.gpu_labels),
+                    "container": task.container and {"image": task.container, "mounts": list(task.mounts)},
                 }
             )
             ports_of.setdefault(task.host, []).extend([] if task.port is None else [task.port])

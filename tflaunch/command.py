@@ -30,9 +30,20 @@ def endpoint(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def interpreter(host: Host) -> str:
-    """The Python that runs a task: the host's `python:`, else `python3`, or the launcher's own when local."""
-    return host.python or (sys.executable if host.connection == "local" else "python3")
+def interpreter(host: Host, job: JobSpec) -> str:
+    """The Python that runs a task: the host's `python:`, else `python3`, or the launcher's own when local.
+
+    In an environment that is made of requirements it is the one of that, which comes first on PATH.
+    """
+    if job.requirements is not None:
+        return "python3"
+    elsewhere = host.conda or host.venv or image(host, job)
+    return host.python or (sys.executable if host.connection == "local" and not elsewhere else "python3")
+
+
+def image(host: Host, job: JobSpec) -> str:
+    """The image of the container that a task runs in, "" for none."""
+    return job.container or host.container or ""
 
 
 class Command:
@@ -64,7 +75,7 @@ class Command:
         mine = {"job_name": task.job, "task_index": str(task.index)}
         flags = [f"{self._names[name]}={value}" for name, value in mine.items() if name in self._names]
         args = (*self._job.args, *self._job.role(task.job).args)
-        return (interpreter(host), *self._job.program, *self._hosts_flags, *flags, *args)
+        return (interpreter(host, self._job), *self._job.program, *self._hosts_flags, *flags, *args)
 
     def env(self, task: TaskId, host: Host, gpus: Sequence[str]) -> dict[str, str]:
         """What a task finds in its environment on top of what its host gives; `gpus` are its cards' UUIDs.

@@ -114,6 +114,8 @@ _PAST = {
     "connecting": "connected",
     "probing": "probed",
     "shipping": "shipped",
+    "installing": "installed",
+    "pulling": "pulled",
     "staging": "staged",
     "dialling": "dialled",
     "entrusting": "entrusted",

@@ -108,6 +108,43 @@ def _python(value: object) -> str:
     return text
 
 
+def _conda(value: object) -> str:
+    accepted = "a conda environment: its name, or its directory on the host that begins with / or ~/"
+    text = _word(value, accepted)
+    if "/" in text and not text.startswith(("/", "~/")):
+        raise ValueError(f"is not {accepted}")
+    return text
+
+
+def _image(value: object) -> str:
+    return _word(value, "the image of a container")
+
+
+def mount(text: str) -> str:
+    """A directory of the host and where it is in the container; raises ValueError with a phrase for a wrong one."""
+    source, *rest = text.split(":")
+    target = rest[0] if rest else source
+    if (
+        not source.startswith(("/", "~/"))
+        or not target.startswith(("/", "~/"))
+        or rest[1:] not in ([], ["ro"])
+    ):
+        raise ValueError("is not SOURCE[:TARGET[:ro]], paths that begin with / or ~/")
+    return text
+
+
+def _mounts(value: object) -> tuple[str, ...]:
+    found: list[str] = []
+    for index, item in enumerate(value if isinstance(value, list) else [value]):
+        try:
+            found.append(mount(text_of(item, "SOURCE[:TARGET[:ro]]")))
+        except ValueError as error:
+            if not isinstance(value, list):
+                raise
+            raise Unacceptable(str(error), index) from None
+    return tuple(found)
+
+
 def _setup(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         return (_line(value),)
@@ -256,6 +293,43 @@ class Settings(BaseModel):
                 "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
                 "description": "Shell lines to run before a task, in the task's own shell.",
                 "examples": ["module load cuda", ["source ~/venv/bin/activate"]],
+            }
+        ),
+    ] = UNSAID
+    conda: Annotated[
+        str,
+        PlainValidator(_conda),
+        string(
+            "A conda environment for the tasks, by name or directory; activated after `setup`.",
+            "tf",
+            "/opt/conda/envs/tf",
+        ),
+    ] = UNSAID
+    venv: Annotated[
+        str,
+        PlainValidator(_directory),
+        string(
+            "A virtual environment for the tasks, by its directory; activated after `setup`.",
+            "~/venv",
+            pattern="^(/|~/|~$)",
+        ),
+    ] = UNSAID
+    container: Annotated[
+        str,
+        PlainValidator(_image),
+        string(
+            "The image that tasks run in, with podman or docker.",
+            "docker.io/tensorflow/tensorflow:latest-gpu",
+        ),
+    ] = UNSAID
+    mounts: Annotated[
+        tuple[str, ...],
+        PlainValidator(_mounts),
+        WithJsonSchema(
+            {
+                "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+                "description": "Directories of the host that the container sees: SOURCE[:TARGET[:ro]].",
+                "examples": ["/data", ["/data:/data:ro", "~/models:/models"]],
             }
         ),
     ] = UNSAID

@@ -39,6 +39,10 @@ class Host:
     proxy_jump: str | None = None
     python: str | None = None  # the interpreter of the tasks
     setup: tuple[str, ...] = ()  # shell text run before a task, in the task's own shell
+    conda: str | None = None  # a conda environment, by its name or its directory, activated after `setup`
+    venv: str | None = None  # the directory of a virtual environment, activated after those
+    container: str | None = None  # the image that tasks run in
+    mounts: tuple[str, ...] = ()  # SOURCE[:TARGET[:ro]]: what of the host is in the container
     workdir: str | None = None  # absolute directory on the host to run in, instead of shipped code
     run_dir: str | None = None  # holds tflaunch-<uid>/, the run directories (default /var/tmp)
     env: Mapping[str, str] = field(default_factory=dict)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -80,6 +82,21 @@ class Role:
 
 
 @dataclass(frozen=True)
+class Requirements:
+    """The packages of a job: files as they are sent to the hosts (`tflaunch.environments` reads them)."""
+
+    kind: Literal["pip", "project", "lock"]  # requirements.txt, pyproject.toml, uv.lock beside pyproject.toml
+    name: str  # of the file that was named
+    files: Mapping[str, str]
+    system_site: bool = False  # the packages of the interpreter are seen, too
+
+    @property
+    def digest(self) -> str:
+        """Of all that is in the files."""
+        return hashlib.sha256(json.dumps([self.kind, *sorted(self.files.items())]).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """One launch, as asked for, before any host is known.
 
@@ -94,6 +111,10 @@ class JobSpec:
     place: Place = "spread"
     flags: Mapping[str, str] | None = field(default_factory=lambda: dict(FLAGS))  # None: no flags at all
     env: Mapping[str, str] = field(default_factory=dict)
+    requirements: Requirements | None = None  # what every host installs, once, for the tasks
+    container: str = ""  # the image of all tasks, instead of those of the hostfile
+    container_engine: str = ""  # "": podman where a host has it, else docker
+    mounts: tuple[str, ...] = ()  # SOURCE[:TARGET[:ro]], for all containers
     done: Done = "workers"
 
     def role(self, job: str) -> Role:

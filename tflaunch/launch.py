@@ -38,6 +38,7 @@ from tflaunch.waiting import Reporter as WaitingReporter
 
 STAGE_TIMEOUT_S = 300.0  # conda on a network file system takes its time
 SHIP_TIMEOUT_S = 900.0
+PREPARE_TIMEOUT_S = 7200.0  # TensorFlow with CUDA is gigabytes
 DRAIN_AFTER_CTRL_C_S = 3.0
 VERIFY_TIMEOUT_S = 10.0
 UNSURE = "its agent and its guard were both killed, and a process that left its parents and environment is not found"
@@ -337,6 +338,7 @@ def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int
     if request.bundle is not None:
         digest = request.bundle.digest
         cluster.ship(request.bundle, {task.host for task in plan.tasks if task.cwd is None}, SHIP_TIMEOUT_S)
+    cluster.prepare(plan, request.job, PREPARE_TIMEOUT_S)
     dial_key = secrets.token_hex(16) if request.dial_check and dial_check.needed(plan) else ""
     cluster.stage(
         plan,

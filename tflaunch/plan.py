@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tflaunch.command import Command, endpoint, flag_names
+from tflaunch.command import Command, endpoint, flag_names, image
+from tflaunch.environments import setup
 from tflaunch.errors import PlanError, UsageError
 from tflaunch.gpu_choice import take_nearest
 from tflaunch.hosts import Host, Hostfile, fold, match
@@ -47,6 +48,8 @@ class TaskPlan:
     env: Mapping[str, str]  # on top of what the host gives
     setup: tuple[str, ...]
     cwd: str | None  # None: the fresh directory that the shipped code is unpacked into
+    container: str = ""  # the image that it runs in, with `setup`
+    mounts: tuple[str, ...] = ()
 
     @property
     def endpoint(self) -> str | None:
@@ -66,6 +69,8 @@ class TaskPlan:
             "env": dict(self.env),
             "setup": list(self.setup),
             "cwd": self.cwd,
+            "container": self.container,
+            "mounts": list(self.mounts),
         }
 
 
@@ -180,8 +185,10 @@ def plan_cluster(
                 gpu_labels=tuple(gpu.label for gpu in task.gpus),
                 argv=command.argv(task.id, host),
                 env=command.env(task.id, host, uuids),
-                setup=host.setup,
+                setup=setup(host),
                 cwd=host.workdir,
+                container=image(host, job),
+                mounts=(*host.mounts, *job.mounts),
             )
         )
     _note_models(job, placed, notes)

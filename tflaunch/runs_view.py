@@ -167,6 +167,8 @@ def _fate(place: Mapping[str, Any], dry_run: bool, marks: Marks) -> tuple[Text, 
     removed, stay = len(place["removed"]), place["stay"]
     gone = [f"{removed} run{'' if removed == 1 else 's'}"] if removed else []
     gone += ["shipped code"] if place["code"]["files"] else []
+    if made := place["environments"]["files"]:
+        gone.append("a virtual environment" if made == 1 else f"{made} virtual environments")
     gone += ["what an interrupted clean left"] if place["rest_bytes"] else []
     text = f": {' and '.join(gone)} {'would go' if dry_run else 'removed'}, {amount(place['freed_bytes'])}"
     text = text if gone else ": nothing to remove"

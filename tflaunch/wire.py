@@ -13,6 +13,8 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     check    {directories}                                 what may trouble a run there; answered by `checked`
     code     {digest, size}                                is this code here already? answered by `code`
     blob     {last} + bytes                                a piece of it; after the last one, `code` again
+    prepare  {requirements, images, engine, python, setup, env}   have what the tasks run in, however long that takes;
+                                                           answered by `prepared`
     stage    {tasks, attempt, code, ports, gpus, about, door, dial_key, ...}   make every task ready to start; `staged`
                                                            or `failed`; with door, keep one port more, for `entrust`;
                                                            dial_key: of the dial check to come, "" for none; passing:
@@ -55,6 +57,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     clock    {sent, time}                                  its own, and what was sent (epoch seconds)
     checked  {...}                                         see tflaunch.agent.check
     code     {digest, have}
+    prepared {made, seconds}                               made: it was not there before
     staged   {}
     dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}}   see tflaunch.agent.dial
     looked   {tasks: {task: {...}}}                        see tflaunch.agent.look
@@ -91,9 +94,11 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     list     {all, run, tail_bytes}                        what is alive, or `all`; answered by `runs`
     runs     {machine, place, clock, runs: [{run, host, state, ...}], others}   see tflaunch.agent.ledger
     measure  {}                                            what is kept there, and how much; answered by `usage`
-    usage    {machine, place, directory, runs: [{run, bytes, idle_s, keep, ...}], code_bytes, rest_bytes}
+    usage    {machine, place, directory, runs: [{run, bytes, idle_s, keep, ...}], code_bytes, environment_bytes,
+                                                           rest_bytes}
     clean    {runs: [...], code_older_s, dry_run}          remove those that are not alive; answered by `cleaned`
-    cleaned  {removed: {run: bytes}, left: {run: why}, code: {files, bytes}, rest_bytes}
+    cleaned  {removed: {run: bytes}, left: {run: why}, code: {files, bytes}, environments: {...},
+                                                           rest_bytes}
     finish   {run, grace_s}                                end that run whatever is left of it; answered by `finished`
     finished {known, found, killed, survivors, unsure, cards}
     probe    {topology}                                    answered by `facts`

@@ -13,7 +13,7 @@ import time
 import zlib
 
 from tflaunch import gpu_probe, wire
-from tflaunch.agent import facts, leases, processes, stacks
+from tflaunch.agent import container, facts, leases, processes, stacks
 from tflaunch.agent.cards import Cards
 from tflaunch.agent.guard import leftovers
 from tflaunch.agent.journal import NAME, Journal
@@ -29,10 +29,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Union
 
+    from tflaunch.agent.aside import Aside
     from tflaunch.agent.board import Board
     from tflaunch.agent.dial import Answering, Dialling
     from tflaunch.agent.entrusted import Entrusted
     from tflaunch.agent.peers import SealedStream
+    from tflaunch.agent.prepare import Preparing
 
 FIRST_LEASE_S = 60.0
 BEAT_S = 2.5
@@ -62,6 +64,8 @@ def _remedy(reason: str) -> str:
     """The next step when a task cannot be made ready."""
     if "no program" in reason:
         return "name the interpreter of the tasks there by `python:` in the hostfile"
+    if "container-init" in reason:
+        return "install catatonit on that host"
     return "correct `setup:` in the hostfile" if "setup failed" in reason else ""
 
 
@@ -96,6 +100,8 @@ class Daemon:
         self._leave_at = None  # type: Optional[float]
         self._term = False
         self._code = None  # type: Optional[CodeStore]
+        self._preparing = None  # type: Optional[Preparing]
+        self._removal = None  # type: Optional[Aside]  # of containers
         self._turn = 0
         self._answering = None  # type: Optional[Answering]
         self._dialling = []  # type: List[tuple[Viewer, Dialling]]
@@ -106,6 +112,14 @@ class Daemon:
         self._listener = directory.listen()
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._hear_signals()
+        processes.become_subreaper()
+        _allow_many_descriptors()  # each held port takes two
+        self._record()
+        launcher = self._attach(first)
+        launcher.launches, launcher.told = True, 0
+
+    def _hear_signals(self) -> None:
         # A signal's arrival wakes the loop through this pair.
         wakeup, self._wakeup = socket.socketpair()
         wakeup.setblocking(False)
@@ -117,11 +131,6 @@ class Daemon:
         # Not SIG_IGN: tasks would inherit that, and a shell cannot even trap what it was started to ignore.
         for each in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE):
             signal.signal(each, lambda *_: None)
-        processes.become_subreaper()
-        _allow_many_descriptors()  # each held port takes two
-        self._record()
-        launcher = self._attach(first)
-        launcher.launches, launcher.told = True, 0
 
     # -- the loop
 
@@ -340,6 +349,13 @@ class Daemon:
         if message["last"]:
             relay.send("code", digest="", have=True)
 
+    def _on_prepare(self, relay: Viewer, message: wire.Message) -> None:
+        from tflaunch.agent.prepare import Preparing
+
+        if self._preparing is not None or self._ending:
+            raise HostError("this run has been prepared on this host before")
+        self._preparing = Preparing(self._directory, relay, message.fields)
+
     def _on_stage(self, relay: Viewer, message: wire.Message) -> None:
         if self._tasks or self._ending:
             raise HostError("this run has been staged on this host before")
@@ -357,6 +373,8 @@ class Daemon:
             came = CodeStore(self._directory.parent, message["code"]).unpack(self._directory.work)
             self._directory.write("shipped.json", came)
         for request in message["tasks"]:
+            if self._preparing is not None:
+                request["setup"] += self._preparing.setup
             task = Task(self._directory, request, message["attempt"])
             task.stage()
             self._tasks[task.id] = task
@@ -556,6 +574,9 @@ class Daemon:
     def _reap(self) -> None:
         by_pid = {task.process.pid: task for task in self._tasks.values() if task.process and task.alive}
         for pid, status in processes.reap():
+            for aside in (self._preparing, self._removal):
+                if aside is not None:
+                    aside.reaped(pid)
             task = by_pid.get(pid)
             if self._board is not None and self._board.reaped(pid, status):
                 continue
@@ -601,6 +622,8 @@ class Daemon:
         self._ending = True
         self._staging = False
         self._stop_dialling()
+        if self._preparing is not None:
+            self._preparing.stop()
         end_by = time.monotonic() + grace_s + 3.0 + (stacks.DUMP_S if with_stacks else 0.0)
         self._end_by = end_by if not self._end_by else min(self._end_by, end_by)
         for task in self._tasks.values():
@@ -610,8 +633,15 @@ class Daemon:
 
     def _end_further(self, now: float) -> None:
         waits = any(task.alive or task.lingers(now) for task in self._tasks.values())
-        if now < self._end_by and (waits or (self._board is not None and self._board.alive)):
+        beside = (self._preparing, self._board)
+        if now < self._end_by and (waits or any(each is not None and each.alive for each in beside)):
             return
+        if self._removal is None and any(task.request.get("container") for task in self._tasks.values()):
+            from tflaunch.agent.aside import Aside
+
+            self._removal = Aside(lambda: container.remove_all(self._directory))
+        if self._removal is not None and self._removal.alive and now < self._end_by + container.REMOVAL_S:
+            return  # what monitors a container is not to be killed while it clears up
         if self._sweep is None:
             me = os.getpid()
             keep = [me, os.getppid(), *([self._entrusted.coordinator] if self._entrusted else [])]
@@ -635,7 +665,10 @@ class Daemon:
         self._journal.add(
             "swept",
             killed=self._sweep.killed,
-            survivors=[processes.describe(process) for process in self._sweep.survivors],
+            survivors=[
+                *(processes.describe(process) for process in self._sweep.survivors),
+                *container.left(self._directory),
+            ],
             cards=cards,
             logs={each.task: [each.attempt, each.size(each.attempt)] for each in logs},
         )

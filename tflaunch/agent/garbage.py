@@ -10,9 +10,9 @@ import os
 import stat
 import time
 
-from tflaunch.agent import facts, ledger
+from tflaunch.agent import environment, facts, ledger
 from tflaunch.agent.journal import read as read_journal
-from tflaunch.agent.rundir import CODE, HostError, RunDirectory, hosts_of
+from tflaunch.agent.rundir import CODE, ENVIRONMENTS, HostError, RunDirectory, hosts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Shipped code that was used, or is being sent, within this time may be about to be unpacked.
 REST_S = 3600.0
+# What was not made for one run goes by its age alone, this one if no other is said.
+KEPT_S = 14 * 86400.0
 GOING = ".clean-"  # how the names of what is being removed begin
 DEPTH = 64  # directories in directories that are open at a time
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -88,6 +90,7 @@ def usage(parent: str) -> "Dict[str, Any]":
         "place": ledger.place(parent),
         "runs": [_run(parent, name, census) for name in names],
         "code_bytes": sum(size.bytes for _, size in _archives(parent)),
+        "environment_bytes": sum(Size(path).bytes for path in _environments(parent)),
         "rest_bytes": sum(Size(path).bytes for path in _rest(parent)),
     }
 
@@ -190,6 +193,7 @@ def clean(
     interrupted has left; None: no more than the runs.  With `dry_run`, only tell.  Raises HostError.
     """
     told = {"removed": {}, "left": {}, "code": {"files": 0, "bytes": 0}, "rest_bytes": 0}  # type: Dict[str, Any]
+    told["environments"] = {"files": 0, "bytes": 0}
     if not os.path.isdir(parent):
         return told
     lock = _lock(parent)
@@ -201,6 +205,7 @@ def clean(
         of_gone = {name for run in gone for name in wanted[run]}
         told["code"] = _clean_code(parent, staying, of_gone, code_older_s, dry_run)
         if code_older_s is not None:
+            told["environments"] = _clean_environments(parent, code_older_s, dry_run)
             told["rest_bytes"] = sum(Size(path).bytes if dry_run else free(path)[0] for path in _rest(parent))
     finally:
         os.close(lock)
@@ -244,7 +249,7 @@ def _clean_runs(parent: str, runs: "List[str]", dry_run: bool) -> "Tuple[Dict[st
             removed[run] = Size(path).bytes
         else:
             try:
-                going[run] = _set_aside(path)
+                going[run] = set_aside(path)
             except OSError as error:
                 left[run] = _sentence(path, error)
     census = ledger.Census() if going else census
@@ -273,7 +278,7 @@ def _rest(parent: str) -> "List[str]":
     """What a clean has set aside and was interrupted before it was removed."""
     return [
         os.path.join(directory, name)
-        for directory in (parent, os.path.join(parent, CODE))
+        for directory in (parent, os.path.join(parent, CODE), os.path.join(parent, ENVIRONMENTS))
         if not os.path.islink(directory)
         for name in _names(directory)
         if name.startswith(GOING)
@@ -307,7 +312,7 @@ def _clean_code(
 def _remove_archive(path: str) -> bool:
     """Remove shipped code, unless somebody has said just now that it is here and will be used."""
     try:
-        aside = _set_aside(path)
+        aside = set_aside(path)
         if time.time() - os.lstat(aside).st_mtime < REST_S:
             os.rename(aside, path)
             return False
@@ -315,6 +320,31 @@ def _remove_archive(path: str) -> bool:
     except OSError:
         return False  # another clean was quicker
     return True
+
+
+def _environments(parent: str) -> "List[str]":
+    """The virtual environments, whole and half; a link there is none."""
+    directory = environment.directory_of(parent)
+    paths = [os.path.join(directory, name) for name in _names(directory) if not name.startswith(".")]
+    return [path for path in paths if os.path.isdir(path) and not os.path.islink(path)]
+
+
+def _clean_environments(parent: str, older_s: float, dry_run: bool) -> "Dict[str, int]":
+    """Remove those that no run uses now, and that none has used for so long; half ones in any case."""
+    told = {"files": 0, "bytes": 0}
+    directory = environment.directory_of(parent)
+    locks = [os.path.join(directory, name) for name in _names(directory) if name.endswith(".lock")]
+    for path in sorted({*_environments(parent), *(lock[: -len(".lock")] for lock in locks)}):
+        lock = environment.unused(path, max(REST_S, older_s or KEPT_S))
+        if lock is None:
+            continue
+        if os.path.isdir(path):
+            told["files"] += 1
+            told["bytes"] += Size(path).bytes if dry_run else free(set_aside(path))[0]
+        if not dry_run:
+            os.unlink(path + ".lock")
+        os.close(lock)
+    return told
 
 
 def _archives(parent: str) -> "List[Tuple[str, Size]]":
@@ -333,7 +363,7 @@ def _archives(parent: str) -> "List[Tuple[str, Size]]":
     return found
 
 
-def _set_aside(path: str) -> str:
+def set_aside(path: str) -> str:
     directory, name = os.path.split(path)
     aside = os.path.join(directory, "%s%s-%s" % (GOING, name[:100], os.urandom(4).hex()))
     os.rename(path, aside)

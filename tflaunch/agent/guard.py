@@ -56,7 +56,10 @@ def under_guard(directory: RunDirectory, agent: "Callable[[], None]") -> None:
                 break
         sweep = processes.Sweep(lambda: leftovers(directory, os.getpid(), [os.getpid()]), limit_s=30.0)
         sweep.run()
-        directory.write("guard.json", {"swept": not sweep.survivors})
+        from tflaunch.agent import container
+
+        left = container.remove(directory)
+        directory.write("guard.json", {"swept": not (sweep.survivors or left)})
         directory.remove_socket()
     except BaseException:
         import traceback

@@ -40,7 +40,7 @@ def look(tasks: "Iterable[Task]") -> "Dict[str, Dict[str, Any]]":
     owners = {}  # type: Dict[str, str]  # a socket's inode -> task
     hidden = set()  # type: Set[str]
     for task in living:
-        root = task.process.pid  # type: ignore[union-attr]
+        root = task.root
         tree = [every[root]] if root in every else []
         trees[task.id] = tree + processes.descendants(root, every)
         for process in trees[task.id]:

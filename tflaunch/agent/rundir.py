@@ -11,7 +11,7 @@
     shipped.json   the files in it that are shipped code, and when they were modified as it came
     agent.log      the agent's own last words
 
-`<parent>/code/<digest>.tar.gz` keeps shipped code for the next run.
+`<parent>/code/<digest>.tar.gz` keeps shipped code for the next run, `<parent>/.environments/` virtual environments.
 """
 
 import errno
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
 CODE = "code"  # beside the runs; no run id can be this (they end in a random part)
+ENVIRONMENTS = ".environments"  # likewise, see tflaunch.agent.environment
 
 
 class HostError(Exception):

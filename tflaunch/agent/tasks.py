@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 
-from tflaunch.agent import processes, stacks
+from tflaunch.agent import container, processes, shell, stacks
 from tflaunch.agent.logs import TaskLogs
 from tflaunch.agent.rundir import HostError, RunDirectory, explain
 
@@ -25,20 +25,6 @@ esac || { echo "tflaunch: no program $1 on this host" >&2; exit 127; }
 echo tflaunch-ready
 read -r go || exit 125
 exec "$@" </dev/null >&2
-"""
-# With `setup`, a file that a login bash runs (module and conda want one), so that no secret of it is in an argv.
-# After the profile comes the requested environment, then the setup, which ends at the first line that fails,
-# then what the plan has decided.
-SETUP = """\
-%(environment)s
-trap 'echo "tflaunch: setup failed with exit code $?" >&2' EXIT
-set -e
-{
-%(setup)s
-} </dev/null >&2
-set +e
-trap - EXIT
-%(decided)s
 """
 
 
@@ -83,17 +69,21 @@ class Task:
         cwd = os.path.expanduser(request["cwd"]) if request["cwd"] else self._work()
         if not os.path.isdir(cwd):
             raise HostError("%s: no such directory" % cwd, "make it on this host, or correct `workdir:`")
-        env = dict(os.environ)
-        env.update(request["env"])
+        marks = {}  # type: Dict[str, str]
         if self._marked:
-            env[processes.RUN_MARK] = self._directory.run
-            env[processes.HOST_MARK] = self._directory.host
-            env[processes.TASK_MARK] = self.id
-            env[processes.ATTEMPT] = str(self.logs.attempt)
+            marks = {
+                processes.RUN_MARK: self._directory.run,
+                processes.HOST_MARK: self._directory.host,
+                processes.TASK_MARK: self.id,
+                processes.ATTEMPT: str(self.logs.attempt),
+            }
+        told = {**request["env"], **marks}
+        # What is meant for the task may harm the engine of its container: HOME, LD_LIBRARY_PATH.
+        env = {**os.environ, **(marks if self._contained else told)}
         log_path = self._directory.log_path(self.id, self.logs.attempt)
         argv = [os.path.expanduser(request["argv"][0]), *request["argv"][1:]]  # `python: ~/venv/bin/python`
         try:
-            shell = self._setup_shell(env) if request["setup"] else ["/bin/sh", "-c", GATE, "tflaunch"]
+            words = self._shell(told, cwd)
             log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
             raise explain(error, log_path) from error
@@ -102,7 +92,7 @@ class Task:
         os.set_blocking(self.ready_pipe, False)
         try:
             child = subprocess.Popen(
-                [*shell, *argv],
+                [*words, *argv],
                 stdin=gate,
                 stdout=ready,
                 stderr=log,
@@ -126,22 +116,32 @@ class Task:
         except OSError as error:
             raise explain(error, self._directory.path) from error
 
-    def _setup_shell(self, env: "Dict[str, str]") -> "List[str]":
-        """Write the setup file; returns the command that runs it and then the gate. Raises OSError."""
-        import shlex
-
-        def exports(names: "Iterable[str]") -> str:
-            return "\n".join("export %s=%s" % (name, shlex.quote(env[name])) for name in names if name in env)
-
-        text = SETUP % {
-            "environment": exports(self.request["env"]),
-            "setup": "\n".join(self.request["setup"]),
-            "decided": exports([*self.request["decided"], *processes.MARKS]),
-        }
+    def _shell(self, told: "Dict[str, str]", cwd: str) -> "List[str]":
+        """The command that does the setup, here or in a container, and then is the gate. Raises OSError, HostError."""
+        if not (self._contained or self.request["setup"]):
+            return ["/bin/sh", "-c", GATE, "tflaunch"]
         path = os.path.join(self._directory.path, self.id.replace("/", "-") + ".setup")
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(text + GATE)
-        return ["/bin/bash", "-l", path] if os.access("/bin/bash", os.X_OK) else ["/bin/sh", path]
+        decided = shell.exports([*self.request["decided"], *processes.MARKS], told)
+        gate = GATE.replace("on this host", "in this image") if self._contained else GATE
+        shell.write(path, told, self.request["setup"], decided, gate)
+        if self._contained:
+            return container.command(self._directory, self.request, self.logs.attempt, cwd, path)
+        return shell.login(path)
+
+    @property
+    def _contained(self) -> bool:
+        return bool(self.request.get("container"))
+
+    @property
+    def root(self) -> int:
+        """The process that is the task, 0 when there is none; in a container the first below process 1."""
+        inside = self._inside()
+        return (inside[1:] or inside)[0].pid if inside else self.process.pid if self.process else 0
+
+    def _inside(self) -> "List[processes.Process]":
+        if not self._contained:
+            return []
+        return container.inside(self._directory.run, self._directory.host, self.id)
 
     def hear(self) -> "Optional[bool]":
         """What came through the ready pipe: True it waits at the gate, False nothing will, None not yet."""
@@ -217,7 +217,7 @@ class Task:
         """If that is due, and it can: whether it does now and then ends."""
         if not self._stacks_due or self.process is None:
             return False
-        done = stacks.abort(self.process.pid, even_if_term_is_caught)
+        done = stacks.abort(self.root, even_if_term_is_caught)
         self._stacks_due = not (done or even_if_term_is_caught)
         return done
 
@@ -234,6 +234,12 @@ class Task:
         return True
 
     def _signal(self, number: int) -> None:
+        # In a container not the engine's client, which ends by itself and clears up: process 1 passes it on.
+        inside = self._inside()
+        for process in inside if number == signal.SIGKILL else inside[:1]:
+            processes.send(process, number)
+        if inside:
+            return
         try:
             # Not reaped yet, so the pid, which is also its group and session, can be nobody else's.
             os.killpg(self.process.pid, number)  # type: ignore[union-attr]

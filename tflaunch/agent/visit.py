@@ -13,7 +13,7 @@ import threading
 import time
 
 from tflaunch import wire
-from tflaunch.agent import facts, ledger, processes
+from tflaunch.agent import container, facts, ledger, processes
 from tflaunch.agent.relay import relay, write_all
 from tflaunch.agent.rundir import HostError, RunDirectory, all_runs
 from tflaunch.agent.tickets import Place
@@ -165,6 +165,8 @@ class Visit:
         sweep.run()
         killed += sweep.killed
         survivors += [processes.describe(process) for process in sweep.survivors]
+        for directory in mine:
+            survivors += container.remove(directory)
         return {
             "known": bool(mine or agents or killed),
             "found": bool(agents or killed),

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tflaunch.hosts import Hostfile
-    from tflaunch.job import RestartOn, RestartPolicy
+    from tflaunch.job import Requirements, RestartOn, RestartPolicy
     from tflaunch.sources import Bundle
     from tflaunch.supervise import Restarts
 
@@ -269,6 +269,40 @@ def run(
             rich_help_panel=PROGRAM,
         ),
     ] = False,
+    requirements: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Each host installs requirements.txt, pyproject.toml or uv.lock, once, for the tasks.",
+            rich_help_panel=PROGRAM,
+        ),
+    ] = None,
+    system_site_packages: Annotated[
+        bool,
+        typer.Option(
+            "--system-site-packages",
+            help="On top of what the hosts' Python has (with --requirements).",
+            rich_help_panel=PROGRAM,
+        ),
+    ] = False,
+    container: Annotated[
+        str,
+        typer.Option(metavar="IMAGE", help="Run the tasks in containers of it.", rich_help_panel=PROGRAM),
+    ] = "",
+    container_engine: Annotated[
+        str,
+        typer.Option(
+            metavar="ENGINE", help="podman, docker or a path [what the host has]", rich_help_panel=PROGRAM
+        ),
+    ] = "",
+    mount: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH[:PATH[:ro]]",
+            help="A directory of the hosts for the containers; repeatable.",
+            rich_help_panel=PROGRAM,
+        ),
+    ] = None,
     no_dial_check: NoDialCheck = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
@@ -445,6 +479,7 @@ def run(
         hostfile = load_hosts(hosts)
         if no_sync:
             hostfile = on_every_host(file.directory, hostfile)
+        packages = _requirements(requirements, system_site_packages, container, hostfile)
         program, stem, bundle = program_to_run(module, script, file.directory, code_dir, hostfile)
         for left_out in bundle.skipped if bundle else ():
             show.reporter.warn(f"not shipped: {left_out}")
@@ -457,6 +492,10 @@ def run(
                 place=place.value,
                 flags=None if no_flags else _flags(flag or [], roles),
                 env=environment(env),
+                requirements=packages,
+                container=container,
+                container_engine=container_engine,
+                mounts=_mounts(mount or [], container, hostfile),
                 done=done.value,
             ),
             hostfile=hostfile,
@@ -505,6 +544,36 @@ def program_to_run(
         return argv, target.rpartition(".")[2] if module is not None else Path(target).stem, None
     found = find_program(target, module is not None, directory, code_dir)
     return found.argv, Path(found.file).stem, bundle(found.directory, keep=found.file)
+
+
+def _requirements(
+    path: Path | None, system_site: bool, container: str, hostfile: Hostfile
+) -> Requirements | None:
+    from tflaunch.environments import read
+
+    if path is None:
+        if system_site:
+            raise UsageError("--system-site-packages without --requirements", "add --requirements FILE")
+        return None
+    if contained := container or next((host.container for host in hostfile.hosts if host.container), ""):
+        raise UsageError(
+            f"--requirements {path}: tasks run in the container {contained}, which has its own packages",
+            "leave one of them out",
+        )
+    return read(path, system_site)
+
+
+def _mounts(wanted: list[str], container: str, hostfile: Hostfile) -> tuple[str, ...]:
+    from tflaunch.hostfile_model import mount
+
+    if wanted and not (container or any(host.container for host in hostfile.hosts)):
+        raise UsageError(f"--mount {wanted[0]} without a container", "add --container IMAGE")
+    for each in wanted:
+        try:
+            mount(each)
+        except ValueError as error:
+            raise UsageError(f"--mount {each}: it {error}") from None
+    return tuple(wanted)
 
 
 def on_every_host(directory: Path, hostfile: Hostfile) -> Hostfile:

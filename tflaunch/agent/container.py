@@ -1,0 +1,208 @@
+"""Tasks in containers of podman or docker: the command that runs one, what is in it, and that none outlives its run.
+
+The container is a wall around the files alone: the network, IPC and user are the host's, so that the task
+joins the port that is held for it (the kernel lets only one user share a port), writes files that are the user's,
+and is found, looked at and killed like any other process of the run.
+"""
+
+import os
+import shutil
+import subprocess
+
+from tflaunch.agent import processes
+from tflaunch.agent.rundir import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List
+
+    from tflaunch.agent.rundir import RunDirectory
+
+RECORD = "container.json"  # the engine, for whoever comes to remove what is left
+ENGINES = ("podman", "docker")
+ANSWER_S = 30.0  # how long the engine may take for a question
+REMOVAL_S = 60.0
+LINES = 8
+
+
+def find(wanted: str) -> "Dict[str, Any]":
+    """The engine of this host: {path, kind, user, userns}. Raises HostError when there is none that works."""
+    names = (wanted,) if wanted else ENGINES
+    path = next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        raise HostError(
+            "no %s on this host" % " and no ".join(names),
+            "install podman there, or leave the container out for this host",
+        )
+    kind = "podman" if "podman" in _ask(path, "--version") else "docker"  # `docker` may be podman's own
+    me = "%d:%d" % (os.getuid(), os.getgid())
+    if kind == "podman":
+        rootless = _ask(path, "info", "--format", "{{.Host.Security.Rootless}}") == "true"
+        return {"path": path, "kind": kind, "user": me, "userns": "keep-id" if rootless else ""}
+    security = _ask(path, "info", "--format", "{{.SecurityOptions}}")
+    rootless = "name=rootless" in security  # there root is the user, and every other number somebody else
+    userns = "host" if "name=userns" in security else ""
+    return {"path": path, "kind": kind, "user": "0:0" if rootless else me, "userns": userns}
+
+
+def _ask(*words: str) -> str:
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=ANSWER_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise HostError("%s does not answer" % " ".join(words[:2])) from None
+    except OSError as error:
+        raise HostError("%s does not start: %s" % (words[0], error)) from error
+    if done.returncode:
+        raise HostError(
+            "%s %s: %s" % (os.path.basename(words[0]), words[1], _last(done.stderr)),
+            "try it there: %s info" % os.path.basename(words[0]),
+        )
+    return done.stdout.decode("utf-8", "replace").strip()
+
+
+def _last(said: bytes) -> str:
+    return "\n".join(said.decode("utf-8", "replace").strip().splitlines()[-LINES:])
+
+
+def pull(engine: "Dict[str, Any]", image: str) -> bool:
+    """Have the image here; whether it had to be fetched. Raises HostError."""
+    try:
+        _ask(engine["path"], "image", "inspect", "--format", "{{.Id}}", image)
+        return False
+    except HostError:
+        pass
+    words = [engine["path"], "pull", "--quiet", image]
+    process = subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        said, _ = process.communicate()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    if process.returncode:
+        raise HostError(
+            "the image %s cannot be had:\n%s" % (image, _last(said)),
+            "try it there: %s pull %s" % (os.path.basename(engine["path"]), image),
+        )
+    return True
+
+
+def command(
+    directory: "RunDirectory", request: "Dict[str, Any]", attempt: int, cwd: str, script: str
+) -> "List[str]":
+    """What runs `script` in a container; the words of the task follow it. Raises HostError.
+
+    No variable of the task is in it: they are in the script.
+    """
+    engine = directory.read(RECORD)
+    wanted = request["container"]
+    name = "tflaunch-%s-%s-%s" % (directory.run, directory.host, request["id"].replace("/", "-"))
+    words = [
+        engine["path"],
+        "run",
+        "--rm",
+        "--interactive",  # the gate
+        "--init",  # a program that is process 1 would not hear of SIGTERM
+        "--network=host",
+        # NCCL shares memory between the processes of a host; rootless podman wants the queues to be there.
+        "--ipc=host" if os.path.isdir("/dev/mqueue") else "--volume=/dev/shm:/dev/shm",
+        "--pull=never",
+        "--log-driver=none",
+        "--security-opt=label=disable",
+        "--name=%s%s" % (name, "-%d" % attempt if attempt else ""),
+        "--user=%s" % engine["user"],
+        "--workdir=%s" % cwd,
+        "--entrypoint=/bin/sh",
+    ]
+    if engine["userns"]:
+        words.append("--userns=%s" % engine["userns"])
+    marks = {
+        processes.RUN_MARK: directory.run,
+        processes.HOST_MARK: directory.host,
+        processes.TASK_MARK: request["id"],
+    }
+    for variable, value in marks.items():  # process 1 carries them, too
+        words.append("--env=%s=%s" % (variable, value))
+        words.append("--label=%s=%s" % (_label(variable), value))
+    for place in (cwd, script + ":" + script + ":ro", *wanted["mounts"]):
+        source, _, rest = place.partition(":")
+        source = os.path.expanduser(source)
+        words.append("--volume=%s:%s" % (source, os.path.expanduser(rest) if rest else source))
+    words += _cards(engine["kind"], request["gpus"])
+    # A login bash where the image has one, as on a host.
+    start = 'test -x /bin/bash && exec /bin/bash -l "$0" "$@"; exec /bin/sh "$0" "$@"'
+    return [*words, wanted["image"], "-c", start if request["setup"] else 'exec /bin/sh "$0" "$@"', script]
+
+
+def _label(variable: str) -> str:
+    return variable.lower().replace("_", ".")
+
+
+def _cards(kind: str, uuids: "List[str]") -> "List[str]":
+    if kind == "podman":
+        return ["--device=nvidia.com/gpu=%s" % uuid for uuid in uuids]
+    # Quoted, for docker reads a list of values.
+    return ['--gpus="device=%s"' % ",".join(uuids)] if uuids else []
+
+
+def inside(run: str, host: str, task: str) -> "List[processes.Process]":
+    """The processes in the container of a task, its process 1 first; the engine's own are not among them."""
+    ours = _pid_namespace("self")
+    found = processes.marked(processes.every().values(), run, host, task)
+    within = [each for each in found if _pid_namespace(str(each.pid)) not in ("", ours)]
+    return sorted(within, key=lambda each: (each.start, each.pid))
+
+
+def _pid_namespace(pid: str) -> str:
+    try:
+        return os.readlink("/proc/%s/ns/pid" % pid)
+    except OSError:
+        return ""
+
+
+def remove(directory: "RunDirectory") -> "List[str]":
+    """End and remove every container of this run on this host; returns what is left, described."""
+    record = directory.read(RECORD)
+    engine, kind = record.get("path"), record.get("kind")
+    if not engine:
+        return []
+    filters = ["label=%s=%s" % (_label(processes.RUN_MARK), directory.run)]
+    filters += ["label=%s=%s" % (_label(processes.HOST_MARK), directory.host)]
+    listing = [engine, "ps", "--all", "--quiet", *("--filter=" + each for each in filters)]
+    try:
+        found = _ask(*listing).split()
+        if not found:
+            return []
+        subprocess.run(
+            [engine, "rm", "--force", *([] if kind == "docker" else ["--time=0"]), *found],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            timeout=REMOVAL_S,
+            check=False,
+        )
+        return ["container %s" % each for each in _ask(*listing).split()]
+    except subprocess.TimeoutExpired:
+        return ["a container: %s rm does not end" % engine]
+    except (OSError, HostError) as error:
+        return ["perhaps a container: %s" % error]
+
+
+def remove_all(directory: "RunDirectory") -> None:
+    """Likewise, in a process of its own; `left` knows then."""
+    left = remove(directory)
+    if left:
+        directory.write(RECORD, {**directory.read(RECORD), "left": left})
+
+
+def left(directory: "RunDirectory") -> "List[str]":
+    """What `remove_all` could not remove."""
+    return list(directory.read(RECORD).get("left") or [])
