@@ -21,6 +21,7 @@ from tflaunch.command import endpoint, interpreter
 from tflaunch.errors import EXIT_CONNECT, EXIT_LAUNCH
 from tflaunch.hosts import fold
 from tflaunch.inventory import HostFacts
+from tflaunch.job import JobSpec
 from tflaunch.plan_addresses import is_loopback
 from tflaunch.times import duration
 
@@ -221,7 +222,7 @@ def _of_task(each: Visited, tried: Tried, timeout_s: float) -> Iterator[Any]:
             yield "error", "tensorflow", f"its Python ended with {how} on import", fix, tried.lines
     elif report["error"]:
         missing = report["error"].startswith("ModuleNotFoundError") and "'tensorflow'" in report["error"]
-        python = report["executable"] or interpreter(each.host)
+        python = report["executable"] or interpreter(each.host, JobSpec(()))
         what = f"TensorFlow does not import in {python}: {report['error'].splitlines()[0]}"
         fix = f"install it there, with {python} -m pip, or name" if missing else "repair it, or name"
         fix += " another interpreter by `python:`, or what activates it by `setup:`"

@@ -22,6 +22,7 @@ from tflaunch.agent.dial import AT_ONCE, Dialling
 from tflaunch.agent.facts import machine
 from tflaunch.checked import Checked, Clock, Tried, Visited, is_open
 from tflaunch.command import DECIDED, Command, endpoint
+from tflaunch.environments import setup
 from tflaunch.errors import ConnectError, PlanError
 from tflaunch.hosts import Host, Hostfile, fold
 from tflaunch.inventory import Device, HostFacts, MigDevice
@@ -178,7 +179,7 @@ class Checkup:
                         "argv": list(command.argv(task, host)),
                         "env": env,
                         "cwd": host.workdir,
-                        "setup": list(host.setup),
+                        "setup": list(setup(host)),
                         "decided": [name for name in DECIDED if name in env],
                         "port": 0,
                         "gpu_labels": [],
