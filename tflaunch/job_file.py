@@ -31,8 +31,9 @@ _FORM = Form(
 _AS_THEY_ARE = (
     "done", "place", "grace", "timeout", "startup_timeout", "stall_timeout", "lease", "detach", "restarts",
     "restart_window", "restart_on", "spares", "wait", "gpu_model", "min_gpu_memory", "mig", "include", "exclude",
-    "share_gpus",
+    "share_gpus", "system_site_packages", "container", "container_engine", "mount", "fetch", "overwrite", "tensorboard",
 )  # fmt: skip
+_PATHS = {"code_dir", "requirements", "fetch_to"}
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,8 @@ def _job_file(document: JobDocument, directory: Path) -> JobFile:
         options["no_dial_check"] = not document.dial_check
     if "flags" in said and document.flags is None:
         options["no_flags"] = True
-    if "code_dir" in said:
-        options["code_dir"] = directory / Path(document.code_dir).expanduser()
+    for name in _PATHS & said:
+        options[name] = directory / Path(getattr(document, name)).expanduser()
     restart = (*([document.restart] if document.restart else []), *_restart_by_job(document))
     lists = {
         "env": tuple(f"{name}={value}" for name, value in document.env.items()),

@@ -272,6 +272,23 @@ class JobDocument(BaseModel):
         ),
     ] = UNSAID
     env: Annotated[Variables, Field(description="Environment of all tasks.", default_factory=dict)]
+    requirements: Annotated[
+        str,
+        PlainValidator(_text),
+        string("Each host installs these packages, once; relative to this file.", "requirements.txt"),
+    ] = UNSAID
+    system_site_packages: Annotated[bool, Truth, _flag("On top of what the hosts' Python has.")] = UNSAID
+    container: Annotated[
+        str, PlainValidator(_text), string("The image that the tasks run in.", "tensorflow/tensorflow:latest")
+    ] = UNSAID
+    container_engine: Annotated[
+        str, PlainValidator(_text), string("podman, docker or a path, for the containers.", "podman")
+    ] = UNSAID
+    mount: Annotated[
+        tuple[str, ...],
+        PlainValidator(_texts),
+        _list("Directories of the hosts for the containers: SOURCE[:TARGET[:ro]].", ["/data:/data:ro"]),
+    ] = UNSAID
 
     roles: Annotated[
         dict[JobName, Annotated[RoleSettings, BeforeValidator(_whole_role)]],
@@ -322,6 +339,17 @@ class JobDocument(BaseModel):
         _time("Hosts end the run when nobody who decides was heard of for so long."),
     ] = UNSAID
     detach: Annotated[bool, Truth, _flag("Start it and leave.")] = UNSAID
+
+    fetch: Annotated[
+        tuple[str, ...], PlainValidator(_texts), _list("Bring these outputs at the end.", ["checkpoints/**"])
+    ] = UNSAID
+    fetch_to: Annotated[str, PlainValidator(_text), string("Where to; relative to this file.", "outputs")] = (
+        UNSAID
+    )
+    overwrite: Annotated[bool, Truth, _flag("Also over files here that have other content.")] = UNSAID
+    tensorboard: Annotated[
+        str, PlainValidator(_text), string("Show this log directory of the chief's host.", "logs")
+    ] = UNSAID
 
     restarts: Annotated[
         int, PlainValidator(_count), _number("Start what fails again, so often.", 0, 10_000)
