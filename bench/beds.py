@@ -1,0 +1,123 @@
+"""The test bed of a measurement: hosts with an sshd each, and a launcher's machine on which every client is at home.
+
+All clients find the same ~/.ssh (known hosts, one key) by themselves, and no option of theirs is needed to log in.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench.measure import Command, Cost, started
+from tests.bed import Bed
+from tests.bed.machines import BedHost
+from tests.nvml import build
+
+TFLAUNCH = str(Path(sys.executable).with_name("tflaunch"))
+CARD = 'gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-{host}-{card} mem=81559 used={used} util={used} power=71000'
+
+
+class Lab:
+    """A bed that grows, a user's home on its launcher's machine, and what is typed there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.home = directory / "home"
+        self.home.mkdir()
+        self.bed = Bed(directory / "bed")
+        self._move_home()
+
+    def _move_home(self) -> None:
+        """ssh takes root's home from /etc/passwd, not from $HOME: the launcher's machine gets its own."""
+        lines = Path("/etc/passwd").read_text().splitlines()
+        mine = f"root:x:0:0:root:{self.home}:/bin/sh"
+        passwd = self.directory / "passwd"
+        passwd.write_text("".join(f"{mine if line.startswith('root:') else line}\n" for line in lines))
+        self.bed.launcher.do("mount", "--bind", str(passwd), "/etc/passwd")
+
+    def hosts(self, count: int) -> list[str]:
+        """The names of the first `count` hosts; those that are not there yet are booted."""
+        if (more := count - len(self.bed.hosts)) > 0:
+            self.bed.up(more)
+            self.bed.ssh_directory(self.home)
+            for host in self.bed.hosts:
+                self._let_in(host)
+        return [host.name for host in self.bed.hosts[:count]]
+
+    def _let_in(self, host: BedHost) -> None:
+        """The user may go on from this host to all others: mpirun starts its daemons along a tree."""
+        place = host.directory / "home/root/.ssh"
+        shutil.copytree(self.home / ".ssh", place, dirs_exist_ok=True)
+        shutil.copy(self.bed.key, place / "id_ed25519")
+        (place / "config").write_text("")
+
+    def machines(self, count: int) -> list[BedHost]:
+        """The hosts themselves."""
+        return self.bed.hosts[: len(self.hosts(count))]
+
+    def give_cards(self, count: int, cards: int) -> None:
+        """The first hosts get so many simulated cards each."""
+        library = self.directory / "nvml"
+        if not library.exists():
+            library.mkdir()
+            build(library)
+        for host in self.machines(count):
+            lines = [CARD.format(host=host.name, card=card, used=card * 7) for card in range(cards)]
+            host.give_cards(library, *lines)
+
+    # -- what is typed
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Of the user's shell."""
+        words = ("TFLAUNCH_", "XDG_", "SSH_", "LD_")
+        env = {name: value for name, value in os.environ.items() if not name.startswith(words)}
+        return {**env, "HOME": str(self.home), "COLUMNS": "120"}
+
+    def argv(self, *words: str) -> list[str]:
+        """The command line that runs `words` on the launcher's machine, in the user's home."""
+        return self.bed.launcher.inside(*words, cwd=self.home)
+
+    @contextmanager
+    def start(self, *words: str, stdout: int | None = None, name: str = "output") -> Iterator[Command]:
+        """Start a command there; its output goes into a file of that name."""
+        output = self.directory / name
+        with started(self.argv(*words), env=self.env, output=output, stdout=stdout) as command:
+            yield command
+
+    def run(self, *words: str, codes: Sequence[int] = (0,)) -> Cost:
+        """Run a command there to its end; raises Failed."""
+        with self.start(*words) as command:
+            return command.wait(codes)
+
+    def file(self, name: str, text: str) -> str:
+        """Write a file below the user's home; returns its path."""
+        path = self.home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return str(path)
+
+    def hostfile(self, count: int) -> str:
+        """A hostfile of the first hosts that says nothing but their names."""
+        names = "".join(f"  - {name}\n" for name in self.hosts(count))
+        return self.file(f"hosts-{count}.yaml", f"hosts:\n{names}")
+
+    def names_file(self, names: Sequence[str]) -> str:
+        """A file with a host's name in each line, for the peers."""
+        return self.file(f"names-{len(names)}", "".join(f"{name}\n" for name in names))
+
+
+@contextmanager
+def lab() -> Iterator[Lab]:
+    """A lab without hosts yet; nothing of it is left afterwards."""
+    with TemporaryDirectory(prefix="bench-") as directory:
+        made = Lab(Path(directory))
+        try:
+            yield made
+        finally:
+            made.bed.close()
