@@ -36,6 +36,7 @@ SHIPPED = (
     "tflaunch.agent.leases",
     "tflaunch.agent.journal",
     "tflaunch.agent.logs",
+    "tflaunch.agent.notice",
     "tflaunch.agent.outputs",
     "tflaunch.streams",
     "tflaunch.agent.board",

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tflaunch import payload, wire
+from tflaunch.agent import processes
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import Host, fold
 from tflaunch.remote import Wire, WireClosed
@@ -243,6 +244,7 @@ class Sessions:
 
     def connect(self, hosts: Iterable[Host], verb: str, run: str, first: Callable[[Host], bytes]) -> None:
         """Begin to connect to all; `first(host)` goes right behind the agent. What comes of it is in the queue."""
+        processes.allow_many_descriptors()  # one for each host, and no more than many systems give: 1,024
         pending = queue.SimpleQueue[Host]()
         for host in hosts:
             self.ended.pop(host.name, None)

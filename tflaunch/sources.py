@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import gzip
 import hashlib
 import io
 import os
@@ -44,17 +46,22 @@ class Program:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A directory as a tar.gz: paths relative to it, names in UTF-8 (surrogateescape for those that are not).
+    """A directory as a tar: paths relative to it, names in UTF-8 (surrogateescape for those that are not).
 
     `digest` (sha256, hexadecimal) is over names, kinds, execute bits and content: the same tree has the same
     digest wherever, whenever and with whatever Python it was made.
     """
 
     digest: str
-    data: bytes
+    tar: bytes
     size: int  # bytes of content before compression
     files: int  # symbolic links and directories not counted
     skipped: tuple[str, ...] = ()  # what cannot be shipped and was left: sockets, pipes, devices, dead links
+
+    @functools.cached_property
+    def data(self) -> bytes:
+        """The tar.gz that is sent; made only when a host lacks it, for that is most of the work."""
+        return gzip.compress(self.tar, _GZIP_LEVEL, mtime=0)
 
 
 # --- which program ---------------------------------------------------------------------------------------
@@ -408,8 +415,7 @@ def _pack(root: Path, tree: _Tree, limit_bytes: int) -> Bundle:
     size = files = 0
     with tarfile.open(
         fileobj=packed,
-        mode="w:gz",
-        compresslevel=_GZIP_LEVEL,
+        mode="w",
         format=tarfile.GNU_FORMAT,  # raw bytes for names, of any length
         encoding="utf-8",
         errors="surrogateescape",

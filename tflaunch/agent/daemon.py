@@ -18,6 +18,7 @@ from tflaunch.agent.cards import Cards
 from tflaunch.agent.guard import leftovers
 from tflaunch.agent.journal import NAME, Journal
 from tflaunch.agent.leases import Leases
+from tflaunch.agent.notice import Notice
 from tflaunch.agent.outputs import Outputs
 from tflaunch.agent.ports import HeldPorts
 from tflaunch.agent.rundir import CodeStore, HostError, RunDirectory, explain
@@ -38,18 +39,8 @@ if TYPE_CHECKING:
 
 FIRST_LEASE_S = 60.0
 BEAT_S = 2.5
-LOG_POLL_S = 0.05
+LOG_POLL_S = 0.05  # where nothing tells that a log has grown
 FAREWELL_S = 2.0  # how long the last messages may take to leave
-
-
-def _allow_many_descriptors() -> None:
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):
-        pass  # what there is mostly suffices
 
 
 def _signal_name(number: "Optional[int]") -> str:
@@ -112,9 +103,10 @@ class Daemon:
         self._listener = directory.listen()
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._notice = Notice(directory.logs, self._selector)
         self._hear_signals()
         processes.become_subreaper()
-        _allow_many_descriptors()  # each held port takes two
+        processes.allow_many_descriptors()  # each held port takes two
         self._record()
         launcher = self._attach(first)
         launcher.launches, launcher.told = True, 0
@@ -155,6 +147,8 @@ class Daemon:
         self._directory.remove_socket()
 
     def _timeout(self) -> float:
+        hungry = any(relay.hungry for relay in self._relays)
+        rest_s = self._notice.wanted(hungry, time.monotonic())
         if any(not relay.out for relay, _ in self._finding):
             return 0.0
         if any(relay.behind and relay.hungry for relay in self._relays):
@@ -162,9 +156,9 @@ class Daemon:
         tasks = self._tasks.values()
         if self._sweep is not None or any(task.untold or task.wanted > task.logs.attempt for task in tasks):
             return 0.02
-        if any(relay.hungry for relay in self._relays):
-            return LOG_POLL_S
-        return 0.5
+        if rest_s is not None:
+            return rest_s
+        return LOG_POLL_S if hungry and not self._notice.works else 0.5
 
     def _tick(self, now: float) -> None:
         if self._term and not self._ending:

@@ -124,6 +124,17 @@ def become_subreaper() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def allow_many_descriptors() -> None:
+    """Let this process open as many files as it may."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        pass  # what there is mostly suffices
+
+
 def send(process: "Process", signal_number: int) -> None:
     """Signal that very process; a pid that was given to another one meanwhile is left alone."""
     if alive(process.pid, process.start):

@@ -1,0 +1,63 @@
+"""Logs that grow wake the agent, where the kernel tells of them."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tflaunch.agent import notice
+from tflaunch.agent.notice import REST_S, Notice
+
+
+@pytest.fixture
+def selector() -> Iterator[selectors.BaseSelector]:
+    with selectors.DefaultSelector() as selector:
+        yield selector
+
+
+def turn(selector: selectors.BaseSelector, timeout: float) -> int:
+    """How many woke it."""
+    ready = selector.select(timeout)
+    for key, _ in ready:
+        key.data()
+    return len(ready)
+
+
+def test_what_is_written_wakes_it_while_that_is_wanted(
+    tmp_path: Path, selector: selectors.BaseSelector
+) -> None:
+    log = tmp_path / "worker-0.log"
+    told = Notice(str(tmp_path), selector)
+    if not told.works:
+        pytest.skip("no inotify here")
+    assert told.wanted(True, time.monotonic()) is None
+    with log.open("w") as file:
+        for _ in range(3):
+            file.write("a line\n")
+            file.flush()
+            assert turn(selector, 10.0) == 1
+            rest_s = told.wanted(True, time.monotonic())
+            assert rest_s is not None and 0 < rest_s <= REST_S
+            file.write("more, while it rests\n")
+            file.flush()
+            assert turn(selector, 0) == 0
+            assert told.wanted(True, time.monotonic() + REST_S) is None
+            assert turn(selector, 10.0) == 1  # that is heard afterwards
+            told.wanted(True, time.monotonic() + REST_S)
+        told.wanted(False, time.monotonic() + REST_S)
+        file.write("nobody wants it\n")
+        file.flush()
+        assert turn(selector, 0.05) == 0
+    assert selector.get_map() is not None and len(selector.get_map()) == 0
+
+
+def test_without_it_the_agent_knows(tmp_path: Path, selector: selectors.BaseSelector) -> None:
+    told = Notice(str(tmp_path / "missing"), selector)
+    assert not told.works
+    assert told.wanted(True, 0.0) is None
+    assert turn(selector, 0) == 0
+    assert notice.IN_MODIFY == 2
