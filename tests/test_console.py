@@ -1085,10 +1085,10 @@ def test_json_tells_each_step_of_a_phase_once() -> None:
 
 
 def test_every_event_of_json_is_documented() -> None:
-    from tflaunch import console
+    from tflaunch import console_json
 
-    source = Path(console.__file__).read_text(encoding="utf-8")
+    source = Path(console_json.__file__).read_text(encoding="utf-8")
     emitted = set(re.findall(r'_event\(\s*"(\w+)"', source)) | set(re.findall(r'"event": "(\w+)"', source))
     assert emitted
-    assert console.__doc__ is not None
-    assert emitted == set(re.findall(r"^    (\w+)  +\w+[ ,(].*", console.__doc__, re.M)) - {"event"}
+    assert console_json.__doc__ is not None
+    assert emitted == set(re.findall(r"^    (\w+)  +\w+[ ,(].*", console_json.__doc__, re.M)) - {"event"}

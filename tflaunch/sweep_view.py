@@ -3,7 +3,7 @@
 On a terminal a few live lines tell which trials run; a trial that has ended leaves a line above them.  The table at
 the end goes to stdout, everything else to stderr.
 
-For programs, beside the events of tflaunch.console, of which `log` does not come:
+For programs, beside the events of tflaunch.console_json, of which `log` does not come:
 
     event      fields
     sweep      run_id, total, left (to run), seats (how many trials at a time), metric, maximize
@@ -25,7 +25,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tflaunch import console
-from tflaunch.console import JsonReporter, TextReporter
+from tflaunch.console_json import JsonReporter
+from tflaunch.console_text import TextReporter
 from tflaunch.log_lines import printable
 from tflaunch.outcome import TaskExit
 from tflaunch.results import Metric, Result
