@@ -16,8 +16,8 @@ from tests.launcher import TELL, Launcher, told
 from tflaunch.cli import app
 from tflaunch.errors import EXIT_USAGE, JobFileError
 from tflaunch.job import Role
-from tflaunch.job_file import json_schema, load
-from tflaunch.job_model import JobDocument, RoleSettings
+from tflaunch.job_file import load
+from tflaunch.job_model import JobDocument, RoleSettings, json_schema
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "job.yaml"
 

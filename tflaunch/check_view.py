@@ -17,7 +17,8 @@ from tflaunch.checked import Checked, Row, Visited, is_open
 from tflaunch.console_pages import Marks, of
 from tflaunch.hosts import fold
 from tflaunch.log_lines import printable
-from tflaunch.runs_view import Column, Screen, amount, table
+from tflaunch.runs_view import Column, Screen, table
+from tflaunch.sizes import amount
 
 PIPE_COLUMNS = 100
 MOST_COLUMNS = 16  # hosts in the matrix of who reaches whom

@@ -7,16 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch import dial_check, payload, wire
 from tflaunch.agent.dial import AT_ONCE
-from tflaunch.board import Board
 from tflaunch.command import DECIDED
 from tflaunch.drive import Drive, Overseer, S
 from tflaunch.environments import setup, to_wire
 from tflaunch.errors import ConnectError, ConnectErrors, DialError, LaunchError
-from tflaunch.fetch import Fetch, Fetched
 from tflaunch.hosts import Host, fold
 from tflaunch.inventory import HostFacts, Inventory
 from tflaunch.job import JobSpec, TaskId
@@ -24,11 +22,15 @@ from tflaunch.links import Links
 from tflaunch.log_feed import LogFeed, LogWatcher, Record
 from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_data
 from tflaunch.oversight import DIAL_S, Oversight
-from tflaunch.patterns import Pattern
 from tflaunch.plan import ClusterPlan
 from tflaunch.session import Ended, Item, Opener, Said, Sessions, Stopped, Written, interruption
 from tflaunch.sources import Bundle
 from tflaunch.supervise import Event, Interrupted, State, TaskStarted, state_data
+
+if TYPE_CHECKING:
+    from tflaunch.board import Board
+    from tflaunch.fetch import Fetched
+    from tflaunch.patterns import Pattern
 
 BLOB_BYTES = 256 * 1024
 PROBE_S = 30.0
@@ -556,6 +558,8 @@ class Cluster:
         self, hosts: Collection[str], patterns: Sequence[Pattern], directory: Path, overwrite: bool
     ) -> Fetched:
         """Bring the outputs of the tasks on these hosts here. Raises FetchError, Stopped."""
+        from tflaunch.fetch import Fetch
+
         return Fetch(
             self._run_id,
             self._sessions,

@@ -56,7 +56,6 @@ from tflaunch.console_pages import (
     unconfirmed_hosts,
 )
 from tflaunch.errors import ConnectErrors, DocumentError, LaunchError, TflaunchError
-from tflaunch.fetch_page import fetched_data
 from tflaunch.job import TaskId
 from tflaunch.log_lines import LineAssembler
 from tflaunch.outcome import HostLost, Outcome, TaskExit, TimedOut, exit_data, outcome_data
@@ -183,6 +182,8 @@ class JsonReporter(LogReporter):
         self._event("tensorboard", run_id=run_id, url=url, host=host, logdir=logdir)
 
     def fetched(self, told: Fetched) -> None:
+        from tflaunch.fetch_page import fetched_data
+
         self._event("fetched", **fetched_data(told))
 
     def _event(self, event: str, **fields: Any) -> None:

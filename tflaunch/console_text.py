@@ -34,7 +34,6 @@ from tflaunch.console_pages import (
     task_colour,
 )
 from tflaunch.errors import ConnectErrors, LaunchError, TflaunchError
-from tflaunch.fetch_page import fetched_lines
 from tflaunch.job import TaskId
 from tflaunch.log_lines import LineAssembler, printable
 from tflaunch.outcome import HostLost, Outcome, TaskExit, how
@@ -214,6 +213,8 @@ class TextReporter(LogReporter):
         self._notice(mark, "TensorBoard: ", (url, f"bold link {url}"), (printable(of_it), "dim"))
 
     def fetched(self, told: Fetched) -> None:
+        from tflaunch.fetch_page import fetched_lines
+
         self._ending(*fetched_lines(told, self._err.marks))
 
     def close(self, wait: bool = True) -> None:

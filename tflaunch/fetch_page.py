@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tflaunch.console_pages import Marks, of
 from tflaunch.log_lines import printable
-from tflaunch.runs_view import amount
+from tflaunch.sizes import amount
 
 if TYPE_CHECKING:
     from tflaunch.fetch import Fetched

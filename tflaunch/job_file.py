@@ -8,26 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tflaunch.errors import JobFileError, Problem
 from tflaunch.job import CHIEF, MASTER, PS, WORKER, Role
-from tflaunch.job_model import JobDocument, RoleSettings, json_schema
 from tflaunch.yaml_document import Form, Tree, read_file, shown, validate
 
-__all__ = ["JobFile", "json_schema", "load"]
+if TYPE_CHECKING:  # the models are heavy, and most runs have no job file
+    from tflaunch.job_model import JobDocument, RoleSettings
 
-_FORM = Form(
-    JobDocument,
-    keys={"": JobDocument.model_fields, "roles": RoleSettings.model_fields},
-    elsewhere={
-        **dict.fromkeys(
-            ("hosts", "defaults"), "that is a hostfile's, which comes first: hosts.yaml job.yaml"
-        ),
-        **dict.fromkeys(("ps", "worker", "workers", "chief", "evaluator"), "put it under `roles:`"),
-        "script": "it is called `program`",
-    },
-)
 _AS_THEY_ARE = (
     "done", "place", "grace", "timeout", "startup_timeout", "stall_timeout", "lease", "detach", "restarts",
     "restart_window", "restart_on", "spares", "wait", "gpu_model", "min_gpu_memory", "mig", "include", "exclude",
@@ -70,13 +59,29 @@ def load(source: str) -> JobFile:
     if not isinstance(data, dict):
         tree.report(root, f"{shown(root)} is not a job file: want a mapping with `program:` or `module:`")
         raise JobFileError(tree.problems)
-    document = validate(data, tree, _FORM)
+    document = validate(data, tree, _form())
     if document is not None:
         _check(document, data, tree)
     if tree.problems:
         raise JobFileError(sorted(tree.problems, key=lambda problem: (problem.line, problem.column)))
     assert document is not None  # noqa: S101 - else there were problems
     return _job_file(document, path.absolute().parent)
+
+
+def _form() -> Form[JobDocument]:
+    from tflaunch.job_model import JobDocument, RoleSettings
+
+    return Form(
+        JobDocument,
+        keys={"": JobDocument.model_fields, "roles": RoleSettings.model_fields},
+        elsewhere={
+            **dict.fromkeys(
+                ("hosts", "defaults"), "that is a hostfile's, which comes first: hosts.yaml job.yaml"
+            ),
+            **dict.fromkeys(("ps", "worker", "workers", "chief", "evaluator"), "put it under `roles:`"),
+            "script": "it is called `program`",
+        },
+    )
 
 
 def _check(document: JobDocument, data: Mapping[str, Any], tree: Tree) -> None:

@@ -12,29 +12,30 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tflaunch import dial_check
-from tflaunch.board import Board, host_of
 from tflaunch.cluster import Cluster, Watcher
 from tflaunch.errors import FetchError, PlanError, RecordError, TflaunchError, UsageError
-from tflaunch.fetch import Fetched
 from tflaunch.gpu_choice import GpuChoice
 from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.inventory import Inventory
 from tflaunch.job import CHIEF, EVALUATOR, EVALUATOR_GRACE_S, MASTER, JobSpec, TaskId
 from tflaunch.outcome import CardLeft, HostLost, Outcome
 from tflaunch.oversight import Oversight
-from tflaunch.patterns import Pattern
 from tflaunch.plan import ClusterPlan, ports_wanted
 from tflaunch.runs import Record
 from tflaunch.session import Opener, Stopped
 from tflaunch.sources import Bundle
 from tflaunch.supervise import Restarts, State, outcome_of
-from tflaunch.tunnel import Tunnel
 from tflaunch.visits import Visits
 from tflaunch.waiting import Acquisition, Planner
 from tflaunch.waiting import Reporter as WaitingReporter
+
+if TYPE_CHECKING:
+    from tflaunch.fetch import Fetched
+    from tflaunch.patterns import Pattern
+    from tflaunch.tunnel import Tunnel
 
 STAGE_TIMEOUT_S = 300.0  # conda on a network file system takes its time
 SHIP_TIMEOUT_S = 900.0
@@ -119,8 +120,11 @@ def launch(request: Request, connections: Connections, reporter: Reporter) -> in
     When a host is lost for good and restarts are left, all is planned anew on those that remain and the spares.
     Raises TflaunchError or Stopped when it could not start; then nothing of it is left.
     """
-    tunnel = Tunnel(request.tensorboard_port) if request.tensorboard is not None else None
-    with contextlib.closing(tunnel) if tunnel else contextlib.nullcontext():
+    if request.tensorboard is None:
+        return _launch(request, _Run(request, connections, reporter), reporter)
+    from tflaunch.tunnel import Tunnel
+
+    with contextlib.closing(Tunnel(request.tensorboard_port)) as tunnel:
         return _launch(request, _Run(request, connections, reporter, tunnel), reporter)
 
 
@@ -179,7 +183,7 @@ class _Run:
     """One run: mostly of one plan, and of more when hosts are lost."""
 
     def __init__(
-        self, request: Request, connections: Connections, reporter: Reporter, tunnel: Tunnel | None
+        self, request: Request, connections: Connections, reporter: Reporter, tunnel: Tunnel | None = None
     ) -> None:
         self._request = request
         self._tunnel = tunnel
@@ -210,9 +214,7 @@ class _Run:
                 if request.announce is None:
                     reporter.phase("training", 0, len(plan.tasks))
                 cluster.release(state.hosts, attempt, _keeper(record, reporter))
-                if request.tensorboard is not None and self._tunnel is not None:
-                    where = host_of(state.hosts)
-                    cluster.show(Board(request.run_id, where, request.tensorboard, self._tunnel, reporter))
+                self._show_board(cluster, state)
                 oversight.begin(time.monotonic(), self._released)
                 self._released = self._released or time.monotonic()
                 if request.announce is not None:
@@ -256,6 +258,14 @@ class _Run:
     def _leave(self, plan: ClusterPlan, record: Record, keeper: str) -> None:
         record.close()
         self._reporter.detached(self._request.run_id, len(plan.tasks), keeper)
+
+    def _show_board(self, cluster: Cluster, state: State) -> None:
+        if self._request.tensorboard is None or self._tunnel is None:
+            return
+        from tflaunch.board import Board, host_of
+
+        run_id, logdir = self._request.run_id, self._request.tensorboard
+        cluster.show(Board(run_id, host_of(state.hosts), logdir, self._tunnel, self._reporter))
 
     def _fetch(self, cluster: Cluster, state: State) -> None:
         """Bring the outputs, however the run has ended; what that comes to is told."""

@@ -23,6 +23,7 @@ from tflaunch.hosts import fold
 from tflaunch.job import TaskId, log_name
 from tflaunch.log_lines import printable
 from tflaunch.run_states import Listing, RunState, Share, TaskState
+from tflaunch.sizes import amount
 from tflaunch.times import duration
 from tflaunch.writer import Stream, write_result
 
@@ -102,15 +103,6 @@ def cut(line: Text, width: int | None, more: str) -> Text:
         line.truncate(width - len(more), overflow="crop")
         line.append(more, "dim")
     return line
-
-
-def amount(size: float) -> str:
-    """`12.1 GiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 # What is removed
