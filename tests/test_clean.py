@@ -427,7 +427,9 @@ def test_two_names_of_one_directory_are_one_place(network: SshNetwork, launcher:
     shared = launcher.hostfile([network.add().name for _ in range(2)])
     script = launcher.script("print('done')")
     launcher.run("run", shared, script, "--ps=0", "--workers=2", "--done=all").ran()
-    launcher.run("clean", "--hosts", shared, "--older=0s", "--dry-run").ran()  # its own modules are kept there now
+    launcher.run(
+        "clean", "--hosts", shared, "--older=0s", "--dry-run"
+    ).ran()  # its own modules are kept there now
     before = garbage.Size(str(launcher.hosts)).bytes + garbage.Size(str(launcher.state)).bytes
     done = launcher.run("clean", "--hosts", shared, "--older=0s", "--json").ran()
     places = json.loads(done.out)["places"]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.launcher import TELL, Launcher, told
-from tflaunch.cli import app
+from tflaunch.cli import application
 from tflaunch.errors import EXIT_USAGE, JobFileError
 from tflaunch.job import Role
 from tflaunch.job_file import load
@@ -148,7 +148,7 @@ def test_what_it_says(tmp_path: Path) -> None:
 
 
 def test_every_option_of_run_can_be_said_in_it() -> None:
-    run = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+    run = typer.main.get_command(application()).commands["run"]  # type: ignore[attr-defined]
     options = {option.name for option in run.params}
     of_roles = {
         "ps",

@@ -21,9 +21,9 @@ WAITING = 10  # each so many-th round they wait for each other
 # A launcher that carries out one command line after another: it is imported only once.
 RACER = """\
 import json, sys
-from tflaunch.cli import app
+from tflaunch.cli import application
 for line in sys.stdin:
-    print(app(json.loads(line), standalone_mode=False), flush=True)
+    print(application()(json.loads(line), standalone_mode=False), flush=True)
 """
 
 # Fails when anybody else has one of its cards at the same time.

@@ -23,7 +23,7 @@ from tests.lab import Cards, uuid
 from tests.launcher import Launcher, Running, until
 from tests.nvml import build
 from tests.sshd import SshNetwork, logins
-from tflaunch.cli import app
+from tflaunch.cli import application
 
 # Says what it was told and where it is, then ends as its parameters have it; with $OUT/hold it waits for $OUT/go first.
 TRIAL = """\
@@ -412,7 +412,7 @@ def test_what_is_no_sweep(
     for name, value in lab.launcher.env().items():
         monkeypatch.setenv(name, value)
     words = lab.words(lab.launcher.local(1), *options, "--json")
-    refused = CliRunner().invoke(app, [str(word) for word in words])
+    refused = CliRunner().invoke(application(), [str(word) for word in words])
     assert refused.exit_code == 2
     assert message in " ".join(json.loads(line)["message"] for line in refused.stdout.splitlines())
     assert lab.launcher.records() == []

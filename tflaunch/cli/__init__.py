@@ -4,56 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import signal
 import sys
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import typer
 
 import tflaunch
-from tflaunch.cli import (
-    attach,
-    check,
-    clean,
-    fetch,
-    gpus,
-    ps,
-    run,
-    schema,
-    status,
-    stop,
-    sweep,
-    tensorboard,
-    up,
-)
-from tflaunch.cli.job_options import JobCommand
-from tflaunch.cli.values import Command
 from tflaunch.errors import EXIT_INTERRUPTED, TflaunchError
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-app = typer.Typer(
-    name="tflaunch",
-    help="Start distributed TensorFlow on machines that have SSH and Python, and leave nothing behind.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    pretty_exceptions_enable=False,
-)
-app.command("run", cls=run.RunCommand)(run.run)
-app.command("up", cls=JobCommand)(up.up)
-app.command("sweep", cls=sweep.SweepCommand)(sweep.sweep)
-app.command("attach", cls=Command)(attach.attach)
-app.command("logs", cls=Command)(attach.logs)
-app.command("fetch", cls=Command)(fetch.fetch)
-app.command("tensorboard", cls=Command)(tensorboard.tensorboard)
-app.command("stop", cls=Command)(stop.stop)
-app.command("gpus", cls=gpus.GpusCommand)(gpus.gpus)
-app.command("check", cls=Command)(check.check)
-app.command("ps", cls=Command)(ps.ps)
-app.command("status", cls=Command)(status.status)
-app.command("clean", cls=Command)(clean.clean)
-app.command("schema", cls=Command)(schema.schema)
+_COMMAND = "values:Command"
+# verb -> its function and its class of command, in the modules here
+VERBS = {
+    "run": ("run:run", "run:RunCommand"),
+    "up": ("up:up", "job_options:JobCommand"),
+    "sweep": ("sweep:sweep", "sweep:SweepCommand"),
+    "attach": ("attach:attach", _COMMAND),
+    "logs": ("attach:logs", _COMMAND),
+    "fetch": ("fetch:fetch", _COMMAND),
+    "tensorboard": ("tensorboard:tensorboard", _COMMAND),
+    "stop": ("stop:stop", _COMMAND),
+    "gpus": ("gpus:gpus", "gpus:GpusCommand"),
+    "check": ("check:check", _COMMAND),
+    "ps": ("ps:ps", _COMMAND),
+    "status": ("status:status", _COMMAND),
+    "clean": ("clean:clean", _COMMAND),
+    "schema": ("schema:schema", _COMMAND),
+}
 
 
 def _print_version(wanted: bool) -> None:
@@ -62,7 +44,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
@@ -71,11 +52,33 @@ def _options(
     pass
 
 
+def _named(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(f"tflaunch.cli.{module}"), attribute)
+
+
+def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
+    """The command line with these verbs: to declare all of them takes longer than most of them run."""
+    app = typer.Typer(
+        name="tflaunch",
+        help="Start distributed TensorFlow on machines that have SSH and Python, and leave nothing behind.",
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_options)
+    for verb in verbs:
+        function, command = map(_named, VERBS[verb])
+        app.command(verb, cls=command)(function)
+    return app
+
+
 def main() -> None:
     """The `tflaunch` command: every error that a user can see ends here, as a sentence and an exit code."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    word = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     try:
-        app()
+        application([word] if word in VERBS else VERBS)()
     except TflaunchError as error:
         from tflaunch.console import open_reporter
 
