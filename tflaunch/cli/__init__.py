@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
-import os
 import signal
 import sys
 from collections.abc import Iterable
@@ -73,24 +72,43 @@ def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
     return app
 
 
-def main() -> None:
-    """The `tflaunch` command: every error that a user can see ends here, as a sentence and an exit code."""
+def main() -> int:
+    """The `tflaunch` command: every error that a user can see ends here, as a sentence and the exit code returned."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    word = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     try:
-        application([word] if word in VERBS else VERBS)()
+        code = _run()
     except TflaunchError as error:
         from tflaunch.console import open_reporter
 
         reporter = open_reporter(json="--json" in sys.argv)
         reporter.error(error)
         reporter.close()
-        sys.exit(error.exit_code)
+        code = error.exit_code
     except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+        code = EXIT_INTERRUPTED
     except OSError as error:
         if error.filename is not None or error.errno not in _UNWRITABLE:
             raise
-        with contextlib.suppress(OSError):
-            print(f"tflaunch: the output cannot be written: {error.strerror}", file=sys.stderr)
-        os._exit(1)  # the interpreter would try to write the rest again
+        code = _unwritable(error)
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # the shell closed it
+                stream.flush()
+    except OSError as error:
+        code = code or (0 if error.errno == errno.EPIPE else _unwritable(error))
+    return code
+
+
+def _run() -> int:
+    word = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    try:
+        application([word] if word in VERBS else VERBS)()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else end.code is not None
+    return 0
+
+
+def _unwritable(error: OSError) -> int:
+    with contextlib.suppress(OSError):
+        print(f"tflaunch: the output cannot be written: {error.strerror}", file=sys.stderr)
+    return 1
