@@ -18,7 +18,7 @@ from tests.agent_over_pipes import Host, interpreters, running, task
 from tests.launcher import Done, Launcher, until
 from tests.sshd import SshNetwork
 from tests.test_stop import endless, kill
-from tflaunch.agent import garbage
+from tflaunch.agent import garbage, removal
 from tflaunch.clean import Criteria, Kept, Place, Selection, full_names, select
 from tflaunch.errors import UsageError
 from tflaunch.times import seconds
@@ -136,10 +136,10 @@ def test_a_tree_is_removed_whatever_is_in_it(tmp_path: Path) -> None:
         os.mkdir("deeper")  # noqa: PTH102
         os.chdir("deeper")
     os.chdir(here)
-    assert garbage.remove(str(tree)) == []
+    assert removal.remove(str(tree)) == []
     assert not tree.exists()
     assert (precious / "thesis").read_text() == "years"
-    assert garbage.remove(str(tree)) == []
+    assert removal.remove(str(tree)) == []
 
 
 def test_sizes_are_blocks_and_a_file_with_another_name_elsewhere_frees_nothing(tmp_path: Path) -> None:
@@ -149,19 +149,19 @@ def test_sizes_are_blocks_and_a_file_with_another_name_elsewhere_frees_nothing(t
     os.link(tree / "data", tree / "again")
     with (tree / "sparse").open("wb") as sparse:
         sparse.truncate(1 << 40)
-    alone = garbage.Size(str(tree)).bytes
+    alone = removal.Size(str(tree)).bytes
     blocks = sum(path.stat().st_blocks * 512 for path in (tree, tree / "data"))
     assert alone == blocks >= 1_000_000
     os.link(tree / "data", tmp_path / "elsewhere")
-    assert alone - garbage.Size(str(tree)).bytes >= 1_000_000
-    assert garbage.free(str(tree))[0] < 100_000
+    assert alone - removal.Size(str(tree)).bytes >= 1_000_000
+    assert removal.free(str(tree))[0] < 100_000
 
 
 def test_a_date_that_has_not_come_yet_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path):
         os.utime(path, (0, time.time() + DAY_S if path.is_file() else 1000.0))
-    assert garbage.Size(str(tmp_path)).modified == 1000.0
+    assert removal.Size(str(tmp_path)).modified == 1000.0
 
 
 def test_what_cannot_be_removed_is_told(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path) -> None:
     (tmp_path / "tree" / "mounted").mkdir(parents=True)
     script = (
         f"mount -t tmpfs none {tmp_path}/tree/mounted && touch {tmp_path}/tree/mounted/file && "
-        "python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); from tflaunch.agent import garbage; "
-        f'print(garbage._mounted("{tmp_path}/tree")); print(garbage.remove("{tmp_path}/tree"))\' "$@"'
+        "python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); from tflaunch.agent import garbage, removal; "
+        f'print(garbage._mounted("{tmp_path}/tree")); print(removal.remove("{tmp_path}/tree"))\' "$@"'
     )
     root = str(Path(garbage.__file__).parents[2])
     words = ["unshare", "--mount", "sh", "-c", script, "sh", root]
@@ -245,14 +245,14 @@ def test_the_agent_knows_what_must_stay(host: Host, tmp_path: Path) -> None:
         host.run: "it is alive",
     }
     runs = list(keep)
-    before = garbage.Size(str(host.parent)).bytes
+    before = removal.Size(str(host.parent)).bytes
     dry = visitor.ask("clean", runs=runs, code_older_s=0, dry_run=True, answer="cleaned")
-    assert garbage.Size(str(host.parent)).bytes == before
+    assert removal.Size(str(host.parent)).bytes == before
     done = visitor.ask("clean", runs=runs, code_older_s=0, dry_run=False, answer="cleaned")
     assert dry.fields == done.fields
     assert set(done["removed"]) == {"old-aaaaaa", "rebooted-aaaaaa", "empty-aaaaaa"}
     assert done["left"] == {run: why for run, why in keep.items() if why}
-    assert before - garbage.Size(str(host.parent)).bytes == sum(done["removed"].values())
+    assert before - removal.Size(str(host.parent)).bytes == sum(done["removed"].values())
     assert (precious / "h1" / "agent.json").exists()
     assert (host.parent / "mine" / "data" / "file").exists()
     assert (host.directory / "agent.json").exists()
@@ -361,7 +361,7 @@ def directories(launcher: Launcher, run: str) -> list[Path]:
 def kept_bytes(launcher: Launcher, alive: str) -> int:
     """What all runs take but for one, which goes on writing."""
     kept = [*launcher.hosts.glob("*/tflaunch-*/*"), *launcher.state.iterdir()]
-    return sum(garbage.Size(str(path)).bytes for path in kept if path.name != alive)
+    return sum(removal.Size(str(path)).bytes for path in kept if path.name != alive)
 
 
 def ended_run(launcher: Launcher, hostfile: Path, days: float = 0, text: str = "print('done')") -> str:
@@ -430,11 +430,11 @@ def test_two_names_of_one_directory_are_one_place(network: SshNetwork, launcher:
     launcher.run(
         "clean", "--hosts", shared, "--older=0s", "--dry-run"
     ).ran()  # its own modules are kept there now
-    before = garbage.Size(str(launcher.hosts)).bytes + garbage.Size(str(launcher.state)).bytes
+    before = removal.Size(str(launcher.hosts)).bytes + removal.Size(str(launcher.state)).bytes
     done = launcher.run("clean", "--hosts", shared, "--older=0s", "--json").ran()
     places = json.loads(done.out)["places"]
     assert [entry["hosts"] for entry in places] == [["host1", "host2"], []]
-    after = garbage.Size(str(launcher.hosts)).bytes + garbage.Size(str(launcher.state)).bytes
+    after = removal.Size(str(launcher.hosts)).bytes + removal.Size(str(launcher.state)).bytes
     assert sum(entry["freed_bytes"] for entry in places) == before - after > 0
     assert launcher.run_directories() == []
 

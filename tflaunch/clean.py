@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tflaunch.agent import garbage
+from tflaunch.agent import garbage, removal
 from tflaunch.errors import RecordError, UsageError
 from tflaunch.hosts import fold
 from tflaunch.runs import Record, list_runs, set_aside, state_root, unfinished
@@ -135,7 +135,7 @@ def recorded_place(root: Path | None = None) -> Place:
     root = root or state_root()
     kept, unread = [], []
     for info in list_runs(root):
-        size = garbage.Size(str(info.path))
+        size = removal.Size(str(info.path))
         unread += size.unread[:3]
         kept.append(
             Kept(
@@ -149,7 +149,7 @@ def recorded_place(root: Path | None = None) -> Place:
                 hosts=info.hosts,
             )
         )
-    rest = sum(garbage.Size(str(path)).bytes for path in unfinished(root))
+    rest = sum(removal.Size(str(path)).bytes for path in unfinished(root))
     return Place((), str(root), tuple(kept), 0, rest, tuple(unread))
 
 
@@ -248,15 +248,15 @@ def remove_records(run_ids: Collection[str], dry_run: bool, root: Path | None = 
         if not (root / run_id).is_dir():
             continue  # somebody else was quicker
         if dry_run:
-            removed[run_id] = garbage.Size(str(root / run_id)).bytes
+            removed[run_id] = removal.Size(str(root / run_id)).bytes
         elif (aside := set_aside(run_id, root)) is None:
             left[run_id] = garbage.ALIVE
         else:
-            removed[run_id], problems = garbage.free(str(aside))
+            removed[run_id], problems = removal.free(str(aside))
             if problems:
                 left[run_id] = "; ".join(problems[:3])
     rest = unfinished(root)
-    sizes = [garbage.Size(str(path)).bytes if dry_run else garbage.free(os.fspath(path))[0] for path in rest]
+    sizes = [removal.Size(str(path)).bytes if dry_run else removal.free(os.fspath(path))[0] for path in rest]
     none = {"files": 0, "bytes": 0}
     return {"removed": removed, "left": left, "code": none, "environments": none, "rest_bytes": sum(sizes)}
 

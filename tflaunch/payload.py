@@ -61,6 +61,7 @@ SHIPPED = (
     "tflaunch.agent.archive",
     "tflaunch.agent.visit",
     "tflaunch.agent.ledger",
+    "tflaunch.agent.removal",
     "tflaunch.agent.garbage",
 )
 
