@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pickle
 import selectors
 import socket
 import time
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from tflaunch import wire
+from tflaunch.agent.entrusted import Entrusted
 from tflaunch.agent.peers import Door, SealedStream
 from tflaunch.agent.rundir import RunDirectory
 from tflaunch.coordinator import Coordinator
@@ -135,3 +138,28 @@ def test_no_order_goes_out_before_its_agent_has_what_it_follows_from(bench: Benc
         heard = other.heard()
     said = own.heard()
     assert said.index("memory") < said.index("end")
+
+
+def test_what_it_knows_may_be_more_than_a_message_holds(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "BODY_LIMIT", 100)
+    own = bench.own_agent()
+    bench.coordinator._changed = True
+    own.say("hello", run="run-1", host="a")
+    pieces: list[wire.Message] = []
+    while not (pieces and pieces[-1]["last"]):
+        bench.turn()
+        with contextlib.suppress(BlockingIOError):
+            heard = own.decoder.feed(own.stream.recv(1 << 20))
+            pieces += [message for message in heard if message.type == "memory"]
+    assert len(pieces) > 1
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    message = wire.Message("entrust", {"secret": SECRET.hex(), "address": "127.0.0.1"})
+    entrusted = Entrusted(bench.directory, selectors.DefaultSelector(), message, port, lambda _: None)
+    for piece in [*pieces[:2], *pieces]:  # the first time, the connection was lost
+        entrusted.remember(piece.body, piece["offset"], piece["last"])
+    assert entrusted._memory == pickle.dumps(bench.coordinator._drive.memory())
+    entrusted._door.listener.close()

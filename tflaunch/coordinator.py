@@ -136,7 +136,12 @@ class Coordinator:
             if own is None or not own.attached:
                 return False
             self._changed = False
-            own.out += wire.encode("memory", pickle.dumps(self._drive.memory()))
+            memory = pickle.dumps(
+                self._drive.memory()
+            )  # some megabytes, of a thousand tasks that talk to each other
+            for at in range(0, len(memory), wire.BODY_LIMIT):
+                last = at + wire.BODY_LIMIT >= len(memory)
+                own.out += wire.encode("memory", memory[at : at + wire.BODY_LIMIT], offset=at, last=last)
         if own is not None:
             self._pass_on(host)
         return own is None or not own.out

@@ -42,9 +42,10 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     read     {path, offset, size, digest}                  a piece of one, or its SHA-256; answered by `piece`
     board    {logdir}                                      TensorBoard is wanted, and connections to it; `board`
     connect, bytes, taken, cut                             such connections, both ways: see tflaunch.streams
+    said     {text, replanned}                             who decides says that to all who watch, now or later
     outcome  {outcome}                                     how the run has ended, for those who ask later
-    memory   {} + bytes                                    from the coordinator to its own agent: what the next one
-                                                           is to know, should it die
+    memory   {offset, last} + bytes                        from the coordinator to its own agent, in pieces: what the
+                                                           next one is to know, should it die
     bye      {}                                            nothing more is wanted
     entrust  {secret, address}                             the run goes on without launcher: let its coordinator in
                                                            there; `entrusted`

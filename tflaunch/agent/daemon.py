@@ -438,7 +438,7 @@ class Daemon:
 
     def _on_memory(self, relay: Viewer, message: wire.Message) -> None:
         if self._entrusted is not None and relay.private:  # it is of this host
-            self._entrusted.memory = message.body
+            self._entrusted.remember(message.body, message["offset"], message["last"])
 
     def _on_said(self, relay: Viewer, message: wire.Message) -> None:
         self._journal.add("said", text=message["text"], replanned=message.fields.get("replanned", False))

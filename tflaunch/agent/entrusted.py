@@ -3,6 +3,7 @@
 import os
 import selectors
 import signal
+import sys
 import time
 
 from tflaunch.agent.guard import close_all_but
@@ -37,7 +38,8 @@ class Entrusted:
         self._secret = bytes.fromhex(message["secret"])
         self._plan = None  # type: Optional[Dict[str, Any]]
         self.coordinator = 0  # its pid
-        self.memory = b""  # what it knows, for the next one
+        self._memory = b""  # what it knows, for the next one
+        self._coming = bytearray()  # the next such, as far as it is here
         self._again_at = 0.0
         try:
             self._door = Door(message["address"], port, self._secret)
@@ -80,6 +82,13 @@ class Entrusted:
         self._plan = plan
         self._start()
 
+    def remember(self, piece: bytes, offset: int, last: bool) -> None:
+        """A piece of what the coordinator knows; it counts once it is whole."""
+        del self._coming[offset:]  # one that lost its connection begins anew
+        self._coming += piece
+        if last:
+            self._memory = bytes(self._coming)
+
     def reaped(self, pid: int) -> None:
         """That process has ended; if it was the coordinator, another one goes on where it has been."""
         if pid == self.coordinator:
@@ -94,7 +103,12 @@ class Entrusted:
 
     def _start(self) -> None:
         assert self._plan is not None  # noqa: S101
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # its tasks have filled the process table
+            print("tflaunch agent: the coordinator: %s" % error, file=sys.stderr)
+            self._again_at = time.monotonic() + AGAIN_S
+            return
         if pid:
             self.coordinator = pid
             return
@@ -105,7 +119,7 @@ class Entrusted:
             close_all_but()  # leases and ports are the agent's: they must end with it
             from tflaunch.coordinator import Coordinator
 
-            Coordinator(self._directory, self._secret, self._plan, self.memory).run()
+            Coordinator(self._directory, self._secret, self._plan, self._memory).run()
         except BaseException:  # it must reach agent.log, and nothing above
             import traceback
 
