@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_over_pipes import Channel, Host, descriptors
+from tests.agent_over_pipes import Channel, Host, descriptors, staged, task
 from tests.launcher import Launcher, alive, until
 from tflaunch import environments, wire
 from tflaunch.agent import environment
@@ -75,8 +75,8 @@ def test_hosts_install_requirements_once(launcher: Launcher, wheels: Path) -> No
     assert "installed 2/2" in first.err
     (parent,) = launcher.hosts.iterdir()
     (environment_path,) = made(parent)
-    for task in ("worker/0", "worker/1"):
-        assert f"{task} │ 1.0 of {environment_path} {environment_path}" in first.out
+    for name in ("worker/0", "worker/1"):
+        assert f"{name} │ 1.0 of {environment_path} {environment_path}" in first.out
     before = (environment_path / "pyvenv.cfg").stat()
     (launcher.code / "constraints.txt").write_text("# only a comment\n\ntiny<2\n")
     launcher.run("run", launcher.local(1), script, *words[:3], "1", *words[4:]).ran()
@@ -219,6 +219,9 @@ def test_two_runs_that_want_the_same_make_it_once(host: Host, second: Host, whee
         prepare(channel, simple(wheels, "tiny==1.0"))
     assert sorted(prepared(channel)["made"] for channel in channels) == [False, True]
     (path,) = made(host.parent)
+    staged(channels[0], task("sleep", "600"))
+    (planned,) = json.loads((host.directory / "plan.json").read_text())["tasks"]
+    assert str(path) in "".join(planned["setup"]), "TensorBoard is started by what is written there"
     old = 30 * 86400
     os.utime(path / "made.json", (1, 1))
     visit = host.open("visit", run="", host="")

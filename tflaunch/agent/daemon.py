@@ -362,13 +362,14 @@ class Daemon:
 
             self._answering = Answering(self._selector, message["dial_key"], self._directory.host)
             self._answering.listen(message["ports"])
+        if self._preparing is not None:
+            for request in message["tasks"]:  # of what is kept, too: TensorBoard runs as they do
+                request["setup"] += self._preparing.setup
         self._directory.write("plan.json", message.fields)
         if message["code"] is not None:
             came = CodeStore(self._directory.parent, message["code"]).unpack(self._directory.work)
             self._directory.write("shipped.json", came)
         for request in message["tasks"]:
-            if self._preparing is not None:
-                request["setup"] += self._preparing.setup
             task = Task(self._directory, request, message["attempt"])
             task.stage()
             self._tasks[task.id] = task
