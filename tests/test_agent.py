@@ -728,6 +728,8 @@ def test_a_request_that_is_nonsense_does_not_end_the_tasks(host: Host) -> None:
     running(channel, task("sleep", "600"))
     channel.send("watch", after=0, logs=["no", "mapping"], window=1, client="test")
     assert "defect" in failure(channel)[0]
+    channel.send("find", patterns=[["(", True]], roots=[""])
+    assert "defect" in failure(channel)[0]
     for nonsense in (b"\xff" * 8, b""):
         other = host.attach()
         if nonsense:

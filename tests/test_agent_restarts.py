@@ -7,7 +7,7 @@ import os
 import signal
 from typing import Any
 
-from tests.agent_over_pipes import Channel, Host, marked, running, shell, staged, until
+from tests.agent_over_pipes import Channel, Host, descriptors, marked, running, shell, staged, until
 from tflaunch import wire
 from tflaunch.agent import processes
 
@@ -115,6 +115,33 @@ def test_an_attempt_that_is_stopped_before_it_has_started(host: Host) -> None:
     ends(channel)
 
 
+def test_an_attempt_that_is_given_up_in_its_setup_leaves_no_descriptor(host: Host) -> None:
+    home = host.work_dir / "home"
+    home.mkdir()
+    # It holds what tells that the task is ready, and has no mark.
+    (home / ".bash_profile").write_text("setsid env -i sleep 600 &\necho $! >> ~/holders\n")
+    host.env["HOME"] = str(home)
+    setup = 'if [ "$TFLAUNCH_ATTEMPT" = 1 ]; then touch begun; sleep 600; fi'
+    channel = host.start()
+    running(channel, shell("sleep 600", setup=[setup]))
+    agent = json.loads((host.directory / "agent.json").read_text())["pid"]
+
+    def pipes() -> int:
+        return sum(name.startswith("pipe:") for name in descriptors(agent).values())
+
+    before = pipes()
+    channel.send("restart", tasks={"worker/0": 1})
+    until((host.directory / "work/begun").exists, "its setup")
+    assert pipes() > before
+    channel.send("restart", tasks={"worker/0": 2})
+    while channel.wait("started", "exit")["attempt"] != 2:
+        pass
+    for holder in (home / "holders").read_text().split():
+        os.kill(int(holder), signal.SIGKILL)
+    until(lambda: pipes() == before, "its pipes to be closed")
+    ends(channel)
+
+
 def test_an_end_is_the_end_whatever_was_to_start_again(host: Host) -> None:
     channel = host.start()
     running(channel, shell(FAILS_ONCE))
@@ -163,12 +190,13 @@ def test_a_setup_that_fails_the_second_time(host: Host) -> None:
 def test_an_attempt_that_writes_nothing_has_a_log_all_the_same(host: Host) -> None:
     channel = host.start()
     running(channel, shell("test $TFLAUNCH_ATTEMPT -gt 0 || { echo once; exit 3; }"))
-    channel.wait("exit")
-    channel.send("restart", tasks={"worker/0": 1})
     seen = set()
     while (0, b"once\n") not in seen or (1, b"") not in seen:
-        said = channel.wait("log")
-        seen.add((said["attempt"], said.body))
+        said = channel.wait("log", "exit")
+        if said.type == "log":  # before its exit, or after it
+            seen.add((said["attempt"], said.body))
+        elif said["attempt"] == 0:
+            channel.send("restart", tasks={"worker/0": 1})
     assert channel.ask("end", grace_s=0.0, answer="swept")["logs"] == {"worker/0": [1, 0]}
 
 

@@ -379,10 +379,14 @@ class Daemon:
         self._staged()
 
     def _listen_to(self, task: Task) -> None:
-        self._selector.register(task.ready_pipe, selectors.EVENT_READ, lambda: self._heard(task))
-
-    def _heard(self, task: Task) -> None:
         pipe = task.ready_pipe
+        self._selector.register(pipe, selectors.EVENT_READ, lambda: self._heard(task, pipe))
+
+    def _heard(self, task: Task, pipe: int) -> None:
+        if pipe != task.ready_pipe:  # of an attempt that was given up before it was ready
+            self._selector.unregister(pipe)
+            os.close(pipe)
+            return
         ready = task.hear()
         if ready is not None:
             self._selector.unregister(pipe)
@@ -634,7 +638,12 @@ class Daemon:
         if self._removal is None and any(task.request.get("container") for task in self._tasks.values()):
             from tflaunch.agent.aside import Aside
 
-            self._removal = Aside(lambda: container.remove_all(self._directory))
+            try:
+                self._removal = Aside(lambda: container.remove_all(self._directory))
+            except (
+                OSError
+            ) as error:  # the tasks have filled the process table: once they are swept, or by the guard
+                _note("containers: %s" % error)
         if self._removal is not None and self._removal.alive and now < self._end_by + container.REMOVAL_S:
             return  # what monitors a container is not to be killed while it clears up
         if self._sweep is None:

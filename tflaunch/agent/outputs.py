@@ -38,7 +38,11 @@ class Outputs:
         A regular expression decides about each path that it matches, the last one first.  Only `roots` are looked
         through.  Shipped code that is as it came is none.  Raises HostError when the directory cannot be read.
         """
-        wanted = [(re.compile(regex, re.DOTALL), yes) for regex, yes in reversed(patterns)]
+        return self._find([(re.compile(regex, re.DOTALL), yes) for regex, yes in reversed(patterns)], roots)
+
+    def _find(
+        self, wanted: "List[Tuple[Pattern[str], bool]]", roots: "List[str]"
+    ) -> "Iterator[Dict[str, Any]]":
         shipped = self._directory.read("shipped.json")
         code, came = frozenset(shipped.get("files") or ()), shipped.get("modified")
         files = []  # type: List[List[Any]]
@@ -65,7 +69,10 @@ class Outputs:
                 if not path or len(files) + len(left) >= ENTRIES:
                     yield {"files": files, "left": left, "there": [], "last": False}
                     files, left = [], []
-            names = [] if count else sorted(os.listdir(top))
+            try:
+                names = [] if count else sorted(os.listdir(top))
+            except OSError:
+                names = []
             there = [name for name in names if name not in code and name != "__pycache__"][:THERE]
         finally:
             os.close(top)
@@ -92,8 +99,13 @@ class Outputs:
                 yield shown, os.strerror(error.errno) if stat.S_ISDIR(info.st_mode) and error.errno else info
                 continue
             try:
+                try:
+                    names = sorted(os.listdir(descriptor))
+                except OSError as error:  # of a shared disk: another host has removed it
+                    yield shown, os.strerror(error.errno or 0)
+                    continue
                 below = []
-                for name in sorted(os.listdir(descriptor)):
+                for name in names:
                     path = os.path.join(shown, name)
                     try:
                         info = os.stat(name, dir_fd=descriptor, follow_symlinks=False)

@@ -5,7 +5,7 @@ import time
 from tflaunch.agent import container
 from tflaunch.agent.aside import Aside
 from tflaunch.agent.environment import Maker, activation, hold
-from tflaunch.agent.rundir import HostError
+from tflaunch.agent.rundir import HostError, explain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,22 +56,28 @@ class Preparing:
         self._directory.write(TOLD, told)
 
     def reaped(self, pid: int) -> None:
-        """That process has ended; if it was the one that prepares, the launcher is told. Raises OSError."""
+        """That process has ended; if it was the one that prepares, the launcher is told."""
         if not self._aside.reaped(pid) or self._stopped:
             return
         told = self._directory.read(TOLD)
+        try:
+            self._use(told)
+        except HostError as error:
+            told = {"failed": error.reason, "hint": error.hint}
+        except OSError as error:
+            explained = explain(error, self._directory.path)
+            told = {"failed": explained.reason, "hint": explained.hint}
+        if told.get("failed") or not told:
+            reason = told.get("failed") or "what prepares the tasks was killed (is there memory enough?)"
+            self._relay.send("failed", reason=reason, hint=told.get("hint", "see agent.log there"))
+            return
+        self._relay.send("prepared", made=told["made"], seconds=round(time.monotonic() - self._began, 1))
+
+    def _use(self, told: "Dict[str, Any]") -> None:
         if told.get("engine"):
             self._directory.write(container.RECORD, told["engine"])
         if told.get("path"):
             self._lock = hold(told["path"])
             self.setup = [activation(told["path"])]
             if self._lock is None:
-                told = {
-                    "failed": "the environment was removed as soon as it was made",
-                    "hint": "start the run again",
-                }
-        if told.get("failed") or not told:
-            reason = told.get("failed") or "what prepares the tasks was killed (is there memory enough?)"
-            self._relay.send("failed", reason=reason, hint=told.get("hint", "see agent.log there"))
-            return
-        self._relay.send("prepared", made=told["made"], seconds=round(time.monotonic() - self._began, 1))
+                raise HostError("the environment was removed as soon as it was made", "start the run again")

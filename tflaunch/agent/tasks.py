@@ -87,24 +87,30 @@ class Task:
             log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
             raise explain(error, log_path) from error
-        gate, self._gate = os.pipe()
-        self.ready_pipe, ready = os.pipe()
-        os.set_blocking(self.ready_pipe, False)
+        theirs, ours = [log], []  # type: List[int], List[int]
         try:
+            for kept in (1, 0):  # the gate, and what says that it is ready
+                pipe = os.pipe()
+                ours.append(pipe[kept])
+                theirs.append(pipe[1 - kept])
             child = subprocess.Popen(
                 [*words, *argv],
-                stdin=gate,
-                stdout=ready,
+                stdin=theirs[1],
+                stdout=theirs[2],
                 stderr=log,
                 cwd=cwd,
                 env=env,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+            for each in ours:
+                os.close(each)
             raise HostError("%s cannot start: %s" % (self.id, error)) from error
         finally:
-            for each in (gate, ready, log):
+            for each in theirs:
                 os.close(each)
+        self._gate, self.ready_pipe = ours
+        os.set_blocking(self.ready_pipe, False)
         child.returncode = 0  # the agent's own loop reaps; Popen must not
         self.process = processes.read(child.pid) or processes.Process(child.pid, os.getpid(), "?", 0, "?")
 
