@@ -130,6 +130,7 @@ class Board:
         if not self.alive or self._task.process.pid != pid:
             return False
         self._task.ended(status)
+        self._port = 0  # somebody else may listen there from now on
         if not self._task.stopped:
             code, number = self._task.code, self._task.signal
             self._fail("it ended with %s" % ("code %d" % code if number is None else "signal %d" % number))
