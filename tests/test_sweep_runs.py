@@ -138,6 +138,11 @@ def test_a_grid_from_the_command_line_to_the_best_one(lab: Lab) -> None:
     ]
     again = f"tflaunch run {hostfile} --ps 0 --workers 1 --no-flags {lab.trainer} -- --kind=a 'two words' --x=0.25"
     assert f"the best again: {again}" in done.err
+    name = lab.record().name
+    lab.launcher.run("fetch", name, "trial-[13]/", "--hosts", hostfile, "--to", lab.out / "f").ran()
+    assert sorted(str(path.relative_to(lab.out / "f")) for path in (lab.out / "f").rglob("*")) == [
+        *("trial-1", "trial-1/mine", "trial-3", "trial-3/mine"),  # and no link to the code
+    ]
     assert "go on:" not in done.err
 
     once_more = lab.launcher.run(*lab.words(hostfile, "--grid=x=0.5,0.25", "--grid=kind=b,a", "--resume=lab"))

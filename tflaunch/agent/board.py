@@ -78,7 +78,7 @@ class Board:
             "id": NAME,
             "argv": [like["argv"][0], *words, "--logdir", os.path.expanduser(logdir)],
             "env": env,
-            "cwd": like["cwd"],
+            "cwd": like["cwd"] or self._directory.outputs,
             "setup": like["setup"],
             "decided": ["CUDA_VISIBLE_DEVICES"],
         }

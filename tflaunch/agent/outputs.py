@@ -45,6 +45,7 @@ class Outputs:
     ) -> "Iterator[Dict[str, Any]]":
         shipped = self._directory.read("shipped.json")
         code, came = frozenset(shipped.get("files") or ()), shipped.get("modified")
+        links = {name.partition("/")[0] for name in code}  # to it, in the directories of trials
         files = []  # type: List[List[Any]]
         left = []  # type: List[List[Any]]
         count = 0
@@ -57,7 +58,8 @@ class Outputs:
                 elif path in code and int(info.st_mtime) == came:
                     pass
                 elif not stat.S_ISREG(info.st_mode):
-                    if _matches(wanted, path) or _matches(wanted, path + "/"):
+                    ours = stat.S_ISLNK(info.st_mode) and path.partition("/")[2] in links
+                    if not ours and (_matches(wanted, path) or _matches(wanted, path + "/")):
                         left.append([path, _kind(info.st_mode), False])
                 elif _matches(wanted, path):
                     files.append([path, info.st_size, info.st_mtime_ns, bool(info.st_mode & 0o100)])
@@ -159,9 +161,9 @@ class Outputs:
         return told, hashlib.sha256(data).digest() if digest else data
 
     def _root(self) -> int:
-        """The working directory of the tasks, opened; raises HostError."""
+        """The working directory of the tasks, or what holds those of all, opened; raises HostError."""
         tasks = self._directory.read("plan.json").get("tasks") or [{}]
-        path = os.path.expanduser(tasks[0].get("cwd") or self._directory.work)
+        path = os.path.expanduser(tasks[0].get("cwd") or self._directory.outputs)
         try:
             return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
