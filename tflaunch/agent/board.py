@@ -79,7 +79,7 @@ class Board:
             "argv": [like["argv"][0], *words, "--logdir", os.path.expanduser(logdir)],
             "env": env,
             "cwd": like["cwd"] or self._directory.outputs,
-            "setup": like["setup"],
+            "setup": [] if like.get("container") else like["setup"],  # there it means what is in the image
             "decided": ["CUDA_VISIBLE_DEVICES"],
         }
         # One for each visit: several may look at one run.
