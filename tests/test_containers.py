@@ -149,6 +149,27 @@ def engine_knows():
     assert engine.containers() == []
 
 
+def test_a_trial_in_a_container_has_the_code_in_a_directory_of_its_own(
+    launcher: Launcher, engine: Engine
+) -> None:
+    """Two of them one after the other on one host; nothing is left of either."""
+    (launcher.code / "data.txt").write_text("shipped")
+    script = launcher.script(
+        "import os, sys; open('mine', 'x').close()\n"
+        "print(sys.argv[1:], open('data.txt').read(), os.environ['SET_UP'], os.path.exists('/seen'), os.getcwd())"
+    )
+    hosts = hostfile(launcher, setup="export SET_UP=yes")
+    words = ["--grid", "x=1,2", "--container-engine", engine.kind]
+    launcher.run("sweep", hosts, script, *words, env=engine.env).ran()
+    (record,) = launcher.records()
+    for number in (0, 1):
+        (own,) = launcher.hosts.glob(f"tflaunch-*/*/local1/own/trial-{number}")
+        said = (record / "logs" / f"trial-{number}.log").read_text()
+        assert said == f"['--x={number + 1}'] shipped yes True {own}\n"
+        assert (own / "mine").exists()
+    assert engine.containers() == []
+
+
 def test_ctrl_c_reaches_what_ignores_it(launcher: Launcher, engine: Engine) -> None:
     """TERM, the grace, KILL; what it has started in there, in a session of its own, ends as well."""
     script = launcher.script(

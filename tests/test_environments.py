@@ -121,6 +121,27 @@ def test_ctrl_c_while_it_installs_leaves_nothing_half(
     launcher.wait_until_nothing_is_left()
 
 
+def test_trials_and_bare_servers_are_in_it_too(launcher: Launcher, wheels: Path) -> None:
+    """A trial that is tried again as well; a server in it finds no TensorFlow, which it lacks."""
+    path = requirements(launcher.code, wheels, "tiny")
+    script = launcher.script(SAY + "\nsys.exit(os.environ['TFLAUNCH_ATTEMPT'] == '0')")
+    words = ["--grid", "x=1,2", "--retries", "1", "--requirements", path, "--name", "lab"]
+    swept = launcher.run("sweep", launcher.local(1), script, *words).ran()
+    assert "installed 1/1" in swept.err
+    (parent,) = launcher.hosts.iterdir()
+    (environment_path,) = made(parent)
+    logs = [log for record in launcher.records() for log in sorted((record / "logs").glob("trial-*.log"))]
+    told = {log.name: log.read_text() for log in logs}
+    assert told == dict.fromkeys(
+        ["trial-0.log", "trial-0.1.log", "trial-1.log", "trial-1.1.log"],
+        f"2.0 of {environment_path} {environment_path}\n",
+    )
+    up = launcher.run(
+        "up", launcher.local(1), "--ps=0", "--workers=1", "--restarts=0", "--requirements", path
+    )
+    assert f"{environment_path}/bin/python3: No module named tensorflow" in up.ran(1).sentences
+
+
 def test_venv_and_conda_of_the_hostfile(launcher: Launcher, tmp_path: Path) -> None:
     """Activated after the setup, by their own hooks; one that is not there is told."""
     venv, conda = tmp_path / "ve nv", tmp_path / "conda"
@@ -146,8 +167,9 @@ def test_venv_and_conda_of_the_hostfile(launcher: Launcher, tmp_path: Path) -> N
         ("venv", "venv: there is no /no/such/bin/activate"),
         ("conda", "no environment at /no/such"),
     ):
-        wrong = launcher.run("run", launcher.local(1, **{key: "/no/such"}), script, "--ps", "0")
-        assert said in wrong.ran(70).sentences
+        hosts = launcher.local(1, **{key: "/no/such"})
+        assert said in launcher.run("run", hosts, script, "--ps", "0").ran(70).sentences
+        assert said in launcher.run("sweep", hosts, script, "--grid", "x=1").ran(1).sentences
 
 
 def test_hadoop_is_set_up_as_the_documentation_says(launcher: Launcher, tmp_path: Path) -> None:

@@ -136,8 +136,9 @@ def test_a_grid_from_the_command_line_to_the_best_one(lab: Lab) -> None:
         *(["0.25", "2", "0.25", "a"], ["0.25", "3", "0.25", "b"]),
         *(["0.5", "0", "0.5", "a"], ["0.5", "1", "0.5", "b"]),
     ]
-    again = f"tflaunch run {hostfile} --ps 0 --workers 1 --no-flags {lab.trainer} -- --kind=a 'two words' --x=0.25"
-    assert f"the best again: {again}" in done.err
+    again = f" --env OUT={lab.out} {lab.trainer} -- --kind=a 'two words' --x=0.25"
+    assert f"the best again: tflaunch run {hostfile} --ps 0 --workers 1 --no-flags " in done.err
+    assert again in done.err
     name = lab.record().name
     lab.launcher.run("fetch", name, "trial-[13]/", "--hosts", hostfile, "--to", lab.out / "f").ran()
     assert sorted(str(path.relative_to(lab.out / "f")) for path in (lab.out / "f").rglob("*")) == [
@@ -421,6 +422,13 @@ def test_what_is_no_sweep(
     assert refused.exit_code == 2
     assert message in " ".join(json.loads(line)["message"] for line in refused.stdout.splitlines())
     assert lab.launcher.records() == []
+
+
+def test_a_job_file_is_not_swept(lab: Lab) -> None:
+    job = lab.launcher.code / "job.yaml"
+    job.write_text("program: trainer.py\n")
+    refused = lab.launcher.run("sweep", lab.launcher.local(1), job, "--grid=x=1").ran(2)
+    assert "job.yaml: a job file is for tflaunch run" in refused.sentences
 
 
 def test_the_record_of_a_run_is_no_sweep(lab: Lab) -> None:

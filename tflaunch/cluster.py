@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch import dial_check, payload, wire
 from tflaunch.agent.dial import AT_ONCE
-from tflaunch.command import DECIDED
 from tflaunch.drive import Drive, Overseer, S
 from tflaunch.environments import setup, to_wire
 from tflaunch.errors import ConnectError, ConnectErrors, DialError, LaunchError
@@ -199,14 +198,11 @@ class Cluster:
             _, failures = self._sessions.gather("code", lacking, timeout_s, "shipping")
         self._refuse(failures)
 
-    def prepare(self, plan: ClusterPlan, job: JobSpec, timeout_s: float) -> None:
-        """Have what the tasks run in on every host: the environment of the requirements, the image of the container.
+    def prepare(self, images: Mapping[str, set[str]], job: JobSpec, timeout_s: float) -> None:
+        """Have what the tasks run in on each of those hosts: its images, the environment of the requirements.
 
         Raises LaunchError, after nothing of the run is left anywhere; Stopped.
         """
-        images: dict[str, set[str]] = {task.host: set() for task in plan.tasks}
-        for task in plan.tasks:
-            images[task.host] |= {task.container} - {""}
         hosts = [name for name, found in images.items() if found or job.requirements]
         for name in hosts:
             host = self._hosts[name]
@@ -245,20 +241,7 @@ class Cluster:
         ports_of: dict[str, list[int]] = {}
         gpus_of: dict[str, list[str]] = {}
         for task in plan.tasks:
-            tasks_of.setdefault(task.host, []).append(
-                {
-                    "id": str(task.id),
-                    "argv": list(task.argv),
-                    "env": dict(task.env),
-                    "cwd": task.cwd,
-                    "setup": list(task.setup),
-                    "decided": [name for name in DECIDED if name in task.env],
-                    "port": task.port,
-                    "gpus": list(task.gpus),
-                    "gpu_labels": list(task.gpu_labels),
-                    "container": task.container and {"image": task.container, "mounts": list(task.mounts)},
-                }
-            )
+            tasks_of.setdefault(task.host, []).append(task.to_wire())
             ports_of.setdefault(task.host, []).extend([] if task.port is None else [task.port])
             gpus_of.setdefault(task.host, []).extend(task.gpus)
         for name, tasks in tasks_of.items():

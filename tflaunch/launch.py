@@ -348,7 +348,7 @@ def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int
     if request.bundle is not None:
         digest = request.bundle.digest
         cluster.ship(request.bundle, {task.host for task in plan.tasks if task.cwd is None}, SHIP_TIMEOUT_S)
-    cluster.prepare(plan, request.job, PREPARE_TIMEOUT_S)
+    cluster.prepare(plan.images, request.job, PREPARE_TIMEOUT_S)
     dial_key = secrets.token_hex(16) if request.dial_check and dial_check.needed(plan) else ""
     cluster.stage(
         plan,

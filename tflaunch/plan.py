@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tflaunch.command import Command, endpoint, flag_names, image
+from tflaunch.command import DECIDED, Command, endpoint, flag_names, image
 from tflaunch.environments import setup
 from tflaunch.errors import PlanError, UsageError
 from tflaunch.gpu_choice import take_nearest
@@ -73,6 +73,21 @@ class TaskPlan:
             "mounts": list(self.mounts),
         }
 
+    def to_wire(self) -> dict[str, Any]:
+        """The request for its agent."""
+        return {
+            "id": str(self.id),
+            "argv": list(self.argv),
+            "env": dict(self.env),
+            "cwd": self.cwd,
+            "setup": list(self.setup),
+            "decided": [name for name in DECIDED if name in self.env],
+            "port": self.port,
+            "gpus": list(self.gpus),
+            "gpu_labels": list(self.gpu_labels),
+            "container": self.container and {"image": self.container, "mounts": list(self.mounts)},
+        }
+
 
 @dataclass(frozen=True)
 class ClusterPlan:
@@ -90,6 +105,14 @@ class ClusterPlan:
             if dialled := task.endpoint:
                 cluster.setdefault(task.id.job, []).append(dialled)
         return cluster
+
+    @property
+    def images(self) -> dict[str, set[str]]:
+        """What the containers of each host are made of."""
+        images: dict[str, set[str]] = {}
+        for task in self.tasks:
+            images.setdefault(task.host, set()).update([task.container] if task.container else [])
+        return images
 
     @property
     def targets(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ from tflaunch.errors import ConnectErrors, PlanError, RecordError, StopError, Us
 from tflaunch.inventory import when_free
 from tflaunch.launch import (
     DRAIN_AFTER_CTRL_C_S,
+    PREPARE_TIMEOUT_S,
     SHIP_TIMEOUT_S,
     STAGE_TIMEOUT_S,
     Connections,
@@ -155,6 +156,7 @@ def _run(work: Work, connections: Connections, reporter: Reporter) -> tuple[Desk
         code = {host.name: digest if host.workdir is None else None for host in run.hostfile.hosts}
         if run.bundle is not None:
             cluster.ship(run.bundle, {host for host in hosts if code[host]}, SHIP_TIMEOUT_S)
+        cluster.prepare(room.images(hosts), run.job, PREPARE_TIMEOUT_S)
         gpus = {host: [uuid for seat in seats if seat.host == host for uuid in seat.gpus] for host in hosts}
         about = {**about_run(run, ClusterPlan(run.run_id, ())), "hosts": sorted(hosts)}
         cluster.stage_none(gpus, code, STAGE_TIMEOUT_S, about)

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tflaunch.command import DECIDED, Command
+from tflaunch.command import Command, image
+from tflaunch.environments import setup
 from tflaunch.errors import PlanError
 from tflaunch.gpu_choice import choose
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.inventory import Inventory, when_free
 from tflaunch.launch import Request
-from tflaunch.plan import places, usable_cards
+from tflaunch.plan import TaskPlan, places, usable_cards
 from tflaunch.results import Metric
 from tflaunch.sweep import Seat
 from tflaunch.trials import Params, Trial, arguments, plain
@@ -87,6 +88,11 @@ class Room:
         others = {host: tuple(each for each in uuids if each not in held) for host, uuids in usable.items()}
         return {host: uuids for host, uuids in others.items() if uuids}
 
+    def images(self, hosts: Iterable[str]) -> dict[str, set[str]]:
+        """What the containers of those hosts are made of."""
+        job, there = self.request.run.job, {host.name: host for host in self.hostfile.hosts}
+        return {name: {image(there[name], job)} - {""} for name in hosts}
+
 
 def in_words_of_trials(text: str) -> str:
     """What the plan says of workers, in words of trials."""
@@ -113,13 +119,17 @@ class Requests:
             env.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
         env["TFLAUNCH_TRIAL"] = str(trial.number)
         env["TFLAUNCH_PARAMS"] = json.dumps(plain(trial.params))
-        return {
-            "id": str(trial.task),
-            "argv": list(command.argv(trial.task, host)),
-            "env": env,
-            "cwd": host.workdir,
-            "setup": list(host.setup),
-            "decided": [name for name in DECIDED if name in env],
-            "port": None,
-            "gpu_labels": list(seat.labels),
-        }
+        return TaskPlan(
+            id=trial.task,
+            host=host.name,
+            address="",
+            port=None,
+            gpus=seat.gpus,
+            gpu_labels=seat.labels,
+            argv=command.argv(trial.task, host),
+            env=env,
+            setup=setup(host),
+            cwd=host.workdir,
+            container=image(host, job),
+            mounts=(*host.mounts, *job.mounts),
+        ).to_wire()

@@ -133,7 +133,9 @@ def command(
     for variable, value in marks.items():  # process 1 carries them, too
         words.append("--env=%s=%s" % (variable, value))
         words.append("--label=%s=%s" % (_label(variable), value))
-    for place in (cwd, script + ":" + script + ":ro", *wanted["mounts"]):
+    # In a directory of a task's own are links to the code.
+    linked = [directory.work] if cwd.startswith(directory.own + "/") else []
+    for place in (cwd, *linked, script + ":" + script + ":ro", *wanted["mounts"]):
         source, _, rest = place.partition(":")
         source = os.path.expanduser(source)
         words.append("--volume=%s:%s" % (source, os.path.expanduser(rest) if rest else source))

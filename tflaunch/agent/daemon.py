@@ -362,14 +362,12 @@ class Daemon:
 
             self._answering = Answering(self._selector, message["dial_key"], self._directory.host)
             self._answering.listen(message["ports"])
-        if self._preparing is not None:
-            for request in message["tasks"]:  # of what is kept, too: TensorBoard runs as they do
-                request["setup"] += self._preparing.setup
-        self._directory.write("plan.json", message.fields)
+        requests = self._prepared(message["tasks"])
+        self._directory.write("plan.json", dict(message.fields, tasks=requests))
         if message["code"] is not None:
             came = CodeStore(self._directory.parent, message["code"]).unpack(self._directory.work)
             self._directory.write("shipped.json", came)
-        for request in message["tasks"]:
+        for request in requests:
             task = Task(self._directory, request, message["attempt"])
             task.stage()
             self._tasks[task.id] = task
@@ -377,6 +375,10 @@ class Daemon:
         self._staging = True
         self._record()
         self._staged()
+
+    def _prepared(self, requests: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
+        more = self._preparing.setup if self._preparing is not None else []
+        return [dict(request, setup=request["setup"] + more) for request in requests]
 
     def _listen_to(self, task: Task) -> None:
         pipe = task.ready_pipe
@@ -507,7 +509,7 @@ class Daemon:
         if self._ending:
             return
         added = []
-        for request in message["tasks"]:
+        for request in self._prepared(message["tasks"]):
             task = self._tasks.get(request["id"])
             if task is None:
                 task = self._tasks[request["id"]] = Task(self._directory, request, message["attempt"])

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
@@ -17,6 +18,8 @@ from tflaunch.times import FOR_EVER, seconds
 
 if TYPE_CHECKING:
     from tflaunch.gpu_choice import GpuChoice
+    from tflaunch.hosts import Hostfile
+    from tflaunch.job import Requirements
 
 CLUSTER, GPUS, PROGRAM, END, AGAIN = "Cluster", "GPUs", "Program", "The end", "When a task fails"
 LEASE_S = {False: 60.0, True: 600.0}  # by whether it is detached
@@ -122,6 +125,63 @@ Env = Annotated[
         rich_help_panel=PROGRAM,
     ),
 ]
+Module = Annotated[
+    str | None,
+    typer.Option(
+        "--module",
+        "-m",
+        metavar="PKG.MOD",
+        help="Run a module, as python -m does.",
+        rich_help_panel=PROGRAM,
+    ),
+]
+CodeDir = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Ship this directory, not just the script's own.", rich_help_panel=PROGRAM
+    ),
+]
+NoSync = Annotated[
+    bool,
+    typer.Option(
+        "--no-sync",
+        help="Ship nothing: the code is on the hosts, at this path or in workdir.",
+        rich_help_panel=PROGRAM,
+    ),
+]
+RequirementsFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Each host installs requirements.txt, pyproject.toml or uv.lock, once, for the tasks.",
+        rich_help_panel=PROGRAM,
+    ),
+]
+SystemSite = Annotated[
+    bool,
+    typer.Option(
+        "--system-site-packages",
+        help="On top of what the hosts' Python has (with --requirements).",
+        rich_help_panel=PROGRAM,
+    ),
+]
+Container = Annotated[
+    str, typer.Option(metavar="IMAGE", help="Run the tasks in containers of it.", rich_help_panel=PROGRAM)
+]
+ContainerEngine = Annotated[
+    str,
+    typer.Option(
+        metavar="ENGINE", help="podman, docker or a path [what the host has]", rich_help_panel=PROGRAM
+    ),
+]
+Mount = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATH[:PATH[:ro]]",
+        help="A directory of the hosts for the containers; repeatable.",
+        rich_help_panel=PROGRAM,
+    ),
+]
 NoDialCheck = Annotated[
     bool,
     typer.Option(
@@ -221,3 +281,35 @@ def environment(wanted: Iterable[str] | None, option: str = "") -> dict[str, str
             )
         env[name] = value if equals else os.environ[name]
     return env
+
+
+def packages_of(
+    path: Path | None, system_site: bool, container: str, hostfile: Hostfile
+) -> Requirements | None:
+    """What --requirements asks for; raises UsageError."""
+    from tflaunch.environments import read
+
+    if path is None:
+        if system_site:
+            raise UsageError("--system-site-packages without --requirements", "add --requirements FILE")
+        return None
+    if contained := container or next((host.container for host in hostfile.hosts if host.container), ""):
+        raise UsageError(
+            f"--requirements {path}: tasks run in the container {contained}, which has its own packages",
+            "leave one of them out",
+        )
+    return read(path, system_site)
+
+
+def mounts_of(wanted: list[str] | None, container: str, hostfile: Hostfile) -> tuple[str, ...]:
+    """What --mount asks for; raises UsageError."""
+    from tflaunch.hostfile_model import mount
+
+    if wanted and not (container or any(host.container for host in hostfile.hosts)):
+        raise UsageError(f"--mount {wanted[0]} without a container", "add --container IMAGE")
+    for each in wanted or ():
+        try:
+            mount(each)
+        except ValueError as error:
+            raise UsageError(f"--mount {each}: it {error}") from None
+    return tuple(wanted or ())

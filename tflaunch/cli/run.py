@@ -18,6 +18,9 @@ from tflaunch.cli.job_options import (
     LEASE_S,
     PROGRAM,
     Chief,
+    CodeDir,
+    Container,
+    ContainerEngine,
     DryRun,
     Env,
     Exclude,
@@ -28,22 +31,29 @@ from tflaunch.cli.job_options import (
     Lease,
     Mig,
     MinGpuMemory,
+    Module,
     MostRestarts,
+    Mount,
     NoDialCheck,
+    NoSync,
     Place,
     PlaceChoice,
     Ps,
     PsHosts,
     Quiet,
+    RequirementsFile,
     RestartWindow,
     ShareGpus,
     ShowHost,
     StartupTimeout,
+    SystemSite,
     Wait,
     WorkerHosts,
     Workers,
     environment,
     gpu_choice,
+    mounts_of,
+    packages_of,
     wait_s,
 )
 from tflaunch.cli.options import (
@@ -66,7 +76,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tflaunch.hosts import Hostfile
-    from tflaunch.job import Requirements, RestartOn, RestartPolicy
+    from tflaunch.job import RestartOn, RestartPolicy
     from tflaunch.sources import Bundle
     from tflaunch.supervise import Restarts
 
@@ -76,19 +86,27 @@ ROLES = "Roles, under any job name"
 JOBS = (PS, WORKER, CHIEF)
 
 
-class RunCommand(JobCommand):
-    """`run`, whose most likely slip is an option of the trainer's in front of `--`."""
-
-    optional_values: ClassVar = {**JobCommand.optional_values, "--evaluator": (r"[0-9]+", "1")}
+class TrainerCommand(JobCommand):
+    """A verb with a trainer, whose most likely slip is an option of the trainer's in front of `--`."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """As typer's, with a next step in the error."""
         try:
-            rest = super().parse_args(ctx, args)
+            return super().parse_args(ctx, args)
         except Exception as error:
             if type(error).__name__ == "NoSuchOption" and hasattr(error, "message"):
                 error.message += ". The trainer's own options go behind --"
             raise
+
+
+class RunCommand(TrainerCommand):
+    """`run`, whose trainer may be a job file."""
+
+    optional_values: ClassVar = {**JobCommand.optional_values, "--evaluator": (r"[0-9]+", "1")}
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """As of any trainer, and what the file says."""
+        rest = super().parse_args(ctx, args)
         _take_job_file(ctx)
         return rest
 
@@ -158,16 +176,7 @@ def run(
         ),
     ] = None,
     *,
-    module: Annotated[
-        str | None,
-        typer.Option(
-            "--module",
-            "-m",
-            metavar="PKG.MOD",
-            help="Run a module, as python -m does.",
-            rich_help_panel=PROGRAM,
-        ),
-    ] = None,
+    module: Module = None,
     ps: Ps = None,
     workers: Workers = None,
     chief: Chief = False,
@@ -255,54 +264,13 @@ def run(
     done: Annotated[
         DoneChoice, typer.Option(help="Whose success ends the run.", rich_help_panel=END)
     ] = DoneChoice.workers,
-    code_dir: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Ship this directory, not just the script's own.", rich_help_panel=PROGRAM
-        ),
-    ] = None,
-    no_sync: Annotated[
-        bool,
-        typer.Option(
-            "--no-sync",
-            help="Ship nothing: the code is on the hosts, at this path or in workdir.",
-            rich_help_panel=PROGRAM,
-        ),
-    ] = False,
-    requirements: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Each host installs requirements.txt, pyproject.toml or uv.lock, once, for the tasks.",
-            rich_help_panel=PROGRAM,
-        ),
-    ] = None,
-    system_site_packages: Annotated[
-        bool,
-        typer.Option(
-            "--system-site-packages",
-            help="On top of what the hosts' Python has (with --requirements).",
-            rich_help_panel=PROGRAM,
-        ),
-    ] = False,
-    container: Annotated[
-        str,
-        typer.Option(metavar="IMAGE", help="Run the tasks in containers of it.", rich_help_panel=PROGRAM),
-    ] = "",
-    container_engine: Annotated[
-        str,
-        typer.Option(
-            metavar="ENGINE", help="podman, docker or a path [what the host has]", rich_help_panel=PROGRAM
-        ),
-    ] = "",
-    mount: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATH[:PATH[:ro]]",
-            help="A directory of the hosts for the containers; repeatable.",
-            rich_help_panel=PROGRAM,
-        ),
-    ] = None,
+    code_dir: CodeDir = None,
+    no_sync: NoSync = False,
+    requirements: RequirementsFile = None,
+    system_site_packages: SystemSite = False,
+    container: Container = "",
+    container_engine: ContainerEngine = "",
+    mount: Mount = None,
     no_dial_check: NoDialCheck = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
@@ -479,7 +447,7 @@ def run(
         hostfile = load_hosts(hosts)
         if no_sync:
             hostfile = on_every_host(file.directory, hostfile)
-        packages = _requirements(requirements, system_site_packages, container, hostfile)
+        packages = packages_of(requirements, system_site_packages, container, hostfile)
         program, stem, bundle = program_to_run(module, script, file.directory, code_dir, hostfile)
         for left_out in bundle.skipped if bundle else ():
             show.reporter.warn(f"not shipped: {left_out}")
@@ -495,7 +463,7 @@ def run(
                 requirements=packages,
                 container=container,
                 container_engine=container_engine,
-                mounts=_mounts(mount or [], container, hostfile),
+                mounts=mounts_of(mount, container, hostfile),
                 done=done.value,
             ),
             hostfile=hostfile,
@@ -544,36 +512,6 @@ def program_to_run(
         return argv, target.rpartition(".")[2] if module is not None else Path(target).stem, None
     found = find_program(target, module is not None, directory, code_dir)
     return found.argv, Path(found.file).stem, bundle(found.directory, keep=found.file)
-
-
-def _requirements(
-    path: Path | None, system_site: bool, container: str, hostfile: Hostfile
-) -> Requirements | None:
-    from tflaunch.environments import read
-
-    if path is None:
-        if system_site:
-            raise UsageError("--system-site-packages without --requirements", "add --requirements FILE")
-        return None
-    if contained := container or next((host.container for host in hostfile.hosts if host.container), ""):
-        raise UsageError(
-            f"--requirements {path}: tasks run in the container {contained}, which has its own packages",
-            "leave one of them out",
-        )
-    return read(path, system_site)
-
-
-def _mounts(wanted: list[str], container: str, hostfile: Hostfile) -> tuple[str, ...]:
-    from tflaunch.hostfile_model import mount
-
-    if wanted and not (container or any(host.container for host in hostfile.hosts)):
-        raise UsageError(f"--mount {wanted[0]} without a container", "add --container IMAGE")
-    for each in wanted:
-        try:
-            mount(each)
-        except ValueError as error:
-            raise UsageError(f"--mount {each}: it {error}") from None
-    return tuple(wanted)
 
 
 def on_every_host(directory: Path, hostfile: Hostfile) -> Hostfile:

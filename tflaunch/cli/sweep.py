@@ -14,16 +14,25 @@ import typer
 from tflaunch.cli.job_options import (
     END,
     GPUS,
-    PROGRAM,
+    CodeDir,
+    Container,
+    ContainerEngine,
     Env,
     Exclude,
     GpuModel,
     Include,
     Mig,
     MinGpuMemory,
+    Module,
+    Mount,
+    NoSync,
+    RequirementsFile,
     ShareGpus,
+    SystemSite,
     environment,
     gpu_choice,
+    mounts_of,
+    packages_of,
 )
 from tflaunch.cli.options import (
     AcceptNew,
@@ -35,7 +44,7 @@ from tflaunch.cli.options import (
     load_hosts,
     reporting,
 )
-from tflaunch.cli.run import RunCommand, on_every_host, program_to_run
+from tflaunch.cli.run import TrainerCommand, on_every_host, program_to_run
 from tflaunch.errors import UsageError
 from tflaunch.job import PS, WORKER, JobSpec, Role
 
@@ -45,13 +54,14 @@ if TYPE_CHECKING:
 TRIALS, METRIC, AGAIN = "Trials", "Results", "When something fails"
 
 
-class SweepCommand(RunCommand):
+class SweepCommand(TrainerCommand):
     """`sweep`; what it says of a trainer's own options is what `run` says."""
 
-    optional_values: ClassVar = {"--mig": RunCommand.optional_values["--mig"]}
+    optional_values: ClassVar = {"--mig": TrainerCommand.optional_values["--mig"]}
 
 
 def sweep(
+    ctx: typer.Context,
     hosts: Annotated[
         str,
         typer.Argument(
@@ -164,31 +174,15 @@ def sweep(
             rich_help_panel=AGAIN,
         ),
     ] = 0,
-    module: Annotated[
-        str | None,
-        typer.Option(
-            "--module",
-            "-m",
-            metavar="PKG.MOD",
-            help="Run a module, as python -m does.",
-            rich_help_panel=PROGRAM,
-        ),
-    ] = None,
+    module: Module = None,
     env: Env = None,
-    code_dir: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Ship this directory, not just the script's own.", rich_help_panel=PROGRAM
-        ),
-    ] = None,
-    no_sync: Annotated[
-        bool,
-        typer.Option(
-            "--no-sync",
-            help="Ship nothing: the code is on the hosts, at this path or in workdir.",
-            rich_help_panel=PROGRAM,
-        ),
-    ] = False,
+    code_dir: CodeDir = None,
+    no_sync: NoSync = False,
+    requirements: RequirementsFile = None,
+    system_site_packages: SystemSite = False,
+    container: Container = "",
+    container_engine: ContainerEngine = "",
+    mount: Mount = None,
     grace: Grace = 10.0,
     lease: Annotated[
         float,
@@ -225,6 +219,10 @@ def sweep(
         words.insert(0, script)  # with -m, all that follows HOSTS is the program's own
     reporter = open_reporter(json=json)
     with reporting("stopped; no trial was started, nothing is left", reporter) as show:
+        if module is None and script is not None and script.endswith((".yaml", ".yml")):
+            raise UsageError(
+                f"{script}: a job file is for tflaunch run", "name the program; options say the rest"
+            )
         if name is not None and resume is not None:
             raise UsageError("--name and --resume name the same thing", "leave one of them out")
         if trials_per_gpu > 1 and (gpus_per_trial is not None and gpus_per_trial != 1):
@@ -261,6 +259,10 @@ def sweep(
                     roles={PS: Role(0), WORKER: Role(gpus=gpus_per_trial)},
                     flags=None,
                     env=environment(env),
+                    requirements=packages_of(requirements, system_site_packages, container, hostfile),
+                    container=container,
+                    container_engine=container_engine,
+                    mounts=mounts_of(mount, container, hostfile),
                 ),
                 hostfile=hostfile,
                 gpus=gpu_choice(
@@ -287,7 +289,7 @@ def sweep(
             seed=seed,
             name=resume or name or "",
             must_exist=resume is not None,
-            run_best=_run_one(hosts, script, module, gpus_per_trial, code_dir),
+            run_best=_run_one(ctx),
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
         for note in to_hosts.notes:
@@ -327,12 +329,22 @@ def _trials(
     return lambda _: found
 
 
-def _run_one(
-    hosts: str, script: str | None, module: str | None, gpus: int | None, code_dir: Path | None
-) -> tuple[str, ...]:
-    """The command that runs one trial; its arguments follow."""
-    options = ["--ps", "0", "--workers", "1", "--no-flags"]
-    options += ["--gpus-per-worker", str(gpus)] if gpus is not None else []
-    options += ["--code-dir", str(code_dir)] if code_dir is not None else []
+def _run_one(ctx: typer.Context) -> tuple[str, ...]:
+    """The command that runs one trial as this one does; its arguments follow."""
+    words = ["--ps", "0", "--workers", "1", "--no-flags"]
+    for name, value in ctx.params.items():
+        if name not in _AS_OF_RUN or getattr(ctx.get_parameter_source(name), "name", "") != "COMMANDLINE":
+            continue
+        option = "--" + name.replace("_", "-").replace("per-trial", "per-worker")
+        for each in value if isinstance(value, list) else [value]:
+            words += [option, *([] if each is True or each == "" else [str(each)])]
+    module, script = ctx.params["module"], ctx.params["script"]
     program = ["-m", module] if module is not None else [script or ""]
-    return ("tflaunch", "run", hosts, *options, *program, "--")
+    return ("tflaunch", "run", ctx.params["hosts"], *words, *program, "--")
+
+
+_AS_OF_RUN = (
+    "gpus_per_trial", "gpu_model", "min_gpu_memory", "mig", "include", "exclude", "share_gpus", "env", "code_dir",
+    "no_sync", "requirements", "system_site_packages", "container", "container_engine", "mount", "accept_new",
+    "ssh_config",
+)  # fmt: skip
