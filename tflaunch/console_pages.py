@@ -414,8 +414,9 @@ def advice(exit: TaskExit, interpreter: str | None) -> str:
         return f"ssh {exit.host} 'dmesg -T | grep -i oom' tells whether memory ran out, if nobody killed it"
     if exit.code and (modules := _NO_MODULE.findall("\n".join(tail_lines(exit.tail)))):
         return (
-            f"{interpreter or 'the interpreter'} on {exit.host} has no {modules[-1]}: name another by `python:` "
-            "in the hostfile, or activate its environment in `setup:`; if the module is yours, see --code-dir"
+            f"{interpreter or 'the interpreter'} on {exit.host} has no {modules[-1]}: name another by `python:`, "
+            "`venv:` or `conda:` in the hostfile, or have it installed by --requirements; if the module is yours, see "
+            "--code-dir"
         )
     return ""
 
