@@ -6,7 +6,7 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
     plan       run_id, cluster (job -> addresses), notes, tasks: [task, host, address, port
                (null: not part of the cluster), gpus (UUIDs),
                gpu_labels (the same as people see them: "3", or "3.1" for MIG instance 1 of card 3), argv,
-               env, setup, cwd (null: where the shipped code is)]
+               env, setup, cwd (null: where the shipped code is), container (image or ""), mounts]
     phase      name, done, total, note (what is awaited, or missing); one for each step
     waiting    place (in the queue), behind, free, needed, held: [cards, why], lost; one for each change
     note       text            something that happened

@@ -41,6 +41,12 @@ class PlaceChoice(str, Enum):
     pack = "pack"
 
 
+JobHosts = Annotated[
+    str,
+    typer.Argument(
+        metavar="HOSTS", help="A hostfile, or host1:2,host2, or slurm: or pbs:", show_default=False
+    ),
+]
 Ps = Annotated[
     int | None,
     typer.Option(

@@ -28,6 +28,7 @@ from tflaunch.cli.job_options import (
     GpusPerWorker,
     Include,
     JobCommand,
+    JobHosts,
     Lease,
     Mig,
     MinGpuMemory,
@@ -155,12 +156,7 @@ class RestartOnChoice(str, Enum):
 
 def run(
     ctx: typer.Context,
-    hosts: Annotated[
-        str,
-        typer.Argument(
-            metavar="HOSTS", help="A hostfile, or host1:2,host2, or slurm: or pbs:", show_default=False
-        ),
-    ],
+    hosts: JobHosts,
     script: Annotated[
         str | None,
         typer.Argument(

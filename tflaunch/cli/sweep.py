@@ -21,6 +21,7 @@ from tflaunch.cli.job_options import (
     Exclude,
     GpuModel,
     Include,
+    JobHosts,
     Mig,
     MinGpuMemory,
     Module,
@@ -62,12 +63,7 @@ class SweepCommand(TrainerCommand):
 
 def sweep(
     ctx: typer.Context,
-    hosts: Annotated[
-        str,
-        typer.Argument(
-            metavar="HOSTS", help="A hostfile, or host1:2,host2, or slurm: or pbs:", show_default=False
-        ),
-    ],
+    hosts: JobHosts,
     script: Annotated[
         str | None,
         typer.Argument(metavar="TRAINER.py", help="The program (or -m PKG.MOD).", show_default=False),

@@ -24,6 +24,7 @@ from tflaunch.cli.job_options import (
     GpuModel,
     GpusPerWorker,
     Include,
+    JobHosts,
     Lease,
     Mig,
     MinGpuMemory,
@@ -78,12 +79,7 @@ OPEN = (
 
 
 def up(
-    hosts: Annotated[
-        str,
-        typer.Argument(
-            metavar="HOSTS", help="A hostfile, or host1:2,host2, or slurm: or pbs:", show_default=False
-        ),
-    ],
+    hosts: JobHosts,
     *,
     ps: Ps = None,
     workers: Workers = None,
@@ -93,10 +89,6 @@ def up(
     place: Place = PlaceChoice.spread,
     no_dial_check: NoDialCheck = False,
     dry_run: DryRun = False,
-    spec: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the cluster spec there, as JSON.", rich_help_panel=OUTPUT),
-    ] = None,
     gpus_per_worker: GpusPerWorker = None,
     gpu_model: GpuModel = "",
     min_gpu_memory: MinGpuMemory = "",
@@ -111,6 +103,10 @@ def up(
     container: Container = "",
     container_engine: ContainerEngine = "",
     mount: Mount = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the cluster spec there, as JSON.", rich_help_panel=OUTPUT),
+    ] = None,
     quiet: Quiet = False,
     show_host: ShowHost = False,
     json: Json = False,
