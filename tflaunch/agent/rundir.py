@@ -116,7 +116,7 @@ class RunDirectory:
         self.path = os.path.join(parent, run, host)
         self.work = os.path.join(self.path, "work")
         self.logs = os.path.join(self.path, "logs")
-        self._own = os.path.join(self.path, "own")
+        self.own = os.path.join(self.path, "own")  # the trials of a sweep have a directory each in it
 
     def create(self) -> None:
         """Make it, or raise HostError."""
@@ -134,7 +134,7 @@ class RunDirectory:
 
     def own_work(self, task: str) -> str:
         """A working directory of that task's own, where the shipped code is found, too; raises OSError."""
-        path = os.path.join(self._own, task.replace("/", "-"))
+        path = os.path.join(self.own, task.replace("/", "-"))
         os.makedirs(path, mode=0o700, exist_ok=True)
         for name in os.listdir(self.work):
             link = os.path.join(path, name)
@@ -145,7 +145,7 @@ class RunDirectory:
     @property
     def outputs(self) -> str:
         """Where the tasks work if nothing else was said: of trials, what holds the directories of all."""
-        return self._own if os.path.isdir(self._own) else self.work
+        return self.own if os.path.isdir(self.own) else self.work
 
     def write(self, name: str, value: "Any") -> None:
         """Replace the JSON file `name` in one step; raises OSError."""
