@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.sshd import SshNetwork, make_key
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 TFLAUNCH = [sys.executable, "-c", "import sys; from tflaunch.cli import main; sys.exit(main())"]
@@ -46,23 +48,31 @@ class Run:
 def launch(
     directory: Path, example: str, options: str, *arguments: str, kill: tuple[str, str, str] | None = None
 ) -> Run:
-    """Run an example on three hosts that are all this machine, each with a working directory of its own.
+    """Run an example on three hosts with an sshd each, on every one in a working directory of its own.
 
     `kill` is (task, line, other): once `task` has printed a line that begins so, `other` is killed.
     """
+    place = directory / f"network-{len(list(directory.glob('network-*')))}"
+    place.mkdir()
+    network = SshNetwork(place, make_key(directory / "id_ed25519"))
+    hosts = ", ".join(network.add().name for _ in range(3))
     hostfile = directory / "hosts.yaml"
     hostfile.write_text(
-        f"defaults: {{connection: local, gpus: 0, run_dir: {directory / 'hosts'}}}\nhosts: ['local[1-3]']\n"
+        f"defaults: {{gpus: 0, run_dir: {directory / 'hosts'}, python: {sys.executable}}}\nhosts: [{hosts}]\n"
     )
+    words = ["run", "-F", network.config, hostfile, EXAMPLES / example, *options.split(), "--json"]
     events = []
-    with subprocess.Popen(
-        [*TFLAUNCH, "run", hostfile, EXAMPLES / example, *options.split(), "--json", "--", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "TFLAUNCH_STATE": str(directory / "runs")},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as run:
+    with (
+        contextlib.closing(network),
+        subprocess.Popen(
+            [*TFLAUNCH, *words, "--", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "TFLAUNCH_STATE": str(directory / "runs")},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as run,
+    ):
         assert run.stdout
         for line in run.stdout:
             event = json.loads(line)
