@@ -136,9 +136,8 @@ class Coordinator:
             if own is None or not own.attached:
                 return False
             self._changed = False
-            memory = pickle.dumps(
-                self._drive.memory()
-            )  # some megabytes, of a thousand tasks that talk to each other
+            # In pieces: of a thousand tasks that talk to each other it is some megabytes.
+            memory = pickle.dumps(self._drive.memory())
             for at in range(0, len(memory), wire.BODY_LIMIT):
                 last = at + wire.BODY_LIMIT >= len(memory)
                 own.out += wire.encode("memory", memory[at : at + wire.BODY_LIMIT], offset=at, last=last)
