@@ -340,11 +340,12 @@ class Sessions:
                 case Connected(host, channel):
                     self.by_host[host.name] = Session(host, channel, self._queue.put)
                     self.ended.pop(host.name, None)
-                    self._renew(self.by_host[host.name])
                 case Said(name, _, number) | Ended(name, _, number) if not self._current(name, number):
                     continue
-                case Said(name, _):
+                case Said(name, message):
                     self.heard[name] = time.monotonic()
+                    if message.type == "hello":  # sooner it might reach but the visit that leads to the agent
+                        self._renew(self.by_host[name])
                 case Ended(name, error):
                     self.ended[name] = error
                     if name in self.by_host:

@@ -437,7 +437,6 @@ class Daemon:
         if self._entrusted is None:
             raise HostError("this host has not been entrusted with the run")
         self._entrusted.coordinate(message.fields)
-        relay.drives = True  # the launcher's, which may have come back by it and not renewed the lease yet
 
     def _on_coordinating(self, relay: Viewer, message: wire.Message) -> None:
         for other in self._relays:  # the launcher may have come back by another connection
