@@ -245,6 +245,7 @@ class Sessions:
     def connect(self, hosts: Iterable[Host], verb: str, run: str, first: Callable[[Host], bytes]) -> None:
         """Begin to connect to all; `first(host)` goes right behind the agent. What comes of it is in the queue."""
         processes.allow_many_descriptors()  # one for each host, and no more than many systems give: 1,024
+        agent = payload.payload()  # here: each thread would make one of its own
         pending = queue.SimpleQueue[Host]()
         for host in hosts:
             self.ended.pop(host.name, None)
@@ -259,7 +260,7 @@ class Sessions:
                     return
                 line = payload.boot_line(verb, run, host.name, host.run_dir or "", host.python or "")
                 try:
-                    channel = self._opener.open(host, line, payload.payload() + first(host))
+                    channel = self._opener.open(host, line, agent + first(host))
                     self._queue.put(Connected(host, channel))
                 except ConnectError as error:
                     self._queue.put(Ended(host.name, error))
