@@ -40,7 +40,7 @@ class Oversight:
         self._data = {"places": dict(places), "names": dict(names), "limits_s": dict(limits_s)}
         self._diagnosis = Diagnosis({task: Place(*place) for task, place in places.items()}, names)
         self._limits = Limits(places, **limits_s)
-        self._next_look = 0.0
+        self._looked = 0.0  # when the agents were last asked
         self.awaited = False  # somebody waits for all tasks to be ready
 
     @property
@@ -55,6 +55,7 @@ class Oversight:
     def begin(self, now: float, begun: float | None = None) -> None:
         """The tasks are released, or were at `now`; the run itself began at `begun`, if it was planned anew."""
         self._limits.begin(now, begun)
+        self._looked = now  # there is nothing to see yet
 
     def happened(self, event: Event, now: float) -> None:
         """A task has started or ended; the rest does not matter here."""
@@ -75,9 +76,9 @@ class Oversight:
 
     def questions(self, hosts: Iterable[str], now: float) -> list[tuple[str, str, dict[str, Any]]]:
         """(host, type, fields) of what is to be asked now, of hosts that can be reached."""
-        if now < self._next_look:
+        if now < self.wake_at():
             return []
-        self._next_look = now + (min(AWAITED_S, self._limits.look_s) if self.awaited else self._limits.look_s)
+        self._looked = now
         reachable = list(hosts)
         asked: list[tuple[str, str, dict[str, Any]]] = [(host, "look", {}) for host in reachable]
         for host, targets in self._diagnosis.dials(now).items():
@@ -98,4 +99,5 @@ class Oversight:
 
     def wake_at(self) -> float:
         """When there is something to ask at the latest."""
-        return self._next_look
+        rest_s = self._limits.look_s
+        return self._looked + (min(AWAITED_S, rest_s) if self.awaited else rest_s)

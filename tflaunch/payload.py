@@ -104,7 +104,9 @@ READER = (
 LOADER = """
 import marshal, os, sys
 class Shipped:
-    modules, digest = %r
+    names, digest = %r
+    packages = [name[:-1] for name in names.split() if name[-1] == "/"]
+    modules = frozenset(names.replace("/", "").split())
     packed = z.unused_data
     sources = {}
     kept = ""
@@ -119,15 +121,14 @@ class Shipped:
     @classmethod
     def find_spec(cls, name, path=None, target=None):
         if name in cls.modules:
-            is_package, origin = cls.modules[name]
-            return type(sys.__spec__)(name, cls, origin=origin, is_package=is_package)
+            return type(sys.__spec__)(name, cls, origin=cls.path(name), is_package=name in cls.packages)
     @classmethod
     def create_module(cls, spec):
         return None
     @classmethod
     def exec_module(cls, module):
         name = module.__name__
-        module.__file__ = cls.modules[name][1]
+        module.__file__ = cls.path(name)
         try:
             with open(cls.kept + name + ".pyc", "rb") as file:
                 data = file.read()
@@ -138,6 +139,10 @@ class Shipped:
             code = compile(cls.get_source(name), module.__file__, "exec")
             cls.keep(name, marshal.dumps(code))
         exec(code, module.__dict__)
+    @classmethod
+    def path(cls, name):
+        _, *parts = name.split(".")
+        return "/".join(["<tflaunch>", *parts, *["__init__"] * (name in cls.packages)]) + ".py"
     @classmethod
     def keep(cls, name, data):
         part = "%%s%%s.%%s.part" %% (cls.kept, name, os.urandom(8).hex())
@@ -214,15 +219,11 @@ def lean(source: str) -> str:
 @functools.cache
 def payload() -> bytes:
     """The agent: what the booted reader takes first."""
-    root = Path(tflaunch.__file__).parent
     files = shipped_files()
-    modules = {
-        name: (path.name == "__init__.py", f"<tflaunch>/{path.relative_to(root)}")
-        for name, path in files.items()
-    }
+    names = " ".join(name + "/" * (path.name == "__init__.py") for name, path in files.items())
     sources = marshal.dumps({name: lean(path.read_text("utf-8")) for name, path in files.items()}, _MARSHAL)
     digest = hashlib.sha256(sources).hexdigest()[:16]
-    loader = LOADER % ((modules, digest),)
+    loader = LOADER % ((names, digest),)
     return zlib.compress(loader.encode("utf-8")) + zlib.compress(sources)
 
 

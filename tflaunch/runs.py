@@ -508,7 +508,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:
     """Write a file that is, at every moment, absent, old or complete."""
-    text = json.dumps(data, indent=1) + "\n"
+    text = json.dumps(data) + "\n"  # with an indent, json is many times slower
     descriptor, building = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # 0600
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -6,8 +6,6 @@ and is found, looked at and killed like any other process of the run.
 """
 
 import os
-import shutil
-import subprocess
 
 from tflaunch.agent import processes
 from tflaunch.agent.rundir import HostError
@@ -27,6 +25,8 @@ LINES = 8
 
 def find(wanted: str) -> "Dict[str, Any]":
     """The engine of this host: {path, kind, user, userns}. Raises HostError when there is none that works."""
+    import shutil
+
     names = (wanted,) if wanted else ENGINES
     path = next(filter(None, map(shutil.which, names)), None)
     if path is None:
@@ -46,6 +46,8 @@ def find(wanted: str) -> "Dict[str, Any]":
 
 
 def _ask(*words: str) -> str:
+    import subprocess  # here and below: every guard imports this module, few hosts have containers
+
     try:
         done = subprocess.run(
             words,
@@ -78,6 +80,8 @@ def pull(engine: "Dict[str, Any]", image: str) -> bool:
         return False
     except HostError:
         pass
+    import subprocess
+
     words = [engine["path"], "pull", "--quiet", image]
     process = subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -177,6 +181,8 @@ def remove(directory: "RunDirectory") -> "List[str]":
     engine, kind = record.get("path"), record.get("kind")
     if not engine:
         return []
+    import subprocess
+
     filters = ["label=%s=%s" % (_label(processes.RUN_MARK), directory.run)]
     filters += ["label=%s=%s" % (_label(processes.HOST_MARK), directory.host)]
     listing = [engine, "ps", "--all", "--quiet", *("--filter=" + each for each in filters)]

@@ -48,14 +48,12 @@ def under_guard(directory: RunDirectory, agent: "Callable[[], None]") -> None:
             os._exit(0)
         close_all_but()
         while True:
-            try:
-                ended, _ = os.waitpid(-1, 0)
-            except ChildProcessError:
-                break
+            ended, status = os.waitpid(-1, 0)
             if ended == pid:
                 break
         sweep = processes.Sweep(lambda: leftovers(directory, os.getpid(), [os.getpid()]), limit_s=30.0)
-        sweep.run()
+        if status or _has_children():  # else the agent has swept
+            sweep.run()
         from tflaunch.agent import container
 
         left = container.remove(directory)
@@ -67,6 +65,15 @@ def under_guard(directory: RunDirectory, agent: "Callable[[], None]") -> None:
         traceback.print_exc()
     finally:
         os._exit(0)
+
+
+def _has_children() -> bool:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
 
 
 def close_all_but(kept: int = -1) -> None:
