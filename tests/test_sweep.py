@@ -122,7 +122,7 @@ def test_a_host_on_which_no_trial_can_start_gets_no_more_of_them() -> None:
     assert Say("b: no trial can start there: setup failed; trial/1 will run elsewhere") in hosts.done
     assert hosts.exit(0).where == {1: "a"}
     hosts.feed(TaskExit(Trial(1, {}).task, "a", 127, None, 0.0, attempt=1)).sweep()
-    assert outcome_of(hosts.state, "run", 1.0).exit_code == 127
+    assert outcome_of(hosts.state, "run", 1.0).exit_code == 70
 
 
 def test_without_any_host_it_ends() -> None:

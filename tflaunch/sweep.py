@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tflaunch.errors import EXIT_INTERRUPTED, EXIT_UNCLEAN
+from tflaunch.errors import EXIT_INTERRUPTED, EXIT_LAUNCH, EXIT_UNCLEAN
 from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit, how
 from tflaunch.supervise import (
     HURRY,
@@ -88,6 +88,7 @@ class State:
     failed_on: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # hosts, one for each failure
     ended: Mapping[int, TaskExit] = field(default_factory=dict)  # for good
     first_failure: TaskExit | HostLost | None = None
+    unfit: bool = False  # it ended because no host was left on which a trial can start
     interrupts: tuple[int, ...] = ()
     lost: Mapping[str, str] = field(default_factory=dict)
     swept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -301,7 +302,7 @@ def _unfit(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
     why = f"no trial can start there: {lines[-1].replace('tflaunch: ', '')}"
     state, actions = _without(state, HostLost(exited.host, why))
     if state.phase != "running":  # it was the last one
-        state = dataclasses.replace(state, first_failure=exited)
+        state = dataclasses.replace(state, first_failure=exited, unfit=True)
     return state, actions
 
 
@@ -354,6 +355,8 @@ def outcome_of(state: State, run_id: str, seconds: float, **more: Any) -> Outcom
 def _exit_code(state: State, clean: bool) -> int:
     if state.status == "interrupted":
         return EXIT_INTERRUPTED if state.interrupts[0] == signal.SIGINT else 128 + state.interrupts[0]
+    if state.unfit:
+        return EXIT_LAUNCH
     if isinstance(state.first_failure, TaskExit):
         return state.first_failure.exit_code
     return 0 if clean and state.first_failure is None else EXIT_UNCLEAN

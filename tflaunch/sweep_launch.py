@@ -120,7 +120,7 @@ def _end_what_is_left(run: Request, connections: Connections, reporter: Reporter
     visits = Visits(connections, reporter)
     with visits.interrupts():
         try:
-            failures = visits.open(run.hostfile.hosts, run.connect_s)
+            failures = visits.open(run.hostfile.hosts, run.connect_s, "checking")
             finished, more = visits.finish(run.run_id, run.grace_s, "")
         finally:
             visits.close()
