@@ -303,6 +303,12 @@ class Record:
                 "The run goes on; its logs stay on the hosts, this machine's copies are no longer complete.",
             ) from error
 
+    def end_log(self, task: TaskId, attempt: int = 0) -> None:
+        """Keep that log open no longer: nothing more comes."""
+        descriptor = self._logs.pop((task, attempt), None)
+        if descriptor is not None:
+            os.close(descriptor)
+
     def log_path(self, task: TaskId, attempt: int = 0) -> Path:
         """Return where the launcher's copy of a task's log is; it exists once the task wrote something."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", task.job):

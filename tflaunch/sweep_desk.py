@@ -117,6 +117,9 @@ class Desk(Overseer):
         self._readings: dict[tuple[int, int], Reading] = {}
         self._seats: dict[tuple[int, int], Seat] = {}
         self._unread: dict[int, TaskExit] = {}  # ended for good, while some of the log is still to come
+        self._sizes: dict[
+            tuple[int, int], int
+        ] = {}  # of the logs of attempts that have ended, until they are here
         self._found: list[Any] = [_Begin()]  # events
         self._failed = 0
         self._took: list[float] = []
@@ -166,6 +169,9 @@ class Desk(Overseer):
 
     def happened(self, event: Any, now: float) -> None:  # noqa: ARG002
         """A trial has started: that is worth a word."""
+        if isinstance(event, TaskExit) and (key := (event.task.index, event.attempt)) in self._readings:
+            self._sizes[key] = event.log_bytes
+            self._maybe_end_log(event.task, event.attempt)
         if isinstance(event, TaskStarted) and (number := event.task.index) in self.state.trials:
             seat = self._seats.get((number, event.attempt))
             if seat is not None:
@@ -206,12 +212,19 @@ class Desk(Overseer):
         reading = self._readings.get((task.index, attempt))
         if reading is not None and reading.feed(offset, data):
             self._show()
+        self._maybe_end_log(task, attempt)
         if self._unread:
             self._write_results()
 
     def end(self) -> None:
         """All that comes of the logs is here."""
         self._write_results(whole=True)
+
+    def _maybe_end_log(self, task: TaskId, attempt: int) -> None:
+        key = (task.index, attempt)
+        if key in self._sizes and self._readings[key].received >= self._sizes[key]:
+            del self._sizes[key]
+            self._results.record.end_log(task, attempt)
 
     def _begins(self, trial: Trial, attempt: machine.Attempt) -> None:
         key = (trial.number, attempt.number)

@@ -599,6 +599,8 @@ class Daemon:
                 self._tell_launcher("failed", reason=reason.replace("tflaunch: ", ""), hint=_remedy(reason))
 
     def _tell_exit(self, task: Task) -> None:
+        if task.alone and not self._ending:  # it left nothing that could write more
+            task.logs.end()
         task.untold = False
         self._journal.add(
             "exit",

@@ -23,6 +23,7 @@ class TaskLogs:
         self.attempt = attempt
         self._directory = directory
         self._open = {}  # type: Dict[int, int]
+        self._whole = {}  # type: Dict[int, int]  # attempts that write no more -> their size
         self._clock_at = 0.0
         self._clock_size = (0, 0)
 
@@ -38,8 +39,15 @@ class TaskLogs:
         self.attempt = max([int(number) for number in numbers if number.isdigit()], default=0)
         return self
 
+    def end(self) -> None:
+        """The present attempt writes no more: its log is open only while somebody reads it."""
+        self._whole[self.attempt] = self.size(self.attempt)
+        self._close(self.attempt)
+
     def size(self, attempt: int) -> int:
         """How many bytes that attempt has written; 0 when it has no log."""
+        if attempt in self._whole:
+            return self._whole[attempt]
         descriptor = self._descriptor(attempt)
         return os.fstat(descriptor).st_size if descriptor >= 0 else 0
 
@@ -49,8 +57,14 @@ class TaskLogs:
         return os.fstat(descriptor).st_mtime if descriptor >= 0 else 0.0
 
     def read(self, attempt: int, offset: int, size: int) -> bytes:
+        whole = self._whole.get(attempt)
+        if whole is not None and offset >= whole:
+            return b""
         descriptor = self._descriptor(attempt)
-        return os.pread(descriptor, size, offset) if descriptor >= 0 else b""
+        data = os.pread(descriptor, size, offset) if descriptor >= 0 else b""
+        if whole is not None and offset + len(data) >= whole:
+            self._close(attempt)
+        return data
 
     def tail(self, attempt: int) -> bytes:
         """The end of that attempt's log, TAIL_BYTES at most."""
@@ -113,12 +127,16 @@ class TaskLogs:
     def _descriptor(self, attempt: int) -> int:
         if attempt not in self._open:
             for old in [each for each in self._open if each < attempt - 1]:
-                os.close(self._open.pop(old))
+                self._close(old)
             try:
                 self._open[attempt] = os.open(self._directory.log_path(self.task, attempt), os.O_RDONLY)
             except OSError:
                 return -1
         return self._open[attempt]
+
+    def _close(self, attempt: int) -> None:
+        if attempt in self._open:
+            os.close(self._open.pop(attempt))
 
 
 def start(logs: TaskLogs, wanted: "Dict[str, object]") -> "List[int]":
