@@ -40,6 +40,8 @@ me = {name: os.environ.get(name) for name in (
     "TF_CONFIG", "TF_FORCE_GPU_ALLOW_GROWTH")}
 me.update(argv=sys.argv[1:], pid=os.getpid(), code=sorted(os.listdir(".")), before=os.path.exists("mine"))
 pathlib.Path("mine").touch()
+if os.path.isdir("kept"):
+    open("kept/new", "x").close()
 with open(out / "told.jsonl", "a") as file:
     file.write(json.dumps(me) + "\\n")
 print("loss:", flags.x + 1, flush=True)
@@ -105,6 +107,7 @@ def lab(launcher: Launcher, tmp_path: Path) -> Lab:
 
 def test_a_grid_from_the_command_line_to_the_best_one(lab: Lab) -> None:
     hostfile = lab.launcher.local(2)
+    lab.launcher.script("", "trial/kept/old.txt")
     done = lab.launcher.run(
         *lab.words(hostfile, "--grid=x=0.5,0.25", "--grid=kind=a,b", "--metric=loss: (.*)", "--name=lab"),
         *("--", "--kind={kind}", "two words"),
@@ -119,7 +122,7 @@ def test_a_grid_from_the_command_line_to_the_best_one(lab: Lab) -> None:
     assert json.loads(told[2]["TFLAUNCH_PARAMS"]) == {"x": 0.25, "kind": "a"}
     for each in told.values():
         assert (each["TF_CONFIG"], each["CUDA_VISIBLE_DEVICES"]) == (None, "")
-        assert (each["code"], each["before"]) == (["trainer.py"], False)  # nothing of another trial
+        assert (each["code"], each["before"]) == (["kept", "trainer.py"], False)  # nothing of another trial
     assert {each["TFLAUNCH_HOST"] for each in told.values()} == {"local1", "local2"}
     results = {each["trial"]: each for each in lab.results()}
     assert {number: each["metric"] for number, each in results.items()} == {0: 0.5, 1: 0.5, 2: 0.25, 3: 0.25}
@@ -142,7 +145,8 @@ def test_a_grid_from_the_command_line_to_the_best_one(lab: Lab) -> None:
     name = lab.record().name
     lab.launcher.run("fetch", name, "trial-[13]/", "--hosts", hostfile, "--to", lab.out / "f").ran()
     assert sorted(str(path.relative_to(lab.out / "f")) for path in (lab.out / "f").rglob("*")) == [
-        *("trial-1", "trial-1/mine", "trial-3", "trial-3/mine"),  # and no link to the code
+        *("trial-1", "trial-1/kept", "trial-1/kept/new", "trial-1/mine"),  # and no link to the code
+        *("trial-3", "trial-3/kept", "trial-3/kept/new", "trial-3/mine"),
     ]
     assert "go on:" not in done.err
 
@@ -234,6 +238,10 @@ def test_ctrl_c_stops_the_trials_and_keeps_the_results(lab: Lab) -> None:
         until(lambda: len(lab.results()) >= 2, "two results")
         lab.hold()
         sweep.wait_for("has started", 4)
+        ended = {f"trial-{each['trial']}.log" for each in lab.results()}
+        pids = [lab.launcher.agents(host)["agent"] for host in ("local1", "local2")]
+        for pid in (sweep.process.pid, *pids):
+            until(lambda pid=pid: ended.isdisjoint(open_files(pid)), f"{pid} to close {ended}")
         sweep.interrupt()
         done = sweep.done().ran(130)
     assert "Ctrl-C: stopping 2 trials" in done.err
@@ -287,6 +295,15 @@ def test_what_a_trial_leaves_behind_is_gone_before_the_next_one_begins(lab: Lab,
     )
     lab.launcher.run(*lab.words(lab.launcher.local(1), "--grid=x=1,2,3", "--name=lab")).ran()
     assert [each["status"] for each in lab.results()] == ["succeeded"] * 3
+
+
+def open_files(pid: int) -> set[str]:
+    """The names of the files that a process has open."""
+    names = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            names.add(each.readlink().name)
+    return names
 
 
 class Terminal:

@@ -44,7 +44,6 @@ class Outputs:
     ) -> "Iterator[Dict[str, Any]]":
         shipped = self._directory.read("shipped.json")
         code, came = frozenset(shipped.get("files") or ()), shipped.get("modified")
-        links = {name.partition("/")[0] for name in code}  # to it, in the directories of trials
         files = []  # type: List[List[Any]]
         left = []  # type: List[List[Any]]
         count = 0
@@ -57,7 +56,8 @@ class Outputs:
                 elif path in code and int(info.st_mtime) == came:
                     pass
                 elif not stat.S_ISREG(info.st_mode):
-                    ours = stat.S_ISLNK(info.st_mode) and path.partition("/")[2] in links
+                    # In the directories of trials there are links to it.
+                    ours = stat.S_ISLNK(info.st_mode) and path.partition("/")[2] in code
                     if not ours and (_matches(wanted, path) or _matches(wanted, path + "/")):
                         left.append([path, _kind(info.st_mode), False])
                 elif _matches(wanted, path):

@@ -7,7 +7,8 @@
     logs/ps-0.log  what the tasks wrote, byte for byte; ps-0.1.log after its first restart
     events.jsonl   what happened: starts, exits, the end (journal)
     work/          the shipped code, and the tasks' working directory
-    own/           of trials, which run side by side: a working directory for each
+    own/           of trials, which run side by side: a working directory for each, with the directories of work/ and
+                   links to its files, so that none writes new files where another finds them
     shipped.json   the files in it that are shipped code, and when they were modified as it came
     agent.log      the agent's own last words
 
@@ -103,6 +104,26 @@ def check_ours(path: str) -> None:
         os.chmod(path, 0o700)
 
 
+def _mirror(source: str, target: str) -> None:
+    """The directories of `source` made in `target`, too, and its files linked; what is there stays. Raises OSError."""
+    with os.scandir(source) as entries:
+        for entry in entries:
+            path = os.path.join(target, entry.name)
+            if entry.name == "__pycache__":
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                if not os.path.lexists(path):
+                    os.mkdir(path, 0o700)
+                if not os.path.islink(path) and os.path.isdir(path):
+                    _mirror(entry.path, path)
+            elif not os.path.lexists(path):
+                # A link in the code leads to something in the code: here to what this directory has of it.
+                os.symlink(
+                    os.readlink(entry.path) if entry.is_symlink() else os.path.relpath(entry.path, target),
+                    path,
+                )
+
+
 class RunDirectory:
     """One host's directory of one run."""
 
@@ -136,10 +157,7 @@ class RunDirectory:
         """A working directory of that task's own, where the shipped code is found, too; raises OSError."""
         path = os.path.join(self.own, task.replace("/", "-"))
         os.makedirs(path, mode=0o700, exist_ok=True)
-        for name in os.listdir(self.work):
-            link = os.path.join(path, name)
-            if not os.path.lexists(link):
-                os.symlink(os.path.join("..", "..", "work", name), link)
+        _mirror(self.work, path)
         return path
 
     @property
