@@ -19,6 +19,7 @@ from tflaunch.supervise import (
     Interrupted,
     Order,
     Say,
+    StartTimer,
     TaskStarted,
     TimerFired,
 )
@@ -123,6 +124,33 @@ def test_a_host_on_which_no_trial_can_start_gets_no_more_of_them() -> None:
     assert hosts.exit(0).where == {1: "a"}
     hosts.feed(TaskExit(Trial(1, {}).task, "a", 127, None, 0.0, attempt=1)).sweep()
     assert outcome_of(hosts.state, "run", 1.0).exit_code == 70
+
+
+def test_a_trial_that_takes_too_long_is_ended_and_has_failed() -> None:
+    hosts = Hosts(2, seat("a"), retries=1, timeout_s=5.0)
+    task = Trial(0, {}).task
+    hosts.feed(TaskStarted(task, "a", 0))
+    assert hosts.done == [StartTimer("late 0.0", 5.0)]
+    hosts.feed(TimerFired("late 0.0"))
+    stop = {"tasks": ["trial/0"], "grace_s": 10.0}
+    assert hosts.orders[-1] == Order("a", "restart trial/0", "stop", stop)
+    hosts.feed(TaskExit(task, "a", 0, None, 5.1, stopped=True))  # it caught the signal
+    assert hosts.exit(1).where == {0: "a"}
+    asked = len(hosts.orders)
+    hosts.feed(TimerFired("late 0.0"))  # of an attempt that is over
+    hosts.feed(TaskStarted(task, "a", 1)).feed(TimerFired("late 0.1"))
+    assert [order.type for order in hosts.orders[asked:]] == ["stop"]
+    hosts.feed(TaskExit(task, "a", None, 15, 5.1, stopped=True, attempt=1)).sweep()
+    outcome = outcome_of(hosts.state, "run", 1.0)
+    assert (outcome.status, outcome.exit_code) == ("failed", 124)
+
+
+def test_one_that_ends_by_itself_in_time_has_not_taken_too_long() -> None:
+    hosts = Hosts(1, seat("a"), timeout_s=5.0)
+    task = Trial(0, {}).task
+    hosts.feed(TaskStarted(task, "a", 0)).feed(TimerFired("late 0.0"))
+    hosts.feed(TaskExit(task, "a", 0, None, 5.0)).sweep()
+    assert outcome_of(hosts.state, "run", 1.0).exit_code == 0
 
 
 def test_without_any_host_it_ends() -> None:

@@ -25,7 +25,8 @@ from tests.nvml import build
 from tests.sshd import SshNetwork, logins
 from tflaunch.cli import application
 
-# Says what it was told and where it is, then ends as its parameters have it; with $OUT/hold it waits for $OUT/go first.
+# Says what it was told and where it is, then ends as its parameters have it; with $OUT/hold it waits for $OUT/go, or
+# $OUT/go-7 of its own, first.
 TRIAL = """\
 import argparse, json, os, pathlib, sys, time
 parser = argparse.ArgumentParser()
@@ -45,7 +46,8 @@ if os.path.isdir("kept"):
 with open(out / "told.jsonl", "a") as file:
     file.write(json.dumps(me) + "\\n")
 print("loss:", flags.x + 1, flush=True)
-while (out / "hold").exists() and not (out / "go").exists():
+passes = (out / "go", out / f"go-{me['TFLAUNCH_TRIAL']}")
+while (out / "hold").exists() and not any(map(os.path.exists, passes)):
     time.sleep(0.02)
 if flags.fail and me["TFLAUNCH_ATTEMPT"] in flags.fail:
     sys.exit(5)
@@ -75,9 +77,10 @@ class Lab:
         (self.out / "go").unlink(missing_ok=True)
         (self.out / "hold").touch()
 
-    def go(self) -> None:
-        """Let them end."""
-        (self.out / "go").touch()
+    def go(self, *trials: int) -> None:
+        """Let them end: these, or all."""
+        for name in [f"go-{trial}" for trial in trials] or ["go"]:
+            (self.out / name).touch()
 
     @property
     def told(self) -> list[dict[str, Any]]:
@@ -108,10 +111,15 @@ def lab(launcher: Launcher, tmp_path: Path) -> Lab:
 def test_a_grid_from_the_command_line_to_the_best_one(lab: Lab) -> None:
     hostfile = lab.launcher.local(2)
     lab.launcher.script("", "trial/kept/old.txt")
-    done = lab.launcher.run(
-        *lab.words(hostfile, "--grid=x=0.5,0.25", "--grid=kind=a,b", "--metric=loss: (.*)", "--name=lab"),
-        *("--", "--kind={kind}", "two words"),
-    ).ran()
+    grid = ("--grid=x=0.5,0.25", "--grid=kind=a,b", "--metric=loss: (.*)")
+    own = ("--", "--kind={kind}", "two words")
+    dry = lab.launcher.run(*lab.words(hostfile, *grid, "--name=lab", "--dry-run"), *own).ran()
+    assert dry.out.split("\n")[:2] == ["trial  x     kind", "0      0.5   a"]
+    assert len(dry.out.splitlines()) == 5
+    assert "4 trials · 2 at a time on 2 hosts\n  local[1-2]: 1 at a time, each\n" in dry.err
+    assert "trial/0 runs trainer.py --kind=a 'two words' --x=0.5\n" in dry.err
+    assert (lab.told, lab.launcher.records()) == ([], [])
+    done = lab.launcher.run(*lab.words(hostfile, *grid, "--name=lab"), *own).ran()
     told = {int(each["TFLAUNCH_TRIAL"]): each for each in lab.told}
     assert [told[number]["argv"] for number in range(4)] == [
         ["--kind=a", "two words", "--x=0.5"],
@@ -150,8 +158,15 @@ def test_a_grid_from_the_command_line_to_the_best_one(lab: Lab) -> None:
     ]
     assert "go on:" not in done.err
 
-    once_more = lab.launcher.run(*lab.words(hostfile, "--grid=x=0.5,0.25", "--grid=kind=b,a", "--resume=lab"))
-    assert "nothing is left to run" in once_more.ran().err
+    words = lab.words(hostfile, "--grid=x=0.5,0.25", "--grid=kind=b,a", "--resume=lab")
+    assert "nothing is left to run" in lab.launcher.run(*words, *own).ran().err
+    for options, was, is_now in (
+        ([*words, "--", "two"], "-- '--kind={kind}' 'two words'", "-- two"),
+        ([*words, "--metric=loss", *own], "--metric loss: (.*)", "--metric loss"),
+    ):
+        assert f"is a sweep of `{was}`, and not of `{is_now}`" in lab.launcher.run(*options).ran(2).err
+    other = lab.words(hostfile, "--grid=y=1", "--name=lab")
+    assert "is a sweep over x, kind, and not over y" in lab.launcher.run(*other, *own).ran(2).err
     assert len(lab.told) == 4
 
 
@@ -161,12 +176,16 @@ def test_what_fails_is_tried_again_and_counts_in_the_end(lab: Lab, network: SshN
     done = lab.launcher.run(
         *lab.words(hostfile, f"--trials-file={lab.out / 'trials.yaml'}", "--retries=1", "--name=lab"),
         *("--metric=accuracy", "--maximize", "--json"),
+        *("--fetch=/mine", f"--fetch-to={lab.out / 'f'}"),
     ).ran(5)
+    assert sorted(path.parent.name for path in (lab.out / "f").glob("*/mine")) == [
+        *("trial-0", "trial-1", "trial-2", "trial-3"),
+    ]
     results = {each["trial"]: each for each in lab.results()}
     assert {number: (each["status"], each["attempts"]) for number, each in results.items()} == {
         **{0: ("succeeded", 1), 1: ("succeeded", 2), 2: ("failed", 2), 3: ("succeeded", 1)},
     }
-    assert results[2]["exit_code"] == 5
+    assert (results[2]["exit_code"], results[2]["why"]) == (5, "exited with code 5: loss: 4.0")
     assert {number: each["metric"] for number, each in results.items()} == {0: 0.0, 1: -1.0, 2: None, 3: -3.0}
     events = {event["event"]: event for event in done.events}
     assert events["summary"]["best"] == results[0]
@@ -176,13 +195,16 @@ def test_what_fails_is_tried_again_and_counts_in_the_end(lab: Lab, network: SshN
     # Each host was connected to once, for all of its trials.
     assert [logins(sshd) for sshd in network.sshds] == [1, 1]
 
-    again = lab.launcher.run(
-        *lab.words(hostfile, f"--trials-file={lab.out / 'trials.yaml'}", "--name=lab", "--metric=accuracy"),
-    ).ran()
-    assert [each["TFLAUNCH_TRIAL"] for each in lab.told[6:]] == [
-        "2"
-    ]  # with another attempt's number it succeeds
-    assert lab.results()[-1]["attempts"] == 3
+    lab.hold()
+    words = lab.words(hostfile, f"--trials-file={lab.out / 'trials.yaml'}", "--name=lab", "--metric=accuracy")
+    late = lab.launcher.run(*words, "--timeout=1").ran(124)
+    assert "trial/2 on host1 has taken 1 s (--timeout) and is ended" in late.err
+    assert re.search(r"^ *failed +2 .* was ended \(--timeout 1\)$", late.out, re.MULTILINE)
+    lab.go()
+    again = lab.launcher.run(*words).ran()
+    # With another attempt's number it succeeds.
+    assert [each["TFLAUNCH_TRIAL"] for each in lab.told[6:]][-1:] == ["2"]
+    assert lab.results()[-1]["attempts"] == 4
     assert "3 of them done before" in again.err
     # The host that had nothing to do this time still has what its trials wrote.
     assert {path.name for path in lab.launcher.run_directories()} == {"host1", "host2"}
@@ -233,11 +255,9 @@ def test_a_sweep_goes_on_after_its_launcher_was_killed(lab: Lab, network: SshNet
 
 def test_ctrl_c_stops_the_trials_and_keeps_the_results(lab: Lab) -> None:
     with start(lab, lab.launcher.local(2)) as sweep:
-        lab.wait_for(2)
-        lab.go()
-        until(lambda: len(lab.results()) >= 2, "two results")
-        lab.hold()
+        lab.go(0, 1)
         sweep.wait_for("has started", 4)
+        until(lambda: len(lab.results()) == 2, "two results")
         ended = {f"trial-{each['trial']}.log" for each in lab.results()}
         pids = [lab.launcher.agents(host)["agent"] for host in ("local1", "local2")]
         for pid in (sweep.process.pid, *pids):
@@ -393,9 +413,14 @@ def test_trials_take_cards_as_they_become_free(cards: Cards, lab: Lab) -> None:
     assert {(each["host"], *each["gpus"]) for each in lab.results()} == {("host1", "0"), ("host2", "0")}
 
 
-def test_trials_share_a_card_or_have_several(cards: Cards, lab: Lab) -> None:
+def test_trials_wait_for_a_card_share_it_or_have_several(cards: Cards, lab: Lab) -> None:
     cards.add(2)
-    with start(lab, cards.hostfile, "--trials-per-gpu=2") as sweep:
+    with contextlib.ExitStack() as running:
+        holder = running.enter_context(cards.launcher.start(*cards.words("host1", 2, "--no-flags")))
+        holder.wait_for("has GPU-")
+        sweep = running.enter_context(start(lab, cards.hostfile, "--trials-per-gpu=2", "--wait"))
+        sweep.wait_for("waiting: 0 of 1 cards are free; 1st in line")
+        cards.let_end("host1")
         told = lab.wait_for(4)
         lab.go()
         sweep.done().ran()
@@ -409,7 +434,11 @@ def test_trials_share_a_card_or_have_several(cards: Cards, lab: Lab) -> None:
     assert "need 3 GPUs (1 trial x 3)" in refused.sentences
     assert "Lower --gpus-per-trial" in refused.sentences
     lab.launcher.wait_until_nothing_is_left()
-    assert [path.name[:4] for path in lab.launcher.records()] == ["lab-", "two-"]
+    assert [path.name[:4] for path in lab.launcher.records()] == [
+        "lab-",
+        "trai",
+        "two-",
+    ]  # nothing of the refused
 
 
 # --- what is refused -------------------------------------------------------------------------------------
@@ -427,6 +456,7 @@ def test_trials_share_a_card_or_have_several(cards: Cards, lab: Lab) -> None:
         (["--grid=x=1", "--resume=nothing"], "no run 'nothing' is on record"),
         (["--grid=x=1", "--name=No/Name"], "1 to 33 of a-z"),
         (["--grid=x=1", "--trials-per-gpu=2", "--gpus-per-trial=2"], "either several cards for a trial"),
+        (["--grid=x=1", "--dry-run", "--wait"], "what starts nothing waits for nothing"),
     ],
 )
 def test_what_is_no_sweep(
@@ -439,6 +469,16 @@ def test_what_is_no_sweep(
     assert refused.exit_code == 2
     assert message in " ".join(json.loads(line)["message"] for line in refused.stdout.splitlines())
     assert lab.launcher.records() == []
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"), [("--detach", "tmux"), ("-d", "tmux"), ("--only=worker/0", "logs NAME trial/7")]
+)
+def test_options_of_other_verbs_are_told_what_to_do_instead(option: str, instead: str) -> None:
+    refused = CliRunner().invoke(application(), ["sweep", "h1,h2", option, "trainer.py"])
+    assert refused.exit_code == 2
+    assert instead in " ".join(refused.output.replace("│", " ").split())
+    assert "behind --" not in refused.output
 
 
 def test_a_job_file_is_not_swept(lab: Lab) -> None:

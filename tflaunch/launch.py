@@ -9,10 +9,10 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch import dial_check
 from tflaunch.cluster import Cluster, Watcher
@@ -102,6 +102,17 @@ class Swept(Protocol):
     def cards(self) -> Mapping[str, tuple[CardLeft, ...]]: ...
     @property
     def lost(self) -> Mapping[str, str]: ...
+
+
+class Finished(Protocol):
+    """A run whose outputs may be fetched."""
+
+    @property
+    def hosts(self) -> Mapping[Any, str]: ...
+    @property
+    def lost(self) -> Mapping[str, str]: ...
+    @property
+    def interrupts(self) -> Sequence[int]: ...
 
 
 def dry(request: Request, connections: Connections, reporter: Reporter) -> int:
@@ -247,7 +258,7 @@ class _Run:
             missing = cluster.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else cluster.drain()
             host_logs = cluster.log_paths()
             if _left(self._request, state, number) is None:
-                self._fetch(cluster, state)
+                self._fetched = fetch_outputs(self._request, cluster, state, self._reporter)
             cluster.close()
         for task, size in missing.items():
             where = f"{state.hosts[task]}: {host_logs.get(task, '?')}"
@@ -266,28 +277,6 @@ class _Run:
 
         run_id, logdir = self._request.run_id, self._request.tensorboard
         cluster.show(Board(run_id, host_of(state.hosts), logdir, self._tunnel, self._reporter))
-
-    def _fetch(self, cluster: Cluster, state: State) -> None:
-        """Bring the outputs, however the run has ended; what that comes to is told."""
-        request = self._request
-        if not request.fetch:
-            return
-        later = f"tflaunch fetch {request.run_id}"
-        self._fetched = False
-        if len(state.interrupts) > 1:  # somebody is in a hurry
-            self._reporter.say(f"nothing is fetched; later: {later}")
-            return
-        directory = request.fetch_to or Path(request.run_id)
-        hosts = set(state.hosts.values()) - set(state.lost)
-        try:
-            told = cluster.fetch(hosts, request.fetch, directory, request.overwrite)
-        except Stopped:
-            self._reporter.say(f"not all is fetched; the rest: {later}")
-        except FetchError as error:
-            self._reporter.warn(f"{error.message}; {error.hint}. Then: {later}")
-        else:
-            self._fetched = told.complete
-            self._reporter.fetched(told)
 
     def _record_of(self, plan: ClusterPlan) -> Record:
         request = self._request
@@ -325,6 +314,28 @@ class _Run:
         self._record.close()
         self._reporter.report(outcome)
         return outcome.exit_code or (0 if self._fetched else FetchError.exit_code)
+
+
+def fetch_outputs(request: Request, cluster: Cluster, state: Finished, reporter: Reporter) -> bool:
+    """Bring the outputs, however the run has ended, and tell what that comes to; whether all that is wanted is here."""
+    if not request.fetch:
+        return True
+    later = f"tflaunch fetch {request.run_id}"
+    if len(state.interrupts) > 1:  # somebody is in a hurry
+        reporter.say(f"nothing is fetched; later: {later}")
+        return False
+    directory = request.fetch_to or Path(request.run_id)
+    hosts = set(state.hosts.values()) - set(state.lost)
+    try:
+        told = cluster.fetch(hosts, request.fetch, directory, request.overwrite)
+    except Stopped:
+        reporter.say(f"not all is fetched; the rest: {later}")
+        return False
+    except FetchError as error:
+        reporter.warn(f"{error.message}; {error.hint}. Then: {later}")
+        return False
+    reporter.fetched(told)
+    return told.complete
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """What came of the trials of a sweep: the metric in their logs, and the files that keep it.
 
-    sweep.json      the trials, in the order of their numbers
+    sweep.json      the trials, in the order of their numbers, and of what program they are
     results.jsonl   a line for each trial that has ended, written at that moment and synced
     results.csv     the last result of each trial, for spreadsheets; written when the sweep ends
 
@@ -26,12 +26,13 @@ from typing import Any, Literal
 
 from tflaunch.errors import RecordError, UsageError
 from tflaunch.log_lines import LineAssembler
-from tflaunch.outcome import TaskExit, signal_name
+from tflaunch.outcome import TaskExit, how, signal_name
 from tflaunch.runs import Record
 from tflaunch.trials import JOB, Params, Trial, plain
 
 RESULTS, TABLE, TRIALS = "results.jsonl", "results.csv", "sweep.json"
 _FORMAT = 1
+_LINE = 200  # of a log, as the reason of a failure
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_./ -]*")
 _LOG = re.compile(rf"{JOB}-(\d+)(?:\.(\d+))?\.log")
 
@@ -41,6 +42,7 @@ class Metric:
     """What a trial is measured by: the last match of a regular expression in its log, or of a key in a JSON line."""
 
     name: str  # as it is shown
+    text: str = ""  # as it was given
     key: str = ""
     pattern: re.Pattern[str] | None = None
     maximize: bool = False
@@ -49,7 +51,7 @@ class Metric:
     def parse(cls, text: str, maximize: bool) -> Metric:
         """Read `loss`, a key, or `loss: ([\\d.]+)`, a pattern with one group. Raises UsageError."""
         if _KEY.fullmatch(text):
-            return cls(text, key=text, maximize=maximize)
+            return cls(text, text, key=text, maximize=maximize)
         try:
             pattern = re.compile(text)
         except re.error as error:
@@ -60,9 +62,8 @@ class Metric:
                 "for example --metric 'loss: ([-+.\\deE]+)', or the key of a JSON line: --metric loss",
             )
         word = re.match(r"[A-Za-z_][\w-]*", text)
-        return cls(
-            next(iter(pattern.groupindex), word[0] if word else "metric"), pattern=pattern, maximize=maximize
-        )
+        name = next(iter(pattern.groupindex), word[0] if word else "metric")
+        return cls(name, text, pattern=pattern, maximize=maximize)
 
     def find(self, line: str) -> float | None:
         """The value in a line; None where there is none, or no number."""
@@ -91,8 +92,14 @@ class Reading:
     def __init__(self, metric: Metric | None) -> None:
         self.received = 0
         self.value: float | None = None
+        self._last = ""
         self._metric = metric
         self._lines = LineAssembler()
+
+    @property
+    def last_line(self) -> str:
+        """The last line that says something, shortened."""
+        return self._last.strip()[:_LINE]
 
     def feed(self, offset: int, data: bytes) -> bool:
         """Take a piece; whether there is a new value. What was here before is passed over."""
@@ -106,7 +113,8 @@ class Reading:
 
     def _look(self, lines: Iterable[str]) -> bool:
         before = self.value
-        for line in lines if self._metric else ():
+        for line in lines:
+            self._last = line if line and not line.isspace() else self._last
             value = self._metric.find(line) if self._metric else None
             self.value = self.value if value is None else value
         return self.value != before
@@ -128,14 +136,18 @@ class Result:
     attempts: int
     ended: float  # epoch seconds
     log: str
+    why: str = ""  # it has failed: `exited with code 1: ValueError: lr`
 
 
-def result(trial: Trial, exit: TaskExit, metric: float | None, gpus: tuple[str, ...], log: Path) -> Result:
-    """The result of a trial that has ended for good."""
+def result(
+    trial: Trial, exit: TaskExit, reading: Reading, gpus: tuple[str, ...], log: Path, *, late: str = ""
+) -> Result:
+    """The result of a trial that has ended for good; `late`: for having taken too long, in words."""
+    why = late or ": ".join(filter(None, (how(exit), reading.last_line)))
     return Result(
         trial.number,
         plain(trial.params),
-        metric,
+        reading.value,
         "failed" if exit.exit_code else "succeeded",
         exit.exit_code,
         signal_name(exit) or None,
@@ -145,7 +157,13 @@ def result(trial: Trial, exit: TaskExit, metric: float | None, gpus: tuple[str, 
         exit.attempt + 1,
         time.time(),
         str(log),
+        why if exit.exit_code else "",
     )
+
+
+def new_seed() -> int:
+    """What trials that are drawn are drawn by."""
+    return secrets.randbits(32)
 
 
 class Results:
@@ -154,12 +172,14 @@ class Results:
     def __init__(self, record: Record) -> None:
         """Reads what is there; raises RecordError."""
         self.record = record
-        self.seed = secrets.randbits(32)  # what those that are drawn are drawn by
+        self.seed = new_seed()
         self.known: list[Params] = []  # the trials in the order of their numbers
+        self.about: dict[str, Any] = {}  # what they are trials of
         self.last: dict[int, Result] = {}
         self.failure = ""  # why nothing more is written
         if (about := record.read(TRIALS)) is not None:
             self.known, self.seed = list(about["trials"]), about["seed"]
+            self.about = about.get("about", {})
             self._read()
 
     @property
@@ -167,10 +187,15 @@ class Results:
         """Where they are."""
         return self.record.path / RESULTS
 
-    def keep_trials(self, trials: list[Params], seed: int) -> None:
-        """Write down which trials there are; raises RecordError."""
-        self.known, self.seed = trials, seed
-        told = {"format": _FORMAT, "seed": seed, "trials": [dict(each) for each in trials]}
+    def keep_trials(self, trials: list[Params], seed: int, about: Mapping[str, Any]) -> None:
+        """Write down which trials there are, and of what; raises RecordError."""
+        self.known, self.seed, self.about = trials, seed, dict(about)
+        told = {
+            "format": _FORMAT,
+            "seed": seed,
+            "about": self.about,
+            "trials": [dict(each) for each in trials],
+        }
         self.record.write(TRIALS, told)
 
     def attempts(self) -> dict[int, int]:
@@ -204,7 +229,7 @@ class Results:
     def write_table(self, metric: str) -> None:
         """Write results.csv; raises RecordError."""
         names = list(dict.fromkeys(name for params in self.known for name in params))
-        rest = ["status", "exit_code", "host", "seconds", "attempts", "log"]
+        rest = ["status", "exit_code", "host", "seconds", "attempts", "log", "why"]
         page = io.StringIO()
         table = csv.writer(page)
         table.writerow(["trial", *names, metric or "metric", *rest])

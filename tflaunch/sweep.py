@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tflaunch.errors import EXIT_INTERRUPTED, EXIT_LAUNCH, EXIT_UNCLEAN
+from tflaunch.errors import EXIT_INTERRUPTED, EXIT_LAUNCH, EXIT_TIMEOUT, EXIT_UNCLEAN
 from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit, how
 from tflaunch.supervise import (
     HURRY,
@@ -35,6 +35,7 @@ from tflaunch.trials import JOB, Trial
 
 LOOK = "look"
 LOOK_S = 5.0  # between two looks for cards that have become free
+LATE = "late "  # and which attempt of which trial: the time that one may take is over
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,14 @@ class State:
     others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # host -> cards to look for
     retries: int = 0
     grace_s: float = 10.0
+    timeout_s: float = 0.0  # for a trial; 0: as long as it likes
     phase: Literal["running", "ending", "over"] = "running"
     running: Mapping[int, Attempt] = field(default_factory=dict)
     attempts: Mapping[int, int] = field(default_factory=dict)  # the number of its next one
     failed_on: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # hosts, one for each failure
+    late: Mapping[int, int] = field(
+        default_factory=dict
+    )  # its attempt that was ended for having taken too long
     ended: Mapping[int, TaskExit] = field(default_factory=dict)  # for good
     first_failure: TaskExit | HostLost | None = None
     unfit: bool = False  # it ended because no host was left on which a trial can start
@@ -124,7 +129,8 @@ def step(state: State, event: Any, now: float) -> tuple[State, list[Action]]:
         case TaskStarted() if (attempt := _attempt(state, event)) is not None:
             started = dataclasses.replace(attempt, started=now)
             running = {**state.running, event.task.index: started}
-            return dataclasses.replace(state, running=running), []
+            limit = StartTimer(f"{LATE}{event.task.index}.{event.attempt}", state.timeout_s)
+            return dataclasses.replace(state, running=running), [limit] if state.timeout_s else []
         case TaskExit() if _attempt(state, event) is not None:
             return _exited(state, event)
         case CardsSeen():
@@ -153,6 +159,8 @@ def step(state: State, event: Any, now: float) -> tuple[State, list[Action]]:
             return _interrupted(state, event)
         case TimerFired(name) if name == LOOK:
             return _look(state)
+        case TimerFired(name) if name.startswith(LATE) and state.phase == "running":
+            return _late(state, *map(int, name.removeprefix(LATE).split(".")))
         case TimerFired(name) if name == HURRY and state.phase == "ending":
             return _give_up(state, "its agent did not report in time"), []
     return state, []
@@ -173,6 +181,8 @@ def _exited(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
         return _unfit(state, exited)
     running = {each: attempt for each, attempt in state.running.items() if each != number}
     state = dataclasses.replace(state, running=running)
+    if exited.stopped and state.late.get(number) == exited.attempt:  # however it took that
+        exited = dataclasses.replace(exited, code=EXIT_TIMEOUT, signal=None, signal_name="", stopped=False)
     if state.first_failure or exited.exit_code == 0:  # nobody reads it, and there may be thousands
         exited = dataclasses.replace(exited, tail=b"")
     if exited.exit_code == 0:
@@ -188,6 +198,19 @@ def _exited(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
     return state, [
         Say(f"{exited.task} on {exited.host} {how(exited)}; {again}", urgent=False),
         *actions,
+    ]
+
+
+def _late(state: State, number: int, attempt: int) -> tuple[State, list[Action]]:
+    running = state.running.get(number)
+    if running is None or running.number != attempt:
+        return state, []
+    task, host = state.trials[number].task, running.seat.host
+    fields = {"tasks": [str(task)], "grace_s": state.grace_s}
+    return dataclasses.replace(state, late={**state.late, number: attempt}), [
+        Say(f"{task} on {host} has taken {state.timeout_s:g} s (--timeout) and is ended", urgent=False),
+        # Named as what starts it: where it is tried again, nobody is told to end it any more.
+        Order(host, f"restart {task}", "stop", fields),
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from tflaunch import sweep as machine
 from tflaunch.drive import Overseer
-from tflaunch.errors import PlanError, RecordError
+from tflaunch.errors import EXIT_TIMEOUT, PlanError, RecordError
 from tflaunch.inventory import HostFacts
 from tflaunch.job import TaskId
 from tflaunch.launch import Reporter as RunReporter
@@ -45,6 +45,19 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Planned:
+    """What a sweep would do."""
+
+    run_id: str  # of the one that would go on; "": it would be a new one
+    trials: tuple[Trial, ...]  # that would run
+    total: int  # with those that have succeeded before
+    seats: tuple[Seat, ...]
+    others: Mapping[str, int]  # host -> its cards that may be free later
+    words: tuple[str, ...]  # the program and its arguments, without the values
+    seed: int | None  # that the trials are drawn by
+
+
+@dataclass(frozen=True)
 class Summary:
     """What a sweep has come to."""
 
@@ -64,6 +77,7 @@ class Reporter(RunReporter, Protocol):
     def begins(
         self, run_id: str, total: int, left: int, seats: Sequence[Seat], metric: Metric | None
     ) -> None: ...
+    def planned(self, planned: Planned) -> None: ...
     def progress(self, progress: Progress) -> None: ...
     def trial(self, trial: Trial, started: TaskStarted, seat: Seat) -> None: ...
     def result(self, result: Result) -> None: ...
@@ -107,6 +121,7 @@ class Desk(Overseer):
             others=others,
             retries=request.retries,
             grace_s=request.run.grace_s,
+            timeout_s=request.timeout_s,
             attempts=work.results.attempts(),
         )
         self._request = request
@@ -122,6 +137,7 @@ class Desk(Overseer):
         ] = {}  # of the logs of attempts that have ended, until they are here
         self._found: list[Any] = [_Begin()]  # events
         self._failed = 0
+        self.first_host = ""  # on which a trial has started
         self._took: list[float] = []
         mine = [each for number, each in self._results.last.items() if number in self._numbers]
         self._best = next(iter(ranked(mine, request.metric)), None) if request.metric else None
@@ -173,6 +189,7 @@ class Desk(Overseer):
             self._sizes[key] = event.log_bytes
             self._maybe_end_log(event.task, event.attempt)
         if isinstance(event, TaskStarted) and (number := event.task.index) in self.state.trials:
+            self.first_host = self.first_host or event.host
             seat = self._seats.get((number, event.attempt))
             if seat is not None:
                 self._reporter.trial(self.state.trials[number], event, seat)
@@ -244,7 +261,9 @@ class Desk(Overseer):
             reading.end()
             trial = self.state.trials[number]
             log = self._results.record.log_path(trial.task, exit.attempt)
-            found = result(trial, exit, reading.value, seat.labels, log)
+            late = f"was ended (--timeout {self.state.timeout_s:g})"
+            late = late if self.state.late.get(number) == exit.attempt and exit.code == EXIT_TIMEOUT else ""
+            found = result(trial, exit, reading, seat.labels, log, late=late)
             if found.status == "succeeded":
                 self._took.append(found.seconds)
                 best = [found, *([self._best] if self._best else [])]

@@ -5,15 +5,16 @@ Each host is connected to once, gets the code once, and has one agent; a trial c
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tflaunch.cluster import Cluster
-from tflaunch.errors import ConnectErrors, PlanError, RecordError, StopError, UsageError
-from tflaunch.inventory import when_free
+from tflaunch.errors import ConnectErrors, FetchError, PlanError, RecordError, StopError
+from tflaunch.inventory import Inventory, when_free
 from tflaunch.launch import (
     DRAIN_AFTER_CTRL_C_S,
     PREPARE_TIMEOUT_S,
@@ -22,21 +23,67 @@ from tflaunch.launch import (
     Connections,
     Request,
     about_run,
+    fetch_outputs,
     nothing_left,
     refuse_one_machine_twice,
     verify,
 )
 from tflaunch.outcome import Outcome
 from tflaunch.plan import ClusterPlan
-from tflaunch.results import TRIALS, Results, ranked
-from tflaunch.runs import Record, RunInfo, list_runs, naming, new_run_id
-from tflaunch.sweep import outcome_of
-from tflaunch.sweep_desk import Desk, Reporter, Summary, Work
+from tflaunch.results import TRIALS, Results, new_seed, ranked
+from tflaunch.sweep import Seat, outcome_of
+from tflaunch.sweep_desk import Desk, Planned, Reporter, Summary, Work
+from tflaunch.sweep_known import about_sweep, compare, known_sweep, record_of, succeeded
 from tflaunch.sweep_room import Room, SweepRequest, in_words_of_trials
-from tflaunch.trials import Trial, arguments, numbered
+from tflaunch.sweep_wait import seats_in_turn
+from tflaunch.trials import Params, Trial, arguments, numbered
 from tflaunch.visits import Visits
 
-NAMED = "named"  # in the record of a sweep whose name was given
+if TYPE_CHECKING:
+    from tflaunch.tunnel import Tunnel
+
+ALL_DONE = "all trials have succeeded before; nothing is left to run"
+
+
+def dry(request: SweepRequest, connections: Connections, reporter: Reporter) -> int:
+    """Show which trials would run, and how many at once on which cards; start nothing, leave nothing.
+
+    Raises TflaunchError, Stopped.
+    """
+    run, seed, known = request.run, request.seed, list[Params]()
+    record, done = known_sweep(request), set[int]()
+    if record is not None:
+        with contextlib.closing(record):
+            results = Results(record)
+        seed, known = results.seed if seed is None else seed, results.known
+        done = {number for number in results.last if succeeded(results, number)}
+    seed = new_seed() if seed is None else seed
+    _, wanted = numbered(known, request.trials(seed))
+    if record is not None:
+        compare(results, request, wanted, reporter)
+    left = tuple(trial for trial in wanted if trial.number not in done)
+    if not left:
+        reporter.note(ALL_DONE)
+        return 0
+    room = Room(request)
+    cluster = Cluster(run.run_id, connections, reporter, run.lease_s)
+    with cluster.interrupts(), nothing_left(cluster, reporter):
+        inventory = cluster.open(run.hostfile.hosts, 0, run.connect_s, lease=False)
+        refuse_one_machine_twice(run.hostfile, inventory, connections)
+        seats, others = _seats(room, inventory, reporter)
+        cluster.abandon()
+    reporter.planned(
+        Planned(
+            record.run_id if record is not None else "",
+            left,
+            len(wanted),
+            seats,
+            {host: len(uuids) for host, uuids in others.items()},
+            (*run.job.program, *run.job.args),
+            seed if request.drawn else None,
+        )
+    )
+    return 0
 
 
 def sweep(request: SweepRequest, connections: Connections, reporter: Reporter) -> int:
@@ -44,24 +91,45 @@ def sweep(request: SweepRequest, connections: Connections, reporter: Reporter) -
 
     Raises TflaunchError or Stopped when it could not start; then nothing of it is left.
     """
+    with _tunnel(request.run) as tunnel:
+        return _sweep(request, connections, reporter, tunnel)
+
+
+@contextlib.contextmanager
+def _tunnel(run: Request) -> Iterator[Tunnel | None]:
+    """The port of this machine for TensorBoard, if it is wanted."""
+    if run.tensorboard is None:
+        yield None
+        return
+    from tflaunch.tunnel import Tunnel
+
+    with contextlib.closing(Tunnel(run.tensorboard_port)) as tunnel:
+        yield tunnel
+
+
+def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, tunnel: Tunnel | None) -> int:
     begun = time.monotonic()
-    record = _record(request)
+    record = record_of(request)
     is_new = record.read(TRIALS) is None
     request = dataclasses.replace(request, run=dataclasses.replace(request.run, run_id=record.run_id))
     try:
         results = Results(record)
         seed = request.seed if request.seed is not None else results.seed
         everything, wanted = numbered(results.known, request.trials(seed))
-        left = [trial for trial in wanted if not _succeeded(results, trial.number)]
+        if not is_new:
+            compare(results, request, wanted, reporter)
+        left = [trial for trial in wanted if not succeeded(results, trial.number)]
         if not left:
-            reporter.note("all trials have succeeded before; nothing is left to run")
+            reporter.note(ALL_DONE)
+            if request.run.fetch:
+                reporter.note(f"nothing is fetched; to fetch it again: tflaunch fetch {record.run_id}")
             reporter.summary(_summary(request, results, wanted))
             return 0
         if not is_new:
             _end_what_is_left(request.run, connections, reporter)
-        results.keep_trials(everything, seed)
+        results.keep_trials(everything, seed, {**results.about, **about_sweep(request)})
         work = Work(request, results, wanted, left, begun)
-        desk, outcome = _run(work, connections, reporter)
+        desk, outcome, fetched = _run(work, connections, reporter, tunnel)
         desk.end()
         try:
             record.finish(outcome)
@@ -70,49 +138,13 @@ def sweep(request: SweepRequest, connections: Connections, reporter: Reporter) -
             reporter.warn(f"{error.message}. {error.hint}")
         reporter.report(outcome)
         reporter.summary(_summary(request, results, wanted))
-        return outcome.exit_code
+        return outcome.exit_code or (0 if fetched else FetchError.exit_code)
     except BaseException:
         if is_new and not any((record.path / "logs").iterdir()):  # no trial has begun
             record.discard()
         raise
     finally:
         record.close()
-
-
-def _record(request: SweepRequest) -> Record:
-    """The record of a new sweep, or of one that goes on; locked. Raises UsageError, RecordError."""
-    run, name = request.run, request.name
-    if request.must_exist:
-        record = Record.reopen(Record.open(name).run_id)
-        if record.read(TRIALS) is None:
-            record.close()
-            raise UsageError(f"{record.run_id} is no sweep", "tflaunch ps -a lists what there is")
-        return record
-    with naming():  # of two that begin at once, the second sees the first
-        found = [info.run_id for info in list_runs() if name and _is_named(info, name)]
-        if len(found) > 1:
-            raise UsageError(
-                f"{len(found)} sweeps are called {name}: {', '.join(found)}", f"--resume {found[0]}"
-            )
-        if found:
-            return Record.reopen(found[0])
-        run_id = new_run_id(name) if name else run.run_id
-        plan = ClusterPlan(run_id, ())
-        record = Record.create(
-            run_id, plan=plan, hostfile=run.hostfile, command=run.command, ssh_config=run.ssh_config
-        )
-        if name:
-            record.write(NAMED, {})
-        return record
-
-
-def _is_named(info: RunInfo, name: str) -> bool:
-    """Whether that run is a sweep of this name: its own behind it is what new_run_id has added."""
-    return info.run_id.rpartition("-")[0] == name and (info.path / NAMED).exists()
-
-
-def _succeeded(results: Results, number: int) -> bool:
-    return number in results.last and results.last[number].status == "succeeded"
 
 
 def _end_what_is_left(run: Request, connections: Connections, reporter: Reporter) -> None:
@@ -132,23 +164,37 @@ def _end_what_is_left(run: Request, connections: Connections, reporter: Reporter
         )
 
 
-def _run(work: Work, connections: Connections, reporter: Reporter) -> tuple[Desk, Outcome]:
+def _seats(
+    room: Room, inventory: Inventory, reporter: Reporter
+) -> tuple[tuple[Seat, ...], Mapping[str, tuple[str, ...]]]:
+    """What is free now, and the cards that may be free later; raises PlanError where there never will be any."""
+    notes = list[str]()
+    try:
+        seats = room.seats(inventory, notes)
+    except PlanError:
+        room.seats(when_free(inventory), notes)
+        seats = ()
+    others = room.others(inventory, seats)
+    if not (seats or others):
+        raise PlanError("no card of these hosts can be taken", "tflaunch gpus shows who is on them")
+    for note in notes:
+        reporter.note(in_words_of_trials(note))
+    return seats, others
+
+
+def _run(
+    work: Work, connections: Connections, reporter: Reporter, tunnel: Tunnel | None
+) -> tuple[Desk, Outcome, bool]:
     run, results = work.request.run, work.results
-    room, notes = Room(work.request), list[str]()
+    room = Room(work.request)
     cluster = Cluster(run.run_id, connections, reporter, run.lease_s)
     with cluster.interrupts(), nothing_left(cluster, reporter):
         inventory = cluster.open(run.hostfile.hosts, 0, run.connect_s)
         refuse_one_machine_twice(run.hostfile, inventory, connections)
-        try:
-            seats = room.seats(inventory, notes)
-        except PlanError:
-            room.seats(when_free(inventory), notes)  # raises when there never will be one
-            seats = ()
-        others = room.others(inventory, seats)
-        if not (seats or others):
-            raise PlanError("no card of these hosts can be taken", "tflaunch gpus shows who is on them")
-        for note in notes:
-            reporter.note(in_words_of_trials(note))
+        seats, others = _seats(room, inventory, reporter)
+        if run.wait_s is not None:
+            seats = seats_in_turn(room, cluster, inventory, reporter, run.wait_s)
+            others = room.others({host: inventory[host] for host in cluster.connected}, seats)
         hosts = {seat.host for seat in seats} | others.keys()
         cluster.keep(hosts)
         desk = Desk(work, room, reporter, seats, others)
@@ -163,12 +209,15 @@ def _run(work: Work, connections: Connections, reporter: Reporter) -> tuple[Desk
         results.record.resume(run.hostfile, run.command, run.ssh_config)
         reporter.begins(run.run_id, len(work.wanted), len(work.left), seats, work.request.metric)
         cluster.release({}, 0, desk.read)
+        if tunnel is not None:
+            _show_board(cluster, desk, run, tunnel, reporter)
         cluster.drive(desk, desk)
         state = desk.state
         seconds = time.monotonic() - work.begun
         cluster.tell_outcome(outcome_of(state, run.run_id, seconds, unverified=dict(state.lost)))
         missing = cluster.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else cluster.drain()
         host_logs = cluster.log_paths()
+        fetched = fetch_outputs(run, cluster, state, reporter)
         cluster.close()
     for task, size in missing.items():
         reporter.warn(f"{task}: {size:,} more bytes of its log are on its host: {host_logs.get(task, '?')}")
@@ -186,7 +235,20 @@ def _run(work: Work, connections: Connections, reporter: Reporter) -> tuple[Desk
         record=str(results.record.path),
         **more,
     )
-    return desk, outcome
+    return desk, outcome, fetched
+
+
+def _show_board(cluster: Cluster, desk: Desk, run: Request, tunnel: Tunnel, reporter: Reporter) -> None:
+    """Show TensorBoard once a trial runs: it is started as that one is, and sees all that run on that host."""
+    from tflaunch.board import Board
+
+    cluster.drive(desk, desk, lambda: bool(desk.first_host))
+    if desk.phase == "running":
+        there = next(host for host in run.hostfile.hosts if host.name == desk.first_host)
+        logdir = run.tensorboard or "."
+        if there.workdir is None and not logdir.startswith(("/", "~")):
+            logdir = "."  # each trial has its own of that name, somewhere below
+        cluster.show(Board(run.run_id, there.name, logdir, tunnel, reporter))
 
 
 def _summary(request: SweepRequest, results: Results, wanted: Sequence[Trial]) -> Summary:

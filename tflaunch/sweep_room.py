@@ -29,7 +29,9 @@ class SweepRequest:
     trials: Callable[[int], Sequence[Params]]  # from a seed
     metric: Metric | None
     seed: int | None = None  # None: that of the sweep that goes on, or a new one
+    drawn: bool = False  # the trials hang on it
     retries: int = 0
+    timeout_s: float = 0.0  # for a trial; 0: as long as it likes
     per_gpu: int = 1
     per_host: int | None = None  # instead of `slots:`
     name: str = ""
@@ -54,6 +56,10 @@ class Room:
 
     def seats(self, inventory: Inventory, notes: list[str], held: Sequence[Seat] = ()) -> tuple[Seat, ...]:
         """The seats that are free now beside those that are held; raises PlanError when there are none."""
+        return self.shared(self.places(inventory, notes, held))
+
+    def places(self, inventory: Inventory, notes: list[str], held: Sequence[Seat] = ()) -> list[Seat]:
+        """The same, each set of cards once."""
         request = self.request
         hosts = []
         for host in self.hostfile.hosts:
@@ -73,12 +79,18 @@ class Room:
                 f"--trials-per-gpu {request.per_gpu}: no cards are used",
                 "say --trials-per-host, or `slots:` in the hostfile",
             )
-        seats = []
-        for share in range(request.per_gpu):
-            for number, (host, cards) in enumerate(found):
-                uuids, labels = tuple(card.uuid for card in cards), tuple(card.label for card in cards)
-                seats.append(Seat(host.name, uuids, labels, share if cards else number))
-        return tuple(seats)
+        return [
+            Seat(host.name, tuple(card.uuid for card in cards), tuple(card.label for card in cards))
+            for host, cards in found
+        ]
+
+    def shared(self, places: Sequence[Seat]) -> tuple[Seat, ...]:
+        """The seats that these make."""
+        return tuple(
+            dataclasses.replace(place, share=share if place.gpus else number)
+            for share in range(self.request.per_gpu)
+            for number, place in enumerate(places)
+        )
 
     def others(self, inventory: Inventory, seats: Iterable[Seat]) -> dict[str, tuple[str, ...]]:
         """The cards that may be free later, by host."""

@@ -9,7 +9,9 @@ For programs, beside the events of tflaunch.console_json, of which `log` does no
     sweep      run_id, total, left (to run), seats (how many trials at a time), metric, maximize
     trial      task, host, gpus (labels), attempt, params     one has started
     result     as a line of results.jsonl: trial, params, metric, status, exit_code, signal, host, gpus, seconds,
-               attempts, ended, log
+               attempts, ended, log, why (it failed)
+    plan       run_id ("": a new one), total, left, seats (host, gpus), others (host: cards in use), seed (null: none
+               are drawn), trials (task, params, args): all of --dry-run
     summary    run_id, total, succeeded, failed, best (a result, or null), run_best (argv), resume, results (path)
 """
 
@@ -27,18 +29,21 @@ from rich.text import Text
 from tflaunch import console
 from tflaunch.console_json import JsonReporter
 from tflaunch.console_text import TextReporter
+from tflaunch.hosts import fold
 from tflaunch.log_lines import printable
 from tflaunch.outcome import TaskExit
 from tflaunch.results import Metric, Result
 from tflaunch.supervise import TaskStarted
 from tflaunch.sweep import Seat
-from tflaunch.sweep_desk import Progress, Reporter, Row, Summary
+from tflaunch.sweep_desk import Planned, Progress, Reporter, Row, Summary
 from tflaunch.times import duration
-from tflaunch.trials import JOB, Trial
+from tflaunch.trials import JOB, Trial, arguments
 
 BEST_SHOWN = 10
+FAILED_SHOWN = 3  # at least, whatever the terminal's height
 _TICK_S = 0.25
 _LINES_LEFT = 4  # of the screen, for what is not live
+_LINES_AROUND = 8  # the table at the end
 
 
 class SweepReporter(console.Reporter, Reporter, Protocol):
@@ -59,6 +64,22 @@ class SweepJson(JsonReporter):
         """The hosts are ready."""
         measured = {"metric": metric.name if metric else None, "maximize": bool(metric and metric.maximize)}
         self._event("sweep", run_id=run_id, total=total, left=left, seats=len(seats), **measured)
+
+    def planned(self, planned: Planned) -> None:
+        """All of --dry-run."""
+        trials = [
+            {
+                "task": str(trial.task),
+                "params": dict(trial.params),
+                "args": list(arguments(planned.words, trial)),
+            }
+            for trial in planned.trials
+        ]
+        seats = [{"host": seat.host, "gpus": list(seat.labels)} for seat in planned.seats]
+        told = {"run_id": planned.run_id, "total": planned.total, "left": len(trials)}
+        self._event(
+            "plan", **told, seats=seats, others=dict(planned.others), seed=planned.seed, trials=trials
+        )
 
     def progress(self, progress: Progress) -> None:
         """For people only."""
@@ -112,6 +133,33 @@ class SweepText(TextReporter):
         text = f" {_count(total, 'trial')}{before} {marks.dot} {where}"
         self._message(Text.assemble(("sweep ", ""), (run_id, "bold"), (text, "dim")))
 
+    def planned(self, planned: Planned) -> None:
+        """The trials go to stdout."""
+        self.begins(planned.run_id or "(new)", planned.total, len(planned.trials), planned.seats, None)
+        cards: dict[str, list[str]] = {}
+        for seat in planned.seats:
+            cards.setdefault(seat.host, []).append(",".join(seat.labels))
+        alike: dict[str, list[str]] = {}
+        for host in {**cards, **planned.others}:
+            told, later = cards.get(host, []), planned.others.get(host, 0)
+            which = " ".join(dict.fromkeys(told))
+            on = f" on card{'' if len(set(told)) == 1 else 's'} {which}" if which else ""
+            more = f"; {_count(later, 'card')} in use, taken once free" if later else ""
+            alike.setdefault(f"{len(told) or 'none'} at a time{on}{more}", []).append(host)
+        for text, hosts in alike.items():
+            self.note(f"{fold(hosts)}: {text}{', each' * (len(hosts) > 1)}")
+        if planned.seed is not None:
+            self.note(f"drawn by --seed {planned.seed}: with that, the same again")
+        first = planned.trials[0]
+        self.note(f"{first.task} runs {shlex.join(arguments(planned.words, first))}")
+        names = list(dict.fromkeys(name for trial in planned.trials for name in trial.params))
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for name in (JOB, *names):
+            table.add_column(printable(name), overflow="ellipsis", no_wrap=True)
+        for trial in planned.trials:
+            table.add_row(str(trial.number), *(printable(trial.params.get(name, "")) for name in names))
+        self._writer.put("message", lambda: self._writer.out(self._out.render(table)))
+
     def progress(self, progress: Progress) -> None:
         """Show how it stands, on a terminal."""
         if self._live:
@@ -137,10 +185,7 @@ class SweepText(TextReporter):
         mark, style = (self._err.marks.ok, "green") if good else (self._err.marks.bad, "bold red")
         what = f"{JOB}/{result.trial} on {result.host}"
         if not good:
-            how = (
-                f"was killed by {result.signal}" if result.signal else f"exited with code {result.exit_code}"
-            )
-            what += f" {how}"
+            what += f" {printable(result.why.partition(': ')[0])}"
         text = f"{what} after {duration(result.seconds)}"
         if result.attempts > 1:
             text += f", attempt {result.attempts}"
@@ -182,20 +227,32 @@ class SweepText(TextReporter):
         return "" if value is None else f"{value:.6g}"
 
     def _table(self, summary: Summary) -> Table | None:
-        if not summary.best:
+        if not summary.results:
             return None
-        names = list(dict.fromkeys(name for each in summary.best for name in each.params))
+        failed = [each for each in summary.results if each.status == "failed"]
+        names = list(dict.fromkeys(name for each in summary.results for name in each.params))
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         if summary.metric:
             table.add_column(summary.metric.name, justify="right")
         for name in (JOB, *names, "host", "time"):
             table.add_column(printable(name), overflow="ellipsis", no_wrap=True)
-        for each in summary.best[:BEST_SHOWN]:
-            values = [str(each.params.get(name, "")) for name in names]
-            row = [str(each.trial), *map(printable, values), each.host, duration(each.seconds)]
-            table.add_row(*([self._value(each.metric) or "none"] if summary.metric else []), *row)
-        if (more := len(summary.best) - BEST_SHOWN) > 0:
-            table.add_row(self._out.marks.more, f"{more} more")
+        if failed:
+            table.add_column("why it failed")  # this one is shortened before the others
+
+        def add(results: Sequence[Result], most: int, more: str) -> None:
+            for each in results[:most]:
+                values = [str(each.params.get(name, "")) for name in names]
+                row = [str(each.trial), *map(printable, values), each.host, duration(each.seconds)]
+                good = each.status == "succeeded"
+                measured = Text(self._value(each.metric) or "none") if good else Text("failed", "red")
+                why = Text(printable(each.why), "dim", no_wrap=True, overflow="ellipsis")
+                table.add_row(*([measured] if summary.metric else []), *row, *([why] if failed else []))
+            if len(results) > most:
+                table.add_row(self._out.marks.more, f"{len(results) - most} {more}")
+
+        add(summary.best, BEST_SHOWN, "more")
+        best = min(BEST_SHOWN, len(summary.best))
+        add(failed, max(FAILED_SHOWN, self._out.rows - _LINES_AROUND - best), "more failed")
         return table
 
     # From here on: in the writer's thread.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tflaunch.job import Requirements
 
 CLUSTER, GPUS, PROGRAM, END, AGAIN = "Cluster", "GPUs", "Program", "The end", "When a task fails"
+OUTPUTS = "Outputs"
 LEASE_S = {False: 60.0, True: 600.0}  # by whether it is detached
 
 
@@ -204,6 +205,27 @@ Quiet = Annotated[
 ]
 ShowHost = Annotated[
     bool, typer.Option("--show-host", help="Name the host in each line.", rich_help_panel=OUTPUT)
+]
+FetchTo = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Where to [./RUN]", show_default=False, rich_help_panel=OUTPUTS),
+]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite", help="Also over files here that have other content.", rich_help_panel=OUTPUTS
+    ),
+]
+TensorboardPort = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=65535,
+        metavar="PORT",
+        help="The port of this machine for it [any]",
+        show_default=False,
+        rich_help_panel=OUTPUTS,
+    ),
 ]
 StartupTimeout = Annotated[
     float,

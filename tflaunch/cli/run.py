@@ -16,6 +16,7 @@ from tflaunch.cli.job_options import (
     CLUSTER,
     END,
     LEASE_S,
+    OUTPUTS,
     PROGRAM,
     Chief,
     CodeDir,
@@ -24,6 +25,7 @@ from tflaunch.cli.job_options import (
     DryRun,
     Env,
     Exclude,
+    FetchTo,
     GpuModel,
     GpusPerWorker,
     Include,
@@ -37,6 +39,7 @@ from tflaunch.cli.job_options import (
     Mount,
     NoDialCheck,
     NoSync,
+    Overwrite,
     Place,
     PlaceChoice,
     Ps,
@@ -48,6 +51,7 @@ from tflaunch.cli.job_options import (
     ShowHost,
     StartupTimeout,
     SystemSite,
+    TensorboardPort,
     Wait,
     WorkerHosts,
     Workers,
@@ -82,7 +86,6 @@ if TYPE_CHECKING:
     from tflaunch.supervise import Restarts
 
 
-OUTPUTS = "Outputs"
 ROLES = "Roles, under any job name"
 JOBS = (PS, WORKER, CHIEF)
 
@@ -90,13 +93,19 @@ JOBS = (PS, WORKER, CHIEF)
 class TrainerCommand(JobCommand):
     """A verb with a trainer, whose most likely slip is an option of the trainer's in front of `--`."""
 
+    instead: ClassVar[Mapping[str, str]] = {}  # of options that other verbs have
+
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """As typer's, with a next step in the error."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
             if type(error).__name__ == "NoSuchOption" and hasattr(error, "message"):
-                error.message += ". The trainer's own options go behind --"
+                if instead := self.instead.get(getattr(error, "option_name", "")):
+                    error.message += f". {instead}"
+                    error.possibilities = None  # type: ignore[attr-defined]
+                else:
+                    error.message += ". The trainer's own options go behind --"
             raise
 
 
@@ -315,16 +324,8 @@ def run(
             rich_help_panel=OUTPUTS,
         ),
     ] = None,
-    fetch_to: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where to [./RUN]", show_default=False, rich_help_panel=OUTPUTS),
-    ] = None,
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite", help="Also over files here that have other content.", rich_help_panel=OUTPUTS
-        ),
-    ] = False,
+    fetch_to: FetchTo = None,
+    overwrite: Overwrite = False,
     tensorboard: Annotated[
         str | None,
         typer.Option(
@@ -333,17 +334,7 @@ def run(
             rich_help_panel=OUTPUTS,
         ),
     ] = None,
-    tensorboard_port: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=65535,
-            metavar="PORT",
-            help="The port of this machine for it [any]",
-            show_default=False,
-            rich_help_panel=OUTPUTS,
-        ),
-    ] = 0,
+    tensorboard_port: TensorboardPort = 0,
     restarts: MostRestarts = 0,
     restart: Annotated[
         list[str] | None,

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from tflaunch.cli.fetch import parse
 from tflaunch.cli.job_options import (
     END,
     GPUS,
+    OUTPUTS,
     CodeDir,
     Container,
     ContainerEngine,
     Env,
     Exclude,
+    FetchTo,
     GpuModel,
     Include,
     JobHosts,
@@ -27,13 +30,17 @@ from tflaunch.cli.job_options import (
     Module,
     Mount,
     NoSync,
+    Overwrite,
     RequirementsFile,
     ShareGpus,
     SystemSite,
+    TensorboardPort,
+    Wait,
     environment,
     gpu_choice,
     mounts_of,
     packages_of,
+    wait_s,
 )
 from tflaunch.cli.options import (
     AcceptNew,
@@ -50,15 +57,34 @@ from tflaunch.errors import UsageError
 from tflaunch.job import PS, WORKER, JobSpec, Role
 
 if TYPE_CHECKING:
+    from tflaunch.hosts import Hostfile
     from tflaunch.trials import Params
 
 TRIALS, METRIC, AGAIN = "Trials", "Results", "When something fails"
 
 
+_NOT_ALONE = (
+    "A sweep cannot be left alone, for this command gives out its trials. Run it in tmux or screen; after any end "
+    "--resume NAME goes on"
+)
+_SILENT = "A sweep shows no output of its trials; tflaunch logs NAME trial/7 does, also while they run"
+_ONE_PROCESS = "A trial is one process; tflaunch run starts clusters"
+
+
 class SweepCommand(TrainerCommand):
     """`sweep`; what it says of a trainer's own options is what `run` says."""
 
-    optional_values: ClassVar = {"--mig": TrainerCommand.optional_values["--mig"]}
+    instead: ClassVar = {
+        **dict.fromkeys(("--detach", "-d"), _NOT_ALONE),
+        **dict.fromkeys(
+            ("--restarts", "--restart", "--restart-on", "--restart-window"), "Here it is --retries N"
+        ),
+        **dict.fromkeys(("--startup-timeout", "--stall-timeout"), "Here --timeout S limits each trial"),
+        **dict.fromkeys(("--quiet", "-q", "--only", "--show-host"), _SILENT),
+        **dict.fromkeys(("--workers", "--ps", "--chief", "--evaluator", "--job"), _ONE_PROCESS),
+        "--gpus-per-worker": "Here it is --gpus-per-trial N",
+        "--spares": "The trials of a host that is lost run on the others",
+    }
 
 
 def sweep(
@@ -125,6 +151,14 @@ def sweep(
             rich_help_panel=TRIALS,
         ),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the trials and how many run at a time, and start nothing.",
+            rich_help_panel=TRIALS,
+        ),
+    ] = False,
     gpus_per_trial: Annotated[
         int | None,
         typer.Option(
@@ -149,6 +183,7 @@ def sweep(
     include: Include = None,
     exclude: Exclude = None,
     share_gpus: ShareGpus = False,
+    wait: Wait = None,
     metric: Annotated[
         str | None,
         typer.Option(
@@ -180,6 +215,12 @@ def sweep(
     container_engine: ContainerEngine = "",
     mount: Mount = None,
     grace: Grace = 10.0,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="S", help="End a trial that takes longer: it has failed.", rich_help_panel=END
+        ),
+    ] = 0.0,
     lease: Annotated[
         float,
         typer.Option(
@@ -189,6 +230,25 @@ def sweep(
             rich_help_panel=END,
         ),
     ] = 60.0,
+    fetch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Bring what the trials have written here at the end, seen from each: 'checkpoints/**'; repeatable.",
+            rich_help_panel=OUTPUTS,
+        ),
+    ] = None,
+    fetch_to: FetchTo = None,
+    overwrite: Overwrite = False,
+    tensorboard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOGDIR",
+            help="Show what the trials of the first one's host write in TensorBoard while they run.",
+            rich_help_panel=OUTPUTS,
+        ),
+    ] = None,
+    tensorboard_port: TensorboardPort = 0,
     json: Json = False,
     accept_new: AcceptNew = False,
     connect_timeout: ConnectTimeout = 30.0,
@@ -200,12 +260,14 @@ def sweep(
     number in TFLAUNCH_TRIAL.  Results are on record as they come.
 
     Exit code: 0 all have succeeded; the code of the trial that failed first (128 + n for signal n); 130 after Ctrl-C;
-    2 command line or hostfile; 65 no host can take a trial; 69 no connection; 70 a host cannot start; 73 no record;
-    76 all hosts were lost, or not all could be stopped.
+    2 command line or hostfile; 65 no host can take a trial; 69 no connection; 70 no trial can start; 73 no record;
+    74 not all outputs were fetched; 76 all hosts were lost, or not all could be stopped; 124 a trial took longer than
+    --timeout.
     """
     from tflaunch.launch import Request
     from tflaunch.results import Metric
     from tflaunch.runs import new_run_id
+    from tflaunch.sweep_launch import dry
     from tflaunch.sweep_launch import sweep as carry_out
     from tflaunch.sweep_room import SweepRequest
     from tflaunch.sweep_view import open_reporter
@@ -234,6 +296,7 @@ def sweep(
             )
         if maximize and metric is None:
             raise UsageError("--maximize without --metric: of what?", "--metric accuracy")
+        patience_s = wait_s(wait, dry_run)
         measure = Metric.parse(metric, maximize) if metric is not None else None
         if not random and (trials is not None or seed is not None):
             raise UsageError(f"{'--trials' if trials is not None else '--seed'} is for --random")
@@ -276,13 +339,21 @@ def sweep(
                 lease_s=lease,
                 connect_s=connect_timeout,
                 grace_s=grace,
+                tensorboard=tensorboard,
+                tensorboard_port=tensorboard_port,
+                fetch=parse(_of_trials(fetch or [], hostfile), fetch_to),
+                fetch_to=fetch_to,
+                overwrite=overwrite,
+                wait_s=patience_s,
             ),
             trials=chosen,
             metric=measure,
             retries=retries,
+            timeout_s=timeout,
             per_gpu=trials_per_gpu,
             per_host=trials_per_host,
             seed=seed,
+            drawn=bool(random),
             name=resume or name or "",
             must_exist=resume is not None,
             run_best=_run_one(ctx),
@@ -291,7 +362,7 @@ def sweep(
         for note in to_hosts.notes:
             reporter.warn(note)
         try:
-            show.exit_code = carry_out(request, to_hosts, reporter)
+            show.exit_code = (dry if dry_run else carry_out)(request, to_hosts, reporter)
         finally:
             to_hosts.close()
 
@@ -323,6 +394,20 @@ def _trials(
         return functools.partial(trials.draw, random, count)
     found = trials.grid(grid) if grid else trials.read(Path(file or ""))
     return lambda _: found
+
+
+def _of_trials(patterns: list[str], hostfile: Hostfile) -> list[str]:
+    """Patterns seen from each trial's own directory, if it has one, as patterns seen from what holds them all."""
+    from tflaunch.trials import JOB
+
+    if any(host.workdir is not None for host in hostfile.hosts):
+        return patterns
+    found = []
+    for text in patterns:
+        mark, plain = "!" * text.startswith("!"), text.removeprefix("!")
+        bound = "/" in plain.rstrip("/") and not plain.startswith(("**/", f"{JOB}-", f"/{JOB}-"))
+        found.append(f"{mark}{JOB}-*/{plain.removeprefix('/')}" if bound else text)
+    return found
 
 
 def _run_one(ctx: typer.Context) -> tuple[str, ...]:

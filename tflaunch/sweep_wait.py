@@ -1,0 +1,51 @@
+"""A sweep in the queue for cards: it begins when its turn has come, with what there is for it then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tflaunch.cluster import Cluster
+from tflaunch.inventory import Inventory
+from tflaunch.job import WORKER, TaskId
+from tflaunch.plan import ClusterPlan, TaskPlan
+from tflaunch.sweep import Seat
+from tflaunch.sweep_room import Room
+from tflaunch.waiting import Acquisition, Planner, Reporter
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Planner(Planner):
+    """Its tasks only say which cards are wanted: no trial is bound to any of them."""
+
+    room: Room
+
+    def _plan(self, inventory: Inventory) -> ClusterPlan:
+        tasks = (
+            TaskPlan(
+                TaskId(WORKER, number),
+                host=place.host,
+                address="",
+                port=None,
+                gpus=place.gpus,
+                gpu_labels=place.labels,
+                argv=(),
+                env={},
+                setup=(),
+                cwd=None,
+            )
+            for number, place in enumerate(self.room.places(inventory, []))
+        )
+        return ClusterPlan(self.run_id, tuple(tasks))
+
+
+def seats_in_turn(
+    room: Room, cluster: Cluster, inventory: Inventory, reporter: Reporter, wait_s: float
+) -> tuple[Seat, ...]:
+    """The seats whose cards the sweep holds once its turn has come; `inventory` is the first look.
+
+    Raises PlanError when `wait_s` is over, or there never will be any; Stopped.
+    """
+    run = room.request.run
+    planner = _Planner(run.job, room.hostfile, run.gpus, {}, run.run_id, room=room)
+    plan = Acquisition(planner, cluster, reporter, ports_wanted=0, wait_s=wait_s).plan(inventory)
+    return room.shared([Seat(task.host, task.gpus, task.gpu_labels) for task in plan.tasks])
