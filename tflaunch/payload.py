@@ -117,7 +117,7 @@ class Shipped:
             info = os.lstat(path)
             if info.st_mode & 0o170077 != 0o040000 or info.st_uid != os.getuid():
                 return
-        cls.kept = path + "/agent-%%s-%%x-" %% (cls.digest, sys.hexversion)
+        cls.kept = path + "/agent-%%s-%%s-%%x-" %% (cls.digest, sys.implementation.cache_tag, sys.hexversion)
     @classmethod
     def find_spec(cls, name, path=None, target=None):
         if name in cls.modules:
