@@ -458,6 +458,10 @@ def test_a_live_run_is_seen_from_any_machine(launcher: Launcher, elsewhere: Laun
             document = json.loads(user.run("status", "--json", run[:-1], *words).ran().out)
             tasks = {each["task"]: each for each in document["tasks"]}
             assert (document["run_id"], document["state"], document["running"]) == (run, "running", 2)
+            assert document["command"][:2] == [
+                "tflaunch",
+                "run",
+            ]  # and not the file that Python was told to run
             assert document["command"][-2:] == ["--workers=1", "--grace=2"]
             assert sorted(tasks) == ["ps/0", "worker/0"]
             for each in tasks.values():

@@ -55,6 +55,11 @@ Grace = Annotated[
 ]
 
 
+def command_line() -> tuple[str, ...]:
+    """This command as it can be typed again, also where it was `python -m tflaunch`."""
+    return ("tflaunch", *sys.argv[1:])
+
+
 def default_hosts() -> str | None:
     """The hostfile that is meant when none is named, if there is one."""
     from tflaunch.hosts import find_default

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, cast
@@ -68,6 +67,7 @@ from tflaunch.cli.options import (
     Grace,
     Json,
     SshConfig,
+    command_line,
     connector,
     load_hosts,
     reporting,
@@ -456,7 +456,7 @@ def run(
             hostfile=hostfile,
             gpus=gpus,
             bundle=bundle,
-            command=tuple(sys.argv),
+            command=command_line(),
             ssh_config=str(ssh_config.absolute()) if ssh_config else None,
             lease_s=lease or LEASE_S[detach],
             connect_s=connect_timeout,

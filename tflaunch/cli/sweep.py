@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -48,6 +47,7 @@ from tflaunch.cli.options import (
     Grace,
     Json,
     SshConfig,
+    command_line,
     connector,
     load_hosts,
     reporting,
@@ -334,7 +334,7 @@ def sweep(
                     per_worker=None,
                 ),
                 bundle=bundle,
-                command=tuple(sys.argv),
+                command=command_line(),
                 ssh_config=str(ssh_config.absolute()) if ssh_config else None,
                 lease_s=lease,
                 connect_s=connect_timeout,

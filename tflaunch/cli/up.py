@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json as jsons
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,6 +57,7 @@ from tflaunch.cli.options import (
     Grace,
     Json,
     SshConfig,
+    command_line,
     connector,
     load_hosts,
     reporting,
@@ -183,7 +183,7 @@ def up(
                 per_worker=gpus_per_worker,
             ),
             bundle=bundle(Path(tflaunch.__file__).parent / "server", keep=PROGRAM),
-            command=tuple(sys.argv),
+            command=command_line(),
             ssh_config=str(ssh_config.absolute()) if ssh_config else None,
             lease_s=lease or LEASE_S[not foreground],
             connect_s=connect_timeout,
