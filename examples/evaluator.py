@@ -8,7 +8,7 @@ takes long, so that the workers should not stand still for it, or when it needs 
         --grace 2 -- --train_dir /tmp/plane
 
 `--train_dir` is on a disk that all hosts share; here they are one machine.  When the training is done, the evaluator
-has 60 seconds (`--job-grace evaluator=S`) for the last checkpoint.  With `--restarts 3`, an evaluator that fails
+has 60 seconds (`--job-grace evaluator=TIME`) for the last checkpoint.  With `--restarts 3`, an evaluator that fails
 starts again alone; after the failure of another task all start again, together, from the last checkpoint.
 `--job-end evaluator=sidecar` lets the training go on without it.
 """

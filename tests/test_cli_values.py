@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tflaunch.cli.values import Command
+from tflaunch.cli.values import Command, time_of
 
 
 class Choice(str, Enum):
@@ -32,13 +32,14 @@ class Patient(Command):
 def verb(
     *,
     workers: Annotated[int, typer.Option(min=0, max=9)] = 0,
-    grace: Annotated[float, typer.Option(min=0.5)] = 1.0,
+    grace: Annotated[float, typer.Option(metavar="TIME", parser=time_of(0.5))] = 600.0,
+    limit: Annotated[float, typer.Option(metavar="TIME", parser=time_of())] = 0.0,
     place: Choice = Choice.spread,
     wait: Annotated[float | None, typer.Option()] = None,
     words: Annotated[list[str] | None, typer.Argument()] = None,
 ) -> None:
     """Options of every kind that tflaunch has."""
-    typer.echo(f"{workers} {grace} {place.value} {wait} {words or []}")
+    typer.echo(f"{workers} {grace} {limit} {place.value} {wait} {words or []}")
 
 
 @pytest.mark.parametrize(
@@ -48,8 +49,9 @@ def verb(
         ("--workers=1.5", "'--workers': '1.5' is not a whole number"),
         ("--workers=-1", "'--workers': '-1' is less than 0"),
         ("--workers=10", "'--workers': '10' is more than 9"),
-        ("--grace=soon", "'--grace': 'soon' is not a number"),
-        ("--grace=0", "'--grace': '0' is less than 0.5"),
+        ("--grace=soon", "'--grace': 'soon' is not a time: 90 (seconds), 90s, 15m, 12h or 2d"),
+        ("--grace=-1", "'--grace': '-1' is not a time: 90 (seconds), 90s, 15m, 12h or 2d"),
+        ("--grace=0", "'--grace': '0' is less than 0.5s"),
         ("--place=wide", "'--place': 'wide' is not one of 'spread', 'pack'."),
     ],
 )
@@ -59,10 +61,17 @@ def test_a_wrong_value_is_told_with_what_is_accepted(option: str, said: str) -> 
     assert done.output.splitlines()[-1] == f"Error: Invalid value for {said}"
 
 
-def test_a_right_value_is_taken() -> None:
-    assert (
-        CliRunner().invoke(app, ["--workers=3", "--grace=2", "--place=pack"]).output == "3 2.0 pack None []\n"
-    )
+@pytest.mark.parametrize(("written", "meant"), [("2", 2.0), ("1.5h", 5400.0), ("2d", 172800.0)])
+def test_a_right_value_is_taken(written: str, meant: float) -> None:
+    done = CliRunner().invoke(app, ["--workers=3", f"--grace={written}", "--place=pack"])
+    assert done.output == f"3 {meant} 0.0 pack None []\n"
+
+
+def test_the_help_tells_what_a_time_is_and_shows_one_that_is_left_out_as_it_is_written() -> None:
+    told = CliRunner().invoke(app, ["--help"]).output
+    assert "A TIME is 90 (seconds), 90s, 15m, 12h or 2d." in told
+    assert "[default: 10m]" in told
+    assert "[default: 0s]" not in told  # no limit
 
 
 @pytest.mark.parametrize(
@@ -77,4 +86,4 @@ def test_a_right_value_is_taken() -> None:
     ],
 )
 def test_a_value_that_may_be_left_out(args: list[str], told: str) -> None:
-    assert CliRunner().invoke(app, args).output == f"0 1.0 spread {told}\n"
+    assert CliRunner().invoke(app, args).output == f"0 600.0 0.0 spread {told}\n"

@@ -563,7 +563,8 @@ def test_the_default_hostfile_and_which_hosts(lab: Lab) -> None:
         (("--min-free=40",), "write it with its unit: 40GiB"),
         (("--host=nope",), "has no host nope"),
         (("--sort=size",), "size"),
-        (("--watch=0",), "0"),
+        (("--watch=0",), "'0' is less than 0.1s"),
+        (("--timeout=soon",), "'soon' is not a time"),
     ],
     ids=" ".join,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +134,9 @@ def test_what_it_says(tmp_path: Path) -> None:
     assert file.options == {
         "code_dir": tmp_path / "src",
         "restarts": 3,
-        "restart_window": "90.000s",
+        "restart_window": 90.0,
         "timeout": 7200.0,
-        "wait": "forever",
+        "wait": math.inf,
         "no_sync": True,
         "no_dial_check": False,
         "include": ("gpu01",),

@@ -96,7 +96,7 @@ def test_the_evaluator_has_time_for_the_last_checkpoint(launcher: Launcher, out:
     with launcher.start("run", launcher.local(), launcher.script(OBEY), *words) as running:
         running.wait_for("attempt 0", 4)
         let(out, "worker-0")
-        running.wait_for("evaluator/0 60 s (--job-grace evaluator=S)")
+        running.wait_for("evaluator/0 60 s (--job-grace evaluator=TIME)")
         let(out, "evaluator-0", 0)
         done = running.done().ran()
     assert ends(done.events[-1]) == {"ps/0": None, "data/0": None, "worker/0": 0, "evaluator/0": 0}
@@ -193,7 +193,7 @@ def test_roles_of_the_command_line_go_over_those_of_a_job_file() -> None:
         ("--chief 1 --job chief=1", "--job chief=1: --chief says it already"),
         ("--job-gpus data=1", "--job-gpus data=1: there are no data tasks"),
         ("--job-end worker=maybe", "'maybe' is none of decides, stopped, sidecar"),
-        ("--job-grace evaluator=long", "'long' is not a number of seconds"),
+        ("--job-grace evaluator=long", "'long' is not a time: 90 (seconds)"),
         ("--job-args evaluator='", "cannot be split into words"),
         ("--job-env evaluator=NO_SUCH_NAME", "NO_SUCH_NAME is not set here"),
     ],

@@ -183,7 +183,7 @@ def test_the_evaluator_has_longer_than_the_others_to_end_by_itself() -> None:
     assert (took, early.status) == ([drains, [], ENDING], "succeeded")
     told = step(begun, ended(W0))[1]
     assert said(told) == [
-        "the work is done; 2 tasks may take 3 s to end (--ps-grace), evaluator/0 60 s (--job-grace evaluator=S)"
+        "the work is done; 2 tasks may take 3 s to end (--ps-grace), evaluator/0 60 s (--job-grace evaluator=TIME)"
     ]
 
 

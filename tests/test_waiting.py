@@ -214,7 +214,7 @@ def test_runs_without_a_number_of_workers_wait_for_one_card(cards: Cards) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--wait", "10"), "'10' is not a time. write it with its unit: 30s, 10m, 2h, 1d"),
+        (("--wait", "10x"), "'10x' is not a time: 90 (seconds), 90s, 15m, 12h or 2d"),
         (("--wait=soon",), "'soon' is not a time"),
         (("--wait", "--dry-run"), "what starts nothing waits for nothing"),
     ],
@@ -223,7 +223,7 @@ def test_runs_without_a_number_of_workers_wait_for_one_card(cards: Cards) -> Non
 def test_bad_usage_contacts_nobody(launcher: Launcher, words: tuple[str, ...], said: str) -> None:
     hostfile = launcher.hostfile(["nowhere.invalid"])
     done = launcher.run("run", hostfile, launcher.script(""), *words).ran(2)
-    assert said.replace(". ", " → ") in done.sentences
+    assert said in done.sentences
 
 
 def test_a_wait_option_of_the_trainer_is_its_own(launcher: Launcher, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ tflaunch.yaml_values says what the values arrive as.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from tflaunch.cards import size
 from tflaunch.command import DECIDED
 from tflaunch.errors import UsageError
 from tflaunch.job import FLAGS, Done, Place, RestartOn, RestartPolicy, RoleEnd, job_name_fault
-from tflaunch.times import FOR_EVER, seconds
+from tflaunch.times import TIME, seconds
 from tflaunch.yaml_values import (
     UNSAID,
     EnvName,
@@ -103,24 +104,13 @@ def _gpus(value: object) -> int:
 
 
 def _seconds(value: object) -> float:
-    accepted = "a time: 90 (seconds), 90s, 10m, 2h"
-    text = text_of(value, accepted, free=False)
-    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,3})?", text):
-        return float(text)
-    try:
-        return seconds(text)
-    except UsageError:
-        raise ValueError(f"is not {accepted}") from None
+    return seconds(text_of(value, f"a time: {TIME}", free=False))
 
 
 def _lease(value: object) -> float:
     if (lease_s := _seconds(value)) < 5:
         raise ValueError("is less than 5 s")
     return lease_s
-
-
-def _window(value: object) -> str:
-    return f"{_seconds(value):.3f}s"
 
 
 def _memory(value: object) -> str:
@@ -138,10 +128,10 @@ def _truth(value: object) -> bool:
     return value
 
 
-def _wait(value: object) -> str | None:
+def _wait(value: object) -> float | None:
     if isinstance(value, bool):
-        return FOR_EVER if value else None
-    return _window(value)
+        return math.inf if value else None
+    return _seconds(value)
 
 
 def _mig(value: object) -> str | None:
@@ -177,7 +167,7 @@ def _number(description: str, low: int, high: int) -> WithJsonSchema:
 
 def _time(description: str) -> WithJsonSchema:
     kinds = [{"type": "number", "minimum": 0}, {"type": "string", "pattern": "^[0-9.]+ *[smhdw]?$"}]
-    return WithJsonSchema({"anyOf": kinds, "description": description, "examples": [90, "10m", "2h"]})
+    return WithJsonSchema({"anyOf": kinds, "description": description, "examples": [90, "15m", "12h"]})
 
 
 def _one_of(choices: Any, description: str) -> WithJsonSchema:
@@ -319,7 +309,7 @@ class JobDocument(BaseModel):
     )
     share_gpus: Annotated[bool, Truth, _flag("Also cards that others compute on.")] = UNSAID
     wait: Annotated[
-        str | None, PlainValidator(_wait), _or_text("Queue for cards in use, so long.", True, "2h")
+        float | None, PlainValidator(_wait), _or_text("Queue for cards in use, so long.", True, "2h")
     ] = UNSAID
 
     done: Annotated[Done, PlainValidator(_choice(Done)), _one_of(Done, "Whose success ends the run.")] = (
@@ -357,9 +347,7 @@ class JobDocument(BaseModel):
     restart: Annotated[
         RestartPolicy, PlainValidator(_choice(RestartPolicy)), _one_of(RestartPolicy, "What starts again.")
     ] = UNSAID
-    restart_window: Annotated[str, PlainValidator(_window), _time("The time in which `restarts` counts.")] = (
-        UNSAID
-    )
+    restart_window: Annotated[float, Seconds, _time("The time in which `restarts` counts.")] = UNSAID
     restart_on: Annotated[
         RestartOn, PlainValidator(_choice(RestartOn)), _one_of(RestartOn, "Which failures are answered so.")
     ] = UNSAID

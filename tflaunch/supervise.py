@@ -286,7 +286,7 @@ def _maybe_done(state: State) -> tuple[State, list[Action]]:
     for job in dict.fromkeys(task.job for task in left if task.job in state.drains_s):
         who = [task for task in left if task.job == job]
         name = str(who[0]) if len(who) == 1 else f"{len(who)} {job} tasks"
-        times.append((name, state.drains_s[job], f"--job-grace {job}=S"))
+        times.append((name, state.drains_s[job], f"--job-grace {job}=TIME"))
     (first, first_s, option), *more = times
     told = [f"{first} may take {first_s:g} s to end ({option})"]
     told += [f"{name} {seconds:g} s ({option})" for name, seconds, option in more]

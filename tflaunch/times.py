@@ -5,18 +5,28 @@ from __future__ import annotations
 import re
 import time
 
-from tflaunch.errors import UsageError
-
 FOR_EVER = "forever"  # a time that is left out where that is one, as of --wait alone
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+TIME = "90 (seconds), 90s, 15m, 12h or 2d"
+_UNITS = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1, "": 1}
 
 
 def seconds(text: str) -> float:
-    """How long `30s`, `10m`, `2h`, `1d` or `2w` is; raises UsageError."""
-    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([smhdw])", text.strip().lower())
+    """How long `90` (seconds), `90s`, `15m`, `12h`, `2d` or `1w` is.
+
+    Raises ValueError with a phrase that follows what was written: 'soon' is not a time.
+    """
+    found = re.fullmatch(r"([0-9]{1,9}\.?[0-9]{0,9}|\.[0-9]{1,9})\s*([smhdw]?)", text.strip().lower())
     if found is None:
-        raise UsageError(f"{text[:40]!r} is not a time", "write it with its unit: 30s, 10m, 2h, 1d")
+        raise ValueError(f"is not a time: {TIME}")
     return float(found[1]) * _UNITS[found[2]]
+
+
+def written(seconds: float) -> str:
+    """`90s`, `10m`, `1h`: as `seconds` reads it, in the largest unit that it is a whole number of."""
+    for name, size in _UNITS.items():
+        if seconds and not seconds % size:
+            return f"{seconds // size:g}{name}"
+    return f"{seconds:g}s"
 
 
 def duration(seconds: float) -> str:

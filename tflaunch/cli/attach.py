@@ -23,10 +23,11 @@ from tflaunch.cli.options import (
     connector,
     reporting,
 )
+from tflaunch.cli.values import time_of
 from tflaunch.cli.where import hosts_of_all, hosts_of_run
 from tflaunch.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
 from tflaunch.job import TaskId
-from tflaunch.times import duration, seconds
+from tflaunch.times import duration
 
 if TYPE_CHECKING:
     from tflaunch.outcome import Outcome
@@ -48,10 +49,11 @@ Hosts = Annotated[
     typer.Option("--hosts", "-H", metavar="HOSTS", help="Where to look [this machine's record]"),
 ]
 Since = Annotated[
-    str | None,
+    float | None,
     typer.Option(
+        parser=time_of(),
         metavar="TIME",
-        help="What was written in the last 10m, 2h, 1d (to within 5 s).",
+        help="What was written in the last 10m (to within 5 s).",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -258,7 +260,7 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
         raise UsageError(f"--grep {text}: {error}", "it is a regular expression of Python's") from None
 
 
-def _wanted(tasks: tuple[TaskId, ...], since: str | None, tail: int | None) -> Wanted:
+def _wanted(tasks: tuple[TaskId, ...], since: float | None, tail: int | None) -> Wanted:
     from tflaunch.view import Wanted
 
-    return Wanted(tasks, time.time() - seconds(since) if since is not None else None, tail)
+    return Wanted(tasks, time.time() - since if since is not None else None, tail)

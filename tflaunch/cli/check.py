@@ -17,6 +17,7 @@ from tflaunch.cli.options import (
     load_hosts,
     reporting,
 )
+from tflaunch.cli.values import time_of
 
 CONNECT_S = 15.0
 
@@ -38,7 +39,9 @@ def check(
     ] = True,
     timeout: Annotated[
         float,
-        typer.Option(min=1, metavar="S", help="Seconds for a host's `setup:`, and again for the import."),
+        typer.Option(
+            parser=time_of(1), metavar="TIME", help="For a host's `setup:`, and again for the import."
+        ),
     ] = 120.0,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
     json: Annotated[

@@ -19,6 +19,7 @@ from tflaunch.cli.options import (
     load_hosts,
     reporting,
 )
+from tflaunch.cli.values import time_of
 from tflaunch.cli.where import default_or_none, hosts_of_run, merged, nowhere, recorded_hosts
 from tflaunch.errors import CleanError, ConnectErrors, UsageError
 from tflaunch.times import seconds
@@ -51,8 +52,9 @@ def clean(
         ),
     ] = None,
     older: Annotated[
-        str | None,
+        float | None,
         typer.Option(
+            parser=time_of(),
             metavar="TIME",
             help=f"What nobody has written to for so long [{OLDER} if nothing else is said]",
             rich_help_panel=WHICH,
@@ -133,17 +135,17 @@ def clean(
             show.exit_code = ConnectErrors.exit_code
 
 
-def _criteria(runs: list[str], older: str | None, keep_last: int, max_size: str | None) -> Criteria:
+def _criteria(runs: list[str], older_s: float | None, keep_last: int, max_size: str | None) -> Criteria:
     from tflaunch.cards import size
     from tflaunch.clean import Criteria
     from tflaunch.runs import check_run_id
 
-    if runs and (older or keep_last or max_size):
+    if runs and (older_s is not None or keep_last or max_size):
         raise UsageError("RUN names what is to go: no --older, --keep-last or --max-size beside it")
-    if not (runs or older or keep_last or max_size):
-        older = OLDER
+    if not (runs or older_s is not None or keep_last or max_size):
+        older_s = seconds(OLDER)
     return Criteria(
-        older_s=seconds(older) if older else None,
+        older_s=older_s,
         keep_last=keep_last,
         max_bytes=size(max_size) if max_size else None,
         runs=tuple(map(check_run_id, runs)),

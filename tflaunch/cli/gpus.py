@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from tflaunch.cli.options import OUTPUT, AcceptNew, SshConfig, connector, load_hosts, reporting
-from tflaunch.cli.values import Command
+from tflaunch.cli.values import TIME_WORD, Command, time_of
 from tflaunch.errors import ConnectErrors, UsageError
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from tflaunch.hosts import Hostfile
 
 CARDS = "Which cards"
-EVERY_S = 2.0  # --watch without a number
+EVERY = "2s"  # --watch alone
 
 
 class GpusCommand(Command):
-    """`gpus`, whose --watch may stand alone or before a number of seconds."""
+    """`gpus`, whose --watch may stand alone or before a time."""
 
-    optional_values = dict.fromkeys(("--watch", "-w"), (r"\d+\.?\d*|\.\d+", str(EVERY_S)))
+    optional_values = dict.fromkeys(("--watch", "-w"), (TIME_WORD, EVERY))
 
 
 class SortChoice(str, Enum):
@@ -74,9 +74,9 @@ def gpus(
         typer.Option(
             "--watch",
             "-w",
-            min=0.1,
-            metavar="[S]",
-            help=f"Look again every S seconds [{EVERY_S:g}]; Ctrl-C ends it.",
+            parser=time_of(0.1),
+            metavar="[TIME]",
+            help=f"Look again, so often [{EVERY}]; Ctrl-C ends it.",
         ),
     ] = None,
     topology: Annotated[
@@ -95,7 +95,8 @@ def gpus(
         typer.Option("--oneline", help="For scripts, with --free: gpu01:0,2 gpu02:1", rich_help_panel=OUTPUT),
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=1, metavar="S", help="Seconds for one host to connect and answer.")
+        float,
+        typer.Option(parser=time_of(1), metavar="TIME", help="For one host to connect and answer."),
     ] = 15.0,
     accept_new: AcceptNew = False,
     ssh_config: SshConfig = None,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from tflaunch.cli.options import OUTPUT
-from tflaunch.cli.values import Command
+from tflaunch.cli.values import TIME_WORD, Command, time_of
 from tflaunch.errors import UsageError
-from tflaunch.times import FOR_EVER, seconds
+from tflaunch.times import FOR_EVER
 
 if TYPE_CHECKING:
     from tflaunch.gpu_choice import GpuChoice
@@ -31,7 +31,7 @@ class JobCommand(Command):
 
     optional_values: ClassVar = {
         "--mig": (r"\d+[cg](\..*)?", ""),  # 1g.10gb, 1c.3g.20gb; no program's name
-        "--wait": (r"[0-9][0-9.]*[a-z]*", FOR_EVER),
+        "--wait": (TIME_WORD, FOR_EVER),
     }
 
 
@@ -40,6 +40,10 @@ class PlaceChoice(str, Enum):
 
     spread = "spread"
     pack = "pack"
+
+
+def _patience(text: str) -> float:
+    return math.inf if text == FOR_EVER else time_of()(text)
 
 
 JobHosts = Annotated[
@@ -115,10 +119,11 @@ ShareGpus = Annotated[
     typer.Option("--share-gpus", help="Also cards that others compute on.", rich_help_panel=GPUS),
 ]
 Wait = Annotated[
-    str | None,
+    float | None,
     typer.Option(
+        parser=_patience,
         metavar="[TIME]",
-        help="Queue for cards in use, so long: 30s, 10m, 2h, 1d [for ever].",
+        help="Queue for cards in use, so long [for ever].",
         rich_help_panel=GPUS,
     ),
 ]
@@ -230,8 +235,8 @@ TensorboardPort = Annotated[
 StartupTimeout = Annotated[
     float,
     typer.Option(
-        min=0,
-        metavar="S",
+        parser=time_of(),
+        metavar="TIME",
         help="End it when a task has not opened its port by then.",
         rich_help_panel=END,
     ),
@@ -239,9 +244,9 @@ StartupTimeout = Annotated[
 Lease = Annotated[
     float | None,
     typer.Option(
-        min=5,
-        metavar="S",
-        help="Hosts end the run when nobody who decides was heard of for so long [60; detached 600]",
+        parser=time_of(5),
+        metavar="TIME",
+        help="Hosts end the run when nobody who decides was heard of for so long [60s; detached 10m]",
         show_default=False,
         rich_help_panel=END,
     ),
@@ -256,7 +261,13 @@ MostRestarts = Annotated[
     ),
 ]
 RestartWindow = Annotated[
-    str, typer.Option(metavar="TIME", help="The time in which --restarts counts.", rich_help_panel=AGAIN)
+    float,
+    typer.Option(
+        parser=time_of(),
+        metavar="TIME",
+        help="The time in which --restarts counts.",
+        rich_help_panel=AGAIN,
+    ),
 ]
 
 
@@ -289,11 +300,10 @@ def gpu_choice(
     )
 
 
-def wait_s(wait: str | None, dry_run: bool) -> float | None:
-    """How long to queue for cards, None: not at all; raises UsageError."""
+def check_wait(wait: float | None, dry_run: bool) -> None:
+    """Raises UsageError where there is nothing to wait for."""
     if dry_run and wait is not None:
         raise UsageError("--dry-run --wait: what starts nothing waits for nothing", "leave one of them out")
-    return None if wait is None else math.inf if wait == FOR_EVER else seconds(wait)
 
 
 def environment(wanted: Iterable[str] | None, option: str = "") -> dict[str, str]:

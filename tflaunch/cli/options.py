@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tflaunch.cli.values import time_of
 from tflaunch.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_UNCLEAN, TflaunchError, UsageError
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ AcceptNew = Annotated[
 ConnectTimeout = Annotated[
     float,
     typer.Option(
-        min=1,
-        metavar="S",
-        help="Seconds for name, TCP, banner and log-in of one host, in all.",
+        parser=time_of(1),
+        metavar="TIME",
+        help="For name, TCP, banner and log-in of one host, in all.",
         rich_help_panel=CONNECTION,
     ),
 ]
@@ -51,7 +52,7 @@ Json = Annotated[
 ]
 Grace = Annotated[
     float,
-    typer.Option(min=0, metavar="S", help="Seconds between TERM and KILL.", rich_help_panel="The end"),
+    typer.Option(parser=time_of(), metavar="TIME", help="Between TERM and KILL.", rich_help_panel="The end"),
 ]
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast, get_args
 from tflaunch.cli.job_options import environment
 from tflaunch.errors import UsageError
 from tflaunch.job import CHIEF, EVALUATOR, PS, WORKER, Role, RoleEnd, job_name_fault
+from tflaunch.times import seconds
 
 MOST_TASKS = 10_000  # of one role
 
@@ -57,7 +58,7 @@ def roles_of(
         ("--job-gpus", job_gpus, "gpus", _count),
         ("--job-args", job_args, "args", _words),
         ("--job-end", job_end, "end", _end),
-        ("--job-grace", job_grace, "grace_s", _seconds),
+        ("--job-grace", job_grace, "grace_s", seconds),
     ]
     for option, texts, field, read in fields:
         for job, value, text in _pairs(option, texts):
@@ -86,7 +87,7 @@ _EXAMPLES = {
     "gpus": "data=1",
     "args": "data='--shards 8'",
     "end": "data=sidecar",
-    "grace_s": "evaluator=300",
+    "grace_s": "evaluator=5m",
 }
 
 
@@ -119,9 +120,3 @@ def _end(text: str) -> RoleEnd:
     if text not in get_args(RoleEnd):
         raise ValueError(f"is none of {', '.join(get_args(RoleEnd))}")
     return cast("RoleEnd", text)
-
-
-def _seconds(text: str) -> float:
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", text):
-        raise ValueError("is not a number of seconds")
-    return float(text)

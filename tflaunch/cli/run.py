@@ -54,11 +54,11 @@ from tflaunch.cli.job_options import (
     Wait,
     WorkerHosts,
     Workers,
+    check_wait,
     environment,
     gpu_choice,
     mounts_of,
     packages_of,
-    wait_s,
 )
 from tflaunch.cli.options import (
     OUTPUT,
@@ -73,9 +73,9 @@ from tflaunch.cli.options import (
     reporting,
 )
 from tflaunch.cli.roles import roles_of
+from tflaunch.cli.values import time_of
 from tflaunch.errors import TflaunchError, UsageError
 from tflaunch.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, Role, TaskId
-from tflaunch.times import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -236,8 +236,8 @@ def run(
     job_grace: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="JOB=S",
-            help="Seconds for them to end by themselves when the work is done [evaluator 60; others --ps-grace]",
+            metavar="JOB=TIME",
+            help="For them to end by themselves when the work is done [evaluator 60s; others --ps-grace]",
             show_default=False,
             rich_help_panel=ROLES,
         ),
@@ -291,22 +291,24 @@ def run(
     ps_grace: Annotated[
         float,
         typer.Option(
-            min=0,
-            metavar="S",
-            help="Seconds for ps to end by themselves when the work is done.",
+            parser=time_of(),
+            metavar="TIME",
+            help="For ps to end by themselves when the work is done.",
             rich_help_panel=END,
         ),
     ] = 3.0,
     timeout: Annotated[
         float,
-        typer.Option(min=0, metavar="S", help="End the run after so long.", rich_help_panel=END),
+        typer.Option(
+            parser=time_of(), metavar="TIME", help="End the run after so long.", rich_help_panel=END
+        ),
     ] = 0.0,
     startup_timeout: StartupTimeout = 0.0,
     stall_timeout: Annotated[
         float,
         typer.Option(
-            min=0,
-            metavar="S",
+            parser=time_of(),
+            metavar="TIME",
             help="End it when no task has written anything for so long.",
             rich_help_panel=END,
         ),
@@ -354,7 +356,7 @@ def run(
             rich_help_panel=AGAIN,
         ),
     ] = "",
-    restart_window: RestartWindow = "1h",
+    restart_window: RestartWindow = 3600.0,
     restart_on: Annotated[
         RestartOnChoice,
         typer.Option(help="retryable: only exit codes from 128 on, and signals.", rich_help_panel=AGAIN),
@@ -397,7 +399,7 @@ def run(
             share=share_gpus,
             per_worker=gpus_per_worker,
         )
-        patience_s = wait_s(wait, dry_run)
+        check_wait(wait, dry_run)
         if spares and (detach or not restarts):
             raise UsageError(
                 f"--spares {spares} "
@@ -472,7 +474,7 @@ def run(
             fetch=parse(fetch or [], fetch_to),
             fetch_to=fetch_to,
             overwrite=overwrite,
-            wait_s=patience_s,
+            wait_s=wait,
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
         for note in to_hosts.notes:
@@ -510,7 +512,7 @@ def on_every_host(directory: Path, hostfile: Hostfile) -> Hostfile:
 
 
 def _restarts(
-    most: int, policies: list[str], window: str, on: RestartOn, roles: Mapping[str, Role]
+    most: int, policies: list[str], window_s: float, on: RestartOn, roles: Mapping[str, Role]
 ) -> Restarts:
     from tflaunch.supervise import Restarts
 
@@ -535,7 +537,7 @@ def _restarts(
         )
     if not general:
         by_job.setdefault(EVALUATOR, "task")  # its failure is of no concern to the cluster
-    return Restarts(most, seconds(window), by_job, default, on)
+    return Restarts(most, window_s, by_job, default, on)
 
 
 def _flags(renamed: list[str], roles: Mapping[str, Role]) -> dict[str, str]:

@@ -53,6 +53,7 @@ from tflaunch.cli.options import (
     reporting,
 )
 from tflaunch.cli.run import TrainerCommand, on_every_host, program_to_run
+from tflaunch.cli.values import time_of
 from tflaunch.errors import UsageError
 from tflaunch.job import PS, WORKER, JobSpec, Role
 
@@ -224,8 +225,8 @@ def sweep(
     lease: Annotated[
         float,
         typer.Option(
-            min=5,
-            metavar="S",
+            parser=time_of(5),
+            metavar="TIME",
             help="Hosts end their trials when this command was not heard of for so long.",
             rich_help_panel=END,
         ),

@@ -44,11 +44,11 @@ from tflaunch.cli.job_options import (
     Wait,
     WorkerHosts,
     Workers,
+    check_wait,
     environment,
     gpu_choice,
     mounts_of,
     packages_of,
-    wait_s,
 )
 from tflaunch.cli.options import (
     OUTPUT,
@@ -64,7 +64,6 @@ from tflaunch.cli.options import (
 )
 from tflaunch.errors import RecordError, UsageError
 from tflaunch.job import CHIEF, PS, WORKER, JobSpec, Role
-from tflaunch.times import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,7 +119,7 @@ def up(
     startup_timeout: StartupTimeout = 300.0,
     lease: Lease = None,
     restarts: MostRestarts = 3,
-    restart_window: RestartWindow = "1h",
+    restart_window: RestartWindow = 3600.0,
     accept_new: AcceptNew = False,
     connect_timeout: ConnectTimeout = 30.0,
     ssh_config: SshConfig = None,
@@ -144,6 +143,7 @@ def up(
     ) as show:
         if spec is not None:
             _check_writable(spec)
+        check_wait(wait, dry_run)
         # The servers run no code of the user's, so it does not matter where that is.
         hostfile = load_hosts(hosts)
         bare = tuple(dataclasses.replace(host, workdir=None) for host in hostfile.hosts)
@@ -189,10 +189,10 @@ def up(
             connect_s=connect_timeout,
             grace_s=grace,
             detach=not foreground,
-            restarts=Restarts(restarts, seconds(restart_window)),
+            restarts=Restarts(restarts, restart_window),
             dial_check=not no_dial_check,
             limits_s={"startup_s": startup_timeout},
-            wait_s=wait_s(wait, dry_run),
+            wait_s=wait,
             announce=announce,
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)

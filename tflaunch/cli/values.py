@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import typer
 import typer.core
+
+from tflaunch.times import TIME, seconds, written
+
+TIME_WORD = r"[0-9]*\.?[0-9]+[a-z]*"  # of optional_values: meant as a time, right or wrong; 10.0.0.1 is none
+
+
+def time_of(least_s: float = 0.0) -> Callable[[str], float]:
+    """What reads an option whose metavar is TIME: how long, in seconds, and no less than `least_s`."""
+
+    def read(text: str) -> float:
+        try:
+            time_s = seconds(text)
+        except ValueError as error:
+            raise typer.BadParameter(f"{text[:40]!r} {error}") from None
+        if time_s < least_s:
+            raise typer.BadParameter(f"{text!r} is less than {written(least_s)}")
+        return time_s
+
+    return read
 
 
 class Command(typer.core.TyperCommand):
@@ -23,6 +42,11 @@ class Command(typer.core.TyperCommand):
         for option in self.params:
             if text := getattr(option, "help", None):
                 option.help = text.replace("[", r"\[")  # type: ignore[attr-defined]
+            if isinstance(option.default, float):  # a TIME, and all of them are shown alike
+                option.show_default = option.default > 0  # type: ignore[attr-defined]  # 0: no limit
+                option.default = written(option.default)
+        if any("TIME" in (option.metavar or "") for option in self.params):
+            self.help += f"\n\nA TIME is {TIME}."
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """As typer's, with values that were left out, and with that sentence in the error."""
@@ -57,8 +81,6 @@ def _sentence(error: Mapping[str, Any]) -> str:
         fact = f"is more than {limits['le']:g}"
     elif kind.startswith("int"):
         fact = "is not a whole number"
-    elif kind.startswith(("float", "finite")):
-        fact = "is not a number"
     else:
         fact = "is not accepted here"
     return f"{str(error['input'])!r} {fact}"
