@@ -38,6 +38,12 @@ def test_what_is_no_time(text: str) -> None:
         seconds(text)
 
 
+def test_no_system_waits_for_so_long() -> None:
+    assert seconds("3650d")
+    with pytest.raises(ValueError, match="is longer than ten years"):
+        seconds("3651d")
+
+
 @pytest.mark.parametrize("text", ["0s", "0.5s", "10s", "90s", "5m", "36h", "1d", "2w"])
 def test_it_is_written_as_it_is_read(text: str) -> None:
     assert written(seconds(text)) == text

@@ -7,6 +7,7 @@ import time
 
 FOR_EVER = "forever"  # a time that is left out where that is one, as of --wait alone
 TIME = "90 (seconds), 90s, 15m, 12h or 2d"
+MOST_S = 10 * 365 * 86400.0  # the system takes no time-outs of centuries
 _UNITS = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1, "": 1}
 
 
@@ -18,7 +19,9 @@ def seconds(text: str) -> float:
     found = re.fullmatch(r"([0-9]{1,9}\.?[0-9]{0,9}|\.[0-9]{1,9})\s*([smhdw]?)", text.strip().lower())
     if found is None:
         raise ValueError(f"is not a time: {TIME}")
-    return float(found[1]) * _UNITS[found[2]]
+    if (time_s := float(found[1]) * _UNITS[found[2]]) > MOST_S:
+        raise ValueError("is longer than ten years")
+    return time_s
 
 
 def written(seconds: float) -> str:
