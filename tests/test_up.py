@@ -152,13 +152,20 @@ def test_ctrl_c_while_they_start_leaves_nothing(launcher: Launcher, tmp_path: Pa
     launcher.wait_until_nothing_is_left()
 
 
-def test_in_the_foreground_it_stays_until_it_is_told_to_end(launcher: Launcher, tmp_path: Path) -> None:
-    hosts = launcher.local(1, python=sys.executable)
-    with launcher.start("up", hosts, "--ps=0", "--workers=1", "--foreground", "--json") as up:
+def test_in_the_foreground_a_job_of_any_name_stays_until_it_is_told_to_end(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    hosts, spec = launcher.local(2, python=sys.executable), tmp_path / "cluster.json"
+    of_job = ("--ps=0", "--workers=0", "--job=data=1", "--job-hosts=data=local2", "--job-env=data=X=1")
+    with launcher.start("up", hosts, *of_job, f"--spec={spec}", "--foreground", "--json") as up:
         until(lambda: '"event": "servers"' in up.out, "the server to stand", SERVES_S)
-        [servers] = [event for event in map(json.loads, up.out.splitlines()) if event["event"] == "servers"]
-        assert servers["targets"] == {"worker/0": f"grpc://{servers['cluster']['worker'][0]}"}
-        up.wait_for("serves as worker/0 at grpc://")  # its output is shown
+        events = {event["event"]: event for event in map(json.loads, up.out.splitlines())}
+        [task], servers = events["plan"]["tasks"], events["servers"]
+        assert (task["task"], task["host"], task["env"]["X"]) == ("data/0", "local2", "1")
+        assert servers["targets"] == {"data/0": f"grpc://{servers['cluster']['data'][0]}"}
+        assert servers["flags"] == [f"--data_hosts={servers['cluster']['data'][0]}"]
+        assert json.loads(spec.read_text()) == servers["cluster"]
+        up.wait_for("serves as data/0 at grpc://")  # its output is shown
         up.signal(signal.SIGTERM)
         assert up.end() == 143
     launcher.wait_until_nothing_is_left()
@@ -188,5 +195,7 @@ def test_a_dry_run_prints_the_plan(launcher: Launcher, tmp_path: Path) -> None:
     done = launcher.run("up", launcher.local(2), "--ps=1", "--workers=2", "--dry-run").ran()
     assert "tf_server.py" in done.out
     assert "worker/1" in done.out
+    evaluator = launcher.run("up", launcher.local(2), "--job=evaluator=1", "--dry-run").ran(2)
+    assert "no server stands for it" in evaluator.sentences
     launcher.wait_until_nothing_is_left()
     assert launcher.records() == []

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tflaunch.hosts import Hostfile
     from tflaunch.job import Requirements
 
+ROLES = "Roles, under any job name"
 CLUSTER, GPUS, PROGRAM, END, AGAIN = "Cluster", "GPUs", "Program", "The end", "When a task fails"
 OUTPUTS = "Outputs"
 LEASE_S = {False: 60.0, True: 600.0}  # by whether it is detached
@@ -73,6 +74,26 @@ Workers = Annotated[
     ),
 ]
 Chief = Annotated[bool, typer.Option("--chief", help="One chief task more.", rich_help_panel=CLUSTER)]
+Job = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="JOB=N",
+        help="N tasks of any job name: data=2; repeatable, as all of these.",
+        rich_help_panel=ROLES,
+    ),
+]
+HostsOfJob = Annotated[
+    list[str] | None,
+    typer.Option(metavar="JOB=PATTERN", help="Hosts for them.", rich_help_panel=ROLES),
+]
+GpusOfJob = Annotated[
+    list[str] | None,
+    typer.Option(metavar="JOB=N", help="GPUs of each of them.", rich_help_panel=ROLES),
+]
+EnvOfJob = Annotated[
+    list[str] | None,
+    typer.Option(metavar="JOB=NAME[=VALUE]", help="In their environment, as --env.", rich_help_panel=ROLES),
+]
 PsHosts = Annotated[
     str | None,
     typer.Option(

@@ -26,9 +26,9 @@ def roles_of(
     job_hosts: Iterable[str],
     job_gpus: Iterable[str],
     job_env: Iterable[str],
-    job_args: Iterable[str],
-    job_end: Iterable[str],
-    job_grace: Iterable[str],
+    job_args: Iterable[str] = (),
+    job_end: Iterable[str] = (),
+    job_grace: Iterable[str] = (),
 ) -> dict[str, Role]:
     """All roles of a run; `counts` and `hosts` are of the options that name their role themselves.
 

@@ -17,17 +17,22 @@ from tflaunch.cli.job_options import (
     LEASE_S,
     OUTPUTS,
     PROGRAM,
+    ROLES,
     Chief,
     CodeDir,
     Container,
     ContainerEngine,
     DryRun,
     Env,
+    EnvOfJob,
     Exclude,
     FetchTo,
     GpuModel,
+    GpusOfJob,
     GpusPerWorker,
+    HostsOfJob,
     Include,
+    Job,
     JobCommand,
     JobHosts,
     Lease,
@@ -86,7 +91,6 @@ if TYPE_CHECKING:
     from tflaunch.supervise import Restarts
 
 
-ROLES = "Roles, under any job name"
 JOBS = (PS, WORKER, CHIEF)
 
 
@@ -195,28 +199,10 @@ def run(
             rich_help_panel=CLUSTER,
         ),
     ] = None,
-    job: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="JOB=N",
-            help="N tasks of any job name: data=2; repeatable, as all of these.",
-            rich_help_panel=ROLES,
-        ),
-    ] = None,
-    job_hosts: Annotated[
-        list[str] | None,
-        typer.Option(metavar="JOB=PATTERN", help="Hosts for them.", rich_help_panel=ROLES),
-    ] = None,
-    job_gpus: Annotated[
-        list[str] | None,
-        typer.Option(metavar="JOB=N", help="GPUs of each of them.", rich_help_panel=ROLES),
-    ] = None,
-    job_env: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="JOB=NAME[=VALUE]", help="In their environment, as --env.", rich_help_panel=ROLES
-        ),
-    ] = None,
+    job: Job = None,
+    job_hosts: HostsOfJob = None,
+    job_gpus: GpusOfJob = None,
+    job_env: EnvOfJob = None,
     job_args: Annotated[
         list[str] | None,
         typer.Option(

@@ -19,10 +19,14 @@ from tflaunch.cli.job_options import (
     ContainerEngine,
     DryRun,
     Env,
+    EnvOfJob,
     Exclude,
     GpuModel,
+    GpusOfJob,
     GpusPerWorker,
+    HostsOfJob,
     Include,
+    Job,
     JobHosts,
     Lease,
     Mig,
@@ -62,8 +66,9 @@ from tflaunch.cli.options import (
     load_hosts,
     reporting,
 )
+from tflaunch.cli.roles import roles_of
 from tflaunch.errors import RecordError, UsageError
-from tflaunch.job import CHIEF, PS, WORKER, JobSpec, Role
+from tflaunch.job import CHIEF, EVALUATOR, PS, WORKER, JobSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,6 +88,10 @@ def up(
     ps: Ps = None,
     workers: Workers = None,
     chief: Chief = False,
+    job: Job = None,
+    job_hosts: HostsOfJob = None,
+    job_gpus: GpusOfJob = None,
+    job_env: EnvOfJob = None,
     ps_hosts: PsHosts = None,
     worker_hosts: WorkerHosts = None,
     place: Place = PlaceChoice.spread,
@@ -144,6 +153,21 @@ def up(
         if spec is not None:
             _check_writable(spec)
         check_wait(wait, dry_run)
+        roles = roles_of(
+            {},
+            counts={PS: ps, WORKER: workers, CHIEF: 1 if chief else None},
+            hosts={PS: ps_hosts, WORKER: worker_hosts},
+            gpus_per_worker=gpus_per_worker,
+            jobs=job or (),
+            job_hosts=job_hosts or (),
+            job_gpus=job_gpus or (),
+            job_env=job_env or (),
+        )
+        if EVALUATOR in roles:
+            raise UsageError(
+                f"--job {EVALUATOR}: an evaluator is beside the cluster, and no server stands for it",
+                "leave it out",
+            )
         # The servers run no code of the user's, so it does not matter where that is.
         hostfile = load_hosts(hosts)
         bare = tuple(dataclasses.replace(host, workdir=None) for host in hostfile.hosts)
@@ -158,11 +182,7 @@ def up(
             run_id=new_run_id("servers"),
             job=JobSpec(
                 program=(PROGRAM,),
-                roles={
-                    PS: Role(ps, ps_hosts),
-                    WORKER: Role(workers, worker_hosts, gpus_per_worker),
-                    **({CHIEF: Role(1)} if chief else {}),
-                },
+                roles=roles,
                 place=place.value,
                 flags=None,
                 env=environment(env),
