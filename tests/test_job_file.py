@@ -77,6 +77,10 @@ args: [yes]
         ('program: a.py\nargs: "\'"\n', '2:7: args: "\'" cannot be split into words'),
         ("program: a.py\nlease: 2s\n", "2:8: lease: '2s' is less than 5 s"),
         ("program: a.py\nroles: {data: {grace: -1}}\n", "2:23: grace: '-1' is not a time"),
+        (
+            "program: a.py\ntensorboard_port: http\n",
+            "2:19: tensorboard_port: 'http' is not a whole number from 0",
+        ),
         ("program: a.py\nflags: true\n", "2:8: flags: 'true' is not false"),
         ("program: a.py\nmin_gpu_memory: lots\n", "2:17: min_gpu_memory: 'lots' is not an amount of memory"),
         ("program: a.py\nroles: [ps]\n", "2:8: roles: a list is not a mapping of keys to values"),
@@ -115,6 +119,9 @@ def test_what_it_says(tmp_path: Path) -> None:
         restart: cluster
         restart_window: 90
         timeout: 2h
+        ps_grace: 1m
+        tensorboard: logs
+        tensorboard_port: 6006
         wait: true
         mig: no
         sync: false
@@ -136,6 +143,9 @@ def test_what_it_says(tmp_path: Path) -> None:
         "restarts": 3,
         "restart_window": 90.0,
         "timeout": 7200.0,
+        "ps_grace": 60.0,
+        "tensorboard": "logs",
+        "tensorboard_port": 6006,
         "wait": math.inf,
         "no_sync": True,
         "no_dial_check": False,
@@ -159,12 +169,11 @@ def test_every_option_of_run_can_be_said_in_it() -> None:
         "ps_hosts",
         "worker_hosts",
         "gpus_per_worker",
-        "ps_grace",
     }
     of_roles |= {name for name in options if name == "job" or name.startswith("job_")}
     of_this_terminal = {
         "hosts", "script", "arguments", "json", "quiet", "only", "show_host", "dry_run", "accept_new",
-        "connect_timeout", "ssh_config", "help", "tensorboard_port",
+        "connect_timeout", "ssh_config", "help",
     }  # fmt: skip
     called = {"no_sync": "sync", "no_dial_check": "dial_check", "no_flags": "flags", "flag": "flags"}
     said = {called.get(name, name) for name in options - of_roles - of_this_terminal}

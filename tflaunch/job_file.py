@@ -18,9 +18,10 @@ if TYPE_CHECKING:  # the models are heavy, and most runs have no job file
     from tflaunch.job_model import JobDocument, RoleSettings
 
 _AS_THEY_ARE = (
-    "done", "place", "grace", "timeout", "startup_timeout", "stall_timeout", "lease", "detach", "restarts",
+    "done", "place", "grace", "ps_grace", "timeout", "startup_timeout", "stall_timeout", "lease", "detach", "restarts",
     "restart_window", "restart_on", "spares", "wait", "gpu_model", "min_gpu_memory", "mig", "include", "exclude",
     "share_gpus", "system_site_packages", "container", "container_engine", "mount", "fetch", "overwrite", "tensorboard",
+    "tensorboard_port",
 )  # fmt: skip
 _PATHS = {"code_dir", "requirements", "fetch_to"}
 

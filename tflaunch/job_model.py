@@ -99,6 +99,10 @@ def _count(value: object) -> int:
     return whole(value, 0, 10_000)
 
 
+def _port(value: object) -> int:
+    return whole(value, 0, 65535)
+
+
 def _gpus(value: object) -> int:
     return whole(value, 0, 1024)
 
@@ -316,6 +320,11 @@ class JobDocument(BaseModel):
         UNSAID
     )
     grace: Annotated[float, Seconds, _time("From the request to end to the kill.")] = UNSAID
+    ps_grace: Annotated[
+        float,
+        Seconds,
+        _time("For ps, and jobs of your own, to end by themselves when the work is done."),
+    ] = UNSAID
     timeout: Annotated[float, Seconds, _time("End the run after so long.")] = UNSAID
     startup_timeout: Annotated[
         float, Seconds, _time("End it when a task has not opened its port by then.")
@@ -339,6 +348,9 @@ class JobDocument(BaseModel):
     overwrite: Annotated[bool, Truth, _flag("Also over files here that have other content.")] = UNSAID
     tensorboard: Annotated[
         str, PlainValidator(_text), string("Show this log directory of the chief's host.", "logs")
+    ] = UNSAID
+    tensorboard_port: Annotated[
+        int, PlainValidator(_port), _number("The port of this machine for it; 0: any.", 0, 65535)
     ] = UNSAID
 
     restarts: Annotated[
