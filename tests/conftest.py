@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests import bed as beds
@@ -13,6 +14,10 @@ from tests.agent_over_pipes import Host, interpreters
 from tests.bed import Bed, FarLauncher
 from tests.launcher import Launcher
 from tests.sshd import SshNetwork, make_key
+
+# On a busy machine any example may take long; how long says nothing.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
