@@ -223,8 +223,11 @@ def test_a_restart_takes_the_place_of_the_stop_before_it(hands: Hands) -> None:
     run.started("a")
     run.started("b")
     run.ended("b", 3, 1.0)
-    stop = ("stop", {"tasks": None, "grace_s": 10.0})
-    assert sorted(run.sent()) == [("a", *stop), ("b", *stop)]
+    stops = [
+        (host, "stop", {"tasks": [task], "grace_s": 10.0})
+        for host, task in (("a", "worker/0"), ("b", "worker/1"))
+    ]
+    assert sorted(run.sent()) == stops
     run.ended("a", 143, 2.0, stopped=True)
     run.drive.tick(3.1)
     run.sent()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -115,6 +116,17 @@ def test_a_limit_ends_the_run_with_stacks_and_124() -> None:
     assert outcome.exit_code == 124
     told = json.loads(json.dumps(outcome_data(outcome)))
     assert outcome_from("run", told, {}).first_failure == failure
+
+
+def test_a_limit_does_not_wait_for_a_lost_host() -> None:
+    run = Run(stall_s=30.0)
+    run.drive.state = dataclasses.replace(run.drive.state, ends={"ps": "sidecar"})
+    run.looks["gpu02"]["worker/0"]["quiet_s"] = 100.0
+    run.drive.dead("gpu01", "its agent is gone", run.now)
+    run.on(40)
+    failure = run.drive.state.first_failure
+    assert isinstance(failure, TimedOut)
+    assert failure.tasks == (WORKER,)
 
 
 def test_a_run_that_ends_is_not_watched_over() -> None:

@@ -218,10 +218,12 @@ def test_each_job_has_its_policy(launcher: Launcher, out: Path) -> None:
     plan = {"ps/0": [6], "worker/1": [4]}
     with planned(launcher, out, {"ps/0": [6]}, "--restarts=3", "--restart=worker=task,ps=never") as run:
         assert run.end() == 6
-    with planned(launcher, out, plan, "--restarts=3", "--restart=ps=task", "--restart=worker=cluster") as run:
-        run.wait_for("worker/1 │ attempt")
-        run.wait_for("all tasks are stopped and start again")
-        until(lambda: re.search(r"worker/0 │ attempt [12]", run.out), "worker/0 to start again, too")
+    words = ("--restarts=3", "--restart=ps=task", "--restart=worker=cluster", "--evaluator")
+    with planned(launcher, out, plan, *words) as run:
+        run.wait_for("are stopped and start again")
+        until(lambda: re.search(r"worker/0 +│ attempt [12]", run.out), "worker/0 to start again, too")
+        assert "all tasks but evaluator/0 are stopped" in run.err  # it is beside the cluster
+        assert re.findall(r"evaluator/0 │ attempt (.)", run.out) == ["0"]
         (out / "stop").touch()
         assert run.end() == 0
 

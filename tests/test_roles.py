@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.launcher import TELL, Launcher, told
+from tests.launcher import TELL, Launcher, Process, told
 from tests.sshd import SshNetwork
 from tflaunch.cli.roles import roles_of
 from tflaunch.errors import EXIT_USAGE, UsageError
@@ -114,11 +114,18 @@ def test_an_evaluator_that_fails_starts_again_alone(launcher: Launcher, out: Pat
     assert attempts == {"worker/0": 0, "worker/1": 0, "evaluator/0": 1}
 
 
-def test_a_sidecar_that_fails_ends_nothing(launcher: Launcher, out: Path) -> None:
-    words = ("--ps=0", "--workers=1", "--job=board=1", "--job-end=board=sidecar", f"--env=OUT={out}", *QUICK)
+def test_neither_a_sidecar_that_fails_nor_the_host_of_an_evaluator_ends_the_run(
+    launcher: Launcher, out: Path
+) -> None:
+    sidecar = ("--job=board=1", "--job-end=board=sidecar")
+    beside = ("--worker-hosts=local1", "--evaluator", "--job-hosts=evaluator=local2")
+    words = ("--ps=0", "--workers=1", *sidecar, *beside, f"--env=OUT={out}", *QUICK)
     let(out, "board-0", 4)
-    with launcher.start("run", launcher.local(), launcher.script(OBEY), *words) as running:
+    with launcher.start("run", launcher.local(2), launcher.script(OBEY), *words) as running:
         running.wait_for("exited with code 4; the run goes on without it")
+        running.wait_for("evaluator/0 │ attempt 0")
+        Process(launcher.agents("local2")["agent"], (), {}).kill()
+        running.wait_for("the run goes on without local2 and evaluator/0")
         let(out, "worker-0")
         done = running.done().ran()
     assert "board/0 exited with code 4" in done.sentences.rpartition("goes on without it")[2]  # in the report

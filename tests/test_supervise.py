@@ -278,6 +278,49 @@ def test_a_host_that_is_lost_while_tasks_run_fails_the_run() -> None:
     assert last.exit_code(clean=False) == EXIT_UNCLEAN
 
 
+APART = {PS: "a", W0: "b", W1: "c", EVALUATOR: "d"}
+
+
+@pytest.mark.parametrize("event", [HostLost("d", "gone"), AgentGaveUp("d", "no launcher")])
+def test_a_host_with_nothing_but_an_evaluator_is_missed_by_nobody(event: Event) -> None:
+    last, actions = step(state(hosts=APART), event)
+    assert (
+        said(actions)[-1 if isinstance(event, HostLost) else 1] == "the run goes on without d and evaluator/0"
+    )
+    assert (last.phase, last.first_failure, last.lost.keys()) == ("running", None, {"d"})
+    late = TaskExit(EVALUATOR, "d", None, signal.SIGTERM, 1.0, stopped=True)
+    last, took = follow(last, [late, HostSwept("d")] if isinstance(event, AgentGaveUp) else [])
+    assert last.phase == "running"
+    last, took = follow(last, [ended(W0), ended(W1), ended(PS), *SWEPT])
+    assert took[1:3] == [DRAINING, ENDING]  # nobody waits for the evaluator
+    assert (last.phase, last.status, last.exit_code(clean=True)) == ("over", "succeeded", 0)
+    assert last.exit_code(clean=False) == EXIT_UNCLEAN
+
+
+@pytest.mark.parametrize(
+    ("hosts", "done", "ends"),
+    [
+        ({**APART, DATA: "d"}, "workers", {}),
+        ({**APART, TaskId("worker", 2): "d"}, "workers", {}),
+        (APART, "all", {}),
+        (APART, "workers", {"evaluator": "decides"}),
+        (APART, "workers", {"evaluator": "stopped"}),
+    ],
+)
+def test_a_host_that_is_missed_ends_the_run(
+    hosts: dict[TaskId, str], done: Done, ends: dict[str, RoleEnd]
+) -> None:
+    last, _ = step(dataclasses.replace(state(done, hosts), ends=ends), HostLost("d", "gone"))
+    assert (last.phase, last.first_failure) == ("ending", HostLost("d", "gone"))
+
+
+def test_the_last_task_that_was_left_goes_with_its_host() -> None:
+    begun = dataclasses.replace(state("never", {PS: "a", DATA: "c"}), ends={"data": "sidecar"})
+    last, took = follow(begun, [ended(PS), HostLost("c", "gone"), HostSwept("a")])
+    assert took == [[], ENDING, []]
+    assert (last.phase, last.status) == ("over", "succeeded")
+
+
 def test_a_host_that_is_lost_when_the_work_is_done_is_only_not_checked() -> None:
     last, took = follow(state(), [ended(W0), ended(W1), HostLost("a", "gone")])
     assert took[2] == ENDING

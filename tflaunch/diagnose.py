@@ -165,6 +165,11 @@ class Diagnosis:
         if name in self._tasks:
             self._tasks[name].ended = f"with {code}"
 
+    def lost(self, name: str) -> None:
+        """A task is gone with its host."""
+        if name in self._tasks:
+            self._tasks[name].ended = "with its host"
+
     def started(self, name: str) -> None:
         """A task was started again."""
         self._tasks[name] = _Task(self._tasks[name].place)

@@ -172,7 +172,7 @@ class Drive(Generic[S]):
             if isinstance(action, End):
                 self._all("end", "end", grace_s=action.grace_s, stacks=action.stacks)
             elif isinstance(action, StopTasks):
-                self._all("stop", "stop", tasks=None, grace_s=action.grace_s)
+                self._stop(action)
             elif isinstance(action, Restart):
                 self._restart(action.tasks)
             elif isinstance(action, Order):
@@ -220,10 +220,19 @@ class Drive(Generic[S]):
         for host in set(self.state.hosts.values()) - self.state.swept.keys() - self.state.lost.keys():
             self.order(host, name, type, **fields)
 
+    def _stop(self, action: StopTasks) -> None:
+        by_host: dict[str, list[str]] = {}
+        for task in action.tasks:
+            by_host.setdefault(self.state.hosts[task], []).append(str(task))
+        for host, tasks in by_host.items():
+            self.order(host, "stop", "stop", tasks=tasks, grace_s=action.grace_s)
+
     def _restart(self, tasks: Mapping[TaskId, int]) -> None:
         for task, attempt in tasks.items():
             host = self.state.hosts[task]
-            self._orders.get(host, {}).pop("stop", None)
+            orders = self._orders.get(host, {})
+            if "stop" in orders and str(task) in orders["stop"][1]["tasks"]:
+                del orders["stop"]
             self.order(host, f"restart {task}", "restart", tasks={str(task): attempt})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tflaunch.diagnose import Diagnosis, Place
 from tflaunch.job import TaskId
 from tflaunch.limits import Limits
-from tflaunch.outcome import TaskExit, TimedOut
+from tflaunch.outcome import HostLost, TaskExit, TimedOut
 from tflaunch.supervise import TaskStarted
 
 TYPE_CHECKING = False
@@ -38,6 +38,7 @@ class Oversight:
         limits_s: Mapping[str, float],
     ) -> None:
         self._data = {"places": dict(places), "names": dict(names), "limits_s": dict(limits_s)}
+        self._hosts = {task: place[0] for task, place in places.items()}
         self._diagnosis = Diagnosis({task: Place(*place) for task, place in places.items()}, names)
         self._limits = Limits(places, **limits_s)
         self._looked = 0.0  # when the agents were last asked
@@ -58,10 +59,15 @@ class Oversight:
         self._looked = now  # there is nothing to see yet
 
     def happened(self, event: Event, now: float) -> None:
-        """A task has started or ended; the rest does not matter here."""
+        """A task has started or ended, or is gone with its host; the rest does not matter here."""
         if isinstance(event, TaskExit):
             self._diagnosis.exited(str(event.task), event.exit_code)
             self._limits.exited(str(event.task))
+        elif isinstance(event, HostLost):
+            for task, host in self._hosts.items():
+                if host == event.host:
+                    self._diagnosis.lost(task)
+                    self._limits.exited(task)
         elif isinstance(event, TaskStarted) and event.attempt:
             self._diagnosis.started(str(event.task))
             self._limits.started(str(event.task), now)

@@ -3,7 +3,7 @@
 running ──all done──▶ draining ──the rest ended, or its grace is over──▶ ending ──every host swept or lost──▶ over
   │ ▲└────── a failure that is not restarted, lost host, Ctrl-C ──────▲
   ▼ │ all have ended, and the back-off is over: all start again
-restarting (only where the whole cluster is: all tasks are stopped first)
+restarting (only where the whole cluster is: all its tasks are stopped first; evaluators are beside it)
 
 Shipped to the hosts: the coordinating agent of a detached run decides by the same rules as a launcher.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union
 
 from tflaunch.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
-from tflaunch.job import CHIEF, MASTER, WORKER, TaskId, ends_as
+from tflaunch.job import CHIEF, EVALUATOR, MASTER, WORKER, TaskId, ends_as
 from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit, TimedOut, how
 
 if TYPE_CHECKING:
@@ -85,8 +85,9 @@ class End:
 
 @dataclass(frozen=True)
 class StopTasks:
-    """Every task: TERM, KILL after the grace; the run goes on."""
+    """These tasks: TERM, KILL after the grace; the run goes on."""
 
+    tasks: tuple[TaskId, ...]
     grace_s: float
 
 
@@ -216,6 +217,31 @@ def decisive(
     return frozenset(found)
 
 
+def _left(state: State) -> list[TaskId]:
+    """The tasks that have not ended, nor are gone with their hosts."""
+    gone = state.lost.keys() | state.swept.keys()
+    return [task for task, host in state.hosts.items() if task not in state.exits and host not in gone]
+
+
+def _together(state: State) -> list[TaskId]:
+    """The tasks that are stopped and start again with the cluster; nobody in it talks to an evaluator."""
+    gone = state.lost.keys() | state.swept.keys()
+    evaluator = state.restarts.policy.get(EVALUATOR, state.restarts.default) == "cluster"
+    return [
+        task
+        for task, host in state.hosts.items()
+        if host not in gone and (evaluator or task.job != EVALUATOR)
+    ]
+
+
+def _can_be_missed(state: State, host: str) -> bool:
+    """Whether only sidecars are on that host, or evaluators that nobody has said to be something else."""
+    ends = {EVALUATOR: "sidecar", **state.ends}
+    wanted = decisive(state.hosts, state.done, state.ends)
+    tasks = [task for task, where in state.hosts.items() if where == host]
+    return all(ends.get(task.job) == "sidecar" and task not in wanted for task in tasks)
+
+
 def step(state: State, event: Event, now: float = 0.0) -> tuple[State, list[Action]]:
     """The next state, and what to do at once; `now` is any clock that only goes forward, in seconds."""
     if isinstance(event, TaskStarted):
@@ -228,11 +254,11 @@ def step(state: State, event: Event, now: float = 0.0) -> tuple[State, list[Acti
     if isinstance(event, HostLost):
         if event.host in state.swept or event.host in state.lost:
             return state, []
-        return _lost(state, event)
+        return _lost(state, event, now)
     if isinstance(event, TimedOut):
         return _fail(state, event, state.grace_s) if state.phase == "running" else (state, [])
     if isinstance(event, AgentGaveUp):
-        return _gave_up(state, event)
+        return _gave_up(state, event, now)
     if isinstance(event, HostSwept):
         swept = {**state.swept, event.host: event.survivors}
         # A late answer after all: it counts.
@@ -260,9 +286,11 @@ def _started(state: State, started: TaskStarted, now: float) -> State:
 
 
 def _after_exit(state: State, exited: TaskExit, now: float) -> tuple[State, list[Action]]:
-    if state.phase == "restarting":
+    if exited.host in state.lost:  # the run goes on without it, however its tasks end
+        return state, []
+    if state.phase == "restarting" and exited.task in _together(state):
         return _cluster_stopped(state, now)
-    if state.phase == "running":
+    if state.phase in ("running", "restarting"):
         if exited.exit_code != 0:
             return _failed(state, exited, now)
         return _maybe_done(state)
@@ -273,12 +301,13 @@ def _after_exit(state: State, exited: TaskExit, now: float) -> tuple[State, list
 
 def _maybe_done(state: State) -> tuple[State, list[Action]]:
     """Once all that decides has ended, the others may take their time to end by themselves."""
-    wanted = decisive(state.hosts, state.done, state.ends)
-    ended = state.exits.keys() - state.waiting
+    if state.phase != "running":
+        return state, []
+    wanted, left = decisive(state.hosts, state.done, state.ends), _left(state)
+    ended = state.hosts.keys() - state.waiting.union(left)
     if not (wanted and wanted <= ended) and len(ended) < len(state.hosts):
         return state, []
     state = dataclasses.replace(state, phase="draining", work_done=True)
-    left = [task for task in state.hosts if task not in state.exits]
     if not left:
         return _end(state, state.grace_s)
     usual = [task for task in left if task.job not in state.drains_s]
@@ -299,8 +328,7 @@ def _drain_s(state: State, task: TaskId) -> float:
 
 
 def _maybe_drained(state: State) -> tuple[State, list[Action]]:
-    left = state.hosts.keys() - state.exits.keys()
-    if all(_drain_s(state, task) <= state.drained_s for task in left):
+    if all(_drain_s(state, task) <= state.drained_s for task in _left(state)):
         return _end(state, state.grace_s)
     return state, []
 
@@ -325,10 +353,13 @@ def _failed(state: State, exited: TaskExit, now: float) -> tuple[State, list[Act
         state = dataclasses.replace(state, waiting=state.waiting | {who})
         text = f"{what}; it starts again in {delay_s:g} s ({count})"
         return state, [Say(text, urgent=False), StartTimer(f"{RESTART} {who}", delay_s)]
-    state = dataclasses.replace(state, phase="restarting", waiting=frozenset())
-    text = f"{what}; all tasks are stopped and start again in {delay_s:g} s ({count})"
+    together = _together(state)
+    state = dataclasses.replace(state, phase="restarting", waiting=state.waiting.difference(together))
+    apart = [str(task) for task in _left(state) if task not in together]
+    who_stops = f"all tasks but {', '.join(apart)}" if apart else "all tasks"
+    text = f"{what}; {who_stops} are stopped and start again in {delay_s:g} s ({count})"
     state, actions = _cluster_stopped(state, now)
-    return state, [Say(text, urgent=False), StopTasks(state.grace_s), *actions]
+    return state, [Say(text, urgent=False), StopTasks(tuple(together), state.grace_s), *actions]
 
 
 def _give_up(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
@@ -341,7 +372,7 @@ def _give_up(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
 
 def _cluster_stopped(state: State, now: float) -> tuple[State, list[Action]]:
     """Once all have ended, in this attempt or before, the time until they start again begins."""
-    if len(state.exits) < len(state.hosts):
+    if not state.exits.keys() >= set(_together(state)):
         return state, []
     count = sum(1 for at, who in state.restarted if who is None and now - at < state.restarts.window_s)
     return state, [StartTimer(RESTART, min(BACKOFF_S[1], BACKOFF_S[0] * 2 ** max(0, count - 1)))]
@@ -357,9 +388,10 @@ def _timer(state: State, name: str) -> tuple[State, list[Action]]:
         return _maybe_over(dataclasses.replace(state, lost=lost)), []
     if name == RESTART and state.phase == "restarting":
         # One number for all: whoever had more attempts than the others is not started twice.
-        number = 1 + max(state.attempts.values(), default=0)
-        return _restart(dataclasses.replace(state, phase="running"), dict.fromkeys(state.hosts, number))
-    if name.startswith(RESTART + " ") and state.phase == "running":
+        together = _together(state)
+        number = 1 + max((state.attempts.get(task, 0) for task in together), default=0)
+        return _restart(dataclasses.replace(state, phase="running"), dict.fromkeys(together, number))
+    if name.startswith(RESTART + " ") and state.phase in ("running", "restarting"):
         task = TaskId.parse(name.partition(" ")[2])
         if task in state.waiting:
             return _restart(state, {task: 1 + state.attempts.get(task, 0)})
@@ -372,7 +404,7 @@ def _restart(state: State, tasks: Mapping[TaskId, int]) -> tuple[State, list[Act
     return dataclasses.replace(state, attempts=attempts, exits=exits, waiting=waiting), [Restart(tasks)]
 
 
-def _gave_up(state: State, event: AgentGaveUp) -> tuple[State, list[Action]]:
+def _gave_up(state: State, event: AgentGaveUp, now: float) -> tuple[State, list[Action]]:
     if state.phase in ("ending", "over"):
         return state, []
     if event.asked:
@@ -381,16 +413,26 @@ def _gave_up(state: State, event: AgentGaveUp) -> tuple[State, list[Action]]:
         return state, [Say(f"{event.host}: {event.reason}"), *actions]
     if state.phase == "draining":  # the work is done
         return _end(state, state.grace_s)
+    if _can_be_missed(state, event.host):
+        state, actions = _lost(state, HostLost(event.host, event.reason), now)
+        return state, [Say(f"{event.host}: {event.reason}"), *actions]
     return _fail(state, HostLost(event.host, event.reason), state.grace_s)
 
 
-def _lost(state: State, event: HostLost) -> tuple[State, list[Action]]:
+def _lost(state: State, event: HostLost, now: float) -> tuple[State, list[Action]]:
     state = dataclasses.replace(state, lost={**state.lost, event.host: event.reason})
     if state.phase in ("ending", "over"):
         return _maybe_over(state), []
     if state.phase == "draining":  # the work is done; what is lost is the proof that it is clean there
         return _end(state, state.grace_s)
-    return _fail(state, event, state.grace_s)
+    if not _can_be_missed(state, event.host):
+        return _fail(state, event, state.grace_s)
+    on_it = [task for task, host in state.hosts.items() if host == event.host]
+    missed = [task for task in on_it if task in state.waiting or task not in state.exits]
+    state = dataclasses.replace(state, waiting=state.waiting.difference(on_it))
+    state, actions = _cluster_stopped(state, now) if state.phase == "restarting" else _maybe_done(state)
+    without = f"{event.host} and {', '.join(map(str, missed))}" if missed else event.host
+    return state, [Say(f"the run goes on without {without}"), *actions]
 
 
 def _fail(
@@ -399,8 +441,7 @@ def _fail(
     state, actions = _end(
         dataclasses.replace(state, first_failure=failure), grace_s, stacks=isinstance(failure, TimedOut)
     )
-    hosts = state.hosts.items()
-    alive = [task for task, host in hosts if task not in state.exits and host not in state.lost]
+    alive = _left(state)
     if alive:
         text = f"stopping the {_tasks(len(alive))} left, {grace_s:g} s to end by themselves"
         if isinstance(failure, TimedOut):
@@ -412,7 +453,7 @@ def _fail(
 def _interrupted(state: State, event: Interrupted) -> tuple[State, list[Action]]:
     state = dataclasses.replace(state, interrupts=(*state.interrupts, event.signal))
     name = "Ctrl-C" if event.signal == signal.SIGINT else signal.Signals(event.signal).name
-    alive = len(state.hosts.keys() - state.exits.keys())
+    alive = len(_left(state))
     if len(state.interrupts) == 1:
         if state.phase == "ending":
             return state, [Say(f"{name}: the run is being stopped already; once more kills at once")]

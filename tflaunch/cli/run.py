@@ -504,7 +504,6 @@ def _restarts(
 
     default: RestartPolicy = "cluster" if roles.get(PS, Role()).count == 0 else "task"
     by_job: dict[str, RestartPolicy] = {}
-    general = False
     jobs = [*JOBS, *(name for name in roles if name not in JOBS)]
     for text in [each.strip() for option in policies for each in option.split(",")]:
         job, equals, policy = text.rpartition("=")
@@ -516,12 +515,12 @@ def _restarts(
         if equals:
             by_job[job] = cast("RestartPolicy", policy)
         else:
-            default, general = cast("RestartPolicy", policy), True
+            default = cast("RestartPolicy", policy)
     if policies and not most:
         raise UsageError(
             f"--restart {policies[0]} without --restarts: nothing starts again", "add --restarts 3"
         )
-    if not general:
+    if default != "never":
         by_job.setdefault(EVALUATOR, "task")  # its failure is of no concern to the cluster
     return Restarts(most, window_s, by_job, default, on)
 
