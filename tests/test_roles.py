@@ -119,7 +119,8 @@ def test_neither_a_sidecar_that_fails_nor_the_host_of_an_evaluator_ends_the_run(
 ) -> None:
     sidecar = ("--job=board=1", "--job-end=board=sidecar")
     beside = ("--worker-hosts=local1", "--evaluator", "--job-hosts=evaluator=local2")
-    words = ("--ps=0", "--workers=1", *sidecar, *beside, f"--env=OUT={out}", *QUICK)
+    fetch = ("--fetch=*.out", f"--fetch-to={out}/here")
+    words = ("--ps=0", "--workers=1", *sidecar, *beside, *fetch, f"--env=OUT={out}", *QUICK)
     let(out, "board-0", 4)
     with launcher.start("run", launcher.local(2), launcher.script(OBEY), *words) as running:
         running.wait_for("exited with code 4; the run goes on without it")
@@ -127,7 +128,8 @@ def test_neither_a_sidecar_that_fails_nor_the_host_of_an_evaluator_ends_the_run(
         Process(launcher.agents("local2")["agent"], (), {}).kill()
         running.wait_for("the run goes on without local2 and evaluator/0")
         let(out, "worker-0")
-        done = running.done().ran()
+        done = running.done().ran(74)  # all is well, but for what the evaluator may have left there
+    assert "what is on local2 is not fetched" in done.sentences
     assert "board/0 exited with code 4" in done.sentences.rpartition("goes on without it")[2]  # in the report
     assert "succeeded" in done.err
 

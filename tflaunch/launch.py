@@ -335,7 +335,9 @@ def fetch_outputs(request: Request, cluster: Cluster, state: Finished, reporter:
         reporter.warn(f"{error.message}; {error.hint}. Then: {later}")
         return False
     reporter.fetched(told)
-    return told.complete
+    if state.lost:
+        reporter.warn(f"what is on {fold(state.lost)} is not fetched; when it is back: {later}")
+    return told.complete and not state.lost
 
 
 @contextlib.contextmanager
