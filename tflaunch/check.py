@@ -213,7 +213,7 @@ def _of_task(each: Visited, tried: Tried, timeout_s: float) -> Iterator[Any]:
     if report is None:
         if tried.late:
             what = f"TensorFlow was not imported within {timeout_s:g} s, and was ended"
-            yield "error", "tensorflow", what, "a slow file system? --timeout S waits longer", tried.lines
+            yield "error", "tensorflow", what, "a slow file system? --timeout TIME waits longer", tried.lines
         else:
             how = f"code {tried.code}" if tried.code is not None else tried.signal_name
             fix = "look at what it has printed"

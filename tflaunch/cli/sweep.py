@@ -35,11 +35,11 @@ from tflaunch.cli.job_options import (
     SystemSite,
     TensorboardPort,
     Wait,
+    check_wait,
     environment,
     gpu_choice,
     mounts_of,
     packages_of,
-    wait_s,
 )
 from tflaunch.cli.options import (
     AcceptNew,
@@ -80,7 +80,7 @@ class SweepCommand(TrainerCommand):
         **dict.fromkeys(
             ("--restarts", "--restart", "--restart-on", "--restart-window"), "Here it is --retries N"
         ),
-        **dict.fromkeys(("--startup-timeout", "--stall-timeout"), "Here --timeout S limits each trial"),
+        **dict.fromkeys(("--startup-timeout", "--stall-timeout"), "Here --timeout TIME limits each trial"),
         **dict.fromkeys(("--quiet", "-q", "--only", "--show-host"), _SILENT),
         **dict.fromkeys(("--workers", "--ps", "--chief", "--evaluator", "--job"), _ONE_PROCESS),
         "--gpus-per-worker": "Here it is --gpus-per-trial N",
@@ -219,7 +219,10 @@ def sweep(
     timeout: Annotated[
         float,
         typer.Option(
-            min=0, metavar="S", help="End a trial that takes longer: it has failed.", rich_help_panel=END
+            parser=time_of(),
+            metavar="TIME",
+            help="End a trial that takes longer: it has failed.",
+            rich_help_panel=END,
         ),
     ] = 0.0,
     lease: Annotated[
@@ -297,7 +300,7 @@ def sweep(
             )
         if maximize and metric is None:
             raise UsageError("--maximize without --metric: of what?", "--metric accuracy")
-        patience_s = wait_s(wait, dry_run)
+        check_wait(wait, dry_run)
         measure = Metric.parse(metric, maximize) if metric is not None else None
         if not random and (trials is not None or seed is not None):
             raise UsageError(f"{'--trials' if trials is not None else '--seed'} is for --random")
@@ -345,7 +348,7 @@ def sweep(
                 fetch=parse(_of_trials(fetch or [], hostfile), fetch_to),
                 fetch_to=fetch_to,
                 overwrite=overwrite,
-                wait_s=patience_s,
+                wait_s=wait,
             ),
             trials=chosen,
             metric=measure,
