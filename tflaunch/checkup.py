@@ -216,7 +216,9 @@ class Checkup:
                     visited.refused = why
                 else:
                     what = f"its `setup:` and login profile did not end within {self._timeout_s:g} s"
-                    visited.refused = ConnectError(what, "see what they wait for; --timeout TIME waits longer")
+                    visited.refused = ConnectError(
+                        what, "see what they wait for; --timeout TIME waits longer"
+                    )
         return {name: addresses[name] for name in addresses if self._visited[name].ports}
 
     def _dial(

@@ -327,7 +327,7 @@ class TextReporter(LogReporter):
         if self._one_screen:
             self._recent.extend(zip(itertools.repeat(task), lines[-_RECENT:]))
         prefix = "" if self._options.bare else self._prefix(task, host)
-        self._writer.out(prefix + ("\n" + prefix).join(lines) + "\n")
+        self._writer.out_lines(prefix, lines)
 
     def _show_gap(self, task: TaskId, host: str, missing: int) -> None:
         more = self._out.marks.more

@@ -105,6 +105,14 @@ class RunInfo:
     problem: str = ""  # why it cannot be read
 
 
+@dataclass
+class _Log:
+    """A file that is open; nobody else writes to it."""
+
+    descriptor: int
+    size: int
+
+
 class Record:
     """The record of one run.  The launcher that created it holds its lock until `close`."""
 
@@ -113,9 +121,7 @@ class Record:
         self.about = about  # run.json, as data
         self.failure = ""  # why no more logs are written here
         self._lock = lock
-        self._logs: OrderedDict[tuple[TaskId, int], int] = (
-            OrderedDict()
-        )  # open files, least recently used first
+        self._logs: OrderedDict[tuple[TaskId, int], _Log] = OrderedDict()  # least recently used first
 
     @property
     def run_id(self) -> str:
@@ -281,33 +287,33 @@ class Record:
         """
         if self.failure:
             return
-        path = self.log_path(task, attempt)
         try:
-            descriptor = self._logs.get((task, attempt))
-            if descriptor is None:
+            log = self._logs.get((task, attempt))
+            if log is None:
                 while len(self._logs) >= _OPEN_LOGS:
-                    os.close(self._logs.popitem(last=False)[1])
+                    os.close(self._logs.popitem(last=False)[1].descriptor)
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-                descriptor = self._logs[task, attempt] = os.open(path, flags, 0o600)
+                descriptor = os.open(self.log_path(task, attempt), flags, 0o600)
+                log = self._logs[task, attempt] = _Log(descriptor, os.fstat(descriptor).st_size)
             self._logs.move_to_end((task, attempt))
-            known = os.fstat(descriptor).st_size - offset
-            rest = memoryview(data)[max(0, known) :]
-            at = offset + max(0, known)
+            known = max(0, log.size - offset)
+            rest, at = memoryview(data)[known:], offset + known
             while rest:
-                written = os.pwrite(descriptor, rest, at)
+                written = os.pwrite(log.descriptor, rest, at)
                 rest, at = rest[written:], at + written
+                log.size = at
         except OSError as error:
             self.failure = _sentence(error)
             raise RecordError(
-                f"cannot write {path}: {self.failure}",
+                f"cannot write {self.log_path(task, attempt)}: {self.failure}",
                 "The run goes on; its logs stay on the hosts, this machine's copies are no longer complete.",
             ) from error
 
     def end_log(self, task: TaskId, attempt: int = 0) -> None:
         """Keep that log open no longer: nothing more comes."""
-        descriptor = self._logs.pop((task, attempt), None)
-        if descriptor is not None:
-            os.close(descriptor)
+        log = self._logs.pop((task, attempt), None)
+        if log is not None:
+            os.close(log.descriptor)
 
     def log_path(self, task: TaskId, attempt: int = 0) -> Path:
         """Return where the launcher's copy of a task's log is; it exists once the task wrote something."""
@@ -349,8 +355,8 @@ class Record:
 
     def close(self) -> None:
         """Close the logs and give up the lock; may be called twice."""
-        for descriptor in self._logs.values():
-            os.close(descriptor)
+        for log in self._logs.values():
+            os.close(log.descriptor)
         self._logs.clear()
         if self._lock is not None:
             os.close(self._lock)

@@ -55,9 +55,10 @@ class Stream:
             stream.flush()
             self._fd: int | None = stream.fileno()
             self.terminal = os.isatty(self._fd)
-            self._slice = 1 << 20 if stat.S_ISREG(os.fstat(self._fd).st_mode) else _SLICE
+            self._waits = not stat.S_ISREG(os.fstat(self._fd).st_mode)
         except (OSError, ValueError, AttributeError):  # no file behind it: io.StringIO, a notebook
-            self._fd, self.terminal, self._slice = None, False, 1 << 20
+            self._fd, self.terminal, self._waits = None, False, False
+        self._slice = _SLICE if self._waits else 1 << 20
 
     def can_show(self, text: str) -> bool:
         """Return whether the encoding has these characters."""
@@ -85,7 +86,7 @@ class Stream:
 
     def ready(self, timeout_s: float = 0.0) -> bool:
         """Return whether a small write would not block."""
-        if self._fd is None or self.broken:
+        if self._fd is None or not self._waits or self.broken:
             return True
         try:
             return bool(select.select([], [self._fd], [], timeout_s)[1])
@@ -157,6 +158,14 @@ class Writer:
         data = self.stdout.encode(text)
         self._collected.append(data)
         self._size += len(data)
+
+    def out_lines(self, prefix: str, lines: list[str]) -> None:
+        """Write each of `lines`, behind `prefix`, to stdout."""
+        # Encoded apart: one wide character in the prefix would make all of the text wide, and slow.
+        start = self.stdout.encode(prefix)
+        data = self.stdout.encode("\n".join(lines)).replace(b"\n", b"\n" + start)
+        self._collected += [start, data, b"\n"]
+        self._size += len(start) + len(data) + 1
 
     def err(self, text: str) -> None:
         """Write to stderr at once."""
