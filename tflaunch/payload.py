@@ -54,6 +54,8 @@ SHIPPED = (
     "tflaunch.agent.environment",
     "tflaunch.agent.prepare",
     "tflaunch.agent.cards",
+    "tflaunch.agent.team",
+    "tflaunch.agent.requests",
     "tflaunch.agent.daemon",
     "tflaunch.agent.peers",
     "tflaunch.agent.entrusted",

@@ -2,7 +2,7 @@
 
     relay     the exec'd process: owns the channel, copies bytes between it and the daemon
     guard     parent of the daemon; sweeps what is left, whatever ended the daemon
-    daemon    one loop: ports, tasks, logs, lease
+    daemon    one loop: the lease, and the end; its viewers, their requests, and the team of tasks
     visit     looks after any run, with or without a living daemon: lists and ends them (ledger), cleans (garbage)
 
 What it takes for granted, each with its own sentence when it fails: (1) sshd runs a command, (2) a POSIX `sh`

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 
 TYPE_CHECKING = False
@@ -57,3 +58,11 @@ def read(directory: "RunDirectory", last_plan: bool = False) -> "Journal":
         except ValueError:
             pass  # cut off by a full disk or a sudden end
     return journal
+
+
+def note(text: str) -> None:
+    """A line for agent.log, which is for people."""
+    try:
+        print("tflaunch agent: %s" % text, file=sys.stderr)
+    except OSError:
+        pass  # the disk is full: the tasks must not pay for that

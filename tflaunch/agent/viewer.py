@@ -1,24 +1,29 @@
 """Whoever is attached to a run on this host: the messages in both directions, and how far it has seen."""
 
+import os
+import selectors
 import socket
 import time
 
 from tflaunch import wire
 from tflaunch.agent import logs
+from tflaunch.agent.journal import note
 from tflaunch.agent.rundir import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Mapping, Optional, Union
+    from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
     from tflaunch.agent.journal import Journal
     from tflaunch.agent.logs import TaskLogs
     from tflaunch.agent.outputs import Outputs
     from tflaunch.agent.peers import SealedStream
+    from tflaunch.agent.rundir import RunDirectory
 
 COORDINATOR = "coordinator"  # the client that decides for a detached run
 LOG_PIECE = 64 * 1024
 OUT_LIMIT = 256 * 1024  # log bytes are read only while less than this waits to be sent
+BEAT_S = 2.5
 
 
 class Viewer:
@@ -137,3 +142,122 @@ class Viewer:
             at[:] = [at[0] + 1, 0]
             self.behind = True
             self.send("log", task=task.task, attempt=at[0], offset=0)  # it may never write anything
+
+
+class Viewers:
+    """All that are attached, and the socket where more come in."""
+
+    def __init__(
+        self,
+        directory: "RunDirectory",
+        selector: selectors.BaseSelector,
+        handle: "Callable[[Viewer, wire.Message], None]",
+        left: "Callable[[Viewer], None]",
+    ) -> None:
+        """`handle` takes what one of them says, and raises WireError at nonsense; `left` hears who is gone."""
+        self.all = []  # type: List[Viewer]
+        self._directory = directory
+        self._selector = selector
+        self._handle = handle
+        self._left = left
+        self._turn = 0
+        self._listener = directory.listen()
+        self._listener.setblocking(False)
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        self.attach(connection)
+
+    def attach(self, connection: "Union[socket.socket, SealedStream]", private: bool = True) -> Viewer:
+        """One more; without `private` others may read on the way what it is sent."""
+        connection.setblocking(False)
+        viewer = Viewer(connection)
+        viewer.private = private
+        self.all.append(viewer)
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._readable(viewer))
+        viewer.send(
+            "hello",
+            run=self._directory.run,
+            host=self._directory.host,
+            pid=os.getpid(),
+            directory=self._directory.path,
+            alive=True,
+        )
+        return viewer
+
+    def _readable(self, viewer: Viewer) -> None:
+        # Writability is handled by trying: the selector says here only that something is worth trying.
+        try:
+            data = viewer.connection.recv(256 * 1024)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.detach(viewer)
+            return
+        try:
+            for message in viewer.decoder.feed(data):
+                self._handle(viewer, message)
+        except wire.WireError as error:
+            note(str(error))
+            self.detach(viewer)
+
+    def detach(self, viewer: Viewer) -> None:
+        """No more of that one; idempotent."""
+        if viewer in self.all:
+            self.all.remove(viewer)
+            self._selector.unregister(viewer.connection)
+            viewer.connection.close()
+            self._left(viewer)
+
+    def tell_launcher(self, type: str, **fields: "Any") -> None:
+        """That message to whoever launches the run."""
+        for viewer in self.all:
+            if viewer.launches:
+                viewer.send(type, **fields)
+
+    @property
+    def hungry(self) -> bool:
+        """Whether some of them take more log bytes now."""
+        return any(viewer.hungry for viewer in self.all)
+
+    @property
+    def behind(self) -> bool:
+        """Whether there are such bytes at once."""
+        return any(viewer.behind and viewer.hungry for viewer in self.all)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something has still to be sent."""
+        return any(viewer.out for viewer in self.all)
+
+    def beat(self, now: float) -> None:
+        """A sign of life to all that have heard nothing for a while."""
+        for viewer in self.all:
+            if now - viewer.sent_at >= BEAT_S and not viewer.out:
+                viewer.send("beat")
+
+    def pump(self, journal: "Journal", all_logs: "Mapping[str, TaskLogs]") -> None:
+        """Bring every one up to date, as far as it takes it."""
+        self._turn += 1  # no task is always first
+        for viewer in self.all:
+            viewer.tell(journal, all_logs)
+            viewer.pump(list(all_logs.values()), self._turn)
+        for viewer in list(self.all):
+            self._flush(viewer)
+
+    def _flush(self, viewer: Viewer) -> None:
+        try:
+            viewer.flush()
+        except OSError:
+            self.detach(viewer)
+            return
+        waiting = viewer.out or getattr(viewer.connection, "pending", False)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if waiting else 0)
+        if self._selector.get_key(viewer.connection).events != events:
+            self._selector.modify(viewer.connection, events, self._selector.get_key(viewer.connection).data)

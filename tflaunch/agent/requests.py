@@ -1,0 +1,348 @@
+"""What launchers, viewers and the coordinator ask of an agent: each type of message has its method.
+
+What takes longer than its turn is kept here, and goes on with `tick` and with the end of child processes.
+"""
+
+import os
+import selectors
+import time
+import zlib
+
+from tflaunch import gpu_probe, wire
+from tflaunch.agent import facts, leases
+from tflaunch.agent.cards import Cards
+from tflaunch.agent.journal import note
+from tflaunch.agent.leases import Leases
+from tflaunch.agent.outputs import Outputs
+from tflaunch.agent.ports import HeldPorts
+from tflaunch.agent.rundir import CodeStore, HostError, explain
+from tflaunch.agent.tickets import Place
+from tflaunch.agent.viewer import Viewer, Viewers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
+
+    from tflaunch.agent.board import Board
+    from tflaunch.agent.dial import Answering, Dialling
+    from tflaunch.agent.entrusted import Entrusted
+    from tflaunch.agent.journal import Journal
+    from tflaunch.agent.peers import SealedStream
+    from tflaunch.agent.prepare import Preparing
+    from tflaunch.agent.rundir import RunDirectory
+    from tflaunch.agent.team import Team
+
+
+class Requests:
+    """Serves them, one after another, and holds for the run what it has of this host: ports and cards."""
+
+    def __init__(
+        self,
+        directory: "RunDirectory",
+        journal: "Journal",
+        selector: selectors.BaseSelector,
+        team: "Team",
+        viewers: Viewers,
+        *,
+        more: "Mapping[str, Callable[[Viewer, wire.Message], None]]",
+    ) -> None:
+        """`more` are types of messages that concern the agent's own life."""
+        self._directory = directory
+        self._journal = journal
+        self._selector = selector
+        self._team = team
+        self._viewers = viewers
+        self._more = more
+        self._ports = HeldPorts()
+        self._leases = Leases(directory.run)
+        self._place = Place(directory.run, directory.host)
+        self._look = gpu_probe.Look()
+        self._to_lease = []  # type: Union[bool, List[str]]
+        self._door_port = 0
+        self._code = None  # type: Optional[CodeStore]
+        self._preparing = None  # type: Optional[Preparing]
+        self._answering = None  # type: Optional[Answering]
+        self._dialling = []  # type: List[tuple[Viewer, Dialling]]
+        self._board = None  # type: Optional[Board]
+        self._outputs = Outputs(directory)
+        self._finding = []  # type: List[tuple[Viewer, Iterator[Dict[str, Any]]]]
+        self.cards = Cards(directory.run)
+        self.entrusted = None  # type: Optional[Entrusted]
+        self.passing = False  # a check: it ends with its launcher, and leaves nothing
+
+    def handle(self, viewer: Viewer, message: wire.Message) -> None:
+        """Do what was asked, or tell why not; raises WireError when nobody knows what it is."""
+        handler = self._more.get(message.type) or getattr(self, "_on_" + message.type, None)
+        if handler is None:
+            raise wire.WireError("an unknown message: %r" % message.type)
+        try:
+            handler(viewer, message)
+        except HostError as error:
+            viewer.send("failed", reason=error.reason, hint=error.hint)
+        except OSError as error:
+            told = explain(error, self._directory.path)
+            viewer.send("failed", reason=told.reason, hint=told.hint)
+        except wire.WireError:
+            raise
+        except Exception as error:  # what one request gets wrong must not end the tasks
+            import traceback
+
+            note(traceback.format_exc())
+            viewer.send(
+                "failed", reason="a defect of tflaunch's agent: %r" % error, hint="see agent.log there"
+            )
+
+    # -- what goes on
+
+    @property
+    def restless(self) -> bool:
+        """Whether there is more to be done at once."""
+        return any(not viewer.out for viewer, _ in self._finding)
+
+    @property
+    def awaits_outcome(self) -> bool:
+        """Whether a coordinator, this one or the next, has still to hear how it ended here, and to say how all did."""
+        started, told = self._journal.has("started"), self._journal.has("outcome")
+        return self.entrusted is not None and started and not told
+
+    def tick(self, now: float, over: bool) -> None:
+        """What time brings about; `over`: the run has ended here."""
+        if self.entrusted is not None and (self.awaits_outcome or not over):
+            self.entrusted.tick(now)
+        for viewer, dialling in list(self._dialling):
+            if dialling.step(now):
+                self._dialling.remove((viewer, dialling))
+                if viewer in self._viewers.all:
+                    viewer.send("dialled", results=dialling.results, addresses=dialling.addresses)
+        self._find_further()
+        if self._board is not None:
+            self._board.tick(now)
+
+    def reaped(self, pid: int, status: int) -> None:
+        """That process has ended: one of those that were started here, or one that some task left behind."""
+        if self._preparing is not None:
+            self._preparing.reaped(pid)
+        if self._board is not None and self._board.reaped(pid, status):
+            return
+        if self.entrusted is not None:
+            self.entrusted.reaped(pid)
+
+    def left(self, viewer: Viewer) -> None:
+        """That viewer is gone."""
+        if self._board is not None:
+            self._board.leave(viewer)
+
+    # -- the end
+
+    def stop(self) -> None:
+        """Nothing more comes of what is under way."""
+        self._stop_dialling()
+        if self._preparing is not None:
+            self._preparing.stop()
+        if self._board is not None:
+            self._board.stop()
+
+    @property
+    def alive(self) -> bool:
+        """Whether processes that `stop` has told to end are there still."""
+        return any(each is not None and each.alive for each in (self._preparing, self._board))
+
+    def let_go(self) -> None:
+        """What the run holds of the host is free again."""
+        self._ports.keep([])
+        self._leases.keep([])
+        self._place.leave()
+
+    def close(self) -> None:
+        """The agent leaves."""
+        if self._code is not None:
+            self._code.discard()
+
+    # -- the types of messages
+
+    def _on_probe(self, viewer: Viewer, message: wire.Message) -> None:
+        wanted = message["ports"]
+        seed = zlib.crc32(self._directory.run.encode())
+        self._ports.hold(message["count"], tuple(wanted) if wanted else None, seed)
+        self._to_lease = message["lease"]
+        self._send_facts(viewer)
+
+    def _on_clock(self, viewer: Viewer, message: wire.Message) -> None:
+        viewer.send("clock", sent=message["sent"], time=time.time())
+
+    def _on_check(self, viewer: Viewer, message: wire.Message) -> None:
+        from tflaunch.agent import check
+
+        viewer.send("checked", **check.look([self._directory.path, *message["directories"]]))
+
+    def _on_queue(self, viewer: Viewer, message: wire.Message) -> None:
+        self._place.take(message["since"], message["wants"], message["gpus"], message["planning"])
+
+    def _on_let_go(self, viewer: Viewer, message: wire.Message) -> None:
+        self._leases.keep([])
+
+    def _on_keep(self, viewer: Viewer, message: wire.Message) -> None:
+        self._leases.keep(message["gpus"])
+        self.cards.keep(message["gpus"])
+        self._place.leave()
+        self._look.close()
+
+    def _on_module(self, viewer: Viewer, message: wire.Message) -> None:
+        facts.take_module(message["name"], message.body)
+        self._send_facts(viewer)
+
+    def _send_facts(self, viewer: Viewer) -> None:
+        probed = facts.ask(self._look)
+        if not self._place.taken:  # while it waits there will be another look, else NVML is left alone
+            self._look.close()
+        told = facts.collect(self._ports.held, self._directory.path, probed, self._place, self._lease)
+        self.cards.seen(told["gpus"])
+        viewer.send("facts", **told)
+
+    def _lease(self, uuid: str) -> "Optional[Dict[str, Any]]":
+        if self._to_lease is True or (self._to_lease and uuid in self._to_lease):
+            return self._leases.take(uuid)
+        return leases.holder(uuid)
+
+    def _on_code(self, viewer: Viewer, message: wire.Message) -> None:
+        self._code = CodeStore(self._directory.parent, message["digest"])
+        viewer.send("code", digest=message["digest"], have=self._code.here)
+
+    def _on_blob(self, viewer: Viewer, message: wire.Message) -> None:
+        if self._code is None:
+            raise HostError("code came that nobody announced")
+        self._code.add(message.body, message["last"])
+        if message["last"]:
+            viewer.send("code", digest="", have=True)
+
+    def _on_prepare(self, viewer: Viewer, message: wire.Message) -> None:
+        from tflaunch.agent.prepare import Preparing
+
+        if self._preparing is not None or self._team.ending:
+            raise HostError("this run has been prepared on this host before")
+        self._preparing = Preparing(self._directory, viewer, message.fields)
+
+    def _on_stage(self, viewer: Viewer, message: wire.Message) -> None:
+        if self._team.tasks or self._team.ending:
+            raise HostError("this run has been staged on this host before")
+        self.passing = message.fields.get("passing", False)
+        self._door_port = next((port for port in self._ports.held if port not in message["ports"]), 0)
+        self._ports.keep([*message["ports"], self._door_port] if message["door"] else message["ports"])
+        self._on_keep(viewer, message)
+        if message.fields.get("dial_key"):
+            from tflaunch.agent.dial import Answering
+
+            self._answering = Answering(self._selector, message["dial_key"], self._directory.host)
+            self._answering.listen(message["ports"])
+        tasks = self._prepared(message["tasks"])
+        self._directory.write("plan.json", dict(message.fields, tasks=tasks))
+        if message["code"] is not None:
+            came = CodeStore(self._directory.parent, message["code"]).unpack(self._directory.work)
+            self._directory.write("shipped.json", came)
+        self._team.stage(tasks, message["attempt"])
+
+    def _prepared(self, requests: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
+        more = self._preparing.setup if self._preparing is not None else []
+        return [dict(request, setup=request["setup"] + more) for request in requests]
+
+    def _on_entrust(self, viewer: Viewer, message: wire.Message) -> None:
+        from tflaunch.agent.entrusted import Entrusted
+
+        if not self._door_port:
+            raise HostError("no port is left for the run's agents", "widen `ports:` of this host by one")
+        self.entrusted = Entrusted(
+            self._directory, self._selector, message, self._door_port, self._attach_peer
+        )
+        viewer.send("entrusted", port=self._door_port, wide=self.entrusted.wide)
+
+    def _attach_peer(self, stream: "SealedStream") -> None:
+        self._viewers.attach(stream, private=False)
+
+    def _on_coordinate(self, viewer: Viewer, message: wire.Message) -> None:
+        if self.entrusted is None:
+            raise HostError("this host has not been entrusted with the run")
+        self.entrusted.coordinate(message.fields)
+
+    def _on_coordinating(self, viewer: Viewer, message: wire.Message) -> None:
+        for other in self._viewers.all:  # the launcher may have come back by another connection
+            if (other.drives or other.launches) and other is not viewer:
+                other.send(message.type, **message.fields)
+
+    def _on_memory(self, viewer: Viewer, message: wire.Message) -> None:
+        if self.entrusted is not None and viewer.private:  # it is of this host
+            self.entrusted.remember(message.body, message["offset"], message["last"])
+
+    def _on_said(self, viewer: Viewer, message: wire.Message) -> None:
+        self._journal.add("said", text=message["text"], replanned=message.fields.get("replanned", False))
+
+    def _on_outcome(self, viewer: Viewer, message: wire.Message) -> None:
+        if not self._journal.has("outcome"):
+            self._journal.add("outcome", outcome=message["outcome"])
+
+    def _on_dial(self, viewer: Viewer, message: wire.Message) -> None:
+        from tflaunch.agent.dial import Dialling
+
+        dialling = Dialling(self._selector, message["key"], message["targets"], message["patience_s"])
+        self._dialling.append((viewer, dialling))
+
+    def _stop_dialling(self) -> None:
+        if self._answering is not None:
+            self._answering.close()
+        for _, dialling in self._dialling:
+            dialling.close()
+        self._dialling = []
+
+    def _on_look(self, viewer: Viewer, message: wire.Message) -> None:
+        from tflaunch.agent.look import look
+
+        viewer.send("looked", tasks=look(self._team.tasks.values()))
+
+    def _on_find(self, viewer: Viewer, message: wire.Message) -> None:
+        if viewer.private:  # nobody else reads what the tasks have written
+            self._finding.append((viewer, self._outputs.find(message["patterns"], message["roots"])))
+
+    def _find_further(self) -> None:
+        for viewer, found in list(self._finding):
+            if viewer not in self._viewers.all or not viewer.find(found):
+                self._finding.remove((viewer, found))
+
+    def _on_read(self, viewer: Viewer, message: wire.Message) -> None:
+        if viewer.private:
+            viewer.read(self._outputs, message)
+
+    def _on_board(self, viewer: Viewer, message: wire.Message) -> None:
+        from tflaunch.agent.board import Board
+
+        if self._board is None and viewer.private and not self._team.ending:
+            self._board = Board(self._directory, self._selector)
+        if self._board is not None and viewer.private:
+            self._board.want(viewer, message["logdir"])
+
+    def _on_connect(self, viewer: Viewer, message: wire.Message) -> None:
+        if self._board is not None:
+            self._board.take(viewer, message)
+
+    _on_bytes = _on_taken = _on_cut = _on_connect
+
+    def _on_release(self, viewer: Viewer, message: wire.Message) -> None:
+        self._stop_dialling()
+        self._team.release()
+
+    def _on_add(self, viewer: Viewer, message: wire.Message) -> None:
+        if not self._team.ending:
+            self._team.add(self._prepared(message["tasks"]), message["attempt"])
+
+    def _on_restart(self, viewer: Viewer, message: wire.Message) -> None:
+        self._team.restart(message["tasks"])
+
+    def _on_watch(self, viewer: Viewer, message: wire.Message) -> None:
+        for other in list(self._viewers.all):
+            if message["client"] and other.client == message["client"] and other is not viewer:
+                self._viewers.detach(other)  # what it had before its connection was cut
+        viewer.watch(message)
+
+    def _on_credit(self, viewer: Viewer, message: wire.Message) -> None:
+        viewer.credit += message["bytes"]
+
+    def _on_stop(self, viewer: Viewer, message: wire.Message) -> None:
+        self._team.stop(message["tasks"], message["grace_s"])

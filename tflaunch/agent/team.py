@@ -1,0 +1,253 @@
+"""The tasks of one run on one host: staged together, released together, told of one by one."""
+
+import collections
+import os
+import selectors
+import signal
+
+from tflaunch import wire
+from tflaunch.agent import facts, processes
+from tflaunch.agent.journal import note
+from tflaunch.agent.rundir import HostError
+from tflaunch.agent.tasks import Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Mapping, Optional
+
+    from tflaunch.agent.journal import Journal
+    from tflaunch.agent.logs import TaskLogs
+    from tflaunch.agent.rundir import RunDirectory
+
+
+def _signal_name(number: "Optional[int]") -> str:
+    """This system's name for it: the launcher may run on another one, with other numbers."""
+    try:
+        return signal.Signals(number).name if number is not None else ""
+    except ValueError:
+        return "signal %d" % number if number is not None else ""
+
+
+def _remedy(reason: str) -> str:
+    """The next step when a task cannot be made ready."""
+    if "no program" in reason:
+        return "name the interpreter of the tasks there by `python:` in the hostfile"
+    if "container-init" in reason:
+        return "install catatonit on that host"
+    return "correct `setup:` in the hostfile" if "setup failed" in reason else ""
+
+
+class Team:
+    """The tasks, each by its name."""
+
+    def __init__(
+        self,
+        directory: "RunDirectory",
+        journal: "Journal",
+        selector: selectors.BaseSelector,
+        tell_launcher: "Callable[..., None]",
+    ) -> None:
+        self.tasks = collections.OrderedDict()  # type: Dict[str, Task]
+        self.ran = []  # type: List[processes.Process]
+        self.ending = False
+        self._directory = directory
+        self._journal = journal
+        self._selector = selector
+        self._tell_launcher = tell_launcher
+        self._staging = False
+
+    def logs(self) -> "Dict[str, TaskLogs]":
+        """What each of them writes."""
+        return {name: task.logs for name, task in self.tasks.items()}
+
+    # -- their start
+
+    def stage(self, requests: "List[Dict[str, Any]]", attempt: int) -> None:
+        """Make all of them ready, and tell the launcher when they are; raises HostError."""
+        for request in requests:
+            task = Task(self._directory, request, attempt)
+            task.stage()
+            self.tasks[task.id] = task
+            self._listen_to(task)
+        self._staging = True
+        self.record()
+        self._staged()
+
+    def _listen_to(self, task: Task) -> None:
+        pipe = task.ready_pipe
+        self._selector.register(pipe, selectors.EVENT_READ, lambda: self._heard(task, pipe))
+
+    def _heard(self, task: Task, pipe: int) -> None:
+        if pipe != task.ready_pipe:  # of an attempt that was given up before it was ready
+            self._selector.unregister(pipe)
+            os.close(pipe)
+            return
+        ready = task.hear()
+        if ready is not None:
+            self._selector.unregister(pipe)
+            self._staged()
+        if ready and not task.waits:
+            self._release(task)
+
+    def _staged(self) -> None:
+        if self._staging and all(task.ready for task in self.tasks.values()):
+            self._staging = False
+            self._tell_launcher("staged")
+
+    def release(self) -> None:
+        """Start those that wait for it."""
+        for task in self.tasks.values():
+            if task.released_at is None and not self.ending:
+                self._release(task)
+
+    def _release(self, task: Task) -> None:
+        task.release()
+        if task.process:
+            self.ran.append(task.process)
+        pid = task.process.pid if task.process else 0
+        self._journal.add("started", task=task.id, attempt=task.logs.attempt, pid=pid)
+        if not task.alive:
+            self._tell_exit(task)
+
+    def add(self, requests: "List[Dict[str, Any]]", attempt: int) -> None:
+        """Start these besides; one that was here before is started again."""
+        added = []
+        for request in requests:
+            task = self.tasks.get(request["id"])
+            if task is None:
+                task = self.tasks[request["id"]] = Task(self._directory, request, attempt)
+                task.waits, task.alone = False, True
+                added.append(task)
+            elif attempt > task.wanted:
+                task.request = request
+                task.start_again(attempt)
+        plan = self._directory.read("plan.json")
+        everything = [each.request for each in self.tasks.values()]
+        try:
+            self._directory.write(
+                "plan.json", dict(plan, tasks=everything)
+            )  # for those who ask what runs here
+        except OSError as error:
+            note("plan.json: %s" % error)
+        self.record()
+        for task in added:
+            self._stage_again(task)
+
+    def restart(self, attempts: "Mapping[str, int]") -> None:
+        """Start those tasks again, as these attempts."""
+        for name, attempt in attempts.items():
+            self.tasks[name].start_again(attempt)
+
+    def _stage_again(self, task: Task) -> None:
+        try:
+            task.stage()
+            self._listen_to(task)
+            if task.unwanted:
+                task.stop(0.0)
+        except HostError as error:
+            task.cannot_start(error.reason)
+            self._tell_exit(task)
+
+    # -- their life
+
+    @property
+    def restless(self) -> bool:
+        """Whether some task is to be looked at again at once."""
+        return any(task.untold or task.wanted > task.logs.attempt for task in self.tasks.values())
+
+    def tick(self, now: float) -> None:
+        """What time brings about."""
+        for task in self.tasks.values():
+            task.enforce(now)
+            task.logs.note_time(now)
+            if task.untold and (self.ending or task.left_nothing()):
+                self._tell_exit(task)
+            if not (self.ending or task.untold) and task.again():
+                self._stage_again(task)
+
+    def stop(self, wanted: "Optional[List[str]]", grace_s: float) -> None:
+        """TERM to these tasks, None: to all; KILL after the grace."""
+        for task in self.tasks.values():
+            if wanted is None or task.id in wanted:
+                task.stop(grace_s)
+
+    # -- their end
+
+    def reaped(self, pid: int, status: int) -> bool:
+        """Whether it was one of these tasks that has ended so."""
+        for task in self.tasks.values():
+            if task.process and task.alive and task.process.pid == pid:
+                self._ended(task, status)
+                return True
+        return False
+
+    def _ended(self, task: Task, status: int) -> None:
+        task.ended(status)
+        if task.alone and not self.ending:
+            task.untold = True
+        elif task.released_at is not None or not task.waits:
+            self._tell_exit(task)
+        elif self._staging:
+            self._staging = False
+            # Without the task's name: it is the same for all tasks here, and hosts with one cause fold.
+            lines = task.logs.tail(0).decode("utf-8", "replace").strip().splitlines()[-10:]
+            how = "code %d" % task.code if task.code is not None else "signal %d" % (task.signal or 0)
+            reason = "\n".join(lines) or "the shell of a task ended with %s" % how
+            self._tell_launcher("failed", reason=reason.replace("tflaunch: ", ""), hint=_remedy(reason))
+
+    def _tell_exit(self, task: Task) -> None:
+        if task.alone and not self.ending:  # it left nothing that could write more
+            task.logs.end()
+        task.untold = False
+        self._journal.add(
+            "exit",
+            task=task.id,
+            attempt=task.logs.attempt,
+            code=task.code,
+            signal=task.signal,
+            signal_name=_signal_name(task.signal),
+            seconds=round(task.seconds, 3),
+            stopped=task.stopped,
+            log_bytes=task.logs.size(task.logs.attempt),
+        )
+
+    def end(self, grace_s: float, with_stacks: bool) -> None:
+        """No task starts any more, and those that are there end; `with_stacks`: they are stuck."""
+        self.ending = True
+        self._staging = False
+        for task in self.tasks.values():
+            task.stop(grace_s if task.released_at is not None else 0.0, with_stacks)
+
+    def waits(self, now: float) -> bool:
+        """Whether some of it may still end by itself."""
+        return any(task.alive or task.lingers(now) for task in self.tasks.values())
+
+    @property
+    def contained(self) -> bool:
+        """Whether some of them run in containers."""
+        return any(task.request.get("container") for task in self.tasks.values())
+
+    def record(self, over: bool = False) -> None:
+        """agent.json: who and where, for whoever comes later."""
+        guard = processes.read(os.getppid())
+        me = processes.read(os.getpid())
+        try:
+            self._directory.write(
+                "agent.json",
+                {
+                    "wire": wire.PROTOCOL,
+                    "run": self._directory.run,
+                    "host": self._directory.host,
+                    "pid": os.getpid(),
+                    "start": me.start if me else 0,
+                    "guard": os.getppid(),
+                    "guard_start": guard.start if guard else 0,
+                    "machine": facts.machine(),
+                    "user": os.environ.get("USER") or str(os.getuid()),
+                    "started": os.stat(self._directory.logs).st_mtime,
+                    "tasks": list(self.tasks),
+                    "over": over,
+                },
+            )
+        except OSError as error:
+            note("agent.json: %s" % error)
