@@ -447,6 +447,32 @@ def test_code_that_is_damaged_is_told_and_not_kept(host: Host, damage: str) -> N
     assert list((host.parent / "code").iterdir()) == []
 
 
+def test_the_agent_is_there_while_much_code_is_unpacked(host: Host) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        info = tarfile.TarInfo("data")
+        info.size = 4 << 20
+        archive.addfile(info, io.BytesIO(bytes(info.size)))
+    stage = wire.encode("stage", tasks=[], code="much", ports=[], gpus=[], door=False, attempt=0)
+    for last in ("staged", "swept"):
+        channel = host.start()
+        if not channel.ask("code", digest="much", answer="code")["have"]:
+            channel.send("blob", packed.getvalue(), last=True)
+            channel.wait("code")
+        # In one piece: what comes behind is answered first.
+        if last == "staged":
+            channel.write(stage + stage + wire.encode("clock", sent=1.0))
+            assert "has been staged on this host before" in failure(channel)[0]
+            assert channel.wait("clock", "staged").type == "clock"
+            channel.wait("staged")
+            assert (host.directory / "work" / "data").stat().st_size == info.size
+        else:
+            channel.write(stage + wire.encode("end", grace_s=5.0))
+        result = swept(channel)
+        assert (result["killed"], result["survivors"]) == ([], []), "it ends when it is told to"
+        host.run += "-again"
+
+
 def test_half_of_the_code_is_not_kept(host: Host) -> None:
     channel = host.start()
     channel.ask("code", digest="half", size=100, answer="code")

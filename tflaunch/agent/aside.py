@@ -5,10 +5,13 @@ import signal
 
 from tflaunch.agent import processes
 from tflaunch.agent.guard import close_all_but
+from tflaunch.agent.rundir import HostError, explain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
+    from typing import Any, Callable, Dict
+
+    from tflaunch.agent.rundir import RunDirectory
 
 
 class Aside:
@@ -49,6 +52,36 @@ class Aside:
         process = processes.read(self.pid) if self.alive else None
         if process:
             processes.send(process, signal.SIGTERM)
+
+
+class Errand(Aside):
+    """Such work that brings something back: a dict, left in a file of the run directory."""
+
+    def __init__(self, directory: "RunDirectory", name: str, work: "Callable[[], Dict[str, Any]]") -> None:
+        """`name` is the file's; `work` may raise HostError and OSError."""
+        self._directory = directory
+        self._name = name
+        directory.write(name, {})
+        super().__init__(lambda: directory.write(name, self._told(work)))
+
+    def _told(self, work: "Callable[[], Dict[str, Any]]") -> "Dict[str, Any]":
+        try:
+            return work()
+        except HostError as error:
+            told = error
+        except OSError as error:
+            told = explain(error, self._directory.path)
+        return {"failed": told.reason, "hint": told.hint}
+
+    def result(self) -> "Dict[str, Any]":
+        """What it has brought, once it was reaped; raises HostError."""
+        told = self._directory.read(self._name)
+        if told and "failed" not in told:
+            return told
+        raise HostError(
+            told.get("failed") or "what prepares the tasks was killed (is there memory enough?)",
+            told.get("hint", "see agent.log there"),
+        )
 
 
 def _leave(*_: object) -> None:

@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
+    from tflaunch.agent.aside import Errand
     from tflaunch.agent.board import Board
     from tflaunch.agent.dial import Answering, Dialling
     from tflaunch.agent.entrusted import Entrusted
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from tflaunch.agent.prepare import Preparing
     from tflaunch.agent.rundir import RunDirectory
     from tflaunch.agent.team import Team
+
+SHIPPED = "shipped.json"
 
 
 class Requests:
@@ -61,6 +64,8 @@ class Requests:
         self._door_port = 0
         self._code = None  # type: Optional[CodeStore]
         self._preparing = None  # type: Optional[Preparing]
+        self._errand = None  # type: Optional[Errand]
+        self._returned = lambda: None  # type: Callable[[], None]  # what is done once that is back
         self._answering = None  # type: Optional[Answering]
         self._dialling = []  # type: List[tuple[Viewer, Dialling]]
         self._board = None  # type: Optional[Board]
@@ -75,8 +80,11 @@ class Requests:
         handler = self._more.get(message.type) or getattr(self, "_on_" + message.type, None)
         if handler is None:
             raise wire.WireError("an unknown message: %r" % message.type)
+        self._try(viewer, lambda: handler(viewer, message))
+
+    def _try(self, viewer: Viewer, work: "Callable[[], None]") -> None:
         try:
-            handler(viewer, message)
+            work()
         except HostError as error:
             viewer.send("failed", reason=error.reason, hint=error.hint)
         except OSError as error:
@@ -120,8 +128,8 @@ class Requests:
 
     def reaped(self, pid: int, status: int) -> None:
         """That process has ended: one of those that were started here, or one that some task left behind."""
-        if self._preparing is not None:
-            self._preparing.reaped(pid)
+        if self._errand is not None and self._errand.reaped(pid) and not self._team.ending:
+            self._returned()
         if self._board is not None and self._board.reaped(pid, status):
             return
         if self.entrusted is not None:
@@ -137,15 +145,15 @@ class Requests:
     def stop(self) -> None:
         """Nothing more comes of what is under way."""
         self._stop_dialling()
-        if self._preparing is not None:
-            self._preparing.stop()
+        if self._errand is not None:
+            self._errand.stop()
         if self._board is not None:
             self._board.stop()
 
     @property
     def alive(self) -> bool:
         """Whether processes that `stop` has told to end are there still."""
-        return any(each is not None and each.alive for each in (self._preparing, self._board))
+        return any(each is not None and each.alive for each in (self._errand, self._board))
 
     def let_go(self) -> None:
         """What the run holds of the host is free again."""
@@ -216,14 +224,38 @@ class Requests:
             viewer.send("code", digest="", have=True)
 
     def _on_prepare(self, viewer: Viewer, message: wire.Message) -> None:
-        from tflaunch.agent.prepare import Preparing
+        from tflaunch.agent.prepare import TOLD, Preparing
 
-        if self._preparing is not None or self._team.ending:
+        if self._preparing is not None or self._team.ending or self._busy:
             raise HostError("this run has been prepared on this host before")
-        self._preparing = Preparing(self._directory, viewer, message.fields)
+        began = time.monotonic()
+        preparing = self._preparing = Preparing(self._directory, message.fields)
+
+        def use(told: "Dict[str, Any]") -> None:
+            preparing.use(told)
+            viewer.send("prepared", made=told["made"], seconds=round(time.monotonic() - began, 1))
+
+        self._send_for(viewer, TOLD, preparing.work, use)
+
+    def _send_for(
+        self,
+        viewer: Viewer,
+        name: str,
+        work: "Callable[[], Dict[str, Any]]",
+        then: "Callable[[Dict[str, Any]], None]",
+    ) -> None:
+        """Have `work` done aside, then go on with what it brings, which is left in that file of the run."""
+        from tflaunch.agent.aside import Errand
+
+        errand = self._errand = Errand(self._directory, name, work)
+        self._returned = lambda: self._try(viewer, lambda: then(errand.result()))
+
+    @property
+    def _busy(self) -> bool:
+        return self._errand is not None and self._errand.alive
 
     def _on_stage(self, viewer: Viewer, message: wire.Message) -> None:
-        if self._team.tasks or self._team.ending:
+        if self._team.tasks or self._team.ending or self._busy:
             raise HostError("this run has been staged on this host before")
         self.passing = message.fields.get("passing", False)
         self._door_port = next((port for port in self._ports.held if port not in message["ports"]), 0)
@@ -236,10 +268,20 @@ class Requests:
             self._answering.listen(message["ports"])
         tasks = self._prepared(message["tasks"])
         self._directory.write("plan.json", dict(message.fields, tasks=tasks))
-        if message["code"] is not None:
-            came = CodeStore(self._directory.parent, message["code"]).unpack(self._directory.work)
-            self._directory.write("shipped.json", came)
-        self._team.stage(tasks, message["attempt"])
+        if message["code"] is None:
+            self._team.stage(tasks, message["attempt"])
+            return
+        store = CodeStore(self._directory.parent, message["code"])
+        if store.small:
+            self._directory.write(SHIPPED, store.unpack(self._directory.work))
+            self._team.stage(tasks, message["attempt"])
+            return
+        self._send_for(
+            viewer,
+            SHIPPED,
+            lambda: store.unpack(self._directory.work),
+            lambda _: self._team.stage(tasks, message["attempt"]),
+        )
 
     def _prepared(self, requests: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
         more = self._preparing.setup if self._preparing is not None else []

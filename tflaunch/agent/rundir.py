@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CODE = "code"  # beside the runs; no run id can be this (they end in a random part)
 ENVIRONMENTS = ".environments"  # likewise, see tflaunch.agent.environment
+SMALL_BYTES = 1 << 20  # of code that is unpacked in less time than a process takes
 
 
 class HostError(Exception):
@@ -306,6 +307,16 @@ class CodeStore:
             os.unlink(self._partial)
         except OSError:
             pass
+
+    @property
+    def small(self) -> bool:
+        """Whether it takes no time to unpack it, all that is in it together, by what its last bytes say."""
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(-4, os.SEEK_END)
+                return int.from_bytes(file.read(), "little") <= SMALL_BYTES
+        except OSError:
+            return True  # `unpack` tells what is wrong
 
     def unpack(self, directory: str) -> "Dict[str, Any]":
         """Unpack into `directory`; returns what came: `files`, and when they were `modified` (epoch seconds).
