@@ -473,6 +473,20 @@ def test_the_agent_is_there_while_much_code_is_unpacked(host: Host) -> None:
         host.run += "-again"
 
 
+def test_what_is_done_aside_can_be_stopped_as_soon_as_it_begins() -> None:
+    script = (
+        "import os, signal, time\n"
+        "from tflaunch.agent.aside import Aside\n"
+        "signal.signal(signal.SIGTERM, lambda *_: None)\n"  # as the agent has it
+        "for _ in range(5):\n"
+        "    work = Aside(lambda: time.sleep(3))\n"
+        "    work.stop()\n"
+        "    print(os.WEXITSTATUS(os.waitpid(work.pid, 0)[1]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1"] * 5, done.stderr
+
+
 def test_half_of_the_code_is_not_kept(host: Host) -> None:
     channel = host.start()
     channel.ask("code", digest="half", size=100, answer="code")

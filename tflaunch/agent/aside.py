@@ -22,14 +22,21 @@ class Aside:
 
     def __init__(self, work: "Callable[[], None]") -> None:
         self.alive = True
-        self.pid = os.fork()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # it may be stopped as it begins
+        try:
+            self.pid = os.fork()
+        except OSError:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            raise
         if self.pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return
         try:
             signal.set_wakeup_fd(-1)
             for each in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD, signal.SIGPIPE):
                 signal.signal(each, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, _leave)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             os.setsid()
             close_all_but()  # leases and ports are the agent's: they must end with it
             work()
