@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -16,7 +19,7 @@ import pytest
 from tests.agent_over_pipes import Channel, Host, descriptors, staged, task
 from tests.launcher import Launcher, alive, until
 from tflaunch import environments, wire
-from tflaunch.agent import environment
+from tflaunch.agent import environment, processes
 from tflaunch.environments import read, to_wire
 from tflaunch.errors import UsageError
 from tflaunch.job import Requirements
@@ -220,6 +223,15 @@ def prepared(channel: Channel) -> wire.Message:
     raise AssertionError(channel.last_words())
 
 
+def waits_for(agent: int, lock: str) -> bool:
+    """Whether a child of that process has this file open."""
+    for process in processes.descendants(agent, processes.every()):
+        with contextlib.suppress(FileNotFoundError):  # it has ended
+            if lock in descriptors(process.pid).values():
+                return True
+    return False
+
+
 def simple(wheels: Path, *lines: str, **more: object) -> Requirements:
     text = f"--no-index\n--find-links {wheels}\n" + "".join(f"{line}\n" for line in lines)
     return Requirements("pip", "r.txt", {"r.txt": text}, **more)  # type: ignore[arg-type]
@@ -280,6 +292,32 @@ def test_what_was_killed_half_way_is_made_anew(host: Host, wheels: Path) -> None
     assert prepared(prepare(host.start(), simple(wheels, "tiny==2.0")))["made"] is True
     assert made(host.parent) == [path]
     assert list(path.glob("lib/*/site-packages/tiny.py"))
+
+
+def test_the_agent_does_not_wait_for_who_makes_it_anew(host: Host, wheels: Path) -> None:
+    """What it has found may be taken away before it holds it: then it waits aside."""
+    channel = prepare(host.start(), simple(wheels, "tiny==1.0"))
+    prepared(channel)
+    (path,) = made(host.parent)
+    channel.ask("end", grace_s=0.0, answer="swept")
+    channel.send("bye")
+    assert channel.wait_end() == 0
+    host.run += "-again"
+    channel = host.start()
+    agent = json.loads((host.directory / "agent.json").read_text())["pid"]
+    with Path(f"{path}.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        prepare(channel, simple(wheels, "tiny==1.0"))
+        until(lambda: waits_for(agent, lock.name), "the process that prepares")
+        os.kill(agent, signal.SIGSTOP)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        until(lambda: not waits_for(agent, lock.name), "it to have found the environment")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.kill(agent, signal.SIGCONT)
+        until(lambda: waits_for(agent, lock.name), "the next one")
+        channel.ask("clock", sent=1.0, answer="clock")
+    assert prepared(channel)["made"] is False
+    assert str(path) + ".lock" in descriptors(agent).values()
 
 
 def test_system_site_packages_are_those_of_the_interpreter_itself(

@@ -63,9 +63,12 @@ def activation(path: str) -> str:
     return 'export VIRTUAL_ENV=%s; export PATH="$VIRTUAL_ENV/bin:$PATH"; unset PYTHONHOME' % shlex.quote(path)
 
 
-def hold(path: str) -> "Optional[int]":
-    """Keep it from being removed as long as the descriptor is open; None when it is not there, or not whole."""
-    lock = _lock(path, fcntl.LOCK_SH)
+def hold(path: str, wait: bool = True) -> "Optional[int]":
+    """Keep it from being removed as long as the descriptor is open; None when it is not there, or not whole.
+
+    Raises BlockingIOError without `wait` when somebody makes or removes it just now.
+    """
+    lock = _lock(path, fcntl.LOCK_SH | (0 if wait else fcntl.LOCK_NB))
     try:
         os.utime(os.path.join(path, MADE))  # used just now
     except OSError:

@@ -34,11 +34,14 @@ class Preparing:
         return told
 
     def use(self, told: "Dict[str, Any]") -> None:
-        """Have the tasks use what `work` has told of; raises HostError, OSError."""
+        """Have the tasks use what `work` has told of.
+
+        Raises HostError, OSError; BlockingIOError when it is made anew just now: it is to be waited for by `work`.
+        """
         if told.get("engine"):
             self._directory.write(container.RECORD, told["engine"])
         if told.get("path"):
-            self._lock = hold(told["path"])
+            self._lock = hold(told["path"], wait=False)
             self.setup = [activation(told["path"])]
             if self._lock is None:
                 raise HostError("the environment was removed as soon as it was made", "start the run again")

@@ -232,7 +232,11 @@ class Requests:
         preparing = self._preparing = Preparing(self._directory, message.fields)
 
         def use(told: "Dict[str, Any]") -> None:
-            preparing.use(told)
+            try:
+                preparing.use(told)
+            except BlockingIOError:
+                self._send_for(viewer, TOLD, preparing.work, use)
+                return
             viewer.send("prepared", made=told["made"], seconds=round(time.monotonic() - began, 1))
 
         self._send_for(viewer, TOLD, preparing.work, use)
