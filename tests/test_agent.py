@@ -10,6 +10,7 @@ import json
 import os
 import pwd
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -23,6 +24,7 @@ from typing import Any
 import pytest
 
 from tests.agent_over_pipes import (
+    PATIENCE_S,
     Channel,
     Host,
     descriptors,
@@ -35,6 +37,7 @@ from tests.agent_over_pipes import (
 )
 from tflaunch import wire
 from tflaunch.agent import processes
+from tflaunch.agent.rundir import RunDirectory
 from tflaunch.inventory import HostFacts
 
 IS_ROOT = os.getuid() == 0
@@ -642,20 +645,39 @@ def test_no_descriptor_strays(host: Host) -> None:
     swept(channel)
 
 
+def cpu_share(pid: int, period_s: float) -> float:
+    """How much of one core that process uses."""
+
+    def cpu_s() -> float:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    before, began = cpu_s(), time.monotonic()
+    time.sleep(period_s)
+    return (cpu_s() - before) / (time.monotonic() - began)
+
+
 def test_an_agent_with_nothing_to_do_does_nothing(host: Host) -> None:
     channel = host.start()
     agent = json.loads((host.directory / "agent.json").read_text())
     running(channel, task("sleep", "600"))
-    stat = Path(f"/proc/{agent['pid']}/stat")
+    assert cpu_share(agent["pid"], 2.0) < 0.1, "a busy loop"
+    swept(channel)
 
-    def cpu_s() -> float:
-        fields = stat.read_bytes().rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    before, began = cpu_s(), time.monotonic()
-    time.sleep(2.0)
-    share = (cpu_s() - before) / (time.monotonic() - began)
-    assert share < 0.1, "a busy loop"
+def test_an_agent_without_a_free_descriptor_rests_until_there_is_one(host: Host) -> None:
+    channel = host.start()
+    agent = json.loads((host.directory / "agent.json").read_text())["pid"]
+    before = resource.prlimit(agent, resource.RLIMIT_NOFILE)
+    resource.prlimit(agent, resource.RLIMIT_NOFILE, (0, before[1]))
+    caller = RunDirectory(str(host.parent), host.run, "h1").connect()
+    assert caller is not None
+    with caller:
+        channel.ask("clock", sent=1.0, answer="clock")  # it has tried to let the caller in
+        until(lambda: cpu_share(agent, 0.5) < 0.1, "it to rest")
+        resource.prlimit(agent, resource.RLIMIT_NOFILE, before)
+        caller.settimeout(PATIENCE_S)
+        assert b"hello" in caller.recv(4096)
     swept(channel)
 
 

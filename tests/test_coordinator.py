@@ -19,6 +19,7 @@ from tflaunch import wire
 from tflaunch.agent.entrusted import Entrusted
 from tflaunch.agent.peers import Door, SealedStream
 from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.selector import Selector
 from tflaunch.coordinator import Coordinator
 from tflaunch.job import TaskId
 from tflaunch.oversight import Oversight
@@ -82,7 +83,8 @@ class Bench:
             while accepted is None:
                 self.turn()
                 if selector.select(0):
-                    accepted = self.door.accept()
+                    accepted = self.door.listener.accept()[0]
+                    assert self.door.welcome(accepted)
         while True:
             self.turn()
             try:
@@ -158,7 +160,7 @@ def test_what_it_knows_may_be_more_than_a_message_holds(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     message = wire.Message("entrust", {"secret": SECRET.hex(), "address": "127.0.0.1"})
-    entrusted = Entrusted(bench.directory, selectors.DefaultSelector(), message, port, lambda _: None)
+    entrusted = Entrusted(bench.directory, Selector(), message, port, lambda _: None)
     for piece in [*pieces[:2], *pieces]:  # the first time, the connection was lost
         entrusted.remember(piece.body, piece["offset"], piece["last"])
     assert entrusted._memory == pickle.dumps(bench.coordinator._drive.memory())

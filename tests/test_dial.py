@@ -24,6 +24,7 @@ from tflaunch.agent.dial import (
     Answering,
     Dialling,
 )
+from tflaunch.agent.selector import Selector
 
 KEY = "the key of this check"
 
@@ -32,7 +33,7 @@ class Loop:
     """The agent's loop, as far as the check needs one."""
 
     def __init__(self) -> None:
-        self.selector = selectors.DefaultSelector()
+        self.selector = Selector()
 
     def turn(self) -> None:
         for key, _ in self.selector.select(0.02):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import selectors
 import socket
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from tflaunch import links, wire
 from tflaunch.agent import journal, peers
 from tflaunch.agent.entrusted import Entrusted
 from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.selector import Selector
 from tflaunch.links import Links
 
 
@@ -69,7 +69,7 @@ def test_what_was_taken_is_known_also_of_hosts_that_are_done() -> None:
 
 def test_connections_that_say_nothing_do_not_keep_an_agent_out(tmp_path: Path) -> None:
     secret = os.urandom(32)
-    selector = selectors.DefaultSelector()
+    selector = Selector()
     came: list[Any] = []
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -34,6 +34,7 @@ SHIPPED = (
     "tflaunch.agent.shell",
     "tflaunch.agent.ports",
     "tflaunch.agent.leases",
+    "tflaunch.agent.selector",
     "tflaunch.agent.journal",
     "tflaunch.agent.logs",
     "tflaunch.agent.notice",

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from tflaunch.agent.selector import Selector
 from tflaunch.errors import UsageError
 from tflaunch.streams import Streams
 from tflaunch.wire import Message
@@ -45,7 +46,7 @@ class Tunnel:
         self._wake, self._woken = socket.socketpair()
         for each in (self._wake, self._woken):
             each.setblocking(False)
-        self._selector = selectors.DefaultSelector()
+        self._selector = Selector()
         self._selector.register(self._woken, selectors.EVENT_READ, self._obey)
         self._streams: Streams | None = None
         self._send: Send | None = None
@@ -112,10 +113,9 @@ class Tunnel:
         return True
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
-            return  # it has left again
+        connection = self._selector.accept(self._listener)
+        if connection is None:
+            return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         number = next(self._numbers)
         assert self._send is not None and self._streams is not None  # noqa: S101

@@ -16,6 +16,7 @@ from tflaunch.agent.journal import NAME, Journal, note
 from tflaunch.agent.notice import Notice
 from tflaunch.agent.requests import Requests
 from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.selector import Selector
 from tflaunch.agent.team import Team
 from tflaunch.agent.viewer import COORDINATOR, Viewer, Viewers
 
@@ -37,7 +38,7 @@ class Daemon:
         self._directory = directory
         self._known = os.path.exists(os.path.join(directory.path, NAME))  # the run has been here before
         self._journal = Journal(directory)
-        self._selector = selectors.DefaultSelector()
+        self._selector = Selector()
         self._lease_s = FIRST_LEASE_S
         self._lease_end = time.monotonic() + FIRST_LEASE_S
         self._end_by = 0.0

@@ -25,6 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
+    from tflaunch.agent.selector import Selector
+
     Result = Union[float, List[str]]  # milliseconds, or [verdict, detail]
 
 HELLO = b"tflaunch dials\n"
@@ -83,7 +85,7 @@ def meaning(verdict: str, detail: str) -> str:
 class Answering:
     """Listens on held ports and answers each caller with a proof, until it is closed."""
 
-    def __init__(self, selector: selectors.BaseSelector, key: str, host: str) -> None:
+    def __init__(self, selector: "Selector", key: str, host: str) -> None:
         self._selector = selector
         self._key = key
         self._host = host
@@ -102,12 +104,11 @@ class Answering:
 
     def _accept(self, listener: socket.socket, port: int) -> None:
         now = time.monotonic()
-        for caller in [each for each, (_, since) in self._callers.items() if now - since > LINGER_S]:
-            self._drop(caller)
-        try:
-            caller, _ = listener.accept()
-        except OSError:
-            return  # it has gone again, or there are no descriptors left
+        for late in [each for each, (_, since) in self._callers.items() if now - since > LINGER_S]:
+            self._drop(late)
+        caller = self._selector.accept(listener)
+        if caller is None:
+            return
         caller.setblocking(False)
         self._callers[caller] = (b"", now)
         self._selector.register(caller, selectors.EVENT_READ, lambda: self._hear(caller, port))

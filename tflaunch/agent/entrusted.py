@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from tflaunch import wire
     from tflaunch.agent.peers import SealedStream
+    from tflaunch.agent.selector import Selector
 
 AGAIN_S = 1.0  # before a coordinator that has died is started again
 
@@ -26,7 +27,7 @@ class Entrusted:
     def __init__(
         self,
         directory: RunDirectory,
-        selector: "selectors.BaseSelector",
+        selector: "Selector",
         message: "wire.Message",
         port: int,
         attach: "Callable[[SealedStream], None]",
@@ -52,8 +53,8 @@ class Entrusted:
         selector.register(self._door.listener, selectors.EVENT_READ, self._accept)
 
     def _accept(self) -> None:
-        connection = self._door.accept()
-        if connection is not None:
+        connection = self._selector.accept(self._door.listener)
+        if connection is not None and self._door.welcome(connection):
             self._selector.register(connection, selectors.EVENT_READ, lambda: self._prove(connection))
             self._drop_late(time.monotonic())
 

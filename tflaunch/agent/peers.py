@@ -193,18 +193,14 @@ class Door:
         self.listener, self.wide = _listen(address, port)
         self._waiting = {}  # type: Dict[int, Handshake]
 
-    def accept(self) -> "Optional[socket.socket]":
-        """A connection that has to prove itself first: call `proved` when it can be read."""
-        try:
-            connection, _ = self.listener.accept()
-        except OSError:
-            return None
+    def welcome(self, connection: socket.socket) -> bool:
+        """Have it prove itself: call `proved` when it can be read; False when it has left again."""
         try:
             self._waiting[connection.fileno()] = Handshake(connection, self._secret, answers=True)
         except (OSError, PeerError):
             connection.close()
-            return None
-        return connection
+            return False
+        return True
 
     def proved(self, connection: socket.socket) -> "Optional[SealedStream]":
         """The stream, once it is one of ours; raises PeerError or OSError when it is not, and has closed it."""

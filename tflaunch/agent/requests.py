@@ -4,7 +4,6 @@ What takes longer than its turn is kept here, and goes on with `tick` and with t
 """
 
 import os
-import selectors
 import time
 import zlib
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.peers import SealedStream
     from tflaunch.agent.prepare import Preparing
     from tflaunch.agent.rundir import RunDirectory
+    from tflaunch.agent.selector import Selector
     from tflaunch.agent.team import Team
 
 SHIPPED = "shipped.json"
@@ -43,7 +43,7 @@ class Requests:
         self,
         directory: "RunDirectory",
         journal: "Journal",
-        selector: selectors.BaseSelector,
+        selector: "Selector",
         team: "Team",
         viewers: Viewers,
         *,

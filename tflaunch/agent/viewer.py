@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.outputs import Outputs
     from tflaunch.agent.peers import SealedStream
     from tflaunch.agent.rundir import RunDirectory
+    from tflaunch.agent.selector import Selector
 
 COORDINATOR = "coordinator"  # the client that decides for a detached run
 LOG_PIECE = 64 * 1024
@@ -150,7 +151,7 @@ class Viewers:
     def __init__(
         self,
         directory: "RunDirectory",
-        selector: selectors.BaseSelector,
+        selector: "Selector",
         handle: "Callable[[Viewer, wire.Message], None]",
         left: "Callable[[Viewer], None]",
     ) -> None:
@@ -166,11 +167,9 @@ class Viewers:
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
-            return
-        self.attach(connection)
+        connection = self._selector.accept(self._listener)
+        if connection is not None:
+            self.attach(connection)
 
     def attach(self, connection: "Union[socket.socket, SealedStream]", private: bool = True) -> Viewer:
         """One more; without `private` others may read on the way what it is sent."""
