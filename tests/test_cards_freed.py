@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -10,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.agent_over_pipes import descriptors
 from tests.lab import Cards, uuid
 from tests.launcher import Launcher, Running, until
 from tests.nvml import build
 from tests.sshd import SshNetwork
+from tflaunch.agent import processes
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +63,25 @@ def used(host: int, *more: str, mebibytes: int = 4000) -> tuple[str, ...]:
     return (f"gpu uuid={uuid(host)} mem=16384 used={mebibytes}", *more)
 
 
+def parent(pid: int) -> int:
+    process = processes.read(pid)
+    assert process is not None
+    return process.parent
+
+
+def leave_one_descriptor(pid: int) -> None:
+    """That process can open one file more, and no two at a time."""
+    free = (number for number in itertools.count() if number not in descriptors(pid))
+    next(free)
+    limit = (next(free), resource.prlimit(pid, resource.RLIMIT_NOFILE)[1])
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)
+
+
 def test_what_keeps_a_card_is_named(cards: Cards, stranger: int) -> None:
-    for _ in range(5):
+    for _ in range(6):
         cards.add()
-    with started(cards, 5) as running:
+    with started(cards, 6) as running:
+        leave_one_descriptor(parent(task_pid(cards, 5)))
         cards.fleets[0].change(*used(1, f"proc gpu=0 pid={task_pid(cards, 0)} mem=4000"))
         cards.fleets[1].change(*used(2, f"proc gpu=0 pid={stranger} mem=4000"))
         cards.fleets[2].change(*used(3))
@@ -77,6 +96,7 @@ def test_what_keeps_a_card_is_named(cards: Cards, stranger: int) -> None:
     assert "! host3: GPU 0 has 3.9 GiB in use, and no process is visible on it" in done.sentences
     assert "! host4: GPU 0 could not be checked: the driver does not answer" in done.sentences
     assert "! host5: GPU 0 could not be checked: NVML: GPU is lost" in done.sentences
+    assert "! host6: GPU 0 could not be checked: Too many open files" in done.sentences
     assert "→ look again: tflaunch gpus" in done.sentences
     assert "nothing is left running" not in done.sentences
     # The lease lasted for as long as the check, and no longer; a sick driver does not keep it.

@@ -39,6 +39,7 @@ class Cards:
         self._pipe = -1
         self._child = 0
         self._said = b""
+        self._found = []  # type: List[Dict[str, Any]]
         self._deadline = 0.0
 
     def seen(self, gpus: "Iterable[Dict[str, Any]]") -> None:
@@ -69,14 +70,18 @@ class Cards:
             return
         started = {process.pid: process.start for process in own}
         self._deadline = time.monotonic() + FREE_S + ANSWER_S
-        self._pipe, pipe = os.pipe()
+        try:
+            self._pipe, pipe = os.pipe()
+        except OSError as error:  # there is no descriptor left
+            self._found = self._unchecked(str(error.strerror))
+            return
         os.set_blocking(self._pipe, False)
         try:
             self._child = os.fork()
             if self._child == 0:
                 self._watch(pipe, started)  # does not come back
         except OSError as error:  # there is no room for a process
-            self._said = json.dumps(self._unchecked(str(error))).encode("ascii")
+            self._said = json.dumps(self._unchecked(str(error.strerror))).encode("ascii")
         os.close(pipe)
 
     def result(self) -> "Optional[List[Dict[str, Any]]]":
@@ -85,7 +90,7 @@ class Cards:
         None as long as that is not known, which never is for long.
         """
         if self._pipe < 0:
-            return []
+            return self._found
         try:
             data = os.read(self._pipe, 65536)
         except BlockingIOError:
@@ -99,10 +104,10 @@ class Cards:
         os.close(self._pipe)
         self._pipe = -1
         try:
-            found = json.loads(self._said.decode("ascii"))  # type: List[Dict[str, Any]]
+            self._found = json.loads(self._said.decode("ascii"))
         except ValueError:
-            found = self._unchecked("the driver does not answer")
-        return found
+            self._found = self._unchecked("the driver does not answer")
+        return self._found
 
     def _unchecked(self, why: str) -> "List[Dict[str, Any]]":
         return [self._told(uuid, "could not be checked: %s" % why) for uuid in self._mine]
