@@ -600,6 +600,7 @@ def test_firewalls_clocks_and_disks(bed: Bed, far: FarLauncher) -> None:
     one, two, three = bed.up(3, clock=True)
     two.set_clock(75)
     bed.block(three, one, 22000)
+    bed.narrow(one, two, 1400)
     two.small_disk("/small", 2**20)
     hosts = [
         {"name": one.name, "ports": "22000-22009"},
@@ -612,6 +613,10 @@ def test_firewalls_clocks_and_disks(bed: Bed, far: FarLauncher) -> None:
     assert said["error", "host3", "network"] == (
         "cannot reach host1 at host1:22000: silently dropped (a firewall?)"
     )
+    for host, other in (("host1", "host2"), ("host2", "host1")):
+        assert said["error", host, "network"].startswith(
+            f"cannot reach {other} at {other}:22000: it answers, but"
+        )
     assert "s ahead of those of the others" in said["warning", "host2", "clock"]
     assert "1 MiB are free on the disk of /small" in said["error", "host2", "disk"].replace("0 MiB", "1 MiB")
     assert "reaches the ports of their tasks" in said["note", "host1", "host2", "host3", "exposed"]

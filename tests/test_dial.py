@@ -16,13 +16,17 @@ import pytest
 from tests.agent_over_pipes import Host, descriptors, shell, task, until
 from tflaunch.agent import ports, processes
 from tflaunch.agent.dial import (
+    FAILED,
     HELLO,
+    HELLO_LOAD,
+    NARROW,
     NO_NAME,
     REFUSED,
     SILENT,
     STRANGER,
     Answering,
     Dialling,
+    proof,
 )
 from tflaunch.agent.selector import Selector
 
@@ -39,9 +43,11 @@ class Loop:
         for key, _ in self.selector.select(0.02):
             key.data()
 
-    def dial(self, *targets: tuple[str, int, str], patience_s: float = 20.0, key: str = KEY) -> Dialling:
+    def dial(
+        self, *targets: tuple[str, int, str], patience_s: float = 20.0, key: str = KEY, load: bool = False
+    ) -> Dialling:
         """Dial them all, to the end."""
-        dialling = Dialling(self.selector, key, [list(target) for target in targets], patience_s)
+        dialling = Dialling(self.selector, key, [list(target) for target in targets], patience_s, load)
 
         def done() -> bool:
             self.turn()
@@ -87,6 +93,35 @@ def test_the_right_agent_answers_on_every_port(loop: Loop, answering: Answering,
     results = loop.dial(*targets).results
     assert len(results) == 6
     assert all(isinstance(each, float) and each > 0 for each in results), results
+    loaded = loop.dial(*targets, load=True).results
+    assert all(isinstance(each, float) and each > 0 for each in loaded), loaded
+
+
+@pytest.mark.parametrize(
+    ("hangs_up", "result"), [(False, [NARROW, ""]), (True, [FAILED, "it hangs up in the middle"])]
+)
+def test_a_load_that_does_not_arrive_is_told_from_no_answer(
+    loop: Loop, hangs_up: bool, result: list[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, contextlib.ExitStack() as stack:
+        port = server.getsockname()[1]
+
+        def accept() -> None:
+            caller = stack.enter_context(server.accept()[0])
+            loop.selector.register(caller, selectors.EVENT_READ, lambda: answer(caller))
+
+        def answer(caller: socket.socket) -> None:
+            loop.selector.unregister(caller)
+            hello = caller.recv(100)
+            assert hello.startswith(HELLO_LOAD)
+            caller.sendall(proof(KEY, hello[len(HELLO_LOAD) :], "gpu01", port) + b" gpu01\n" + b"." * 1000)
+            if hangs_up:
+                caller.shutdown(socket.SHUT_WR)
+
+        loop.selector.register(server, selectors.EVENT_READ, accept)
+        results = loop.dial(("127.0.0.1", port, "gpu01"), patience_s=1.0, load=True).results
+        loop.selector.unregister(server)
+    assert results == [result]
 
 
 def test_a_port_is_held_throughout_and_refuses_again_afterwards(loop: Loop, held: list[int]) -> None:

@@ -233,7 +233,7 @@ class Checkup:
         for number, name in enumerate(names):
             turn = number * len(targets) // len(names)  # not all begin with the same one
             wanted = targets[turn:] + targets[:turn]
-            self._sessions.send([name], "dial", key=self._key, targets=wanted, patience_s=DIAL_S)
+            self._sessions.send([name], "dial", key=self._key, targets=wanted, patience_s=DIAL_S, load=True)
         from_here = _FromHere(self._key, self._outside(addresses))
         rounds = 1 + -(-len(targets) // AT_ONCE)
         self._await("dialled", names, rounds * DIAL_S + 15.0, "dialling")

@@ -32,6 +32,8 @@ NEXT_STEP = {
     dial.FORBIDDEN: "allow it to call that port, or name a range that is open by `ports:` in the hostfile",
     dial.NO_NAME: "write an address that all hosts know: `address:` in the hostfile",
     dial.STRANGER: "`address:` in the hostfile must lead to that very host, past proxies and port forwarding",
+    dial.NARROW: "give all hosts the MTU of the way between them: `ping -M do -s 1372 HOST` tries 1400,"
+    " `ip link set dev eth0 mtu 1400` sets it; or let the router on the way clamp the MSS",
 }
 
 

@@ -19,7 +19,8 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
                                                            or `failed`; with door, keep one port more, for `entrust`;
                                                            dial_key: of the dial check to come, "" for none; passing:
                                                            it ends with its launcher, and nothing of it is kept
-    dial     {key, targets: [[address, port, host]], patience_s}   call each of them; answered by `dialled`
+    dial     {key, targets: [[address, port, host]], patience_s, load}   call each of them, with load for many bytes;
+                                                           answered by `dialled`
     release  {}                                            start what is staged; a `started` for each task
     watch    {after, logs, window, client, ...}            tell the events after that one, then each as it happens;
                                                            with logs ({task: [attempt, offset]}, null: none) also

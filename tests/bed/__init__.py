@@ -8,6 +8,7 @@
             bed.cut_one_way(bed.launcher, one)    # what the launcher sends is lost, what the host sends arrives
             bed.block(one, two, 2222)             # one TCP port, seen from `one`; refuse=True: RST, not silence
             bed.delay(one, 200, loss_percent=2)
+        bed.narrow(one, two, 1400)                # larger packets are lost, and nobody says so
             bed.reboot(one, keep_disk=False); bed.power_off(one); bed.boot(one)
             one.freeze(); one.thaw(); one.kill_sshd(sessions=True); one.reset_connections(); ...
 
@@ -175,6 +176,13 @@ class Bed:
     def delay(self, machine: Machine, ms: float, loss_percent: float = 0.0) -> None:
         """What it sends and gets takes `ms` longer each way, and so much of it is lost; zeros end that."""
         self._switch.delay(machine.port, machine.pid, ms / 1000, loss_percent / 100)
+
+    def narrow(self, machine: Machine, other: Machine, mtu: int) -> None:
+        """Larger packets than that are lost between these two, and no ICMP tells their cards."""
+        for each in (machine, other):
+            each.do("ip", "link", "set", "eth0", "gso_max_segs", "1")  # else it sends many packets as one
+        ways = ((machine.port, other.port), (other.port, machine.port))
+        self._switch.lose(*(Rule(*way, longer=mtu) for way in ways))
 
     # -- off and on
 

@@ -69,11 +69,13 @@ class Rule:
     source: str
     target: str
     port: int = 0  # TCP, on the side of `target`; 0 is everything, ARP included
+    longer: int = 0  # only packets of more bytes
 
     def __str__(self) -> str:
         words = [f'iifname "{self.source}"'] if self.source else []
         words += [f'oifname "{self.target}"'] if self.target else []
         words += [f"tcp dport {self.port}"] if self.port else []
+        words += [f"meta length > {self.longer}"] if self.longer else []
         return " ".join([*words, "drop"])
 
 

@@ -8,6 +8,9 @@ Whoever answers proves that it is the agent of the host that was meant: a keyed 
 made for this check, over the dialler's nonce, the host's name and the port.  So a stale server, a proxy, another
 machine of the same address, or another host of this run behind the same address is told from it.
 
+Where the dialler asks for a load, too, bytes that no frame can hold follow the proof: a way that carries small
+packets may lose those of the full size without a word, where its MTU is smaller than that of its ends.
+
 Both live in the agent's one loop: no threads, nothing blocks.  Names are resolved by a child process.
 """
 
@@ -30,7 +33,9 @@ if TYPE_CHECKING:
     Result = Union[float, List[str]]  # milliseconds, or [verdict, detail]
 
 HELLO = b"tflaunch dials\n"
+HELLO_LOAD = b"tflaunch loads\n"  # as long as the other
 NONCE_BYTES = 16
+LOAD_BYTES = 16384  # more than a jumbo frame
 BACKLOG = 1024  # all hosts of a large run may dial one port in the same moment
 LINGER_S = 10.0  # for a caller that connects and does not say the hello
 AT_ONCE = 128  # connects under way from one host
@@ -45,6 +50,7 @@ NO_ROUTE = "no route"
 FORBIDDEN = "forbidden"
 NO_NAME = "no name"
 STRANGER = "stranger"
+NARROW = "narrow"
 FAILED = "failed"  # anything else; the detail says what
 
 _MEANING = {
@@ -54,6 +60,8 @@ _MEANING = {
     FORBIDDEN: "its own firewall forbids it",
     NO_NAME: "the name does not resolve there",
     STRANGER: "something else answers there",
+    NARROW: "it answers, but %d KiB from there do not arrive (a smaller MTU on the way?)"
+    % (LOAD_BYTES // 1024),
 }
 
 _VERDICTS = {
@@ -121,12 +129,18 @@ class Answering:
         try:
             data = caller.recv(wanted - len(heard) + 1)
             heard += data
-            if data and len(heard) < wanted and HELLO.startswith(heard[: len(HELLO)]):
+            begins = heard[: len(HELLO)]
+            if data and len(heard) < wanted and (HELLO.startswith(begins) or HELLO_LOAD.startswith(begins)):
                 self._callers[caller] = (heard, since)
                 return
-            if data and len(heard) == wanted and heard.startswith(HELLO):
+            if data and len(heard) == wanted and begins in (HELLO, HELLO_LOAD):
                 name = self._host.encode("utf-8", "surrogateescape")
                 caller.send(proof(self._key, heard[len(HELLO) :], self._host, port) + b" " + name + b"\n")
+                if begins == HELLO_LOAD:  # apart, or the proof were lost with it
+                    caller.setsockopt(
+                        socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LOAD_BYTES
+                    )  # it is sent at once
+                    caller.send(b"." * LOAD_BYTES)
                 return  # the dialler closes: the port keeps no TIME_WAIT
         except BlockingIOError:
             return
@@ -159,17 +173,25 @@ class _Attempt:
         self.connected = 0.0  # the time, once it is
         self.nonce = os.urandom(NONCE_BYTES)
         self.answer = b""
+        self.proven = False  # only the load is awaited
 
 
 class Dialling:
     """Connects to `targets` ([address, port, host]); `step` until it is done, then `results` has one for each.
+
+    `load`: what is called must also get LOAD_BYTES through to here.
 
     An address is a literal or a name.  Of a name's addresses the first few are all tried; one that answers is
     enough.  Each connect gets `patience_s`, and so do all names together.
     """
 
     def __init__(
-        self, selector: selectors.BaseSelector, key: str, targets: "List[List[Any]]", patience_s: float
+        self,
+        selector: selectors.BaseSelector,
+        key: str,
+        targets: "List[List[Any]]",
+        patience_s: float,
+        load: bool = False,
     ) -> None:
         self.results = [None] * len(targets)  # type: List[Optional[Result]]
         self.addresses = {}  # type: Dict[str, List[str]]  # what each name has been resolved to
@@ -177,6 +199,7 @@ class Dialling:
         self._key = key
         self._targets = targets
         self._patience_s = patience_s
+        self._load = load
         self._waiting = []  # type: List[Tuple[int, int, Any]]  # target, family, where to connect to
         self._attempts = []  # type: List[_Attempt]
         self._resolver = None  # type: Optional[_Resolver]
@@ -203,7 +226,9 @@ class Dialling:
             self._resolver = None
             self._take_names(resolved)
         for attempt in [each for each in self._attempts if now - each.began > self._patience_s]:
-            if attempt.connected:
+            if attempt.proven:
+                self._end(attempt, [NARROW, ""])
+            elif attempt.connected:
                 self._end(attempt, [STRANGER, "it accepts and says nothing"])
             else:
                 self._end(attempt, [SILENT, ""])
@@ -246,7 +271,7 @@ class Dialling:
             return
         attempt.connected = time.monotonic()
         try:
-            attempt.connection.send(HELLO + attempt.nonce)
+            attempt.connection.send((HELLO_LOAD if self._load else HELLO) + attempt.nonce)
         except OSError as error:
             self._end(attempt, _verdict(error.errno or 0))
             return
@@ -256,7 +281,7 @@ class Dialling:
         if attempt not in self._attempts:
             return
         try:
-            data = attempt.connection.recv(ANSWER_LIMIT)
+            data = attempt.connection.recv(LOAD_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -265,12 +290,17 @@ class Dialling:
         if data and b"\n" not in attempt.answer and len(attempt.answer) < ANSWER_LIMIT:
             return
         _, port, host = self._targets[attempt.target]
-        code, _, name = attempt.answer.partition(b"\n")[0].partition(b" ")
+        line, _, load = attempt.answer.partition(b"\n")
+        code, _, name = line.partition(b" ")
         there = name.decode("utf-8", "surrogateescape")
         if code != proof(self._key, attempt.nonce, there, port):
             self._end(attempt, [STRANGER, "" if attempt.answer else "it hangs up"])
         elif there != host:
             self._end(attempt, [STRANGER, "it is %s of this run" % there])
+        elif self._load and len(load) < LOAD_BYTES:
+            attempt.proven = True
+            if not data:
+                self._end(attempt, [FAILED, "it hangs up in the middle"])
         else:
             self._end(attempt, round((attempt.connected - attempt.began) * 1000, 3))
 

@@ -328,7 +328,8 @@ class Requests:
     def _on_dial(self, viewer: Viewer, message: wire.Message) -> None:
         from tflaunch.agent.dial import Dialling
 
-        dialling = Dialling(self._selector, message["key"], message["targets"], message["patience_s"])
+        wanted = message["targets"], message["patience_s"], message.fields.get("load", False)
+        dialling = Dialling(self._selector, message["key"], *wanted)
         self._dialling.append((viewer, dialling))
 
     def _stop_dialling(self) -> None:
