@@ -452,6 +452,12 @@ def test_a_phase_cut_short_says_how_far_it_came() -> None:
     err = shown(act)[1]
     assert re.fullmatch(r"! connected 3/4 after \d\.\d s, not gpu04\n✗ no room\n  → make some\n", err)
 
+    def fetch(reporter: Reporter) -> None:
+        reporter.phase("fetching", 0, 1, "1.0 of 5.0 MiB")
+        reporter.error(PlanError("no room", "make some"))
+
+    assert re.match(r"! fetched 0/1 after \d\.\d s, 1\.0 of 5\.0 MiB\n", shown(fetch)[1])
+
 
 def test_notices_overtake_logs_that_nobody_reads() -> None:
     reading, writing = os.pipe()

@@ -318,7 +318,8 @@ class TextReporter(LogReporter):
             return  # why it has not come to its end is an error's to say
         text = f"{_PAST.get(phase.name, phase.name)} {phase.done}/{phase.total}"
         took = f" after {duration(now - phase.began)}"
-        lacking = f", not {printable(phase.note)}" if phase.note else ""
+        missing = "" if phase.name == "fetching" else "not "  # its note is how much has come
+        lacking = f", {missing}{printable(phase.note)}" if phase.note else ""
         self._print(Text.assemble((f"{self._err.marks.warn} ", "yellow"), text, (took, "dim"), lacking))
 
     def _show_lines(self, task: TaskId, host: str, lines: list[str], partial: bool = False) -> None:  # noqa: ARG002
