@@ -134,7 +134,7 @@ def engine_knows():
     return f"told: {any('two' in each for each in words)}"
 """
     script.write_text(knows + script.read_text())
-    hosts = hostfile(launcher, 2, setup=["export SET_UP=by-the-setup", "echo in the setup"])
+    hosts = hostfile(launcher, 2, setup=["export SET_UP=by-the-setup", "echo in the setup", "test -d /seen"])
     done = launcher.run(
         "run", hosts, script, "--ps", "0", "--workers", "2", "--container-engine", engine.kind,
         "--mount", f"{tmp_path}/seen:/seen:ro", "--env", "SECRET=one\ntwo", "--env", "HOME=/nowhere", env=engine.env,
@@ -146,6 +146,7 @@ def engine_knows():
         assert lines[1].endswith(rf"of {os.getuid()} in {work} with 'one\ntwo'")
         assert lines[2:] == ["set up: by-the-setup home: /nowhere saw: ['it']", "told: False"]
         assert (work / "written").stat().st_uid == os.getuid()
+    launcher.run("check", hosts, "--no-tensorflow", "--container-engine", engine.kind, env=engine.env).ran()
     assert engine.containers() == []
 
 

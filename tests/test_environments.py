@@ -20,9 +20,10 @@ from tests.agent_over_pipes import Channel, Host, descriptors, staged, task
 from tests.launcher import Launcher, alive, until
 from tflaunch import environments, wire
 from tflaunch.agent import environment, processes
-from tflaunch.environments import read, to_wire
+from tflaunch.environments import read, to_prepare
 from tflaunch.errors import UsageError
-from tflaunch.job import Requirements
+from tflaunch.hosts import Host as Entry
+from tflaunch.job import JobSpec, Requirements
 
 SAY = 'import os, sys, tiny; print(tiny.value, "of", os.path.realpath(sys.prefix), os.environ.get("VIRTUAL_ENV"))'
 
@@ -84,6 +85,9 @@ def test_hosts_install_requirements_once(launcher: Launcher, wheels: Path) -> No
     (launcher.code / "constraints.txt").write_text("# only a comment\n\ntiny<2\n")
     launcher.run("run", launcher.local(1), script, *words[:3], "1", *words[4:]).ran()
     assert (environment_path / "pyvenv.cfg").stat() == before, "made anew"
+    checked = launcher.run("check", launcher.local(1), "--no-tensorflow", "--json", *words[4:]).ran()
+    (there,) = json.loads(checked.out)["hosts"]
+    assert there["task"]["report"]["executable"].startswith(f"{environment_path}/")
 
 
 def test_what_cannot_be_installed_is_told_in_the_installers_words(launcher: Launcher, wheels: Path) -> None:
@@ -210,8 +214,8 @@ def test_hadoop_is_set_up_as_the_documentation_says(launcher: Launcher, tmp_path
 
 def prepare(channel: Channel, wanted: Requirements, **more: object) -> Channel:
     """Ask for it."""
-    fields = {"images": [], "engine": "", "python": sys.executable, "setup": [], "env": {}, **more}
-    channel.send("prepare", requirements=to_wire(wanted), **fields)
+    fields = to_prepare(Entry("here", python=sys.executable), JobSpec((), requirements=wanted), [])
+    channel.send("prepare", **{**fields, **more})
     return channel
 
 
@@ -385,7 +389,7 @@ def test_included_files_go_along_and_comments_do_not_count(tmp_path: Path) -> No
     assert read(top).digest == before
     (tmp_path / "sub" / "pins.txt").write_text("numpy<2\n")
     assert read(top).digest != before
-    json.dumps(to_wire(found))
+    json.dumps(to_prepare(Entry("here"), JobSpec((), requirements=found), []))
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,8 @@ def _of_task(each: Visited, tried: Tried, timeout_s: float) -> Iterator[Any]:
         what = f"TensorFlow does not import in {python}: {report['error'].splitlines()[0]}"
         fix = f"install it there, with {python} -m pip, or name" if missing else "repair it, or name"
         fix += " another interpreter by `python:`, or what activates it by `setup:`"
+        if each.source:
+            fix = f"{'add it to' if missing else 'repair it in'} {each.source}"
         yield "error", "tensorflow", what, fix, () if missing else tried.lines
     elif (seconds := report.get("tensorflow", {}).get("seconds", 0)) > SLOW_IMPORT_S:
         what = f"importing TensorFlow took {duration(seconds // 10 * 10)}"

@@ -70,6 +70,7 @@ class Visited:
     facts: HostFacts | None = None
     clock: Clock | None = None
     system: Mapping[str, Any] = field(default_factory=dict)  # tflaunch.agent.check
+    source: str = ""  # what its task's packages come from, if not from the host: requirements, an image
     ports: tuple[int, ...] = ()  # those that were dialled
     address_error: TflaunchError | None = None
     refused: TflaunchError | None = None  # its task could not be made ready

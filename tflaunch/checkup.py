@@ -14,6 +14,7 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,20 +22,21 @@ from tflaunch import payload, trial, wire
 from tflaunch.agent.dial import AT_ONCE, Dialling
 from tflaunch.agent.facts import machine
 from tflaunch.checked import Checked, Clock, Tried, Visited, is_open
-from tflaunch.command import DECIDED, Command, endpoint
-from tflaunch.environments import setup
+from tflaunch.command import Command, endpoint, image
+from tflaunch.environments import setup, to_prepare
 from tflaunch.errors import ConnectError, PlanError
 from tflaunch.hosts import Host, Hostfile, fold
 from tflaunch.inventory import Device, HostFacts, MigDevice
 from tflaunch.job import JobSpec, TaskId
 from tflaunch.oversight import DIAL_S
-from tflaunch.plan import ports_wanted
+from tflaunch.plan import TaskPlan, ports_wanted
 from tflaunch.plan_addresses import peer_addresses
 from tflaunch.plan_cards import free_cards
 from tflaunch.session import AWAITED_SHOWN, Opener, Said, Sessions, Stopped, interruption
 
 CLOCK_ROUNDS = 3  # the quickest answer says most
 CLOCK_S = 5.0
+PREPARE_S = 7200.0  # as for a run
 SWEEP_S = 15.0
 STACKS_S = 12.0  # for a task that is stuck to write where, and to end
 LEASE_S = 30.0
@@ -53,7 +55,10 @@ class Connections(Opener, Protocol):
 
 
 class Checkup:
-    """One check of these hosts; `timeout_s` is what each step of it may take a host."""
+    """One check of these hosts; `timeout_s` is what each step of it may take a host.
+
+    `job` says what its tasks run in: requirements, containers, variables.
+    """
 
     def __init__(
         self,
@@ -63,14 +68,16 @@ class Checkup:
         *,
         timeout_s: float,
         connect_s: float,
+        job: JobSpec,
         tensorflow: bool = True,
     ) -> None:
+        text = Path(trial.__file__).read_text("utf-8")
+        self._job = replace(job, program=("-c", text), args=("tensorflow",) if tensorflow else (), flags=None)
         self._hostfile = hostfile
         self._connections = connections
         self._phase = phase
         self._timeout_s = timeout_s
         self._connect_s = connect_s
-        self._tensorflow = tensorflow
         self._run_id = f"check-{secrets.token_hex(4)}"
         self._sessions = Sessions(connections, phase, LEASE_S)
         self._visited = {host.name: Visited(host) for host in hostfile.hosts}
@@ -83,6 +90,7 @@ class Checkup:
         try:
             self._connect()
             self._read_clocks()
+            self._prepare()
             addresses = self._stage()
             dials, resolved, outside = self._dial(addresses)
             self._try()
@@ -143,6 +151,26 @@ class Checkup:
         if best is None or clock.within_s < best.within_s:
             self._visited[name].clock = clock
 
+    def _prepare(self) -> None:
+        """Have what the tasks run in, as a run does, however long that takes."""
+        names = set()
+        for visited in self._visited.values():
+            host, needed = visited.host, self._job.requirements
+            if visited.facts is not None and (needed or image(host, self._job)):
+                visited.source = needed.name if needed else f"the image {image(host, self._job)}"
+                names.add(host.name)
+                images = filter(None, [image(host, self._job)])
+                self._sessions.send([host.name], "prepare", **to_prepare(host, self._job, images))
+        self._await("prepared", names, PREPARE_S, "installing" if self._job.requirements else "pulling")
+        for name in names:
+            if (name, "prepared") not in self._said:
+                why = self._why_not(name)
+                if why is _SILENT or name in self._sessions.ended:
+                    self._visited[name].lost = why
+                else:
+                    self._visited[name].refused = why
+        self._failed.clear()
+
     def _stage(self) -> dict[str, str]:
         """Make the task of each host ready; returns the address that the tasks of each host are dialled at."""
         there = [each.host for each in self._visited.values() if each.facts is not None]
@@ -158,8 +186,6 @@ class Checkup:
         for host in there:
             self._visited[host.name].address_error = trouble
             self._visited[host.name].ports = _some_ports(inventory[host.name].ports)
-        text = Path(trial.__file__).read_text("utf-8")
-        job = JobSpec(("-c", text), ("tensorflow",) if self._tensorflow else (), flags=None)
         dialled = [host for host in there if self._visited[host.name].ports]
         cluster = {
             "worker": [endpoint(addresses[host.name], self._visited[host.name].ports[0]) for host in dialled]
@@ -169,22 +195,26 @@ class Checkup:
             self._sessions.send([host.name], "check", directories=[host.workdir] if host.workdir else [])
             tasks = []
             try:
-                command = Command(job, cluster, self._run_id)
+                command = Command(self._job, cluster, self._run_id)
                 task = TaskId("worker", number)
                 visited.cards = _shown(free_cards(host, inventory[host.name]))
-                env = command.env(task, host, [card.uuid for card in visited.cards])
-                tasks = [
-                    {
-                        "id": str(task),
-                        "argv": list(command.argv(task, host)),
-                        "env": env,
-                        "cwd": host.workdir,
-                        "setup": list(setup(host)),
-                        "decided": [name for name in DECIDED if name in env],
-                        "port": 0,
-                        "gpu_labels": [],
-                    }
-                ]
+                gpus = tuple(card.uuid for card in visited.cards)
+                request = TaskPlan(
+                    id=task,
+                    host=host.name,
+                    address="",
+                    port=None,
+                    gpus=gpus,
+                    gpu_labels=(),
+                    argv=command.argv(task, host),
+                    env=command.env(task, host, gpus),
+                    setup=setup(host),
+                    cwd=host.workdir,
+                    container=image(host, self._job),
+                    mounts=(*host.mounts, *self._job.mounts),
+                )
+                if visited.ready:
+                    tasks = [request.to_wire()]
             except PlanError as error:
                 visited.refused = error
             self._sessions.send(
@@ -272,7 +302,7 @@ class Checkup:
         names = {name for name in self._there() if self._visited[name].ready}
         self._failed.clear()
         self._sessions.send(names, "release")
-        phase = "importing TensorFlow" if self._tensorflow else "trying Python"
+        phase = "importing TensorFlow" if self._job.args else "trying Python"
         self._await("exit", names, self._timeout_s, phase)
         late = {name for name in names if (name, "exit") not in self._said}
         stuck = late & set(self._there())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tflaunch import dial_check, payload, wire
 from tflaunch.agent.dial import AT_ONCE
 from tflaunch.drive import Drive, Overseer, S
-from tflaunch.environments import setup, to_wire
+from tflaunch.environments import to_prepare
 from tflaunch.errors import ConnectError, ConnectErrors, DialError, LaunchError
 from tflaunch.hosts import Host, fold
 from tflaunch.inventory import HostFacts, Inventory
@@ -205,17 +204,7 @@ class Cluster:
         """
         hosts = [name for name, found in images.items() if found or job.requirements]
         for name in hosts:
-            host = self._hosts[name]
-            self._sessions.send(
-                [name],
-                "prepare",
-                requirements=job.requirements and to_wire(job.requirements),
-                images=sorted(images[name]),
-                engine=job.container_engine,
-                python=host.python or (sys.executable if host.connection == "local" else "python3"),
-                setup=list(setup(host)),
-                env={**host.env, **job.env},
-            )
+            self._sessions.send([name], "prepare", **to_prepare(self._hosts[name], job, images[name]))
         phase = "installing" if job.requirements else "pulling"
         _, failures = self._sessions.gather("prepared", hosts, timeout_s, phase if hosts else "")
         self._refuse(failures)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tflaunch.errors import UsageError
 from tflaunch.hosts import Host
-from tflaunch.job import Requirements
+from tflaunch.job import JobSpec, Requirements
 
 LARGEST = 4 * 1024 * 1024  # characters of all files together
 
@@ -55,9 +56,17 @@ def _shell_path(path: str) -> str:
     return f'"$HOME"{shlex.quote(path[1:])}' if path.startswith("~") else shlex.quote(path)
 
 
-def to_wire(requirements: Requirements) -> dict[str, Any]:
-    """As the agents take it."""
-    return {**dataclasses.asdict(requirements), "digest": requirements.digest}
+def to_prepare(host: Host, job: JobSpec, images: Iterable[str]) -> dict[str, Any]:
+    """The fields of the `prepare` message for a host whose tasks run in containers of these images, or in none."""
+    needed = job.requirements
+    return {
+        "requirements": needed and {**dataclasses.asdict(needed), "digest": needed.digest},
+        "images": sorted(images),
+        "engine": job.container_engine,
+        "python": host.python or (sys.executable if host.connection == "local" else "python3"),
+        "setup": list(setup(host)),
+        "env": {**host.env, **job.env},
+    }
 
 
 def read(path: Path, system_site: bool = False) -> Requirements:

@@ -8,6 +8,17 @@ from typing import Annotated
 
 import typer
 
+from tflaunch.cli.job_options import (
+    Container,
+    ContainerEngine,
+    Env,
+    Mount,
+    RequirementsFile,
+    SystemSite,
+    environment,
+    mounts_of,
+    packages_of,
+)
 from tflaunch.cli.options import (
     OUTPUT,
     AcceptNew,
@@ -47,13 +58,20 @@ def check(
     json: Annotated[
         bool, typer.Option("--json", help="Everything, as one JSON document.", rich_help_panel=OUTPUT)
     ] = False,
+    env: Env = None,
+    requirements: RequirementsFile = None,
+    system_site_packages: SystemSite = False,
+    container: Container = "",
+    container_engine: ContainerEngine = "",
+    mount: Mount = None,
     accept_new: AcceptNew = False,
     ssh_config: SshConfig = None,
 ) -> None:
     """Find what would make a run fail on these hosts, and tell what to do about it.
 
     Every host starts one task, as a run does: its `setup:`, its `python:`, in the same environment, with its free
-    cards. It imports TensorFlow and ends. The hosts call each other on ports of the run. Nothing is kept there.
+    cards. It imports TensorFlow and ends. The hosts call each other on ports of the run. Nothing is kept there but
+    what runs share: the image of a container, the environment of requirements.
 
     Exit code: 0 a run can start, warnings or not; 70 it would fail (with --strict: or there are warnings);
     69 a host could not be asked; 2 command line or hostfile.
@@ -61,11 +79,20 @@ def check(
     from tflaunch.check import Verdict
     from tflaunch.check_view import document, page
     from tflaunch.checkup import Checkup
+    from tflaunch.job import JobSpec
     from tflaunch.runs_view import Screen, reader_may_leave
     from tflaunch.session import Stopped
 
     with reporting("stopped; nothing is left on the hosts", json=json) as show:
         hostfile = load_hosts(hosts)
+        job = JobSpec(
+            (),
+            env=environment(env),
+            requirements=packages_of(requirements, system_site_packages, container, hostfile),
+            container=container,
+            container_engine=container_engine,
+            mounts=mounts_of(mount, container, hostfile),
+        )
         connect_s = min(CONNECT_S, timeout)
         to_hosts = connector(hostfile.hosts, accept_new, connect_s, ssh_config)
         for note in to_hosts.notes:
@@ -77,6 +104,7 @@ def check(
             patient.phase,
             timeout_s=timeout,
             connect_s=connect_s,
+            job=job,
             tensorflow=tensorflow,
         )
         try:
