@@ -330,7 +330,9 @@ def test_system_site_packages_are_those_of_the_interpreter_itself(
     """Also where that is of a virtual environment, whose packages venv alone would not show."""
     outer = tmp_path / "outer"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", outer], check=True)
-    (next(outer.glob("lib/*/site-packages")) / "heavy.py").write_text("value = 'heavy'\n")
+    (tmp_path / "editable").mkdir()
+    (tmp_path / "editable" / "heavy.py").write_text("value = 'heavy'\n")
+    (next(outer.glob("lib/*/site-packages")) / "of-pip.pth").write_text(f"{tmp_path / 'editable'}\n")
     wanted = simple(wheels, "tiny", system_site=True)
     assert prepared(prepare(host.start(), wanted, python=str(outer / "bin" / "python")))["made"] is True
     (path,) = made(host.parent)

@@ -170,7 +170,9 @@ class Maker:
             )
         _, mark, text = done.stdout.partition(_MARK)  # a login profile may print before it
         if not mark:
-            raise HostError(self._said() or "setup failed", "correct `setup:` in the hostfile")
+            raise HostError(
+                self._said() or "setup failed", "correct `setup:`, `conda:` or `venv:` in the hostfile"
+            )
         pairs = (os.fsdecode(each).partition("=") for each in text.split(b"\0") if each)
         return {name: value for name, _, value in pairs}
 
@@ -227,7 +229,10 @@ class Maker:
         ):  # venv gives the packages of the base alone, not those of that environment
             for found in _site_packages(path):
                 with open(os.path.join(found, "tflaunch-inherited.pth"), "w") as file:
-                    file.write("".join("%s\n" % each for each in dict.fromkeys(about["packages"])))
+                    for each in dict.fromkeys(
+                        about["packages"]
+                    ):  # not as bare paths: theirs may have .pth, too
+                        file.write("import site; site.addsitedir(%r)\n" % each)
         if by_pip:
             pip = [python, "-m", "pip", "--python", inside] if from_outside else [inside, "-m", "pip"]
             words = [

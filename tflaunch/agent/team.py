@@ -34,7 +34,7 @@ def _remedy(reason: str) -> str:
         return "name the interpreter of the tasks there by `python:` in the hostfile"
     if "container-init" in reason:
         return "install catatonit on that host"
-    return "correct `setup:` in the hostfile" if "setup failed" in reason else ""
+    return "correct `setup:`, `conda:` or `venv:` in the hostfile" if "setup failed" in reason else ""
 
 
 class Team:
