@@ -7,6 +7,7 @@ import marshal
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import zlib
@@ -205,6 +206,14 @@ def test_a_channel_that_ends_in_the_middle_of_the_agent_says_so() -> None:
     )
     assert ended.returncode == 1
     assert ended.stderr.decode().strip() == "tflaunch: the channel ended while the agent was on its way"
+
+
+def test_a_channel_that_says_nothing_more_is_not_waited_for_forever() -> None:
+    line = payload.boot_line("visit")
+    assert "alarm(120)" in line
+    words = ["/bin/sh", "-c", line.replace("alarm(120)", "alarm(1)")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as waiting:  # the pipe stays open
+        assert waiting.wait(60) == -signal.SIGALRM
 
 
 # ---- what is shipped

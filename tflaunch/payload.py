@@ -83,6 +83,7 @@ FIND_PYTHON = (
 
 # Takes exactly as many bytes as it was told (sys.stdin would read ahead, into the frames behind them); an
 # interpreter that is too old hands over to the named one or a newer one beside it.  Python 2 must parse it.
+# Where the network is gone before all has come, nobody may ever say so: the alarm ends it.
 READER = (
     'exec("""import os,sys,zlib\\n'
     'e=os.environ;c=e.get("TFLAUNCH_BOOT","");m=e.pop("TFLAUNCH_NAMED","")\\n'
@@ -94,11 +95,12 @@ READER = (
     '  if os.system(p+" -c 0 >/dev/null 2>&1")==0:os.execvp(p,[p]+a)\\n'
     ' sys.exit("tflaunch: python %d.%d is too old, the agent needs 3.8 or newer"%sys.version_info[:2])\\n'
     'e.pop("TFLAUNCH_BOOT","");n=int(sys.argv[2]);b=bytes()\\n'
+    "import signal;signal.alarm(120)\\n"
     "while len(b)<n:\\n"
     " d=os.read(0,n-len(b))\\n"
     ' if len(d)==0:sys.exit("tflaunch: the channel ended while the agent was on its way")\\n'
     " b+=d\\n"
-    'z=zlib.decompressobj();exec(z.decompress(b))""")'
+    'signal.alarm(0);z=zlib.decompressobj();exec(z.decompress(b))""")'
 )
 
 # Modules are compiled only when they are imported, and once: where there is shipped code there is room for what was
