@@ -158,6 +158,11 @@ class Session:
             line = next((line for line in words.splitlines() if cause in line), "")
             if line:
                 return ConnectError(line.rpartition("tflaunch: ")[2], hint)
+        if words.startswith("the connection broke"):  # the agent is the first that fills packets
+            return ConnectError(
+                f"{words} while the agent was on its way",
+                "are large packets lost between here and there (MTU)? try: ping -M do -s 1472 {host}",
+            )
         return ConnectError(
             "its shell ended before the agent answered"
             + (f": {words}" if words else "")
