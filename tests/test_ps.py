@@ -570,7 +570,7 @@ def test_a_run_without_launcher(launcher: Launcher, elsewhere: Launcher, hostfil
         end(out, worker)
     launcher.wait_until_nothing_is_left()
     for user in (launcher, elsewhere):
-        assert user.run("ps", "-a", "-H", hostfile).ran().out.splitlines()[1].split()[:3] == [
+        assert user.run("ps", "-a", hostfile).ran().out.splitlines()[1].split()[:3] == [
             run,
             "✓",
             "succeeded",

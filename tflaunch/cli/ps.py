@@ -24,12 +24,13 @@ LIST_TIMEOUT_S = 30.0
 
 
 def ps(
-    *,
     hosts: Annotated[
         str | None,
-        typer.Option(
-            "--hosts", "-H", metavar="HOSTS", help="Where [the default hostfile, and this machine's records]"
-        ),
+        typer.Argument(metavar="HOSTS", help="Where [the default hostfile, and this machine's records]"),
+    ] = None,
+    *,
+    hosts_too: Annotated[
+        str | None, typer.Option("--hosts", "-H", metavar="HOSTS", help="The same, as other verbs have it.")
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Also those that have ended.", rich_help_panel=OUTPUT)
@@ -54,7 +55,9 @@ def ps(
     with reporting("stopped before all hosts had answered", json=json) as show:
         if quiet and json:
             raise UsageError("--quiet and --json are two forms of one thing", "leave --quiet out")
-        hostfile, known_config = hosts_of_all(hosts, "ps", everything=everything)
+        if hosts and hosts_too:
+            raise UsageError(f"ps {hosts} --hosts {hosts_too}: where?", "leave one of them out")
+        hostfile, known_config = hosts_of_all(hosts or hosts_too, "ps", everything=everything)
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config or known_config)
         patient = Patient(show.reporter, json)
         visits = Visits(to_hosts, patient)
