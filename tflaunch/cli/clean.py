@@ -39,6 +39,15 @@ CLEAN_S = 3600.0
 WHICH = "Which runs"
 
 
+def _age(text: str) -> float:
+    """A time with its unit: who removes what is older than 7 has hardly seconds in mind."""
+    if text.strip()[-1:].isdigit():
+        raise typer.BadParameter(
+            f"{text!r} of what? {text.strip()}d (days), {text.strip()}h or {text.strip()}s"
+        )
+    return time_of()(text)
+
+
 def clean(
     runs: Annotated[
         list[str] | None,
@@ -54,7 +63,7 @@ def clean(
     older: Annotated[
         float | None,
         typer.Option(
-            parser=time_of(),
+            parser=_age,
             metavar="TIME",
             help=f"What nobody has written to for so long [{OLDER} if nothing else is said]",
             rich_help_panel=WHICH,
