@@ -50,9 +50,10 @@ class Aside:
         os._exit(0)
 
     def reaped(self, pid: int) -> bool:
-        """Whether that process was this one."""
-        self.alive = self.alive and pid != self.pid
-        return pid == self.pid
+        """Whether that process was this one, which lived until now: later its number may be another one's."""
+        ended = self.alive and pid == self.pid
+        self.alive = self.alive and not ended
+        return ended
 
     def stop(self) -> None:
         """Have it clear up and end."""
