@@ -9,7 +9,8 @@ takes long, so that the workers should not stand still for it, or when it needs 
 
 `--train_dir` is on a disk that all hosts share; here they are one machine.  When the training is done, the evaluator
 has 60 seconds (`--job-grace evaluator=TIME`) for the last checkpoint.  With `--restarts 3`, an evaluator that fails
-starts again alone; after the failure of another task all start again, together, from the last checkpoint.
+starts again alone; after the failure of another task all others start again, together, from the last checkpoint, and
+the evaluator goes on.
 `--job-end evaluator=sidecar` lets the training go on without it.
 """
 
