@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
+from pathlib import Path
+
+import pytest
 
 from tests.agent_over_pipes import Host, marked, shell, staged
+from tflaunch.agent.journal import Journal
+from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.selector import Selector
+from tflaunch.agent.team import Team
 
 # Leaves a process behind that no group or parent leads to; says where it is, and whether it has been there before.
 LEAVES = "pwd; ls; touch mine; setsid sh -c \"trap '' TERM HUP INT; sleep 600\" & sleep 0.2; exit $CODE"
@@ -46,3 +54,24 @@ def test_tasks_that_are_added_start_at_once_and_nothing_of_them_is_left_at_their
     channel.send("add", tasks=[nowhere], attempt=0)
     assert channel.wait("started", "exit")["code"] == 70  # it never started
     assert channel.ask("end", grace_s=0.0, answer="swept")["logs"].keys() == {"trial/0", "trial/1", "trial/2"}
+
+
+def test_the_agent_looks_up_between_tasks_that_take_long_to_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a working directory with as many links as the code has files: the lease may run out meanwhile."""
+    directory = RunDirectory(str(tmp_path / "runs"), "run-a", "h1")
+    directory.create()
+    team = Team(directory, Journal(directory), Selector(), lambda *_, **__: None)
+    begun: list[str] = []
+    monkeypatch.setattr(team, "_stage_again", lambda task: begun.append(task.id))
+    monkeypatch.setattr("tflaunch.agent.team.TURN_S", 0.0)
+    team.add([trial(number, 0) for number in range(3)], 0)
+    for count in range(3):
+        assert (len(begun), team.restless) == (count, True)
+        team.tick(time.monotonic())
+    assert (begun, team.restless) == (["trial/0", "trial/1", "trial/2"], False)
+    team.add([trial(3, 0)], 0)
+    team.end(0.0, with_stacks=False)
+    team.tick(time.monotonic())
+    assert len(begun) == 3

@@ -4,6 +4,7 @@ import collections
 import os
 import selectors
 import signal
+import time
 
 from tflaunch import wire
 from tflaunch.agent import facts, processes
@@ -13,11 +14,14 @@ from tflaunch.agent.tasks import Task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Mapping, Optional
+    from typing import Any, Callable, Deque, Dict, List, Mapping, Optional
 
     from tflaunch.agent.journal import Journal
     from tflaunch.agent.logs import TaskLogs
     from tflaunch.agent.rundir import RunDirectory
+
+
+TURN_S = 0.2  # of the loop, to stage what was added: a working directory of its own may take its time
 
 
 def _signal_name(number: "Optional[int]") -> str:
@@ -55,6 +59,7 @@ class Team:
         self._selector = selector
         self._tell_launcher = tell_launcher
         self._staging = False
+        self._added = collections.deque()  # type: Deque[Task]  # still to be staged
 
     def logs(self) -> "Dict[str, TaskLogs]":
         """What each of them writes."""
@@ -111,13 +116,12 @@ class Team:
 
     def add(self, requests: "List[Dict[str, Any]]", attempt: int) -> None:
         """Start these besides; one that was here before is started again."""
-        added = []
         for request in requests:
             task = self.tasks.get(request["id"])
             if task is None:
                 task = self.tasks[request["id"]] = Task(self._directory, request, attempt)
                 task.waits, task.alone = False, True
-                added.append(task)
+                self._added.append(task)
             elif attempt > task.wanted:
                 task.request = request
                 task.start_again(attempt)
@@ -130,8 +134,6 @@ class Team:
         except OSError as error:
             note("plan.json: %s" % error)
         self.record()
-        for task in added:
-            self._stage_again(task)
 
     def restart(self, attempts: "Mapping[str, int]") -> None:
         """Start those tasks again, as these attempts."""
@@ -153,16 +155,21 @@ class Team:
     @property
     def restless(self) -> bool:
         """Whether some task is to be looked at again at once."""
-        return any(task.untold or task.wanted > task.logs.attempt for task in self.tasks.values())
+        waits = any(task.untold or task.wanted > task.logs.attempt for task in self.tasks.values())
+        return waits or bool(self._added)
 
     def tick(self, now: float) -> None:
         """What time brings about."""
+        while self._added:
+            self._stage_again(self._added.popleft())
+            if time.monotonic() - now >= TURN_S:
+                break
         for task in self.tasks.values():
             task.enforce(now)
             task.logs.note_time(now)
             if task.untold and (self.ending or task.left_nothing()):
                 self._tell_exit(task)
-            if not (self.ending or task.untold) and task.again():
+            if not (self.ending or task.untold or task in self._added) and task.again():
                 self._stage_again(task)
 
     def stop(self, wanted: "Optional[List[str]]", grace_s: float) -> None:
@@ -215,6 +222,7 @@ class Team:
         """No task starts any more, and those that are there end; `with_stacks`: they are stuck."""
         self.ending = True
         self._staging = False
+        self._added.clear()
         for task in self.tasks.values():
             task.stop(grace_s if task.released_at is not None else 0.0, with_stacks)
 
