@@ -92,6 +92,7 @@ class Command:
     def wait(self, codes: Sequence[int] = (0,)) -> Cost:
         """Wait for its end; raises Failed when its exit code is not one of `codes`."""
         timer = threading.Timer(LIMIT_S, self.process.kill)
+        timer.daemon = True  # Ctrl-C does not wait for it
         timer.start()
         _, status, usage = os.wait4(self.process.pid, 0)
         wall_s = time.monotonic() - self.started
