@@ -166,6 +166,7 @@ def test_what_is_never_code_stays_here(tmp_path: Path) -> None:
                 "trainer.py", "lib/helper.py", "empty/", ".env",
                 ".git/config", "lib/__pycache__/helper.pyc", ".venv/pyvenv.cfg", ".venv/bin/python",
                 "conda/conda-meta/history", ".mypy_cache/x", ".cache/CACHEDIR.TAG", ".cache/big",
+                f"tflaunch-{os.getuid()}/trainer-aaaaaa/host/work/trainer.py",
             ],
             "",
         ),

@@ -31,6 +31,7 @@ _MTIME = 315532800  # 1980-01-01: what zip and its readers can still hold
 _LEFT_OUT = {
     ".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox", ".nox",
     ".ipynb_checkpoints", ".DS_Store",
+    f"tflaunch-{os.getuid()}",  # runs of this very machine, if its `run_dir:` is in here
 }  # fmt: skip
 _LEFT_OUT_WITH = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")
 
