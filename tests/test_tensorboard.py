@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import json
 import os
@@ -18,15 +19,17 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
-from tests.agent_over_pipes import Host, running, shell
+from tests.agent_over_pipes import PATIENCE_S, Host, running, shell
 from tests.launcher import Launcher, Running, alive, until
 from tests.sshd import SshNetwork
 from tflaunch import wire
 from tflaunch.agent import processes
 from tflaunch.streams import MOST, WINDOW, Streams
+from tflaunch.tunnel import Tunnel
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None
@@ -297,3 +300,25 @@ def test_a_connection_that_cannot_be_made_is_cut(ends: Ends) -> None:
     for pair in pairs:
         for each in pair:
             each.close()
+
+
+def test_without_a_free_descriptor_a_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, int]] = []
+    streams = Streams(selectors.DefaultSelector(), lambda type, stream: said.append((type, stream)))
+
+    def full() -> socket.socket:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("tflaunch.streams.socket.socket", full)
+    streams.connect(7, 1)
+    assert said == [("cut", 7)]
+
+
+def test_who_calls_in_the_moment_in_which_the_wire_is_lost_waits_for_the_next_one() -> None:
+    said: SimpleQueue[tuple[str, int]] = SimpleQueue()
+    with contextlib.closing(Tunnel()) as tunnel:
+        port = int(tunnel.url.rstrip("/").rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)):
+            tunnel._accept()  # as a loop does that was woken for both
+            tunnel.begin(lambda type, *_, stream: said.put((type, stream)))
+            assert said.get(timeout=PATIENCE_S) == ("connect", 1)

@@ -55,7 +55,11 @@ class Streams:
 
     def connect(self, number: int, port: int) -> None:
         """Carry a connection to that port of this machine."""
-        connection = socket.socket()
+        try:
+            connection = socket.socket()
+        except OSError:  # there is no descriptor left
+            self._send("cut", stream=number)
+            return
         connection.setblocking(False)
         try:
             connection.connect(("127.0.0.1", port))

@@ -113,11 +113,12 @@ class Tunnel:
         return True
 
     def _accept(self) -> None:
+        if self._send is None or self._streams is None:
+            return  # the wire was lost in this same turn of the loop: who calls waits for the next one
         connection = self._selector.accept(self._listener)
         if connection is None:
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         number = next(self._numbers)
-        assert self._send is not None and self._streams is not None  # noqa: S101
         self._send("connect", stream=number)
         self._streams.add(number, connection)
