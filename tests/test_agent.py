@@ -680,6 +680,7 @@ def test_an_agent_with_nothing_to_do_does_nothing(host: Host) -> None:
 
 def test_an_agent_without_a_free_descriptor_rests_until_there_is_one(host: Host) -> None:
     channel = host.start()
+    running(channel, shell("exec sleep 600"))
     agent = json.loads((host.directory / "agent.json").read_text())["pid"]
     before = resource.prlimit(agent, resource.RLIMIT_NOFILE)
     resource.prlimit(agent, resource.RLIMIT_NOFILE, (0, before[1]))
@@ -687,6 +688,7 @@ def test_an_agent_without_a_free_descriptor_rests_until_there_is_one(host: Host)
     assert caller is not None
     with caller:
         channel.ask("clock", sent=1.0, answer="clock")  # it has tried to let the caller in
+        assert channel.ask("look", answer="looked")["tasks"] == {}  # a failure would end the run
         until(lambda: cpu_share(agent, 0.5) < 0.1, "it to rest")
         resource.prlimit(agent, resource.RLIMIT_NOFILE, before)
         caller.settimeout(PATIENCE_S)

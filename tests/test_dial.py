@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import socket
@@ -248,6 +249,20 @@ def test_a_name_server_that_is_silent_holds_nothing_up(loop: Loop, monkeypatch: 
     results = loop.dial(("node7.cluster", 2222, "node7"), patience_s=0.5).results
     assert results == [[NO_NAME, "no answer within 0.5 s"]]
     until(processes.reap, "the child to be killed")
+
+
+def test_where_there_is_no_room_for_a_process_names_are_not_looked_up(
+    loop: Loop, answering: Answering, held: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> int:
+        raise OSError(errno.EAGAIN, "no room")
+
+    before = len(descriptors(os.getpid()))
+    monkeypatch.setattr(os, "fork", full)
+    good, nameless = loop.dial(("127.0.0.1", held[0], "gpu01"), ("localhost", held[1], "gpu01")).results
+    assert isinstance(good, float)
+    assert nameless == [FAILED, "no room"]
+    until(lambda: loop.turn() or len(descriptors(os.getpid())) <= before, "the pipe to be closed")
 
 
 def test_many_targets_a_few_at_a_time(loop: Loop, answering: Answering, held: list[int]) -> None:

@@ -211,7 +211,12 @@ class Dialling:
             else:
                 self._queue(number, found)
         if unresolved:
-            self._resolver = _Resolver(selector, list(unresolved), patience_s)
+            try:
+                self._resolver = _Resolver(selector, list(unresolved), patience_s)
+            except OSError as error:  # there is no room for a process, or no descriptor
+                for number, target in enumerate(targets):
+                    if target[0] in unresolved:
+                        self.results[number] = [FAILED, str(error.strerror)]
         self._waiting.reverse()  # taken from the end
 
     def _queue(self, target: int, found: "List[Tuple[int, Any]]") -> None:
@@ -352,10 +357,15 @@ class _Resolver:
         self._told = b""
         self._pipe, pipe = os.pipe()
         os.set_blocking(self._pipe, False)
-        pid = os.fork()
-        if pid == 0:
-            _resolve_and_exit(names, pipe)
-        os.close(pipe)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _resolve_and_exit(names, pipe)
+        except OSError:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(pipe)
         self._child = processes.read(pid)
         self._ended = False
         selector.register(self._pipe, selectors.EVENT_READ, self._hear)

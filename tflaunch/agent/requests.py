@@ -342,7 +342,14 @@ class Requests:
     def _on_look(self, viewer: Viewer, message: wire.Message) -> None:
         from tflaunch.agent.look import look
 
-        viewer.send("looked", tasks=look(self._team.tasks.values()))
+        try:
+            seen = look(self._team.tasks.values())
+        except (
+            OSError
+        ) as error:  # no descriptor is free: that is no failure of the run, and it is asked again
+            note("look: %s" % error)
+            seen = {}
+        viewer.send("looked", tasks=seen)
 
     def _on_find(self, viewer: Viewer, message: wire.Message) -> None:
         if viewer.private:  # nobody else reads what the tasks have written
