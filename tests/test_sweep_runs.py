@@ -159,10 +159,13 @@ def test_a_grid_from_the_command_line_to_the_best_one(lab: Lab) -> None:
     assert "go on:" not in done.err
 
     words = lab.words(hostfile, "--grid=x=0.5,0.25", "--grid=kind=b,a", "--resume=lab")
-    assert "nothing is left to run" in lab.launcher.run(*words, *own).ran().err
+    resumed = lab.launcher.run(*words, *own).ran()
+    assert "nothing is left to run" in resumed.err
+    assert resumed.out.startswith("loss "), "its own metric"
     for options, was, is_now in (
         ([*words, "--", "two"], "-- '--kind={kind}' 'two words'", "-- two"),
         ([*words, "--metric=loss", *own], "--metric loss: (.*)", "--metric loss"),
+        ([*words, "--metric=loss: (.*)", "--maximize", *own], "--maximize=False", "--maximize=True"),
     ):
         assert f"is a sweep of `{was}`, and not of `{is_now}`" in lab.launcher.run(*options).ran(2).err
     other = lab.words(hostfile, "--grid=y=1", "--name=lab")

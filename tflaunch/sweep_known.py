@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tflaunch.errors import UsageError
 from tflaunch.plan import ClusterPlan
-from tflaunch.results import TRIALS, Results
+from tflaunch.results import TRIALS, Metric, Results
 from tflaunch.runs import Record, RunInfo, list_runs, naming, new_run_id
 from tflaunch.sweep_room import SweepRequest
 from tflaunch.trials import Params, Trial, identity
@@ -68,7 +69,16 @@ def about_sweep(request: SweepRequest) -> dict[str, Any]:
     """What its trials have in common: where that is another, they cannot be compared."""
     job = request.run.job
     about: dict[str, Any] = {"program": list(job.program), "args": list(job.args)}
-    return {**about, "metric": request.metric.text} if request.metric else about
+    metric = request.metric
+    return {**about, "metric": metric.text, "maximize": metric.maximize} if metric else about
+
+
+def with_its_metric(request: SweepRequest, results: Results) -> SweepRequest:
+    """The same; where it names no metric, by that which the sweep on record has."""
+    text = results.about.get("metric")
+    if request.metric is not None or text is None:
+        return request
+    return dataclasses.replace(request, metric=Metric.parse(text, results.about.get("maximize", False)))
 
 
 def compare(results: Results, request: SweepRequest, wanted: Sequence[Trial], watcher: Watcher) -> None:
@@ -78,12 +88,17 @@ def compare(results: Results, request: SweepRequest, wanted: Sequence[Trial], wa
     """
     run_id, now = results.record.run_id, about_sweep(request)
     hint = "say what it had, or begin another sweep: another --name, or none"
-    for what, option in (("program", ""), ("args", "-- "), ("metric", "--metric ")):
+    for what, option in (
+        ("program", ""),
+        ("args", "-- "),
+        ("metric", "--metric "),
+        ("maximize", "--maximize="),
+    ):
         before, after = results.about.get(what), now.get(what)
         if before is None or after is None or before == after:
             continue
         was, is_now = (
-            f"{option}{each if isinstance(each, str) else shlex.join(each)}".rstrip()
+            f"{option}{shlex.join(each) if isinstance(each, list) else each}".rstrip()
             for each in (before, after)
         )
         raise UsageError(f"{run_id} is a sweep of `{was}`, and not of `{is_now}`", hint)

@@ -33,7 +33,7 @@ from tflaunch.plan import ClusterPlan
 from tflaunch.results import TRIALS, Results, new_seed, ranked
 from tflaunch.sweep import Seat, outcome_of
 from tflaunch.sweep_desk import Desk, Planned, Reporter, Summary, Work
-from tflaunch.sweep_known import about_sweep, compare, known_sweep, record_of, succeeded
+from tflaunch.sweep_known import about_sweep, compare, known_sweep, record_of, succeeded, with_its_metric
 from tflaunch.sweep_room import Room, SweepRequest, in_words_of_trials
 from tflaunch.sweep_wait import seats_in_turn
 from tflaunch.trials import Params, Trial, arguments, numbered
@@ -117,6 +117,7 @@ def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, 
         seed = request.seed if request.seed is not None else results.seed
         everything, wanted = numbered(results.known, request.trials(seed))
         if not is_new:
+            request = with_its_metric(request, results)
             compare(results, request, wanted, reporter)
         left = [trial for trial in wanted if not succeeded(results, trial.number)]
         if not left:

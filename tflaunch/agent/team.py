@@ -146,9 +146,16 @@ class Team:
             self._listen_to(task)
             if task.unwanted:
                 task.stop(0.0)
+            return
         except HostError as error:
-            task.cannot_start(error.reason)
-            self._tell_exit(task)
+            reason = error.reason
+        except Exception as error:  # what one task gets wrong must not end the others
+            import traceback
+
+            note(traceback.format_exc())
+            reason = "a defect of tflaunch's agent: %r; see agent.log there" % error
+        task.cannot_start(reason)
+        self._tell_exit(task)
 
     # -- their life
 
