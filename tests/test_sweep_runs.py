@@ -165,7 +165,11 @@ def test_a_grid_from_the_command_line_to_the_best_one(lab: Lab) -> None:
     for options, was, is_now in (
         ([*words, "--", "two"], "-- '--kind={kind}' 'two words'", "-- two"),
         ([*words, "--metric=loss", *own], "--metric loss: (.*)", "--metric loss"),
-        ([*words, "--metric=loss: (.*)", "--maximize", *own], "--maximize=False", "--maximize=True"),
+        (
+            [*words, "--metric=loss: (.*)", "--maximize", *own],
+            "--metric loss: (.*)",
+            "--metric loss: (.*) --maximize",
+        ),
     ):
         assert f"is a sweep of `{was}`, and not of `{is_now}`" in lab.launcher.run(*options).ran(2).err
     other = lab.words(hostfile, "--grid=y=1", "--name=lab")
@@ -199,7 +203,7 @@ def test_what_fails_is_tried_again_and_counts_in_the_end(lab: Lab, network: SshN
     assert [logins(sshd) for sshd in network.sshds] == [1, 1]
 
     lab.hold()
-    words = lab.words(hostfile, f"--trials-file={lab.out / 'trials.yaml'}", "--name=lab", "--metric=accuracy")
+    words = lab.words(hostfile, f"--trials-file={lab.out / 'trials.yaml'}", "--name=lab")
     late = lab.launcher.run(*words, "--timeout=1").ran(124)
     assert "trial/2 on host1 has taken 1 s (--timeout) and is ended" in late.err
     assert re.search(r"^ *failed +2 .* was ended \(--timeout 1\)$", late.out, re.MULTILINE)

@@ -73,6 +73,18 @@ def about_sweep(request: SweepRequest) -> dict[str, Any]:
     return {**about, "metric": metric.text, "maximize": metric.maximize} if metric else about
 
 
+def _typed(about: dict[str, Any]) -> dict[str, str]:
+    """What is known of it, as on a command line."""
+    typed = {}
+    if "program" in about:
+        typed["program"] = shlex.join(about["program"])
+    if "args" in about:
+        typed["args"] = f"-- {shlex.join(about['args'])}".rstrip()
+    if "metric" in about:
+        typed["metric"] = f"--metric {about['metric']}" + " --maximize" * about.get("maximize", False)
+    return typed
+
+
 def with_its_metric(request: SweepRequest, results: Results) -> SweepRequest:
     """The same; where it names no metric, by that which the sweep on record has."""
     text = results.about.get("metric")
@@ -86,22 +98,11 @@ def compare(results: Results, request: SweepRequest, wanted: Sequence[Trial], wa
 
     Raises UsageError where the program, its arguments, the metric or the parameters are others.
     """
-    run_id, now = results.record.run_id, about_sweep(request)
+    run_id, now = results.record.run_id, _typed(about_sweep(request))
     hint = "say what it had, or begin another sweep: another --name, or none"
-    for what, option in (
-        ("program", ""),
-        ("args", "-- "),
-        ("metric", "--metric "),
-        ("maximize", "--maximize="),
-    ):
-        before, after = results.about.get(what), now.get(what)
-        if before is None or after is None or before == after:
-            continue
-        was, is_now = (
-            f"{option}{shlex.join(each) if isinstance(each, list) else each}".rstrip()
-            for each in (before, after)
-        )
-        raise UsageError(f"{run_id} is a sweep of `{was}`, and not of `{is_now}`", hint)
+    for what, before in _typed(results.about).items():
+        if what in now and before != now[what]:
+            raise UsageError(f"{run_id} is a sweep of `{before}`, and not of `{now[what]}`", hint)
     known = {identity(params): params for params in results.known}
     asked = {identity(trial.params): trial.params for trial in wanted}
     if known and {frozenset(each) for each in known.values()}.isdisjoint(map(frozenset, asked.values())):
