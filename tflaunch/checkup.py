@@ -23,7 +23,7 @@ from tflaunch.agent.dial import AT_ONCE, Dialling
 from tflaunch.agent.facts import machine
 from tflaunch.checked import Checked, Clock, Tried, Visited, is_open
 from tflaunch.command import Command, endpoint, image
-from tflaunch.environments import setup, to_prepare
+from tflaunch.environments import PREPARE_TIMEOUT_S, setup, to_prepare
 from tflaunch.errors import ConnectError, PlanError
 from tflaunch.hosts import Host, Hostfile, fold
 from tflaunch.inventory import Device, HostFacts, MigDevice
@@ -36,7 +36,6 @@ from tflaunch.session import AWAITED_SHOWN, Opener, Said, Sessions, Stopped, int
 
 CLOCK_ROUNDS = 3  # the quickest answer says most
 CLOCK_S = 5.0
-PREPARE_S = 7200.0  # as for a run
 SWEEP_S = 15.0
 STACKS_S = 12.0  # for a task that is stuck to write where, and to end
 LEASE_S = 30.0
@@ -161,7 +160,9 @@ class Checkup:
                 names.add(host.name)
                 images = filter(None, [image(host, self._job)])
                 self._sessions.send([host.name], "prepare", **to_prepare(host, self._job, images))
-        self._await("prepared", names, PREPARE_S, "installing" if self._job.requirements else "pulling")
+        self._await(
+            "prepared", names, PREPARE_TIMEOUT_S, "installing" if self._job.requirements else "pulling"
+        )
         for name in names:
             if (name, "prepared") not in self._said:
                 why = self._why_not(name)

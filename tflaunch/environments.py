@@ -14,6 +14,7 @@ from tflaunch.errors import UsageError
 from tflaunch.hosts import Host
 from tflaunch.job import JobSpec, Requirements
 
+PREPARE_TIMEOUT_S = 7200.0  # TensorFlow with CUDA is gigabytes
 LARGEST = 4 * 1024 * 1024  # characters of all files together
 
 _VENV = """\

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch import dial_check
 from tflaunch.cluster import Cluster, Watcher
+from tflaunch.environments import PREPARE_TIMEOUT_S
 from tflaunch.errors import FetchError, PlanError, RecordError, TflaunchError, UsageError
 from tflaunch.gpu_choice import GpuChoice
 from tflaunch.hosts import Host, Hostfile, fold, match
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 STAGE_TIMEOUT_S = 300.0  # conda on a network file system takes its time
 SHIP_TIMEOUT_S = 900.0
-PREPARE_TIMEOUT_S = 7200.0  # TensorFlow with CUDA is gigabytes
 DRAIN_AFTER_CTRL_C_S = 3.0
 VERIFY_TIMEOUT_S = 10.0
 UNSURE = "its agent and its guard were both killed, and a process that left its parents and environment is not found"
@@ -131,12 +131,20 @@ def launch(request: Request, connections: Connections, reporter: Reporter) -> in
     When a host is lost for good and restarts are left, all is planned anew on those that remain and the spares.
     Raises TflaunchError or Stopped when it could not start; then nothing of it is left.
     """
+    with tunnel_of(request) as tunnel:
+        return _launch(request, _Run(request, connections, reporter, tunnel), reporter)
+
+
+@contextlib.contextmanager
+def tunnel_of(request: Request) -> Iterator[Tunnel | None]:
+    """The port of this machine for TensorBoard, if it is wanted."""
     if request.tensorboard is None:
-        return _launch(request, _Run(request, connections, reporter), reporter)
+        yield None
+        return
     from tflaunch.tunnel import Tunnel
 
     with contextlib.closing(Tunnel(request.tensorboard_port)) as tunnel:
-        return _launch(request, _Run(request, connections, reporter, tunnel), reporter)
+        yield tunnel
 
 
 def _launch(request: Request, run: _Run, reporter: Reporter) -> int:
@@ -194,7 +202,7 @@ class _Run:
     """One run: mostly of one plan, and of more when hosts are lost."""
 
     def __init__(
-        self, request: Request, connections: Connections, reporter: Reporter, tunnel: Tunnel | None = None
+        self, request: Request, connections: Connections, reporter: Reporter, tunnel: Tunnel | None
     ) -> None:
         self._request = request
         self._tunnel = tunnel

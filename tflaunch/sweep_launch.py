@@ -9,15 +9,15 @@ import contextlib
 import dataclasses
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.cluster import Cluster
+from tflaunch.environments import PREPARE_TIMEOUT_S
 from tflaunch.errors import ConnectErrors, FetchError, PlanError, RecordError, StopError
 from tflaunch.inventory import Inventory, when_free
 from tflaunch.launch import (
     DRAIN_AFTER_CTRL_C_S,
-    PREPARE_TIMEOUT_S,
     SHIP_TIMEOUT_S,
     STAGE_TIMEOUT_S,
     Connections,
@@ -26,6 +26,7 @@ from tflaunch.launch import (
     fetch_outputs,
     nothing_left,
     refuse_one_machine_twice,
+    tunnel_of,
     verify,
 )
 from tflaunch.outcome import Outcome
@@ -91,20 +92,8 @@ def sweep(request: SweepRequest, connections: Connections, reporter: Reporter) -
 
     Raises TflaunchError or Stopped when it could not start; then nothing of it is left.
     """
-    with _tunnel(request.run) as tunnel:
+    with tunnel_of(request.run) as tunnel:
         return _sweep(request, connections, reporter, tunnel)
-
-
-@contextlib.contextmanager
-def _tunnel(run: Request) -> Iterator[Tunnel | None]:
-    """The port of this machine for TensorBoard, if it is wanted."""
-    if run.tensorboard is None:
-        yield None
-        return
-    from tflaunch.tunnel import Tunnel
-
-    with contextlib.closing(Tunnel(run.tensorboard_port)) as tunnel:
-        yield tunnel
 
 
 def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, tunnel: Tunnel | None) -> int:
