@@ -88,9 +88,7 @@ class State:
     running: Mapping[int, Attempt] = field(default_factory=dict)
     attempts: Mapping[int, int] = field(default_factory=dict)  # the number of its next one
     failed_on: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # hosts, one for each failure
-    late: Mapping[int, int] = field(
-        default_factory=dict
-    )  # its attempt that was ended for having taken too long
+    late: Mapping[int, int] = field(default_factory=dict)  # trial -> the attempt that took too long
     ended: Mapping[int, TaskExit] = field(default_factory=dict)  # for good
     first_failure: TaskExit | HostLost | None = None
     unfit: bool = False  # it ended because no host was left on which a trial can start

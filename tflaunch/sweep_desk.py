@@ -132,9 +132,8 @@ class Desk(Overseer):
         self._readings: dict[tuple[int, int], Reading] = {}
         self._seats: dict[tuple[int, int], Seat] = {}
         self._unread: dict[int, TaskExit] = {}  # ended for good, while some of the log is still to come
-        self._sizes: dict[
-            tuple[int, int], int
-        ] = {}  # of the logs of attempts that have ended, until they are here
+        # Of the logs of attempts that have ended, until they are here.
+        self._sizes: dict[tuple[int, int], int] = {}
         self._found: list[Any] = [_Begin()]  # events
         self._failed = 0
         self.first_host = ""  # on which a trial has started

@@ -192,9 +192,8 @@ class Daemon:
 
             try:
                 self._removal = Aside(lambda: container.remove_all(self._directory))
-            except (
-                OSError
-            ) as error:  # the tasks have filled the process table: once they are swept, or by the guard
+            except OSError as error:
+                # The tasks have filled the process table: once they are swept, or by the guard.
                 note("containers: %s" % error)
         if self._removal is not None and self._removal.alive and now < self._end_by + container.REMOVAL_S:
             return  # what monitors a container is not to be killed while it clears up

@@ -137,9 +137,8 @@ class Answering:
                 name = self._host.encode("utf-8", "surrogateescape")
                 caller.send(proof(self._key, heard[len(HELLO) :], self._host, port) + b" " + name + b"\n")
                 if begins == HELLO_LOAD:  # apart, or the proof were lost with it
-                    caller.setsockopt(
-                        socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LOAD_BYTES
-                    )  # it is sent at once
+                    room = 4 * LOAD_BYTES  # for all of it at once
+                    caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
                     caller.send(b"." * LOAD_BYTES)
                 return  # the dialler closes: the port keeps no TIME_WAIT
         except BlockingIOError:
