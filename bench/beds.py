@@ -74,8 +74,8 @@ class Lab:
 
     @property
     def env(self) -> dict[str, str]:
-        """Of the user's shell."""
-        words = ("TFLAUNCH_", "XDG_", "SSH_", "LD_")
+        """Of the user's shell; what this one says to Python would tell on some clients more than on others."""
+        words = ("TFLAUNCH_", "XDG_", "SSH_", "LD_", "PYTHON")
         env = {name: value for name, value in os.environ.items() if not name.startswith(words)}
         return {**env, "HOME": str(self.home), "COLUMNS": "120"}
 

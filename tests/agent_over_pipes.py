@@ -92,6 +92,7 @@ class Channel:
         self.log: dict[str, bytes] = {}
         self._decoder = wire.Decoder(magic=True)
         self._pending: list[wire.Message] = []
+        self.written = 0  # bytes
         self._relay = subprocess.Popen(
             [*login, "-c", line],
             stdin=subprocess.PIPE,
@@ -102,7 +103,7 @@ class Channel:
             start_new_session=True,  # as sshd does
         )
         with contextlib.suppress(BrokenPipeError):  # it ended without reading: `last_words` tells why
-            self.write(payload.payload())
+            self.write(payload.loader())
 
     @property
     def relay_pid(self) -> int:
@@ -110,6 +111,7 @@ class Channel:
 
     def write(self, data: bytes) -> None:
         assert self._relay.stdin is not None
+        self.written += len(data)
         view = memoryview(data)
         while view:
             view = view[self._relay.stdin.write(view) :]
@@ -137,6 +139,9 @@ class Channel:
         while True:
             while self._pending:
                 message = self._pending.pop(0)
+                if message.type == "lacks":
+                    self.write(payload.agent())
+                    continue
                 if message.type != "beat":
                     return message
             left = deadline - time.monotonic()

@@ -1003,10 +1003,10 @@ def test_a_visitor_ends_a_run_whose_agent_is_frozen(host: Host, monkeypatch: pyt
             "import tflaunch.agent.visit as v; v.MARGIN_S = v.AGENT_S = v.BEAT_S = 0.2\ntry:\n    main(",
         ),
     )
-    payload.payload.cache_clear()
+    payload.loader.cache_clear()
     visitor = visit(host)
     finished = visitor.ask("finish", run=host.run, grace_s=0.1, answer="finished")
-    payload.payload.cache_clear()
+    payload.loader.cache_clear()
     assert (finished["found"], finished["survivors"]) == (True, [])
     gone(sleeper[0].pid)
 

@@ -17,7 +17,7 @@ import pytest
 
 import tflaunch
 from tests.agent_over_pipes import Channel, interpreters
-from tflaunch import payload
+from tflaunch import payload, wire
 from tflaunch.wire import MAGIC
 
 ROOT = Path(tflaunch.__file__).parent
@@ -197,10 +197,12 @@ def test_python_2_can_read_the_reader() -> None:
     assert ended.stderr.decode().strip().startswith("tflaunch: python 2.7 is too old")
 
 
-def test_a_channel_that_ends_in_the_middle_of_the_agent_says_so() -> None:
+@pytest.mark.parametrize("whole", [payload.loader(), payload.loader() + payload.agent()])
+def test_a_channel_that_ends_in_the_middle_of_the_agent_says_so(whole: bytes, tmp_path: Path) -> None:
     ended = subprocess.run(
-        ["/bin/sh", "-c", payload.boot_line("visit")],
-        input=payload.payload()[:-1],
+        ["/bin/sh", "-c", payload.boot_line("visit", run_dir=str(tmp_path))],
+        input=whole[:-1],
+        env=environment(tmp_path),
         capture_output=True,
         check=False,
     )
@@ -284,8 +286,10 @@ def test_what_is_sent_has_every_line_in_its_place_and_means_the_same() -> None:
         assert len(lean) < len(source), name
 
 
-def boot(tmp_path: Path) -> None:
-    hello(Channel("visit", run_dir=tmp_path, env=environment(tmp_path)))
+def boot(tmp_path: Path) -> int:
+    """Boot an agent; returns how many bytes that took."""
+    hello(channel := Channel("visit", run_dir=tmp_path, env=environment(tmp_path)))
+    return channel.written
 
 
 def kept_modules(tmp_path: Path) -> list[Path]:
@@ -309,6 +313,35 @@ def test_modules_are_compiled_once_where_shipped_code_is_kept(tmp_path: Path) ->
     boot(tmp_path)
     assert [path.stat().st_mtime_ns for path in kept_modules(tmp_path)] == written
     assert not list(code.glob("*.part"))
+
+
+def test_the_agent_is_sent_only_where_it_is_not_kept_whole(tmp_path: Path) -> None:
+    loader, agent = len(payload.loader()), len(payload.agent())
+    assert boot(tmp_path) == boot(tmp_path) == loader + agent  # nobody has made a place for it
+    code = tmp_path / f"tflaunch-{os.getuid()}" / "code"
+    code.mkdir(mode=0o700, parents=True)
+    code.parent.chmod(0o700)
+    assert [boot(tmp_path), boot(tmp_path)] == [loader + agent, loader]
+    (kept,) = code.glob("agent-*.z")
+    assert kept.read_bytes() in payload.agent()
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert [boot(tmp_path), boot(tmp_path)] == [loader + agent, loader]
+    code.chmod(0o770)
+    assert boot(tmp_path) == loader + agent
+
+
+def test_frames_that_come_before_the_agent_are_not_lost(tmp_path: Path) -> None:
+    asked = wire.encode("list", all=True, run="", tail_bytes=0)
+    measured = wire.encode("measure")
+    ended = subprocess.run(
+        ["/bin/sh", "-c", payload.boot_line("visit", run_dir=str(tmp_path))],
+        input=payload.loader() + asked + payload.agent() + measured + wire.encode("bye"),
+        env=environment(tmp_path),
+        capture_output=True,
+        check=True,
+    )
+    told = [message.type for message in wire.Decoder(magic=True).feed(ended.stdout)]
+    assert told == ["lacks", "hello", "runs", "usage"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0\0\0\0nonsense", b"\0" * 4])
@@ -338,16 +371,17 @@ def test_a_compiled_module_in_a_directory_that_others_may_write_is_not_believed(
     boot(tmp_path)  # it starts all the same
 
 
-def test_the_agent_is_small_enough_to_be_sent_every_time() -> None:
-    assert len(payload.payload()) < 90_000
+def test_what_is_sent_at_every_boot_is_small() -> None:
+    assert len(payload.loader()) < 3_000
+    assert len(payload.agent()) < 90_000
     assert len(payload.boot_line("start", "r" * 60, "h" * 60)) < 4096
-    assert payload.payload() is payload.payload()
+    assert payload.agent() is payload.agent()
 
 
 def test_the_first_word_on_the_channel_is_the_magic(tmp_path: Path) -> None:
     ended = subprocess.run(
         ["/bin/sh", "-c", payload.boot_line("visit", run_dir=str(tmp_path))],
-        input=payload.payload(),
+        input=payload.loader() + payload.agent(),
         env=environment(tmp_path),
         capture_output=True,
         check=True,

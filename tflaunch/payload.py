@@ -12,6 +12,7 @@ import zlib
 from pathlib import Path
 
 import tflaunch
+from tflaunch import wire
 
 # The modules of the agent (★ in the layout): standard library only, Python 3.8+, nothing from outside this set.
 SHIPPED = (
@@ -103,26 +104,54 @@ READER = (
     'signal.alarm(0);z=zlib.decompressobj();exec(z.decompress(b))""")'
 )
 
-# Modules are compiled only when they are imported, and once: where there is shipped code there is room for what was
-# made of ours, too (half of the CPU that a boot takes).  Only a directory that is this user's alone is believed.
-# The sources lie behind this text; `get_source` lets tracebacks show their lines.
+# Only this is sent at every boot.  The agent is kept beside the shipped code: its sources, and each module compiled
+# when it was first imported (half of the CPU that a boot takes).  Only a directory that is this user's alone is
+# believed, and none is made for a visit.  Where the sources lack, they are asked for, and the frames that were sent
+# meanwhile are held back.
+# `get_source` lets tracebacks show their lines.
 LOADER = """
 import marshal, os, sys
 class Shipped:
-    names, digest = %r
+    names, digest, check, magic, lacks, frame = %r
     packages = [name[:-1] for name in names.split() if name[-1] == "/"]
     modules = frozenset(names.replace("/", "").split())
-    packed = z.unused_data
+    packed = early = b""
     sources = {}
     kept = ""
     @classmethod
-    def find_kept(cls, configured):
+    def find_kept(cls, verb, configured):
         parent = os.path.expanduser(configured or "/var/tmp") + "/tflaunch-%%d" %% os.getuid()
         for path in (parent, parent + "/code"):
+            if verb == "start" and not os.path.lexists(path):
+                os.mkdir(path, 0o700)
             info = os.lstat(path)
             if info.st_mode & 0o170077 != 0o040000 or info.st_uid != os.getuid():
                 return
-        cls.kept = path + "/agent-%%s-%%s-%%x-" %% (cls.digest, sys.implementation.cache_tag, sys.hexversion)
+        cls.place = path + "/agent-%%s" %% cls.digest
+        cls.kept = cls.place + "-%%s-%%x-" %% (sys.implementation.cache_tag, sys.hexversion)
+        with open(cls.place + ".z", "rb") as file:
+            cls.packed = file.read()
+    @classmethod
+    def ask(cls):
+        os.write(1, cls.lacks)
+        signal.alarm(120)
+        data, start = b"", 0
+        while not cls.packed:
+            more = os.read(0, 1 << 18)
+            if not more:
+                sys.exit("tflaunch: the channel ended while the agent was on its way")
+            data += more
+            while len(data) >= start + 8 and not cls.packed:
+                body = start + 8 + int.from_bytes(data[start : start + 4], "big")
+                end = body + int.from_bytes(data[start + 4 : start + 8], "big")
+                if len(data) < end:
+                    break
+                if data[start + 8 : body] == cls.frame:
+                    cls.packed, cls.early = data[body:end], data[:start] + data[end:]
+                start = end
+        signal.alarm(0)
+        if cls.kept:
+            cls.keep(cls.place + ".z", cls.packed)
     @classmethod
     def find_spec(cls, name, path=None, target=None):
         if name in cls.modules:
@@ -142,20 +171,23 @@ class Shipped:
             code = None
         if code is None:
             code = compile(cls.get_source(name), module.__file__, "exec")
-            cls.keep(name, marshal.dumps(code))
+            if cls.kept:
+                data = marshal.dumps(code)
+                cls.keep(cls.kept + name + ".pyc", zlib.crc32(data).to_bytes(4, "big") + data)
         exec(code, module.__dict__)
     @classmethod
     def path(cls, name):
         _, *parts = name.split(".")
         return "/".join(["<tflaunch>", *parts, *["__init__"] * (name in cls.packages)]) + ".py"
-    @classmethod
-    def keep(cls, name, data):
-        part = "%%s%%s.%%s.part" %% (cls.kept, name, os.urandom(8).hex())
+    @staticmethod
+    def keep(path, data):
+        part = "%%s.%%s.part" %% (path, os.urandom(8).hex())
         try:
-            if cls.kept:
+            disk = os.statvfs(os.path.dirname(path))
+            if disk.f_bavail * disk.f_frsize > 1 << 24:  # else the run needs it more
                 with open(part, "xb") as file:
-                    file.write(zlib.crc32(data).to_bytes(4, "big") + data)
-                os.rename(part, cls.kept + name + ".pyc")
+                    file.write(data)
+                os.rename(part, path)
         except OSError:
             try:
                 os.unlink(part)
@@ -166,14 +198,18 @@ class Shipped:
         if not cls.sources:
             cls.sources = marshal.loads(zlib.decompress(cls.packed))
         return cls.sources[name]
+os.write(1, Shipped.magic)
 try:
-    Shipped.find_kept(sys.argv[6])
+    Shipped.find_kept(sys.argv[3], sys.argv[6])
 except OSError:
     pass
+if zlib.crc32(Shipped.packed) != Shipped.check:
+    Shipped.packed = b""
+    Shipped.ask()
 sys.meta_path.insert(0, Shipped)
 from tflaunch.agent import main
 try:
-    main(sys.argv[3:])
+    main(sys.argv[3:], Shipped.early)
     os._exit(0)  # nothing is left to be done, and taking an interpreter down takes a while
 except Exception:  # the interpreter itself would print it without the lines
     import traceback
@@ -222,19 +258,26 @@ def lean(source: str) -> str:
 
 
 @functools.cache
-def payload() -> bytes:
-    """The agent: what the booted reader takes first."""
-    files = shipped_files()
-    names = " ".join(name + "/" * (path.name == "__init__.py") for name, path in files.items())
-    sources = marshal.dumps({name: lean(path.read_text("utf-8")) for name, path in files.items()}, _MARSHAL)
-    digest = hashlib.sha256(sources).hexdigest()[:16]
-    loader = LOADER % ((names, digest),)
-    return zlib.compress(loader.encode("utf-8")) + zlib.compress(sources)
+def agent() -> bytes:
+    """The frame with the agent's sources, for a host whose loader has said that it `lacks` them."""
+    sources = {name: lean(path.read_text("utf-8")) for name, path in shipped_files().items()}
+    return wire.encode("agent", zlib.compress(marshal.dumps(sources, _MARSHAL)))
+
+
+@functools.cache
+def loader() -> bytes:
+    """What the booted reader takes first; frames may follow at once."""
+    names = " ".join(name + "/" * (path.name == "__init__.py") for name, path in shipped_files().items())
+    (message,) = wire.Decoder().feed(agent())
+    frame = agent()[8 : -len(message.body)]
+    digest = hashlib.sha256(message.body).hexdigest()[:16]
+    words = (names, digest, zlib.crc32(message.body), wire.MAGIC, wire.encode("lacks"), frame)
+    return zlib.compress((LOADER % (words,)).encode("utf-8"), 9)
 
 
 def boot_line(verb: str, run: str = "", host: str = "", run_dir: str = "", python: str = "") -> str:
-    """The command for the login shell of a host; `payload()` goes to its input, then frames."""
-    words = [READER, python, "tflaunch-agent", str(len(payload())), verb, run, host, run_dir]
+    """The command for the login shell of a host; `loader()` goes to its input, then frames."""
+    words = [READER, python, "tflaunch-agent", str(len(loader())), verb, run, host, run_dir]
     return f"exec /bin/sh -c '{FIND_PYTHON}' " + " ".join(shlex.quote(word) for word in words)
 
 

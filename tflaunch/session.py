@@ -29,6 +29,7 @@ LAST_WORDS = ("swept", "finished")  # after these an agent may leave
 FAREWELL_S = 1.0  # for the last words to all hosts together
 ASLEEP_S = 6.0  # the queue is looked into at least every RENEW_S
 AWAITED_SHOWN = 3  # hosts that are named while they are waited for
+_LARGE_PACKETS = "are large packets lost between here and there (MTU)? try: ping -M do -s 1472 {host}"
 BOOT_S = 15.0  # from a log-in to the first word of the agent
 
 
@@ -73,6 +74,7 @@ class Session:
         self._channel = channel
         self._put = put
         self._decoder = wire.Decoder(magic=True)
+        self._sent_agent = self._up = False  # the host lacked it; it has said a word of its own
         self._outbox: queue.SimpleQueue[bytes | Iterator[bytes] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, name=f"write {host.name}", daemon=True)
         self._writer.start()
@@ -117,6 +119,9 @@ class Session:
     @property
     def silent(self) -> ConnectError:
         """The error for an agent that does not answer in time."""
+        if self._sent_agent and not self._up:
+            kib = len(payload.agent()) // 1024
+            return ConnectError(f"the agent ({kib} KiB) did not arrive in time", _LARGE_PACKETS)
         if not self._decoder.awaiting_magic:
             return ConnectError(
                 "the agent is up but did not answer in time", "is the host overloaded? try again"
@@ -131,6 +136,11 @@ class Session:
         try:
             while data := self._channel.recv(RECV_BYTES):
                 for message in self._decoder.feed(data):
+                    if message.type == "lacks":
+                        self._sent_agent = True
+                        self._outbox.put(payload.agent())
+                        continue
+                    self._up = True
                     if message.type == "hello":
                         self.directory = message["directory"]
                     self._put(Said(self.host.name, message, self.number))
@@ -146,7 +156,7 @@ class Session:
 
     def _explain_end(self) -> ConnectError:
         words = self._channel.last_words().strip()
-        if not self._decoder.awaiting_magic:
+        if self._up:
             return ConnectError(
                 "lost the agent" + (f": {words}" if words else ""), "see agent.log in its run directory"
             )
@@ -159,10 +169,7 @@ class Session:
             if line:
                 return ConnectError(line.rpartition("tflaunch: ")[2], hint)
         if words.startswith("the connection broke"):  # the agent is the first that fills packets
-            return ConnectError(
-                f"{words} while the agent was on its way",
-                "are large packets lost between here and there (MTU)? try: ping -M do -s 1472 {host}",
-            )
+            return ConnectError(f"{words} while the agent was on its way", _LARGE_PACKETS)
         return ConnectError(
             "its shell ended before the agent answered"
             + (f": {words}" if words else "")
@@ -248,9 +255,9 @@ class Sessions:
                 signal.signal(number, handler)
 
     def connect(self, hosts: Iterable[Host], verb: str, run: str, first: Callable[[Host], bytes]) -> None:
-        """Begin to connect to all; `first(host)` goes right behind the agent. What comes of it is in the queue."""
+        """Begin to connect to all; `first(host)` goes right behind the loader. What comes of it is in the queue."""
         processes.allow_many_descriptors()  # one for each host, and no more than many systems give: 1,024
-        agent = payload.payload()  # here: each thread would make one of its own
+        loader = payload.loader()  # here: each thread would make one of its own
         pending = queue.SimpleQueue[Host]()
         for host in hosts:
             self.ended.pop(host.name, None)
@@ -265,7 +272,7 @@ class Sessions:
                     return
                 line = payload.boot_line(verb, run, host.name, host.run_dir or "", host.python or "")
                 try:
-                    channel = self._opener.open(host, line, agent + first(host))
+                    channel = self._opener.open(host, line, loader + first(host))
                     self._queue.put(Connected(host, channel))
                 except ConnectError as error:
                     self._queue.put(Ended(host.name, error))

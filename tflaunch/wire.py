@@ -4,6 +4,7 @@ A frame is two lengths (unsigned 32 bit, network order), a JSON object and raw b
 the agent sends MAGIC, so that whatever a login shell prints can be told from it.
 
     launcher -> agent
+    agent    {} + sources, zlib'd                          for the loader (tflaunch.payload), where it lacks them
     probe    {ports: [first, last] | null, count, lease}   hold ports, lease cards (UUIDs, or all); answered by `facts`
     queue    {since, wants, gpus, planning}                a place in the queue for such cards; the next `facts` heed it
     let_go   {}                                            give the leases back
@@ -54,6 +55,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
                                                            `coordinating`
 
     agent -> launcher
+    lacks    {}                                            by the loader: this host does not keep the agent; `agent`
     hello    {run, host, pid, directory, alive}            the agent is up
     facts    {...}                                         see tflaunch.agent.facts
     clock    {sent, time}                                  its own, and what was sent (epoch seconds)

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 LEAVING_S = 3.0  # an agent of a run that is planned anew may be about to leave
 
 
-def main(arguments: "List[str]") -> None:
-    """Serve the channel on descriptors 0 and 1; `arguments` are verb, run, host and the configured `run_dir`.
+def main(arguments: "List[str]", early: bytes = b"") -> None:
+    """Serve the channel on descriptors 0 and 1, of which `early` has been read already.
+
+    The `arguments` are verb, run, host and the configured `run_dir`.
 
     Verb `start`: a new daemon for this run and host.  `visit`: whatever concerns any run, living or not.
     """
@@ -42,7 +44,7 @@ def main(arguments: "List[str]") -> None:
         if verb == "visit":
             from tflaunch.agent.visit import Visit
 
-            Visit(parent, channel_in, channel_out).run()
+            Visit(parent, channel_in, channel_out).run(early)
             return
         directory = RunDirectory(parent, run, host)
         deadline = time.monotonic() + LEAVING_S
@@ -57,7 +59,7 @@ def main(arguments: "List[str]") -> None:
     except HostError as error:
         write_all(channel_out, wire.encode("failed", reason=error.reason, hint=error.hint))
         return
-    relay(channel_in, channel_out, connection)
+    relay(channel_in, channel_out, connection, early)
 
 
 def _start(directory: RunDirectory, channel_in: int, channel_out: int) -> socket.socket:

@@ -290,14 +290,14 @@ def _clean_environments(parent: str, older_s: float, dry_run: bool) -> "Dict[str
 
 
 def _archives(parent: str) -> "List[Tuple[str, Size]]":
-    """The shipped code, whole and in parts, and the agent's own, compiled; a link there is none."""
+    """The shipped code, whole and in parts, and the agent's own, packed and compiled; a link there is none."""
     directory = os.path.join(parent, CODE)
     found = []
     if not os.path.islink(directory):
         for name in _names(directory):
             path = os.path.join(directory, name)
             if (
-                name.endswith((".tar.gz", ".part", ".pyc"))
+                name.endswith((".tar.gz", ".part", ".pyc", ".z"))
                 and os.path.isfile(path)
                 and not os.path.islink(path)
             ):

@@ -4,8 +4,6 @@ import os
 import select
 import socket
 
-from tflaunch import wire
-
 PENDING_LIMIT = 256 * 1024  # no more is read for a side that does not take what is there
 FAREWELL_S = 5.0  # how long the last words of an agent that has left may wait for a launcher to take any
 
@@ -23,7 +21,6 @@ def own_channel() -> "Tuple[int, int]":
     os.dup2(2, 1)
     if null > 2:
         os.close(null)
-    write_all(channel_out, wire.MAGIC)
     return channel_in, channel_out
 
 
@@ -39,15 +36,15 @@ def write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def relay(channel_in: int, channel_out: int, agent: socket.socket) -> None:
-    """Copy until the agent has closed and its words are passed on, or until nobody takes them any more.
+def relay(channel_in: int, channel_out: int, agent: socket.socket, early: bytes = b"") -> None:
+    """Copy, `early` first, until the agent has closed and its words are passed on, or until nobody takes them any more.
 
     Neither way waits for the other: a launcher that does not read (it is frozen) cannot keep this process.
     The channel's end is passed on, so that the agent knows.
     """
     os.set_blocking(channel_out, False)
     agent.setblocking(False)
-    up, down = bytearray(), bytearray()  # still to be sent to the agent, to the channel
+    up, down = bytearray(early), bytearray()  # still to be sent to the agent, to the channel
     channel_open = agent_open = True
     while agent_open or down:
         poll = select.poll()

@@ -41,14 +41,12 @@ class Visit:
         self._looking = False  # at the cards, with a driver that may be sick
         self._guarded = False
 
-    def run(self) -> None:
-        """Until the channel ends."""
+    def run(self, early: bytes) -> None:
+        """Until the channel ends, of which `early` has been read already."""
         decoder = wire.Decoder()
         self._send("hello", run="", host="", pid=os.getpid(), directory=self._parent)
-        while True:
-            data = os.read(self._in, 65536)
-            if not data:
-                return
+        data = early or os.read(self._in, 65536)
+        while data:
             for message in decoder.feed(data):
                 try:
                     if message.type == "list":
@@ -85,6 +83,7 @@ class Visit:
                     self._send("failed", reason=error.reason, hint=error.hint)
                 except OSError as error:
                     self._send("failed", reason=str(error), hint="")
+            data = os.read(self._in, 65536)
 
     def _attach(self, message: wire.Message, decoder: wire.Decoder) -> None:
         """Become a view onto that run: of its agent, or of what it has left."""
