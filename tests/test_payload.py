@@ -323,7 +323,7 @@ def test_the_agent_is_sent_only_where_it_is_not_kept_whole(tmp_path: Path) -> No
     code.parent.chmod(0o700)
     assert [boot(tmp_path), boot(tmp_path)] == [loader + agent, loader]
     (kept,) = code.glob("agent-*.z")
-    assert kept.read_bytes() in payload.agent()
+    assert kept.read_bytes()[4:] in payload.agent()
     kept.write_bytes(kept.read_bytes()[:-1])
     assert [boot(tmp_path), boot(tmp_path)] == [loader + agent, loader]
     code.chmod(0o770)

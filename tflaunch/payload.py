@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import marshal
 import shlex
+import threading
 import warnings
 import zlib
 from pathlib import Path
@@ -112,7 +113,7 @@ READER = (
 LOADER = """
 import marshal, os, sys
 class Shipped:
-    names, digest, check, magic, lacks, frame = %r
+    names, digest, magic, lacks, frame = %r
     packages = [name[:-1] for name in names.split() if name[-1] == "/"]
     modules = frozenset(names.replace("/", "").split())
     packed = early = b""
@@ -129,8 +130,12 @@ class Shipped:
                 return
         cls.place = path + "/agent-%%s" %% cls.digest
         cls.kept = cls.place + "-%%s-%%x-" %% (sys.implementation.cache_tag, sys.hexversion)
-        with open(cls.place + ".z", "rb") as file:
-            cls.packed = file.read()
+        cls.packed = cls.read(cls.place + ".z")
+    @staticmethod
+    def read(path):
+        with open(path, "rb") as file:
+            check, data = file.read(4), file.read()
+        return data if zlib.crc32(data).to_bytes(4, "big") == check else b""
     @classmethod
     def ask(cls):
         os.write(1, cls.lacks)
@@ -164,16 +169,11 @@ class Shipped:
         name = module.__name__
         module.__file__ = cls.path(name)
         try:
-            with open(cls.kept + name + ".pyc", "rb") as file:
-                data = file.read()
-            code = marshal.loads(data[4:]) if zlib.crc32(data[4:]).to_bytes(4, "big") == data[:4] else None
+            code = marshal.loads(cls.read(cls.kept + name + ".pyc"))
         except Exception:
-            code = None
-        if code is None:
             code = compile(cls.get_source(name), module.__file__, "exec")
             if cls.kept:
-                data = marshal.dumps(code)
-                cls.keep(cls.kept + name + ".pyc", zlib.crc32(data).to_bytes(4, "big") + data)
+                cls.keep(cls.kept + name + ".pyc", marshal.dumps(code))
         exec(code, module.__dict__)
     @classmethod
     def path(cls, name):
@@ -186,7 +186,7 @@ class Shipped:
             disk = os.statvfs(os.path.dirname(path))
             if disk.f_bavail * disk.f_frsize > 1 << 24:  # else the run needs it more
                 with open(part, "xb") as file:
-                    file.write(data)
+                    file.write(zlib.crc32(data).to_bytes(4, "big") + data)
                 os.rename(part, path)
         except OSError:
             try:
@@ -203,8 +203,7 @@ try:
     Shipped.find_kept(sys.argv[3], sys.argv[6])
 except OSError:
     pass
-if zlib.crc32(Shipped.packed) != Shipped.check:
-    Shipped.packed = b""
+if not Shipped.packed:
     Shipped.ask()
 sys.meta_path.insert(0, Shipped)
 from tflaunch.agent import main
@@ -216,6 +215,8 @@ except Exception:  # the interpreter itself would print it without the lines
     traceback.print_exc()
     sys.exit(1)
 """
+_AGENT = "agent"
+_packing = threading.Lock()
 _MARSHAL = 2  # the format that every Python 3 reads; it holds nothing but strings
 
 
@@ -257,21 +258,26 @@ def lean(source: str) -> str:
     return "\n".join(lines)
 
 
-@functools.cache
 def agent() -> bytes:
     """The frame with the agent's sources, for a host whose loader has said that it `lacks` them."""
+    with _packing:  # many hosts may say so at once
+        return _packed()
+
+
+@functools.cache
+def _packed() -> bytes:
     sources = {name: lean(path.read_text("utf-8")) for name, path in shipped_files().items()}
-    return wire.encode("agent", zlib.compress(marshal.dumps(sources, _MARSHAL)))
+    return wire.encode(_AGENT, zlib.compress(marshal.dumps(sources, _MARSHAL)))
 
 
 @functools.cache
 def loader() -> bytes:
     """What the booted reader takes first; frames may follow at once."""
-    names = " ".join(name + "/" * (path.name == "__init__.py") for name, path in shipped_files().items())
-    (message,) = wire.Decoder().feed(agent())
-    frame = agent()[8 : -len(message.body)]
-    digest = hashlib.sha256(message.body).hexdigest()[:16]
-    words = (names, digest, zlib.crc32(message.body), wire.MAGIC, wire.encode("lacks"), frame)
+    files = shipped_files()
+    names = " ".join(name + "/" * (path.name == "__init__.py") for name, path in files.items())
+    # Of the files as they are: to make the agent of them takes longer, and mostly no host lacks it.
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in [Path(__file__), *files.values()]))
+    words = (names, digest.hexdigest()[:16], wire.MAGIC, wire.encode("lacks"), wire.encode(_AGENT)[8:])
     return zlib.compress((LOADER % (words,)).encode("utf-8"), 9)
 
 

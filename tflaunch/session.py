@@ -264,7 +264,11 @@ class Sessions:
             self._dropped.discard(host.name)
             pending.put(host)
 
-        def work() -> None:
+        def work(more: int) -> None:
+            if (
+                more
+            ):  # a start waits for the new thread, which waits for all others: not here, where all is shown
+                threading.Thread(target=work, args=[more - 1], name=f"connect {more}", daemon=True).start()
             while True:
                 try:
                     host = pending.get_nowait()
@@ -279,8 +283,8 @@ class Sessions:
                 except Exception as error:  # a defect must not look like a host that is slow
                     self._queue.put(Ended(host.name, ConnectError(f"a defect of tflaunch: {error!r}")))
 
-        for number in range(min(CONNECT_THREADS, pending.qsize())):
-            threading.Thread(target=work, name=f"connect {number}", daemon=True).start()
+        if number := min(CONNECT_THREADS, pending.qsize()):
+            threading.Thread(target=work, args=[number - 1], name="connect 0", daemon=True).start()
 
     @staticmethod
     def patience_s(hosts: int, connect_s: float) -> float:
