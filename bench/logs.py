@@ -55,9 +55,9 @@ def _tflaunch(lab: Lab) -> Words:
 
 
 def _others(plan: Plan, table: Table, count: int) -> dict[str, Words]:
-    """Those that show lines as they come; parallel-ssh, asyncssh and paramiko leave that to their caller."""
+    """Those that show lines as they come; parallel-ssh and asyncssh leave that to their caller."""
     hosts = plan.lab.hosts(count)
-    chosen = (peers.SSH, peers.SSH_CURVE, peers.PDSH, peers.CLUSH, peers.MPIRUN)
+    chosen = (peers.SSH, peers.SSH_CURVE, peers.PDSH, peers.CLUSH, peers.MPIRUN, peers.PARAMIKO)
     found: dict[str, Words] = {}
     for peer in present(chosen, plan, count, table.remarks):
 
