@@ -199,6 +199,32 @@ def test_a_stale_server_is_a_stranger(loop: Loop, words: bytes, detail: str) -> 
     assert results == [[STRANGER, detail]]
 
 
+def test_hosts_that_answer_late_because_they_are_busy_are_waited_for(loop: Loop, held: list[int]) -> None:
+    """The second answers later than the patience with one call, but soon after the first."""
+    patience_s, late_s = 2.0, (1.2, 2.3)
+    busy = [Selector(), Selector()]
+    answering = [Answering(each, KEY, "gpu01") for each in busy]
+    for each, port in zip(answering, held, strict=False):
+        each.listen([port])
+    targets = [["127.0.0.1", port, "gpu01"] for port in held[:2]]
+    began = time.monotonic()
+    dialling = Dialling(loop.selector, KEY, targets, patience_s)
+
+    def done() -> bool:
+        loop.turn()
+        for selector, delay_s in zip(busy, late_s, strict=True):
+            if time.monotonic() - began > delay_s:
+                for key, _ in selector.select(0):
+                    key.data()
+        return dialling.step(time.monotonic())
+
+    until(done, "the results")
+    assert all(isinstance(result, float) for result in dialling.results)
+    for each, selector in zip(answering, busy, strict=True):
+        each.close()
+        selector.close()
+
+
 def test_what_is_refused_and_what_is_dropped(loop: Loop, held: list[int]) -> None:
     with contextlib.ExitStack() as stack:
         deaf = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tflaunch import payload, trial, wire
-from tflaunch.agent.dial import AT_ONCE, Dialling
+from tflaunch.agent.dial import Dialling
 from tflaunch.agent.facts import machine
 from tflaunch.checked import Checked, Clock, Tried, Visited, is_open
 from tflaunch.command import Command, endpoint, image
+from tflaunch.dial_check import limit_s
 from tflaunch.environments import PREPARE_TIMEOUT_S, setup, to_prepare
 from tflaunch.errors import ConnectError, PlanError
 from tflaunch.hosts import Host, Hostfile, fold
@@ -266,8 +267,7 @@ class Checkup:
             wanted = targets[turn:] + targets[:turn]
             self._sessions.send([name], "dial", key=self._key, targets=wanted, patience_s=DIAL_S, load=True)
         from_here = _FromHere(self._key, self._outside(addresses))
-        rounds = 1 + -(-len(targets) // AT_ONCE)
-        self._await("dialled", names, rounds * DIAL_S + 15.0, "dialling")
+        self._await("dialled", names, limit_s(len(targets)), "dialling")
         dials: dict[str, dict[str, Any]] = {}
         resolved: dict[str, list[str]] = {}
         for number, name in enumerate(names):

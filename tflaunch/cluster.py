@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch import dial_check, payload, wire
-from tflaunch.agent.dial import AT_ONCE
 from tflaunch.drive import Drive, Overseer, S
 from tflaunch.environments import to_prepare
 from tflaunch.errors import ConnectError, ConnectErrors, DialError, LaunchError
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 BLOB_BYTES = 256 * 1024
 PROBE_S = 30.0
-DIAL_MARGIN_S = 15.0
 REST_S = 20.0  # for a host whose connection is lost while the last lines come
 ENTRUST_S = 40.0  # for the agents to find each other
 
@@ -287,8 +285,8 @@ class Cluster:
         for name, tasks in wanted.items():
             targets = dial_check.to_wire(tasks)
             self._sessions.send([name], "dial", key=key, targets=targets, patience_s=DIAL_S)
-        rounds = 1 + -(-max(map(len, wanted.values()), default=0) // AT_ONCE)
-        said, failures = self._sessions.gather("dialled", wanted, rounds * DIAL_S + DIAL_MARGIN_S, "dialling")
+        timeout_s = dial_check.limit_s(max(map(len, wanted.values()), default=0))
+        said, failures = self._sessions.gather("dialled", wanted, timeout_s, "dialling")
         self._refuse(failures)
         reasons, steps = dial_check.blocked(wanted, {name: said[name]["results"] for name in wanted})
         if reasons:

@@ -15,10 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tflaunch.agent import dial
 from tflaunch.hosts import fold
+from tflaunch.oversight import DIAL_S
 from tflaunch.plan import ClusterPlan, TaskPlan
 from tflaunch.plan_addresses import is_loopback
 
 TARGETS_SHOWN = 3
+MARGIN_S = 15.0
 SKIP = "--no-dial-check starts the tasks all the same"
 
 _OPEN = (
@@ -65,6 +67,12 @@ def targets(plan: ClusterPlan) -> dict[str, list[TaskPlan]]:
         if wanted:
             found[host] = wanted[turn:] + wanted[:turn]
     return found
+
+
+def limit_s(targets: int) -> float:
+    """How long a host may take to call so many; where all are busy, answers come late."""
+    rounds = 1 + -(-targets // dial.AT_ONCE)
+    return 2 * rounds * DIAL_S + MARGIN_S
 
 
 def to_wire(wanted: Iterable[TaskPlan]) -> list[list[object]]:

@@ -181,7 +181,8 @@ class Dialling:
     `load`: what is called must also get LOAD_BYTES through to here.
 
     An address is a literal or a name.  Of a name's addresses the first few are all tried; one that answers is
-    enough.  Each connect gets `patience_s`, and so do all names together.
+    enough.  Each connect gets `patience_s` beyond the last word that came of any (hosts that are busy answer late,
+    but they do answer), and so do all names together.
     """
 
     def __init__(
@@ -199,6 +200,7 @@ class Dialling:
         self._targets = targets
         self._patience_s = patience_s
         self._load = load
+        self._heard = time.monotonic()  # when anything came of any
         self._waiting = []  # type: List[Tuple[int, int, Any]]  # target, family, where to connect to
         self._attempts = []  # type: List[_Attempt]
         self._resolver = None  # type: Optional[_Resolver]
@@ -229,7 +231,8 @@ class Dialling:
                 return False  # the literals may wait, too: names are resolved within `patience_s`
             self._resolver = None
             self._take_names(resolved)
-        for attempt in [each for each in self._attempts if now - each.began > self._patience_s]:
+        latest = now - self._patience_s
+        for attempt in [each for each in self._attempts if max(each.began, self._heard) < latest]:
             if attempt.proven:
                 self._end(attempt, [NARROW, ""])
             elif attempt.connected:
@@ -273,7 +276,7 @@ class Dialling:
         if code:
             self._end(attempt, _verdict(code))
             return
-        attempt.connected = time.monotonic()
+        attempt.connected = self._heard = time.monotonic()
         try:
             attempt.connection.send((HELLO_LOAD if self._load else HELLO) + attempt.nonce)
         except OSError as error:
@@ -290,6 +293,7 @@ class Dialling:
             return
         except OSError:
             data = b""
+        self._heard = time.monotonic()
         attempt.answer += data
         if data and b"\n" not in attempt.answer and len(attempt.answer) < ANSWER_LIMIT:
             return
