@@ -17,6 +17,7 @@ import pytest
 from tests.agent_over_pipes import Host, descriptors, shell, task, until
 from tflaunch.agent import ports, processes
 from tflaunch.agent.dial import (
+    ANSWER_SHARE,
     FAILED,
     HELLO,
     HELLO_LOAD,
@@ -120,7 +121,7 @@ def test_a_load_that_does_not_arrive_is_told_from_no_answer(
                 caller.shutdown(socket.SHUT_WR)
 
         loop.selector.register(server, selectors.EVENT_READ, accept)
-        results = loop.dial(("127.0.0.1", port, "gpu01"), patience_s=1.0, load=True).results
+        results = loop.dial(("127.0.0.1", port, "gpu01"), patience_s=0.4, load=True).results
         loop.selector.unregister(server)
     assert results == [result]
 
@@ -192,7 +193,7 @@ def test_a_stale_server_is_a_stranger(loop: Loop, words: bytes, detail: str) -> 
                 caller.shutdown(socket.SHUT_WR)
 
         loop.selector.register(server, selectors.EVENT_READ, accept)
-        results = loop.dial(("127.0.0.1", server.getsockname()[1], "gpu01"), patience_s=1.0).results
+        results = loop.dial(("127.0.0.1", server.getsockname()[1], "gpu01"), patience_s=0.4).results
         loop.selector.unregister(server)
         for each in met:
             each.close()
@@ -201,7 +202,7 @@ def test_a_stale_server_is_a_stranger(loop: Loop, words: bytes, detail: str) -> 
 
 def test_hosts_that_answer_late_because_they_are_busy_are_waited_for(loop: Loop, held: list[int]) -> None:
     """The second answers later than the patience with one call, but soon after the first."""
-    patience_s, late_s = 2.0, (1.2, 2.3)
+    patience_s, late_s = 2.0 / ANSWER_SHARE, (1.2, 2.3)
     busy = [Selector(), Selector()]
     answering = [Answering(each, KEY, "gpu01") for each in busy]
     for each, port in zip(answering, held, strict=False):

@@ -38,6 +38,7 @@ NONCE_BYTES = 16
 LOAD_BYTES = 16384  # more than a jumbo frame
 BACKLOG = 1024  # all hosts of a large run may dial one port in the same moment
 LINGER_S = 10.0  # for a caller that connects and does not say the hello
+ANSWER_SHARE = 3  # the kernel accepts, the agent has to come to its turn
 AT_ONCE = 128  # connects under way from one host
 ADDRESSES_TRIED = 4  # of one name
 RESOLVER_THREADS = 16
@@ -181,8 +182,8 @@ class Dialling:
     `load`: what is called must also get LOAD_BYTES through to here.
 
     An address is a literal or a name.  Of a name's addresses the first few are all tried; one that answers is
-    enough.  Each connect gets `patience_s` beyond the last word that came of any (hosts that are busy answer late,
-    but they do answer), and so do all names together.
+    enough.  Each connect gets `patience_s`, and all names together do; who accepted it gets ANSWER_SHARE times that
+    for the answer.  It counts from the last word of any: hosts that are busy answer late, but they do answer.
     """
 
     def __init__(
@@ -231,8 +232,7 @@ class Dialling:
                 return False  # the literals may wait, too: names are resolved within `patience_s`
             self._resolver = None
             self._take_names(resolved)
-        latest = now - self._patience_s
-        for attempt in [each for each in self._attempts if max(each.began, self._heard) < latest]:
+        for attempt in [each for each in self._attempts if self._late(each, now)]:
             if attempt.proven:
                 self._end(attempt, [NARROW, ""])
             elif attempt.connected:
@@ -242,6 +242,10 @@ class Dialling:
         while self._waiting and len(self._attempts) < AT_ONCE:
             self._begin(*self._waiting.pop())
         return not self._waiting and not self._attempts
+
+    def _late(self, attempt: _Attempt, now: float) -> bool:
+        patience_s = self._patience_s * (ANSWER_SHARE if attempt.connected else 1)
+        return now - max(attempt.began, self._heard) > patience_s
 
     def _take_names(self, resolved: "Dict[str, Union[str, List[Tuple[int, str]]]]") -> None:
         for number, (name, port, _) in enumerate(self._targets):
