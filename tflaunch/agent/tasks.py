@@ -2,10 +2,10 @@
 
 import os
 import signal
-import subprocess
 import time
 
 from tflaunch.agent import container, processes, shell, stacks
+from tflaunch.agent.guard import close_all_but
 from tflaunch.agent.logs import TaskLogs
 from tflaunch.agent.rundir import HostError, RunDirectory, explain
 
@@ -93,16 +93,8 @@ class Task:
                 pipe = os.pipe()
                 ours.append(pipe[kept])
                 theirs.append(pipe[1 - kept])
-            child = subprocess.Popen(
-                [*words, *argv],
-                stdin=theirs[1],
-                stdout=theirs[2],
-                stderr=log,
-                cwd=cwd,
-                env=env,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+            pid = _spawn([*words, *argv], env, cwd, (theirs[1], theirs[2], log))
+        except OSError as error:
             for each in ours:
                 os.close(each)
             raise HostError("%s cannot start: %s" % (self.id, error)) from error
@@ -111,8 +103,7 @@ class Task:
                 os.close(each)
         self._gate, self.ready_pipe = ours
         os.set_blocking(self.ready_pipe, False)
-        child.returncode = 0  # the agent's own loop reaps; Popen must not
-        self.process = processes.read(child.pid) or processes.Process(child.pid, os.getpid(), "?", 0, "?")
+        self.process = processes.read(pid) or processes.Process(pid, os.getpid(), "?", 0, "?")
 
     def _work(self) -> str:
         if not self.alone:
@@ -292,3 +283,37 @@ class Task:
                 log.write("tflaunch: %s\n" % reason)
         except OSError:
             pass
+
+
+def _spawn(words: "List[str]", env: "Dict[str, str]", cwd: str, streams: "Iterable[int]") -> int:
+    """Start that command in a session of its own, with these descriptors and no others; raises OSError.
+
+    To load `subprocess` takes longer than all else that a task costs its agent.
+    """
+    told, tell = os.pipe()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.setsid()
+                for number, each in enumerate(streams):
+                    os.dup2(each, number)
+                close_all_but(tell)
+                os.chdir(cwd)
+                for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python; what it catches ends with it
+                    signal.signal(ignored, signal.SIG_DFL)
+                os.execve(words[0], words, env)  # noqa: S606 - it is the shell
+            except Exception as error:  # a NUL in an argument, too
+                os.write(tell, str(error).encode("utf-8", "replace")[:512])
+            finally:
+                os._exit(127)
+    except OSError:
+        os.close(told)
+        raise
+    finally:
+        os.close(tell)
+    with open(told, "rb", 0) as pipe:
+        failure = pipe.read(512)  # nothing: it is that command now
+    if failure:
+        raise OSError(failure.decode("utf-8", "replace"))
+    return pid
