@@ -35,7 +35,7 @@ from tests.agent_over_pipes import (
     task,
     until,
 )
-from tflaunch import wire
+from tflaunch import sources, wire
 from tflaunch.agent import processes
 from tflaunch.agent.rundir import RunDirectory
 from tflaunch.inventory import HostFacts
@@ -204,17 +204,21 @@ def test_nothing_that_a_task_left_behind_survives_the_end(any_host: Host) -> Non
 
 
 def test_code_is_shipped_once(any_host: Host) -> None:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name, text, mode in (
-            ("train.py", b"import pkg.m\n", 0o644),
-            ("pkg/m.py", b"print(__file__)\n", 0o644),
-            ("run.sh", b"exec true", 0o755),
-        ):
-            info = tarfile.TarInfo(name)
-            info.size, info.mode = len(text), mode
-            archive.addfile(info, io.BytesIO(text))
-    data = packed.getvalue() + b""
+    code = any_host.work_dir / "code"
+    deep = "d" * 60 + "/" + "é" * 60 + "/" + os.fsdecode(b"\xff") * 60  # longer than the fields of an archive
+    for name, text in (
+        ("train.py", "import pkg.m\n"),
+        ("pkg/m.py", "print(__file__)\n"),
+        ("run.sh", "exec true"),
+        (deep, "x" * 1000),
+    ):
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text(text)
+    (code / "run.sh").chmod(0o755)
+    (code / "empty").mkdir()
+    (code / "link.py").symlink_to("train.py")
+    (code / "far").symlink_to(deep)
+    data = sources.bundle(code).data
     channel = any_host.start()
     channel.send("probe", lease=False, ports=None, count=1)
     assert channel.ask("code", digest="abc123", size=len(data), answer="code")["have"] is False
@@ -232,8 +236,17 @@ def test_code_is_shipped_once(any_host: Host) -> None:
         0,
         os.fsencode(any_host.directory / "work" / "pkg" / "m.py") + b"\n",
     )
-    assert os.access(any_host.directory / "work" / "run.sh", os.X_OK)
-    assert not os.access(any_host.directory / "work" / "train.py", os.X_OK)
+    work = any_host.directory / "work"
+    shutil.rmtree(work / "pkg" / "__pycache__", ignore_errors=True)
+    for path in code.rglob("*"):
+        here = work / path.relative_to(code)
+        assert here.lstat().st_mode == path.lstat().st_mode
+        assert here.is_dir() or here.read_bytes() == path.read_bytes()
+        assert not path.is_symlink() or here.readlink() == path.readlink()
+    assert len(list(work.rglob("*"))) == len(list(code.rglob("*")))
+    shipped = json.loads((any_host.directory / "shipped.json").read_text())
+    assert sorted(shipped["files"]) == sorted(["train.py", "pkg/m.py", "run.sh", "link.py", "far", deep])
+    assert (work / "train.py").stat().st_mtime == shipped["modified"]
     swept(channel)
     assert [path.name for path in (any_host.parent / "code").iterdir()] == ["abc123.tar.gz"]
 
