@@ -345,7 +345,9 @@ def _verdict(code: int) -> "List[str]":
 def _resolve(address: str, port: int, flags: int = 0) -> "Union[str, List[Tuple[int, Any]]]":
     """[(family, where to connect to)], or why there is none."""
     try:
-        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=flags)
+        # In bytes, or Python would load the tables of all scripts to see that this one is ASCII.
+        name = address.encode("ascii") if address.isascii() else address
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=flags)
     except socket.gaierror as error:
         return str(error.strerror)
     except (OSError, UnicodeError) as error:
