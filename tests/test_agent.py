@@ -236,6 +236,9 @@ def test_code_is_shipped_once(any_host: Host) -> None:
         0,
         os.fsencode(any_host.directory / "work" / "pkg" / "m.py") + b"\n",
     )
+    agent = json.loads((any_host.directory / "agent.json").read_text())
+    loaded = Path(f"/proc/{agent['pid']}/maps").read_text()
+    assert not [name for name in ("liblzma", "libbz2") if name in loaded], "what only `tarfile` needs"
     work = any_host.directory / "work"
     shutil.rmtree(work / "pkg" / "__pycache__", ignore_errors=True)
     for path in code.rglob("*"):
@@ -699,7 +702,7 @@ def test_an_agent_without_a_free_descriptor_rests_until_there_is_one(host: Host)
     resource.prlimit(agent, resource.RLIMIT_NOFILE, (0, before[1]))
     caller = RunDirectory(str(host.parent), host.run, "h1").connect()
     assert caller is not None
-    with caller:
+    with contextlib.closing(caller):
         channel.ask("clock", sent=1.0, answer="clock")  # it has tried to let the caller in
         assert channel.ask("look", answer="looked")["tasks"] == {}  # a failure would end the run
         until(lambda: cpu_share(agent, 0.5) < 0.1, "it to rest")

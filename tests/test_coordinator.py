@@ -53,7 +53,7 @@ class Bench:
     def __init__(self, path: Path) -> None:
         self.directory = RunDirectory(str(path), "run-1", "a")
         self.directory.create()
-        self.own = self.directory.listen()
+        self.own = socket.socket(fileno=self.directory.listen().detach())
         self.own.setblocking(False)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

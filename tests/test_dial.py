@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import selectors
 import socket
@@ -146,7 +147,7 @@ def test_a_port_is_held_throughout_and_refuses_again_afterwards(loop: Loop, held
         assert all(map(refused, held))
         assert not any(map(can_bind, held))
     # As TensorFlow does: another socket joins the held port and is the only one that is called.
-    with ports.bind(held[0], reuse=True) as server:
+    with socket.socket(fileno=ports.bind(held[0], reuse=True).detach()) as server:
         server.listen()
         for _ in range(20):
             with socket.create_connection(("127.0.0.1", held[0])):
@@ -352,6 +353,8 @@ def test_an_agent_answers_from_stage_to_release(any_host: Host) -> None:
     assert isinstance(name, float)
     assert closed == [REFUSED, ""]
     assert list(said["addresses"]) == ["localhost"]
+    agent = json.loads((any_host.directory / "agent.json").read_text())
+    assert "unicodedata" not in Path(f"/proc/{agent['pid']}/maps").read_text(), "what only other scripts need"
     assert refused_or_late(port) == "connected"
     channel.send("release")
     channel.wait("started")

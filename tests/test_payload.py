@@ -251,6 +251,24 @@ def test_what_is_shipped_needs_nothing_but_itself_and_the_standard_library(name:
                 assert top in sys.stdlib_module_names, f"{path}:{node.lineno}: {module}"
 
 
+@pytest.mark.parametrize("python", interpreters())
+def test_an_agent_loads_little(python: str) -> None:
+    """Each of these is milliseconds of CPU on every host of every run."""
+    script = (
+        f"import sys; sys.path.insert(0, {str(ROOT.parent)!r})\n"
+        "from tflaunch import wire\n"
+        "from tflaunch.agent import daemon, dial, guard, relay\n"
+        "said = {'a': [1, 2.5, None, True, 'x\\udcff\\u00e9'], 'b': {}}\n"
+        "assert wire.loads(wire.dumps(said)) == said\n"
+        "print(*sys.modules)\n"
+        "import json\n"
+        "assert wire.dumps(said) == json.dumps(said, separators=(',', ':'))\n"
+    )
+    done = subprocess.run([python, "-I", "-S", "-c", script], capture_output=True, text=True, check=True)
+    heavy = "ctypes dataclasses encodings.idna enum json re signal socket subprocess tarfile threading typing"
+    assert set(heavy.split()).isdisjoint(done.stdout.split())
+
+
 def test_tracebacks_show_the_lines_of_the_source(tmp_path: Path) -> None:
     channel = Channel("visit", run_dir=tmp_path, env=environment(tmp_path))
     channel.wait("hello")

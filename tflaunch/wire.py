@@ -109,7 +109,6 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     module   {name} + source, zlib'd                       as above; `facts` again
 """
 
-import json
 import struct
 
 TYPE_CHECKING = False
@@ -122,6 +121,53 @@ NOISE_LIMIT = 64 * 1024  # what a login shell may print before MAGIC
 HEAD_LIMIT = 16 * 1024 * 1024
 BODY_LIMIT = 1024 * 1024
 _LENGTHS = struct.Struct("!II")
+
+
+class _Plain:
+    """How `json.loads` has it."""
+
+    strict = True
+    object_hook = object_pairs_hook = parse_constant = None
+    parse_float, parse_int = float, int
+
+
+def _unknown(value: object) -> None:
+    raise TypeError("%r is no JSON" % (value,))
+
+
+# What `json` itself is made of: to load the rest of it, and `re`, takes longer than the messages of a whole run.
+try:
+    from _json import encode_basestring_ascii, make_encoder, make_scanner
+
+    _plain = _Plain()  # type: Any
+    _scan = make_scanner(_plain)  # type: Any
+    _chunks = make_encoder(None, _unknown, encode_basestring_ascii, None, ":", ",", False, False, True)  # type: Any
+except Exception:  # another Python
+    _scan = _chunks = None
+
+
+def dumps(value: "Any") -> str:
+    """That value as JSON, in ASCII: surrogates of odd file names survive."""
+    try:
+        return "".join(_chunks(value, 0))
+    except Exception:  # `json` says what is wrong
+        pass
+    import json
+
+    return json.dumps(value, separators=(",", ":"))
+
+
+def loads(text: str) -> "Any":
+    """The value of that JSON; raises ValueError."""
+    try:
+        value, end = _scan(text, 0)
+        if end == len(text):
+            return value
+    except Exception:  # `json` says what is wrong
+        pass
+    import json
+
+    return json.loads(text)
 
 
 class WireError(Exception):
@@ -163,7 +209,7 @@ class Message:
 def encode(type: str, body: bytes = b"", **fields: "Any") -> bytes:
     """The frame of one message; raises WireError when it is larger than a peer accepts."""
     fields["type"] = type
-    head = json.dumps(fields, separators=(",", ":")).encode("ascii")  # surrogates of odd file names survive
+    head = dumps(fields).encode("ascii")
     if len(head) > HEAD_LIMIT or len(body) > BODY_LIMIT:
         raise WireError("%r message too large: %d + %d bytes" % (type, len(head), len(body)))
     return _LENGTHS.pack(len(head), len(body)) + head + body
@@ -224,7 +270,7 @@ class Decoder:
 
 def _message(head: bytes, body: bytes) -> Message:
     try:
-        fields = json.loads(head.decode("ascii"))
+        fields = loads(head.decode("ascii"))
         kind = fields.pop("type")
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
         raise WireError("a frame that holds no message: %r" % head[:80]) from None

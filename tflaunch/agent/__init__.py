@@ -11,17 +11,25 @@ prints first (wire.MAGIC), (4) /proc is there, (5) the run directory can be made
 """
 
 import os
-import socket
 import sys
 import time
 
-from tflaunch import wire
-from tflaunch.agent.relay import own_channel, relay, write_all
-from tflaunch.agent.rundir import HostError, RunDirectory, check_ours, parent_directory
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
+    import socket
     from typing import List
+else:
+    # What `signal` and `socket` themselves are made of: their enumerations take longer to load than a task to start.
+    # A socket of these knows no `with` and no `accept` (see tflaunch.agent.selector).
+    import _signal as signal
+    import _socket as socket
+
+from tflaunch import wire  # noqa: E402
+from tflaunch.agent.relay import own_channel, relay, write_all  # noqa: E402
+from tflaunch.agent.rundir import HostError, RunDirectory, check_ours, parent_directory  # noqa: E402
+
+__all__ = ("main", "signal", "socket")
 
 LEAVING_S = 3.0  # an agent of a run that is planned anew may be about to leave
 

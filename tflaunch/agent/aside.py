@@ -1,9 +1,8 @@
 """Work that takes its time, in a process of its own: the agent's loop never waits for it."""
 
 import os
-import signal
 
-from tflaunch.agent import processes
+from tflaunch.agent import processes, signal
 from tflaunch.agent.guard import close_all_but
 from tflaunch.agent.rundir import HostError, explain
 

@@ -4,12 +4,11 @@ A driver takes its time to give memory back, and a process that waits in the ker
 nothing can end it.  NVML is asked by a child: a call into a sick driver may never come back.
 """
 
-import json
 import os
-import signal
 import time
 
-from tflaunch.agent import processes
+from tflaunch import wire
+from tflaunch.agent import processes, signal
 from tflaunch.agent.guard import close_all_but
 from tflaunch.agent.relay import write_all
 from tflaunch.gpu_probe import BUSY_MEMORY_BYTES, BUSY_MIG_MEMORY_BYTES, Look
@@ -81,7 +80,7 @@ class Cards:
             if self._child == 0:
                 self._watch(pipe, started)  # does not come back
         except OSError as error:  # there is no room for a process
-            self._said = json.dumps(self._unchecked(str(error.strerror))).encode("ascii")
+            self._said = wire.dumps(self._unchecked(str(error.strerror))).encode("ascii")
         os.close(pipe)
 
     def result(self) -> "Optional[List[Dict[str, Any]]]":
@@ -104,7 +103,7 @@ class Cards:
         os.close(self._pipe)
         self._pipe = -1
         try:
-            self._found = json.loads(self._said.decode("ascii"))
+            self._found = wire.loads(self._said.decode("ascii"))
         except ValueError:
             self._found = self._unchecked("the driver does not answer")
         return self._found
@@ -132,7 +131,7 @@ class Cards:
                 if not awaited or time.monotonic() >= deadline:
                     break
                 time.sleep(PAUSE_S)
-            write_all(pipe, json.dumps([told for told in left.values() if told]).encode("ascii"))
+            write_all(pipe, wire.dumps([told for told in left.values() if told]).encode("ascii"))
         except BaseException:  # the last line of defence: this must reach agent.log
             import traceback
 

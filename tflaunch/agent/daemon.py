@@ -5,12 +5,10 @@ It belongs to its run, not to a channel: relays come and go.  What ends it witho
 
 import os
 import selectors
-import signal
-import socket
 import time
 
 from tflaunch import wire
-from tflaunch.agent import container, processes, stacks
+from tflaunch.agent import container, processes, signal, socket, stacks
 from tflaunch.agent.guard import leftovers
 from tflaunch.agent.journal import NAME, Journal, note
 from tflaunch.agent.notice import Notice

@@ -15,14 +15,12 @@ Both live in the agent's one loop: no threads, nothing blocks.  Names are resolv
 """
 
 import errno
-import json
 import os
 import selectors
-import signal
-import socket
 import time
 
-from tflaunch.agent import ports, processes
+from tflaunch import wire
+from tflaunch.agent import ports, processes, signal, socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -398,7 +396,7 @@ class _Resolver:
         late = "no answer within %g s" % self._patience_s
         told = dict.fromkeys(self._names, late)  # type: Dict[str, Union[str, List[Tuple[int, str]]]]
         for line in lines:
-            name, found = json.loads(line.decode("ascii"))
+            name, found = wire.loads(line.decode("ascii"))
             told[name] = found
         return told
 
@@ -437,7 +435,7 @@ def _resolve_and_exit(names: "List[str]", pipe: int) -> None:
                 found = _resolve(name, 0)
                 told = found if isinstance(found, str) else [(family, where[0]) for family, where in found]
                 # In one piece, since it is shorter than PIPE_BUF: threads do not mix their lines.
-                os.write(pipe, json.dumps([name, told]).encode("ascii") + b"\n")
+                os.write(pipe, wire.dumps([name, told]).encode("ascii") + b"\n")
 
         threads = [threading.Thread(target=work) for _ in range(min(RESOLVER_THREADS, len(names)))]
         for thread in threads:

@@ -3,13 +3,12 @@
 import array
 import fcntl
 import os
-import socket
 import struct
 import sys
 import time
 import zlib
 
-from tflaunch.agent import leases, tickets
+from tflaunch.agent import leases, socket, tickets
 from tflaunch.agent.rundir import HostError
 from tflaunch.agent.tickets import Place
 from tflaunch.gpu_probe import Look
@@ -120,8 +119,9 @@ def interface_addresses() -> "List[Tuple[str, str]]":
     record = 40  # sizeof(struct ifreq) on 64-bit Linux: name[16], then a sockaddr
     buffer = array.array("B", bytes(record * 128))
     address, length = buffer.buffer_info()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        reply = fcntl.ioctl(probe, SIOCGIFCONF, struct.pack("iL", length, address))
+    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    reply = fcntl.ioctl(probe, SIOCGIFCONF, struct.pack("iL", length, address))
+    probe.close()
     for start in range(0, struct.unpack("iL", reply)[0], record):
         name = buffer[start : start + 16].tobytes().partition(b"\0")[0]
         found.append((os.fsdecode(name), socket.inet_ntoa(buffer[start + 20 : start + 24].tobytes())))

@@ -1,9 +1,8 @@
 """The agent's parent: it only waits, and whatever ends the agent, kill -9 included, it sweeps what is left."""
 
 import os
-import signal
 
-from tflaunch.agent import processes
+from tflaunch.agent import processes, signal
 from tflaunch.agent.rundir import RunDirectory
 
 TYPE_CHECKING = False

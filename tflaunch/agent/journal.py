@@ -1,9 +1,10 @@
 """What happened to a run on this host, in order and numbered: whoever comes later misses nothing."""
 
-import json
 import os
 import sys
 import time
+
+from tflaunch import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def read(directory: "RunDirectory", last_plan: bool = False) -> "Journal":
     number = 0
     for line in lines:
         try:
-            event = json.loads(line.decode("utf-8", "replace"))
+            event = wire.loads(line.decode("utf-8", "replace"))
             if isinstance(event, dict) and isinstance(event.get("type"), str):
                 if last_plan and event.get("n", 0) <= number:
                     journal.events = []

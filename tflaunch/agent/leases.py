@@ -6,12 +6,12 @@ What is written in them says who holds the lock, for other people to read; it is
 
 import errno
 import fcntl
-import json
 import os
 import pwd
 import stat
 import time
 
+from tflaunch import wire
 from tflaunch.agent.rundir import HostError
 
 TYPE_CHECKING = False
@@ -61,7 +61,7 @@ class Leases:
 
     def _sign(self, descriptor: int, planning: bool) -> None:
         about = {"user": user_name(os.getuid()), "run": self._run, "since": time.time(), "planning": planning}
-        _write(descriptor, json.dumps(about).encode("ascii"))
+        _write(descriptor, wire.dumps(about).encode("ascii"))
 
 
 def holder(uuid: str) -> "Optional[Dict[str, Any]]":
@@ -162,7 +162,7 @@ def _read(descriptor: int) -> "Dict[str, Any]":
     # Whoever has not signed yet has only just taken it.
     about = {"user": "", "run": "", "since": 0.0, "planning": True}
     try:
-        said = json.loads(os.pread(descriptor, READ_LIMIT, 0).decode("utf-8", "replace"))
+        said = wire.loads(os.pread(descriptor, READ_LIMIT, 0).decode("utf-8", "replace"))
         about.update((name, said[name]) for name in about if isinstance(said.get(name), type(about[name])))
     except (OSError, ValueError, AttributeError, RecursionError):
         pass

@@ -1,7 +1,6 @@
 """The logs of a task: one plain file for each attempt, read by offset, never locked, never rotated."""
 
 import os
-import re
 import time
 
 TYPE_CHECKING = False

@@ -15,10 +15,9 @@ A connect that is refused leaves no trace in /proc: a task that calls such a pee
 """
 
 import os
-import socket
 import time
 
-from tflaunch.agent import processes
+from tflaunch.agent import processes, socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

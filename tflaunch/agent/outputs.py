@@ -4,7 +4,6 @@ Nothing leads out of their working directory: a link, a pipe or a socket is name
 """
 
 import os
-import re
 import stat
 
 from tflaunch.agent.rundir import HostError, explain
@@ -37,6 +36,8 @@ class Outputs:
         A regular expression decides about each path that it matches, the last one first.  Only `roots` are looked
         through.  Shipped code that is as it came is none.  Raises HostError when the directory cannot be read.
         """
+        import re
+
         return self._find([(re.compile(regex, re.DOTALL), yes) for regex, yes in reversed(patterns)], roots)
 
     def _find(

@@ -6,7 +6,8 @@ bind is refused, and connects are refused until TensorFlow itself listens.
 
 import errno
 import os
-import socket
+
+from tflaunch.agent import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,8 +1,9 @@
 """Processes as /proc tells of them: who descends from whom, who carries a run's mark, and how to end them all."""
 
 import os
-import signal
 import time
+
+from tflaunch.agent import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

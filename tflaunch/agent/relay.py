@@ -2,7 +2,8 @@
 
 import os
 import select
-import socket
+
+from tflaunch.agent import socket
 
 PENDING_LIMIT = 256 * 1024  # no more is read for a side that does not take what is there
 FAREWELL_S = 5.0  # how long the last words of an agent that has left may wait for a launcher to take any

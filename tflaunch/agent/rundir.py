@@ -16,10 +16,11 @@
 """
 
 import errno
-import json
 import os
-import socket
 import stat
+
+from tflaunch import wire
+from tflaunch.agent import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -170,20 +171,19 @@ class RunDirectory:
         """Replace the JSON file `name` in one step; raises OSError."""
         path = os.path.join(self.path, name)
         with open(path + ".new", "w") as file:
-            json.dump(value, file)
-            file.flush()
+            file.write(wire.dumps(value))
         os.rename(path + ".new", path)
 
     def append(self, name: str, value: "Any") -> None:
         """Add a line to the JSON-lines file `name`; raises OSError."""
         with open(os.path.join(self.path, name), "a") as file:
-            file.write(json.dumps(value) + "\n")
+            file.write(wire.dumps(value) + "\n")
 
     def read(self, name: str) -> "Dict[str, Any]":
         """The JSON object in `name`; {} when there is none that can be read."""
         try:
             with open(os.path.join(self.path, name)) as file:
-                value = json.load(file)
+                value = wire.loads(file.read())
         except (OSError, ValueError):
             return {}
         return value if isinstance(value, dict) else {}

@@ -4,9 +4,10 @@ import errno
 import selectors
 import time
 
+from tflaunch.agent import socket
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from typing import Any, List, Optional, Tuple
 
 REST_S = 0.1
@@ -23,7 +24,8 @@ class Selector(selectors.DefaultSelector):
     def accept(self, listener: "socket.socket") -> "Optional[socket.socket]":
         """The next connection; None when it has left again, or has to wait until there is a descriptor for it."""
         try:
-            return listener.accept()[0]
+            descriptor = listener._accept()[0]  # type: ignore[attr-defined]
+            return socket.socket(listener.family, listener.type, listener.proto, descriptor)
         except OSError as error:
             if error.errno in NO_ROOM:
                 self._resting.append((time.monotonic() + REST_S, super().unregister(listener)))

@@ -6,9 +6,7 @@ memory is read.  Only a process that catches SIGABRT gets one: another would die
 that catches SIGTERM (to write its last checkpoint, say) gets that first, with its grace.
 """
 
-import signal
-
-from tflaunch.agent import processes
+from tflaunch.agent import processes, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,10 +1,9 @@
 """A task on this host: made ready behind a gate, started by opening it, its log a plain file."""
 
 import os
-import signal
 import time
 
-from tflaunch.agent import container, processes, shell, stacks
+from tflaunch.agent import container, processes, shell, signal, stacks
 from tflaunch.agent.guard import close_all_but
 from tflaunch.agent.logs import TaskLogs
 from tflaunch.agent.rundir import HostError, RunDirectory, explain

@@ -3,7 +3,6 @@
 import collections
 import os
 import selectors
-import signal
 import time
 
 from tflaunch import wire
@@ -26,6 +25,8 @@ TURN_S = 0.2  # of the loop, to stage what was added: a working directory of its
 
 def _signal_name(number: "Optional[int]") -> str:
     """This system's name for it: the launcher may run on another one, with other numbers."""
+    import signal
+
     try:
         return signal.Signals(number).name if number is not None else ""
     except ValueError:

@@ -8,11 +8,11 @@ so every host has them in one and the same order, and two runs can never wait fo
 """
 
 import fcntl
-import json
 import os
 import stat
 import time
 
+from tflaunch import wire
 from tflaunch.agent import leases
 from tflaunch.agent.rundir import HostError
 
@@ -49,7 +49,7 @@ class Place:
             leases.prepare(QUEUE)
             directory = _directory()
             try:
-                self._ticket = (since, name, _hold(directory, name, json.dumps(about).encode("ascii")))
+                self._ticket = (since, name, _hold(directory, name, wire.dumps(about).encode("ascii")))
             finally:
                 os.close(directory)
             self.error = ""
@@ -153,7 +153,7 @@ def _read(directory: int, name: str) -> "Optional[Dict[str, Any]]":
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode):
             return None
-        said = json.loads(os.pread(descriptor, READ_LIMIT, 0).decode("ascii"))
+        said = wire.loads(os.pread(descriptor, READ_LIMIT, 0).decode("ascii"))
         if any(type(said[field]) is not kind for field, kind in FIELDS):
             return None
         ticket = {field: said[field] for field, _ in FIELDS}

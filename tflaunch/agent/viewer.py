@@ -2,7 +2,6 @@
 
 import os
 import selectors
-import socket
 import time
 
 from tflaunch import wire
@@ -12,6 +11,7 @@ from tflaunch.agent.rundir import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
     from tflaunch.agent.journal import Journal

@@ -8,12 +8,11 @@ the run's mark and killed.
 
 import os
 import select
-import socket
 import threading
 import time
 
 from tflaunch import wire
-from tflaunch.agent import container, facts, ledger, processes
+from tflaunch.agent import container, facts, ledger, processes, socket
 from tflaunch.agent.relay import relay, write_all
 from tflaunch.agent.rundir import HostError, RunDirectory, all_runs
 from tflaunch.agent.tickets import Place
