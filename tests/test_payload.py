@@ -257,7 +257,10 @@ def test_an_agent_loads_little(python: str) -> None:
     script = (
         f"import sys; sys.path.insert(0, {str(ROOT.parent)!r})\n"
         "from tflaunch import wire\n"
-        "from tflaunch.agent import daemon, dial, guard, relay\n"
+        "from tflaunch import gpu_probe\n"
+        "from tflaunch.agent import daemon, dial, guard, processes, relay\n"
+        "processes.become_subreaper()\n"
+        "gpu_probe.probe()\n"
         "said = {'a': [1, 2.5, None, True, 'x\\udcff\\u00e9'], 'b': {}}\n"
         "assert wire.loads(wire.dumps(said)) == said\n"
         "print(*sys.modules)\n"

@@ -103,10 +103,13 @@ class Look:
         """What of `note` and `lacks` is to be told when there is no NVML to ask."""
         if self._nvml is not None:
             return {}
-        import ctypes
+        try:
+            from _ctypes import dlopen  # the rest of `ctypes` takes longer to load
+        except ImportError:
+            from ctypes import CDLL as dlopen  # type: ignore[assignment]
 
         try:
-            ctypes.CDLL(LIBRARY)
+            dlopen(LIBRARY, 0)
         except OSError as error:
             return {} if "No such file" in str(error) else {"note": "%s: %s" % (LIBRARY, error)}
         nvml = _module()

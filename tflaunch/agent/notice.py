@@ -4,6 +4,8 @@ import os
 import selectors
 import time
 
+from tflaunch.agent.processes import libc
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
@@ -44,12 +46,9 @@ class Notice:
 
 def _inotify(directory: str) -> int:
     """The descriptor that tells of it, or -1: no inotify, or this user has too many."""
-    import ctypes
-
     try:
-        libc = ctypes.CDLL(None)
-        descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)  # type: int
-        if descriptor >= 0 and libc.inotify_add_watch(descriptor, os.fsencode(directory), IN_MODIFY) < 0:
+        descriptor = libc("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
+        if descriptor >= 0 and libc("inotify_add_watch", descriptor, os.fsencode(directory), IN_MODIFY) < 0:
             os.close(descriptor)
             return -1
     except (OSError, AttributeError):

@@ -7,7 +7,7 @@ from tflaunch.agent import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set
+    from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set
 
     class Process(NamedTuple):
         pid: int
@@ -120,9 +120,18 @@ def marked(
 
 def become_subreaper() -> None:
     """Orphans below this process become its children instead of init's."""
-    import ctypes
+    libc("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+def libc(function: str, *arguments: "Any") -> int:
+    """What that function of the C library returns; raises OSError or AttributeError when it has none of that name."""
+    try:
+        from _ctypes import call_function, dlopen, dlsym  # the rest of `ctypes` takes longer to load
+    except ImportError:
+        import ctypes
+
+        return int(getattr(ctypes.CDLL(None), function)(*arguments))
+    return int(call_function(dlsym(dlopen(None, 0), function), arguments))  # type: ignore[arg-type]
 
 
 def allow_many_descriptors() -> None:
