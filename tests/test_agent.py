@@ -642,6 +642,16 @@ def test_a_process_whose_first_thread_has_ended_is_found_and_killed(host: Host) 
     assert not Path(f"/proc/{pid}").exists()
 
 
+def test_threads_of_the_kernel_are_no_processes() -> None:
+    stats = {
+        path.parent.name: path.read_text().rpartition(")")[2].split()
+        for path in Path("/proc").glob("[1-9]*/stat")
+    }
+    kernel = {int(pid) for pid, fields in stats.items() if int(fields[6]) & processes.PF_KTHREAD}
+    assert kernel.isdisjoint(processes.every())
+    assert os.getpid() in processes.every()
+
+
 def test_tasks_start_with_signals_as_any_program_would(host: Host) -> None:
     channel = host.start()
     running(channel, task("cat", "/proc/self/status"))

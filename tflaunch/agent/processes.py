@@ -28,6 +28,7 @@ ATTEMPT = "TFLAUNCH_ATTEMPT"  # not a mark: how often the task has been restarte
 MARKS = (RUN_MARK, HOST_MARK, TASK_MARK, ATTEMPT)
 
 PR_SET_CHILD_SUBREAPER = 36
+PF_KTHREAD = 0x00200000
 
 
 def _contents(path: str) -> bytes:
@@ -47,7 +48,8 @@ def _contents(path: str) -> bytes:
 def read(pid: int) -> "Optional[Process]":
     """The process `pid` now, or None when there is none.
 
-    A zombie is none, it only waits for its parent; unless just its first thread has ended and others run on.
+    A zombie is none, it only waits for its parent; unless just its first thread has ended and others run on.  Nor is
+    a thread of the kernel, of which a large host has thousands.
     """
     try:
         text = _contents("/proc/%d/stat" % pid)
@@ -57,7 +59,7 @@ def read(pid: int) -> "Optional[Process]":
     fields = rest.split()
     state = fields[0].decode()
     threads = int(fields[17])
-    if state == "X" or (state == "Z" and threads <= 1):
+    if state == "X" or (state == "Z" and threads <= 1) or int(fields[6]) & PF_KTHREAD:
         return None
     return Process(pid, int(fields[1]), state, int(fields[19]), name.decode("utf-8", "replace"))
 
