@@ -97,7 +97,7 @@ READER = (
     '  if os.system(p+" -c 0 >/dev/null 2>&1")==0:os.execvp(p,[p]+a)\\n'
     ' sys.exit("tflaunch: python %d.%d is too old, the agent needs 3.8 or newer"%sys.version_info[:2])\\n'
     'e.pop("TFLAUNCH_BOOT","");n=int(sys.argv[2]);b=bytes()\\n'
-    "import signal;signal.alarm(120)\\n"
+    "import _signal as signal;signal.alarm(120)\\n"
     "while len(b)<n:\\n"
     " d=os.read(0,n-len(b))\\n"
     ' if len(d)==0:sys.exit("tflaunch: the channel ended while the agent was on its way")\\n'

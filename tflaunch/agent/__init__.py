@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 else:
     # What `signal` and `socket` themselves are made of: their enumerations take longer to load than a task to start.
     # A socket of these knows no `with` and no `accept` (see tflaunch.agent.selector).
-    import _signal as signal
-    import _socket as socket
+    try:
+        import _signal as signal
+        import _socket as socket
+    except ImportError:  # another Python
+        import signal
+        import socket
 
 from tflaunch import wire  # noqa: E402
 from tflaunch.agent.relay import own_channel, relay, write_all  # noqa: E402
