@@ -36,12 +36,12 @@ from tflaunch.cards import (
     one_line,
     short_command,
     short_name,
-    size,
     table,
 )
 from tflaunch.cards_view import ASCII, CardsView, age
 from tflaunch.errors import ConnectError, UsageError
 from tflaunch.inventory import Gpu, GpuProcess, HostFacts, Lease, MigDevice, why_busy
+from tflaunch.sizes import size
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tflaunch import hostnames
 from tflaunch.errors import HostfileError, UsageError
-from tflaunch.hostfile_model import Settings
-from tflaunch.hosts import Host, Hostfile, expand, find_default, fold, json_schema, load, match
+from tflaunch.hostfile_model import Settings, json_schema
+from tflaunch.hosts import Host, Hostfile, expand, find_default, fold, load, match
 
 HOSTFILES = Path(__file__).parent.parent / "hostfiles"
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tflaunch.errors import ConnectError, UsageError
+from tflaunch.errors import ConnectError
 from tflaunch.inventory import Device, Gpu, HostFacts, Ticket, in_use
 
 State = Literal["free", "busy", "leased", "promised", "broken", "mig"]
@@ -26,7 +26,6 @@ NO_DRIVER = "no NVIDIA driver"
 NO_CARD = "an NVIDIA driver, and no card"
 UNKNOWN = "unknown model"  # a lost card does not tell
 
-_UNITS = {"": 1, **{unit: 1 << 10 * power for power, unit in enumerate(("K", "M", "G", "T"), 1)}}
 
 CSV_COLUMNS = (
     *("host", "index", "uuid", "name", "state", "busy", "error"),
@@ -225,16 +224,6 @@ def short_command(command: str) -> str:
     for number in paths:
         words[number] = words[number].rstrip("/").rpartition("/")[2] or words[number]
     return " ".join(words)
-
-
-def size(text: str) -> int:
-    """Bytes of `40GiB`, `40G` (the same) or `40GB` (powers of 1,000); raises UsageError."""
-    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*([KMGT])(iB|B|)", text.strip(), re.IGNORECASE)
-    if found is None:
-        raise UsageError(f"{text[:40]!r} is not an amount of memory", "write it with its unit: 40GiB")
-    number, unit, suffix = float(found[1]), found[2].upper(), found[3].lower()
-    scale = 1000 ** " KMGT".index(unit) if suffix == "b" else _UNITS[unit]
-    return int(number * scale)
 
 
 # ---- as data

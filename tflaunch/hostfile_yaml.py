@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tflaunch.documents import Text
 from tflaunch.errors import Problem
 from tflaunch.hostfile_model import Document, GroupSettings, HostSettings, Settings
-from tflaunch.yaml_document import Form, Text, Tree, shown, validate
+from tflaunch.yaml_document import Form, Tree, shown, validate
 
 
 class Entry(NamedTuple):

@@ -15,14 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from tflaunch import hostfile_yaml, hostnames
+from tflaunch import hostnames
+from tflaunch.documents import Text, read_file
 from tflaunch.errors import HostfileError, Problem, UsageError
-from tflaunch.hostfile_model import json_schema
-from tflaunch.hostfile_yaml import Entry
 from tflaunch.hostnames import expand, fold
-from tflaunch.yaml_document import Text, read_file
 
-__all__ = ["Host", "Hostfile", "expand", "find_default", "fold", "json_schema", "load", "match"]
+__all__ = ["Host", "Hostfile", "expand", "find_default", "fold", "load", "match"]
 
 
 @dataclass(frozen=True)
@@ -128,9 +126,13 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ) -> Hostfile:
         _read_plain(text, hosts)
         hint = "It was read as a plain hostfile (host slots=4); a YAML one begins with `hosts:` or `- `."
         return hosts.hostfile(source, hint)
+    from tflaunch import (
+        hostfile_yaml,  # the models are heavy, and other forms and most verbs need none of them
+    )
+
     entries, hosts.problems = hostfile_yaml.read(text, source, _path(source).absolute().parent)
     for entry in entries:
-        hosts.add(entry)
+        hosts.add(*entry)
     return hosts.hostfile(source)
 
 
@@ -205,9 +207,8 @@ class _Hosts:
     def report(self, at: Text, message: str) -> None:
         self.problems.append(Problem(self.where, at.line, at.column, message))
 
-    def add(self, entry: Entry) -> None:
-        """Add the hosts of one name or range; `entry.name` and ranges in its settings have been checked."""
-        name, settings = entry
+    def add(self, name: Text, settings: Mapping[str, Any]) -> None:
+        """Add the hosts of one name or range; it and the ranges in its settings have been checked."""
         size = hostnames.check(name)
         if self._count + size > hostnames.MOST_HOSTS:
             most = f"at most {hostnames.MOST_HOSTS:,} are allowed in all"
@@ -424,4 +425,4 @@ def _add_word(word: Text, settings: dict[str, Any], hosts: _Hosts) -> None:
     except ValueError as error:
         hosts.report(word, f"{name[:60]!r} {error}")
         return
-    hosts.add(Entry(Text(name, word.line, word.column + len(user) + len(at)), settings))
+    hosts.add(Text(name, word.line, word.column + len(user) + len(at)), settings)

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tflaunch.documents import read_file
 from tflaunch.errors import JobFileError, Problem
 from tflaunch.job import CHIEF, MASTER, PS, WORKER, Role
-from tflaunch.yaml_document import Form, Tree, read_file, shown, validate
 
-if TYPE_CHECKING:  # the models are heavy, and most runs have no job file
+if TYPE_CHECKING:  # YAML and the models are heavy, and most runs have no job file
     from tflaunch.job_model import JobDocument, RoleSettings
+    from tflaunch.yaml_document import Form, Tree
 
 _AS_THEY_ARE = (
     "done", "place", "grace", "ps_grace", "timeout", "startup_timeout", "stall_timeout", "lease", "detach", "restarts",
@@ -45,6 +46,8 @@ class JobFile:
 
 def load(source: str) -> JobFile:
     """The job file at that path; raises JobFileError with every problem that was found."""
+    from tflaunch.yaml_document import Tree, shown, validate
+
     path = Path(source).expanduser()
     try:
         text = read_file(path, source, JobFileError)
@@ -71,6 +74,7 @@ def load(source: str) -> JobFile:
 
 def _form() -> Form[JobDocument]:
     from tflaunch.job_model import JobDocument, RoleSettings
+    from tflaunch.yaml_document import Form
 
     return Form(
         JobDocument,

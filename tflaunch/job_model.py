@@ -13,10 +13,10 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
-from tflaunch.cards import size
 from tflaunch.command import DECIDED
 from tflaunch.errors import UsageError
 from tflaunch.job import FLAGS, Done, Place, RestartOn, RestartPolicy, RoleEnd, job_name_fault
+from tflaunch.sizes import size
 from tflaunch.times import TIME, seconds
 from tflaunch.yaml_values import (
     UNSAID,

@@ -29,7 +29,6 @@ from tflaunch.runs import Record
 from tflaunch.session import Opener, Stopped
 from tflaunch.sources import Bundle
 from tflaunch.supervise import Restarts, State, outcome_of
-from tflaunch.visits import Visits
 from tflaunch.waiting import Acquisition, Planner
 from tflaunch.waiting import Reporter as WaitingReporter
 
@@ -489,6 +488,8 @@ def verify(
     lost = [host for host in request.hostfile.hosts if host.name in state.lost]
     if not lost:
         return {}, survivors, cards
+    from tflaunch.visits import Visits
+
     visits = Visits(connections, reporter)
     with visits.interrupts():
         try:

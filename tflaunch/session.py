@@ -25,6 +25,7 @@ from tflaunch.supervise import Interrupted
 RECV_BYTES = 256 * 1024
 CONNECT_THREADS = 64
 RENEW_S = 5.0
+RETRY_S = (1.0, 60.0)  # before a host that was lost is dialled again: at first, at most
 LAST_WORDS = ("swept", "finished")  # after these an agent may leave
 FAREWELL_S = 1.0  # for the last words to all hosts together
 ASLEEP_S = 6.0  # the queue is looked into at least every RENEW_S

@@ -12,11 +12,10 @@ from tflaunch.cards import Answer
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import Host
 from tflaunch.inventory import HostFacts
-from tflaunch.session import CONNECT_THREADS, Ended, Item, Opener, Said, Sessions, Stopped
+from tflaunch.session import CONNECT_THREADS, RETRY_S, Ended, Item, Opener, Said, Sessions, Stopped
 from tflaunch.supervise import Interrupted
 
 TICK_S = 0.25  # more often than this nobody is told that something has changed
-RETRY_S = (1.0, 60.0)  # before a host that was lost is dialled again: at first, at most
 
 
 @dataclass

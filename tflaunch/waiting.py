@@ -25,7 +25,7 @@ from tflaunch.hosts import Hostfile, fold
 from tflaunch.inventory import Inventory, in_use, when_free
 from tflaunch.job import WORKER, JobSpec
 from tflaunch.plan import ClusterPlan, plan_cluster, usable_cards
-from tflaunch.survey import RETRY_S
+from tflaunch.session import RETRY_S
 from tflaunch.times import clock_time, duration
 
 RACE_S = 30.0  # so long a run that does not wait lets others plan first

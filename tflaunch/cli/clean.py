@@ -145,9 +145,9 @@ def clean(
 
 
 def _criteria(runs: list[str], older_s: float | None, keep_last: int, max_size: str | None) -> Criteria:
-    from tflaunch.cards import size
     from tflaunch.clean import Criteria
     from tflaunch.runs import check_run_id
+    from tflaunch.sizes import size
 
     if runs and (older_s is not None or keep_last or max_size):
         raise UsageError("RUN names what is to go: no --older, --keep-last or --max-size beside it")

@@ -107,8 +107,9 @@ def gpus(
 
     Exit code: 0; 2 command line or hostfile; 69 a host could not be asked (the others are shown).
     """
-    from tflaunch.cards import Wanted, size
+    from tflaunch.cards import Wanted
     from tflaunch.cards_output import CardsOutput
+    from tflaunch.sizes import size
     from tflaunch.survey import Survey
 
     with reporting("stopped before all hosts had answered", json=json) as show:

@@ -303,8 +303,8 @@ def gpu_choice(
     per_worker: int | None,
 ) -> GpuChoice:
     """Which cards may be taken; raises UsageError."""
-    from tflaunch.cards import size
     from tflaunch.gpu_choice import GpuChoice
+    from tflaunch.sizes import size
 
     if mig is not None and per_worker is not None and per_worker > 1:
         raise UsageError(

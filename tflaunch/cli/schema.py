@@ -23,10 +23,10 @@ def schema(
     """Print the JSON Schema of a hostfile, or of a job file, for editors that complete and check YAML."""
     import json
 
-    from tflaunch import hosts, job_model
+    from tflaunch import hostfile_model, job_model
     from tflaunch.runs_view import reader_may_leave
     from tflaunch.writer import write_result
 
-    schema = (job_model if of is Document.job else hosts).json_schema()
+    schema = (job_model if of is Document.job else hostfile_model).json_schema()
     with reader_may_leave():
         write_result(json.dumps(schema, indent=2) + "\n")
