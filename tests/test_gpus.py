@@ -38,10 +38,11 @@ from tflaunch.cards import (
     short_name,
     table,
 )
-from tflaunch.cards_view import ASCII, CardsView, age
+from tflaunch.cards_view import ASCII, CardsView
 from tflaunch.errors import ConnectError, UsageError
 from tflaunch.inventory import Gpu, GpuProcess, HostFacts, Lease, MigDevice, why_busy
 from tflaunch.sizes import size
+from tflaunch.times import age
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0

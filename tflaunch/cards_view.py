@@ -29,6 +29,7 @@ from tflaunch.errors import ConnectError
 from tflaunch.hosts import fold
 from tflaunch.inventory import NO_INSTANCE, PROHIBITED, Device, Gpu, GpuProcess
 from tflaunch.log_lines import printable
+from tflaunch.times import age
 
 NARROW, WIDE, WIDER, WIDEST = 60, 100, 120, 140  # columns
 STALE_S = 10.0  # facts that are older say so
@@ -523,15 +524,6 @@ class CardsView:
     def _cut(self, line: Text) -> Text:
         line.rstrip()
         return self._fit(line, self._columns) if line.cell_len > self._columns else line
-
-
-def age(seconds: float) -> str:
-    """`47s`, `12m`, `31h`, `12d`: how long ago."""
-    seconds = max(0.0, seconds)
-    for unit, length, most in (("s", 1, 60), ("m", 60, 60), ("h", 3600, 48)):
-        if seconds < most * length:
-            return f"{seconds // length:.0f}{unit}"
-    return f"{seconds // 86400:.0f}d"
 
 
 def _complaints(gpu: Gpu) -> list[str]:

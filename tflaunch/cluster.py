@@ -21,13 +21,13 @@ from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_data
 from tflaunch.oversight import DIAL_S, Oversight
 from tflaunch.plan import ClusterPlan
 from tflaunch.session import Ended, Item, Opener, Said, Sessions, Stopped, Written, interruption
-from tflaunch.sources import Bundle
 from tflaunch.supervise import Event, Interrupted, State, TaskStarted, state_data
 
 if TYPE_CHECKING:
     from tflaunch.board import Board
     from tflaunch.fetch import Fetched
     from tflaunch.patterns import Pattern
+    from tflaunch.sources import Bundle
 
 BLOB_BYTES = 256 * 1024
 PROBE_S = 30.0

@@ -19,12 +19,12 @@ from tflaunch.console_logs import Options
 from tflaunch.errors import ConnectErrors, LaunchError, TflaunchError
 from tflaunch.job import TaskId
 from tflaunch.outcome import HostLost, Outcome, TaskExit
-from tflaunch.plan import ClusterPlan
 from tflaunch.supervise import TaskStarted
 from tflaunch.writer import Stream
 
 if TYPE_CHECKING:
     from tflaunch.fetch import Fetched
+    from tflaunch.plan import ClusterPlan
     from tflaunch.visits import Finished
     from tflaunch.waiting import Turn
 

@@ -59,12 +59,12 @@ from tflaunch.errors import ConnectErrors, DocumentError, LaunchError, TflaunchE
 from tflaunch.job import TaskId
 from tflaunch.log_lines import LineAssembler
 from tflaunch.outcome import HostLost, Outcome, TaskExit, TimedOut, exit_data, outcome_data
-from tflaunch.plan import ClusterPlan
 from tflaunch.supervise import TaskStarted
 from tflaunch.writer import Stream
 
 if TYPE_CHECKING:
     from tflaunch.fetch import Fetched
+    from tflaunch.plan import ClusterPlan
     from tflaunch.visits import Finished
     from tflaunch.waiting import Turn
 

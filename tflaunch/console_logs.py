@@ -17,11 +17,10 @@ from tflaunch.console_pages import (
 from tflaunch.job import TaskId
 from tflaunch.log_lines import LineAssembler
 from tflaunch.outcome import Outcome, TaskExit
-from tflaunch.plan import ClusterPlan
 from tflaunch.writer import Stream, Writer
 
 if TYPE_CHECKING:
-    pass
+    from tflaunch.plan import ClusterPlan
 
 _PROGRESS_S = (0.5, 8.0)  # a progress bar is shown this often at first, and at last
 

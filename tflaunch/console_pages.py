@@ -22,11 +22,11 @@ from tflaunch.hosts import fold
 from tflaunch.job import EVALUATOR, WORKER, TaskId, log_name
 from tflaunch.log_lines import LineAssembler, printable
 from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit, TimedOut, how
-from tflaunch.plan import ClusterPlan, TaskPlan
 from tflaunch.times import duration
 from tflaunch.writer import Stream
 
 if TYPE_CHECKING:
+    from tflaunch.plan import ClusterPlan, TaskPlan
     from tflaunch.visits import Finished
 
 TAIL_LINES = 30

@@ -37,13 +37,13 @@ from tflaunch.errors import ConnectErrors, LaunchError, TflaunchError
 from tflaunch.job import TaskId
 from tflaunch.log_lines import LineAssembler, printable
 from tflaunch.outcome import HostLost, Outcome, TaskExit, how
-from tflaunch.plan import ClusterPlan
 from tflaunch.supervise import TaskStarted
 from tflaunch.times import duration
 from tflaunch.writer import Stream
 
 if TYPE_CHECKING:
     from tflaunch.fetch import Fetched
+    from tflaunch.plan import ClusterPlan
     from tflaunch.visits import Finished
     from tflaunch.waiting import Turn
 

@@ -27,7 +27,6 @@ from tflaunch.oversight import Oversight
 from tflaunch.plan import ClusterPlan, ports_wanted
 from tflaunch.runs import Record
 from tflaunch.session import Opener, Stopped
-from tflaunch.sources import Bundle
 from tflaunch.supervise import Restarts, State, outcome_of
 from tflaunch.waiting import Acquisition, Planner
 from tflaunch.waiting import Reporter as WaitingReporter
@@ -35,13 +34,13 @@ from tflaunch.waiting import Reporter as WaitingReporter
 if TYPE_CHECKING:
     from tflaunch.fetch import Fetched
     from tflaunch.patterns import Pattern
+    from tflaunch.sources import Bundle
     from tflaunch.tunnel import Tunnel
 
 STAGE_TIMEOUT_S = 300.0  # conda on a network file system takes its time
 SHIP_TIMEOUT_S = 900.0
 DRAIN_AFTER_CTRL_C_S = 3.0
 VERIFY_TIMEOUT_S = 10.0
-UNSURE = "its agent and its guard were both killed, and a process that left its parents and environment is not found"
 
 
 class Connections(Opener, Protocol):
@@ -488,7 +487,7 @@ def verify(
     lost = [host for host in request.hostfile.hosts if host.name in state.lost]
     if not lost:
         return {}, survivors, cards
-    from tflaunch.visits import Visits
+    from tflaunch.visits import UNSURE, Visits
 
     visits = Visits(connections, reporter)
     with visits.interrupts():

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pathspec.patterns.gitignore.basic import GitIgnoreBasicPattern
-
 from tflaunch.errors import UsageError
 
 
@@ -22,6 +20,8 @@ class Pattern:
     @classmethod
     def parse(cls, text: str) -> Pattern:
         """Read it; raises UsageError."""
+        from pathspec.patterns.gitignore.basic import GitIgnoreBasicPattern
+
         plain = text.removeprefix("!")
         if ".." in plain.split("/") or plain.startswith("~"):
             raise UsageError(

@@ -28,14 +28,16 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tflaunch import __version__
 from tflaunch.errors import EXIT_STOPPED, RecordError, UsageError
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.job import TaskId, log_name
 from tflaunch.outcome import Outcome, outcome_data
-from tflaunch.plan import ClusterPlan, TaskPlan
+
+if TYPE_CHECKING:  # most verbs plan nothing
+    from tflaunch.plan import ClusterPlan
 
 Status = Literal["running", "detached", "ended", "orphaned", "corrupt"]
 LIVELY = ("running", "detached", "orphaned")  # in these a run may be alive
@@ -244,6 +246,8 @@ class Record:
 
     def resume(self, hostfile: Hostfile, command: Sequence[str], ssh_config: str | None) -> None:
         """Note that the run goes on, and how its hosts are reached now; raises RecordError."""
+        from tflaunch.plan import ClusterPlan
+
         about = _about(
             self.run_id,
             plan=ClusterPlan(self.run_id, ()),
@@ -273,6 +277,8 @@ class Record:
     @property
     def plan(self) -> ClusterPlan:
         """The plan that was launched; raises RecordError when the record does not hold one."""
+        from tflaunch.plan import ClusterPlan, TaskPlan
+
         with _reading(self.path):
             plan = _tuples(self.about["plan"])
             tasks = tuple(TaskPlan(**{**task, "id": TaskId(*task["id"])}) for task in plan["tasks"])

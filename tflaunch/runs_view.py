@@ -15,7 +15,6 @@ from typing import Any
 
 from rich.text import Text
 
-from tflaunch.cards_view import age
 from tflaunch.clean import HERE, Kept, Place, Selection, named, titles
 from tflaunch.console_pages import Marks, Pen, tail_lines
 from tflaunch.errors import ConnectError
@@ -24,7 +23,7 @@ from tflaunch.job import TaskId, log_name
 from tflaunch.log_lines import printable
 from tflaunch.run_states import Listing, RunState, Share, TaskState
 from tflaunch.sizes import amount
-from tflaunch.times import duration
+from tflaunch.times import age, duration
 from tflaunch.writer import Stream, write_result
 
 CUT = 12  # what is left at least of the last column of a table, while there is one to leave out

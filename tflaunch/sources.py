@@ -15,10 +15,12 @@ import warnings
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-
-from pathspec.patterns.gitignore.basic import GitIgnoreBasicPattern
+from typing import TYPE_CHECKING
 
 from tflaunch.errors import UsageError
+
+if TYPE_CHECKING:  # heavy, and many directories ignore nothing
+    from pathspec.patterns.gitignore.basic import GitIgnoreBasicPattern
 
 LIMIT_BYTES = 100 * 2**20
 _ENTRIES_SEEN = 100_000  # once over the limit, how many more are looked at to name the largest
@@ -224,6 +226,8 @@ class _Rule:
     @classmethod
     def parse(cls, line: str) -> _Rule | None:
         """Read a line; None for a comment, an empty one, and one that git passes over too."""
+        from pathspec.patterns.gitignore.basic import GitIgnoreBasicPattern
+
         line = line if line.endswith("\\ ") else line.rstrip(" ")
         text = line.removesuffix("/")
         try:

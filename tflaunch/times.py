@@ -43,6 +43,15 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
+def age(seconds: float) -> str:
+    """`47s`, `12m`, `31h`, `12d`: how long ago."""
+    seconds = max(0.0, seconds)
+    for unit, length, most in (("s", 1, 60), ("m", 60, 60), ("h", 3600, 48)):
+        if seconds < most * length:
+            return f"{seconds // length:.0f}{unit}"
+    return f"{seconds // 86400:.0f}d"
+
+
 def clock_time(epoch_s: float) -> str:
     """`10:32`, or `Nov 21 10:32` when that was not today; "?" for what is no time."""
     try:

@@ -17,6 +17,7 @@ from tflaunch.session import Opener, Sessions, Stopped
 from tflaunch.supervise import Interrupted
 
 FINISH_MARGIN_S = 60.0  # beyond the grace: what a visit may take
+UNSURE = "its agent and its guard were both killed, and a process that left its parents and environment is not found"
 
 
 class Phases(Protocol):

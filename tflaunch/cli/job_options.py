@@ -362,13 +362,15 @@ def packages_of(
 
 def mounts_of(wanted: list[str] | None, container: str, hostfile: Hostfile) -> tuple[str, ...]:
     """What --mount asks for; raises UsageError."""
+    if not wanted:
+        return ()
+    if not (container or any(host.container for host in hostfile.hosts)):
+        raise UsageError(f"--mount {wanted[0]} without a container", "add --container IMAGE")
     from tflaunch.hostfile_model import mount
 
-    if wanted and not (container or any(host.container for host in hostfile.hosts)):
-        raise UsageError(f"--mount {wanted[0]} without a container", "add --container IMAGE")
-    for each in wanted or ():
+    for each in wanted:
         try:
             mount(each)
         except ValueError as error:
             raise UsageError(f"--mount {each}: it {error}") from None
-    return tuple(wanted or ())
+    return tuple(wanted)

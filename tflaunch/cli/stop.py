@@ -55,9 +55,8 @@ def stop(
 
     Exit code: 0 nothing of it is alive; 2 which run?; 69 hosts could not be asked; 76 something lives on.
     """
-    from tflaunch.launch import UNSURE
     from tflaunch.runs import check_run_id, forget_orphan
-    from tflaunch.visits import Visits
+    from tflaunch.visits import UNSURE, Visits
 
     with reporting(
         "not waiting; what was told to end goes on ending, look with: tflaunch stop", json=json
