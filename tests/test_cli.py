@@ -26,17 +26,19 @@ HEAVY = (
     "pathspec",
     "ClusterShell",
 )
+# What not every command that reaches hosts uses; the first, none of those with a plain list of hosts.
+DOCUMENTS = ("tflaunch.yaml_document", "tflaunch.hostfile_model", "tflaunch.job_model", "pathspec")
+PLANS = ("tflaunch.launch", "tflaunch.plan", "tflaunch.inventory", "tflaunch.sources", "tflaunch.cards")
+VISITS = ("tflaunch.visits", "tflaunch.run_states", "tflaunch.survey", "tflaunch.cards", "tflaunch.fetch")
 
 
-@pytest.mark.parametrize(
-    "words", [("--help",), ("run", "--help"), ("stop", "--help"), ("--version",)], ids=" ".join
-)
-def test_what_only_tells_imports_nothing_heavy(launcher: Launcher, words: tuple[str, ...]) -> None:
+def imported(launcher: Launcher, *words: str | Path) -> set[str]:
+    """What that command has imported at its end."""
     code = (
-        "import sys\n"
+        "import json, sys\n"
         "from tflaunch.cli import main\n"
         "try:\n    main()\n"
-        f"finally:\n    print('imported:', sorted({{*{HEAVY!r}}} & sys.modules.keys()))\n"
+        "finally:\n    print('imported:', json.dumps(list(sys.modules)))\n"
     )
     shown = subprocess.run(
         [sys.executable, "-c", code, *words],
@@ -45,8 +47,35 @@ def test_what_only_tells_imports_nothing_heavy(launcher: Launcher, words: tuple[
         text=True,
         check=True,
     )
-    imported = shown.stdout.rpartition("imported: ")[2].strip()
-    assert imported == "[]" if len(words) == 1 else imported in ("[]", "['pydantic']")
+    return set(json.loads(shown.stdout.rpartition("imported: ")[2]))
+
+
+@pytest.mark.parametrize(
+    "words", [("--help",), ("run", "--help"), ("stop", "--help"), ("--version",)], ids=" ".join
+)
+def test_what_only_tells_imports_nothing_heavy(launcher: Launcher, words: tuple[str, ...]) -> None:
+    heavy = imported(launcher, *words).intersection(HEAVY)
+    assert heavy <= (set() if len(words) == 1 else {"pydantic"})
+
+
+@pytest.mark.parametrize(
+    ("words", "unneeded"),
+    [
+        (("run", "gpu01", "trainer.py"), VISITS),
+        (("ps", "gpu01"), PLANS),
+        (("stop", "trainer-aaaaaa", "--hosts", "gpu01"), PLANS),
+    ],
+    ids=["run", "ps", "stop"],
+)
+def test_until_a_host_is_reached_nothing_is_imported_that_is_not_used(
+    launcher: Launcher, words: tuple[str, ...], unneeded: tuple[str, ...]
+) -> None:
+    config = launcher.directory / "refused"
+    config.write_text("Host *\n  HostName 127.0.0.1\n  Port 1\n")
+    script = launcher.script("")
+    found = imported(launcher, *(script if word == "trainer.py" else word for word in words), "-F", config)
+    assert {"fabric", "paramiko"} <= found
+    assert found & {*DOCUMENTS, *unneeded} == set()
 
 
 def test_version(launcher: Launcher) -> None:
