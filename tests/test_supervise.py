@@ -470,7 +470,7 @@ def test_a_run_that_is_stopped_from_elsewhere_is_interrupted() -> None:
     last, actions = step(state(), stop)
     assert said(actions) == ["b: tflaunch stop ends the run"]  # said by the agent
     assert actions[1:] == ENDING  # also where nobody has asked
-    last, took = follow(last, [dataclasses.replace(stop, host="a"), ended(W0, None, signal.SIGTERM), *SWEPT])
+    last, took = follow(last, [stop._replace(host="a"), ended(W0, None, signal.SIGTERM), *SWEPT])
     assert took == [[]] * 5
     assert (last.phase, last.status, last.exit_code(True)) == ("over", "interrupted", 143)
 

@@ -12,8 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tflaunch import payload, wire
 from tflaunch.agent import processes
@@ -40,8 +39,7 @@ class Opener(Protocol):
     def open(self, host: Host, command: str, first: bytes = b"") -> Wire: ...
 
 
-@dataclass(frozen=True)
-class Said:
+class Said(NamedTuple):
     """A message of an agent; `session` is the number of the wire that it came by."""
 
     host: str
@@ -49,8 +47,7 @@ class Said:
     session: int = 0
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """The wire to an agent is at its end; `error` says why, for the user."""
 
     host: str
@@ -184,16 +181,14 @@ def _quoted(noise: bytes) -> str:
     return f"; it printed: {text[:200]!r}" if text else ""
 
 
-@dataclass(frozen=True)
-class Connected:
+class Connected(NamedTuple):
     """A wire to a host is open and the agent is on its way."""
 
     host: Host
     channel: Wire
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """So many log bytes of a host have been shown: it may send more."""
 
     host: str

@@ -15,7 +15,7 @@ import warnings
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tflaunch.errors import UsageError
 
@@ -38,8 +38,7 @@ _LEFT_OUT = {
 _LEFT_OUT_WITH = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """What to run: `argv` follows the interpreter in `directory`, the one to ship; `file` is in it."""
 
     directory: Path  # absolute, without symbolic links
@@ -203,8 +202,7 @@ def bundle(directory: Path, *, keep: str = "", limit_bytes: int = LIMIT_BYTES) -
     return _pack(root, tree, limit_bytes)
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     """One thing to pack; `source` is where its content is read, `link` where a symbolic link leads."""
 
     kind: str  # "file" | "link" | "directory"
@@ -214,8 +212,7 @@ class _Entry:
     size: int = 0
 
 
-@dataclass(frozen=True)
-class _Rule:
+class _Rule(NamedTuple):
     """One line of an ignore file."""
 
     pattern: GitIgnoreBasicPattern
@@ -253,8 +250,7 @@ class _Rule:
         return result is not None and (self.below or result.match.end() == len(path))
 
 
-@dataclass(frozen=True)
-class _Ignore:
+class _Ignore(NamedTuple):
     """The lines of one ignore file, last one first; they speak of paths below `base`."""
 
     base: str  # "" or with a slash at its end

@@ -14,7 +14,7 @@ import dataclasses
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from tflaunch.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
 from tflaunch.job import CHIEF, EVALUATOR, MASTER, WORKER, TaskId, ends_as
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 # ---- events; those that belong to a run's end are in tflaunch.outcome
 
 
-@dataclass(frozen=True)
-class TaskStarted:
+class TaskStarted(NamedTuple):
     """A task runs, for the first time or again."""
 
     task: TaskId
@@ -38,15 +37,13 @@ class TaskStarted:
     pid: int = 0
 
 
-@dataclass(frozen=True)
-class Interrupted:
+class Interrupted(NamedTuple):
     """Ctrl-C, or SIGTERM to the launcher."""
 
     signal: int
 
 
-@dataclass(frozen=True)
-class HostSwept:
+class HostSwept(NamedTuple):
     """An agent has checked: of this run, only `survivors` are alive on its host, and only `cards` not free."""
 
     host: str
@@ -54,8 +51,7 @@ class HostSwept:
     cards: tuple[CardLeft, ...] = ()
 
 
-@dataclass(frozen=True)
-class AgentGaveUp:
+class AgentGaveUp(NamedTuple):
     """An agent ends the run: its lease ran out or, `asked`, somebody stopped the run from elsewhere."""
 
     host: str
@@ -63,8 +59,7 @@ class AgentGaveUp:
     asked: bool = False
 
 
-@dataclass(frozen=True)
-class TimerFired:
+class TimerFired(NamedTuple):
     """The time of an earlier StartTimer is over."""
 
     name: str
@@ -75,31 +70,27 @@ Event = Union[TaskStarted, TaskExit, HostLost, TimedOut, Interrupted, HostSwept,
 # ---- actions
 
 
-@dataclass(frozen=True)
-class End:
+class End(NamedTuple):
     """Every host: stop all tasks (TERM, KILL after the grace), sweep, report."""
 
     grace_s: float
     stacks: bool = False  # they are stuck: have them write where
 
 
-@dataclass(frozen=True)
-class StopTasks:
+class StopTasks(NamedTuple):
     """These tasks: TERM, KILL after the grace; the run goes on."""
 
     tasks: tuple[TaskId, ...]
     grace_s: float
 
 
-@dataclass(frozen=True)
-class Restart:
+class Restart(NamedTuple):
     """Start these tasks again, each as the attempt of that number."""
 
     tasks: Mapping[TaskId, int]
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """Tell that host, now or when it is back; `name` replaces an earlier order of that name."""
 
     host: str
@@ -108,16 +99,14 @@ class Order:
     fields: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class StartTimer:
+class StartTimer(NamedTuple):
     """Feed TimerFired(name) back after `seconds`."""
 
     name: str
     seconds: float
 
 
-@dataclass(frozen=True)
-class Say:
+class Say(NamedTuple):
     """Tell the user; an answer to what he did is urgent and goes ahead of any log line."""
 
     text: str
