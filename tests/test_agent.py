@@ -466,6 +466,28 @@ def test_code_that_is_damaged_is_told_and_not_kept(host: Host, damage: str) -> N
     assert list((host.parent / "code").iterdir()) == []
 
 
+def test_code_is_not_unpacked_through_a_link_that_leads_away(host: Host, tmp_path: Path) -> None:
+    code, scratch = tmp_path / "code", tmp_path / "scratch"
+    for place in (code / "data", scratch):
+        place.mkdir(parents=True)
+    (code / "data/a.txt").write_text("shipped")
+    (scratch / "a.txt").write_text("theirs")
+    archive = sources.bundle(code).data
+    (host.directory / "work").mkdir(parents=True, mode=0o700)
+    for place in (host.parent, host.directory.parent, host.directory):
+        place.chmod(0o700)
+    (host.directory / "work/data").symlink_to(scratch)  # as the program left it
+    channel = host.start()
+    channel.ask("code", digest="one", size=len(archive), answer="code")
+    channel.send("blob", archive, last=True)
+    channel.wait("code")
+    channel.send("stage", tasks=[shell("true")], code="one", ports=[], gpus=[], door=False, attempt=0)
+    reason, _ = failure(channel)
+    assert "a link leads out of there" in reason
+    assert (scratch / "a.txt").read_text() == "theirs"
+    assert (host.parent / "code/one.tar.gz").exists()
+
+
 def test_the_agent_is_there_while_much_code_is_unpacked(host: Host) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:

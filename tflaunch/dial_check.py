@@ -70,9 +70,9 @@ def targets(plan: ClusterPlan) -> dict[str, list[TaskPlan]]:
 
 
 def limit_s(targets: int) -> float:
-    """How long a host may take to call so many; where all are busy, answers come late."""
+    """How long a host may take to call so many, their names looked up before; where all are busy, answers come late."""
     rounds = 1 + -(-targets // dial.AT_ONCE)
-    return (rounds + dial.ANSWER_SHARE) * DIAL_S + MARGIN_S
+    return rounds * dial.ANSWER_SHARE * DIAL_S + MARGIN_S
 
 
 def to_wire(wanted: Iterable[TaskPlan]) -> list[list[object]]:

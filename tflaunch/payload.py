@@ -265,8 +265,14 @@ def agent() -> bytes:
 
 
 @functools.cache
+def _contents() -> dict[str, bytes]:
+    # Once: the files may change while this process lives, and a digest must mean the same for ever.
+    return {name: path.read_bytes() for name, path in shipped_files().items()}
+
+
+@functools.cache
 def _packed() -> bytes:
-    sources = {name: lean(path.read_text("utf-8")) for name, path in shipped_files().items()}
+    sources = {name: lean(content.decode("utf-8")) for name, content in _contents().items()}
     return wire.encode(_AGENT, zlib.compress(marshal.dumps(sources, _MARSHAL)))
 
 
@@ -276,7 +282,7 @@ def loader() -> bytes:
     files = shipped_files()
     names = " ".join(name + "/" * (path.name == "__init__.py") for name, path in files.items())
     # Of the files as they are: to make the agent of them takes longer, and mostly no host lacks it.
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in [Path(__file__), *files.values()]))
+    digest = hashlib.sha256(b"".join([Path(__file__).read_bytes(), *_contents().values()]))
     words = (names, digest.hexdigest()[:16], wire.MAGIC, wire.encode("lacks"), wire.encode(_AGENT)[8:])
     return zlib.compress((LOADER % (words,)).encode("utf-8"), 9)
 

@@ -73,6 +73,7 @@ class Session:
         self._put = put
         self._decoder = wire.Decoder(magic=True)
         self._sent_agent = self._up = False  # the host lacked it; it has said a word of its own
+        self._uploading = False
         self._outbox: queue.SimpleQueue[bytes | Iterator[bytes] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, name=f"write {host.name}", daemon=True)
         self._writer.start()
@@ -104,6 +105,7 @@ class Session:
                 except queue.Empty:
                     item = next(frames, b"") if frames else b""
                     frames = frames if item else None
+                    self._uploading = frames is not None
                 if item is None:
                     break
                 if not isinstance(item, bytes):
@@ -150,24 +152,27 @@ class Session:
                 f"what came is not an agent's: {broken}{_quoted(noise)}",
                 "silence the start-up files of its shell when they run without a terminal",
             )
+        except Exception as defect:  # it must not look like a host that is slow
+            error = ConnectError(f"a defect of tflaunch: {defect!r}")
         self._put(Ended(self.host.name, error or self._explain_end(), self.number))
 
     def _explain_end(self) -> ConnectError:
         words = self._channel.last_words().strip()
-        if self._up:
-            return ConnectError(
-                "lost the agent" + (f": {words}" if words else ""), "see agent.log in its run directory"
-            )
-        for cause, hint in (
-            ("no python3", "install Python 3.8 or newer there, or name one by `python:` in the hostfile"),
-            ("is too old", "install Python 3.8 or newer there, or name one by `python:` in the hostfile"),
-            ("No space left", "make room on its disk"),
-        ):
-            line = next((line for line in words.splitlines() if cause in line), "")
-            if line:
-                return ConnectError(line.rpartition("tflaunch: ")[2], hint)
-        if words.startswith("the connection broke"):  # the agent is the first that fills packets
-            return ConnectError(f"{words} while the agent was on its way", _LARGE_PACKETS)
+        broke = words.startswith("the connection broke")
+        if not self._up:
+            for cause, hint in (
+                ("no python3", "install Python 3.8 or newer there, or name one by `python:` in the hostfile"),
+                ("is too old", "install Python 3.8 or newer there, or name one by `python:` in the hostfile"),
+                ("No space left", "make room on its disk"),
+            ):
+                line = next((line for line in words.splitlines() if cause in line), "")
+                if line:
+                    return ConnectError(line.rpartition("tflaunch: ")[2], hint)
+            if broke:  # the agent is the first that fills packets
+                return ConnectError(f"{words} while the agent was on its way", _LARGE_PACKETS)
+        if not self._decoder.awaiting_magic:
+            hint = _LARGE_PACKETS if broke and self._uploading else "see agent.log in its run directory"
+            return ConnectError("lost the agent" + (f": {words}" if words else ""), hint)
         return ConnectError(
             "its shell ended before the agent answered"
             + (f": {words}" if words else "")

@@ -231,6 +231,11 @@ class Decoder:
         """Whether MAGIC is still to come."""
         return self._awaiting_magic
 
+    @property
+    def rest(self) -> bytes:
+        """What has come of the next message."""
+        return bytes(self._buffer)
+
     def feed(self, data: bytes) -> "List[Message]":
         """The messages that are complete now; raises WireError on anything that is not a frame."""
         self._buffer += data

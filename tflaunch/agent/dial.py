@@ -180,8 +180,8 @@ class Dialling:
     `load`: what is called must also get LOAD_BYTES through to here.
 
     An address is a literal or a name.  Of a name's addresses the first few are all tried; one that answers is
-    enough.  Each connect gets `patience_s`, and all names together do; who accepted it gets ANSWER_SHARE times that
-    for the answer.  It counts from the last word of any: hosts that are busy answer late, but they do answer.
+    enough.  Each connect gets `patience_s`; ANSWER_SHARE times that who accepted it, for the answer, and each name.
+    It counts from the last word of any: hosts that are busy answer late, but they do answer.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Dialling:
         self._targets = targets
         self._patience_s = patience_s
         self._load = load
-        self._heard = time.monotonic()  # when anything came of any
+        self._heard = time.monotonic()  # when last any was connected, or answered as it should
         self._waiting = []  # type: List[Tuple[int, int, Any]]  # target, family, where to connect to
         self._attempts = []  # type: List[_Attempt]
         self._resolver = None  # type: Optional[_Resolver]
@@ -212,7 +212,7 @@ class Dialling:
                 self._queue(number, found)
         if unresolved:
             try:
-                self._resolver = _Resolver(selector, list(unresolved), patience_s)
+                self._resolver = _Resolver(selector, list(unresolved), patience_s * ANSWER_SHARE)
             except OSError as error:  # there is no room for a process, or no descriptor
                 for number, target in enumerate(targets):
                     if target[0] in unresolved:
@@ -227,7 +227,7 @@ class Dialling:
         if self._resolver is not None:
             resolved = self._resolver.step(now)
             if resolved is None:
-                return False  # the literals may wait, too: names are resolved within `patience_s`
+                return False  # the literals may wait, too
             self._resolver = None
             self._take_names(resolved)
         for attempt in [each for each in self._attempts if self._late(each, now)]:
@@ -295,7 +295,6 @@ class Dialling:
             return
         except OSError:
             data = b""
-        self._heard = time.monotonic()
         attempt.answer += data
         if data and b"\n" not in attempt.answer and len(attempt.answer) < ANSWER_LIMIT:
             return
@@ -309,9 +308,11 @@ class Dialling:
             self._end(attempt, [STRANGER, "it is %s of this run" % there])
         elif self._load and len(load) < LOAD_BYTES:
             attempt.proven = True
+            self._heard = time.monotonic()
             if not data:
                 self._end(attempt, [FAILED, "it hangs up in the middle"])
         else:
+            self._heard = time.monotonic()
             self._end(attempt, round((attempt.connected - attempt.began) * 1000, 3))
 
     def _end(self, attempt: _Attempt, result: "Result") -> None:
@@ -354,7 +355,7 @@ def _resolve(address: str, port: int, flags: int = 0) -> "Union[str, List[Tuple[
 
 
 class _Resolver:
-    """A child that looks names up, since that blocks; it is killed when its time is up."""
+    """A child that looks names up, since that blocks; it is killed when for so long no name has been found."""
 
     def __init__(self, selector: selectors.BaseSelector, names: "List[str]", patience_s: float) -> None:
         self._selector = selector
@@ -383,6 +384,7 @@ class _Resolver:
         except BlockingIOError:
             return
         self._told += data
+        self._deadline = time.monotonic() + self._patience_s
         if not data and not self._ended:
             self._ended = True
             self._selector.unregister(self._pipe)

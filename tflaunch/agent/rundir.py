@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 CODE = "code"  # beside the runs; no run id can be this (they end in a random part)
 ENVIRONMENTS = ".environments"  # likewise, see tflaunch.agent.environment
+SIZE_LIMIT = 1 << 27  # more than is ever shipped: what a damaged archive says of its size is not believed
 SMALL_BYTES = 1 << 20  # of code that is unpacked in less time than a process takes
 
 
@@ -325,16 +326,29 @@ class CodeStore:
         """
         import zlib
 
+        root = os.path.realpath(directory)
         try:
             with open(self._path, "rb") as file:
-                data = zlib.decompress(file.read(), 31)  # gzip's, whose checksum is at its very end
+                packed = file.read()
+            # gzip's, whose checksum and size are at its very end
+            size = min(int.from_bytes(packed[-4:], "little"), SIZE_LIMIT)
+            data = zlib.decompress(packed, 31, size)
+            del packed
             files = {}
+            ours = {}  # type: Dict[str, None]  # directories that no link leads away from
             for name, kind, mode, modified, link, content in _members(memoryview(data)):
                 path = os.path.join(directory, name)
+                place = path if kind == b"5" else os.path.dirname(path)
+                if place not in ours:
+                    if not (os.path.realpath(place) + "/").startswith(root + "/"):
+                        raise HostError(
+                            "%s is where shipped code belongs, but a link leads out of there" % place,
+                            "remove it, or start a new run",
+                        )
+                    os.makedirs(place, exist_ok=True)
+                    ours[place] = None
                 if kind == b"5":
-                    os.makedirs(path, exist_ok=True)
                     continue
-                os.makedirs(os.path.dirname(path), exist_ok=True)
                 files[name] = modified
                 if os.path.lexists(path):  # the run was here before
                     os.unlink(path)

@@ -294,6 +294,7 @@ def _spawn(words: "List[str]", env: "Dict[str, str]", cwd: str, streams: "Iterab
         pid = os.fork()
         if pid == 0:
             try:
+                os.close(told)
                 os.setsid()
                 for number, each in enumerate(streams):
                     os.dup2(each, number)
@@ -303,7 +304,7 @@ def _spawn(words: "List[str]", env: "Dict[str, str]", cwd: str, streams: "Iterab
                     signal.signal(ignored, signal.SIG_DFL)
                 os.execve(words[0], words, env)  # noqa: S606 - it is the shell
             except Exception as error:  # a NUL in an argument, too
-                os.write(tell, str(error).encode("utf-8", "replace")[:512])
+                os.write(tell, (str(error) or repr(error)).encode("utf-8", "replace")[:512])
             finally:
                 os._exit(127)
     except OSError:

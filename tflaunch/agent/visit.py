@@ -46,7 +46,8 @@ class Visit:
         self._send("hello", run="", host="", pid=os.getpid(), directory=self._parent)
         data = early or os.read(self._in, 65536)
         while data:
-            for message in decoder.feed(data):
+            messages = decoder.feed(data)
+            for number, message in enumerate(messages, 1):
                 try:
                     if message.type == "list":
                         self._send("runs", **self._runs(message))
@@ -68,7 +69,7 @@ class Visit:
                         facts.take_module(message["name"], message.body)
                         self._send_facts()
                     elif message.type == "attach":
-                        self._attach(message, decoder)
+                        self._attach(message, decoder, messages[number:])
                         return
                     elif message.type == "board":
                         from tflaunch.agent import board
@@ -84,8 +85,8 @@ class Visit:
                     self._send("failed", reason=str(error), hint="")
             data = os.read(self._in, 65536)
 
-    def _attach(self, message: wire.Message, decoder: wire.Decoder) -> None:
-        """Become a view onto that run: of its agent, or of what it has left."""
+    def _attach(self, message: wire.Message, decoder: wire.Decoder, more: "List[wire.Message]") -> None:
+        """Become a view onto that run, its agent's or of what it has left; `more` came behind the request."""
         directory = self._place(message["run"], message["host"])
         connection = directory.connect()
         if connection is not None:
@@ -97,7 +98,8 @@ class Visit:
                     % (message["run"], spoken, wire.PROTOCOL),
                     "watch it with that version; `tflaunch stop` works with this one, too",
                 )
-            relay(self._in, self._out, connection)
+            early = [wire.encode(each.type, each.body, **each.fields) for each in more]
+            relay(self._in, self._out, connection, b"".join(early) + decoder.rest)
             return
         from tflaunch.agent.archive import Archive
 
