@@ -215,9 +215,9 @@ except Exception:  # the interpreter itself would print it without the lines
     traceback.print_exc()
     sys.exit(1)
 """
-_AGENT = "agent"
-_packing = threading.Lock()
+_AGENT = "agent"  # the type of the message that brings it
 _MARSHAL = 2  # the format that every Python 3 reads; it holds nothing but strings
+_packing = threading.Lock()
 
 
 def shipped_files() -> dict[str, Path]:

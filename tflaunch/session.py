@@ -29,8 +29,8 @@ LAST_WORDS = ("swept", "finished")  # after these an agent may leave
 FAREWELL_S = 1.0  # for the last words to all hosts together
 ASLEEP_S = 6.0  # the queue is looked into at least every RENEW_S
 AWAITED_SHOWN = 3  # hosts that are named while they are waited for
-_LARGE_PACKETS = "are large packets lost between here and there (MTU)? try: ping -M do -s 1472 {host}"
 BOOT_S = 15.0  # from a log-in to the first word of the agent
+_LARGE_PACKETS = "are large packets lost between here and there (MTU)? try: ping -M do -s 1472 {host}"
 
 
 class Opener(Protocol):
@@ -266,10 +266,12 @@ class Sessions:
             pending.put(host)
 
         def work(more: int) -> None:
-            if (
-                more
-            ):  # a start waits for the new thread, which waits for all others: not here, where all is shown
-                threading.Thread(target=work, args=[more - 1], name=f"connect {more}", daemon=True).start()
+            # Not all by the caller: a start waits for the new thread, which waits for all the others.
+            if more:
+                with contextlib.suppress(RuntimeError):  # no more threads are to be had: these do it all
+                    threading.Thread(
+                        target=work, args=[more - 1], name=f"connect {more}", daemon=True
+                    ).start()
             while True:
                 try:
                     host = pending.get_nowait()
