@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Union
 
+    from tflaunch.agent.selector import Selector
     from tflaunch.wire import Message
 
 TYPES = ("connect", "bytes", "taken", "cut")
@@ -38,7 +39,9 @@ class _Stream:
 class Streams:
     """The connections of one wire; `send` puts a message on it, each callback of `selector` is its key's `data`."""
 
-    def __init__(self, selector: selectors.BaseSelector, send: "Callable[..., None]") -> None:
+    def __init__(
+        self, selector: "Union[selectors.BaseSelector, Selector]", send: "Callable[..., None]"
+    ) -> None:
         self._selector = selector
         self._send = send
         self._streams = {}  # type: Dict[int, _Stream]

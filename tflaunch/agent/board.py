@@ -7,13 +7,13 @@ GPU; what comes of it is nothing to the run.
 import os
 import re
 import select
-import selectors
 import time
 
 from tflaunch import wire
 from tflaunch.agent import processes
 from tflaunch.agent.logs import TAIL_BYTES
 from tflaunch.agent.rundir import HostError
+from tflaunch.agent.selector import EVENT_READ, EVENT_WRITE, Selector
 from tflaunch.agent.tasks import Task
 from tflaunch.agent.viewer import Viewer
 from tflaunch.streams import TYPES, Streams
@@ -35,7 +35,7 @@ _SAYS = re.compile(rb" at http://[^ ]*?:(\d+)/")
 class Board:
     """The one of this agent; started when the first viewer wants it."""
 
-    def __init__(self, directory: "RunDirectory", selector: selectors.BaseSelector, own: bool = True) -> None:
+    def __init__(self, directory: "RunDirectory", selector: Selector, own: bool = True) -> None:
         """Without `own` it does not belong to the run, but to whoever looks at it."""
         self._directory = directory
         self._selector = selector
@@ -87,7 +87,7 @@ class Board:
         self._task = Task(self._directory, request, attempt, marked=self._own)
         self._said = self._task.logs.size(attempt)  # of another agent of the run on this host
         self._task.stage()
-        self._selector.register(self._task.ready_pipe, selectors.EVENT_READ, self._hear)
+        self._selector.register(self._task.ready_pipe, EVENT_READ, self._hear)
 
     def _hear(self) -> None:
         pipe = self._task.ready_pipe
@@ -212,8 +212,8 @@ def _serve(
     processes.become_subreaper()
     guard = os.getppid()
     os.set_blocking(channel_out, False)
-    selector = selectors.DefaultSelector()
-    selector.register(channel_in, selectors.EVENT_READ, lambda: None)
+    selector = Selector()
+    selector.register(channel_in, EVENT_READ, lambda: None)
     viewer = Viewer(_Pipe(channel_out))  # type: ignore[arg-type]
     viewer.send("hello", run=directory.run, host=directory.host, pid=0, directory=directory.path, alive=False)
     board = Board(directory, selector, own=False)
@@ -247,9 +247,9 @@ def _serve(
         board.end()
 
 
-def _watch(selector: selectors.BaseSelector, channel_out: int, wanted: bool) -> None:
+def _watch(selector: Selector, channel_out: int, wanted: bool) -> None:
     registered = channel_out in selector.get_map()
     if wanted and not registered:
-        selector.register(channel_out, selectors.EVENT_WRITE, lambda: None)
+        selector.register(channel_out, EVENT_WRITE, lambda: None)
     elif registered and not wanted:
         selector.unregister(channel_out)

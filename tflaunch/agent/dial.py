@@ -16,18 +16,20 @@ Both live in the agent's one loop: no threads, nothing blocks.  Names are resolv
 
 import errno
 import os
-import selectors
 import time
 
 from tflaunch import wire
 from tflaunch.agent import ports, processes, signal, socket
+from tflaunch.agent.selector import EVENT_READ, EVENT_WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from selectors import BaseSelector
     from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
     from tflaunch.agent.selector import Selector
 
+    AnySelector = Union[BaseSelector, Selector]
     Result = Union[float, List[str]]  # milliseconds, or [verdict, detail]
 
 HELLO = b"tflaunch dials\n"
@@ -37,6 +39,7 @@ LOAD_BYTES = 16384  # more than a jumbo frame
 BACKLOG = 1024  # all hosts of a large run may dial one port in the same moment
 LINGER_S = 10.0  # for a caller that connects and does not say the hello
 ANSWER_SHARE = 3  # the kernel accepts, the agent has to come to its turn
+LOOK_S = 0.1  # between two looks for those that are late
 AT_ONCE = 128  # connects under way from one host
 ADDRESSES_TRIED = 4  # of one name
 RESOLVER_THREADS = 16
@@ -98,6 +101,7 @@ class Answering:
         self._host = host
         self._listeners = []  # type: List[socket.socket]
         self._callers = {}  # type: Dict[socket.socket, Tuple[bytes, float]]
+        self._look_at = 0.0  # for callers that say nothing
 
     def listen(self, held: "Iterable[int]") -> None:
         """Begin on each of these ports, which this very process holds; raises OSError."""
@@ -107,18 +111,20 @@ class Answering:
             listener.setblocking(False)
             listener.listen(BACKLOG)
             accept = lambda listener=listener, port=port: self._accept(listener, port)  # noqa: E731
-            self._selector.register(listener, selectors.EVENT_READ, accept)
+            self._selector.register(listener, EVENT_READ, accept)
 
     def _accept(self, listener: socket.socket, port: int) -> None:
         now = time.monotonic()
-        for late in [each for each, (_, since) in self._callers.items() if now - since > LINGER_S]:
-            self._drop(late)
+        if now >= self._look_at:
+            self._look_at = now + LINGER_S
+            for late in [each for each, (_, since) in self._callers.items() if now - since > LINGER_S]:
+                self._drop(late)
         caller = self._selector.accept(listener)
         if caller is None:
             return
         caller.setblocking(False)
         self._callers[caller] = (b"", now)
-        self._selector.register(caller, selectors.EVENT_READ, lambda: self._hear(caller, port))
+        self._selector.register(caller, EVENT_READ, lambda: self._hear(caller, port))
 
     def _hear(self, caller: socket.socket, port: int) -> None:
         if caller not in self._callers:
@@ -186,7 +192,7 @@ class Dialling:
 
     def __init__(
         self,
-        selector: selectors.BaseSelector,
+        selector: "AnySelector",
         key: str,
         targets: "List[List[Any]]",
         patience_s: float,
@@ -201,7 +207,8 @@ class Dialling:
         self._load = load
         self._heard = time.monotonic()  # when last any was connected, or answered as it should
         self._waiting = []  # type: List[Tuple[int, int, Any]]  # target, family, where to connect to
-        self._attempts = []  # type: List[_Attempt]
+        self._attempts = {}  # type: Dict[_Attempt, None]  # in their order
+        self._look_at = 0.0  # for those that are late
         self._resolver = None  # type: Optional[_Resolver]
         unresolved = {}  # type: Dict[str, None]
         for number, (address, port, _) in enumerate(targets):
@@ -230,6 +237,14 @@ class Dialling:
                 return False  # the literals may wait, too
             self._resolver = None
             self._take_names(resolved)
+        if now >= self._look_at:  # not at each turn of the loop: there may be hundreds of both
+            self._look_at = now + LOOK_S
+            self._end_late(now)
+        while self._waiting and len(self._attempts) < AT_ONCE:
+            self._begin(*self._waiting.pop())
+        return not self._waiting and not self._attempts
+
+    def _end_late(self, now: float) -> None:
         for attempt in [each for each in self._attempts if self._late(each, now)]:
             if attempt.proven:
                 self._end(attempt, [NARROW, ""])
@@ -237,9 +252,6 @@ class Dialling:
                 self._end(attempt, [STRANGER, "it accepts and says nothing"])
             else:
                 self._end(attempt, [SILENT, ""])
-        while self._waiting and len(self._attempts) < AT_ONCE:
-            self._begin(*self._waiting.pop())
-        return not self._waiting and not self._attempts
 
     def _late(self, attempt: _Attempt, now: float) -> bool:
         patience_s = self._patience_s * (ANSWER_SHARE if attempt.connected else 1)
@@ -268,8 +280,8 @@ class Dialling:
             connection.close()
             self._result(target, _verdict(code))
             return
-        self._attempts.append(attempt)
-        self._selector.register(connection, selectors.EVENT_WRITE, lambda: self._connected(attempt))
+        self._attempts[attempt] = None
+        self._selector.register(connection, EVENT_WRITE, lambda: self._connected(attempt))
 
     def _connected(self, attempt: _Attempt) -> None:
         if attempt not in self._attempts:
@@ -284,7 +296,7 @@ class Dialling:
         except OSError as error:
             self._end(attempt, _verdict(error.errno or 0))
             return
-        self._selector.modify(attempt.connection, selectors.EVENT_READ, lambda: self._answered(attempt))
+        self._selector.modify(attempt.connection, EVENT_READ, lambda: self._answered(attempt))
 
     def _answered(self, attempt: _Attempt) -> None:
         if attempt not in self._attempts:
@@ -316,7 +328,7 @@ class Dialling:
             self._end(attempt, round((attempt.connected - attempt.began) * 1000, 3))
 
     def _end(self, attempt: _Attempt, result: "Result") -> None:
-        self._attempts.remove(attempt)
+        del self._attempts[attempt]
         self._selector.unregister(attempt.connection)
         # A reset instead of a farewell: no TIME_WAIT is left on either side.
         attempt.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -357,7 +369,7 @@ def _resolve(address: str, port: int, flags: int = 0) -> "Union[str, List[Tuple[
 class _Resolver:
     """A child that looks names up, since that blocks; it is killed when for so long no name has been found."""
 
-    def __init__(self, selector: selectors.BaseSelector, names: "List[str]", patience_s: float) -> None:
+    def __init__(self, selector: "AnySelector", names: "List[str]", patience_s: float) -> None:
         self._selector = selector
         self._names = names
         self._deadline = time.monotonic() + patience_s
@@ -376,7 +388,7 @@ class _Resolver:
             os.close(pipe)
         self._child = processes.read(pid)
         self._ended = False
-        selector.register(self._pipe, selectors.EVENT_READ, self._hear)
+        selector.register(self._pipe, EVENT_READ, self._hear)
 
     def _hear(self) -> None:
         try:
@@ -415,12 +427,12 @@ class _Resolver:
 def _resolve_and_exit(names: "List[str]", pipe: int) -> None:
     """In the child: a line for each name as soon as it is known, however long the others take."""
     try:
-        import threading
+        import _thread  # `threading` takes longer to load than the names of a small run to be found
 
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        for entry in os.listdir("/proc/self/fd"):  # a relay that closes must be seen to close
+        for entry in os.listdir("/proc/self/fd"):  # what the agent closes must be seen to close
             if int(entry) > 2 and int(entry) != pipe:
                 try:
                     os.close(int(entry))
@@ -428,21 +440,26 @@ def _resolve_and_exit(names: "List[str]", pipe: int) -> None:
                     pass  # the listing's own
         names = list(names)
 
-        def work() -> None:
-            while names:
-                try:
+        def work(done: "_thread.LockType") -> None:
+            try:
+                while True:
                     name = names.pop()
-                except IndexError:
-                    return
-                found = _resolve(name, 0)
-                told = found if isinstance(found, str) else [(family, where[0]) for family, where in found]
-                # In one piece, since it is shorter than PIPE_BUF: threads do not mix their lines.
-                os.write(pipe, wire.dumps([name, told]).encode("ascii") + b"\n")
+                    found = _resolve(name, 0)
+                    told = (
+                        found if isinstance(found, str) else [(family, where[0]) for family, where in found]
+                    )
+                    # In one piece, since it is shorter than PIPE_BUF: threads do not mix their lines.
+                    os.write(pipe, wire.dumps([name, told]).encode("ascii") + b"\n")
+            except IndexError:
+                pass  # that was the last
+            finally:
+                done.release()
 
-        threads = [threading.Thread(target=work) for _ in range(min(RESOLVER_THREADS, len(names)))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        working = [_thread.allocate_lock() for _ in range(min(RESOLVER_THREADS, len(names)))]
+        for done in working:
+            done.acquire()
+            _thread.start_new_thread(work, (done,))
+        for done in working:
+            done.acquire()
     finally:
         os._exit(0)

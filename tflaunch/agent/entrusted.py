@@ -1,7 +1,6 @@
 """What a detached run needs of every agent: a door for the coordinating one, and on its host the coordinator."""
 
 import os
-import selectors
 import signal
 import sys
 import time
@@ -9,6 +8,7 @@ import time
 from tflaunch.agent.guard import close_all_but
 from tflaunch.agent.peers import Door, PeerError
 from tflaunch.agent.rundir import HostError, RunDirectory
+from tflaunch.agent.selector import EVENT_READ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ class Entrusted:
                 "correct `address:` of this host",
             ) from error
         self.wide = self._door.wide  # it listens on more than the address of the cluster
-        selector.register(self._door.listener, selectors.EVENT_READ, self._accept)
+        selector.register(self._door.listener, EVENT_READ, self._accept)
 
     def _accept(self) -> None:
         connection = self._selector.accept(self._door.listener)
         if connection is not None and self._door.welcome(connection):
-            self._selector.register(connection, selectors.EVENT_READ, lambda: self._prove(connection))
+            self._selector.register(connection, EVENT_READ, lambda: self._prove(connection))
             self._drop_late(time.monotonic())
 
     def _prove(self, connection: "Any") -> None:

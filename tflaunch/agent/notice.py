@@ -1,14 +1,16 @@
 """Hears at once that a log has grown, where the kernel tells (inotify); where not, the agent looks by and by."""
 
 import os
-import selectors
 import time
 
 from tflaunch.agent.processes import libc
+from tflaunch.agent.selector import EVENT_READ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
+
+    from tflaunch.agent.selector import Selector
 
 IN_MODIFY = 2
 REST_S = 0.005  # between two hearings: a flood is taken in portions
@@ -17,7 +19,7 @@ REST_S = 0.005  # between two hearings: a flood is taken in portions
 class Notice:
     """Wakes a selector when a file in `directory` is written to, while somebody wants to know."""
 
-    def __init__(self, directory: str, selector: "selectors.BaseSelector") -> None:
+    def __init__(self, directory: str, selector: "Selector") -> None:
         self._selector = selector
         self._descriptor = _inotify(directory)
         self._listens = False
@@ -33,7 +35,7 @@ class Notice:
         rest_s = self._rests_until - now
         listen = wanted and self.works and rest_s <= 0
         if listen and not self._listens:
-            self._selector.register(self._descriptor, selectors.EVENT_READ, self._hear)
+            self._selector.register(self._descriptor, EVENT_READ, self._hear)
         elif self._listens and not listen:
             self._selector.unregister(self._descriptor)
         self._listens = listen

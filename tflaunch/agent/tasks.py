@@ -4,7 +4,6 @@ import os
 import time
 
 from tflaunch.agent import container, processes, shell, signal, stacks
-from tflaunch.agent.guard import close_all_but
 from tflaunch.agent.logs import TaskLogs
 from tflaunch.agent.rundir import HostError, RunDirectory, explain
 
@@ -287,33 +286,19 @@ class Task:
 def _spawn(words: "List[str]", env: "Dict[str, str]", cwd: str, streams: "Iterable[int]") -> int:
     """Start that command in a session of its own, with these descriptors and no others; raises OSError.
 
-    To load `subprocess` takes longer than all else that a task costs its agent.
+    Not with a fork, which copies the tables of all that this process has in memory, nor with `subprocess`, which
+    takes longer to load than all else that a task costs its agent.
     """
-    told, tell = os.pipe()
+    become = [(os.POSIX_SPAWN_DUP2, each, number) for number, each in enumerate(streams)]
+    ignored = [signal.SIGPIPE, signal.SIGXFSZ]  # by Python; what it catches ends with it
+    os.chdir(cwd)
     try:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.close(told)
-                os.setsid()
-                for number, each in enumerate(streams):
-                    os.dup2(each, number)
-                close_all_but(tell)
-                os.chdir(cwd)
-                for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python; what it catches ends with it
-                    signal.signal(ignored, signal.SIG_DFL)
-                os.execve(words[0], words, env)  # noqa: S606 - it is the shell
-            except Exception as error:  # a NUL in an argument, too
-                os.write(tell, (str(error) or repr(error)).encode("utf-8", "replace")[:512])
-            finally:
-                os._exit(127)
-    except OSError:
-        os.close(told)
-        raise
+        try:
+            return os.posix_spawn(words[0], words, env, file_actions=become, setsid=True, setsigdef=ignored)
+        except NotImplementedError:  # an older C library
+            words = ["/usr/bin/setsid", *words]
+            return os.posix_spawn(words[0], words, env, file_actions=become, setsigdef=ignored)
+    except ValueError as error:  # a NUL in an argument
+        raise OSError(str(error)) from error
     finally:
-        os.close(tell)
-    with open(told, "rb", 0) as pipe:
-        failure = pipe.read(512)  # nothing: it is that command now
-    if failure:
-        raise OSError(failure.decode("utf-8", "replace"))
-    return pid
+        os.chdir("/")

@@ -1,23 +1,23 @@
 """The tasks of one run on one host: staged together, released together, told of one by one."""
 
-import collections
 import os
-import selectors
 import time
 
 from tflaunch import wire
 from tflaunch.agent import facts, processes
 from tflaunch.agent.journal import note
 from tflaunch.agent.rundir import HostError
+from tflaunch.agent.selector import EVENT_READ
 from tflaunch.agent.tasks import Task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Deque, Dict, List, Mapping, Optional
+    from typing import Any, Callable, Dict, List, Mapping, Optional
 
     from tflaunch.agent.journal import Journal
     from tflaunch.agent.logs import TaskLogs
     from tflaunch.agent.rundir import RunDirectory
+    from tflaunch.agent.selector import Selector
 
 
 TURN_S = 0.2  # of the loop, to stage what was added: a working directory of its own may take its time
@@ -25,12 +25,14 @@ TURN_S = 0.2  # of the loop, to stage what was added: a working directory of its
 
 def _signal_name(number: "Optional[int]") -> str:
     """This system's name for it: the launcher may run on another one, with other numbers."""
-    import signal
+    if number is None:
+        return ""
+    import signal  # its enumerations take longer to load than most of what an agent does
 
     try:
-        return signal.Signals(number).name if number is not None else ""
+        return signal.Signals(number).name
     except ValueError:
-        return "signal %d" % number if number is not None else ""
+        return "signal %d" % number
 
 
 def _remedy(reason: str) -> str:
@@ -49,10 +51,10 @@ class Team:
         self,
         directory: "RunDirectory",
         journal: "Journal",
-        selector: selectors.BaseSelector,
+        selector: "Selector",
         tell_launcher: "Callable[..., None]",
     ) -> None:
-        self.tasks = collections.OrderedDict()  # type: Dict[str, Task]
+        self.tasks = {}  # type: Dict[str, Task]
         self.ran = []  # type: List[processes.Process]
         self.ending = False
         self._directory = directory
@@ -60,7 +62,7 @@ class Team:
         self._selector = selector
         self._tell_launcher = tell_launcher
         self._staging = False
-        self._added = collections.deque()  # type: Deque[Task]  # still to be staged
+        self._added = []  # type: List[Task]  # still to be staged
 
     def logs(self) -> "Dict[str, TaskLogs]":
         """What each of them writes."""
@@ -81,7 +83,7 @@ class Team:
 
     def _listen_to(self, task: Task) -> None:
         pipe = task.ready_pipe
-        self._selector.register(pipe, selectors.EVENT_READ, lambda: self._heard(task, pipe))
+        self._selector.register(pipe, EVENT_READ, lambda: self._heard(task, pipe))
 
     def _heard(self, task: Task, pipe: int) -> None:
         if pipe != task.ready_pipe:  # of an attempt that was given up before it was ready
@@ -169,7 +171,7 @@ class Team:
     def tick(self, now: float) -> None:
         """What time brings about."""
         while self._added:
-            self._stage_again(self._added.popleft())
+            self._stage_again(self._added.pop(0))
             if time.monotonic() - now >= TURN_S:
                 break
         for task in self.tasks.values():
