@@ -73,7 +73,7 @@ def python_path(directory: Path, python: str) -> str:
 
 
 class Channel:
-    """The launcher's end: frames to the relay, messages from it; the relay is a child of the test."""
+    """The launcher's end: frames to the agent, messages from it; what sshd would start is a child of the test."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Channel:
         self._decoder = wire.Decoder(magic=True)
         self._pending: list[wire.Message] = []
         self.written = 0  # bytes
-        self._relay = subprocess.Popen(
+        self._started = subprocess.Popen(
             [*login, "-c", line],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -106,22 +106,22 @@ class Channel:
             self.write(payload.loader())
 
     @property
-    def relay_pid(self) -> int:
-        return self._relay.pid
+    def started_pid(self) -> int:
+        return self._started.pid
 
     def write(self, data: bytes) -> None:
-        assert self._relay.stdin is not None
+        assert self._started.stdin is not None
         self.written += len(data)
         view = memoryview(data)
         while view:
-            view = view[self._relay.stdin.write(view) :]
+            view = view[self._started.stdin.write(view) :]
 
     def send(self, type: str, body: bytes = b"", **fields: Any) -> None:
         self.write(wire.encode(type, body, **fields))
 
     @property
-    def relay_ended(self) -> bool:
-        return self._relay.poll() is not None
+    def started_ended(self) -> bool:
+        return self._started.poll() is not None
 
     def next(self, patience_s: float = PATIENCE_S) -> wire.Message | None:
         """The next message, beats left out and logs gathered; None at the end of the channel."""
@@ -134,7 +134,7 @@ class Channel:
 
     def next_raw(self, patience_s: float = PATIENCE_S) -> wire.Message | None:
         """The next message, beats left out; None at the end of the channel."""
-        assert self._relay.stdout is not None
+        assert self._started.stdout is not None
         deadline = time.monotonic() + patience_s
         while True:
             while self._pending:
@@ -146,8 +146,8 @@ class Channel:
                     return message
             left = deadline - time.monotonic()
             assert left > 0, f"no message within {patience_s:g} s"
-            if select.select([self._relay.stdout], [], [], left)[0]:
-                data = os.read(self._relay.stdout.fileno(), 1 << 18)
+            if select.select([self._started.stdout], [], [], left)[0]:
+                data = os.read(self._started.stdout.fileno(), 1 << 18)
                 if not data:
                     return None
                 self._pending += self._decoder.feed(data)
@@ -178,30 +178,30 @@ class Channel:
         return self._decoder.noise
 
     def last_words(self) -> str:
-        """What came on stderr, once the relay has ended."""
-        assert self._relay.stderr is not None
-        self._relay.wait(PATIENCE_S)
+        """What came on stderr, once what was started has ended."""
+        assert self._started.stderr is not None
+        self._started.wait(PATIENCE_S)
         # A guard keeps none of it open; a daemon points its own at agent.log.
-        return self._relay.stderr.read().decode("utf-8", "replace")
+        return self._started.stderr.read().decode("utf-8", "replace")
 
     def wait_end(self) -> int:
-        """The exit status of the relay."""
-        return self._relay.wait(PATIENCE_S)
+        """The exit status of what was started."""
+        return self._started.wait(PATIENCE_S)
 
     def kill(self) -> None:
-        """Kill -9 the relay: what a lost connection looks like from the agent."""
-        if self._relay.poll() is None:
-            self._relay.kill()
-        self._relay.wait(PATIENCE_S)
+        """Kill -9 what was started: what a lost connection looks like from the agent."""
+        if self._started.poll() is None:
+            self._started.kill()
+        self._started.wait(PATIENCE_S)
 
     def close(self) -> None:
         """The launcher goes away."""
-        for stream in (self._relay.stdin, self._relay.stdout, self._relay.stderr):
+        for stream in (self._started.stdin, self._started.stdout, self._started.stderr):
             if stream is not None:
                 stream.close()
 
     def stop(self, number: int = signal.SIGSTOP) -> None:
-        os.kill(self._relay.pid, number)
+        os.kill(self._started.pid, number)
 
 
 class Host:

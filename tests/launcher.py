@@ -129,7 +129,7 @@ class Process:
 
     @property
     def is_agent(self) -> bool:
-        """Whether it is a relay, a guard or a daemon, not a task's."""
+        """Whether it is of the agent (what sshd has started, the guard, the daemon), not a task's."""
         return "tflaunch-agent" in self.words
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:

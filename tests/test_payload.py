@@ -89,7 +89,7 @@ def test_whatever_stands_in_its_words_arrives_as_it_is(tmp_path: Path) -> None:
 
 
 def test_what_a_login_shell_prints_is_told_from_the_agent(tmp_path: Path) -> None:
-    (tmp_path / "env.sh").write_text("echo 'motd: tflaunch-wire 2'; printf '\\0tflaunch'; unset BASH_ENV\n")
+    (tmp_path / "env.sh").write_text("echo 'motd: tflaunch-wire 3'; printf '\\0tflaunch'; unset BASH_ENV\n")
     channel = Channel(
         "visit",
         run_dir=tmp_path,
@@ -258,7 +258,7 @@ def test_an_agent_loads_little(python: str) -> None:
         f"import sys; sys.path.insert(0, {str(ROOT.parent)!r})\n"
         "from tflaunch import wire\n"
         "from tflaunch import gpu_probe\n"
-        "from tflaunch.agent import daemon, dial, guard, processes, relay\n"
+        "from tflaunch.agent import daemon, dial, guard, processes\n"
         "processes.become_subreaper()\n"
         "gpu_probe.probe()\n"
         "said = {'a': [1, 2.5, None, True, 'x\\udcff\\u00e9'], 'b': {}}\n"

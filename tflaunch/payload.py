@@ -51,7 +51,7 @@ SHIPPED = (
     "tflaunch.agent.look",
     "tflaunch.agent.check",
     "tflaunch.agent.stacks",
-    "tflaunch.agent.relay",
+    "tflaunch.agent.channel",
     "tflaunch.agent.guard",
     "tflaunch.agent.aside",
     "tflaunch.agent.environment",

@@ -115,7 +115,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` costs the agent's start more than it gives
     from typing import Any, Dict, List, Optional
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAGIC = b"\0tflaunch-wire %d\n" % PROTOCOL
 NOISE_LIMIT = 64 * 1024  # what a login shell may print before MAGIC
 HEAD_LIMIT = 16 * 1024 * 1024

@@ -172,12 +172,12 @@ class Trial:
         agent, guard = (Process(host.outside(about[key]), (), {}) for key in ("pid", "guard"))
         return agent, guard
 
-    def relay(self, host: BedHost) -> Process:
-        """What stands between the connection and the agent."""
+    def started_by_sshd(self, host: BedHost) -> Process:
+        """What holds the channel for the agent."""
         agent, guard = (each.pid for each in self.agent(host))
         agents = [each for each in host.processes() if each.is_agent and each.pid not in (agent, guard)]
-        [relay] = [each for each in agents if parents(each.pid) != agent]
-        return relay
+        [started] = [each for each in agents if parents(each.pid) != agent]
+        return started
 
     def coordinator(self) -> Process:
         """What decides for a detached run: on the host of worker/0, a child of the agent."""

@@ -127,12 +127,12 @@ def test_sshd_restarted(trial: Trial) -> None:
     recovers(trial, 1000)
 
 
-@pytest.mark.fault("relay killed (what sshd has started on the host)", "it comes back at once", NOTHING)
-def test_relay_killed(trial: Trial) -> None:
+@pytest.mark.fault("process killed that sshd has started on the host", "it comes back at once", NOTHING)
+def test_what_sshd_has_started_killed(trial: Trial) -> None:
     trial.up(2)
     trial.start()
     trial.now()
-    trial.relay(trial.placement["worker/0"]).kill()
+    trial.started_by_sshd(trial.placement["worker/0"]).kill()
     trial.wait_until_noticed()
     recovers(trial, 300)
 

@@ -1,6 +1,6 @@
 """The process on the host: shipped over the wire, nothing installed, standard library only, Python 3.8+.
 
-    relay     the exec'd process: owns the channel, copies bytes between it and the daemon
+    channel   the exec'd process makes it clean, gives it to the daemon, and waits
     guard     parent of the daemon; sweeps what is left, whatever ended the daemon
     daemon    one loop: the lease, and the end; its viewers, their requests, and the team of tasks
     visit     looks after any run, with or without a living daemon: lists and ends them (ledger), cleans (garbage)
@@ -30,7 +30,7 @@ else:
         import socket
 
 from tflaunch import wire  # noqa: E402
-from tflaunch.agent.relay import own_channel, relay, write_all  # noqa: E402
+from tflaunch.agent.channel import Channel, hold, own_channel, write_all  # noqa: E402
 from tflaunch.agent.rundir import HostError, RunDirectory, check_ours, parent_directory  # noqa: E402
 
 __all__ = ("main", "signal", "socket")
@@ -50,6 +50,11 @@ def main(arguments: "List[str]", early: bytes = b"") -> None:
     try:
         if not os.path.exists("/proc/self/stat"):
             raise HostError("this host has no /proc", "tflaunch runs tasks on Linux only")
+        for descriptor in os.listdir("/proc/self/fd"):  # what this process was given is nothing to the tasks
+            try:
+                os.set_inheritable(int(descriptor), int(descriptor) <= 2)
+            except OSError:
+                pass  # the listing's own
         parent = parent_directory(configured)
         if os.path.lexists(parent):
             check_ours(parent)
@@ -67,14 +72,14 @@ def main(arguments: "List[str]", early: bytes = b"") -> None:
             connection = directory.connect()
         if connection is not None:
             raise HostError("run %s lives on this host already" % run, "tflaunch stop %s" % run)
-        connection = _start(directory, channel_in, channel_out)
+        holder = _start(directory, channel_in, channel_out, early)
     except HostError as error:
         write_all(channel_out, wire.encode("failed", reason=error.reason, hint=error.hint))
         return
-    relay(channel_in, channel_out, connection, early)
+    hold(channel_in, channel_out, holder)
 
 
-def _start(directory: RunDirectory, channel_in: int, channel_out: int) -> socket.socket:
+def _start(directory: RunDirectory, channel_in: int, channel_out: int, early: bytes) -> socket.socket:
     from tflaunch.agent.guard import under_guard
 
     directory.create()
@@ -83,10 +88,8 @@ def _start(directory: RunDirectory, channel_in: int, channel_out: int) -> socket
     def agent() -> None:
         from tflaunch.agent.daemon import Daemon
 
-        for each in (channel_in, channel_out):
-            os.close(each)
         ours.close()
-        Daemon(directory, theirs).run()
+        Daemon(directory, Channel(channel_in, channel_out, theirs), early).run()
 
     sys.stdout.flush()
     under_guard(directory, agent)

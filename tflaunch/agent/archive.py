@@ -6,9 +6,9 @@ import time
 
 from tflaunch import wire
 from tflaunch.agent import journal
+from tflaunch.agent.channel import write_all
 from tflaunch.agent.logs import TaskLogs
 from tflaunch.agent.outputs import Outputs
-from tflaunch.agent.relay import write_all
 from tflaunch.agent.viewer import Viewer
 
 TYPE_CHECKING = False

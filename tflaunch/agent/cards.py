@@ -9,8 +9,8 @@ import time
 
 from tflaunch import wire
 from tflaunch.agent import processes, signal
+from tflaunch.agent.channel import write_all
 from tflaunch.agent.guard import close_all_but
-from tflaunch.agent.relay import write_all
 from tflaunch.gpu_probe import BUSY_MEMORY_BYTES, BUSY_MIG_MEMORY_BYTES, Look
 
 TYPE_CHECKING = False

@@ -1,10 +1,9 @@
 """The agent itself: one loop over viewers, tasks and clocks; no threads, no blocking writes.
 
-It belongs to its run, not to a channel: relays come and go.  What ends it without a launcher is the lease.
+It belongs to its run, not to a channel: launchers and viewers come and go.  What ends it without one is the lease.
 """
 
 import os
-import selectors
 import time
 
 from tflaunch import wire
@@ -14,7 +13,7 @@ from tflaunch.agent.journal import NAME, Journal, note
 from tflaunch.agent.notice import Notice
 from tflaunch.agent.requests import Requests
 from tflaunch.agent.rundir import RunDirectory
-from tflaunch.agent.selector import Selector
+from tflaunch.agent.selector import EVENT_READ, Selector
 from tflaunch.agent.team import Team
 from tflaunch.agent.viewer import COORDINATOR, Viewer, Viewers
 
@@ -23,16 +22,18 @@ if TYPE_CHECKING:
     from typing import Optional
 
     from tflaunch.agent.aside import Aside
+    from tflaunch.agent.channel import Channel
 
 FIRST_LEASE_S = 60.0
 LOG_POLL_S = 0.05  # where nothing tells that a log has grown
-FAREWELL_S = 2.0  # how long the last messages may take to leave
+FAREWELL_S = 5.0  # how long the last messages may take to leave
 
 
 class Daemon:
     """The life of one agent, from its first viewer to the end of its run on this host."""
 
-    def __init__(self, directory: RunDirectory, first: socket.socket) -> None:
+    def __init__(self, directory: RunDirectory, first: "Channel", early: bytes) -> None:
+        """`early` is what has been read already from that first channel."""
         self._directory = directory
         self._known = os.path.exists(os.path.join(directory.path, NAME))  # the run has been here before
         self._journal = Journal(directory)
@@ -64,13 +65,14 @@ class Daemon:
         self._team.record()
         launcher = self._viewers.attach(first)
         launcher.launches, launcher.told = True, 0
+        self._viewers.take(launcher, early)
 
     def _hear_signals(self) -> None:
         # A signal's arrival wakes the loop through this pair.
         wakeup, self._wakeup = socket.socketpair()
         wakeup.setblocking(False)
         self._wakeup.setblocking(False)
-        self._selector.register(wakeup, selectors.EVENT_READ, lambda: wakeup.recv(4096))
+        self._selector.register(wakeup, EVENT_READ, lambda: wakeup.recv(4096))
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._terminated)

@@ -62,7 +62,7 @@ class Census:
 
 
 def serves(words: "List[bytes]") -> str:
-    """The run whose agent, guard or relay has this command line, or ""."""
+    """The run whose agent, or guard, or what holds its channel has this command line, or ""."""
     # tflaunch.payload.boot_line: name, size of the payload, verb, run.  A host's name may look like a run's.
     at = words.index(b"tflaunch-agent") if b"tflaunch-agent" in words else len(words)
     verb, run = (*words[at + 2 : at + 4], b"", b"")[:2]

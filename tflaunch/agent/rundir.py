@@ -2,7 +2,7 @@
 
     agent.json     who runs this: pid and start time of agent and guard, the launcher, when
     guard.json     that the guard has swept behind an agent, whatever ended it
-    agent.sock     where a relay finds the agent while it lives
+    agent.sock     where the agent is found while it lives
     plan.json      what was staged
     logs/ps-0.log  what the tasks wrote, byte for byte; ps-0.1.log after its first restart
     events.jsonl   what happened: starts, exits, the end (journal)
@@ -191,7 +191,7 @@ class RunDirectory:
 
     # A socket's path may hold 107 bytes, a directory far more: both ends reach it through an open directory.
     def listen(self) -> socket.socket:
-        """The socket that relays connect to; raises OSError."""
+        """The socket by which the agent is found; raises OSError."""
         listener = socket.socket(socket.AF_UNIX)
         directory = os.open(self.path, os.O_RDONLY)
         try:

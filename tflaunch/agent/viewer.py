@@ -1,17 +1,17 @@
 """Whoever is attached to a run on this host: the messages in both directions, and how far it has seen."""
 
 import os
-import selectors
 import time
 
 from tflaunch import wire
 from tflaunch.agent import logs
+from tflaunch.agent.channel import PASSED, Caller, Channel
 from tflaunch.agent.journal import note
 from tflaunch.agent.rundir import HostError
+from tflaunch.agent.selector import EVENT_READ, EVENT_WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
     from tflaunch.agent.journal import Journal
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tflaunch.agent.peers import SealedStream
     from tflaunch.agent.rundir import RunDirectory
     from tflaunch.agent.selector import Selector
+
+    Connection = Union[Channel, Caller, SealedStream]
 
 COORDINATOR = "coordinator"  # the client that decides for a detached run
 LOG_PIECE = 64 * 1024
@@ -30,7 +32,7 @@ BEAT_S = 2.5
 class Viewer:
     """One attached launcher, viewer or coordinator."""
 
-    def __init__(self, connection: "Union[socket.socket, SealedStream]") -> None:
+    def __init__(self, connection: "Connection") -> None:
         self.connection = connection
         self.decoder = wire.Decoder()
         self.out = bytearray()
@@ -42,6 +44,7 @@ class Viewer:
         self.credit = 0
         self.behind = False  # there is more log than was read
         self.sent_at = time.monotonic()
+        self.waits = False  # for the connection to take more
         self._follows = None  # type: Optional[Dict[str, List[int]]]  # task -> attempt, offset
         self._wanted = {}  # type: Dict[str, Any]
         self._says_when_through = False
@@ -164,20 +167,26 @@ class Viewers:
         self._turn = 0
         self._listener = directory.listen()
         self._listener.setblocking(False)
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        selector.register(self._listener, EVENT_READ, self._accept)
 
     def _accept(self) -> None:
         connection = self._selector.accept(self._listener)
         if connection is not None:
-            self.attach(connection)
+            self.attach(Caller(connection))
 
-    def attach(self, connection: "Union[socket.socket, SealedStream]", private: bool = True) -> Viewer:
+    def attach(self, connection: "Connection", private: bool = True) -> Viewer:
         """One more; without `private` others may read on the way what it is sent."""
-        connection.setblocking(False)
         viewer = Viewer(connection)
         viewer.private = private
         self.all.append(viewer)
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._readable(viewer))
+        self._welcome(viewer)
+        return viewer
+
+    def _welcome(self, viewer: Viewer) -> None:
+        viewer.connection.setblocking(False)
+        self._selector.register(viewer.connection, EVENT_READ, lambda: self._readable(viewer))
+        if isinstance(viewer.connection, Channel):
+            self._selector.register(viewer.connection.holder, EVENT_READ, lambda: self.detach(viewer))
         viewer.send(
             "hello",
             run=self._directory.run,
@@ -186,7 +195,6 @@ class Viewers:
             directory=self._directory.path,
             alive=True,
         )
-        return viewer
 
     def _readable(self, viewer: Viewer) -> None:
         # Writability is handled by trying: the selector says here only that something is worth trying.
@@ -196,21 +204,39 @@ class Viewers:
             return
         except OSError:
             data = b""
-        if not data:
+        if data:
+            self.take(viewer, data)
+        else:
             self.detach(viewer)
-            return
+
+    def take(self, viewer: Viewer, data: bytes) -> None:
+        """Do what it says."""
         try:
             for message in viewer.decoder.feed(data):
-                self._handle(viewer, message)
+                if message.type == PASSED and isinstance(viewer.connection, Caller):
+                    self._move(viewer, viewer.connection.channel())
+                else:
+                    self._handle(viewer, message)
         except wire.WireError as error:
             note(str(error))
             self.detach(viewer)
+
+    def _move(self, viewer: Viewer, channel: Channel) -> None:
+        """From now on it is spoken to by that channel, which it has passed on."""
+        self._wait(viewer, False)
+        self._selector.unregister(viewer.connection)
+        viewer.connection = channel
+        viewer.out.clear()
+        self._welcome(viewer)
 
     def detach(self, viewer: Viewer) -> None:
         """No more of that one; idempotent."""
         if viewer in self.all:
             self.all.remove(viewer)
+            self._wait(viewer, False)
             self._selector.unregister(viewer.connection)
+            if isinstance(viewer.connection, Channel):
+                self._selector.unregister(viewer.connection.holder)
             viewer.connection.close()
             self._left(viewer)
 
@@ -256,7 +282,18 @@ class Viewers:
         except OSError:
             self.detach(viewer)
             return
-        waiting = viewer.out or getattr(viewer.connection, "pending", False)
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if waiting else 0)
-        if self._selector.get_key(viewer.connection).events != events:
-            self._selector.modify(viewer.connection, events, self._selector.get_key(viewer.connection).data)
+        self._wait(viewer, bool(viewer.out or getattr(viewer.connection, "pending", False)))
+
+    def _wait(self, viewer: Viewer, waits: bool) -> None:
+        """Wake the loop, or not, when more can be sent: that is tried at each turn."""
+        connection = viewer.connection
+        if waits == viewer.waits:
+            return
+        viewer.waits = waits
+        if not isinstance(connection, Channel):
+            events = EVENT_READ | EVENT_WRITE if waits else EVENT_READ
+            self._selector.modify(connection, events, self._selector.get_key(connection).data)
+        elif waits:
+            self._selector.register(connection.out, EVENT_WRITE, lambda: None)
+        else:
+            self._selector.unregister(connection.out)

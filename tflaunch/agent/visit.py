@@ -13,7 +13,7 @@ import time
 
 from tflaunch import wire
 from tflaunch.agent import container, facts, ledger, processes, socket
-from tflaunch.agent.relay import relay, write_all
+from tflaunch.agent.channel import pass_on, write_all
 from tflaunch.agent.rundir import HostError, RunDirectory, all_runs
 from tflaunch.agent.tickets import Place
 from tflaunch.gpu_probe import Look
@@ -99,7 +99,7 @@ class Visit:
                     "watch it with that version; `tflaunch stop` works with this one, too",
                 )
             early = [wire.encode(each.type, each.body, **each.fields) for each in more]
-            relay(self._in, self._out, connection, b"".join(early) + decoder.rest)
+            pass_on(self._in, self._out, connection, b"".join(early) + decoder.rest)
             return
         from tflaunch.agent.archive import Archive
 

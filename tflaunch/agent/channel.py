@@ -1,0 +1,120 @@
+"""The SSH channel: first it is made ours, then the agent itself reads and writes it.
+
+sshd closes a channel once the process that it has started ends.  So that process stays; all it does is wait until
+the agent has let go of the channel.
+"""
+
+import os
+import struct
+
+from tflaunch import wire
+from tflaunch.agent import socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Tuple
+
+PASSED = "channel"  # the type of the message that brings an agent the descriptors of one
+_DESCRIPTORS = struct.Struct("2i")
+
+
+def own_channel() -> "Tuple[int, int]":
+    """(input, output) of the channel on fresh descriptors, and nothing else may print into it any more."""
+    channel_in = _above_standard(os.dup(0))
+    channel_out = _above_standard(os.dup(1))
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    if null > 2:
+        os.close(null)
+    return channel_in, channel_out
+
+
+def _above_standard(descriptor: int) -> int:
+    while descriptor <= 2:  # a shell may have given us no stderr
+        descriptor = os.dup(descriptor)
+    return descriptor
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+class Channel:
+    """A channel as a connection that does not block.
+
+    The process that sshd has started waits at the other end of `holder`: if it is killed, sshd takes nothing more.
+    """
+
+    def __init__(self, channel_in: int, channel_out: int, holder: socket.socket) -> None:
+        self.out = channel_out
+        self.holder = holder
+        self._in = channel_in
+
+    def fileno(self) -> int:
+        """Where there is something to be read."""
+        return self._in
+
+    def setblocking(self, flag: bool) -> None:
+        os.set_blocking(self._in, flag)
+        os.set_blocking(self.out, flag)
+
+    def recv(self, size: int) -> bytes:
+        return os.read(self._in, size)
+
+    def send(self, data: "bytes | bytearray") -> int:
+        return os.write(self.out, data)
+
+    def close(self) -> None:
+        """Let go of it, and that process end."""
+        os.close(self._in)
+        os.close(self.out)
+        self._in = self.out = -1
+        self.holder.close()
+
+
+class Caller:
+    """A connection of this user's to the agent's socket, by which a channel may come."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._passed = None  # type: Tuple[int, int] | None
+        self.fileno, self.send = connection.fileno, connection.send
+        self.setblocking, self.close = connection.setblocking, connection.close
+
+    def recv(self, size: int) -> bytes:
+        data, besides, _, _ = self._socket.recvmsg(size, socket.CMSG_SPACE(_DESCRIPTORS.size))
+        for level, type, value in besides:
+            if (level, type, len(value)) == (socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTORS.size):
+                self._passed = _DESCRIPTORS.unpack(value)
+        return data
+
+    def channel(self) -> Channel:
+        """What came by it; raises WireError."""
+        if self._passed is None:
+            raise wire.WireError("a channel was announced that did not come")
+        return Channel(*self._passed, self._socket)
+
+
+def pass_on(channel_in: int, channel_out: int, agent: socket.socket, early: bytes) -> None:
+    """Give the channel, of which `early` has been read already, to the agent there; returns when it lets go of it."""
+    besides = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTORS.pack(channel_in, channel_out))]
+    try:
+        agent.sendmsg([wire.encode(PASSED)], besides)
+        agent.sendall(early)
+    except OSError:
+        return  # it is just leaving
+    hold(channel_in, channel_out, agent)
+
+
+def hold(channel_in: int, channel_out: int, agent: socket.socket) -> None:
+    """Wait until the agent has let go of the channel."""
+    os.close(channel_in)  # it is to close when the agent closes it
+    os.close(channel_out)
+    try:
+        while agent.recv(4096):  # what it said before it had the channel
+            pass
+    except OSError:
+        pass
