@@ -87,6 +87,7 @@ class Daemon:
 
     def run(self) -> None:
         """Until the run is over and the last word is said."""
+        self._viewers.pump(self._journal, {})  # they hear at once that it is there
         while True:
             for key, _ in self._selector.select(self._timeout()):
                 key.data()

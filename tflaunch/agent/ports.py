@@ -39,16 +39,18 @@ class HeldPorts:
         `seed` turns the place where the search begins, so that runs side by side seldom meet.
         """
         first, last = wanted or DEFAULT_RANGE
-        candidates = list(range(first, last + 1))
+        size = last + 1 - first
+        low, high, turn = 0, -1, 0  # those that are named are taken in turn, wherever they are
         if wanted is None:
             low, high = ephemeral_range()
-            candidates = [port for port in candidates if not low <= port <= high]
-            turn = seed % max(len(candidates), 1)
-            candidates = candidates[turn:] + candidates[:turn]
-        for port in candidates[:SCAN_LIMIT]:
-            if len(self._held) >= count:
+            turn = seed % size
+        tries = 0
+        for number in range(size):
+            if len(self._held) >= count or tries >= SCAN_LIMIT:
                 break
-            if port not in self._held:
+            port = first + (turn + number) % size
+            if port not in self._held and not low <= port <= high:
+                tries += 1
                 pair = _hold(port)
                 if pair:
                     self._held[port] = pair

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 COORDINATOR = "coordinator"  # the client that decides for a detached run
 LOG_PIECE = 64 * 1024
+RECEIVE = 64 * 1024  # for more the C library asks the kernel for memory each time
 OUT_LIMIT = 256 * 1024  # log bytes are read only while less than this waits to be sent
 BEAT_S = 2.5
 
@@ -199,7 +200,7 @@ class Viewers:
     def _readable(self, viewer: Viewer) -> None:
         # Writability is handled by trying: the selector says here only that something is worth trying.
         try:
-            data = viewer.connection.recv(256 * 1024)
+            data = viewer.connection.recv(RECEIVE)
         except BlockingIOError:
             return
         except OSError:
