@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import json
 import os
 import pwd
@@ -16,8 +15,8 @@ import signal
 import socket
 import subprocess
 import sys
-import tarfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from tests.agent_over_pipes import (
     task,
     until,
 )
-from tflaunch import sources, wire
+from tflaunch import shipping, sources, wire
 from tflaunch.agent import processes
 from tflaunch.agent.rundir import RunDirectory
 from tflaunch.inventory import HostFacts
@@ -218,17 +217,25 @@ def test_code_is_shipped_once(any_host: Host) -> None:
     (code / "empty").mkdir()
     (code / "link.py").symlink_to("train.py")
     (code / "far").symlink_to(deep)
-    data = sources.bundle(code).data
+    (code / "same.py").write_text("import pkg.m\n")
+    (code / "none.py").touch()
+    (code / "large").write_bytes(os.urandom(1_300_000))  # in parts, and copied aside
+    bundle = sources.bundle(code)
     channel = any_host.start()
     channel.send("probe", lease=False, ports=None, count=1)
-    assert channel.ask("code", digest="abc123", size=len(data), answer="code")["have"] is False
-    for start in range(0, len(data), 100):
-        channel.send("blob", data[start : start + 100], last=start + 100 >= len(data))
+    assert channel.ask("code", digest=bundle.digest, answer="code")["lacks"] is None
+    for start in range(0, len(bundle.manifest), 100):
+        end = start + 100
+        channel.send("manifest", bundle.manifest[start:end], last=end >= len(bundle.manifest))
+    lacks = channel.wait("code")["lacks"]
+    assert len(lacks) == len(bundle.contents) == 6
+    for frame in shipping.frames(bundle, lacks):
+        channel.write(frame)
     assert channel.wait("code")["have"] is True
-    assert channel.ask("code", digest="abc123", size=len(data), answer="code")["have"] is True
+    assert channel.ask("code", digest=bundle.digest, answer="code").fields == {"have": True, "lacks": []}
     run = task(sys.executable, "train.py")
     channel.ask(
-        "stage", tasks=[run], code="abc123", ports=[], gpus=[], door=False, attempt=0, answer="staged"
+        "stage", tasks=[run], code=bundle.digest, ports=[], gpus=[], door=False, attempt=0, answer="staged"
     )
     channel.send("release")
     exited = channel.wait("exit")
@@ -248,10 +255,77 @@ def test_code_is_shipped_once(any_host: Host) -> None:
         assert not path.is_symlink() or here.readlink() == path.readlink()
     assert len(list(work.rglob("*"))) == len(list(code.rglob("*")))
     shipped = json.loads((any_host.directory / "shipped.json").read_text())
-    assert sorted(shipped["files"]) == sorted(["train.py", "pkg/m.py", "run.sh", "link.py", "far", deep])
+    names = ["train.py", "pkg/m.py", "run.sh", "link.py", "far", "same.py", "none.py", "large", deep]
+    assert sorted(shipped["files"]) == sorted(names)
     assert (work / "train.py").stat().st_mtime == shipped["modified"]
     swept(channel)
-    assert [path.name for path in (any_host.parent / "code").iterdir()] == ["abc123.tar.gz"]
+    assert {path.name for path in (any_host.parent / "code").iterdir()} == {f"{bundle.digest}.tree", "files"}
+    assert {path.name for path in (any_host.parent / "code/files").iterdir()} == {*bundle.contents}
+
+
+def shipped(channel: Channel, bundle: sources.Bundle) -> list[str]:
+    """Bring it there, and stage it; the paths of what was sent."""
+    lacks = channel.ask("code", bundle.manifest, digest=bundle.digest, answer="code")["lacks"]
+    if lacks:
+        for frame in shipping.frames(bundle, lacks):
+            channel.write(frame)
+        channel.wait("code")
+    channel.send("stage", tasks=[shell("true")], code=bundle.digest, ports=[], gpus=[], door=False, attempt=0)
+    return [str(bundle.entries[place][0]) for place in lacks]
+
+
+def test_of_code_that_was_changed_only_that_is_sent(host: Host) -> None:
+    code = host.work_dir / "code"
+    (code / "pkg").mkdir(parents=True)
+    for name in ("a.py", "b.py", "pkg/c.py"):
+        (code / name).write_text(name)
+    works = []
+    changes: list[tuple[Callable[[], object], list[str]]] = [
+        (lambda: None, ["a.py", "b.py", "pkg/c.py"]),
+        (lambda: (code / "b.py").write_text("other"), ["b.py"]),
+        (lambda: (code / "b.py").rename(code / "pkg/d.py"), []),
+        (lambda: (code / "a.py").chmod(0o755), []),
+    ]
+    for change, sent in changes:
+        change()
+        channel = host.start()
+        assert shipped(channel, sources.bundle(code)) == sent
+        channel.wait("staged")
+        works.append(host.directory / "work")
+        for path in works[-1].rglob("*.py"):  # a program that writes into its own files changes no other run
+            assert path.read_text() == (code / path.relative_to(works[-1])).read_text()
+            assert path.stat().st_nlink == 1
+            path.write_text("mine")
+        swept(channel)
+        host.run += "-again"
+    assert (works[-1] / "a.py").stat().st_mode & 0o777 == 0o755
+    assert not (works[-1] / "b.py").exists()
+
+
+def test_many_launchers_may_ship_the_same_at_once(host: Host) -> None:
+    code = host.work_dir / "code"
+    code.mkdir()
+    for number in range(3):
+        (code / f"{number}.bin").write_bytes(os.urandom(300_000))
+    bundle = sources.bundle(code)
+    channels = []
+    for _ in range(2):
+        channels.append(host.start())
+        host.run += "-again"
+    lacks = [
+        channel.ask("code", bundle.manifest, digest=bundle.digest, answer="code")["lacks"]
+        for channel in channels
+    ]
+    assert lacks == [[0, 1, 2]] * 2
+    for frame in shipping.frames(bundle, lacks[0]):
+        for channel in channels:
+            channel.write(frame)
+    for channel in channels:
+        assert channel.wait("code")["have"] is True
+        assert shipped(channel, bundle) == []
+        channel.wait("staged")
+        swept(channel)
+    assert {path.name for path in (host.parent / "code/files").iterdir()} == {*bundle.contents}
 
 
 def test_setup_is_done_in_the_shell_of_the_task(any_host: Host) -> None:
@@ -441,29 +515,59 @@ def test_a_task_whose_shell_died_at_its_gate_is_told_when_it_is_released(host: H
     assert ends == {"worker/0": (None, 9), "ps/0": (5, None)}
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "no archive"])
-def test_code_that_is_damaged_is_told_and_not_kept(host: Host, damage: str) -> None:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        info = tarfile.TarInfo("data")
-        info.size = 50_000
-        archive.addfile(info, io.BytesIO(os.urandom(info.size)))
-    data = packed.getvalue()
-    middle = len(data) // 2
-    data = {
-        "cut": data[:middle],
-        "flipped": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],  # only the CRC tells
-        "no archive": b"<html>" + data,
-    }[damage]
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "of the manifest"])
+def test_code_that_is_damaged_is_told_and_sent_again(host: Host, damage: str) -> None:
+    code = host.work_dir / "code"
+    code.mkdir()
+    (code / "data").write_bytes(os.urandom(50_000))
+    (code / "other").write_bytes(os.urandom(50_000))
+    bundle = sources.bundle(code)
     channel = host.start()
-    channel.ask("code", digest="bad", size=len(data), answer="code")
-    channel.send("blob", data, last=True)
-    channel.wait("code")
-    channel.send("stage", tasks=[shell("true")], code="bad", ports=[], gpus=[], door=False, attempt=0)
+    assert len(shipped(channel, bundle)) == 2
+    channel.wait("staged")
+    swept(channel)
+    tree = host.parent / "code" / f"{bundle.digest}.tree"
+    content = host.parent / "code" / "files" / str(bundle.entries[0][2])
+    if damage == "gone":
+        content.unlink()
+    else:
+        path = tree if damage == "of the manifest" else content
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data[: len(data) // (2 if damage == "cut" else 1)])
+    host.run += "-again"
+    channel = host.start()
+    assert shipped(channel, bundle) == []
     reason, hint = failure(channel)
     assert "damaged" in reason
     assert hint == "start the run again"
-    assert list((host.parent / "code").iterdir()) == []
+    assert not tree.exists()
+    swept(channel)
+    host.run += "-again"
+    channel = host.start()
+    assert shipped(channel, bundle) == ([] if damage == "of the manifest" else ["data"])
+    channel.wait("staged")
+    assert (host.directory / "work/data").read_bytes() == (code / "data").read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["another content", "too little", "too much", "not zlib", "no manifest"])
+def test_code_that_comes_damaged_is_not_taken(host: Host, damage: str) -> None:
+    code = host.work_dir / "code"
+    code.mkdir()
+    (code / "data").write_bytes(b"x" * 50_000)
+    bundle = sources.bundle(code)
+    channel = host.start()
+    if damage == "no manifest":
+        channel.send("code", bundle.manifest[:-9], digest=bundle.digest)
+    else:
+        channel.ask("code", bundle.manifest, digest=bundle.digest, answer="code")
+        body = {"another content": b"y" * 50_000, "too little": b"x" * 9, "too much": b"x" * 50_001}
+        channel.send("blob", body.get(damage, b"<html>"), packed=damage == "not zlib", last=True)
+    reason, hint = failure(channel)
+    assert "damaged" in reason
+    assert hint == "start the run again"
+    kept = [path for path in host.parent.glob("code/**/*") if path.is_file()]
+    assert [path.name for path in kept] == ([*bundle.contents] if damage == "too much" else [])
 
 
 def test_code_is_not_unpacked_through_a_link_that_leads_away(host: Host, tmp_path: Path) -> None:
@@ -472,33 +576,30 @@ def test_code_is_not_unpacked_through_a_link_that_leads_away(host: Host, tmp_pat
         place.mkdir(parents=True)
     (code / "data/a.txt").write_text("shipped")
     (scratch / "a.txt").write_text("theirs")
-    archive = sources.bundle(code).data
+    bundle = sources.bundle(code)
     (host.directory / "work").mkdir(parents=True, mode=0o700)
     for place in (host.parent, host.directory.parent, host.directory):
         place.chmod(0o700)
     (host.directory / "work/data").symlink_to(scratch)  # as the program left it
     channel = host.start()
-    channel.ask("code", digest="one", size=len(archive), answer="code")
-    channel.send("blob", archive, last=True)
-    channel.wait("code")
-    channel.send("stage", tasks=[shell("true")], code="one", ports=[], gpus=[], door=False, attempt=0)
+    shipped(channel, bundle)
     reason, _ = failure(channel)
     assert "a link leads out of there" in reason
     assert (scratch / "a.txt").read_text() == "theirs"
-    assert (host.parent / "code/one.tar.gz").exists()
+    assert (host.parent / "code" / f"{bundle.digest}.tree").exists()
 
 
 def test_the_agent_is_there_while_much_code_is_unpacked(host: Host) -> None:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        info = tarfile.TarInfo("data")
-        info.size = 4 << 20
-        archive.addfile(info, io.BytesIO(bytes(info.size)))
-    stage = wire.encode("stage", tasks=[], code="much", ports=[], gpus=[], door=False, attempt=0)
+    code = host.work_dir / "code"
+    code.mkdir()
+    (code / "data").write_bytes(bytes(4 << 20))
+    bundle = sources.bundle(code)
+    stage = wire.encode("stage", tasks=[], code=bundle.digest, ports=[], gpus=[], door=False, attempt=0)
     for last in ("staged", "swept"):
         channel = host.start()
-        if not channel.ask("code", digest="much", answer="code")["have"]:
-            channel.send("blob", packed.getvalue(), last=True)
+        if lacks := channel.ask("code", bundle.manifest, digest=bundle.digest, answer="code")["lacks"]:
+            for frame in shipping.frames(bundle, lacks):
+                channel.write(frame)
             channel.wait("code")
         # In one piece: what comes behind is answered first.
         if last == "staged":
@@ -506,7 +607,7 @@ def test_the_agent_is_there_while_much_code_is_unpacked(host: Host) -> None:
             assert "has been staged on this host before" in failure(channel)[0]
             assert channel.wait("clock", "staged").type == "clock"
             channel.wait("staged")
-            assert (host.directory / "work" / "data").stat().st_size == info.size
+            assert (host.directory / "work" / "data").stat().st_size == 4 << 20
         else:
             channel.write(stage + wire.encode("end", grace_s=5.0))
         result = swept(channel)
@@ -542,12 +643,19 @@ def test_what_is_done_aside_can_be_stopped_as_soon_as_it_begins() -> None:
 
 
 def test_half_of_the_code_is_not_kept(host: Host) -> None:
+    code = host.work_dir / "code"
+    code.mkdir()
+    (code / "whole").write_bytes(b"x" * 100)
+    (code / "yet").write_bytes(b"y" * 100)
+    bundle = sources.bundle(code)
     channel = host.start()
-    channel.ask("code", digest="half", size=100, answer="code")
-    channel.send("blob", b"x" * 50, last=False)
-    until(lambda: list(host.parent.glob("code/*")), "the first half")
+    channel.ask("code", bundle.manifest, digest=bundle.digest, answer="code")
+    channel.send("blob", b"x" * 100 + b"y" * 50, packed=False, last=False)
+    until(lambda: list(host.parent.glob("code/files/*.part")), "the first half")
     channel.kill()
-    until(lambda: not list(host.parent.glob("code/*")), "the half to be removed")
+    until(lambda: not list(host.parent.glob("code/files/*.part")), "the half to be removed")
+    host.run += "-again"
+    assert shipped(host.start(), bundle) == ["yet"], "what came whole is sent again"
 
 
 # ---- logs
@@ -958,8 +1066,12 @@ def test_a_full_disk_is_found_before_anything_starts(host: Host) -> None:
 def test_a_disk_that_fills_does_not_hide_how_the_task_ended(host: Host) -> None:
     host.run_dir.mkdir()
     channel = host.start(login=small_disk(host.run_dir, "size=256k"))
-    channel.ask("code", digest="big", size=1_000_000, answer="code")
-    channel.send("blob", b"x" * 1_000_000, last=True)
+    code = host.work_dir / "code"
+    code.mkdir()
+    (code / "big").write_bytes(os.urandom(1_000_000))
+    bundle = sources.bundle(code)
+    channel.ask("code", bundle.manifest, digest=bundle.digest, answer="code")
+    channel.write(next(shipping.frames(bundle, [0])))
     reason, hint = failure(channel)
     assert "No space left on device" in reason
     assert "make room" in hint
@@ -971,6 +1083,19 @@ def test_a_disk_that_fills_does_not_hide_how_the_task_ended(host: Host) -> None:
     exited = channel.wait("exit")
     assert exited["code"] == 6
     assert b"No space left" not in exited.body  # there was no room for even that
+    assert swept(channel)["survivors"] == []
+
+
+def test_a_disk_that_fills_while_code_is_copied_is_told(host: Host) -> None:
+    host.run_dir.mkdir()
+    channel = host.start(login=small_disk(host.run_dir, "size=256k"))
+    code = host.work_dir / "code"
+    code.mkdir()
+    (code / "big").write_bytes(os.urandom(130_000))
+    assert shipped(channel, sources.bundle(code)) == ["big"]
+    reason, hint = failure(channel)
+    assert "No space left on device, 0." in reason
+    assert "make room" in hint
     assert swept(channel)["survivors"] == []
 
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from tests.agent_over_pipes import Host, interpreters, running, task
 from tests.launcher import Done, Launcher, until
 from tests.sshd import SshNetwork
 from tests.test_stop import endless, kill
+from tflaunch import wire
 from tflaunch.agent import garbage, removal
+from tflaunch.agent.store import digest_of
 from tflaunch.clean import Criteria, Kept, Place, Selection, full_names, select
 from tflaunch.errors import UsageError
 from tflaunch.times import seconds
@@ -297,36 +300,66 @@ def test_a_process_with_the_mark_is_enough(host: Host) -> None:
 
 
 def test_shipped_code_goes_with_the_last_run_of_it(host: Host) -> None:
-    names = ("one", "two", "unused", "fresh")
-    for digest in names:
-        (host.parent / "code").mkdir(parents=True, exist_ok=True)
-        archive = host.parent / "code" / f"{digest}.tar.gz"
-        archive.write_bytes(b"x" * 10_000)
-        if digest != "fresh":
-            make_old(archive, 2)
-    (host.parent / "code" / "one.tar.gz.0123.part").write_bytes(b"x" * 10_000)
-    make_old(host.parent / "code" / "one.tar.gz.0123.part", 0.1)
-    (host.parent / "code" / "link.tar.gz").symlink_to(host.parent / "code" / "one.tar.gz")
-    old_run(host, "first-aaaaaa", code="one")
-    old_run(host, "second-aaaaaa", code="one")
-    old_run(host, "third-aaaaaa", code="two")
+    store = host.parent / "code"
+    (store / "files").mkdir(parents=True)
+    shared = b"all have this"
+    digests = {}
+    for name in ("one", "two", "unused", "fresh"):
+        contents = [shared, name.encode() * 1000]
+        entries = [
+            [f"{number}.py", "f", digest_of(content), len(content), zlib.crc32(content)]
+            for number, content in enumerate(contents)
+        ]
+        text = wire.dumps(entries).encode()
+        digests[name] = digest_of(text)
+        for content in contents:
+            (store / "files" / digest_of(content)).write_bytes(content)
+        (store / f"{digests[name]}.tree").write_bytes(zlib.compress(text))
+        if name != "fresh":
+            make_old(store / f"{digests[name]}.tree", 2)
+    (store / "older.tar.gz").write_bytes(b"x" * 10_000)  # as it was shipped before
+    (store / "files" / "half").write_bytes(b"what came of code that never came whole")
+    make_old(store / "older.tar.gz", 2)
+    make_old(store / "files")
+    (store / "one.tree.0123.part").write_bytes(b"x" * 10_000)
+    make_old(store / "one.tree.0123.part", 0.1)
+    (store / "link.tree").symlink_to(store / "one.tree.0123.part")
+    old_run(host, "first-aaaaaa", code=digests["one"])
+    old_run(host, "second-aaaaaa", code=digests["one"])
+    old_run(host, "third-aaaaaa", code=digests["two"])
     visitor = host.open("visit", run="", host="")
+    names = {digest_of(name.encode() * 1000): name for name in digests} | {digest_of(shared): "shared"}
 
-    def clean(*runs: str, older_s: float | None) -> tuple[int, set[str]]:
+    def clean(*runs: str, older_s: float | None) -> tuple[int, set[str], set[str]]:
+        dry = visitor.ask("clean", runs=runs, code_older_s=older_s, dry_run=True, answer="cleaned")
         done = visitor.ask("clean", runs=runs, code_older_s=older_s, dry_run=False, answer="cleaned")
-        left = {path.name.removesuffix(".tar.gz") for path in (host.parent / "code").iterdir()}
-        return done["code"]["files"], left
+        assert dry["code"] == done["code"]
+        kinds = {digest: name for name, digest in digests.items()}
+        left = {path.name.removesuffix(".tree") for path in store.iterdir()} - {"files", "link"}
+        contents = {names.get(path.name, path.name) for path in (store / "files").iterdir()}
+        return done["code"]["files"], {kinds.get(name, name) for name in left}, contents
 
-    part = "one.tar.gz.0123.part"
-    assert clean("first-aaaaaa", older_s=None) == (0, {*names, part, "link"})
-    assert clean("third-aaaaaa", older_s=None) == (1, {"one", "unused", "fresh", part, "link"})
-    assert clean(older_s=DAY_S * 3) == (1, {"one", "unused", "fresh", "link"})
-    assert clean(older_s=DAY_S) == (1, {"one", "fresh", "link"})
-    assert clean("second-aaaaaa", older_s=0.0) == (1, {"fresh", "link"})
-    # Whoever asks whether code is here is about to use it.
-    make_old(host.parent / "code" / "fresh.tar.gz")
-    assert host.start().ask("code", digest="fresh", size=1, answer="code")["have"] is True
-    assert clean(older_s=0.0) == (0, {"fresh", "link"})
+    part = "one.tree.0123.part"
+    whole = {*digests, part, "older.tar.gz"}
+    all_of_it = {*digests, "shared", "half"}
+    assert clean("first-aaaaaa", older_s=None) == (0, whole, all_of_it)
+    assert clean("third-aaaaaa", older_s=None) == (2, whole - {"two"}, all_of_it - {"two"})
+    all_of_it -= {"two", "half"}
+    assert clean(older_s=DAY_S * 3) == (2, {"one", "unused", "fresh", "older.tar.gz"}, all_of_it)
+    assert clean(older_s=DAY_S) == (3, {"one", "fresh"}, all_of_it - {"unused"})
+    assert clean("second-aaaaaa", older_s=0.0) == (2, {"fresh"}, {"fresh", "shared"})
+    # Whoever asks whether code is here is about to use it, and so is who asks what of it is lacking.
+    make_old(store / f"{digests['fresh']}.tree")
+    assert host.start().ask("code", digest=digests["fresh"], answer="code")["have"] is True
+    assert clean(older_s=0.0) == (0, {"fresh"}, {"fresh", "shared"})
+    text = wire.dumps([["new.py", "f", digest_of(shared), len(shared), zlib.crc32(shared)]]).encode()
+    make_old(store / f"{digests['fresh']}.tree")
+    make_old(store / "files")
+    host.run += "-again"
+    new = digest_of(text)
+    said = host.start().ask("code", zlib.compress(text), digest=new, answer="code")
+    assert said["have"] is True
+    assert clean(older_s=0.0) == (2, {new}, {"shared"})
 
 
 def test_what_an_interrupted_clean_left_goes_with_the_next(host: Host) -> None:

@@ -524,7 +524,7 @@ def test_a_host_that_takes_no_more_of_the_code_holds_up_nobody(launcher: Launche
     trainer = launcher.script(ENDLESS)
     trainer.with_name("large").write_bytes(os.urandom(48 * 2**20))
     with launcher.start("run", launcher.local(2), trainer, "--ps=0", "--workers=2") as running:
-        until(lambda: list(launcher.hosts.rglob("*.tar.gz.*.part")), "the code to be on its way")
+        until(lambda: list(launcher.hosts.rglob("files/*.part")), "the code to be on its way")
         agent = launcher.agents("local1")["agent"]
         os.kill(agent, signal.SIGSTOP)
         try:

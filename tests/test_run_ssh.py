@@ -124,7 +124,7 @@ def test_code_is_shipped_once_for_each_content(network: SshNetwork, launcher: La
         return any(event["event"] == "phase" and event["name"] == "shipping" for event in events)
 
     def store() -> list[tuple[str, int]]:
-        files = launcher.hosts.glob("tflaunch-*/code/*.tar.gz")
+        files = launcher.hosts.glob("tflaunch-*/code/*.tree")
         return sorted((path.name, path.stat().st_ino) for path in files)
 
     script = launcher.script(TELL)

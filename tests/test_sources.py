@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tflaunch import wire
+from tflaunch.agent.store import CodeStore
 from tflaunch.errors import UsageError
+from tflaunch.shipping import frames
 from tflaunch.sources import Bundle, bundle, find_program
 
 NOBODY = 65534
@@ -35,21 +36,23 @@ def grow(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
-def members(packed: Bundle) -> dict[str, tarfile.TarInfo]:
-    with tarfile.open(fileobj=io.BytesIO(packed.data), encoding="utf-8", errors="surrogateescape") as tar:
-        return {member.name: member for member in tar}
+def members(packed: Bundle) -> dict[str, tuple[str | int, ...]]:
+    return {str(path): tuple(entry) for path, *entry in packed.entries}
 
 
 def files(packed: Bundle) -> set[str]:
-    return {name for name, member in members(packed).items() if not member.isdir()}
+    return {name for name, entry in members(packed).items() if entry[0] != "d"}
 
 
 def unpack(packed: Bundle, directory: Path) -> Path:
-    with tarfile.open(fileobj=io.BytesIO(packed.data)) as tar:
-        if hasattr(tarfile, "data_filter"):  # what newer Pythons use by default: nothing may lead outside
-            tar.extractall(directory, filter="data")
-        else:
-            tar.extractall(directory)
+    """As a host does it."""
+    store = CodeStore(str(directory.with_name("store")), packed.digest)
+    lacks = store.lacks(packed.manifest, last=True)
+    if lacks:
+        for message in wire.Decoder().feed(b"".join(frames(packed, lacks))):
+            store.add(message.body, message["packed"], message["last"])
+    directory.mkdir()
+    store.unpack(str(directory))
     return directory
 
 
@@ -279,7 +282,7 @@ def test_links(tmp_path: Path) -> None:
         (code / name).symlink_to(target)
     packed = bundle(code)
     found = members(packed)
-    assert {name: found[name].linkname for name in found if found[name].issym()} == {
+    assert {name: entry[1] for name, entry in found.items() if entry[0] == "l"} == {
         "near.py": "lib/a.py",
         "lib/up.py": "../trainer.py",
         "folder": "lib",
@@ -326,9 +329,7 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     grow(tmp_path, dict.fromkeys(names, "here"))
     packed = bundle(tmp_path)
     assert files(packed) == set(names)
-    there = tmp_path / "there"
-    with tarfile.open(fileobj=io.BytesIO(packed.data), encoding="utf-8", errors="surrogateescape") as tar:
-        tar.extractall(there, members=[member for member in tar if member.isfile()])
+    there = unpack(packed, tmp_path / "there")
     assert all((there / name).read_text() == "here" for name in names)
 
 
@@ -377,11 +378,8 @@ def test_the_same_tree_has_the_same_digest_and_bytes(tmp_path: Path) -> None:
     os.utime(other / "trainer.py", (1, 1))
     (other / "lib/a.py").chmod(0o600)
     two = bundle(other)
-    assert (one.digest, one.data) == (two.digest, two.data)
+    assert (one.digest, one.manifest, one.contents) == (two.digest, two.manifest, two.contents)
     assert (one.files, one.size) == (3, 10)
-    assert {(member.uid, member.gid, member.uname, member.mtime) for member in members(one).values()} == {
-        (0, 0, "", 315532800)
-    }
 
 
 @pytest.mark.parametrize("change", ["content", "name", "execute", "move", "empty directory", "link", "file"])
@@ -412,7 +410,7 @@ def test_execute_bits_survive(tmp_path: Path) -> None:
     grow(tmp_path, {"run.sh": "", "trainer.py": ""})
     (tmp_path / "run.sh").chmod(0o700)
     found = members(bundle(tmp_path))
-    assert (found["run.sh"].mode, found["trainer.py"].mode) == (0o755, 0o644)
+    assert (found["run.sh"][0], found["trainer.py"][0]) == ("x", "f")
 
 
 # --- too large -------------------------------------------------------------------------------------------
@@ -467,6 +465,21 @@ def test_the_home_directory_is_likely_a_mistake(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(UsageError, match=r"it is your home directory: is the script where you want it\?"):
         bundle(tmp_path)
+
+
+def test_small_contents_go_together_and_large_ones_in_parts(tmp_path: Path) -> None:
+    grow(tmp_path / "code", {f"{number}/{number}.py": str(number) * (number % 40) for number in range(900)})
+    (tmp_path / "code/large").write_bytes(os.urandom(1 << 20))
+    packed = bundle(tmp_path / "code")
+    places = [place for place, entry in enumerate(packed.entries) if entry[1] in ("f", "x")]
+    messages = wire.Decoder().feed(b"".join(frames(packed, places)))
+    assert len(messages) <= 11
+    assert [message["last"] for message in messages] == [False] * (len(messages) - 1) + [True]
+    there = unpack(packed, tmp_path / "there")
+    for path in (tmp_path / "code").rglob("*"):
+        assert (
+            path.is_dir() or (there / path.relative_to(tmp_path / "code")).read_bytes() == path.read_bytes()
+        )
 
 
 def test_the_shipped_program_runs(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tflaunch import dial_check, payload, wire
+from tflaunch import dial_check, payload, shipping, wire
 from tflaunch.drive import Drive, Overseer, S
 from tflaunch.environments import to_prepare
 from tflaunch.errors import ConnectError, ConnectErrors, DialError, LaunchError
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tflaunch.patterns import Pattern
     from tflaunch.sources import Bundle
 
-BLOB_BYTES = 256 * 1024
 PROBE_S = 30.0
 REST_S = 20.0  # for a host whose connection is lost while the last lines come
 ENTRUST_S = 40.0  # for the agents to find each other
@@ -186,14 +185,7 @@ class Cluster:
 
         Raises LaunchError, after nothing of the run is left anywhere; Stopped.
         """
-        self._sessions.send(hosts, "code", digest=bundle.digest, size=bundle.size)
-        replies, failures = self._sessions.gather("code", hosts, timeout_s)
-        lacking = [name for name, said in replies.items() if not said["have"]]
-        if lacking and not failures:
-            for name in lacking:
-                self._sessions.by_host[name].upload(_blobs(bundle))
-            _, failures = self._sessions.gather("code", lacking, timeout_s, "shipping")
-        self._refuse(failures)
+        self._refuse(shipping.ship(self._sessions, bundle, hosts, timeout_s))
 
     def prepare(self, images: Mapping[str, set[str]], job: JobSpec, timeout_s: float) -> None:
         """Have what the tasks run in on each of those hosts: its images, the environment of the requirements.
@@ -553,10 +545,3 @@ class Cluster:
     def log_paths(self) -> dict[TaskId, str]:
         """Where each task's newest log lies on its host."""
         return self._logs.paths(self._hosts)
-
-
-def _blobs(bundle: Bundle) -> Iterator[bytes]:
-    data = memoryview(bundle.data)
-    for start in range(0, len(data), BLOB_BYTES):
-        piece = bytes(data[start : start + BLOB_BYTES])
-        yield wire.encode("blob", piece, last=start + BLOB_BYTES >= len(data))

@@ -32,6 +32,7 @@ SHIPPED = (
     "tflaunch.agent",
     "tflaunch.agent.processes",
     "tflaunch.agent.rundir",
+    "tflaunch.agent.store",
     "tflaunch.agent.container",
     "tflaunch.agent.shell",
     "tflaunch.agent.ports",

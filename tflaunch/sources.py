@@ -1,22 +1,22 @@
-"""The user's code: which program runs, and its directory as a tar that is the same every time."""
+"""The user's code: which program runs, and what is in its directory, told the same every time."""
 
 from __future__ import annotations
 
 import difflib
 import functools
-import gzip
-import hashlib
-import io
 import os
 import shlex
 import stat
-import tarfile
 import warnings
+import zlib
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tflaunch import wire
+from tflaunch.agent import store
 from tflaunch.errors import UsageError
 
 if TYPE_CHECKING:  # heavy, and many directories ignore nothing
@@ -26,8 +26,6 @@ LIMIT_BYTES = 100 * 2**20
 _ENTRIES_SEEN = 100_000  # once over the limit, how many more are looked at to name the largest
 _LARGEST_SHOWN = 5
 _LARGEST_SHARE = 0.9  # of a directory: a part this large is named instead of the whole
-_GZIP_LEVEL = 3
-_MTIME = 315532800  # 1980-01-01: what zip and its readers can still hold
 
 # Never code, ignored or not.  Environments (pyvenv.cfg, conda-meta) and tagged caches are found by content.
 _LEFT_OUT = {
@@ -48,22 +46,30 @@ class Program(NamedTuple):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A directory as a tar: paths relative to it, names in UTF-8 (surrogateescape for those that are not).
+    """What is in a directory, as tflaunch.agent.store has it: paths relative to it, parents first.
 
-    `digest` (sha256, hexadecimal) is over names, kinds, execute bits and content: the same tree has the same
-    digest wherever, whenever and with whatever Python it was made.
+    `digest` is over names, kinds, execute bits and content: the same tree has the same digest wherever, whenever
+    and with whatever Python it was made.
     """
 
-    digest: str
-    tar: bytes
-    size: int  # bytes of content before compression
+    entries: tuple[tuple[str | int, ...], ...]
+    contents: Mapping[str, bytes]  # by their digests
+    size: int  # bytes of content, that of equal files more than once
     files: int  # symbolic links and directories not counted
     skipped: tuple[str, ...] = ()  # what cannot be shipped and was left: sockets, pipes, devices, dead links
 
     @functools.cached_property
-    def data(self) -> bytes:
-        """The tar.gz that is sent; made only when a host lacks it, for that is most of the work."""
-        return gzip.compress(self.tar, _GZIP_LEVEL, mtime=0)
+    def _text(self) -> bytes:
+        return wire.dumps(self.entries).encode("ascii")
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return store.digest_of(self._text)
+
+    @functools.cached_property
+    def manifest(self) -> bytes:
+        """The entries as they are sent."""
+        return zlib.compress(self._text)
 
 
 # --- which program ---------------------------------------------------------------------------------------
@@ -411,46 +417,32 @@ def _unreadable(path: Path | str, error: OSError) -> UsageError:
 
 
 def _pack(root: Path, tree: _Tree, limit_bytes: int) -> Bundle:
-    digest = hashlib.sha256()
-    packed = io.BytesIO()
+    entries: list[tuple[str | int, ...]] = []
+    contents: dict[str, bytes] = {}
     size = files = 0
-    with tarfile.open(
-        fileobj=packed,
-        mode="w",
-        format=tarfile.GNU_FORMAT,  # raw bytes for names, of any length
-        encoding="utf-8",
-        errors="surrogateescape",
-    ) as tar:
-        # Parents sort before what is in them; bytes sort alike on every platform.
-        for path, entry in sorted(tree.entries.items(), key=lambda item: os.fsencode(item[0])):
-            info = tarfile.TarInfo(path)
-            info.mtime = _MTIME
-            content = b""
-            if entry.kind == "directory":
-                info.type, info.mode = tarfile.DIRTYPE, 0o755
-            elif entry.kind == "link":
-                info.type, info.mode, info.linkname = tarfile.SYMTYPE, 0o777, entry.link
-                content = os.fsencode(entry.link)
-            else:
-                try:
-                    with open(entry.source, "rb") as stream:  # noqa: PTH123
-                        content = stream.read(limit_bytes - size + 1)
-                except FileNotFoundError:
-                    continue  # gone since the walk
-                except OSError as error:
-                    raise _unreadable(entry.source, error) from None
-                info.mode = 0o755 if entry.executable else 0o644
-                info.size = len(content)
-                size += len(content)
-                files += 1
-                if size > limit_bytes:
-                    raise _grew(root, path, limit_bytes)
-            kind = f"{entry.kind} {info.mode:o}".encode()
-            for part in (kind, os.fsencode(path), content):
-                digest.update(len(part).to_bytes(8, "big"))
-                digest.update(part)
-            tar.addfile(info, io.BytesIO(content) if info.isreg() else None)
-    return Bundle(digest.hexdigest(), packed.getvalue(), size, files, tuple(tree.skipped))
+    # Parents sort before what is in them; bytes sort alike on every platform.
+    for path, entry in sorted(tree.entries.items(), key=lambda item: os.fsencode(item[0])):
+        if entry.kind == "directory":
+            entries.append((path, "d"))
+            continue
+        if entry.kind == "link":
+            entries.append((path, "l", entry.link))
+            continue
+        try:
+            with open(entry.source, "rb") as stream:  # noqa: PTH123
+                content = stream.read(limit_bytes - size + 1)
+        except FileNotFoundError:
+            continue  # gone since the walk
+        except OSError as error:
+            raise _unreadable(entry.source, error) from None
+        size += len(content)
+        files += 1
+        if size > limit_bytes:
+            raise _grew(root, path, limit_bytes)
+        digest = store.digest_of(content)
+        contents.setdefault(digest, content)
+        entries.append((path, "x" if entry.executable else "f", digest, len(content), zlib.crc32(content)))
+    return Bundle(tuple(entries), contents, size, files, tuple(tree.skipped))
 
 
 def _grew(root: Path, path: str, limit_bytes: int) -> UsageError:

@@ -12,8 +12,11 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     module   {name} + source, zlib'd                       a module for the probe that the host lacks; `facts` again
     clock    {sent}                                        what time is it? answered by `clock`
     check    {directories}                                 what may trouble a run there; answered by `checked`
-    code     {digest, size}                                is this code here already? answered by `code`
-    blob     {last} + bytes                                a piece of it; after the last one, `code` again
+    code     {digest} + manifest, or nothing if it is long   is this code here already? answered by `code`
+    manifest {last} + bytes                                a piece of it, zlib'd (tflaunch.agent.store); after the
+                                                           last one, `code` again
+    blob     {packed, last} + bytes                        a piece of what it lacks, zlib'd if packed, one content
+                                                           behind the other; after the last one, `code` again
     prepare  {requirements, images, engine, python, setup, env}   have what the tasks run in, however long that takes;
                                                            answered by `prepared`
     stage    {tasks, attempt, code, ports, gpus, about, door, dial_key, ...}   make every task ready to start; `staged`
@@ -60,7 +63,8 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     facts    {...}                                         see tflaunch.agent.facts
     clock    {sent, time}                                  its own, and what was sent (epoch seconds)
     checked  {...}                                         see tflaunch.agent.check
-    code     {digest, have}
+    code     {have, lacks}                                 the places in the manifest of the contents that are to be
+                                                           sent; null: the manifest is
     prepared {made, seconds}                               made: it was not there before
     staged   {}
     dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}}   see tflaunch.agent.dial

@@ -14,15 +14,17 @@ from tflaunch.agent import environment, facts, ledger
 from tflaunch.agent.journal import read as read_journal
 from tflaunch.agent.removal import DIRECTORY, GOING, Size, free, sentence, set_aside
 from tflaunch.agent.rundir import CODE, ENVIRONMENTS, HostError, RunDirectory, hosts_of
+from tflaunch.agent.store import FILES, TREE, contents_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-# Shipped code that was used, or is being sent, within this time may be about to be unpacked.
+# Shipped code that was used, or is being sent, within this time may be about to be copied into a run.
 REST_S = 3600.0
 # What was not made for one run goes by its age alone, this one if no other is said.
 KEPT_S = 14 * 86400.0
+PART = ".part"
 
 
 def usage(parent: str) -> "Dict[str, Any]":
@@ -38,7 +40,7 @@ def usage(parent: str) -> "Dict[str, Any]":
         "directory": parent,
         "place": ledger.place(parent),
         "runs": [_run(parent, name, census) for name in names],
-        "code_bytes": sum(size.bytes for _, size in _archives(parent)),
+        "code_bytes": sum(size.bytes for _, size in _kept_code(parent) + _contents(parent)),
         "environment_bytes": sum(Size(path).bytes for path in _environments(parent)),
         "rest_bytes": sum(Size(path).bytes for path in _rest(parent)),
     }
@@ -220,7 +222,7 @@ def _rest(parent: str) -> "List[str]":
     """What a clean has set aside and was interrupted before it was removed."""
     return [
         os.path.join(directory, name)
-        for directory in (parent, os.path.join(parent, CODE), os.path.join(parent, ENVIRONMENTS))
+        for directory in (parent, *_code_directories(parent), os.path.join(parent, ENVIRONMENTS))
         if not os.path.islink(directory)
         for name in _names(directory)
         if name.startswith(GOING)
@@ -228,30 +230,43 @@ def _rest(parent: str) -> "List[str]":
 
 
 def _code_of(parent: str, run: str) -> "set[str]":
-    """The names of the archives that this run was unpacked from."""
+    """The names of what the code of this run was copied from, or unpacked from by an older tflaunch."""
     plans = [RunDirectory(parent, run, host).read("plan.json") for host in hosts_of(parent, run)]
-    return {"%s.tar.gz" % plan["code"] for plan in plans if plan.get("code")}
+    return {plan["code"] + kind for plan in plans if plan.get("code") for kind in (TREE, ".tar.gz")}
 
 
 def _clean_code(
     parent: str, staying: "Iterable[str]", of_gone: "set[str]", older_s: "Optional[float]", dry_run: bool
 ) -> "Dict[str, int]":
+    """Remove manifests that are not used, then the contents that only they have named."""
     told = {"files": 0, "bytes": 0}
     used = set().union(*(_code_of(parent, run) for run in staying if run != CODE))  # type: set[str]
-    for path, size in _archives(parent):
+    needed = set()  # type: set[str]
+    free_now = set()  # type: set[str]
+    for path, size in _kept_code(parent):
         name = os.path.basename(path)
-        if name in used or (older_s is None and name not in of_gone):
+        contents = contents_of(path) if name.endswith(TREE) else set()
+        stays = name in used or (older_s is None and name not in of_gone)
+        ours = name in of_gone or name.endswith(PART)
+        if stays or size.idle_s < (REST_S if ours or older_s is None else max(REST_S, older_s)):
+            needed |= contents
+        elif dry_run or _remove_code(path):
+            told["files"] += 1
+            told["bytes"] += size.bytes
+            free_now |= contents
+        else:
+            needed |= contents
+    for path, size in _contents(parent):
+        name = os.path.basename(path)
+        if name in needed or (older_s is None and name not in free_now) or size.idle_s < REST_S:
             continue
-        ours = name in of_gone or name.endswith(".part")
-        if size.idle_s < (REST_S if ours or older_s is None else max(REST_S, older_s)):
-            continue
-        if dry_run or _remove_archive(path):
+        if dry_run or _remove_code(path):
             told["files"] += 1
             told["bytes"] += size.bytes
     return told
 
 
-def _remove_archive(path: str) -> bool:
+def _remove_code(path: str) -> bool:
     """Remove shipped code, unless somebody has said just now that it is here and will be used."""
     try:
         aside = set_aside(path)
@@ -289,20 +304,30 @@ def _clean_environments(parent: str, older_s: float, dry_run: bool) -> "Dict[str
     return told
 
 
-def _archives(parent: str) -> "List[Tuple[str, Size]]":
-    """The shipped code, whole and in parts, and the agent's own, packed and compiled; a link there is none."""
-    directory = os.path.join(parent, CODE)
-    found = []
-    if not os.path.islink(directory):
-        for name in _names(directory):
-            path = os.path.join(directory, name)
-            if (
-                name.endswith((".tar.gz", ".part", ".pyc", ".z"))
-                and os.path.isfile(path)
-                and not os.path.islink(path)
-            ):
-                found.append((path, Size(path)))
-    return found
+def _code_directories(parent: str) -> "List[str]":
+    """Where manifests are, and contents; a link is no such place."""
+    code = os.path.join(parent, CODE)
+    paths = [] if os.path.islink(code) else [code, os.path.join(code, FILES)]
+    return [path for path in paths if not os.path.islink(path)]
+
+
+def _kept_code(parent: str) -> "List[Tuple[str, Size]]":
+    """The manifests, whole and in parts, and the agent's own, packed and compiled; a link there is none."""
+    # Archives are what an older tflaunch has shipped.
+    kinds = (TREE, ".tar.gz", PART, ".pyc", ".z")
+    return [
+        each for place in _code_directories(parent)[:1] for each in _files(place) if each[0].endswith(kinds)
+    ]
+
+
+def _contents(parent: str) -> "List[Tuple[str, Size]]":
+    """The contents that the manifests name, whole and in parts."""
+    return [each for place in _code_directories(parent)[1:] for each in _files(place)]
+
+
+def _files(directory: str) -> "List[Tuple[str, Size]]":
+    paths = [os.path.join(directory, name) for name in _names(directory) if not name.startswith(GOING)]
+    return [(path, Size(path)) for path in paths if os.path.isfile(path) and not os.path.islink(path)]
 
 
 def _names(path: str) -> "List[str]":

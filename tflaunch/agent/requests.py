@@ -14,7 +14,8 @@ from tflaunch.agent.journal import note
 from tflaunch.agent.leases import Leases
 from tflaunch.agent.outputs import Outputs
 from tflaunch.agent.ports import HeldPorts
-from tflaunch.agent.rundir import CodeStore, HostError, explain
+from tflaunch.agent.rundir import HostError, explain
+from tflaunch.agent.store import CodeStore
 from tflaunch.agent.tickets import Place
 from tflaunch.agent.viewer import Viewer, Viewers
 
@@ -213,15 +214,34 @@ class Requests:
         return leases.holder(uuid)
 
     def _on_code(self, viewer: Viewer, message: wire.Message) -> None:
+        if self._code is not None:
+            self._code.discard()
         self._code = CodeStore(self._directory.parent, message["digest"])
-        viewer.send("code", digest=message["digest"], have=self._code.here)
+        if self._code.here:
+            viewer.send("code", have=True, lacks=[])
+        elif message.body:
+            self._compare(viewer, message.body, last=True)
+        else:
+            viewer.send("code", have=False, lacks=None)
+
+    def _on_manifest(self, viewer: Viewer, message: wire.Message) -> None:
+        self._compare(viewer, message.body, message["last"])
+
+    def _compare(self, viewer: Viewer, manifest: bytes, last: bool) -> None:
+        lacks = self._announced.lacks(manifest, last)
+        if lacks is not None:
+            viewer.send("code", have=not lacks, lacks=lacks)
 
     def _on_blob(self, viewer: Viewer, message: wire.Message) -> None:
+        self._announced.add(message.body, message["packed"], message["last"])
+        if message["last"]:
+            viewer.send("code", have=True, lacks=[])
+
+    @property
+    def _announced(self) -> CodeStore:
         if self._code is None:
             raise HostError("code came that nobody announced")
-        self._code.add(message.body, message["last"])
-        if message["last"]:
-            viewer.send("code", digest="", have=True)
+        return self._code
 
     def _on_prepare(self, viewer: Viewer, message: wire.Message) -> None:
         from tflaunch.agent.prepare import TOLD, Preparing

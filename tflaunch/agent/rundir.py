@@ -12,7 +12,8 @@
     shipped.json   the files in it that are shipped code, and when they were modified as it came
     agent.log      the agent's own last words
 
-`<parent>/code/<digest>.tar.gz` keeps shipped code for the next run, `<parent>/.environments/` virtual environments.
+`<parent>/code/` keeps shipped code for the next run (tflaunch.agent.store), `<parent>/.environments/` virtual
+environments.
 """
 
 import errno
@@ -24,12 +25,10 @@ from tflaunch.agent import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Tuple
+    from typing import Any, Dict, List, Optional, Tuple
 
 CODE = "code"  # beside the runs; no run id can be this (they end in a random part)
 ENVIRONMENTS = ".environments"  # likewise, see tflaunch.agent.environment
-SIZE_LIMIT = 1 << 27  # more than is ever shipped: what a damaged archive says of its size is not believed
-SMALL_BYTES = 1 << 20  # of code that is unpacked in less time than a process takes
 
 
 class HostError(Exception):
@@ -265,142 +264,3 @@ def hosts_of(parent: str, run: str) -> "List[str]":
             )
     except OSError:
         return []
-
-
-class CodeStore:
-    """Shipped code by content digest, shared by all runs below one parent directory."""
-
-    def __init__(self, parent: str, digest: str) -> None:
-        if not digest.isalnum():
-            raise HostError("%r is no digest" % digest)
-        self._directory = os.path.join(parent, CODE)
-        self._path = os.path.join(self._directory, digest + ".tar.gz")
-        self._partial = "%s.%s.part" % (self._path, os.urandom(8).hex())  # the disk may be a shared one
-        self._failure = None  # type: Optional[HostError]
-
-    @property
-    def here(self) -> bool:
-        """Whether it is here; asked for is as good as used: no clean takes it away from whoever asked."""
-        try:
-            os.utime(self._path)
-        except OSError:
-            return os.path.exists(self._path)
-        return True
-
-    def add(self, data: bytes, last: bool) -> None:
-        """Append a piece; the last one makes it visible, whole."""
-        if self._failure is not None:  # pieces that were under way when one did not fit
-            raise self._failure
-        try:
-            private(self._directory)
-            with open(self._partial, "ab") as file:
-                file.write(data)
-            if last:
-                os.rename(self._partial, self._path)
-        except OSError as error:
-            self._failure = explain(error, self._path)  # before room is made: it tells how much there was
-            self.discard()
-            raise self._failure from error
-
-    def discard(self) -> None:
-        """Forget a partial upload."""
-        try:
-            os.unlink(self._partial)
-        except OSError:
-            pass
-
-    @property
-    def small(self) -> bool:
-        """Whether it takes no time to unpack it, all that is in it together, by what its last bytes say."""
-        try:
-            with open(self._path, "rb") as file:
-                file.seek(-4, os.SEEK_END)
-                return int.from_bytes(file.read(), "little") <= SMALL_BYTES
-        except OSError:
-            return True  # `unpack` tells what is wrong
-
-    def unpack(self, directory: str) -> "Dict[str, Any]":
-        """Unpack into `directory`; returns what came: `files`, and when they were `modified` (epoch seconds).
-
-        A damaged archive is removed, so that the next run ships it again.
-        """
-        import zlib
-
-        root = os.path.realpath(directory)
-        try:
-            with open(self._path, "rb") as file:
-                packed = file.read()
-            # gzip's, whose checksum and size are at its very end
-            size = min(int.from_bytes(packed[-4:], "little"), SIZE_LIMIT)
-            data = zlib.decompress(packed, 31, size)
-            del packed
-            files = {}
-            ours = {}  # type: Dict[str, None]  # directories that no link leads away from
-            for name, kind, mode, modified, link, content in _members(memoryview(data)):
-                path = os.path.join(directory, name)
-                place = path if kind == b"5" else os.path.dirname(path)
-                if place not in ours:
-                    if not (os.path.realpath(place) + "/").startswith(root + "/"):
-                        raise HostError(
-                            "%s is where shipped code belongs, but a link leads out of there" % place,
-                            "remove it, or start a new run",
-                        )
-                    os.makedirs(place, exist_ok=True)
-                    ours[place] = None
-                if kind == b"5":
-                    continue
-                files[name] = modified
-                if os.path.lexists(path):  # the run was here before
-                    os.unlink(path)
-                if kind == b"2":
-                    os.symlink(link, path)
-                    continue
-                with open(path, "wb") as file:
-                    file.write(content)
-                    os.fchmod(file.fileno(), mode)
-                os.utime(path, (modified, modified))
-            return {"files": list(files), "modified": max(files.values(), default=None)}
-        except (zlib.error, ValueError) as error:
-            os.unlink(self._path)
-            raise HostError(
-                "the shipped code was damaged on the way: %s" % error, "start the run again"
-            ) from error
-        except OSError as error:
-            import shutil
-
-            shutil.rmtree(directory, ignore_errors=True)
-            raise explain(error, directory) from error
-
-
-def _members(data: memoryview) -> "Iterator[Tuple[str, bytes, int, int, str, memoryview]]":
-    """(name, kind, mode, modified, link, content) of all in a tar archive of directories, links and plain files.
-
-    As a launcher makes one (tflaunch.sources); raises ValueError.  To load `tarfile` takes longer than to unpack it.
-    """
-    long = {}  # type: Dict[bytes, str]
-    at = 0
-    while any(data[at : at + 512]):
-        head = bytes(data[at : at + 512])
-        size, kind = _octal(head[124:136]), head[156:157]
-        content = data[at + 512 : at + 512 + size]
-        at += 512 + (size + 511) // 512 * 512
-        if kind in (b"L", b"K"):  # a name or the goal of a link that is longer than its field
-            long[kind] = _text(bytes(content))
-            continue
-        name, link = long.pop(b"L", "") or _text(head[:100]), long.pop(b"K", "") or _text(head[157:257])
-        if (
-            kind not in (b"0", b"2", b"5")
-            or len(content) < size
-            or os.path.isabs(name)
-            or ".." in name.split("/")
-        ):
-            raise ValueError("%r is not what is shipped" % name)
-        yield name, kind, _octal(head[100:108]), _octal(head[136:148]), link, content
-
-
-def _octal(field: bytes) -> int:
-    return int(field.rstrip(b" \0"), 8)
-
-
-def _text(field: bytes) -> str:
-    return os.fsdecode(field.partition(b"\0")[0])

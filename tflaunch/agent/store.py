@@ -1,0 +1,325 @@
+"""Shipped code on this host: each content once, by its digest; the working directory of each run is copied from it.
+
+    <parent>/code/<digest>.tree    a manifest, zlib'd: there once all of its contents are
+    <parent>/code/files/<digest>   a content
+
+A manifest is JSON, a list of what is in a directory, parents first: [path, "d"] for a directory, [path, "l", goal] for
+a link, [path, "f" or "x", digest, bytes, CRC-32] for a file and one that can be executed.  The digest is looked at when
+a content comes, the CRC, which takes a fraction of that, when it is copied.  Whoever asks for something makes it new by
+its time of modification: no clean takes it away (tflaunch.agent.garbage).
+"""
+
+import errno
+import os
+import zlib
+
+from tflaunch import wire
+from tflaunch.agent.rundir import CODE, HostError, explain, private
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+FILES = "files"
+TREE = ".tree"
+PIECE_BYTES = 1 << 18  # of contents, in one message
+MODIFIED = 315532800  # 1980-01-01: what zip and its readers can still hold
+SMALL_BYTES, SMALL_ENTRIES = 1 << 20, 200  # of code that is copied in less time than a process takes
+_MANIFEST_LIMIT = 1 << 27  # more than is ever shipped: what is damaged must not fill the memory
+_DIGEST_BYTES = 20
+_CHUNK = 1 << 20
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def hasher() -> "Any":
+    """What makes a digest, of manifests and contents: its `hexdigest` is their name."""
+    try:
+        from _blake2 import blake2b  # `hashlib` would load OpenSSL for it
+    except ImportError:
+        from hashlib import blake2b
+    return blake2b(digest_size=_DIGEST_BYTES)
+
+
+def digest_of(data: "bytes | memoryview") -> str:
+    made = hasher()
+    made.update(data)
+    return made.hexdigest()  # type: ignore[no-any-return]
+
+
+def contents_of(tree: str) -> "set[str]":
+    """The digests of the contents that this kept manifest names; none when it is damaged."""
+    try:
+        with open(tree, "rb") as file:
+            entries = _entries(file.read(), os.path.basename(tree)[: -len(TREE)])
+    except (OSError, ValueError):
+        return set()
+    return {entry[2] for entry in entries if entry[1] in "fx"}
+
+
+class CodeStore:
+    """The code with that digest, in the store that all runs below one parent directory share."""
+
+    def __init__(self, parent: str, digest: str) -> None:
+        if not digest.isalnum():
+            raise HostError("%r is no digest" % digest)
+        self._digest = digest
+        self._directory = os.path.join(parent, CODE)
+        self._files = os.path.join(self._directory, FILES)
+        self._tree = os.path.join(self._directory, digest + TREE)
+        self._manifest = b""
+        self._missing = []  # type: List[Tuple[str, int]]  # (digest, bytes) of what is still to come
+        self._partial = ""  # what the first of these is written to
+        self._file = None  # type: Any
+        self._hasher = None  # type: Any
+        self._left = 0  # bytes of it
+        self._failure = None  # type: Optional[HostError]
+
+    @property
+    def here(self) -> bool:
+        """Whether it is here; asked for is as good as used: no clean takes it away from whoever asked."""
+        try:
+            os.utime(self._tree)
+        except OSError:
+            return os.path.exists(self._tree)
+        return True
+
+    def lacks(self, piece: bytes, last: bool) -> "Optional[List[int]]":
+        """Take a piece of the manifest; with the last one, the places in it of the contents that are to be sent.
+
+        Raises HostError.
+        """
+        self._manifest += piece
+        if len(self._manifest) > _MANIFEST_LIMIT:
+            raise self._damaged("its manifest has no end")
+        if not last:
+            return None
+        try:
+            entries = _entries(self._manifest, self._digest)
+        except ValueError as error:
+            raise self._damaged(error) from error
+        lacking = []
+        seen = set()
+        for at, entry in enumerate(entries):
+            if entry[1] not in "fx" or entry[2] in seen:
+                continue
+            seen.add(entry[2])
+            path = os.path.join(self._files, entry[2])
+            try:
+                whole = os.stat(path).st_size == entry[3]
+                os.utime(path)
+            except OSError:
+                whole = False
+            if not whole:
+                lacking.append(at)
+                self._missing.append((entry[2], entry[3]))
+        private(self._directory)
+        private(self._files)
+        if not lacking:
+            self._keep_tree()
+        return lacking
+
+    def add(self, data: bytes, packed: bool, last: bool) -> None:
+        """Take the next piece of what it lacks, one content behind the other; the last one makes the code visible."""
+        if self._failure is not None:  # pieces that were under way when one did not fit
+            raise self._failure
+        try:
+            if packed:
+                unpacking = zlib.decompressobj()
+                data = unpacking.decompress(data, PIECE_BYTES)
+                if not unpacking.eof:
+                    raise ValueError("a piece of it is too long or cut")
+            self._take(memoryview(data))
+            if last:
+                if self._missing:
+                    raise ValueError("not all of it came")
+                self._keep_tree()
+        except (zlib.error, ValueError) as error:
+            self._failure = self._damaged(error)
+        except OSError as error:
+            self._failure = explain(error, self._tree)  # before room is made: it tells how much there was
+        if self._failure is not None:
+            self.discard()
+            raise self._failure
+
+    def discard(self) -> None:
+        """Forget a partial upload; contents that came whole are kept, and are not sent again."""
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError:  # what it had not written yet has no room either
+                pass
+            self._file = None
+        if self._partial:
+            _unlink(self._partial)
+
+    def _take(self, data: memoryview) -> None:
+        while self._missing:
+            name, size = self._missing[0]
+            if self._file is None:
+                self._partial = _partial(os.path.join(self._files, name))
+                self._file = open(self._partial, "xb")  # noqa: SIM115 - the next piece goes on with it
+                self._hasher, self._left = hasher(), size
+            part, data = data[: self._left], data[self._left :]
+            self._file.write(part)
+            self._hasher.update(part)
+            self._left -= len(part)
+            if self._left:
+                return
+            self._file.close()
+            self._file = None
+            if self._hasher.hexdigest() != name:
+                raise ValueError("a content is not what it should be")
+            os.rename(self._partial, os.path.join(self._files, name))
+            del self._missing[0]
+        if data:
+            raise ValueError("more came than was lacking")
+
+    def _keep_tree(self) -> None:
+        partial = self._partial = _partial(self._tree)
+        try:
+            with open(partial, "xb") as file:
+                file.write(self._manifest)
+            os.rename(partial, self._tree)
+        except OSError as error:
+            told = explain(error, self._tree)
+            _unlink(partial)
+            raise told from error
+
+    # -- a run's own copy
+
+    def unpack(self, directory: str) -> "Dict[str, Any]":
+        """Copy all of it into `directory`; returns what came: `files`, and when they were `modified` (epoch seconds).
+
+        What is damaged here is removed, so that the next run ships it again.  Raises HostError.
+        """
+        root = os.path.realpath(directory)
+        files = []
+        ours = {}  # type: Dict[str, None]  # directories that no link leads away from
+        try:
+            for entry in self._read():
+                name, kind = entry[:2]
+                path = os.path.join(directory, name)
+                place = path if kind == "d" else os.path.dirname(path)
+                if place not in ours:
+                    if not (os.path.realpath(place) + "/").startswith(root + "/"):
+                        raise HostError(
+                            "%s is where shipped code belongs, but a link leads out of there" % place,
+                            "remove it, or start a new run",
+                        )
+                    os.makedirs(place, exist_ok=True)
+                    ours[place] = None
+                if kind == "d":
+                    continue
+                files.append(name)
+                if os.path.lexists(path):  # the run was here before
+                    os.unlink(path)
+                if kind == "l":
+                    os.symlink(entry[2], path)
+                else:
+                    content, size, check = entry[2:]
+                    self._copy(content, size, check, path, 0o755 if kind == "x" else 0o644)
+        except OSError as error:
+            import shutil
+
+            told = explain(error, directory)  # before room is made
+            shutil.rmtree(directory, ignore_errors=True)
+            raise told from error
+        return {"files": files, "modified": MODIFIED if files else None}
+
+    @property
+    def small(self) -> bool:
+        """Whether it takes no time to copy all of it; raises HostError when it is damaged."""
+        entries = self._read()
+        size = sum(entry[3] for entry in entries if entry[1] in "fx")
+        return size <= SMALL_BYTES and len(entries) <= SMALL_ENTRIES
+
+    def _read(self) -> "List[List[Any]]":
+        try:
+            with open(self._tree, "rb") as file:
+                return _entries(file.read(), self._digest)
+        except (OSError, ValueError) as error:
+            raise self._damaged(error) from error
+
+    def _copy(self, name: str, size: int, check: int, path: str, mode: int) -> None:
+        """Never a link: what a program writes into its own file must not be in the next run's."""
+        content = os.path.join(self._files, name)
+        try:
+            source = os.open(content, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise self._damaged(error) from error
+        try:
+            seen = found = 0
+            data = os.read(source, _CHUNK)
+            first = data
+            while data:
+                found = zlib.crc32(data, found)
+                seen += len(data)
+                data = os.read(source, _CHUNK) if seen < size else b""
+            if (seen, found) != (size, check) or os.fstat(source).st_size != size:
+                _unlink(content)
+                raise self._damaged("%s is not what came" % content)
+            target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                _transfer(source, target, size, first)
+                os.fchmod(target, mode)
+                os.utime(target, (MODIFIED, MODIFIED))
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
+
+    def _damaged(self, why: object) -> HostError:
+        """What is to be raised, when the next run cannot take it for whole any more."""
+        _unlink(self._tree)
+        return HostError("the shipped code was damaged on the way: %s" % why, "start the run again")
+
+
+def _entries(manifest: bytes, digest: str) -> "List[List[Any]]":
+    """What is in that manifest; raises ValueError unless it is the one with that digest."""
+    unpacking = zlib.decompressobj()
+    try:
+        text = unpacking.decompress(manifest, _MANIFEST_LIMIT)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not unpacking.eof or digest_of(text) != digest:
+        raise ValueError("its manifest is not what was sent")
+    entries = wire.loads(text.decode("ascii"))  # type: List[List[Any]]
+    for path, kind, *more in entries:
+        if (
+            os.path.isabs(path)
+            or ".." in path.split("/")
+            or kind not in ("d", "l", "f", "x")
+            or (kind in "fx" and not (len(more) == 3 and more[0].isalnum() and more[1] >= 0))
+        ):
+            raise ValueError("%r is not what is shipped" % path)
+    return entries
+
+
+def _transfer(source: int, target: int, size: int, first: bytes) -> None:
+    """Copy that file, whose `first` bytes are known, in the kernel if it can: some file systems share the blocks."""
+    done = 0
+    try:
+        while done < size:
+            count = os.copy_file_range(source, target, size - done, done)
+            if not count:
+                break
+            done += count
+    except (AttributeError, OSError) as error:
+        if getattr(error, "errno", None) in _NO_ROOM:
+            raise
+    while done < size:
+        data = first[done:] or os.pread(source, _CHUNK, done)
+        if not data:
+            raise OSError(errno.EIO, "it became shorter while it was copied")
+        done += os.write(target, data)
+
+
+def _partial(path: str) -> str:
+    return "%s.%s.part" % (path, os.urandom(8).hex())  # the disk may be a shared one
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

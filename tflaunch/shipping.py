@@ -1,0 +1,99 @@
+"""Bringing the user's code to the hosts: what each of them lacks of it, and no more."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from tflaunch import wire
+from tflaunch.agent.store import PIECE_BYTES
+
+if TYPE_CHECKING:
+    from tflaunch.errors import ConnectError
+    from tflaunch.session import Sessions
+    from tflaunch.sources import Bundle
+
+_ASKED_BYTES = (
+    8 * 1024
+)  # a manifest up to here goes with the question: that saves a round trip where code is new
+_PIECE_FILES = 200  # which a host makes in no time
+_LEVEL = 3
+
+
+def ship(
+    sessions: Sessions, bundle: Bundle, hosts: Collection[str], timeout_s: float
+) -> dict[str, ConnectError]:
+    """Bring the code to those hosts that do not have this very content yet; returns why some have it not.
+
+    Raises Stopped.
+    """
+    manifest = bundle.manifest
+    first = manifest if len(manifest) <= _ASKED_BYTES else b""
+    sessions.send(hosts, "code", first, digest=bundle.digest)
+    replies, failures = sessions.gather("code", hosts, timeout_s)
+    unknown = [name for name, said in replies.items() if said["lacks"] is None]
+    if unknown and not failures:
+        for name in unknown:
+            sessions.by_host[name].upload(_in_pieces(manifest))
+        more, failures = sessions.gather("code", unknown, timeout_s)
+        replies |= more
+    lacking = {name: tuple(said["lacks"]) for name, said in replies.items() if not said["have"]}
+    if lacking and not failures:
+        shared = {lacks: _Shared(frames(bundle, lacks)) for lacks in set(lacking.values())}
+        for name, lacks in lacking.items():
+            sessions.by_host[name].upload(iter(shared[lacks]))
+        _, failures = sessions.gather("code", lacking, timeout_s, "shipping")
+    return failures
+
+
+def _in_pieces(manifest: bytes) -> Iterator[bytes]:
+    for start in range(0, len(manifest), PIECE_BYTES):
+        end = start + PIECE_BYTES
+        yield wire.encode("manifest", manifest[start:end], last=end >= len(manifest))
+
+
+class _Shared:
+    """Frames for many hosts: each is packed once, when the first host is ready for it."""
+
+    def __init__(self, frames: Iterator[bytes]) -> None:
+        self._more = frames
+        self._made: list[bytes] = []
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[bytes]:
+        number = 0
+        while True:
+            with self._lock:
+                if number == len(self._made):
+                    frame = next(self._more, b"")
+                    if not frame:
+                        return
+                    self._made.append(frame)
+            yield self._made[number]
+            number += 1
+
+
+def frames(bundle: Bundle, lacks: Iterable[int]) -> Iterator[bytes]:
+    """The contents at those places of the manifest, as they are sent: many small ones, or a part of a large one."""
+    piece = bytearray()
+    files = 0
+    for place in lacks:
+        rest = memoryview(bundle.contents[str(bundle.entries[place][2])])
+        files += 1
+        while len(piece) + len(rest) > PIECE_BYTES or files > _PIECE_FILES:
+            room = PIECE_BYTES - len(piece)
+            piece += rest[:room]
+            rest = rest[room:]
+            yield _blob(bytes(piece), last=False)
+            piece.clear()
+            files = 0
+        piece += rest
+    yield _blob(bytes(piece), last=True)
+
+
+def _blob(piece: bytes, last: bool) -> bytes:
+    packed = zlib.compress(piece, _LEVEL)
+    pays = len(packed) < len(piece)
+    return wire.encode("blob", packed if pays else piece, packed=pays, last=last)
