@@ -193,14 +193,14 @@ class JsonReporter(LogReporter):
     def _assembler(self) -> LineAssembler:
         return LineAssembler(raw=True)
 
-    def _show_lines(self, task: TaskId, host: str, lines: list[str], partial: bool = False) -> None:
+    def _show_lines(self, task: TaskId, host: str, lines: str, partial: bool = False) -> None:
         # Not json.dumps: this is the one event that comes a hundred thousand times a second.
         head = self._heads.get(task)
         if head is None:
             head = self._heads[task] = f', "task": {quoted(str(task))}, "host": {quoted(host)}, "line": '
         head = f'{{"event": "log", "time": {time.time():.6f}' + head
         end = ', "partial": true}\n' if partial else "}\n"
-        self._writer.out(head + (end + head).join(map(quoted, lines)) + end)
+        self._writer.out(head + (end + head).join(map(quoted, lines[:-1].split("\n"))) + end)
 
     def _show_gap(self, task: TaskId, host: str, missing: int) -> None:
         event = {"event": "gap", "time": time.time(), "task": str(task), "host": host, "bytes": missing}

@@ -33,9 +33,11 @@ class Options:
     grep: re.Pattern[str] | None
     bare: bool
 
-    def lines(self, lines: list[str]) -> list[str]:
-        """Those that are wanted."""
-        return [line for line in lines if self.grep.search(line)] if self.grep else lines
+    def wanted(self, lines: str) -> str:
+        """Those of these lines, each with its newline, that are wanted."""
+        if self.grep is None:
+            return lines
+        return "".join(line + "\n" for line in lines.split("\n")[:-1] if self.grep.search(line))
 
     def shows(self, task: TaskId) -> bool:
         return not self.quiet and (self.only is None or task in self.only)
@@ -100,7 +102,7 @@ class LogReporter:
     def _assembler(self) -> LineAssembler:
         raise NotImplementedError
 
-    def _show_lines(self, task: TaskId, host: str, lines: list[str], partial: bool = False) -> None:
+    def _show_lines(self, task: TaskId, host: str, lines: str, partial: bool = False) -> None:
         raise NotImplementedError
 
     def _show_gap(self, task: TaskId, host: str, missing: int) -> None:
@@ -133,7 +135,7 @@ class LogReporter:
             data = data[max(0, log.offset - offset) :]
             offset = max(offset, log.offset)
         log.offset = offset + len(data)
-        lines = self._options.lines(log.assembler.feed(data))
+        lines = self._options.wanted(log.assembler.feed(data))
         if lines:
             log.progress_every_s = _PROGRESS_S[0]
             self._show_lines(task, host, lines)
@@ -147,7 +149,7 @@ class LogReporter:
         if log is None:
             return
         self._rewriting.discard(task)
-        if lines := self._options.lines(log.assembler.end()):
+        if lines := self._options.wanted(log.assembler.end()):
             self._show_lines(task, log.host, lines)
 
     def _tick(self) -> float | None:
@@ -161,8 +163,8 @@ class LogReporter:
                 continue
             state = log.assembler.progress()
             self._rewriting.discard(task)
-            if state is not None and self._options.lines([state]):
-                self._show_lines(task, log.host, [state], partial=True)
+            if state is not None and (line := self._options.wanted(state + "\n")):
+                self._show_lines(task, log.host, line, partial=True)
                 log.show_progress_at = now + log.progress_every_s
                 log.progress_every_s = min(2 * log.progress_every_s, _PROGRESS_S[1])
         if not self._rewriting:

@@ -124,7 +124,7 @@ def note_part(note: str) -> str:
 
 def tail_lines(data: bytes) -> list[str]:
     assembler = LineAssembler()
-    return (assembler.feed(data) + assembler.end())[-TAIL_LINES:]
+    return (assembler.feed(data) + assembler.end()).split("\n")[:-1][-TAIL_LINES:]
 
 
 def stuck_lines(tail: bytes) -> list[str]:

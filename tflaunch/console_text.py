@@ -322,17 +322,17 @@ class TextReporter(LogReporter):
         lacking = f", {missing}{printable(phase.note)}" if phase.note else ""
         self._print(Text.assemble((f"{self._err.marks.warn} ", "yellow"), text, (took, "dim"), lacking))
 
-    def _show_lines(self, task: TaskId, host: str, lines: list[str], partial: bool = False) -> None:  # noqa: ARG002
+    def _show_lines(self, task: TaskId, host: str, lines: str, partial: bool = False) -> None:  # noqa: ARG002
         self._training = True
         self._wipe()
         if self._one_screen:
-            self._recent.extend(zip(itertools.repeat(task), lines[-_RECENT:]))
+            self._recent.extend(zip(itertools.repeat(task), lines[:-1].rsplit("\n", _RECENT)[-_RECENT:]))
         prefix = "" if self._options.bare else self._prefix(task, host)
         self._writer.out_lines(prefix, lines)
 
     def _show_gap(self, task: TaskId, host: str, missing: int) -> None:
         more = self._out.marks.more
-        self._show_lines(task, host, [f"{more} {missing:,} bytes are missing here {more}"])
+        self._show_lines(task, host, f"{more} {missing:,} bytes are missing here {more}\n")
 
     def _still_above(self, exit: TaskExit) -> bool:
         """Whether the task's last lines stand on the screen already, and little else among and below them."""

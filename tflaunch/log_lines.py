@@ -56,7 +56,7 @@ def printable(text: str, *, colour: bool = False) -> str:
 
 
 class LineAssembler:
-    """Puts one task's log together from chunks cut anywhere, and hands out whole lines without their newline.
+    """Puts one task's log together from chunks cut anywhere, and hands out whole lines, each with its newline.
 
     Bytes that are not UTF-8 appear as `\\xff`.  Of a line that was rewritten with `\\r` the last state
     counts.  Characters beyond `max_line` are counted, not kept.  With `raw`, control sequences are left
@@ -80,24 +80,14 @@ class LineAssembler:
         """True when `progress` has a new state to show."""
         return self._rewritten and self._changed
 
-    def feed(self, data: bytes) -> list[str]:
+    def feed(self, data: bytes) -> str:
         """Take the next bytes of the log; return the lines that they complete."""
         text = self._decode(data)
-        lines = text.split("\n")
-        held = lines.pop()
-        shown: list[str] = []
-        if lines:
-            self._complete(lines[0], shown)
-            if self._special(data, text) or self._long(text):
-                for line in lines[1:]:
-                    if self._raw or "\r" in line or "\b" in line or len(line) > self._max_line:
-                        self._complete(line, shown)
-                    else:
-                        shown.append(printable(line, colour=self._colour))
-            else:
-                lines[:1] = shown
-                shown = lines
-        self._hold(held)
+        first, end = text.find("\n") + 1, text.rfind("\n") + 1
+        shown = ""
+        if end:
+            shown = self._complete(text[: first - 1]) + self._clean(data, text[first:end])
+        self._hold(text[end:])
         return shown
 
     def progress(self) -> str | None:
@@ -108,17 +98,23 @@ class LineAssembler:
         self._given = self._show()
         return self._given or None
 
-    def end(self) -> list[str]:
+    def end(self) -> str:
         """Return the last line if it had no newline; the assembler is as new afterwards."""
-        shown: list[str] = []
         self._hold(self._decode(b"", final=True))
-        if self._held or self._rewritten:
-            self._complete("", shown)
-            if shown == [""]:
-                shown = []
-        return shown
+        return self._complete("").lstrip("\n") if self._held or self._rewritten else ""
 
-    # Both look at the whole chunk: a look at each line would cost more than all the rest.
+    # These look at the whole chunk: a look at each line would cost more than all the rest.
+
+    def _clean(self, data: bytes, lines: str) -> str:
+        """Whole lines of that chunk, as they are shown."""
+        if not (self._special(data, lines) or self._long(lines)):
+            return lines
+        return "".join(map(self._line, lines.split("\n")[:-1]))
+
+    def _line(self, line: str) -> str:
+        if "\r" in line or "\b" in line or len(line) > self._max_line:
+            return self._complete(line)
+        return (line if self._raw else printable(line, colour=self._colour)) + "\n"
 
     def _special(self, data: bytes, text: str) -> bool:
         # `translate` takes a fifth of the time of a search, and mostly that is all: what it leaves may be special.
@@ -153,13 +149,13 @@ class LineAssembler:
             text += f" ... {self._beyond:,} more characters, see the log file"
         return text
 
-    def _complete(self, text: str, shown: list[str]) -> None:
+    def _complete(self, text: str) -> str:
         self._hold(text)
         line = self._show()
-        if self._given is None or line != self._given:  # else its end was shown already, as progress
-            shown.append(line)
+        shown = "" if line == self._given else line + "\n"  # its end was shown already, as progress
         self._held, self._beyond, self._given = "", 0, None
         self._returned = self._rewritten = self._changed = False
+        return shown
 
 
 def _backspaced(text: str) -> str:

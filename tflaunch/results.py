@@ -111,9 +111,9 @@ class Reading:
         """Nothing more comes: the last line needs no newline."""
         self._look(self._lines.end())
 
-    def _look(self, lines: Iterable[str]) -> bool:
+    def _look(self, lines: str) -> bool:
         before = self.value
-        for line in lines:
+        for line in lines.split("\n")[:-1]:
             self._last = line if line and not line.isspace() else self._last
             value = self._metric.find(line) if self._metric else None
             self.value = self.value if value is None else value

@@ -159,11 +159,11 @@ class Writer:
         self._collected.append(data)
         self._size += len(data)
 
-    def out_lines(self, prefix: str, lines: list[str]) -> None:
-        """Write each of `lines`, behind `prefix`, to stdout."""
+    def out_lines(self, prefix: str, lines: str) -> None:
+        """Write each of these whole lines, behind `prefix`, to stdout."""
         # Encoded apart: one wide character in the prefix would make all of the text wide, and slow.
         start = self.stdout.encode(prefix)
-        data = self.stdout.encode("\n".join(lines)).replace(b"\n", b"\n" + start)
+        data = self.stdout.encode(lines[:-1]).replace(b"\n", b"\n" + start)
         self._collected += [start, data, b"\n"]
         self._size += len(start) + len(data) + 1
 
