@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from tflaunch import wire
@@ -96,11 +97,7 @@ class LogFeed:
             self._record(task, attempt, offset, message.body)
         log = self._logs.setdefault((task, host), _Log(host))
         log.attempt, log.received = attempt, offset + len(message.body)
-
-        def written(size: int) -> None:
-            self._sessions.put(Written(host, size))
-
-        self._watcher.log(task, host, offset, message.body, written, attempt=attempt)
+        self._watcher.log(task, host, offset, message.body, partial(self._shown, host), attempt=attempt)
         self._maybe_end(task, log)
 
     def swept(self, host: str, totals: Mapping[str, tuple[int, int]]) -> None:
@@ -111,14 +108,21 @@ class LogFeed:
             log.total = (total[0], total[1])
             self._maybe_end(task, log)
 
-    def written(self, host: str, size: int) -> None:
-        """Credit for more log bytes, in portions: one message for many lines."""
+    def _shown(self, host: str, size: int) -> None:
+        """Tell of what was shown, in portions: one message for many lines.
+
+        By the thread that shows it.  A `watch` in just that moment grants the host a portion more, no harm.
+        """
         owed = self._owed.get(host, 0) + size
         if owed >= self.window // 4:
-            if host in self._sessions.by_host:
-                self._sessions.send([host], "credit", bytes=owed)
+            self._sessions.put(Written(host, owed))
             owed = 0
         self._owed[host] = owed
+
+    def written(self, host: str, size: int) -> None:
+        """Credit for more log bytes."""
+        if host in self._sessions.by_host:
+            self._sessions.send([host], "credit", bytes=size)
 
     def end(self, hears: Callable[[str], bool] = lambda _: False) -> bool:
         """Whether nothing more comes; then every task's last line is shown.  `hears`: from that host it may."""
