@@ -39,6 +39,8 @@ from tflaunch.ssh.transport import END_S, WORDS_LIMIT, Child, Deadline, Stream, 
 
 RETRY_FIRST_S = 0.1
 RETRY_CAP_S = 2.0
+# paramiko says after each tenth of it that more may come; what may be under way, both ends agree on themselves.
+WINDOW = 16 * 1024 * 1024
 
 _FORBIDDEN_CHANNEL = 1  # RFC 4254, SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
 _REFUSED = "the server logged in but refused to run a command"
@@ -287,7 +289,7 @@ class SshWire:
         self._stderr = b""
         self._closed = False
         try:
-            self._channel = link.transport.open_session(timeout=deadline.left())
+            self._channel = link.transport.open_session(WINDOW, timeout=deadline.left())
             self._channel.settimeout(deadline.left())
             _exec(link.transport, self._channel, command)
             if first:
