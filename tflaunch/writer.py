@@ -6,10 +6,12 @@ waits; a *message* in its turn; a *log* in its turn too, and may be dropped when
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import stat
 import sys
+import termios
 import threading
 import traceback
 from collections import deque
@@ -55,9 +57,11 @@ class Stream:
             stream.flush()
             self._fd: int | None = stream.fileno()
             self.terminal = os.isatty(self._fd)
-            self._waits = not stat.S_ISREG(os.fstat(self._fd).st_mode)
+            kind = os.fstat(self._fd).st_mode
+            self._waits = not stat.S_ISREG(kind)
+            self._pipe = stat.S_ISFIFO(kind) and sys.platform == "linux"
         except (OSError, ValueError, AttributeError):  # no file behind it: io.StringIO, a notebook
-            self._fd, self.terminal, self._waits = None, False, False
+            self._fd, self.terminal, self._waits, self._pipe = None, False, False, False
         self._slice = _SLICE if self._waits else 1 << 20
 
     def can_show(self, text: str) -> bool:
@@ -95,7 +99,7 @@ class Stream:
 
     def write_some(self, data: bytes, start: int) -> int:
         """Write one slice of `data` from `start` on, whole lines if there are any; return where it ended."""
-        end = min(len(data), start + self._slice)
+        end = min(len(data), start + (self._empty_pipe() or self._slice))
         if end < len(data):
             end = data.rfind(b"\n", start, end) + 1 or data.find(b"\n", end) + 1 or len(data)
         if self.broken:
@@ -111,6 +115,16 @@ class Stream:
         except OSError as error:
             self.broken = error
             return len(data)
+
+    def _empty_pipe(self) -> int:
+        """How much it takes at once, if it is a pipe and its reader has read all; else 0."""
+        if self._fd is None or not self._pipe:
+            return 0
+        try:
+            unread = any(fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4)))
+            return 0 if unread else fcntl.fcntl(self._fd, fcntl.F_GETPIPE_SZ)
+        except OSError:
+            return 0
 
     def encode(self, text: str) -> bytes:
         """Encode for this stream; what its encoding lacks appears as `\\xff` or `\\u2502`."""
