@@ -24,7 +24,7 @@ from tflaunch.hosts import Host
 from tflaunch.remote import ConnectOptions, Connector, Wire, WireClosed
 from tflaunch.ssh.config import SshConfig, Target
 from tflaunch.ssh.login import explained, unreached
-from tflaunch.ssh.transport import Deadline, Stream
+from tflaunch.ssh.transport import Deadline, Stream, TunedTransport
 
 LOCAL = Host(name="here", connection="local")
 MIB = 1 << 20
@@ -793,9 +793,9 @@ def test_every_exception_of_paramiko_becomes_a_sentence(kind: type[Exception], t
     target = simple_target(tmp_path)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        found = explained(
-            kind(*arguments.get(kind.__name__, ("why",))), None, target, Stream(ours), Deadline(9)
-        )
+        stream = Stream(ours)
+        error = kind(*arguments.get(kind.__name__, ("why",)))
+        found = explained(error, TunedTransport(stream), target, stream, Deadline(9))
     assert isinstance(found, ConnectError)
     assert found.message
     assert found.hint

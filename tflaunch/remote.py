@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fabric import Config, Connection
-from paramiko import Channel, Message, SSHClient, Transport
+from paramiko import Channel, Message, Transport
 from paramiko.common import cMSG_CHANNEL_REQUEST
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import ChannelException, SSHException
@@ -34,7 +34,7 @@ from tflaunch.hosts import Host
 from tflaunch.ssh.config import SshConfig, Target
 from tflaunch.ssh.keys import Keys
 from tflaunch.ssh.known_hosts import KnownHosts, fingerprint
-from tflaunch.ssh.login import SLOW, Dropped, HostKeyPolicy, PublicKeys, explained, unreached
+from tflaunch.ssh.login import SLOW, Client, Dropped, HostKeyCheck, explained, log_in, unreached
 from tflaunch.ssh.transport import END_S, WORDS_LIMIT, Child, Deadline, Stream, dial_tcp, text, words
 
 RETRY_FIRST_S = 0.1
@@ -108,7 +108,10 @@ class Connector:
         self._fingerprints: dict[str, str] = {}
         self._hops: dict[Target, futures.Future[_Link]] = {}
         self._hops_lock = threading.Lock()
-        self._build_lock = threading.Lock()  # fabric's configuration is not made for threads
+        # One for all: each takes a millisecond to make.  ssh_config is settled; what fabric would make of it (hops in
+        # reverse) is kept out.
+        self._config = Config(ssh_config=SSHConfig(), lazy=True)
+        self._build_lock = threading.Lock()  # it is not made for threads
 
     def open(self, host: Host, command: str, first: bytes = b"") -> Wire:
         """Run `command` on `host` and return the stream to it; `first` is sent behind it, before any reply.
@@ -236,29 +239,26 @@ class Connector:
 
     def _login(self, target: Target, stream: Stream, deadline: Deadline) -> _Link:
         known = self._known[target.known_hosts, target.global_known_hosts]
-        policy = HostKeyPolicy(known, target, self._options.accept_new)
-        with self._build_lock:
-            # ssh_config is settled; what fabric would make of it (hops in reverse) is kept out.
-            config = Config(ssh_config=SSHConfig(), lazy=True)
-            connection = Connection(
-                target.hostname, user=target.user, port=target.port, gateway=False, config=config
-            )
-        connection.client.set_missing_host_key_policy(policy)
-        connection.connect_kwargs = {
-            "sock": stream,
-            "timeout": deadline.left(),
-            "banner_timeout": deadline.left(),
-            "transport_factory": policy.transport,
-            "auth_strategy": PublicKeys(target, self._keys.offers(target), deadline),
-        }
+        check = HostKeyCheck(known, target, self._options.accept_new)
+        transport = check.transport(stream)
+        client = Client(transport, deadline)
         try:
-            connection.open()
+            with self._build_lock:
+                connection = Connection(
+                    target.hostname, user=target.user, port=target.port, gateway=False, config=self._config
+                )
+                connection.client = client
+                connection.open()
+            client.exchange_keys()
+            key = transport.get_remote_server_key()
+            check.accept(key)
+            log_in(transport, target, self._keys.offers(target), deadline)
         except Exception as error:
-            reason = explained(error, policy.made, target, stream, deadline)
+            reason = explained(error, transport, target, stream, deadline)
             stream.close()
-            connection.client.close()
+            transport.close()
             raise reason from None
-        return _Link(target, connection.client, stream, connection.transport, policy.seen)
+        return _Link(target, transport, stream, key.asbytes())
 
 
 class _HopError(ConnectError):
@@ -270,15 +270,14 @@ class _Link:
     """An authenticated connection."""
 
     target: Target
-    client: SSHClient
-    stream: Stream
     transport: Transport
+    stream: Stream
     host_key: bytes
 
     def close(self) -> None:
         # The stream first: paramiko's own farewell would wait for a peer that does not read.
         self.stream.close()
-        self.client.close()
+        self.transport.close()
 
 
 class SshWire:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterator, Sequence
-from typing import Any
+import threading
+from collections.abc import Sequence
 
 from paramiko import PKey, SSHClient, Transport
-from paramiko.auth_strategy import AuthStrategy
-from paramiko.client import MissingHostKeyPolicy
-from paramiko.config import SSHConfig
 from paramiko.ssh_exception import (
     AuthenticationException,
     BadAuthenticationType,
@@ -33,25 +30,21 @@ class Dropped(Exception):
     """sshd closed the connection before its banner: it has too many at the moment."""
 
 
-class HostKeyPolicy(MissingHostKeyPolicy):
+class HostKeyCheck:
     """Decides about the key that a server shows.
 
-    paramiko's own tables stay empty, so that it asks here about every key: they know neither patterns nor
-    revoked keys, and take time that grows with the square of the file.
+    paramiko's own tables know neither patterns nor revoked keys, and take time that grows with the square of the
+    file.
     """
 
     def __init__(self, known: KnownHosts, target: Target, accept_new: bool) -> None:
         self._known = known
         self._target = target
         self._accept_new = accept_new or target.strict != "check"
-        self.made: Transport | None = None
-        self.seen = b""
 
-    def transport(self, stream: Any, disabled_algorithms: Any = None) -> Transport:
+    def transport(self, stream: Stream) -> Transport:
         """A transport that asks first for the kinds of key by which the server is known."""
-        made = TunedTransport(
-            stream, disabled_algorithms=disabled_algorithms, packetizer_class=QuietPacketizer
-        )
+        made = TunedTransport(stream, packetizer_class=QuietPacketizer)  # type: ignore[arg-type]
         kinds = {key.kind for key in self._lines() if not key.marker}
         options = made.get_security_options()
         # An RSA key is shown under the name of a signature: rsa-sha2-512.
@@ -59,12 +52,12 @@ class HostKeyPolicy(MissingHostKeyPolicy):
             options.key_types,
             key=lambda name: name not in kinds and not ("rsa" in name and "ssh-rsa" in kinds),
         )
-        self.made = stream.reader = made
+        stream.reader = made
         return made
 
-    def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:  # noqa: ARG002
+    def accept(self, key: PKey) -> None:
         """Accept the key or raise ConnectError."""
-        self.seen = blob = key.asbytes()
+        blob = key.asbytes()
         kind = key.get_name()
         lines = self._lines()
         revoked = [line for line in lines if line.marker == "@revoked" and line.blob == blob]
@@ -113,69 +106,80 @@ class HostKeyPolicy(MissingHostKeyPolicy):
         return [line for line in self._known.lookup(plain) if not line.marker]
 
 
-class PublicKeys(AuthStrategy):
-    """Offers one key after another; every end but success is a ConnectError."""
+class Client(SSHClient):
+    """What fabric's Connection opens: paramiko's own client looks ten times a second whether a step is done."""
 
-    def __init__(self, target: Target, offers: Offers, deadline: Deadline) -> None:
-        super().__init__(ssh_config=SSHConfig())
-        self._target = target
-        self._offers = offers
+    def __init__(self, transport: Transport, deadline: Deadline) -> None:
+        super().__init__()
+        self._transport = transport
         self._deadline = deadline
+        self._exchanged = threading.Event()
 
-    def get_sources(self) -> Iterator[Any]:
-        """Nothing: `authenticate` is replaced as a whole."""
-        return iter(())
+    def connect(self, **_: object) -> None:  # type: ignore[override]
+        """Begin; it does not wait."""
+        self._transport.banner_timeout = self._deadline.left()
+        self._transport.start_client(self._exchanged)
 
-    def authenticate(self, transport: Transport) -> Any:
-        """Log in with the first key that the server takes."""
-        tried: list[str] = []
-        user = self._target.user
-        for offer in self._offers.keys:
-            transport.auth_timeout = self._deadline.left()
-            try:
-                if more := transport.auth_publickey(user, offer.key):
-                    raise ConnectError(
-                        f"user {user}: the server wants more than a key ({', '.join(more)})",
-                        "tflaunch asks nothing while connecting: allow the key alone for this account",
-                    )
-                return None
-            except BadAuthenticationType as error:
+    def exchange_keys(self) -> None:
+        """From the banner to a secret that both ends share; raises what paramiko raises."""
+        self._exchanged.wait(self._deadline.left())
+        if not self._transport.is_active():
+            raise self._transport.get_exception() or SSHException("Negotiation failed.")
+
+
+def log_in(transport: Transport, target: Target, offers: Offers, deadline: Deadline) -> None:
+    """Offer one key after another until the server takes one; raises ConnectError."""
+    tried: list[str] = []
+    user = target.user
+    for offer in offers.keys:
+        answered = threading.Event()
+        try:
+            transport.auth_publickey(user, offer.key, answered)
+            answered.wait(deadline.left())
+            transport.auth_timeout = deadline.left()
+            if more := transport.auth_handler.wait_for_response(answered):  # type: ignore[union-attr]
                 raise ConnectError(
-                    f"user {user}: the server takes no keys, only {', '.join(error.allowed_types)}",
-                    "set PubkeyAuthentication yes in its sshd_config",
+                    f"user {user}: the server wants more than a key ({', '.join(more)})",
+                    "tflaunch asks nothing while connecting: allow the key alone for this account",
+                )
+            return
+        except BadAuthenticationType as error:
+            raise ConnectError(
+                f"user {user}: the server takes no keys, only {', '.join(error.allowed_types)}",
+                "set PubkeyAuthentication yes in its sshd_config",
+            ) from None
+        except (SSHException, OSError, EOFError) as error:
+            tried.append(offer.label)
+            if deadline.passed:
+                raise ConnectError(
+                    f"user {user}: no answer to key {offer.label} within {deadline}",
+                    "is the server overloaded, or does an ssh-agent not answer? try --connect-timeout",
                 ) from None
-            except (SSHException, OSError, EOFError) as error:
-                tried.append(offer.label)
-                if self._deadline.passed:
-                    raise ConnectError(
-                        f"user {user}: no answer to key {offer.label} within {self._deadline}",
-                        "is the server overloaded, or does an ssh-agent not answer? try --connect-timeout",
-                    ) from None
-                if not transport.is_active():
-                    raise self._ended(tried, error) from None
-        raise self._refused(tried)
+            if not transport.is_active():
+                raise _ended(user, tried, error) from None
+    raise _refused(user, tried, offers.skipped)
 
-    def _ended(self, tried: list[str], error: Exception) -> ConnectError:
-        user = self._target.user
-        if isinstance(error, AuthenticationException):
-            return ConnectError(
-                f"user {user}: the server hung up after {_keys(tried)} (too many authentication failures?)",
-                "name the right one with `identity_file:`; IdentitiesOnly yes keeps an ssh-agent's keys back",
-            )
-        return ConnectError(f"user {user}: the login broke off at {tried[-1]} ({text(error)})", SLOW)
 
-    def _refused(self, tried: list[str]) -> ConnectError:
-        user = self._target.user
-        skipped = "".join(f"; skipped {reason}" for reason in self._offers.skipped)
-        if not tried:
-            return ConnectError(
-                f"user {user}: there is no key to offer{skipped}",
-                "name one with `identity_file:` or IdentityFile, or make one with `ssh-keygen`",
-            )
+def _ended(user: str, tried: Sequence[str], error: Exception) -> ConnectError:
+    if isinstance(error, AuthenticationException):
         return ConnectError(
-            f"user {user}: the server refused {_keys(tried)}{skipped}",
-            f"put its public half into {user}'s authorized_keys there, or set `user:` or `identity_file:`",
+            f"user {user}: the server hung up after {_keys(tried)} (too many authentication failures?)",
+            "name the right one with `identity_file:`; IdentitiesOnly yes keeps an ssh-agent's keys back",
         )
+    return ConnectError(f"user {user}: the login broke off at {tried[-1]} ({text(error)})", SLOW)
+
+
+def _refused(user: str, tried: Sequence[str], skipped: Sequence[str]) -> ConnectError:
+    reasons = "".join(f"; skipped {reason}" for reason in skipped)
+    if not tried:
+        return ConnectError(
+            f"user {user}: there is no key to offer{reasons}",
+            "name one with `identity_file:` or IdentityFile, or make one with `ssh-keygen`",
+        )
+    return ConnectError(
+        f"user {user}: the server refused {_keys(tried)}{reasons}",
+        f"put its public half into {user}'s authorized_keys there, or set `user:` or `identity_file:`",
+    )
 
 
 def unreached(error: Exception, target: Target, deadline: Deadline) -> ConnectError:
@@ -208,12 +212,12 @@ def unreached(error: Exception, target: Target, deadline: Deadline) -> ConnectEr
 
 
 def explained(
-    error: Exception, transport: Transport | None, target: Target, stream: Stream, deadline: Deadline
+    error: Exception, transport: Transport, target: Target, stream: Stream, deadline: Deadline
 ) -> Exception:
     """Why a stream did not become an SSH connection."""
     if isinstance(error, ConnectError):
         return error
-    if transport is None or not transport.remote_version:
+    if not transport.remote_version:
         return _bannerless(error, target, stream, deadline)
     stage = "the login" if transport.initial_kex_done else "the key exchange"
     if deadline.passed:
