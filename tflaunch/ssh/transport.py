@@ -28,6 +28,7 @@ SILENCE_MS = 5000  # unacknowledged data for this long: the link is cut
 POLL_S = 5.0  # paramiko looks this often whether it was closed; closing wakes it anyway
 END_S = 1.0  # how long the exit status may lag behind the end of the stream
 WORDS_LIMIT = 4096  # bytes of stderr that are kept
+AHEAD_BYTES = 4096  # that are read at least, if they are there: most packets are smaller
 HEAD = 255  # bytes that are kept: the longest identification string of RFC 4253
 
 
@@ -132,12 +133,21 @@ class Stream:
         self.head = b""
         self.ended = False
         self._closed = False  # paramiko looks at it
+        self._read, self._taken = b"", 0
         self._eager = False
         if isinstance(endpoint, socket.socket) and endpoint.family != socket.AF_UNIX:
             _tune(endpoint)
             self._eager = hasattr(socket, "TCP_QUICKACK")
 
     def recv(self, size: int) -> bytes:
+        # paramiko takes a packet in two pieces or three; the system is asked once, but for large ones.
+        if self._taken == len(self._read):
+            self._read, self._taken = self._receive(max(size, AHEAD_BYTES)), 0
+        data = self._read[self._taken : self._taken + size]
+        self._taken += len(data)
+        return data
+
+    def _receive(self, size: int) -> bytes:
         try:
             data = self._endpoint.recv(size)
             if self._eager:
