@@ -814,6 +814,23 @@ def test_no_descriptor_strays(host: Host) -> None:
     swept(channel)
 
 
+def test_a_channel_that_is_none_ends_nothing_but_itself(host: Host) -> None:
+    channel = host.start()
+    agent = json.loads((host.directory / "agent.json").read_text())["pid"]
+    before = descriptors(agent)
+    with Path(os.devnull).open("rb+") as null:  # it cannot be waited for
+        for passed in ([], [null.fileno()], [null.fileno()] * 2):
+            connection = RunDirectory(str(host.parent), host.run, "h1").connect()
+            assert connection is not None
+            with socket.socket(fileno=connection.detach()) as caller:
+                socket.send_fds(caller, [wire.encode("channel")], passed)
+                while caller.recv(4096):
+                    pass
+    until(lambda: descriptors(agent) == before, "the agent to let go of what has come")
+    assert channel.ask("clock", sent=0, answer="clock")
+    swept(channel)
+
+
 def cpu_share(pid: int, period_s: float) -> float:
     """How much of one core that process uses."""
 

@@ -228,17 +228,23 @@ class Viewers:
         self._selector.unregister(viewer.connection)
         viewer.connection = channel
         viewer.out.clear()
-        self._welcome(viewer)
+        try:
+            self._welcome(viewer)
+        except OSError as error:  # a plain file, for example
+            raise wire.WireError("a channel that nobody can wait for: %s" % error) from error
 
     def detach(self, viewer: Viewer) -> None:
         """No more of that one; idempotent."""
         if viewer in self.all:
             self.all.remove(viewer)
             self._wait(viewer, False)
-            self._selector.unregister(viewer.connection)
-            if isinstance(viewer.connection, Channel):
-                self._selector.unregister(viewer.connection.holder)
-            viewer.connection.close()
+            connection = viewer.connection
+            for each in [connection, *([connection.holder] if isinstance(connection, Channel) else [])]:
+                try:
+                    self._selector.unregister(each)
+                except KeyError:
+                    pass  # nobody could wait for it
+            connection.close()
             self._left(viewer)
 
     def tell_launcher(self, type: str, **fields: "Any") -> None:
