@@ -68,6 +68,7 @@ class CodeStore:
         self._tree = os.path.join(self._directory, digest + TREE)
         self._manifest = b""
         self._missing = []  # type: List[Tuple[str, int]]  # (digest, bytes) of what is still to come
+        self._came = []  # type: List[str]  # where those are that came
         self._partial = ""  # what the first of these is written to
         self._file = None  # type: Any
         self._hasher = None  # type: Any
@@ -135,8 +136,11 @@ class CodeStore:
                 self._keep_tree()
         except (zlib.error, ValueError) as error:
             self._failure = self._damaged(error)
-        except OSError as error:
-            self._failure = explain(error, self._tree)  # before room is made: it tells how much there was
+        except (OSError, HostError) as error:
+            # Before room is made: it tells how much there was.
+            self._failure = explain(error, self._tree) if isinstance(error, OSError) else error
+            for each in self._came:
+                _unlink(each)
         if self._failure is not None:
             self.discard()
             raise self._failure
@@ -169,7 +173,9 @@ class CodeStore:
             self._file = None
             if self._hasher.hexdigest() != name:
                 raise ValueError("a content is not what it should be")
-            os.rename(self._partial, os.path.join(self._files, name))
+            content = os.path.join(self._files, name)
+            os.rename(self._partial, content)
+            self._came.append(content)
             del self._missing[0]
         if data:
             raise ValueError("more came than was lacking")
