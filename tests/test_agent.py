@@ -811,6 +811,23 @@ def test_no_descriptor_strays(host: Host) -> None:
     for _ in range(5):
         host.attach().kill()
     until(lambda: len(descriptors(agent["pid"])) == len(before), "the agent to let go of what has left")
+    host.attach()
+    channel.send("restart", tasks={"worker/0": 1})
+    again = channel.wait("started")["pid"]
+    until(lambda: Path(f"/proc/{again}/comm").read_text() == "sleep\n", "the program to be running again")
+    log = str(host.directory / "logs" / "worker-0.1.log")
+    assert descriptors(again) == {0: "/dev/null", 1: log, 2: log}, "the other channel has reached a task"
+    swept(channel)
+
+
+def test_what_comes_right_behind_an_attach_is_heard_by_the_agent(host: Host) -> None:
+    channel = host.start()
+    running(channel, shell("sleep 600"))
+    second = host.open("visit", run="", host="")
+    watch = wire.encode("watch", after=0, logs={}, window=1, client="", tasks=["x" * 100_000])
+    # The visit reads it in one piece with the attach, and not the whole of it.
+    second.write(wire.encode("attach", run=host.run, host="h1") + watch)
+    assert second.wait("started")["task"] == "worker/0"
     swept(channel)
 
 

@@ -80,30 +80,38 @@ class Caller:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._passed = None  # type: Tuple[int, int] | None
+        self._passed = ()  # type: Tuple[int, ...]
         self.fileno, self.send = connection.fileno, connection.send
-        self.setblocking, self.close = connection.setblocking, connection.close
+        self.setblocking = connection.setblocking
 
     def recv(self, size: int) -> bytes:
-        data, besides, _, _ = self._socket.recvmsg(size, socket.CMSG_SPACE(_DESCRIPTORS.size))
+        # Not for the tasks: what comes so is passed on to every program that is started, unless that is said.
+        room, flags = socket.CMSG_SPACE(_DESCRIPTORS.size), socket.MSG_CMSG_CLOEXEC
+        data, besides, _, _ = self._socket.recvmsg(size, room, flags)
         for level, type, value in besides:
-            if (level, type, len(value)) == (socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTORS.size):
-                self._passed = _DESCRIPTORS.unpack(value)
+            if (level, type) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self._passed += struct.unpack("%di" % (len(value) // 4), value)
         return data
 
     def channel(self) -> Channel:
         """What came by it; raises WireError."""
-        if self._passed is None:
+        if len(self._passed) != 2:  # there was no room for both, for example
             raise wire.WireError("a channel was announced that did not come")
-        return Channel(*self._passed, self._socket)
+        (channel_in, channel_out), self._passed = self._passed, ()
+        return Channel(channel_in, channel_out, self._socket)
+
+    def close(self) -> None:
+        for each in self._passed:  # nobody has taken them
+            os.close(each)
+        self._passed = ()
+        self._socket.close()
 
 
 def pass_on(channel_in: int, channel_out: int, agent: socket.socket, early: bytes) -> None:
     """Give the channel, of which `early` has been read already, to the agent there; returns when it lets go of it."""
     besides = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTORS.pack(channel_in, channel_out))]
     try:
-        agent.sendmsg([wire.encode(PASSED)], besides)
-        agent.sendall(early)
+        agent.sendmsg([wire.encode(PASSED, early)], besides)
     except OSError:
         return  # it is just leaving
     hold(channel_in, channel_out, agent)

@@ -216,6 +216,7 @@ class Viewers:
             for message in viewer.decoder.feed(data):
                 if message.type == PASSED and isinstance(viewer.connection, Caller):
                     self._move(viewer, viewer.connection.channel())
+                    self.take(viewer, message.body)  # what has been read already from that channel
                 else:
                     self._handle(viewer, message)
         except wire.WireError as error:
