@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -39,11 +40,16 @@ def ship(
             sessions.by_host[name].upload(_in_pieces(manifest))
         more, failures = sessions.gather("code", unknown, timeout_s)
         replies |= more
-    lacking = {name: tuple(said["lacks"]) for name, said in replies.items() if not said["have"]}
+    lacking = [name for name, said in replies.items() if not said["have"]]
     if lacking and not failures:
-        shared = {lacks: _Shared(frames(bundle, lacks)) for lacks in set(lacking.values())}
-        for name, lacks in lacking.items():
-            sessions.by_host[name].upload(iter(shared[lacks]))
+        groups = defaultdict(list)
+        for name in lacking:
+            groups[tuple(replies[name]["lacks"])].append(name)
+        for lacks, names in groups.items():
+            made = frames(bundle, lacks)
+            shared = _Shared(made) if len(names) > 1 else made  # what one host alone lacks is not kept
+            for name in names:
+                sessions.by_host[name].upload(iter(shared))
         _, failures = sessions.gather("code", lacking, timeout_s, "shipping")
     return failures
 
