@@ -204,7 +204,7 @@ def test_nothing_that_a_task_left_behind_survives_the_end(any_host: Host) -> Non
 
 def test_code_is_shipped_once(any_host: Host) -> None:
     code = any_host.work_dir / "code"
-    deep = "d" * 60 + "/" + "é" * 60 + "/" + os.fsdecode(b"\xff") * 60  # longer than the fields of an archive
+    deep = "d" * 60 + "/" + "é" * 60 + "/" + os.fsdecode(b"\xff") * 60
     for name, text in (
         ("train.py", "import pkg.m\n"),
         ("pkg/m.py", "print(__file__)\n"),
@@ -570,7 +570,7 @@ def test_code_that_comes_damaged_is_not_taken(host: Host, damage: str) -> None:
     assert [path.name for path in kept] == ([*bundle.contents] if damage == "too much" else [])
 
 
-def test_code_is_not_unpacked_through_a_link_that_leads_away(host: Host, tmp_path: Path) -> None:
+def test_code_is_not_copied_through_a_link_that_leads_away(host: Host, tmp_path: Path) -> None:
     code, scratch = tmp_path / "code", tmp_path / "scratch"
     for place in (code / "data", scratch):
         place.mkdir(parents=True)
@@ -589,7 +589,7 @@ def test_code_is_not_unpacked_through_a_link_that_leads_away(host: Host, tmp_pat
     assert (host.parent / "code" / f"{bundle.digest}.tree").exists()
 
 
-def test_the_agent_is_there_while_much_code_is_unpacked(host: Host) -> None:
+def test_the_agent_is_there_while_much_code_is_copied(host: Host) -> None:
     code = host.work_dir / "code"
     code.mkdir()
     (code / "data").write_bytes(bytes(4 << 20))

@@ -52,7 +52,7 @@ def unpack(packed: Bundle, directory: Path) -> Path:
         for message in wire.Decoder().feed(b"".join(frames(packed, lacks))):
             store.add(message.body, message["packed"], message["last"])
     directory.mkdir()
-    store.unpack(str(directory))
+    store.copy_to(str(directory))
     return directory
 
 

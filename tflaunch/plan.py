@@ -47,7 +47,7 @@ class TaskPlan:
     argv: tuple[str, ...]
     env: Mapping[str, str]  # on top of what the host gives
     setup: tuple[str, ...]
-    cwd: str | None  # None: the fresh directory that the shipped code is unpacked into
+    cwd: str | None  # None: the fresh directory that the shipped code is copied to
     container: str = ""  # the image that it runs in, with `setup`
     mounts: tuple[str, ...] = ()
 

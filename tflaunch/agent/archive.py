@@ -41,8 +41,8 @@ class Archive:
         self._outputs = Outputs(directory)
         self._viewer = Viewer(_Channel(channel_out))  # type: ignore[arg-type]
 
-    def run(self, decoder: wire.Decoder) -> None:
-        """Answer `watch` with all that is known, `find` and `read`; whatever else not at all."""
+    def run(self, decoder: wire.Decoder, pending: "List[wire.Message]") -> None:
+        """Answer `watch` with all that is known, `find` and `read`, those that are `pending` first."""
         about = self._directory.read("agent.json")
         events = journal.read(self._directory, last_plan=True)
         if not events.has("swept"):
@@ -58,20 +58,7 @@ class Archive:
             directory=self._directory.path,
             alive=False,
         )
-        pending = []  # type: List[wire.Message]
         while True:
-            self._viewer.tell(events, {each.task: each for each in logs})
-            self._viewer.pump(logs)
-            self._viewer.flush()
-            if self._viewer.behind and self._viewer.credit > 0:
-                continue
-            if not select.select([self._in], [], [], BEAT_S)[0]:
-                self._viewer.send("beat")
-                continue
-            data = os.read(self._in, 65536)
-            if not data:
-                return
-            pending += decoder.feed(data)
             while pending:
                 message = pending.pop(0)
                 if message.type == "watch":
@@ -93,3 +80,15 @@ class Archive:
                     self._viewer.read(self._outputs, message)
                 elif message.type == "bye":
                     return
+            self._viewer.tell(events, {each.task: each for each in logs})
+            self._viewer.pump(logs)
+            self._viewer.flush()
+            if self._viewer.behind and self._viewer.credit > 0:
+                continue
+            if not select.select([self._in], [], [], BEAT_S)[0]:
+                self._viewer.send("beat")
+                continue
+            data = os.read(self._in, 65536)
+            if not data:
+                return
+            pending += decoder.feed(data)

@@ -107,14 +107,18 @@ class Caller:
         self._socket.close()
 
 
-def pass_on(channel_in: int, channel_out: int, agent: socket.socket, early: bytes) -> None:
-    """Give the channel, of which `early` has been read already, to the agent there; returns when it lets go of it."""
+def pass_on(channel_in: int, channel_out: int, agent: socket.socket, early: bytes) -> bool:
+    """Give the channel, of which `early` has been read already, to the agent there; returns when it lets go of it.
+
+    False when it was just leaving, and has not taken it.
+    """
     besides = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTORS.pack(channel_in, channel_out))]
     try:
         agent.sendmsg([wire.encode(PASSED, early)], besides)
     except OSError:
-        return  # it is just leaving
+        return False
     hold(channel_in, channel_out, agent)
+    return True
 
 
 def hold(channel_in: int, channel_out: int, agent: socket.socket) -> None:

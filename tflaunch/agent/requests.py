@@ -297,13 +297,13 @@ class Requests:
             return
         store = CodeStore(self._directory.parent, message["code"])
         if store.small:
-            self._directory.write(SHIPPED, store.unpack(self._directory.work))
+            self._directory.write(SHIPPED, store.copy_to(self._directory.work))
             self._team.stage(tasks, message["attempt"])
             return
         self._send_for(
             viewer,
             SHIPPED,
-            lambda: store.unpack(self._directory.work),
+            lambda: store.copy_to(self._directory.work),
             lambda _: self._team.stage(tasks, message["attempt"]),
         )
 

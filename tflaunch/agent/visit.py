@@ -99,11 +99,12 @@ class Visit:
                     "watch it with that version; `tflaunch stop` works with this one, too",
                 )
             early = [wire.encode(each.type, each.body, **each.fields) for each in more]
-            pass_on(self._in, self._out, connection, b"".join(early) + decoder.rest)
-            return
+            if pass_on(self._in, self._out, connection, b"".join(early) + decoder.rest):
+                return
+            connection.close()
         from tflaunch.agent.archive import Archive
 
-        Archive(directory, self._in, self._out).run(decoder)
+        Archive(directory, self._in, self._out).run(decoder, more)
 
     def _place(self, run: str, host: str) -> RunDirectory:
         hosts = [each for known, each in all_runs(self._parent) if known == run]
