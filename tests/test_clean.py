@@ -401,6 +401,7 @@ def ended_run(launcher: Launcher, hostfile: Path, days: float = 0, text: str = "
     """A run of two workers that has ended, as if so many days ago."""
     script = launcher.script(text)
     launcher.run("run", hostfile, script, "--ps=0", "--workers=2", "--done=all").ran()
+    launcher.wait_until_nothing_is_left()  # its guards' last words make its directories new
     newest = max(launcher.records(), key=lambda path: path.stat().st_mtime)
     if days:
         for directory in directories(launcher, newest.name):
