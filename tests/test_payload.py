@@ -269,7 +269,10 @@ def test_an_agent_loads_little(python: str) -> None:
         "assert wire.dumps(said) == json.dumps(said, separators=(',', ':'))\n"
     )
     done = subprocess.run([python, "-I", "-S", "-c", script], capture_output=True, text=True, check=True)
-    heavy = "ctypes dataclasses encodings.idna enum json re signal socket subprocess tarfile threading typing"
+    heavy = (
+        "array collections ctypes dataclasses encodings.idna enum json re selectors signal socket subprocess tarfile "
+        "threading typing"
+    )
     assert set(heavy.split()).isdisjoint(done.stdout.split())
 
 

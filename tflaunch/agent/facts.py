@@ -1,7 +1,5 @@
 """What this host is, as the `facts` message tells it (tflaunch.inventory reads it on the other side)."""
 
-import array
-import fcntl
 import os
 import struct
 import sys
@@ -17,7 +15,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
-SIOCGIFCONF = 0x8912
+# Of rtnetlink(7), by which the kernel tells of addresses.
+NLM_F_REQUEST, NLM_F_DUMP, NLMSG_ERROR, NLMSG_DONE = 0x1, 0x300, 2, 3
+RTM_NEWADDR, RTM_GETADDR = 20, 22
+IFA_ADDRESS, IFA_LOCAL, IFA_LABEL = 1, 2, 3
+_HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
+_ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
+_ATTRIBUTE = struct.Struct("=HH")  # rtattr: length, type
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
@@ -116,24 +120,56 @@ def addresses() -> "List[str]":
 def interface_addresses() -> "List[Tuple[str, str]]":
     """The same, each with the name of its interface."""
     found = []
-    record = 40  # sizeof(struct ifreq) on 64-bit Linux: name[16], then a sockaddr
-    buffer = array.array("B", bytes(record * 128))
-    address, length = buffer.buffer_info()
-    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    reply = fcntl.ioctl(probe, SIOCGIFCONF, struct.pack("iL", length, address))
-    probe.close()
-    for start in range(0, struct.unpack("iL", reply)[0], record):
-        name = buffer[start : start + 16].tobytes().partition(b"\0")[0]
-        found.append((os.fsdecode(name), socket.inet_ntoa(buffer[start + 20 : start + 24].tobytes())))
+    for kind, message in _dump(RTM_GETADDR, _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
+        family, _, _, scope, index = _ADDRESS.unpack_from(message)
+        if kind == RTM_NEWADDR and (family == socket.AF_INET or (family == socket.AF_INET6 and scope == 0)):
+            told = _attributes(message[_ADDRESS.size :])
+            address = (
+                told.get(IFA_LOCAL) or told[IFA_ADDRESS]
+            )  # between two points the other is that of the peer
+            try:
+                name = os.fsdecode(told.get(IFA_LABEL, b"").rstrip(b"\0")) or socket.if_indextoname(index)
+            except OSError:
+                continue  # it has just gone
+            found.append((family, name, address))
+    found.sort(key=lambda each: each[0] != socket.AF_INET)
+    named = [(name, socket.inet_ntop(family, address)) for family, name, address in found]
+    return [each for each in named if not each[1].startswith(("127.", "169.254."))]
+
+
+def _dump(kind: int, about: bytes) -> "List[Tuple[int, bytes]]":
+    """What the kernel answers to that request for all there is: (type, message)."""
+    with_header = _HEADER.pack(_HEADER.size + len(about), kind, NLM_F_REQUEST | NLM_F_DUMP, 1, 0) + about
+    found = []  # type: List[Tuple[int, bytes]]
     try:
-        with open("/proc/net/if_inet6") as table:
-            for line in table:
-                fields = line.split()
-                if fields[3] == "00":  # global scope
-                    found.append((fields[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0]))))
-    except OSError:
-        pass
-    return [each for each in found if not each[1].startswith(("127.", "169.254."))]
+        kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+        try:
+            kernel.send(with_header)
+            while True:
+                data = kernel.recv(65536)
+                while data:
+                    size, told = _HEADER.unpack_from(data)[:2]
+                    if told in (NLMSG_DONE, NLMSG_ERROR):
+                        return found
+                    found.append((told, data[_HEADER.size : size]))
+                    data = data[_aligned(size) :]
+        finally:
+            kernel.close()
+    except OSError:  # a sandbox without it: the name of the host must do
+        return []
+
+
+def _attributes(data: bytes) -> "Dict[int, bytes]":
+    found = {}  # type: Dict[int, bytes]
+    while len(data) >= _ATTRIBUTE.size:
+        size, kind = _ATTRIBUTE.unpack_from(data)
+        found[kind] = data[_ATTRIBUTE.size : size]
+        data = data[_aligned(size) :]
+    return found
+
+
+def _aligned(size: int) -> int:
+    return max(size + 3 & ~3, 4)
 
 
 def _first_line(path: str) -> str:

@@ -7,18 +7,21 @@ from tflaunch.agent import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set
+    from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
-    class Process(NamedTuple):
-        pid: int
-        parent: int
-        state: str
-        start: int  # clock ticks since boot: with the pid, the process's identity
-        name: str
-else:
-    from collections import namedtuple
 
-    Process = namedtuple("Process", "pid parent state start name")
+class Process:
+    """One as it was found; a named tuple would take more to load than all else here."""
+
+    __slots__ = ("name", "parent", "pid", "start", "state")
+
+    def __init__(self, pid: int, parent: int, state: str, start: int, name: str) -> None:
+        self.pid = pid
+        self.parent = parent
+        self.state = state
+        self.start = start  # clock ticks since boot: with the pid, the process's identity
+        self.name = name
+
 
 # Every task carries these; `tflaunch stop` finds by them what no agent remembers.
 RUN_MARK = "TFLAUNCH_RUN"

@@ -8,7 +8,6 @@ the run's mark and killed.
 
 import os
 import select
-import threading
 import time
 
 from tflaunch import wire
@@ -119,6 +118,8 @@ class Visit:
 
     def _send_facts(self) -> None:
         if not self._guarded:
+            import threading  # not every visit looks at cards
+
             self._guarded = True
             threading.Thread(target=self._leave_when_nobody_waits, daemon=True).start()
         self._looking = True
