@@ -14,9 +14,8 @@ import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Union
+    from typing import Any, Callable, Dict
 
-    from tflaunch.agent.selector import Selector
     from tflaunch.wire import Message
 
 TYPES = ("connect", "bytes", "taken", "cut")
@@ -37,11 +36,12 @@ class _Stream:
 
 
 class Streams:
-    """The connections of one wire; `send` puts a message on it, each callback of `selector` is its key's `data`."""
+    """The connections of one wire; `send` puts a message on it, each callback of `selector` is its key's `data`.
 
-    def __init__(
-        self, selector: "Union[selectors.BaseSelector, Selector]", send: "Callable[..., None]"
-    ) -> None:
+    The selector is one of the module `selectors`, or the agent's own.
+    """
+
+    def __init__(self, selector: "Any", send: "Callable[..., None]") -> None:
         self._selector = selector
         self._send = send
         self._streams = {}  # type: Dict[int, _Stream]
