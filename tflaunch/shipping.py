@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from tflaunch.session import Sessions
     from tflaunch.sources import Bundle
 
-_ASKED_BYTES = (
-    8 * 1024
-)  # a manifest up to here goes with the question: that saves a round trip where code is new
+# A manifest up to here goes with the question: that saves a round trip where code is new.
+_ASKED_BYTES = 8 * 1024
 _PIECE_FILES = 200  # which a host makes in no time
 _LEVEL = 3
 
