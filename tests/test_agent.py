@@ -279,7 +279,6 @@ def test_of_code_that_was_changed_only_that_is_sent(host: Host) -> None:
     (code / "pkg").mkdir(parents=True)
     for name in ("a.py", "b.py", "pkg/c.py"):
         (code / name).write_text(name)
-    works = []
     changes: list[tuple[Callable[[], object], list[str]]] = [
         (lambda: None, ["a.py", "b.py", "pkg/c.py"]),
         (lambda: (code / "b.py").write_text("other"), ["b.py"]),
@@ -291,15 +290,17 @@ def test_of_code_that_was_changed_only_that_is_sent(host: Host) -> None:
         channel = host.start()
         assert shipped(channel, sources.bundle(code)) == sent
         channel.wait("staged")
-        works.append(host.directory / "work")
-        for path in works[-1].rglob("*.py"):  # a program that writes into its own files changes no other run
-            assert path.read_text() == (code / path.relative_to(works[-1])).read_text()
-            assert path.stat().st_nlink == 1
-            path.write_text("mine")
+        work = host.directory / "work"
+        theirs, ours = ({path.relative_to(at) for path in at.rglob("*.py")} for at in (work, code))
+        assert theirs == ours
+        for name in ours:  # a program that writes into its own files changes no other run
+            assert (work / name).read_text() == (code / name).read_text()
+            assert (work / name).stat().st_mode & 0o777 == (code / name).stat().st_mode & 0o777 & ~0o022
+            assert (work / name).stat().st_nlink == 1
+            (work / name).write_text("mine")
         swept(channel)
+        assert not work.exists()  # and nothing was started: it is not kept
         host.run += "-again"
-    assert (works[-1] / "a.py").stat().st_mode & 0o777 == 0o755
-    assert not (works[-1] / "b.py").exists()
 
 
 def test_many_launchers_may_ship_the_same_at_once(host: Host) -> None:

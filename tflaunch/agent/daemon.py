@@ -99,8 +99,6 @@ class Daemon:
             ):
                 break
         self._requests.close()
-        if self._requests.passing or not (self._journal.has("started") or self._known):
-            self._directory.remove()  # a check, a dry run, or a launch that failed: nothing is worth keeping
         self._directory.remove_socket()
 
     def _timeout(self) -> float:
@@ -228,6 +226,10 @@ class Daemon:
             logs={each.task: [each.attempt, each.size(each.attempt)] for each in logs},
         )
         self._sweep = None
+        if self._requests.passing or not (self._journal.has("started") or self._known):
+            # A check, a dry run, or a launch that failed: nothing is worth keeping, and nothing is there any more
+            # when somebody hears that all is swept.
+            self._directory.remove()
         if self._requests.awaits_outcome:
             return
         if not self._team.tasks or not any(viewer.follows or viewer.drives for viewer in self._viewers.all):
