@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.abc
 import json
 import os
 import selectors
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -291,6 +293,26 @@ def test_where_there_is_no_room_for_a_process_names_are_not_looked_up(
     assert isinstance(good, float)
     assert nameless == [FAILED, "no room"]
     until(lambda: loop.turn() or len(descriptors(os.getpid())) <= before, "the pipe to be closed")
+
+
+class Looked(importlib.abc.MetaPathFinder):
+    """Every module that is looked for, because it is not loaded."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def find_spec(self, name: str, *_: object) -> None:
+        self.names.append(name)
+
+
+def test_a_call_looks_for_no_module(
+    loop: Loop, answering: Answering, held: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop.dial(("127.0.0.1", held[0], "gpu01"))
+    looked = Looked()
+    monkeypatch.setattr(sys, "meta_path", [looked, *sys.meta_path])
+    loop.dial(("127.0.0.1", held[0], "gpu01"))
+    assert looked.names == []
 
 
 def test_many_targets_a_few_at_a_time(loop: Loop, answering: Answering, held: list[int]) -> None:

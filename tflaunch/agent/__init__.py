@@ -18,7 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     import socket
-    from typing import Any, List
+    from hashlib import sha256
+    from typing import List
 else:
     # What `signal` and `socket` themselves are made of: their enumerations take longer to load than a task to start.
     # A socket of these knows no `with` and no `accept` (see tflaunch.agent.selector).
@@ -29,29 +30,22 @@ else:
         import signal
         import socket
 
+    # A digest that every Python has, one that obeys FIPS 140 too.  `hashlib` loads OpenSSL with it, which takes as
+    # long as half of a start.
+    try:
+        if sys.version_info >= (3, 12):
+            from _sha2 import sha256
+        else:
+            from _sha256 import sha256
+        sha256()
+    except (ImportError, ValueError):
+        from hashlib import sha256
+
 from tflaunch import wire  # noqa: E402
 from tflaunch.agent.channel import Channel, hold, own_channel, write_all  # noqa: E402
 from tflaunch.agent.rundir import HostError, RunDirectory, check_ours, parent_directory  # noqa: E402
 
 __all__ = ("main", "sha256", "signal", "socket")
-
-
-def sha256(data: bytes = b"") -> "Any":
-    """The SHA-256 of `data`, to go on with: a digest that every Python has, one that obeys FIPS 140 too.
-
-    Not by `hashlib` where that can be left out: it loads OpenSSL, which takes as long as half of a start.
-    """
-    try:
-        try:
-            from _sha2 import sha256 as made  # type: ignore[import-not-found]
-        except ImportError:
-            from _sha256 import sha256 as made  # type: ignore[import-not-found]  # before Python 3.12
-        return made(data)
-    except (ImportError, ValueError):
-        from hashlib import sha256 as made
-
-        return made(data)
-
 
 LEAVING_S = 3.0  # an agent of a run that is planned anew may be about to leave
 

@@ -80,7 +80,7 @@ def proof(key: str, nonce: bytes, host: str, port: int) -> bytes:
     """What only the agent of `host`, listening on `port`, answers to `nonce`."""
     said = nonce + b"%d " % port + host.encode("utf-8", "surrogateescape")
     # Twice, as HMAC does: a digest that was overheard cannot be extended.
-    return sha256(key.encode() + sha256(key.encode() + said).digest()).hexdigest().encode()  # type: ignore[no-any-return]
+    return sha256(key.encode() + sha256(key.encode() + said).digest()).hexdigest().encode()
 
 
 def meaning(verdict: str, detail: str) -> str:
