@@ -116,38 +116,51 @@ class Answering:
             self._look_at = now + LINGER_S
             for late in [each for each, (_, since) in self._callers.items() if now - since > LINGER_S]:
                 self._drop(late)
-        caller = self._selector.accept(listener)
-        if caller is None:
-            return
-        caller.setblocking(False)
-        self._callers[caller] = (b"", now)
-        self._selector.register(caller, EVENT_READ, lambda: self._hear(caller, port))
+        for _ in range(AT_ONCE):  # then others have their turn, too
+            caller = self._selector.accept(listener)
+            if caller is None:
+                return
+            heard = self._answer(caller, port, b"")
+            if heard is None:  # mostly it has spoken before it is its turn
+                caller.close()
+            else:
+                self._callers[caller] = (heard, now)
+                hear = lambda caller=caller: self._hear(caller, port)  # noqa: E731
+                self._selector.register(caller, EVENT_READ, hear)
 
     def _hear(self, caller: socket.socket, port: int) -> None:
         if caller not in self._callers:
             return  # dropped in this same turn of the loop
         heard, since = self._callers[caller]
+        heard_now = self._answer(caller, port, heard)
+        if heard_now is None:
+            self._drop(caller)
+        else:
+            self._callers[caller] = (heard_now, since)
+
+    def _answer(self, caller: socket.socket, port: int, heard: bytes) -> "Optional[bytes]":
+        """What it has said until now, if that is not all yet; None when it has been answered, or is a stranger."""
         wanted = len(HELLO) + NONCE_BYTES
         try:
-            data = caller.recv(wanted - len(heard) + 1)
+            data = caller.recv(wanted - len(heard) + 1, socket.MSG_DONTWAIT)
             heard += data
             begins = heard[: len(HELLO)]
             if data and len(heard) < wanted and (HELLO.startswith(begins) or HELLO_LOAD.startswith(begins)):
-                self._callers[caller] = (heard, since)
-                return
+                return heard
             if data and len(heard) == wanted and begins in (HELLO, HELLO_LOAD):
                 name = self._host.encode("utf-8", "surrogateescape")
-                caller.send(proof(self._key, heard[len(HELLO) :], self._host, port) + b" " + name + b"\n")
+                line = proof(self._key, heard[len(HELLO) :], self._host, port) + b" " + name + b"\n"
+                caller.send(line, socket.MSG_DONTWAIT)
                 if begins == HELLO_LOAD:  # apart, or the proof were lost with it
                     room = 4 * LOAD_BYTES  # for all of it at once
                     caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
-                    caller.send(b"." * LOAD_BYTES)
-                return  # the dialler closes: the port keeps no TIME_WAIT
+                    caller.send(b"." * LOAD_BYTES, socket.MSG_DONTWAIT)
+                # It may be closed at once: the dialler resets the connection, and the port keeps no TIME_WAIT.
         except BlockingIOError:
-            return
+            return heard
         except OSError:
             pass
-        self._drop(caller)
+        return None
 
     def _drop(self, caller: socket.socket) -> None:
         del self._callers[caller]
@@ -209,8 +222,8 @@ class Dialling:
         self._resolver = None  # type: Optional[_Resolver]
         unresolved = {}  # type: Dict[str, None]
         for number, (address, port, _) in enumerate(targets):
-            found = _resolve(address, port, socket.AI_NUMERICHOST)
-            if isinstance(found, str):
+            found = _literal(address, port)
+            if found is None:
                 unresolved[address] = None
             else:
                 self._queue(number, found)
@@ -261,8 +274,8 @@ class Dialling:
                 self.results[number] = [NO_NAME, told]
             elif told is not None:
                 self.addresses[name] = [address for _, address in told]
-                found = [_resolve(address, port, socket.AI_NUMERICHOST) for _, address in told]
-                self._queue(number, [each[0] for each in found if not isinstance(each, str)])
+                found = [_literal(address, port) for _, address in told]
+                self._queue(number, [each[0] for each in found if each])
 
     def _begin(self, target: int, family: int, where: "Any") -> None:
         try:
@@ -348,6 +361,14 @@ class Dialling:
 
 def _verdict(code: int) -> "List[str]":
     return [_VERDICTS.get(code, FAILED), "" if code in _VERDICTS else os.strerror(code)]
+
+
+def _literal(address: str, port: int) -> "Optional[List[Tuple[int, Any]]]":
+    """[(family, where to connect to)] of an address; None for a name."""
+    if ":" not in address and not address[-1:].isdigit():
+        return None  # quicker told than by the C library, and there may be a thousand names
+    found = _resolve(address, port, socket.AI_NUMERICHOST)
+    return None if isinstance(found, str) else found
 
 
 def _resolve(address: str, port: int, flags: int = 0) -> "Union[str, List[Tuple[int, Any]]]":
