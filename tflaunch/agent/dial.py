@@ -107,6 +107,10 @@ class Answering:
             self._listeners.append(listener)
             listener.setblocking(False)
             listener.listen(BACKLOG)
+            try:  # whoever has not spoken yet need not wake the loop
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(LINGER_S))
+            except OSError:
+                pass  # not everything that runs Linux programs knows it
             accept = lambda listener=listener, port=port: self._accept(listener, port)  # noqa: E731
             self._selector.register(listener, EVENT_READ, accept)
 
@@ -274,8 +278,11 @@ class Dialling:
                 self.results[number] = [NO_NAME, told]
             elif told is not None:
                 self.addresses[name] = [address for _, address in told]
-                found = [_literal(address, port) for _, address in told]
-                self._queue(number, [each[0] for each in found if each])
+                for family, address in told:
+                    if family == socket.AF_INET:
+                        self._queue(number, [(family, (address, port))])
+                    else:  # it may name an interface, too
+                        self._queue(number, _literal(address, port) or [])
 
     def _begin(self, target: int, family: int, where: "Any") -> None:
         try:
