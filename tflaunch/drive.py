@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tflaunch.job import TaskId
-from tflaunch.links import Hands, Links
+from tflaunch.links import LOOK_S, Hands, Links
 from tflaunch.outcome import HostLost, TaskExit, cards_left
 from tflaunch.supervise import (
     AgentGaveUp,
@@ -114,6 +114,7 @@ class Drive(Generic[S]):
         self._hands = hands
         self._lease_s = lease_s
         self.links = Links(dict.fromkeys(state.hosts.values()), hands, now, up)
+        self._look_at = now  # at all hosts and tasks
         self._timers: dict[str, float] = {}
         # host -> name -> message: what it was told and has not confirmed by what it did
         self._orders: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
@@ -189,6 +190,9 @@ class Drive(Generic[S]):
             del self._timers[name]
             self.feed(TimerFired(name), now)
         self.links.tick(now)
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
         if self._oversight is not None and self.state.phase == "running":
             self._oversee(self._oversight, now)
         for host, why in self.links.down.items():
@@ -213,7 +217,7 @@ class Drive(Generic[S]):
         """When `tick` has something to do at the latest."""
         wakes = [self.links.wake_at(now), *self._timers.values()]
         if self._oversight is not None and self.state.phase == "running":
-            wakes.append(max(self._oversight.wake_at(), now))
+            wakes.append(max(self._oversight.wake_at(), self._look_at))
         return min(wakes)
 
     def _all(self, name: str, type: str, **fields: Any) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SILENCE_S = 9.0  # an agent beats every 2.5 s
 ANSWER_S = 20.0  # from a dial to the agent's first word, before it is dialled anew
+LOOK_S = 0.1  # between two looks at all of them: hundreds of hosts say something at each moment
 REDIAL_S = (0.3, 8.0)  # before a host is dialled again: at first, at most; doubled each time, jittered
 
 
@@ -54,6 +55,7 @@ class Links:
         self._links = {host: _Link(now, up) for host in hosts}
         self._forgotten: dict[str, int] = {}  # host -> the last event of it that was taken
         self._hands = hands
+        self._look_at = now  # at all of them
         if not up:
             for link in self._links.values():
                 link.redial_at = now
@@ -129,7 +131,10 @@ class Links:
         return True
 
     def tick(self, now: float) -> None:
-        """Dial whom it is time for; hang up on those that are silent."""
+        """Dial whom it is time for; hang up on those that are silent.  Call it often: it looks each LOOK_S."""
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
         for host, link in list(self._links.items()):
             if link.up and now - link.heard > SILENCE_S:
                 self._hands.hang_up(host)
@@ -150,4 +155,4 @@ class Links:
     def wake_at(self, now: float) -> float:
         """When `tick` has something to do at the latest."""
         times = [link.redial_at for link in self._links.values() if link.redial_at is not None]
-        return min([now + 1.0, *times])
+        return max(self._look_at, min([now + 1.0, *times]))

@@ -198,11 +198,12 @@ def decisive(
     """The tasks whose success is the run's; what `ends` says of their job goes before `done`."""
     chief = next((task for job in (CHIEF, MASTER) if (task := TaskId(job, 0)) in tasks), TaskId(WORKER, 0))
     found: set[TaskId] = {chief} if done == "chief" and chief.job not in (ends or {}) else set()
-    for task in tasks:
-        said = (ends or {}).get(task.job)
-        usual = done == "all" or (done == "workers" and ends_as(task.job) == "decides")
-        if said == "decides" or (said is None and usual):
-            found.add(task)
+    jobs = set()
+    for job in {task.job for task in tasks}:
+        usual = done == "all" or (done == "workers" and ends_as(job) == "decides")
+        if (ends or {}).get(job, "decides" if usual else "") == "decides":
+            jobs.add(job)
+    found.update(task for task in tasks if task.job in jobs)
     return frozenset(found)
 
 
