@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paramiko import Channel, Transport
+from paramiko import Channel, Message, Transport
 from paramiko.packet import Packetizer
 from paramiko.ssh_exception import SSHException
 
@@ -227,6 +227,9 @@ class TunedTransport(Transport):
         for name in Transport._preferred_kex  # type: ignore[attr-defined]
         if "group-exchange" not in name
     )
+
+    def _parse_debug(self, message: Message) -> None:
+        """Nothing: sshd tells each login about authorized_keys, and paramiko spells that out letter by letter."""
 
 
 def dial_tcp(target: Target, deadline: Deadline) -> socket.socket:
