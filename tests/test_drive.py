@@ -11,7 +11,7 @@ from tflaunch.drive import Drive
 from tflaunch.job import TaskId
 from tflaunch.links import LOOK_S, REDIAL_S, SILENCE_S, Links
 from tflaunch.outcome import HostLost
-from tflaunch.supervise import Event, Interrupted, Restarts, State
+from tflaunch.supervise import Event, Interrupted, Restarts, State, TaskStarted
 
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
 LEASE_S = 60.0
@@ -291,3 +291,44 @@ def test_one_that_takes_over_knows_what_was_ordered_and_what_it_has_heard(hands:
     other.started("b", 3.1, attempt=1)
     other.ended("b", 3, 4.0, attempt=1)
     assert "(restart 2 of 3)" in hands.words[-1]
+
+
+# ---- looks
+
+
+class Overseer:
+    """Has found something out whenever an agent has spoken."""
+
+    def __init__(self) -> None:
+        self.found: list[Event] = []
+
+    def happened(self, event: Event, now: float) -> None: ...
+
+    def said(self, host: str, type: str, fields: Any, now: float) -> None:  # noqa: ARG002
+        self.found.append(TaskStarted({"a": W0, "b": W1}[host], host, 0, 1))
+
+    def questions(self, hosts: Any, now: float) -> list[Any]:  # noqa: ARG002
+        return []
+
+    def sentences(self, now: float) -> list[Any]:  # noqa: ARG002
+        return []
+
+    def strike(self, now: float) -> Event | None:  # noqa: ARG002
+        return self.found.pop(0) if self.found else None
+
+    def wake_at(self) -> float:
+        return float("inf")
+
+
+def test_what_all_have_said_is_looked_at_together_and_soon(hands: Hands) -> None:
+    drive = Drive(State({W0: "a", W1: "b"}), hands, LEASE_S, 0.0, oversight=Overseer())
+    drive.tick(0.0)
+    for host in ("a", "b"):
+        drive.said(host, "facts", {}, b"", 0.5 * LOOK_S)
+        drive.tick(0.5 * LOOK_S)
+    assert hands.events == []
+    at = drive.wake_at(0.5 * LOOK_S)
+    assert at == LOOK_S
+    drive.tick(at)
+    assert hands.events == [TaskStarted(W0, "a", 0, 1), TaskStarted(W1, "b", 0, 1)]
+    assert drive.wake_at(at) > at + LOOK_S  # and nobody spins

@@ -74,7 +74,7 @@ class Overseer(Protocol):
         """What is new to say."""
 
     def strike(self, now: float) -> Any:
-        """An event that it has found out itself, if any."""
+        """An event that it has found out itself, if any; asked until there is none, or the run goes on no more."""
 
     def wake_at(self) -> float:
         """When it has something to do."""
@@ -115,6 +115,7 @@ class Drive(Generic[S]):
         self._lease_s = lease_s
         self.links = Links(dict.fromkeys(state.hosts.values()), hands, now, up)
         self._look_at = now  # at all hosts and tasks
+        self._look_due = False  # something may have happened since the last look
         self._timers: dict[str, float] = {}
         # host -> name -> message: what it was told and has not confirmed by what it did
         self._orders: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
@@ -190,7 +191,8 @@ class Drive(Generic[S]):
             del self._timers[name]
             self.feed(TimerFired(name), now)
         self.links.tick(now)
-        if now < self._look_at:
+        self._look_due = now < self._look_at
+        if self._look_due:
             return
         self._look_at = now + LOOK_S
         if self._oversight is not None and self.state.phase == "running":
@@ -201,10 +203,10 @@ class Drive(Generic[S]):
                 self.feed(HostLost(host, reason), now)
 
     def _oversee(self, oversight: Overseer, now: float) -> None:
-        limit = oversight.strike(now)
-        if limit is not None:
-            self.feed(limit, now)
-            return
+        while (found := oversight.strike(now)) is not None:
+            self.feed(found, now)
+            if self.state.phase != "running":
+                return
         for host, type, fields in oversight.questions(self.links.up, now):
             self._hands.send(host, type, **fields)
         for sentence in oversight.sentences(now):
@@ -216,6 +218,8 @@ class Drive(Generic[S]):
     def wake_at(self, now: float) -> float:
         """When `tick` has something to do at the latest."""
         wakes = [self.links.wake_at(now), *self._timers.values()]
+        if self._look_due:
+            wakes.append(self._look_at)
         if self._oversight is not None and self.state.phase == "running":
             wakes.append(max(self._oversight.wake_at(), self._look_at))
         return min(wakes)
