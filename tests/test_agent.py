@@ -990,6 +990,18 @@ def test_a_second_agent_of_the_same_run_is_refused(host: Host) -> None:
     assert hint == f"tflaunch stop {host.run}"
 
 
+def test_an_agent_that_leaves_late_takes_nothing_from_the_next_one(host: Host) -> None:
+    first = host.start()
+    staged(first, shell("sleep 600"))
+    record = json.loads((host.directory / "agent.json").read_text())
+    first.ask("end", grace_s=0.0, answer="swept")
+    host.start()  # nothing was started, so nothing is there of the first one, which has still to hear `bye`
+    first.send("bye")
+    gone(record["pid"], record["guard"])
+    assert (host.directory / "agent.sock").exists()
+    assert json.loads((host.directory / "guard.json").read_text()) == {}
+
+
 def test_there_is_nothing_to_attach_to(host: Host) -> None:
     channel = host.open("visit", run="", host="")
     channel.send("attach", run=host.run, host="h1")

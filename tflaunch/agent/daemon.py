@@ -8,7 +8,7 @@ import time
 
 from tflaunch import wire
 from tflaunch.agent import container, processes, signal, socket, stacks
-from tflaunch.agent.guard import leftovers
+from tflaunch.agent.guard import leftovers, removed
 from tflaunch.agent.journal import NAME, Journal, note
 from tflaunch.agent.notice import Notice
 from tflaunch.agent.requests import Requests
@@ -99,7 +99,8 @@ class Daemon:
             ):
                 break
         self._requests.close()
-        self._directory.remove_socket()
+        if not removed():
+            self._directory.remove_socket()
 
     def _timeout(self) -> float:
         hungry = self._viewers.hungry

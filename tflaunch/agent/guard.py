@@ -53,6 +53,8 @@ def under_guard(directory: RunDirectory, agent: "Callable[[], None]") -> None:
         sweep = processes.Sweep(lambda: leftovers(directory, os.getpid(), [os.getpid()]), limit_s=30.0)
         if status or _has_children():  # else the agent has swept
             sweep.run()
+        if removed():
+            return
         from tflaunch.agent import container
 
         left = container.remove(directory)
@@ -64,6 +66,11 @@ def under_guard(directory: RunDirectory, agent: "Callable[[], None]") -> None:
         traceback.print_exc()
     finally:
         os._exit(0)
+
+
+def removed() -> bool:
+    """Whether the directory that agent and guard began in is gone; by now there may be one of the next agent."""
+    return not os.fstat(1).st_nlink  # agent.log
 
 
 def _has_children() -> bool:
