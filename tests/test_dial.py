@@ -7,6 +7,7 @@ import errno
 import importlib.abc
 import json
 import os
+import select
 import selectors
 import socket
 import sys
@@ -163,6 +164,21 @@ def test_no_connection_waits_in_the_kernel_behind_a_check(
     answering.close()
     tables = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
     assert not [line for line in tables.splitlines() if any(f":{port:04X} " in line for port in held)]
+
+
+def test_a_caller_that_is_frozen_does_not_keep_the_port(loop: Loop) -> None:
+    holder = ports.HeldPorts()
+    [port] = holder.hold(1, None, os.getpid())
+    answering = Answering(loop.selector, KEY, "gpu01")
+    answering.listen([port])
+    with socket.create_connection(("127.0.0.1", port)) as frozen:
+        frozen.sendall(HELLO + bytes(16))
+        until(lambda: loop.turn() or select.select([frozen], [], [], 0)[0], "the answer")
+        answering.close()
+        holder.keep([])
+        other = ports.HeldPorts()
+        until(lambda: other.hold(1, (port, port), 0), "the port to be free")
+        other.keep([])
 
 
 def test_one_key_of_the_wrong_check_is_a_stranger(loop: Loop, answering: Answering, held: list[int]) -> None:

@@ -107,10 +107,13 @@ class Answering:
             self._listeners.append(listener)
             listener.setblocking(False)
             listener.listen(BACKLOG)
-            try:  # whoever has not spoken yet need not wake the loop
-                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(LINGER_S))
-            except OSError:
-                pass  # not everything that runs Linux programs knows it
+            # Whoever has not spoken yet need not wake the loop; one that does not reset its connection, since it is
+            # frozen or the reset is lost, must not keep the port from the next run for a minute.
+            for option, value in ((socket.TCP_DEFER_ACCEPT, int(LINGER_S)), (socket.TCP_LINGER2, 1)):
+                try:
+                    listener.setsockopt(socket.IPPROTO_TCP, option, value)
+                except OSError:
+                    pass  # not everything that runs Linux programs knows it
             accept = lambda listener=listener, port=port: self._accept(listener, port)  # noqa: E731
             self._selector.register(listener, EVENT_READ, accept)
 
