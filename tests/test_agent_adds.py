@@ -56,6 +56,23 @@ def test_tasks_that_are_added_start_at_once_and_nothing_of_them_is_left_at_their
     assert channel.ask("end", grace_s=0.0, answer="swept")["logs"].keys() == {"trial/0", "trial/1", "trial/2"}
 
 
+def test_the_log_of_what_could_not_start_comes_to_its_end(host: Host) -> None:
+    channel = host.start()
+    channel.ask("stage", tasks=[], code=None, ports=[], gpus=[], door=False, attempt=0, answer="staged")
+    channel.send("watch", after=0, logs={}, window=50, client="test")
+    go = host.work_dir / "go"
+    wait = f"until test -e {go}; do sleep 0.05; done"
+    channel.send("add", tasks=[shell("true", setup=["printf %1000s", wait, "exit 3"])], attempt=0)
+    channel.read_log("worker/0", lambda log: len(log) == 100)
+    go.touch()
+    size = channel.wait("exit")["log_bytes"]
+    assert size > 1000
+    assert channel.ask("end", grace_s=0.0, answer="swept")["logs"] == {"worker/0": [0, size]}
+    assert not host.directory.exists()
+    channel.send("credit", bytes=size)  # only now
+    assert channel.read_log("worker/0", lambda log: len(log) == size)
+
+
 def test_the_agent_looks_up_between_tasks_that_take_long_to_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

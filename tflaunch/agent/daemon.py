@@ -230,6 +230,8 @@ class Daemon:
         if self._requests.passing or not (self._journal.has("started") or self._known):
             # A check, a dry run, or a launch that failed: nothing is worth keeping, and nothing is there any more
             # when somebody hears that all is swept.
+            for each in logs:
+                each.hold()
             self._directory.remove()
         if self._requests.awaits_outcome:
             return

@@ -43,6 +43,10 @@ class TaskLogs:
         self._whole[self.attempt] = self.size(self.attempt)
         self._close(self.attempt)
 
+    def hold(self) -> None:
+        """The file is about to be removed: the newest attempt's log can be read all the same."""
+        self._descriptor(self.attempt)
+
     def size(self, attempt: int) -> int:
         """How many bytes that attempt has written; 0 when it has no log."""
         if attempt in self._whole:
