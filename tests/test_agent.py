@@ -263,15 +263,20 @@ def test_code_is_shipped_once(any_host: Host) -> None:
     assert {path.name for path in (any_host.parent / "code/files").iterdir()} == {*bundle.contents}
 
 
-def shipped(channel: Channel, bundle: sources.Bundle) -> list[str]:
+def shipped(channel: Channel, bundle: sources.Bundle, **fields: Any) -> list[str]:
     """Bring it there, and stage it; the paths of what was sent."""
     lacks = channel.ask("code", bundle.manifest, digest=bundle.digest, answer="code")["lacks"]
     if lacks:
         for frame in shipping.frames(bundle, lacks):
             channel.write(frame)
         channel.wait("code")
-    channel.send("stage", tasks=[shell("true")], code=bundle.digest, ports=[], gpus=[], door=False, attempt=0)
+    stage(channel, bundle, **fields)
     return [str(bundle.entries[place][0]) for place in lacks]
+
+
+def stage(channel: Channel, bundle: sources.Bundle, **fields: Any) -> None:
+    fields = {"tasks": [shell("true")], "ports": [], "gpus": [], "door": False, "attempt": 0, **fields}
+    channel.send("stage", code=bundle.digest, **fields)
 
 
 def test_of_code_that_was_changed_only_that_is_sent(host: Host) -> None:
@@ -516,39 +521,74 @@ def test_a_task_whose_shell_died_at_its_gate_is_told_when_it_is_released(host: H
     assert ends == {"worker/0": (None, 9), "ps/0": (5, None)}
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "of the manifest"])
-def test_code_that_is_damaged_is_told_and_sent_again(host: Host, damage: str) -> None:
+@pytest.mark.parametrize(
+    ("damage", "size"),
+    [
+        *((damage, 50_000) for damage in ("flipped", "cut", "gone", "unreadable", "of the manifest")),
+        ("flipped", 1_100_000),  # copied aside
+    ],
+)
+def test_kept_code_that_is_damaged_is_asked_for_again(host: Host, damage: str, size: int) -> None:
     code = host.work_dir / "code"
     code.mkdir()
-    (code / "data").write_bytes(os.urandom(50_000))
-    (code / "other").write_bytes(os.urandom(50_000))
+    for name in ("data", "other", "third"):
+        (code / name).write_bytes(os.urandom(size))
+    shutil.copy(code / "data", code / "same")
     bundle = sources.bundle(code)
     channel = host.start()
-    assert len(shipped(channel, bundle)) == 2
+    assert len(shipped(channel, bundle)) == 3
     channel.wait("staged")
     swept(channel)
     tree = host.parent / "code" / f"{bundle.digest}.tree"
-    content = host.parent / "code" / "files" / str(bundle.entries[0][2])
-    if damage == "gone":
-        content.unlink()
-    else:
-        path = tree if damage == "of the manifest" else content
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data[: len(data) // (2 if damage == "cut" else 1)])
+    contents = [host.parent / "code" / "files" / str(bundle.entries[place][2]) for place in (0, 1)]
+
+    def spoil() -> None:
+        for path in [tree] if damage == "of the manifest" else contents:
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.unlink()
+            if damage == "unreadable":
+                path.symlink_to(path)
+            elif damage != "gone":
+                path.write_bytes(data[: len(data) // (2 if damage == "cut" else 1)])
+
+    def refused(channel: Channel) -> bool:
+        message = channel.next()
+        assert message is not None
+        assert message.type == "failed"
+        assert "is damaged: " in message["reason"]
+        assert str(tree if damage == "of the manifest" else contents[0]) in message["reason"]
+        return bool(message["again"])
+
+    spoil()
+    channels = []
+    for _ in range(2):  # two runs at once
+        host.run += "-again"
+        channel = host.start()
+        ports = channel.ask("probe", lease=False, ports=None, count=1, answer="facts")["ports"]
+        dialled = {"ports": ports, "dial_key": "key"}
+        assert shipped(channel, bundle, **dialled) == []
+        assert refused(channel), "it can be sent again"
+        channels.append((channel, host.directory, dialled))
+    stage(channel, bundle, **dialled)
+    assert not refused(channel), "it was not whole once more"
+    for channel, directory, dialled in channels:
+        assert shipped(channel, bundle, **dialled) == (
+            [] if damage == "of the manifest" else ["data", "other"]
+        )
+        channel.wait("staged")
+        channel.ask("release", answer="started")
+        with socket.socket() as caller:
+            assert caller.connect_ex(("127.0.0.1", dialled["ports"][0])) == errno.ECONNREFUSED, (
+                "it is the task's"
+            )
+        for path in code.iterdir():
+            assert (directory / "work" / path.name).read_bytes() == path.read_bytes()
+        swept(channel)
     host.run += "-again"
     channel = host.start()
     assert shipped(channel, bundle) == []
-    reason, hint = failure(channel)
-    assert "damaged" in reason
-    assert hint == "start the run again"
-    assert not tree.exists()
-    swept(channel)
-    host.run += "-again"
-    channel = host.start()
-    assert shipped(channel, bundle) == ([] if damage == "of the manifest" else ["data"])
     channel.wait("staged")
-    assert (host.directory / "work/data").read_bytes() == (code / "data").read_bytes()
 
 
 @pytest.mark.parametrize("damage", ["another content", "too little", "too much", "not zlib", "no manifest"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -11,11 +12,13 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.launcher import TELL, Launcher, Process, Running, alive, told, until
 from tests.sshd import SshNetwork, logins, make_key, path_without
+from tflaunch.hosts import fold
 
 QUICK = ("--grace", "2", "--ps-grace", "0.2")
 ONE_WORKER = ("--ps=0", "--workers=1", *QUICK)
@@ -110,18 +113,16 @@ def test_paths_with_spaces_and_quotes_and_ignored_files(
 
 
 def test_code_is_shipped_once_for_each_content(network: SshNetwork, launcher: Launcher, out: Path) -> None:
-    run = (
-        "run",
-        launcher.hostfile(names(network, 1)),
-        "trainer.py",
-        f"--env=OUT={out}",
-        *ONE_WORKER,
-        "--json",
-    )
+    hosts = names(network, 2)
+    options = ("trainer.py", f"--env=OUT={out}", "--ps=0", *QUICK, "--json")
+
+    def phases(*events: dict[str, Any]) -> list[str]:
+        names = [event["name"] for event in events if event["event"] == "phase"]
+        return [name for name, _ in itertools.groupby(names)]
 
     def shipped() -> bool:
-        events = launcher.run(*run).ran().events
-        return any(event["event"] == "phase" and event["name"] == "shipping" for event in events)
+        run = launcher.run("run", launcher.hostfile(hosts[:1]), *options, "--workers=1")
+        return "shipping" in phases(*run.ran().events)
 
     def store() -> list[tuple[str, int]]:
         files = launcher.hosts.glob("tflaunch-*/code/*.tree")
@@ -138,6 +139,16 @@ def test_code_is_shipped_once_for_each_content(network: SshNetwork, launcher: La
     assert shipped()
     assert len(store()) == 2
     assert {*before} <= {*store()}
+    # Damaged where both hosts keep it, and only seen when it is copied: it is sent once more.
+    for path in launcher.hosts.glob("tflaunch-*/code/files/*"):
+        path.write_bytes(path.read_bytes()[::-1])
+    both = launcher.hostfile({"name": host, "address": "127.1"} for host in hosts)  # not taken for loopback
+    done = launcher.run("run", both, *options, "--workers=2").ran()
+    steps = phases(*done.events)
+    assert steps[steps.index("staging") :][:4] == ["staging", "shipping", "staging", "dialling"]
+    [warning] = [event["text"] for event in done.events if event["event"] == "warn"]
+    assert "are not what came; it is sent again" in warning
+    assert warning.startswith(f"{fold(hosts)}: ")
 
 
 def test_a_module_runs_as_python_m_does(network: SshNetwork, launcher: Launcher, out: Path) -> None:

@@ -20,7 +20,7 @@ from tflaunch.log_feed import LogFeed, LogWatcher, Record
 from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_data
 from tflaunch.oversight import DIAL_S, Oversight
 from tflaunch.plan import ClusterPlan
-from tflaunch.session import Ended, Item, Opener, Said, Sessions, Stopped, Written, interruption
+from tflaunch.session import Damaged, Ended, Item, Opener, Said, Sessions, Stopped, Written, interruption
 from tflaunch.supervise import Event, Interrupted, State, TaskStarted, state_data
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class Cluster:
         self._hosts: dict[str, Host] = {}
         self._drive: Drive[Any] | None = None
         self._feed: LogFeed | None = None
+        self._shipped: tuple[Bundle, float] | None = None  # and how long that may take
         self._board: Board | None = None
         self._lost: dict[str, ConnectError] = {}  # hosts that were connected before, and may not be now
         self.interrupts = self._sessions.interrupts
@@ -185,6 +186,7 @@ class Cluster:
 
         Raises LaunchError, after nothing of the run is left anywhere; Stopped.
         """
+        self._shipped = bundle, timeout_s
         self._refuse(shipping.ship(self._sessions, bundle, hosts, timeout_s))
 
     def prepare(self, images: Mapping[str, set[str]], job: JobSpec, timeout_s: float) -> None:
@@ -223,22 +225,20 @@ class Cluster:
             tasks_of.setdefault(task.host, []).append(task.to_wire())
             ports_of.setdefault(task.host, []).extend([] if task.port is None else [task.port])
             gpus_of.setdefault(task.host, []).extend(task.gpus)
-        for name, tasks in tasks_of.items():
-            code = digest if any(task["cwd"] is None for task in tasks) else None
-            self._sessions.send(
-                [name],
-                "stage",
-                tasks=tasks,
-                attempt=attempt,
-                code=code,
-                ports=ports_of[name],
-                gpus=gpus_of[name],
-                door=detached,
-                about=about,
-                dial_key=dial_key,
-            )
-        _, failures = self._sessions.gather("staged", tasks_of, timeout_s, "staging")
-        self._refuse(failures)
+        wanted = {
+            name: {
+                "tasks": tasks,
+                "attempt": attempt,
+                "code": digest if any(task["cwd"] is None for task in tasks) else None,
+                "ports": ports_of[name],
+                "gpus": gpus_of[name],
+                "door": detached,
+                "about": about,
+                "dial_key": dial_key,
+            }
+            for name, tasks in tasks_of.items()
+        }
+        self._stage(wanted, timeout_s)
 
     def stage_none(
         self,
@@ -251,21 +251,36 @@ class Cluster:
 
         Raises LaunchError, after nothing of the run is left anywhere; Stopped.
         """
-        for name, uuids in gpus.items():
-            self._sessions.send(
-                [name],
-                "stage",
-                tasks=[],
-                attempt=0,
-                code=code[name],
-                ports=[],
-                gpus=list(uuids),
-                door=False,
-                about=about,
-                dial_key="",
-            )
-        _, failures = self._sessions.gather("staged", gpus, timeout_s, "staging")
-        self._refuse(failures)
+        wanted = {
+            name: {
+                "tasks": [],
+                "attempt": 0,
+                "code": code[name],
+                "ports": [],
+                "gpus": list(uuids),
+                "door": False,
+                "about": about,
+                "dial_key": "",
+            }
+            for name, uuids in gpus.items()
+        }
+        self._stage(wanted, timeout_s)
+
+    def _stage(self, wanted: Mapping[str, Mapping[str, Any]], timeout_s: float) -> None:
+        """Send each host its `stage`; where the code that it keeps is damaged that is shipped again, then `stage`."""
+        while wanted:
+            for name, fields in wanted.items():
+                self._sessions.send([name], "stage", **fields)
+            _, failures = self._sessions.gather("staged", wanted, timeout_s, "staging")
+            damaged = {name: error for name, error in failures.items() if isinstance(error, Damaged)}
+            self._refuse({name: error for name, error in failures.items() if name not in damaged})
+            for reason in sorted({error.message for error in damaged.values()}):
+                hosts = [name for name, error in damaged.items() if error.message == reason]
+                self._watcher.warn(f"{fold(hosts)}: {reason}; it is sent again")
+            if damaged and self._shipped is not None:
+                bundle, ship_s = self._shipped
+                self.ship(bundle, damaged, ship_s)
+            wanted = {name: wanted[name] for name in damaged}
 
     def dial_all(self, plan: ClusterPlan, key: str) -> dict[str, list[str]]:
         """Have all hosts call, at once, every port that their tasks will call (see tflaunch.dial_check).

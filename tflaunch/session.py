@@ -55,6 +55,10 @@ class Ended(NamedTuple):
     session: int = 0  # 0: there was none, it could not be opened
 
 
+class Damaged(ConnectError):
+    """A host has told that of the code which it keeps something is not whole; shipped again, it is."""
+
+
 _numbers = itertools.count(1)
 
 
@@ -321,7 +325,8 @@ class Sessions:
                 case item if interrupted := interruption(item):
                     raise Stopped(interrupted)
                 case Said(name, message) if name in missing and message.type in ("failed", "expired"):
-                    failures[name] = ConnectError(message["reason"], message.fields.get("hint", ""))
+                    kind = Damaged if message.fields.get("again") else ConnectError
+                    failures[name] = kind(message["reason"], message.fields.get("hint", ""))
                 case Ended(name, error) if name in hosts and name not in failures:
                     if wanted in LAST_WORDS and name in replies:
                         continue

@@ -23,6 +23,8 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
                                                            or `failed`; with door, keep one port more, for `entrust`;
                                                            dial_key: of the dial check to come, "" for none; passing:
                                                            it ends with its launcher, and nothing of it is kept
+                                                           (`failed` with again: ask with `code` what it lacks now,
+                                                           and stage once more)
     dial     {key, targets: [[address, port, host]], patience_s, load}   call each of them, with load for many bytes;
                                                            answered by `dialled`
     release  {}                                            start what is staged; a `started` for each task
@@ -75,7 +77,8 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     piece    {path, offset, digest, size, modified, why, gone} + bytes   size and modified of the file as it is now;
                                                            why it could not be read; whether it is gone
     board    {state, why, lines}                           of TensorBoard: up, or failed, with the end of its log
-    failed   {reason, hint}                                the last request could not be carried out
+    failed   {reason, hint, again}                         the last request could not be carried out; again: kept
+                                                           code is damaged, which can be sent again
     log      {task, attempt, offset} + bytes
     through  {}
     entrusted {port, wide}                                 wide: on all its addresses, for it has not that one itself

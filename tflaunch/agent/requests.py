@@ -64,6 +64,7 @@ class Requests:
         self._to_lease = []  # type: Union[bool, List[str]]
         self._door_port = 0
         self._code = None  # type: Optional[CodeStore]
+        self._damaged = set()  # type: set[str]  # of kept code, that was asked for again
         self._preparing = None  # type: Optional[Preparing]
         self._errand = None  # type: Optional[Errand]
         self._returned = lambda: None  # type: Callable[[], None]  # what is done once that is back
@@ -216,7 +217,7 @@ class Requests:
     def _on_code(self, viewer: Viewer, message: wire.Message) -> None:
         if self._code is not None:
             self._code.discard()
-        self._code = CodeStore(self._directory.parent, message["digest"])
+        self._code = CodeStore(self._directory.parent, message["digest"], self._damaged)
         if self._code.here:
             viewer.send("code", have=True, lacks=[])
         elif message.body:
@@ -285,7 +286,7 @@ class Requests:
         self._door_port = next((port for port in self._ports.held if port not in message["ports"]), 0)
         self._ports.keep([*message["ports"], self._door_port] if message["door"] else message["ports"])
         self._on_keep(viewer, message)
-        if message.fields.get("dial_key"):
+        if message.fields.get("dial_key") and self._answering is None:
             from tflaunch.agent.dial import Answering
 
             self._answering = Answering(self._selector, message["dial_key"], self._directory.host)
@@ -296,15 +297,28 @@ class Requests:
             self._team.stage(tasks, message["attempt"])
             return
         store = CodeStore(self._directory.parent, message["code"])
+
+        def use(told: "Dict[str, Any]") -> None:
+            if "damaged" in told:
+                self._tell_damaged(viewer, told["damaged"])
+            else:
+                self._team.stage(tasks, message["attempt"])
+
         if store.small:
-            self._directory.write(SHIPPED, store.copy_to(self._directory.work))
-            self._team.stage(tasks, message["attempt"])
-            return
-        self._send_for(
-            viewer,
-            SHIPPED,
-            lambda: store.copy_to(self._directory.work),
-            lambda _: self._team.stage(tasks, message["attempt"]),
+            told = store.copy_to(self._directory.work)
+            self._directory.write(SHIPPED, told)
+            use(told)
+        else:
+            self._send_for(viewer, SHIPPED, lambda: store.copy_to(self._directory.work), use)
+
+    def _tell_damaged(self, viewer: Viewer, damaged: "Dict[str, str]") -> None:
+        again = self._damaged.isdisjoint(damaged)  # what was sent again and is not whole yet never will be
+        self._damaged.update(damaged)
+        viewer.send(
+            "failed",
+            reason="the code that is kept there is damaged: %s" % next(iter(damaged.values())),
+            hint="start the run again; is that disk sound?",
+            again=again,
         )
 
     def _prepared(self, requests: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":

@@ -5,8 +5,9 @@
 
 A manifest is JSON, a list of what is in a directory, parents first: [path, "d"] for a directory, [path, "l", goal] for
 a link, [path, "f" or "x", digest, bytes, CRC-32] for a file and one that can be executed.  The digest is looked at when
-a content comes, the CRC, which takes a fraction of that, when it is copied.  Whoever asks for something makes it new by
-its time of modification: no clean takes it away (tflaunch.agent.garbage).
+a content comes, the CRC, which takes a fraction of that, when it is copied: what is damaged then is sent again, and
+takes the place of what is there.  Nobody removes it before, for another run may just have sent it.  Whoever asks for
+something makes it new by its time of modification: no clean takes it away (tflaunch.agent.garbage).
 """
 
 import errno
@@ -19,7 +20,7 @@ from tflaunch.agent.rundir import CODE, HostError, explain, private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Collection, Dict, List, Optional, Tuple
 
 FILES = "files"
 TREE = ".tree"
@@ -65,10 +66,12 @@ def contents_of(tree: str) -> "set[str]":
 class CodeStore:
     """The code with that digest, in the store that all runs below one parent directory share."""
 
-    def __init__(self, parent: str, digest: str) -> None:
+    def __init__(self, parent: str, digest: str, damaged: "Collection[str]" = ()) -> None:
+        """`damaged`: digests of what is not to be believed to be here, as `copy_to` has told."""
         if not digest.isalnum():
             raise HostError("%r is no digest" % digest)
         self._digest = digest
+        self._damaged = damaged
         self._directory = os.path.join(parent, CODE)
         self._files = os.path.join(self._directory, FILES)
         self._tree = os.path.join(self._directory, digest + TREE)
@@ -88,8 +91,8 @@ class CodeStore:
         try:
             os.utime(self._tree)
         except OSError:
-            return os.path.exists(self._tree)
-        return True
+            return not self._damaged and os.path.exists(self._tree)
+        return not self._damaged
 
     def lacks(self, piece: bytes, last: bool) -> "Optional[List[int]]":
         """Take a piece of the manifest; with the last one, the places in it of the contents that are to be sent.
@@ -98,13 +101,13 @@ class CodeStore:
         """
         self._manifest += piece
         if len(self._manifest) > _MANIFEST_LIMIT:
-            raise self._damaged("its manifest has no end")
+            raise _damaged("its manifest has no end")
         if not last:
             return None
         try:
             entries = _entries(self._manifest, self._digest)
         except ValueError as error:
-            raise self._damaged(error) from error
+            raise _damaged(error) from error
         lacking = []
         seen = set()
         for at, entry in enumerate(entries):
@@ -113,7 +116,7 @@ class CodeStore:
             seen.add(entry[2])
             path = os.path.join(self._files, entry[2])
             try:
-                whole = os.stat(path).st_size == entry[3]
+                whole = os.stat(path).st_size == entry[3] and entry[2] not in self._damaged
                 os.utime(path)
             except OSError:
                 whole = False
@@ -143,7 +146,7 @@ class CodeStore:
                     raise ValueError("not all of it came")
                 self._keep_tree()
         except (zlib.error, ValueError) as error:
-            self._failure = self._damaged(error)
+            self._failure = _damaged(error)
         except (OSError, HostError) as error:
             # Before room is made: it tells how much there was.
             self._failure = explain(error, self._tree) if isinstance(error, OSError) else error
@@ -204,13 +207,18 @@ class CodeStore:
     def copy_to(self, directory: str) -> "Dict[str, Any]":
         """Copy all of it into `directory`; returns what came: `files`, and when they were `modified` (epoch seconds).
 
-        What is damaged here is removed, so that the next run ships it again.  Raises HostError.
+        Or else what is `damaged` here, digests of contents or of the manifest, and why.  Raises HostError.
         """
+        try:
+            entries = self._read()
+        except (OSError, ValueError) as error:
+            return {"damaged": {self._digest: "%s: %s" % (self._tree, getattr(error, "strerror", error))}}
         root = os.path.realpath(directory)
         files = []
+        damaged = {}  # type: Dict[str, str]
         ours = {}  # type: Dict[str, None]  # directories that no link leads away from
         try:
-            for entry in self._read():
+            for entry in entries:
                 name, kind = entry[:2]
                 path = os.path.join(directory, name)
                 place = path if kind == "d" else os.path.dirname(path)
@@ -231,61 +239,42 @@ class CodeStore:
                     os.symlink(entry[2], path)
                 else:
                     content, size, check = entry[2:]
-                    self._copy(content, size, check, path, 0o755 if kind == "x" else 0o644)
+                    try:
+                        source, first = _opened(os.path.join(self._files, content), size, check)
+                    except ValueError as error:  # go on: all of them are to be told at once
+                        damaged[content] = str(error)
+                        continue
+                    try:
+                        _copy(source, first, size, path, 0o755 if kind == "x" else 0o644)
+                    finally:
+                        os.close(source)
         except OSError as error:
             import shutil
 
             told = explain(error, directory)  # before room is made
             shutil.rmtree(directory, ignore_errors=True)
             raise told from error
+        if damaged:
+            return {"damaged": damaged}
         return {"files": files, "modified": MODIFIED if files else None}
 
     @property
     def small(self) -> bool:
-        """Whether it takes no time to copy all of it; raises HostError when it is damaged."""
-        entries = self._read()
+        """Whether it takes no time to copy all of it, or to tell that it is damaged."""
+        try:
+            entries = self._read()
+        except (OSError, ValueError):
+            return True
         size = sum(entry[3] for entry in entries if entry[1] in "fx")
         return size <= SMALL_BYTES and len(entries) <= SMALL_ENTRIES
 
     def _read(self) -> "List[List[Any]]":
-        try:
-            with open(self._tree, "rb") as file:
-                return _entries(file.read(), self._digest)
-        except (OSError, ValueError) as error:
-            raise self._damaged(error) from error
+        with open(self._tree, "rb") as file:
+            return _entries(file.read(), self._digest)
 
-    def _copy(self, name: str, size: int, check: int, path: str, mode: int) -> None:
-        """Never a link: what a program writes into its own file must not be in the next run's."""
-        content = os.path.join(self._files, name)
-        try:
-            source = os.open(content, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise self._damaged(error) from error
-        try:
-            seen = found = 0
-            data = os.read(source, _CHUNK)
-            first = data
-            while data:
-                found = zlib.crc32(data, found)
-                seen += len(data)
-                data = os.read(source, _CHUNK) if seen < size else b""
-            if (seen, found) != (size, check) or os.fstat(source).st_size != size:
-                _unlink(content)
-                raise self._damaged("%s is not what came" % content)
-            target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                _transfer(source, target, size, first)
-                os.fchmod(target, mode)
-                os.utime(target, (MODIFIED, MODIFIED))
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
 
-    def _damaged(self, why: object) -> HostError:
-        """What is to be raised, when the next run cannot take it for whole any more."""
-        _unlink(self._tree)
-        return HostError("the shipped code was damaged on the way: %s" % why, "start the run again")
+def _damaged(why: object) -> HostError:
+    return HostError("the shipped code was damaged on the way: %s" % why, "start the run again")
 
 
 def _entries(manifest: bytes, digest: str) -> "List[List[Any]]":
@@ -307,6 +296,38 @@ def _entries(manifest: bytes, digest: str) -> "List[List[Any]]":
         ):
             raise ValueError("%r is not what is shipped" % path)
     return entries
+
+
+def _opened(content: str, size: int, check: int) -> "Tuple[int, bytes]":
+    """That file, open, and its first bytes; raises ValueError, which tells why, unless it is what came."""
+    source = -1
+    try:
+        source = os.open(content, os.O_RDONLY | os.O_CLOEXEC)
+        seen = found = 0
+        data = first = os.read(source, _CHUNK)
+        while data:
+            found = zlib.crc32(data, found)
+            seen += len(data)
+            data = os.read(source, _CHUNK) if seen < size else b""
+        if (seen, found) == (size, check) and os.fstat(source).st_size == size:
+            return source, first
+        why = "its bytes are not what came"
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+    if source >= 0:
+        os.close(source)
+    raise ValueError("%s: %s" % (content, why))
+
+
+def _copy(source: int, first: bytes, size: int, path: str, mode: int) -> None:
+    """Never a link: what a program writes into its own file must not be in the next run's."""
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        _transfer(source, target, size, first)
+        os.fchmod(target, mode)
+        os.utime(target, (MODIFIED, MODIFIED))
+    finally:
+        os.close(target)
 
 
 def _transfer(source: int, target: int, size: int, first: bytes) -> None:
