@@ -508,6 +508,41 @@ def test_a_setup_that_fails_is_told_though_its_background_child_lives(host: Host
     assert "setup failed with exit code 1" in failure(channel)[0]
 
 
+def test_a_task_has_a_session_of_its_own_where_posix_spawn_makes_none(host: Host) -> None:
+    """As with a Python that was built for a C library without POSIX_SPAWN_SETSID."""
+    python = host.work_dir / "bin" / "python3"
+    real = python.readlink()
+    python.unlink()
+    asked = host.work_dir / "asked"
+    python.write_text(
+        f"""#!{real} -ISXutf8
+import os, sys
+spawn = os.posix_spawn
+def older(*words, setsid=False, **more):
+    if setsid:
+        open({str(asked)!r}, "a").close()
+        raise NotImplementedError("posix_spawn: setsid unavailable on this platform")
+    return spawn(*words, **more)
+os.posix_spawn = older
+code = sys.argv.index("-c") + 1
+text, sys.argv = sys.argv[code], ["-c", *sys.argv[code + 1 :]]
+exec(text, {{"__name__": "__main__"}})
+"""
+    )
+    python.chmod(0o755)
+    channel = host.start()
+    pid = running(channel, shell("sleep 600 & echo child $!; wait"))["worker/0"]
+    assert asked.exists()
+    log = channel.read_log("worker/0", lambda log: log.endswith(b"\n"))
+    child = int(log.split()[-1])
+    assert [os.getsid(each) for each in (pid, child)] == [pid, pid]
+    channel.send("stop", tasks=None, grace_s=20.0)
+    exited = channel.wait("exit")
+    assert (exited["signal"], exited["stopped"]) == (signal.SIGTERM, True)
+    gone(pid, child)
+    assert swept(channel)["killed"] == []
+
+
 def test_a_task_whose_shell_died_at_its_gate_is_told_when_it_is_released(host: Host) -> None:
     channel = host.start()
     staged(channel, shell("true"), shell("exit 5", id="ps/0"))
