@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import io
+import itertools
 import json
 import os
 import pty
@@ -41,6 +42,7 @@ from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit
 from tflaunch.plan import ClusterPlan, TaskPlan
 from tflaunch.supervise import TaskStarted
 from tflaunch.waiting import Turn
+from tflaunch.writer import Stream
 
 W0, W1, PS0 = TaskId("worker", 0), TaskId("worker", 1), TaskId("ps", 0)
 
@@ -295,6 +297,28 @@ def test_eighty_thousand_lines_of_eight_tasks_all_arrive_whole() -> None:
     for task in tasks:
         own = [line for line in lines if line.startswith(f"{task} │ ")]
         assert own == [f"{task} │ line {number:05} of this task" for number in range(10_000)]
+
+
+def test_an_empty_pipe_is_filled_at_once_and_a_slow_reader_gets_every_line_once() -> None:
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)  # what would wait for the reader is cut short, and so is a line
+    room = fcntl.fcntl(theirs, fcntl.F_GETPIPE_SZ)
+    data = b"".join(b"%05d %s\n" % (number, b"x" * (number % 90)) for number in range(room // 10))
+    read, written = b"", 0
+    with os.fdopen(theirs, "w") as out:
+        stream = Stream(out)
+        for size in itertools.cycle([5003, 5003, 5003, room]):  # the last one mostly empties it
+            while written < len(data) and stream.ready():
+                start, empty = written, len(read) == written
+                written = stream.write_some(data, start)
+                assert data[written - 1 : written] == b"\n"
+                assert written - start <= (room if empty else select.PIPE_BUF)
+                assert not empty or written - start > room - 100 or written == len(data)
+            read += os.read(ours, size)
+            if len(read) == len(data):
+                break
+    os.close(ours)
+    assert read == data
 
 
 def test_ten_thousand_states_of_a_progress_bar_are_a_handful_of_lines() -> None:
