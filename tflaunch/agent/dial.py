@@ -43,6 +43,7 @@ LOOK_S = 0.1  # between two looks for those that are late
 AT_ONCE = 128  # connects under way from one host
 ADDRESSES_TRIED = 4  # of one name
 RESOLVER_THREADS = 16
+QUICK_S = 0.02  # one thread looks names up for so long before another helps it
 ANSWER_LIMIT = 512
 
 # Verdicts: what came of a connect that was not answered by the right agent.
@@ -107,13 +108,12 @@ class Answering:
             self._listeners.append(listener)
             listener.setblocking(False)
             listener.listen(BACKLOG)
-            # Whoever has not spoken yet need not wake the loop; one that does not reset its connection, since it is
-            # frozen or the reset is lost, must not keep the port from the next run for a minute.
-            for option, value in ((socket.TCP_DEFER_ACCEPT, int(LINGER_S)), (socket.TCP_LINGER2, 1)):
-                try:
-                    listener.setsockopt(socket.IPPROTO_TCP, option, value)
-                except OSError:
-                    pass  # not everything that runs Linux programs knows it
+            # Whoever has not spoken yet need not wake the loop; the answer acknowledges what was said; one that does
+            # not reset its connection, since it is frozen or the reset is lost, must not keep the port from the next
+            # run for a minute.
+            _set(listener, "TCP_DEFER_ACCEPT", int(LINGER_S))
+            _set(listener, "TCP_QUICKACK", 0)
+            _set(listener, "TCP_LINGER2", 1)
             accept = lambda listener=listener, port=port: self._accept(listener, port)  # noqa: E731
             self._selector.register(listener, EVENT_READ, accept)
 
@@ -157,8 +157,10 @@ class Answering:
             if data and len(heard) == wanted and begins in (HELLO, HELLO_LOAD):
                 name = self._host.encode("utf-8", "surrogateescape")
                 line = proof(self._key, heard[len(HELLO) :], self._host, port) + b" " + name + b"\n"
-                caller.send(line, socket.MSG_DONTWAIT)
-                if begins == HELLO_LOAD:  # apart, or the proof were lost with it
+                if begins == HELLO:
+                    caller.send(line, socket.MSG_DONTWAIT | socket.MSG_MORE)  # in one packet with the goodbye
+                else:  # apart, or the proof were lost with the load
+                    caller.send(line, socket.MSG_DONTWAIT)
                     room = 4 * LOAD_BYTES  # for all of it at once
                     caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
                     caller.send(b"." * LOAD_BYTES, socket.MSG_DONTWAIT)
@@ -294,6 +296,7 @@ class Dialling:
             self._result(target, [FAILED, os.strerror(error.errno or 0)])
             return
         connection.setblocking(False)
+        _set(connection, "TCP_QUICKACK", 0)  # no packet only to say that it is connected: the hello says so
         attempt = _Attempt(target, connection, time.monotonic())
         code = connection.connect_ex(where)
         if code not in (0, errno.EINPROGRESS):
@@ -306,16 +309,12 @@ class Dialling:
     def _connected(self, attempt: _Attempt) -> None:
         if attempt not in self._attempts:
             return  # ended in this same turn of the loop
-        code = attempt.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            self._end(attempt, _verdict(code))
-            return
-        attempt.connected = self._heard = time.monotonic()
         try:
             attempt.connection.send((HELLO_LOAD if self._load else HELLO) + attempt.nonce)
-        except OSError as error:
+        except OSError as error:  # mostly why it is not connected
             self._end(attempt, _verdict(error.errno or 0))
             return
+        attempt.connected = self._heard = time.monotonic()
         self._selector.modify(attempt.connection, EVENT_READ, lambda: self._answered(attempt))
 
     def _answered(self, attempt: _Attempt) -> None:
@@ -367,6 +366,14 @@ class Dialling:
         if self._resolver is not None:
             self._resolver.close()
             self._resolver = None
+
+
+def _set(endpoint: socket.socket, option: str, value: int) -> None:
+    """Where the system knows it: without it, the check only costs more."""
+    try:
+        endpoint.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    except (AttributeError, OSError):
+        pass
 
 
 def _verdict(code: int) -> "List[str]":
@@ -483,10 +490,16 @@ def _resolve_and_exit(names: "List[str]", pipe: int) -> None:
             finally:
                 done.release()
 
-        working = [_thread.allocate_lock() for _ in range(min(RESOLVER_THREADS, len(names)))]
-        for done in working:
+        working = []  # type: List[_thread.LockType]
+        quick = False
+        while names and len(working) < RESOLVER_THREADS and not quick:  # one is enough for a file of names
+            done = _thread.allocate_lock()
+            working.append(done)
             done.acquire()
             _thread.start_new_thread(work, (done,))
+            quick = done.acquire(timeout=QUICK_S)
+            if quick:
+                done.release()
         for done in working:
             done.acquire()
     finally:
