@@ -75,7 +75,7 @@ def test_until_a_host_is_reached_nothing_is_imported_that_is_not_used(
     script = launcher.script("")
     found = imported(launcher, *(script if word == "trainer.py" else word for word in words), "-F", config)
     assert {"fabric", "paramiko"} <= found
-    assert found & {*DOCUMENTS, *unneeded} == set()
+    assert found & {"asyncio", "ssl", "unittest.mock", *DOCUMENTS, *unneeded} == set()
 
 
 def test_version(launcher: Launcher) -> None:

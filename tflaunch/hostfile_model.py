@@ -250,7 +250,7 @@ LabelText = Annotated[str, PlainValidator(_label), WithJsonSchema({"type": ["str
 class Settings(BaseModel):
     """What can be said of a host, a group or under `defaults`; the innermost wins, env and labels merge."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     ssh: Annotated[
         str,
@@ -458,13 +458,10 @@ HostItem = Annotated[
 class Document(BaseModel):
     """The hosts of a cluster, for `tflaunch`."""
 
-    model_config = ConfigDict(extra="forbid", title="tflaunch hostfile")
+    model_config = ConfigDict(extra="forbid", defer_build=True, title="tflaunch hostfile")
 
     defaults: Annotated[Settings, Field(description="Settings of every host.")] = UNSAID
     hosts: Annotated[list[HostItem], Field(min_length=1, description="The hosts, in order.")]
-
-
-GroupSettings.model_rebuild()
 
 
 def json_schema() -> dict[str, Any]:

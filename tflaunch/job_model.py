@@ -201,7 +201,7 @@ JobName = Annotated[str, PlainValidator(_job_name), WithJsonSchema({"type": "str
 class RoleSettings(BaseModel):
     """The tasks of one job name; a number alone is their count."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     count: Annotated[int, PlainValidator(_count), _number("How many tasks.", 0, 10_000)] = UNSAID
     hosts: Annotated[
@@ -236,7 +236,7 @@ class RoleSettings(BaseModel):
 class JobDocument(BaseModel):
     """One run, for `tflaunch run hosts.yaml job.yaml`; options on the command line win over it."""
 
-    model_config = ConfigDict(extra="forbid", title="tflaunch job file")
+    model_config = ConfigDict(extra="forbid", defer_build=True, title="tflaunch job file")
 
     program: Annotated[
         str, PlainValidator(_text), string("The script; relative to this file.", "trainer.py")

@@ -23,6 +23,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+import tflaunch.ssh  # noqa: F401 - before what follows
+
+# isort: split
 from fabric import Config, Connection
 from paramiko import Channel, Message, Transport
 from paramiko.common import cMSG_CHANNEL_REQUEST
