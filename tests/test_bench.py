@@ -25,7 +25,7 @@ def test_fan_out_beside_plain_ssh(tmp_path: Path) -> None:
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (table,) = json.loads((tmp_path / "figures.json").read_text())["tables"]
-    assert [*table["rows"]] == ["tflaunch", "ssh, xargs -P 64"]
+    assert [*table["rows"]] == ["tflaunch", "tflaunch --no-dial-check", "ssh, xargs -P 64"]
     for row in table["rows"].values():
         (figures,) = row
         assert figures["wall s"] > 0, table["remarks"]
