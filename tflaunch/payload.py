@@ -110,9 +110,11 @@ READER = (
 # when it was first imported (half of the CPU that a boot takes).  Only a directory that is this user's alone is
 # believed, and none is made for a visit.  Where the sources lack, they are asked for, and the frames that were sent
 # meanwhile are held back.
-# `get_source` lets tracebacks show their lines.
+# `get_source` lets tracebacks show their lines.  Nobody looks for garbage among what is only just loaded: whoever stays
+# enables that again.
 LOADER = """
-import marshal, os, sys
+import gc, marshal, os, sys
+gc.disable()
 class Shipped:
     names, digest, magic, lacks, frame = %r
     packages = [name[:-1] for name in names.split() if name[-1] == "/"]

@@ -10,6 +10,7 @@ and a python3 >= 3.8 are found (tflaunch.payload), (3) the channel carries bytes
 prints first (wire.MAGIC), (4) /proc is there, (5) the run directory can be made and written (rundir).
 """
 
+import gc
 import os
 import sys
 import time
@@ -73,6 +74,7 @@ def main(arguments: "List[str]", early: bytes = b"") -> None:
         if verb == "visit":
             from tflaunch.agent.visit import Visit
 
+            gc.enable()
             Visit(parent, channel_in, channel_out).run(early)
             return
         directory = RunDirectory(parent, run, host)
@@ -101,6 +103,8 @@ def _start(directory: RunDirectory, channel_in: int, channel_out: int, early: by
         from tflaunch.agent.daemon import Daemon
 
         ours.close()
+        gc.freeze()  # what is loaded stays
+        gc.enable()
         Daemon(directory, Channel(channel_in, channel_out, theirs), early).run()
 
     sys.stdout.flush()
