@@ -9,7 +9,9 @@ import json
 import os
 import select
 import selectors
+import shutil
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.agent_over_pipes import Host, descriptors, shell, task, until
+from tests.bed import ROOT
 from tflaunch.agent import ports, processes
 from tflaunch.agent.dial import (
     ANSWER_SHARE,
@@ -329,6 +332,34 @@ def test_a_call_looks_for_no_module(
     monkeypatch.setattr(sys, "meta_path", [looked, *sys.meta_path])
     loop.dial(("127.0.0.1", held[0], "gpu01"))
     assert looked.names == []
+
+
+PACKETS = f"""
+ip link set lo up
+exec {sys.executable} -c "if True:
+    from tests.test_dial import KEY, Answering, Loop
+    from tflaunch.agent import ports
+
+    def sent():
+        with open('/proc/net/snmp') as file:
+            names, counts = (line.split() for line in file if line.startswith('Tcp:'))
+        return int(counts[names.index('OutSegs')])
+
+    loop, (port,) = Loop(), ports.HeldPorts().hold(1, None, 1)
+    answering = Answering(loop.selector, KEY, 'gpu01')
+    answering.listen([port])
+    before = sent()
+    for _ in range(20):
+        loop.dial(('127.0.0.1', port, 'gpu01'))
+    print(sent() - before)"
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("ip"), reason="needs root and iproute2")
+def test_a_call_is_five_packets() -> None:
+    script = ["unshare", "--net", "sh", "-e", "-c", PACKETS]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert 100 <= int(done.stdout) < 140  # some acknowledge twice, where the machine takes its time
 
 
 def test_many_targets_a_few_at_a_time(loop: Loop, answering: Answering, held: list[int]) -> None:

@@ -311,8 +311,9 @@ class Dialling:
             return  # ended in this same turn of the loop
         try:
             attempt.connection.send((HELLO_LOAD if self._load else HELLO) + attempt.nonce)
-        except OSError as error:  # mostly why it is not connected
-            self._end(attempt, _verdict(error.errno or 0))
+        except OSError as error:  # why it is not connected; BSDs only say that it is not
+            why = attempt.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            self._end(attempt, _verdict(why or error.errno or 0))
             return
         attempt.connected = self._heard = time.monotonic()
         self._selector.modify(attempt.connection, EVENT_READ, lambda: self._answered(attempt))
