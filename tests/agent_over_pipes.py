@@ -119,6 +119,11 @@ class Channel:
     def send(self, type: str, body: bytes = b"", **fields: Any) -> None:
         self.write(wire.encode(type, body, **fields))
 
+    def leave(self) -> None:
+        """As a launcher does at the end; an agent that waits for nobody may have gone before it."""
+        with contextlib.suppress(BrokenPipeError):
+            self.send("bye")
+
     @property
     def started_ended(self) -> bool:
         return self._started.poll() is not None

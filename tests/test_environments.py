@@ -268,7 +268,7 @@ def test_two_runs_that_want_the_same_make_it_once(host: Host, second: Host, whee
     assert visit.ask("measure", answer="usage")["environment_bytes"] > 10_000
     for channel in channels:
         channel.ask("end", grace_s=0.0, answer="swept")
-        channel.send("bye")
+        channel.leave()
         assert channel.wait_end() == 0
     lock = Path(f"{path}.lock")
     until(
@@ -304,7 +304,7 @@ def test_the_agent_does_not_wait_for_who_makes_it_anew(host: Host, wheels: Path)
     prepared(channel)
     (path,) = made(host.parent)
     channel.ask("end", grace_s=0.0, answer="swept")
-    channel.send("bye")
+    channel.leave()
     assert channel.wait_end() == 0
     host.run += "-again"
     channel = host.start()

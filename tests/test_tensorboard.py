@@ -172,7 +172,7 @@ def test_nothing_of_it_outlives_who_looks_at_it(host: Host, how: str) -> None:
     told["tasks"][0]["argv"][0] = sys.executable
     plan.write_text(json.dumps(told))
     channel.ask("end", grace_s=0.0, stacks=False, answer="swept")
-    channel.send("bye")
+    channel.leave()
     before = set(boards())
     visit = host.open("visit", run="", host="")
     visit.wait("hello")
