@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import invoke
 import pytest
 
 import tflaunch
@@ -76,6 +78,23 @@ def test_until_a_host_is_reached_nothing_is_imported_that_is_not_used(
     found = imported(launcher, *(script if word == "trainer.py" else word for word in words), "-F", config)
     assert {"fabric", "paramiko"} <= found
     assert found & {"asyncio", "ssl", "unittest.mock", *DOCUMENTS, *unneeded} == set()
+
+
+def test_an_invoke_that_takes_more_of_unittest_is_loaded_as_it_is(tmp_path: Path) -> None:
+    (origin,) = invoke.__path__
+    shutil.copytree(origin, tmp_path / "invoke")
+    context = tmp_path / "invoke" / "context.py"
+    source = context.read_text()
+    assert "from unittest.mock import Mock\n" in source
+    context.write_text(
+        source.replace("unittest.mock import Mock", "unittest.mock import Mock, create_autospec")
+    )
+    code = "import tflaunch.remote, invoke.context as it; print(it.create_autospec, it.__file__)"
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(
+        argv, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True
+    )
+    assert str(context) in done.stdout
 
 
 def test_version(launcher: Launcher) -> None:

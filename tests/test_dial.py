@@ -300,6 +300,29 @@ def test_a_name_server_that_is_silent_holds_nothing_up(loop: Loop, monkeypatch: 
     until(processes.reap, "the child to be killed")
 
 
+def test_a_slow_name_and_one_that_fails_hold_up_no_other(
+    loop: Loop, answering: Answering, held: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def resolve(
+        name: bytes, *_: object
+    ) -> list[tuple[int, Any]]:  # in the child; the last of the names comes first
+        if name == "odd.cluster":
+            raise LookupError("no such codec")
+        if name == "slow.cluster":
+            until((tmp_path / "other").exists, "the other name")
+        (tmp_path / "other").touch()
+        return [(socket.AF_INET, ("127.0.0.1", 0))]
+
+    monkeypatch.setattr("tflaunch.agent.dial._resolve", resolve)
+    targets = [
+        (f"{name}.cluster", port, "gpu01") for name, port in zip(("quick", "slow", "odd"), held, strict=True)
+    ]
+    *good, odd = loop.dial(*targets, patience_s=10.0).results
+    assert [type(each) for each in good] == [float, float]
+    assert isinstance(odd, list)
+    assert odd[0] == NO_NAME
+
+
 def test_where_there_is_no_room_for_a_process_names_are_not_looked_up(
     loop: Loop, answering: Answering, held: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,7 +111,7 @@ READER = (
 # believed, and none is made for a visit.  Where the sources lack, they are asked for, and the frames that were sent
 # meanwhile are held back.
 # `get_source` lets tracebacks show their lines.  Nobody looks for garbage among what is only just loaded: whoever stays
-# enables that again.
+# and works enables that again.
 LOADER = """
 import gc, marshal, os, sys
 gc.disable()

@@ -103,7 +103,6 @@ def _start(directory: RunDirectory, channel_in: int, channel_out: int, early: by
         from tflaunch.agent.daemon import Daemon
 
         ours.close()
-        gc.freeze()  # what is loaded stays
         gc.enable()
         Daemon(directory, Channel(channel_in, channel_out, theirs), early).run()
 

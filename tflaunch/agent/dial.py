@@ -492,14 +492,17 @@ def _resolve_and_exit(names: "List[str]", pipe: int) -> None:
                 done.release()
 
         working = []  # type: List[_thread.LockType]
-        quick = False
-        while names and len(working) < RESOLVER_THREADS and not quick:  # one is enough for a file of names
+        while names and len(working) < RESOLVER_THREADS:  # one is enough for a file of names
             done = _thread.allocate_lock()
-            working.append(done)
             done.acquire()
-            _thread.start_new_thread(work, (done,))
-            quick = done.acquire(timeout=QUICK_S)
-            if quick:
+            try:
+                _thread.start_new_thread(work, (done,))
+            except RuntimeError:  # there is no room for another
+                if not working:
+                    work(done)
+                break
+            working.append(done)
+            if done.acquire(timeout=QUICK_S):
                 done.release()
         for done in working:
             done.acquire()

@@ -29,9 +29,12 @@ def _load_invoke() -> None:
     sys.modules.update(instead)
     try:
         import invoke  # noqa: F401
+    except Exception:  # this one takes more of them: whoever needs it loads it as it is
+        for name in [name for name in sys.modules if name.partition(".")[0] == "invoke"]:
+            del sys.modules[name]
     finally:
         for name in instead:
-            del sys.modules[name]
+            sys.modules.pop(name, None)
 
 
 _load_invoke()
