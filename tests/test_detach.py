@@ -260,7 +260,7 @@ SLOW_END = """
         time.sleep(1.0)
         sys.exit(143)
     signal.signal(signal.SIGTERM, told)
-    print("ready", flush=True)
+    (out / f"{task}.ready").touch()
     while not (out / f"{task}.stop").exists():
         time.sleep(0.02)
     sys.exit(int((out / f"{task}.stop").read_text()))
@@ -275,6 +275,7 @@ def test_one_who_decides_dies_while_it_ends(launcher: Launcher, out: Path, code:
     assert found, done.err
     run = found[1]
     first = coordinator(launcher, host_of(launcher, "worker/0"))
+    until((out / "ps-0.ready").exists, "the ps to know what to do at its end")
     end(out, "worker-1", code)
     if not code:
         end(out, "worker-0", code)
