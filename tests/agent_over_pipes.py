@@ -120,7 +120,7 @@ class Channel:
         self.write(wire.encode(type, body, **fields))
 
     def leave(self) -> None:
-        """As a launcher does at the end; an agent that waits for nobody may have gone before it."""
+        """As a launcher does at the end; an agent that nobody follows does not wait for it."""
         with contextlib.suppress(BrokenPipeError):
             self.send("bye")
 

@@ -149,7 +149,7 @@ def test_an_end_is_the_end_whatever_was_to_start_again(host: Host) -> None:
     channel.write(wire.encode("restart", tasks={"worker/0": 1}) + wire.encode("end", grace_s=5.0))
     assert channel.wait("swept")["survivors"] == []
     channel.send("restart", tasks={"worker/0": 2})
-    channel.leave()
+    channel.send("bye")
     assert channel.wait_end() == 0
     assert [each for each in events(host) if each[0] == "started"] == [("started", 0)]
 
@@ -266,6 +266,6 @@ def test_one_who_has_entrusted_a_run_may_take_it_back(host: Host) -> None:
     ends(channel)
     # A coordinator, if there is one by then, hears of it; nobody's word about the end is waited for.
     assert events(host) == [("started", 0), ("expired",), ("exit", 0), ("swept",)]
-    channel.leave()
+    channel.send("bye")
     agent = json.loads((host.directory / "agent.json").read_text())
     until(lambda: not processes.read(agent["pid"]), "the agent to leave")

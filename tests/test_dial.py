@@ -303,9 +303,7 @@ def test_a_name_server_that_is_silent_holds_nothing_up(loop: Loop, monkeypatch: 
 def test_a_slow_name_and_one_that_fails_hold_up_no_other(
     loop: Loop, answering: Answering, held: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def resolve(
-        name: bytes, *_: object
-    ) -> list[tuple[int, Any]]:  # in the child; the last of the names comes first
+    def resolve(name: str, *_: object) -> list[tuple[int, Any]]:  # in the child, the last of the names first
         if name == "odd.cluster":
             raise LookupError("no such codec")
         if name == "slow.cluster":
