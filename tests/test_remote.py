@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import os
+import queue
 import re
 import socket
 import sys
@@ -18,10 +19,11 @@ from typing import Any
 import paramiko.ssh_exception
 import pytest
 
+from tests.launcher import until
 from tests.sshd import SshAgent, Sshd, SshNetwork, logins, make_key, public
-from tflaunch.errors import ConnectError
+from tflaunch.errors import ConnectError, WireClosed
 from tflaunch.hosts import Host
-from tflaunch.remote import ConnectOptions, Connector, Wire, WireClosed
+from tflaunch.remote import ConnectOptions, Connector, Wire
 from tflaunch.ssh.config import SshConfig, Target
 from tflaunch.ssh.login import explained, unreached
 from tflaunch.ssh.transport import Deadline, Stream, TunedTransport
@@ -51,8 +53,8 @@ class Client:
         self._opened.append(connector)
         return connector
 
-    def open(self, host: Host, command: str = "cat", first: bytes = b"", **options: Any) -> Wire:
-        wire = self.connector([host], **options).open(host, command, first)
+    def open(self, host: Host, command: str = "cat", first: bytes = b"", **options: Any) -> Line:
+        wire = Line(self.connector([host], **options).open(host, command, first))
         self._opened.append(wire)
         return wire
 
@@ -88,14 +90,38 @@ def at(server: socket.socket, **changes: Any) -> Host:
     return Host(name="gpu01", ssh_host="127.0.0.1", port=server.getsockname()[1], **changes)
 
 
-def read(wire: Wire, size: int) -> bytes:
+class Line:
+    """A wire from which what comes can be read, as from a socket."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.send, self.send_now, self.close, self.last_words = (
+            wire.send,
+            wire.send_now,
+            wire.close,
+            wire.last_words,
+        )
+        self._came: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._rest = b""
+        self._over = False
+        wire.listen(self._came.put)
+
+    def recv(self, size: int) -> bytes:
+        if not self._rest and not self._over:
+            self._rest = self._came.get(timeout=60)
+            self._over = not self._rest
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+
+def read(wire: Line, size: int) -> bytes:
     data = b""
     while len(data) < size and (more := wire.recv(65536)):
         data += more
     return data
 
 
-def everything(wire: Wire) -> bytes:
+def everything(wire: Line) -> bytes:
     return read(wire, sys.maxsize)
 
 
@@ -198,6 +224,45 @@ def test_a_flood_of_stderr_does_not_stop_stdout(client: Client) -> None:
     assert everything(wire) == b"line\n" * 800
 
 
+def test_keys_are_exchanged_anew_in_a_flood(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paramiko.packet.Packetizer.REKEY_BYTES", MIB)  # and sshd does it by itself, too
+    sshd = client.network.add(options=["LogLevel DEBUG", f"RekeyLimit {3 * MIB}"])
+    wire = client.open(sshd.host(), f"head -c {32 * MIB} /dev/zero; cat")
+    assert read(wire, 32 * MIB) == bytes(32 * MIB)
+    data = os.urandom(8 * MIB)
+    sender = threading.Thread(target=wire.send, args=(data,))
+    sender.start()
+    assert read(wire, len(data)) == data
+    sender.join()
+    assert sshd.log().count("SSH2_MSG_NEWKEYS received") > 5
+
+
+def test_what_would_have_to_wait_is_not_sent(client: Client) -> None:
+    for wire in (
+        client.open(client.network.add().host(), "echo ready; exec sleep 1000"),
+        client.open(LOCAL, "echo ready; exec sleep 1000"),
+    ):
+        assert read(wire, 6) == b"ready\n"
+        assert wire.send_now(b"x")
+        assert not wire.send_now(b"x" * 8 * MIB)
+        assert any(
+            not wire.send_now(b"x" * 8192) for _ in range(2048)
+        )  # nobody reads it, and this never waits
+        wire.close()
+        with contextlib.suppress(WireClosed):
+            assert not wire.send_now(b"x")
+
+
+def test_what_came_before_anybody_listened_is_not_lost(client: Client) -> None:
+    host = client.network.add().host()
+    for command, expected in (("echo hello", b"hello\n"), ("exit 3", b"")):
+        wire = client.connector([host]).open(host, command)
+        until(lambda wire=wire: "exit status" in wire.last_words(), "the command has ended")
+        line = Line(wire)
+        assert everything(line) == expected
+        line.close()
+
+
 def test_a_lost_connection_ends_the_stream(client: Client) -> None:
     sshd = client.network.add()
     wire = client.open(sshd.host(), "echo ready; exec cat")
@@ -214,7 +279,7 @@ def test_many_threads_open_at_once(client: Client) -> None:
     hosts = [sshd.host() for sshd in sshds]
     connector = client.connector(hosts)
     with ThreadPoolExecutor(16) as pool:
-        wires = list(pool.map(lambda n: connector.open(hosts[n % 4], "cat", b"%d" % n), range(32)))
+        wires = list(pool.map(lambda n: Line(connector.open(hosts[n % 4], "cat", b"%d" % n)), range(32)))
     try:
         for n, wire in enumerate(wires):
             assert read(wire, len(str(n))) == b"%d" % n
@@ -231,7 +296,7 @@ def test_many_threads_open_at_once(client: Client) -> None:
 def test_local_needs_no_ssh_and_has_no_address(client: Client) -> None:
     client.network.prepend("Match nonsense")  # not even read
     connector = client.connector([LOCAL])
-    wire = connector.open(LOCAL, "ps -o sid= -p $$; echo $$; pwd")
+    wire = Line(connector.open(LOCAL, "ps -o sid= -p $$; echo $$; pwd"))
     session, pid, home = everything(wire).split()
     wire.close()
     assert session == pid
@@ -504,7 +569,7 @@ def test_two_jump_hosts_in_the_order_of_openssh(client: Client) -> None:
     connector = client.connector(hosts)
     wires = []
     with ThreadPoolExecutor(6) as pool:
-        wires = list(pool.map(lambda host: connector.open(host, "cat", b"hi"), hosts * 3))
+        wires = list(pool.map(lambda host: Line(connector.open(host, "cat", b"hi")), hosts * 3))
     for wire in wires:
         assert read(wire, 2) == b"hi"
         wire.close()
@@ -569,12 +634,12 @@ def test_a_jump_host_that_comes_back_is_used_again(client: Client) -> None:
     jump, last = client.network.add(), client.network.add()
     host = last.host(proxy_jump=jump.name)
     connector = client.connector([host])
-    wire = connector.open(host, "echo ready; exec cat")
+    wire = Line(connector.open(host, "echo ready; exec cat"))
     assert read(wire, 6) == b"ready\n"
     jump.restart()
     assert wire.recv(1) == b""
     wire.close()
-    with contextlib.closing(connector.open(host, "cat", b"again")) as again:
+    with contextlib.closing(Line(connector.open(host, "cat", b"again"))) as again:
         assert read(again, 5) == b"again"
 
 
@@ -645,7 +710,7 @@ def test_dropped_before_the_banner_is_tried_again(client: Client) -> None:
         for squatter in squatters:
             squatter.close()
         for one in opening:
-            with contextlib.closing(one.result()) as wire:
+            with contextlib.closing(Line(one.result())) as wire:
                 assert read(wire, 1) == b"x"
 
 

@@ -7,6 +7,7 @@
     │   └── JobFileError         2   the job file
     ├── PlanError               65   the job does not fit the hosts (EX_DATAERR)
     ├── ConnectError            69   hosts that could not be reached or asked (EX_UNAVAILABLE)
+    │   └── WireClosed          69   the stream to an agent has ended
     ├── LaunchError             70   a host could not stage its tasks; nothing is left running
     │   └── DialError           70   hosts cannot reach each other at the ports of the tasks; likewise
     ├── RecordError             73   the launcher's own record could not be written (EX_CANTCREAT)
@@ -100,6 +101,10 @@ class ConnectError(TflaunchError):
     """
 
     exit_code = EXIT_CONNECT
+
+
+class WireClosed(ConnectError):
+    """The stream to an agent has ended: nothing can be sent any more."""
 
 
 class ConnectErrors(TflaunchError):

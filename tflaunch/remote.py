@@ -2,7 +2,7 @@
 
     connector = Connector(hostfile.hosts, ConnectOptions(), ask=getpass.getpass)   # main thread: reads files
     wire = connector.open(host, "exec python3 -c ...", source)                     # from any thread
-    wire.send(b"..."); wire.recv(65536)
+    wire.listen(take); wire.send(b"...")
 
 With `tflaunch.ssh` below it, this is the only place that knows fabric and paramiko: every exception of theirs,
 of a socket or of the system leaves as a ConnectError with a cause and a remedy.  Host keys are always checked;
@@ -27,26 +27,23 @@ import tflaunch.ssh  # noqa: F401 - before what follows
 
 # isort: split
 from fabric import Config, Connection
-from paramiko import Channel, Message, Transport
-from paramiko.common import cMSG_CHANNEL_REQUEST
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import ChannelException, SSHException
 
-from tflaunch.errors import ConnectError
+from tflaunch.errors import ConnectError, WireClosed
 from tflaunch.hosts import Host
+from tflaunch.ssh.channel import Link, SshWire
 from tflaunch.ssh.config import SshConfig, Target
 from tflaunch.ssh.keys import Keys
 from tflaunch.ssh.known_hosts import KnownHosts, fingerprint
 from tflaunch.ssh.login import SLOW, Client, Dropped, HostKeyCheck, explained, log_in, unreached
-from tflaunch.ssh.transport import END_S, WORDS_LIMIT, Child, Deadline, Stream, dial_tcp, text, words
+from tflaunch.ssh.transport import AT_ONCE, Child, Deadline, Stream, dial_tcp, has_room, text
 
 RETRY_FIRST_S = 0.1
 RETRY_CAP_S = 2.0
-# paramiko says after each tenth of it that more may come; what may be under way, both ends agree on themselves.
-WINDOW = 16 * 1024 * 1024
+RECV_BYTES = 64 * 1024  # for more the C library asks the kernel for memory each time
 
 _FORBIDDEN_CHANNEL = 1  # RFC 4254, SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
-_REFUSED = "the server logged in but refused to run a command"
 
 # Errors reach the user as ConnectError; paramiko would print them with tracebacks on stderr as well.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -61,18 +58,21 @@ class ConnectOptions:
     ssh_config: Path | None = None  # None: ~/.ssh/config and /etc/ssh/ssh_config
 
 
-class WireClosed(ConnectError):
-    """The stream has ended: nothing can be sent any more."""
-
-
 class Wire(Protocol):
-    """Any duplex byte stream to an agent; one thread may receive while others send or close."""
+    """Any duplex byte stream to an agent; any thread may send or close."""
+
+    def listen(self, take: Callable[[bytes], None]) -> None:
+        """From now on, once: `take` gets what comes, in order, and b"" at the end of the stream, however it ended.
+
+        It is called by one thread at a time, of the wire's own or (what has come already) this one.  It must not
+        send, nor wait: nothing more comes meanwhile.
+        """
 
     def send(self, data: bytes) -> None:
         """Hand all of `data` to the stream, waiting while it is full; raises WireClosed."""
 
-    def recv(self, size: int) -> bytes:
-        """Wait for at most `size` bytes; b"" at the end of the stream, however it ended."""
+    def send_now(self, data: bytes) -> bool:
+        """Send it if that takes no waiting, in one piece; else nothing of it.  Raises WireClosed."""
 
     def close(self) -> None:
         """End the stream and wake whoever waits in it; idempotent, from any thread."""
@@ -109,7 +109,7 @@ class Connector:
         self._known = _known_hosts(reached)
         self.notes = _notes(reached)
         self._fingerprints: dict[str, str] = {}
-        self._hops: dict[Target, futures.Future[_Link]] = {}
+        self._hops: dict[Target, futures.Future[Link]] = {}
         self._hops_lock = threading.Lock()
         # One for all: each takes a millisecond to make.  ssh_config is settled; what fabric would make of it (hops in
         # reverse) is kept out.
@@ -158,7 +158,7 @@ class Connector:
             raise ConnectError(target.message, target.hint)  # threads share no exception
         return target
 
-    def _connect(self, target: Target, deadline: Deadline) -> _Link:
+    def _connect(self, target: Target, deadline: Deadline) -> Link:
         """An authenticated connection; retried for as long as sshd drops it before its banner."""
         tries = 0
         while not deadline.passed:
@@ -215,7 +215,7 @@ class Connector:
             raise ConnectError(f"jump host {last.name}: its connection broke ({cause})", SLOW) from None
         return Stream(channel)
 
-    def _hop(self, hop: Target, deadline: Deadline) -> _Link:
+    def _hop(self, hop: Target, deadline: Deadline) -> Link:
         """The one connection to a jump host that all hosts behind it share; raises TimeoutError."""
         with self._hops_lock:
             future = self._hops.get(hop)
@@ -240,7 +240,7 @@ class Connector:
         except _HopError as error:
             raise _HopError(error.message, error.hint) from None  # threads share no exception
 
-    def _login(self, target: Target, stream: Stream, deadline: Deadline) -> _Link:
+    def _login(self, target: Target, stream: Stream, deadline: Deadline) -> Link:
         known = self._known[target.known_hosts, target.global_known_hosts]
         check = HostKeyCheck(known, target, self._options.accept_new)
         transport = check.transport(stream)
@@ -261,109 +261,11 @@ class Connector:
             stream.close()
             transport.close()
             raise reason from None
-        return _Link(target, transport, stream, key.asbytes())
+        return Link(target, transport, stream, key.asbytes())
 
 
 class _HopError(ConnectError):
     """A jump host could not be used; the message names it."""
-
-
-@dataclass(frozen=True)
-class _Link:
-    """An authenticated connection."""
-
-    target: Target
-    transport: Transport
-    stream: Stream
-    host_key: bytes
-
-    def close(self) -> None:
-        # The stream first: paramiko's own farewell would wait for a peer that does not read.
-        self.stream.close()
-        self.transport.close()
-
-
-class SshWire:
-    """A command on a host, behind its own SSH connection."""
-
-    def __init__(self, link: _Link, command: str, first: bytes, deadline: Deadline) -> None:
-        self._link = link
-        self._stderr = b""
-        self._closed = False
-        try:
-            self._channel = link.transport.open_session(WINDOW, timeout=deadline.left())
-            self._channel.settimeout(deadline.left())
-            _exec(link.transport, self._channel, command)
-            if first:
-                self._channel.sendall(first)
-        except ChannelException as error:
-            raise ConnectError(
-                f"the server logged in but refused a session ({error.text})",
-                f"raise MaxSessions there; does `{link.target.ssh} true` work?",
-            ) from None
-        except (SSHException, OSError, EOFError) as error:
-            if deadline.passed:
-                raise ConnectError(f"the command did not start within {deadline}", SLOW) from None
-            if self._refused():
-                raise ConnectError(_REFUSED, f"does `{link.target.ssh} true` work?") from None
-            if not link.transport.is_active():
-                raise ConnectError(
-                    f"the connection broke while the command was started ({text(error)})", SLOW
-                ) from None
-            # The command has ended without reading `first`: recv and last_words tell why.
-        self._channel.settimeout(None)
-
-    def send(self, data: bytes) -> None:
-        try:
-            self._channel.sendall(data)
-        except (SSHException, OSError, EOFError) as error:
-            reason = self.last_words() or text(error)
-            raise WireClosed(f"the connection is closed: {reason}") from None
-
-    def recv(self, size: int) -> bytes:
-        try:
-            data: bytes = self._channel.recv(size)
-        except (SSHException, OSError, EOFError):
-            data = b""
-        self._link.stream.calm()
-        self._drain()
-        return data
-
-    def close(self) -> None:
-        self._closed = True
-        self._link.close()
-
-    def last_words(self) -> str:
-        broken = self._link.transport.saved_exception
-        if not self._closed and not broken and self._link.transport.is_active():
-            self._channel.status_event.wait(END_S)
-        self._drain()
-        ended = ""
-        if self._channel.exit_status >= 0:
-            ended = f"exit status {self._channel.exit_status}"
-        elif self._refused():
-            ended = _REFUSED
-        elif broken and not self._closed:
-            ended = f"the connection broke ({text(broken)})"
-        elif self._channel.closed and not self._closed:
-            ended = "ended by a signal"  # paramiko drops the message that says by which
-        return words(ended, self._stderr)
-
-    def _refused(self) -> bool:
-        # paramiko answers a request that failed by closing the channel, without a word.
-        channel = getattr(self, "_channel", None)
-        return (
-            channel is not None
-            and channel.closed
-            and not channel.event_ready
-            and channel.exit_status < 0
-            and self._link.transport.is_active()
-        )
-
-    def _drain(self) -> None:
-        # Unread stderr would fill the window that stdout shares.
-        while self._channel.recv_stderr_ready():
-            self._stderr = (self._stderr + self._channel.recv_stderr(WORDS_LIMIT))[-WORDS_LIMIT:]
 
 
 class LocalWire:
@@ -379,8 +281,11 @@ class LocalWire:
             ) from None
         self._reading = threading.Lock()
         if first:
-            with contextlib.suppress(WireClosed):  # recv and last_words tell why
+            with contextlib.suppress(WireClosed):  # listen and last_words tell why
                 self.send(first)
+
+    def listen(self, take: Callable[[bytes], None]) -> None:
+        threading.Thread(target=self._read, args=[take], name="read", daemon=True).start()
 
     def send(self, data: bytes) -> None:
         try:
@@ -389,31 +294,29 @@ class LocalWire:
             reason = self.last_words() or text(error)
             raise WireClosed(f"the connection is closed: {reason}") from None
 
-    def recv(self, size: int) -> bytes:
-        with self._reading:
-            try:
-                return self._child.socket.recv(size)
-            except OSError:
-                return b""
+    def send_now(self, data: bytes) -> bool:
+        if len(data) > AT_ONCE or not has_room(self._child.socket):
+            return False
+        self.send(data)
+        return True
 
     def close(self) -> None:
         self._child.hang_up()
         with self._reading:  # a descriptor closed under its reader could be another's when the reader looks
             self._child.socket.close()
 
+    def _read(self, take: Callable[[bytes], None]) -> None:
+        data = b"."
+        while data:
+            with self._reading:
+                try:
+                    data = self._child.socket.recv(RECV_BYTES)
+                except OSError:
+                    data = b""
+            take(data)
+
     def last_words(self) -> str:
         return self._child.last_words()
-
-
-def _exec(transport: Transport, channel: Channel, command: str) -> None:
-    """Ask for `command` without waiting for the answer, as Channel.exec_command would."""
-    request = Message()
-    request.add_byte(cMSG_CHANNEL_REQUEST)
-    request.add_int(channel.remote_chanid)
-    request.add_string("exec")
-    request.add_boolean(True)  # a refusal closes the channel
-    request.add_string(command)
-    transport._send_user_message(request)  # type: ignore[attr-defined]
 
 
 def _known_hosts(targets: Iterable[Target]) -> dict[tuple[tuple[Path, ...], tuple[Path, ...]], KnownHosts]:

@@ -1,6 +1,6 @@
 """The agents as the launcher sees them: messages out, and one queue into which everything comes.
 
-Threads are only here, at the edge: one that reads and one that writes each wire, and those that connect.
+Threads are only here, at the edge: those that connect, the wires' own, and one that writes a wire if it has to wait.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from typing import Any, NamedTuple, Protocol
 
 from tflaunch import payload, wire
 from tflaunch.agent import processes
-from tflaunch.errors import ConnectError
+from tflaunch.errors import ConnectError, WireClosed
 from tflaunch.hosts import Host, fold
-from tflaunch.remote import Wire, WireClosed
+from tflaunch.remote import Wire
 from tflaunch.supervise import Interrupted
 
-RECV_BYTES = 256 * 1024
 CONNECT_THREADS = 64
 RENEW_S = 5.0
 RETRY_S = (1.0, 60.0)  # before a host that was lost is dialled again: at first, at most
@@ -78,27 +77,53 @@ class Session:
         self._decoder = wire.Decoder(magic=True)
         self._sent_agent = self._up = False  # the host lacked it; it has said a word of its own
         self._uploading = False
+        self._over = False  # nothing more is taken
+        self._sending = threading.Lock()
+        # Only for what cannot be sent at once; from then on all goes this way.
         self._outbox: queue.SimpleQueue[bytes | Iterator[bytes] | None] = queue.SimpleQueue()
-        self._writer = threading.Thread(target=self._write, name=f"write {host.name}", daemon=True)
-        self._writer.start()
-        threading.Thread(target=self._read, name=f"read {host.name}", daemon=True).start()
+        self._writer: threading.Thread | None = None
+        self._starting = threading.Lock()
+        channel.listen(self._take)
 
     def send(self, type: str, body: bytes = b"", **fields: Any) -> None:
         """Send a message; a wire that is gone is not an error here: its Ended comes through the queue."""
-        self._outbox.put(wire.encode(type, body, **fields))
+        frame = wire.encode(type, body, **fields)
+        if self._sending.acquire(blocking=False):
+            try:
+                if self._writer is None and self._channel.send_now(frame):
+                    return
+            except WireClosed:
+                self._channel.close()
+                return
+            finally:
+                self._sending.release()
+        self._put_out(frame)
 
     def upload(self, frames: Iterator[bytes]) -> None:
         """Send many frames, each when it is its turn; what is sent meanwhile goes in between."""
-        self._outbox.put(frames)
+        self._put_out(frames)
 
     def close(self) -> None:
         """Let go of the wire once everything is sent; idempotent."""
-        self._outbox.put(None)
+        if self._writer is None:
+            self._channel.close()
+        else:
+            self._outbox.put(None)
 
     def cut(self, deadline: float) -> None:
         """Let go of it at `deadline` (monotonic) even if the host takes nothing any more."""
-        self._writer.join(max(0.0, deadline - time.monotonic()))
+        if self._writer is not None:
+            self._writer.join(max(0.0, deadline - time.monotonic()))
         self._channel.close()
+
+    def _put_out(self, item: bytes | Iterator[bytes]) -> None:
+        self._outbox.put(item)
+        with self._starting:
+            if self._writer is None:
+                self._writer = threading.Thread(
+                    target=self._write, name=f"write {self.host.name}", daemon=True
+                )
+                self._writer.start()
 
     def _write(self) -> None:
         frames: Iterator[bytes] | None = None
@@ -115,7 +140,8 @@ class Session:
                 if not isinstance(item, bytes):
                     frames = item
                 elif item:
-                    self._channel.send(item)
+                    with self._sending:
+                        self._channel.send(item)
         except WireClosed:
             pass
         self._channel.close()
@@ -135,21 +161,24 @@ class Session:
             "look at what its start-up files do: ssh {host} true",
         )
 
-    def _read(self) -> None:
+    def _take(self, data: bytes) -> None:
+        """What comes by the wire; by a thread of its own, which must not wait."""
+        if self._over:
+            return
         error: ConnectError | None = None
         try:
-            while data := self._channel.recv(RECV_BYTES):
-                for message in self._decoder.feed(data):
-                    if message.type == "lacks":
-                        self._sent_agent = True
-                        self._outbox.put(payload.agent())
-                        continue
-                    self._up = True
-                    if message.type == "hello":
-                        self.directory = message["directory"]
-                    self._put(Said(self.host.name, message, self.number))
-        except WireClosed as closed:
-            error = ConnectError(closed.message, closed.hint)
+            for message in self._decoder.feed(data):
+                if message.type == "lacks":
+                    self._sent_agent = True
+                    self._put_out(payload.agent())
+                    continue
+                self._up = True
+                if message.type == "hello":
+                    self.directory = message["directory"]
+                self._put(Said(self.host.name, message, self.number))
+            if data:
+                return
+            error = self._explain_end()
         except wire.WireError as broken:
             noise = broken.noise or self._decoder.noise
             error = ConnectError(
@@ -158,7 +187,8 @@ class Session:
             )
         except Exception as defect:  # it must not look like a host that is slow
             error = ConnectError(f"a defect of tflaunch: {defect!r}")
-        self._put(Ended(self.host.name, error or self._explain_end(), self.number))
+        self._over = True
+        self._put(Ended(self.host.name, error, self.number))
 
     def _explain_end(self) -> ConnectError:
         words = self._channel.last_words().strip()

@@ -7,6 +7,7 @@ import errno
 import ipaddress
 import os
 import queue
+import select
 import signal
 import socket
 import subprocess
@@ -28,7 +29,11 @@ SILENCE_MS = 5000  # unacknowledged data for this long: the link is cut
 POLL_S = 5.0  # paramiko looks this often whether it was closed; closing wakes it anyway
 END_S = 1.0  # how long the exit status may lag behind the end of the stream
 WORDS_LIMIT = 4096  # bytes of stderr that are kept
-AHEAD_BYTES = 4096  # that are read at least, if they are there: most packets are smaller
+AHEAD_BYTES = (
+    4096,
+    256 * 1024,
+)  # that are read at least, if they are there: most packets are smaller; in a flood
+AT_ONCE = 16 * 1024  # bytes for which a socket has room that has any
 HEAD = 255  # bytes that are kept: the longest identification string of RFC 4253
 
 
@@ -134,15 +139,17 @@ class Stream:
         self.ended = False
         self._closed = False  # paramiko looks at it
         self._read, self._taken = b"", 0
+        self._ahead = AHEAD_BYTES[0]
         self._eager = False
         if isinstance(endpoint, socket.socket) and endpoint.family != socket.AF_UNIX:
             _tune(endpoint)
             self._eager = hasattr(socket, "TCP_QUICKACK")
 
     def recv(self, size: int) -> bytes:
-        # paramiko takes a packet in two pieces or three; the system is asked once, but for large ones.
+        # paramiko takes a packet in two pieces or three; the system is asked once for as many packets as there are.
         if self._taken == len(self._read):
-            self._read, self._taken = self._receive(max(size, AHEAD_BYTES)), 0
+            self._read, self._taken = self._receive(max(size, self._ahead)), 0
+            self._ahead = AHEAD_BYTES[len(self._read) >= self._ahead]
         data = self._read[self._taken : self._taken + size]
         self._taken += len(data)
         return data
@@ -174,6 +181,11 @@ class Stream:
             error = ConnectionAbortedError(error.errno, error.strerror)
         self.ended = True
         return error
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes AT_ONCE without waiting; of a channel through a jump host that is not known."""
+        return isinstance(self._endpoint, socket.socket) and has_room(self._endpoint)
 
     def settimeout(self, seconds: float | None) -> None:
         self._endpoint.settimeout(seconds)
@@ -272,6 +284,16 @@ def _resolve(target: Target, deadline: Deadline) -> list[Any]:
     if isinstance(answer, Exception):
         raise answer
     return answer
+
+
+def has_room(endpoint: socket.socket) -> bool:
+    """Whether AT_ONCE bytes can be sent without waiting."""
+    poll = select.poll()
+    try:
+        poll.register(endpoint, select.POLLOUT)
+        return bool(poll.poll(0))
+    except (OSError, ValueError):  # closed
+        return False
 
 
 def _tune(tcp: socket.socket) -> None:
