@@ -413,7 +413,7 @@ class Cluster:
                 drive.links.ended(host, error.message, now)
             case Written(host, size):
                 self._logs.written(host, size)
-            case Said(host, message) if host not in drive.links.up and message.type == "hello":
+            case Said(host, message) if message.type == "hello" and host not in drive.links.up:
                 if message["run"]:  # the first hello is the visit's, before it leads to the run
                     drive.attached(host, now)
             case Said(host, message) if message.type == "failed":

@@ -11,7 +11,7 @@ is called.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tflaunch.agent import dial
 from tflaunch.hosts import fold
@@ -53,20 +53,25 @@ def targets(plan: ClusterPlan) -> dict[str, list[TaskPlan]]:
         jobs.setdefault(task.host, set()).add(task.id.job)
         count[task.host, task.id.job] = count.get((task.host, task.id.job), 0) + 1
 
-    def calls(host: str, target: TaskPlan) -> bool:
-        """Whether another task than the target itself, on that host, may call it."""
-        callers = {job for job in jobs[host] if target.id.job != "ps" or job != "ps"}
-        if target.host == host and count[host, target.id.job] == 1:
-            callers.discard(target.id.job)
-        return bool(callers)
-
+    called: dict[frozenset[str], list[TaskPlan]] = {}  # by tasks of these jobs
     found = {}
     for number, host in enumerate(jobs):
-        wanted = [task for task in members if calls(host, task)]
+        callers = frozenset(jobs[host])
+        if callers not in called:
+            called[callers] = [task for task in members if task.id.job != "ps" or callers - {"ps"}]
+        wanted = [
+            task for task in called[callers] if task.host != host or _calls_itself(task, callers, count)
+        ]
         turn = number * len(wanted) // len(jobs)
         if wanted:
             found[host] = wanted[turn:] + wanted[:turn]
     return found
+
+
+def _calls_itself(task: TaskPlan, callers: Collection[str], count: Mapping[tuple[str, str], int]) -> bool:
+    """Whether another task of its own host, which has these jobs, may call it."""
+    own = task.id.job
+    return any(job != own or (job != "ps" and count[task.host, own] > 1) for job in callers)
 
 
 def limit_s(targets: int) -> float:

@@ -118,7 +118,7 @@ class Links:
 
     def slept(self, seconds: float) -> None:
         """Who calls was asleep (Ctrl-Z, a closed lid): no host was silent meanwhile."""
-        for link in self._links.values():
+        for link in self._links.values() if seconds else ():
             if link.up:
                 link.heard += seconds
 

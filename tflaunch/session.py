@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -22,6 +23,7 @@ from tflaunch.remote import Wire
 from tflaunch.supervise import Interrupted
 
 CONNECT_THREADS = 64
+SWITCH_S = 0.05  # each thread that waits for the interpreter wakes so often to ask for it
 RENEW_S = 5.0
 RETRY_S = (1.0, 60.0)  # before a host that was lost is dialled again: at first, at most
 LAST_WORDS = ("swept", "finished")  # after these an agent may leave
@@ -292,6 +294,7 @@ class Sessions:
     def connect(self, hosts: Iterable[Host], verb: str, run: str, first: Callable[[Host], bytes]) -> None:
         """Begin to connect to all; `first(host)` goes right behind the loader. What comes of it is in the queue."""
         processes.allow_many_descriptors()  # one for each host, and no more than many systems give: 1,024
+        sys.setswitchinterval(SWITCH_S)
         loader = payload.loader()  # here: each thread would make one of its own
         pending = queue.SimpleQueue[Host]()
         for host in hosts:
@@ -339,17 +342,19 @@ class Sessions:
         """One message of type `wanted` from each host, or why there is none; raises Stopped."""
         replies: dict[str, wire.Message] = {}
         failures = {name: self.ended[name] for name in hosts if name in self.ended}
+        missing = set(hosts) - failures.keys()
         deadline = time.monotonic() + timeout_s
-        while missing := set(hosts) - replies.keys() - failures.keys():
+        while missing:
             if phase:
                 awaited = fold(missing) if len(missing) <= AWAITED_SHOWN else ""
                 self._phase(phase, len(replies), len(hosts), awaited)
             match self.next(deadline):
                 case None:
-                    for name in missing:
-                        failures[name] = self._silent(name, timeout_s)
+                    failures.update({name: self._silent(name, timeout_s) for name in missing})
+                    missing.clear()
                 case Said(name, message) if name in missing and message.type == wanted:
                     replies[name] = message
+                    missing.remove(name)
                 case Said(_, message) if message.type == "expired" and wanted in LAST_WORDS:
                     continue  # they follow
                 case item if interrupted := interruption(item):
@@ -357,10 +362,12 @@ class Sessions:
                 case Said(name, message) if name in missing and message.type in ("failed", "expired"):
                     kind = Damaged if message.fields.get("again") else ConnectError
                     failures[name] = kind(message["reason"], message.fields.get("hint", ""))
+                    missing.remove(name)
                 case Ended(name, error) if name in hosts and name not in failures:
                     if wanted in LAST_WORDS and name in replies:
                         continue
                     replies.pop(name, None)
+                    missing.discard(name)
                     failures[name] = error
         if phase:
             self._phase(phase, len(replies), len(hosts), fold(failures) if failures else "")

@@ -201,7 +201,7 @@ class View:
                 if self._seen.over.get(host) is not None:
                     links.forget(host)  # it has said all
                 links.ended(host, error.message, now)
-            case Said(host, message) if host not in links.up and message.type == "hello":
+            case Said(host, message) if message.type == "hello" and host not in links.up:
                 if message["run"]:
                     links.attached(host, now)
             case Said(host, message) if message.type == "failed":
