@@ -115,7 +115,7 @@ PARALLEL_SSH = Peer("parallel-ssh", _client("parallel_ssh"), _module("pssh.clien
 PARAMIKO = Peer("paramiko, tuned", _client("paramiko_tuned", sys.executable), lambda: "")
 FABRIC = Peer("fabric ThreadingGroup", _client("fabric_group", sys.executable), lambda: "", several=False)
 ASYNCSSH = Peer("asyncssh", _client("asyncssh_all"), _module("asyncssh"))
-TORCHRUNX = Peer("torchrunx", _client("torchrunx_all"), _module("torchrunx"), cleans=True, most=16)
+TORCHRUNX = Peer("torchrunx", _client("torchrunx_all"), _module("torchrunx"), cleans=True, most=8)
 HOROVODRUN = Peer("horovodrun --gloo", _horovodrun, _module("horovod.runner"), cleans=True, most=64)
 
 ALL = (
