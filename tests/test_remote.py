@@ -671,6 +671,32 @@ def test_proxy_command(client: Client, tmp_path: Path) -> None:
     sender.join()
 
 
+ONE_AT_A_TIME = """
+import os, select, socket, sys
+there = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+ways = {0: there.fileno(), there.fileno(): 1}
+while True:
+    for one in select.select(list(ways), [], [])[0]:
+        data = os.read(one, 65536)
+        if not data:
+            sys.exit()
+        while data:
+            data = data[os.write(ways[one], data):]
+"""
+
+
+def test_a_proxy_command_that_takes_nothing_before_it_is_read(client: Client, tmp_path: Path) -> None:
+    sshd = client.network.add()
+    relay = tmp_path / "relay.py"
+    relay.write_text(ONE_AT_A_TIME)
+    client.network.prepend(f"Match originalhost {sshd.name}\n  ProxyCommand {sys.executable} {relay} %h %p")
+    wire = client.open(sshd.host(), f"head -c {8 * MIB} /dev/zero & exec cat >/dev/null")
+    sender = threading.Thread(target=wire.send, args=(bytes(8 * MIB),))
+    sender.start()
+    assert read(wire, 8 * MIB) == bytes(8 * MIB)
+    sender.join()
+
+
 def test_a_proxy_command_that_fails_is_quoted(client: Client) -> None:
     sshd = client.network.add()
     client.network.prepend("ProxyCommand sh -c 'echo no way through >&2; exit 7'")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from paramiko import Channel, Message, Transport
 from paramiko.common import cMSG_CHANNEL_REQUEST, cMSG_CHANNEL_WINDOW_ADJUST
@@ -158,18 +160,31 @@ class SshWire:
         if self._closed:
             self._listener(b"")
         else:  # whoever is told asks for last words, which only the transport's thread can bring
-            threading.Thread(target=self._listener, args=[b""], name="end", daemon=True).start()
+            _apart(self._listener, b"")
 
     def _grant(self, size: int) -> None:
-        """Say that more may come, once it is worth a message; while keys are exchanged that has to wait."""
+        """Say that more may come, once it is worth a message."""
         self._to_grant += size
-        if self._to_grant > WINDOW // 10 and self._link.transport.clear_to_send.is_set():
+        if self._to_grant > WINDOW // 10:
             message = Message()
             message.add_byte(cMSG_CHANNEL_WINDOW_ADJUST)
             message.add_int(self._channel.remote_chanid)
             message.add_int(self._to_grant)
             self._to_grant = 0
+            # It may have to wait: for new keys, or behind a sender for a peer that takes nothing before it is read.
+            _apart(self._send_grant, message)
+
+    def _send_grant(self, message: Message) -> None:
+        with contextlib.suppress(SSHException, OSError, EOFError):  # the connection is at its end
             self._link.transport._send_user_message(message)  # type: ignore[attr-defined]
+
+
+def _apart(work: Callable[[Any], None], what: object) -> None:
+    """Have a thread of its own do what waits for the transport's."""
+    try:
+        threading.Thread(target=work, args=[what], name="apart", daemon=True).start()
+    except RuntimeError:  # no more threads are to be had
+        work(what)
 
 
 class _Inlet:
