@@ -11,6 +11,7 @@ import re
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,9 +25,11 @@ from tests.sshd import SshAgent, Sshd, SshNetwork, logins, make_key, public
 from tflaunch.errors import ConnectError, WireClosed
 from tflaunch.hosts import Host
 from tflaunch.remote import ConnectOptions, Connector, Wire
+from tflaunch.session import Ended, Sessions
 from tflaunch.ssh.config import SshConfig, Target
 from tflaunch.ssh.login import explained, unreached
 from tflaunch.ssh.transport import Deadline, Stream, TunedTransport
+from tflaunch.wire import encode
 
 LOCAL = Host(name="here", connection="local")
 MIB = 1 << 20
@@ -261,6 +264,16 @@ def test_what_came_before_anybody_listened_is_not_lost(client: Client) -> None:
         line = Line(wire)
         assert everything(line) == expected
         line.close()
+
+
+def test_a_connection_is_let_go_of_when_its_agent_has_ended(client: Client) -> None:
+    sshd = client.network.add()
+    sessions = Sessions(client.connector([sshd.host()]), lambda *_: None)
+    sessions.connect([sshd.host()], "visit", "", lambda _: encode("bye"))
+    while not isinstance(item := sessions.next(time.monotonic() + 60), Ended):
+        assert item is not None
+    until(lambda: not sshd.sessions(), "the connection is closed, too")  # before the host is dialled again
+    sessions.close()
 
 
 def test_a_lost_connection_ends_the_stream(client: Client) -> None:

@@ -89,6 +89,8 @@ class Session:
 
     def send(self, type: str, body: bytes = b"", **fields: Any) -> None:
         """Send a message; a wire that is gone is not an error here: its Ended comes through the queue."""
+        if self.ended:
+            return
         frame = wire.encode(type, body, **fields)
         if self._sending.acquire(blocking=False):
             try:
@@ -117,6 +119,12 @@ class Session:
         if self._writer is not None:
             self._writer.join(max(0.0, deadline - time.monotonic()))
         self._channel.close()
+
+    def over(self) -> None:
+        """Its Ended was told: the command is over, or what comes is not taken; the connection itself may be up."""
+        self.ended = True
+        self.close()
+        self.cut(time.monotonic())
 
     def _put_out(self, item: bytes | Iterator[bytes]) -> None:
         self._outbox.put(item)
@@ -411,7 +419,7 @@ class Sessions:
                 case Ended(name, error):
                     self.ended[name] = error
                     if name in self.by_host:
-                        self.by_host[name].ended = True
+                        self.by_host[name].over()
             return item
 
     def _renew(self, session: Session) -> None:
