@@ -211,9 +211,12 @@ class Stream:
                     self._endpoint.shutdown(socket.SHUT_RDWR)
             if not reading:
                 self._endpoint.close()
-        elif first:
-            with contextlib.suppress(OSError, EOFError, SSHException):
-                self._endpoint.close()
+        elif first:  # with a farewell, for which a jump host that takes nothing lets nobody wait
+            threading.Thread(target=self._leave, name="leave", daemon=True).start()
+
+    def _leave(self) -> None:
+        with contextlib.suppress(OSError, EOFError, SSHException):
+            self._endpoint.close()
 
 
 class QuietPacketizer(Packetizer):
