@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from paramiko import Channel, Message, Transport
 from paramiko.common import cMSG_CHANNEL_REQUEST, cMSG_CHANNEL_WINDOW_ADJUST
@@ -15,7 +14,7 @@ from paramiko.ssh_exception import ChannelException, SSHException
 from tflaunch.errors import ConnectError, WireClosed
 from tflaunch.ssh.config import Target
 from tflaunch.ssh.login import SLOW
-from tflaunch.ssh.transport import AT_ONCE, END_S, WORDS_LIMIT, Deadline, Stream, text, words
+from tflaunch.ssh.transport import AT_ONCE, END_S, WORDS_LIMIT, Deadline, Stream, apart, text, words
 
 # More may come after each tenth of it; what may be under way, launcher and agent agree on themselves.
 WINDOW = 16 * 1024 * 1024
@@ -82,6 +81,7 @@ class SshWire:
             self._listener = take
             for data in self._early:
                 take(data)
+            self._early.clear()
             over = self._over or self._channel.closed  # or was before anybody could be told
         if over:
             self._tell_end()
@@ -160,7 +160,7 @@ class SshWire:
         if self._closed:
             self._listener(b"")
         else:  # whoever is told asks for last words, which only the transport's thread can bring
-            _apart(self._listener, b"")
+            apart(self._listener, b"")
 
     def _grant(self, size: int) -> None:
         """Say that more may come, once it is worth a message."""
@@ -172,19 +172,11 @@ class SshWire:
             message.add_int(self._to_grant)
             self._to_grant = 0
             # It may have to wait: for new keys, or behind a sender for a peer that takes nothing before it is read.
-            _apart(self._send_grant, message)
+            apart(self._send_grant, message)
 
     def _send_grant(self, message: Message) -> None:
         with contextlib.suppress(SSHException, OSError, EOFError):  # the connection is at its end
             self._link.transport._send_user_message(message)  # type: ignore[attr-defined]
-
-
-def _apart(work: Callable[[Any], None], what: object) -> None:
-    """Have a thread of its own do what waits for the transport's."""
-    try:
-        threading.Thread(target=work, args=[what], name="apart", daemon=True).start()
-    except RuntimeError:  # no more threads are to be had
-        work(what)
 
 
 class _Inlet:

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,8 @@ SILENCE_MS = 5000  # unacknowledged data for this long: the link is cut
 POLL_S = 5.0  # paramiko looks this often whether it was closed; closing wakes it anyway
 END_S = 1.0  # how long the exit status may lag behind the end of the stream
 WORDS_LIMIT = 4096  # bytes of stderr that are kept
-AHEAD_BYTES = (
-    4096,
-    256 * 1024,
-)  # that are read at least, if they are there: most packets are smaller; in a flood
+AHEAD_BYTES = 4096  # that are read at least, if they are there: most packets are smaller
+AHEAD_IN_FLOOD = 256 * 1024
 AT_ONCE = 16 * 1024  # bytes for which a socket has room that has any
 HEAD = 255  # bytes that are kept: the longest identification string of RFC 4253
 
@@ -139,7 +137,7 @@ class Stream:
         self.ended = False
         self._closed = False  # paramiko looks at it
         self._read, self._taken = b"", 0
-        self._ahead = AHEAD_BYTES[0]
+        self._ahead = AHEAD_BYTES
         self._eager = False
         if isinstance(endpoint, socket.socket) and endpoint.family != socket.AF_UNIX:
             _tune(endpoint)
@@ -149,7 +147,7 @@ class Stream:
         # paramiko takes a packet in two pieces or three; the system is asked once for as many packets as there are.
         if self._taken == len(self._read):
             self._read, self._taken = self._receive(max(size, self._ahead)), 0
-            self._ahead = AHEAD_BYTES[len(self._read) >= self._ahead]
+            self._ahead = AHEAD_IN_FLOOD if len(self._read) >= self._ahead else AHEAD_BYTES
         data = self._read[self._taken : self._taken + size]
         self._taken += len(data)
         return data
@@ -212,7 +210,7 @@ class Stream:
             if not reading:
                 self._endpoint.close()
         elif first:  # with a farewell, for which a jump host that takes nothing lets nobody wait
-            threading.Thread(target=self._leave, name="leave", daemon=True).start()
+            apart(self._leave)
 
     def _leave(self) -> None:
         with contextlib.suppress(OSError, EOFError, SSHException):
@@ -287,6 +285,14 @@ def _resolve(target: Target, deadline: Deadline) -> list[Any]:
     if isinstance(answer, Exception):
         raise answer
     return answer
+
+
+def apart(work: Callable[..., None], *arguments: object) -> None:
+    """Have a thread of its own do what may have to wait."""
+    try:
+        threading.Thread(target=work, args=arguments, name="apart", daemon=True).start()
+    except RuntimeError:  # no more threads are to be had
+        work(*arguments)
 
 
 def has_room(endpoint: socket.socket) -> bool:
