@@ -26,6 +26,7 @@ CONNECT_THREADS = 64
 # Each thread that waits for the interpreter wakes so often to ask for it: with 256 of them Python's 5 ms take a tenth
 # of the CPU.  So long may what computes keep the others waiting.
 SWITCH_S = 0.05
+IDLE_S = 1.0  # a writer that has nothing to write goes
 RENEW_S = 5.0
 RETRY_S = (1.0, 60.0)  # before a host that was lost is dialled again: at first, at most
 LAST_WORDS = ("swept", "finished")  # after these an agent may leave
@@ -83,7 +84,7 @@ class Session:
         self._uploading = False
         self._over = False  # nothing more is taken
         self._sending = threading.Lock()
-        # Only for what cannot be sent at once; from then on all goes this way.
+        # Only for what cannot be sent at once; while there is a writer, all goes this way.
         self._outbox: queue.SimpleQueue[bytes | Iterator[bytes] | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -111,15 +112,16 @@ class Session:
 
     def close(self) -> None:
         """Let go of the wire once everything is sent; idempotent."""
-        if self._writer is None:
-            self._channel.close()
-        else:
-            self._outbox.put(None)
+        with self._starting:
+            if self._writer is not None:
+                self._outbox.put(None)
+                return
+        self._channel.close()
 
     def cut(self, deadline: float) -> None:
         """Let go of it at `deadline` (monotonic) even if the host takes nothing any more."""
-        if self._writer is not None:
-            self._writer.join(max(0.0, deadline - time.monotonic()))
+        if (writer := self._writer) is not None:
+            writer.join(max(0.0, deadline - time.monotonic()))
         self._channel.close()
 
     def over(self) -> None:
@@ -142,8 +144,10 @@ class Session:
         try:
             while True:
                 try:
-                    item = self._outbox.get(block=frames is None)
+                    item = self._outbox.get(block=frames is None, timeout=IDLE_S)
                 except queue.Empty:
+                    if frames is None and self._leave():
+                        return
                     item = next(frames, b"") if frames else b""
                     frames = frames if item else None
                     self._uploading = frames is not None
@@ -157,6 +161,13 @@ class Session:
         except WireClosed:
             pass
         self._channel.close()
+
+    def _leave(self) -> bool:
+        """Whether the writer may go: there was nothing to send for a while."""
+        with self._starting:
+            if self._outbox.empty():
+                self._writer = None
+            return self._writer is None
 
     @property
     def silent(self) -> ConnectError:
@@ -177,7 +188,6 @@ class Session:
         """What comes by the wire; by a thread of its own, which must not wait."""
         if self._over:
             return
-        error: ConnectError | None = None
         try:
             for message in self._decoder.feed(data):
                 if message.type == "lacks":
