@@ -97,13 +97,8 @@ class Line:
     """A wire from which what comes can be read, as from a socket."""
 
     def __init__(self, wire: Wire) -> None:
-        self.wire = wire
-        self.send, self.send_now, self.close, self.last_words = (
-            wire.send,
-            wire.send_now,
-            wire.close,
-            wire.last_words,
-        )
+        self.send, self.send_now = wire.send, wire.send_now
+        self.close, self.last_words = wire.close, wire.last_words
         self._came: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._rest = b""
         self._over = False
@@ -248,9 +243,8 @@ def test_what_would_have_to_wait_is_not_sent(client: Client) -> None:
         assert read(wire, 6) == b"ready\n"
         assert wire.send_now(b"x")
         assert not wire.send_now(b"x" * 8 * MIB)
-        assert any(
-            not wire.send_now(b"x" * 8192) for _ in range(2048)
-        )  # nobody reads it, and this never waits
+        # Nobody reads it, and this never waits.
+        assert any(not wire.send_now(b"x" * 8192) for _ in range(2048))
         wire.close()
         with contextlib.suppress(WireClosed):
             assert not wire.send_now(b"x")
