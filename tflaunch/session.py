@@ -125,7 +125,7 @@ class Session:
         self._channel.close()
 
     def over(self) -> None:
-        """Its Ended was told: the command is over, or what comes is not taken; the connection itself may be up."""
+        """Let go of it at once: its Ended was told, though the connection may be up, or nobody waits for that."""
         self.ended = True
         self.close()
         self.cut(time.monotonic())
@@ -471,8 +471,7 @@ class Sessions:
         """Let go of a wire that is silent, or at its end; the agent behind it may live on."""
         session = self.by_host.pop(host, None)
         if session is not None:
-            session.close()
-            session.cut(time.monotonic())
+            session.over()
 
     def forget(self, host: str) -> None:
         """Whatever is still to come of a host that is being connected to is not wanted any more."""
