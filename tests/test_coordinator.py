@@ -121,7 +121,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def test_no_order_goes_out_before_its_agent_has_what_it_follows_from(bench: Bench) -> None:
     other, own = bench.let_in(), bench.own_agent()
-    other.say("hello", run="run-1", host="b")
+    other.say("hello", run="run-1", host="b", pid=1, directory="/")
     heard: list[str] = []
     while "watch" not in heard:
         bench.turn()
@@ -133,7 +133,7 @@ def test_no_order_goes_out_before_its_agent_has_what_it_follows_from(bench: Benc
     for _ in range(20):  # its own agent has not said a word yet
         bench.turn()
         assert "end" not in other.heard()
-    own.say("hello", run="run-1", host="a")
+    own.say("hello", run="run-1", host="a", pid=1, directory="/")
     heard = []
     while "end" not in heard:
         bench.turn()
@@ -148,7 +148,7 @@ def test_what_it_knows_may_be_more_than_a_message_holds(
     monkeypatch.setattr(wire, "BODY_LIMIT", 100)
     own = bench.own_agent()
     bench.coordinator._changed = True
-    own.say("hello", run="run-1", host="a")
+    own.say("hello", run="run-1", host="a", pid=1, directory="/")
     pieces: list[wire.Message] = []
     while not (pieces and pieces[-1]["last"]):
         bench.turn()

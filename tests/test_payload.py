@@ -285,7 +285,7 @@ def test_tracebacks_show_the_lines_of_the_source(tmp_path: Path) -> None:
     channel.close()
     assert 'File "<tflaunch>/agent/visit.py"' in said
     assert "in feed" in said
-    assert "messages = decoder.feed(data)" in said  # a line of the source, not only its number
+    assert "came = decoder.feed(data)" in said  # a line of the source, not only its number
     assert "WireError" in said
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from tflaunch import wire
-from tflaunch.errors import ConnectError, ConnectErrors
+from tflaunch.errors import Breach, ConnectError, ConnectErrors
 from tflaunch.job import TaskId
 from tflaunch.links import Links
 from tflaunch.session import Ended, Said, Sessions, Stopped
@@ -106,11 +106,15 @@ class _Show:
             match item:
                 case Interrupted():
                     raise Stopped(item)
+                case Ended(_, Breach() as error):
+                    raise ConnectErrors({name: error}, 1)
                 case Ended(_, error):
                     self._board.lost()
                     links.ended(name, error.message, now)
                 case Said(_, message) if message.type == "failed":
-                    raise ConnectErrors({name: ConnectError(message["reason"], message["hint"])}, 1)
+                    raise ConnectErrors(
+                        {name: ConnectError(message["reason"], message.fields.get("hint", ""))}, 1
+                    )
                 case Said(_, message) if message.type == "hello":
                     if message["run"]:
                         links.attached(name, now)

@@ -25,7 +25,8 @@ from tflaunch.checked import Checked, Clock, Tried, Visited, is_open
 from tflaunch.command import Command, endpoint, image
 from tflaunch.dial_check import limit_s
 from tflaunch.environments import PREPARE_TIMEOUT_S, setup, to_prepare
-from tflaunch.errors import ConnectError, PlanError
+from tflaunch.errors import Breach, ConnectError, PlanError
+from tflaunch.gpu_probe import MODULE
 from tflaunch.hosts import Host, Hostfile, fold
 from tflaunch.inventory import Device, HostFacts, MigDevice
 from tflaunch.job import JobSpec, TaskId
@@ -119,16 +120,11 @@ class Checkup:
         names = {host.name for host in hosts}
         patience_s = self._sessions.patience_s(len(hosts), self._connect_s)
         self._await("facts", names, patience_s, "connecting")
-        lacking = {}
-        for name in names:
-            said = self._said.get((name, "facts"))
-            if said is not None and said["lacks"]:
-                lacking[name] = said["lacks"]
-                del self._said[name, "facts"]
-                self._sessions.send(
-                    [name], "module", payload.packed_module(said["lacks"]), name=said["lacks"]
-                )
-        self._await("facts", lacking.keys(), self._connect_s, "probing")
+        lacking = [name for name in names if (said := self._said.get((name, "facts"))) and said["lacks"]]
+        for name in lacking:
+            del self._said[name, "facts"]
+            self._sessions.send([name], "module", payload.packed_module(), name=MODULE)
+        self._await("facts", lacking, self._connect_s, "probing")
         for name in names:
             if said := self._said.get((name, "facts")):
                 self._visited[name].facts = HostFacts.from_wire(name, said.fields)
@@ -274,6 +270,9 @@ class Checkup:
             said = self._said.get((name, "dialled"))
             if said is None:
                 self._visited[name].lost = self._why_not(name)
+                continue
+            if len(said["results"]) != len(targets):
+                self._visited[name].lost = Breach(f"{len(targets)} calls, {len(said['results'])} results")
                 continue
             resolved |= said["addresses"]
             turn = number * len(targets) // len(names)

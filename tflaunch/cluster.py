@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tflaunch import dial_check, payload, shipping, wire
 from tflaunch.drive import Drive, Overseer, S
 from tflaunch.environments import to_prepare
-from tflaunch.errors import ConnectError, ConnectErrors, DialError, LaunchError
+from tflaunch.errors import Breach, ConnectError, ConnectErrors, DialError, LaunchError
+from tflaunch.gpu_probe import MODULE
 from tflaunch.hosts import Host, fold
 from tflaunch.inventory import HostFacts, Inventory
 from tflaunch.job import JobSpec, TaskId
@@ -96,9 +97,9 @@ class Cluster:
         self, facts: Mapping[str, wire.Message]
     ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
         """Send what the probe lacks on some hosts; returns their facts, told again, and why some told none."""
-        lacking = {name: said["lacks"] for name, said in facts.items() if said["lacks"]}
-        for name, module in lacking.items():
-            self._sessions.send([name], "module", payload.packed_module(module), name=module)
+        lacking = [name for name, said in facts.items() if said["lacks"]]
+        if lacking:
+            self._sessions.send(lacking, "module", payload.packed_module(), name=MODULE)
         return self._sessions.gather("facts", lacking, PROBE_S, "probing" if lacking else "")
 
     # -- while it waits for cards
@@ -294,6 +295,10 @@ class Cluster:
             self._sessions.send([name], "dial", key=key, targets=targets, patience_s=DIAL_S)
         timeout_s = dial_check.limit_s(max(map(len, wanted.values()), default=0))
         said, failures = self._sessions.gather("dialled", wanted, timeout_s, "dialling")
+        for name, message in said.items():
+            if len(message["results"]) != len(wanted[name]):
+                what = f"{len(wanted[name])} calls were asked for, {len(message['results'])} results came"
+                failures[name] = Breach(what)
         self._refuse(failures)
         reasons, steps = dial_check.blocked(wanted, {name: said[name]["results"] for name in wanted})
         if reasons:
@@ -408,6 +413,9 @@ class Cluster:
         match item:
             case Interrupted():
                 drive.feed(item, now)
+            case Ended(host, Breach() as error):
+                self._lose_board(host)
+                drive.dead(host, error.message, now)
             case Ended(host, error):
                 self._lose_board(host)
                 drive.links.ended(host, error.message, now)
@@ -418,6 +426,8 @@ class Cluster:
                     drive.attached(host, now)
             case Said(host, message) if message.type == "failed":
                 drive.dead(host, message["reason"], now)
+            case Said(host, message) if foreign := drive.foreign(host, message):
+                self._sessions.accuse(host, foreign)
             case Said(host, message):
                 if message.type == "log":
                     self._logs.take(host, message)
@@ -504,6 +514,8 @@ class Cluster:
                     break
                 case Written(host, size):
                     self._logs.written(host, size)
+                case Ended(host, Breach()):
+                    links.forget(host)
                 case Ended(host, error):
                     links.ended(host, error.message, now)
                 case Said(host, message):

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 
-from tflaunch import wire
+from tflaunch import messages, wire
 from tflaunch.agent.peers import Handshake, PeerError, SealedStream
 from tflaunch.agent.rundir import RunDirectory
 from tflaunch.agent.viewer import COORDINATOR
@@ -42,7 +42,7 @@ class _Peer:
         self.connected = connected
         self.handshake = None  # type: Optional[Handshake]
         self.stream = None  # type: Optional[Union[socket.socket, SealedStream]]
-        self.decoder = wire.Decoder()
+        self.decoder = wire.Decoder(head_limit=wire.ANSWER_LIMIT)
         self.held = bytearray()  # until what it follows from is kept
         self.out = bytearray()
         self.attached = False
@@ -233,13 +233,19 @@ class Coordinator:
                 self._take(host, peer, data)
         except BlockingIOError:
             return
-        except (OSError, PeerError, wire.WireError) as error:
+        except (OSError, PeerError) as error:
             self._lose(host, str(error))
+        except wire.WireError as error:
+            self.hang_up(host)
+            self._drive.dead(host, "it breaks the protocol between agents: %s" % error, time.monotonic())
 
     def _take(self, host: str, peer: _Peer, data: bytes) -> None:
         for message in peer.decoder.feed(data):
             if self._peers.get(host) is not peer:
                 return
+            foreign = self._drive.foreign(host, messages.check(message, messages.FROM_AGENT))
+            if foreign:
+                raise wire.WireError(foreign)
             now = time.monotonic()
             if message.type == "hello":
                 peer.attached = True

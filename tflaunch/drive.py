@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tflaunch.job import TaskId
 from tflaunch.links import LOOK_S, Hands, Links
+from tflaunch.messages import tasks_of
 from tflaunch.outcome import HostLost, TaskExit, cards_left
 from tflaunch.supervise import (
     AgentGaveUp,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from tflaunch.diagnose import Sentence
     from tflaunch.supervise import Action, Event
+    from tflaunch.wire import Message
 
 
 class Driven(Protocol):
@@ -50,6 +52,9 @@ class Driven(Protocol):
     @property
     def swept(self) -> Mapping[str, tuple[str, ...]]:
         """Hosts on which all has ended."""
+
+    def had(self, host: str, task: TaskId) -> bool:
+        """Whether that task runs, or ran, on that host."""
 
     def step(self: S, event: Any, now: float) -> tuple[S, list[Action]]:
         """The next state, and what to do at once."""
@@ -146,6 +151,15 @@ class Drive(Generic[S]):
     def dead(self, host: str, reason: str, now: float) -> None:
         """There is no agent any more behind that link."""
         self.feed(HostLost(host, reason), now)
+
+    def foreign(self, host: str, message: Message) -> str:
+        """Why an agent must not say that: it speaks of a task that it never had; "" if it may."""
+        for task in tasks_of(message):
+            if not self.state.had(host, TaskId.parse(task)):
+                return (
+                    f"in a message of the type {message.type}, it speaks of {task}, which is not on that host"
+                )
+        return ""
 
     def said(self, host: str, type: str, fields: Mapping[str, Any], body: bytes, now: float) -> None:
         """An agent's message; those that are no events are none of this module's business."""

@@ -7,7 +7,8 @@
     │   └── JobFileError         2   the job file
     ├── PlanError               65   the job does not fit the hosts (EX_DATAERR)
     ├── ConnectError            69   hosts that could not be reached or asked (EX_UNAVAILABLE)
-    │   └── WireClosed          69   the stream to an agent has ended
+    │   ├── WireClosed          69   the stream to an agent has ended
+    │   └── Breach              69   what came from a host cannot come from an agent of ours
     ├── LaunchError             70   a host could not stage its tasks; nothing is left running
     │   └── DialError           70   hosts cannot reach each other at the ports of the tasks; likewise
     ├── RecordError             73   the launcher's own record could not be written (EX_CANTCREAT)
@@ -105,6 +106,17 @@ class ConnectError(TflaunchError):
 
 class WireClosed(ConnectError):
     """The stream to an agent has ended: nothing can be sent any more."""
+
+
+class Breach(ConnectError):
+    """A host breaks the protocol: no agent of this version sends what came from there.  It is not dialled again."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"it breaks the protocol between tflaunch and its agents: {what}",
+            "if no other version of tflaunch started that run, somebody may have changed what runs on {host}: "
+            "look at it before you use it again",
+        )
 
 
 class ConnectErrors(TflaunchError):

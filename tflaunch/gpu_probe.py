@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # What no driver and no desktop takes for itself: somebody is there, also where a container hides who.
 BUSY_MEMORY_BYTES = 512 * 1024 * 1024
 BUSY_MIG_MEMORY_BYTES = 128 * 1024 * 1024  # no desktop is on an instance, and it tells no utilization
+COMMAND_BYTES = 1024  # of the command line of a process on a card
 LIBRARY = "libnvidia-ml.so.1"
 MODULE = "pynvml"
 
@@ -270,7 +271,7 @@ def _who(pid: int) -> "Dict[str, Any]":
         pass
     try:
         with open("/proc/%d/cmdline" % pid, "rb") as file:
-            words = file.read(4096).split(b"\0")
+            words = file.read(COMMAND_BYTES).split(b"\0")
         who["command"] = b" ".join(words).decode("utf-8", "replace").strip()
         with open("/proc/%d/stat" % pid, "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from tflaunch.errors import ConnectError
+from tflaunch.errors import Breach, ConnectError
 from tflaunch.links import Links
 from tflaunch.session import Ended, Said, Sessions, Stopped
 from tflaunch.supervise import Interrupted
@@ -106,13 +106,15 @@ class Lanes:
         match item:
             case Interrupted():
                 raise Stopped(item)
+            case Ended(host, Breach() as error):
+                self._give_up(host, error)
             case Ended(host, error):
                 self._links.ended(host, error.message, now)
             case Said(host, message) if message.type == "hello":
                 if message["run"] and host not in self._links.up:
                     self._links.attached(host, now)
             case Said(host, message) if message.type == "failed":
-                self._give_up(host, ConnectError(message["reason"], message["hint"]))
+                self._give_up(host, ConnectError(message["reason"], message.fields.get("hint", "")))
             case Said(host, message):
                 self._links.heard(host, now)
                 self._take(host, message)

@@ -16,6 +16,8 @@ SILENCE_S = 9.0  # an agent beats every 2.5 s
 ANSWER_S = 20.0  # from a dial to the agent's first word, before it is dialled anew
 LOOK_S = 0.1  # between two looks at all of them: hundreds of hosts say something at each moment
 REDIAL_S = (0.3, 8.0)  # before a host is dialled again: at first, at most; doubled each time, jittered
+STEADY_S = 10.0  # a link that ends sooner has not brought the host back ...
+BREAKS = 8  # ... once that has happened so often in a row
 
 
 class Hands(Protocol):
@@ -40,7 +42,10 @@ class Hands(Protocol):
 class _Link:
     def __init__(self, now: float, up: bool) -> None:
         self.up = up
+        self.up_at = now
         self.heard = now
+        self.lost_at = now  # since then it is away, while it is not up
+        self.breaks = 0  # so often in a row it was up for less than STEADY_S
         self.after = 0  # the last event that was taken
         self.tries = 0
         self.redial_at: float | None = None  # None: it is up, or being dialled
@@ -93,7 +98,8 @@ class Links:
         if link is None:
             return
         away_s, was_told = now - link.heard, bool(link.why)
-        link.up, link.heard, link.tries, link.redial_at, link.why = True, now, 0, None, ""
+        link.up, link.heard, link.tries, link.redial_at, link.why = True, now, link.breaks, None, ""
+        link.up_at = now
         self._hands.watch(host, link.after)
         if was_told:
             self._hands.back(host, away_s)
@@ -104,6 +110,12 @@ class Links:
         if link is None:
             return
         first = not link.why
+        if link.up:
+            link.breaks = link.breaks + 1 if now - link.up_at < STEADY_S else 0
+            if link.breaks <= BREAKS:
+                link.lost_at = link.heard
+            if link.breaks >= BREAKS:
+                reason += f"; it broke {link.breaks} times in a row, always within {STEADY_S:g} s"
         link.up, link.why = False, reason
         least, most = REDIAL_S
         link.redial_at = now + min(most, least * 2**link.tries) * random.uniform(0.5, 1.0)  # noqa: S311
@@ -148,9 +160,9 @@ class Links:
                 self.ended(host, f"no answer within {ANSWER_S:g} s", now)
 
     def away_s(self, host: str, now: float) -> float:
-        """For how long nothing was heard of a host that is out of reach; 0 while it is up."""
+        """For how long a host is out of reach, for moments apart; 0 while it is up."""
         link = self._links.get(host)
-        return 0.0 if link is None or link.up else now - link.heard
+        return 0.0 if link is None or link.up else now - link.lost_at
 
     def wake_at(self, now: float) -> float:
         """When `tick` has something to do at the latest."""

@@ -93,9 +93,19 @@ class LogFeed:
     def take(self, host: str, message: wire.Message) -> None:
         """A piece of a log."""
         task, attempt, offset = TaskId.parse(message["task"]), message["attempt"], message["offset"]
+        log = self._logs.get((task, host))
+        if log is None:
+            log = self._logs[task, host] = _Log(host, attempt, offset)
+        next_one = attempt > log.attempt and not offset
+        if (attempt, offset) != (log.attempt, log.received) and not next_one:
+            self._sessions.accuse(
+                host,
+                f"the log of {task} was to go on at byte {log.received} of attempt {log.attempt}, "
+                f"not at byte {offset} of attempt {attempt}",
+            )
+            return
         if self._record is not None:
             self._record(task, attempt, offset, message.body)
-        log = self._logs.setdefault((task, host), _Log(host))
         log.attempt, log.received = attempt, offset + len(message.body)
         self._watcher.log(task, host, offset, message.body, partial(self._shown, host), attempt=attempt)
         self._maybe_end(task, log)

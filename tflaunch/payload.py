@@ -14,12 +14,15 @@ from pathlib import Path
 
 import tflaunch
 from tflaunch import wire
+from tflaunch.gpu_probe import MODULE
 
 # The modules of the agent (★ in the layout): standard library only, Python 3.8+, nothing from outside this set.
 SHIPPED = (
     "tflaunch",
     "tflaunch.wire",
     "tflaunch.gpu_probe",
+    "tflaunch.fields",
+    "tflaunch.messages",
     "tflaunch.errors",
     "tflaunch.job",
     "tflaunch.outcome",
@@ -297,11 +300,11 @@ def boot_line(verb: str, run: str = "", host: str = "", run_dir: str = "", pytho
 
 
 @functools.cache
-def packed_module(name: str) -> bytes:
-    """An importable one-file module, to be sent to a host that lacks it: its source, compressed."""
+def packed_module() -> bytes:
+    """The module for the probe, `gpu_probe.MODULE`, for a host that lacks it: its source, compressed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the `pynvml` package has an import hook that warns of itself
-        spec = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(MODULE)
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError(name)
+        raise ModuleNotFoundError(MODULE)
     return zlib.compress(Path(spec.origin).read_bytes(), 9)

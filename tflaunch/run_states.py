@@ -18,7 +18,7 @@ from tflaunch.wire import Message
 
 ALIVE = ("starting", "running")
 
-# Of two that tell of one directory, which a disk that both share makes possible, the one that knows more is believed.
+# What a host knows of a run, most first.
 _RANKS = ("alive", "strays", "ended", "lost", "elsewhere")
 
 
@@ -197,9 +197,12 @@ def listing(
     return Listing(tuple(newest_first), len(others), failures)
 
 
-def _rank(entry: Mapping[str, Any]) -> tuple[int, bool]:
-    """Whose word counts, when several hosts see one directory: lowest first."""
-    return _RANKS.index(entry["state"]), entry["asked"] != entry["host"]
+def _rank(entry: Mapping[str, Any]) -> tuple[bool, bool, int]:
+    """Whose word counts, when several hosts tell of one directory: lowest first.
+
+    A host's own word about itself, unless its disk shows it the directory of another machine; then who knows more.
+    """
+    return entry["state"] == "elsewhere", entry["asked"] != entry["host"], _RANKS.index(entry["state"])
 
 
 def _outcome(exit_code: int | None) -> Mapping[str, Any]:

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from tflaunch import payload, wire
+from tflaunch import messages, payload, wire
 from tflaunch.agent import processes
-from tflaunch.errors import ConnectError, WireClosed
+from tflaunch.errors import Breach, ConnectError, WireClosed
 from tflaunch.hosts import Host, fold
 from tflaunch.remote import Wire
 from tflaunch.supervise import Interrupted
@@ -34,6 +34,7 @@ FAREWELL_S = 1.0  # for the last words to all hosts together
 ASLEEP_S = 6.0  # the queue is looked into at least every RENEW_S
 AWAITED_SHOWN = 3  # hosts that are named while they are waited for
 BOOT_S = 15.0  # from a log-in to the first word of the agent
+UNREAD = 50_000  # messages of one host that wait to be read: no agent sends so many unasked
 _LARGE_PACKETS = "are large packets lost between here and there (MTU)? try: ping -M do -s 1472 {host}"
 
 
@@ -79,8 +80,11 @@ class Session:
         self.directory = ""  # the run directory there, once the agent has said it
         self._channel = channel
         self._put = put
-        self._decoder = wire.Decoder(magic=True)
+        self._decoder = wire.Decoder(magic=True, head_limit=wire.ANSWER_LIMIT)
         self._sent_agent = self._up = False  # the host lacked it; it has said a word of its own
+        # Two counts each, for each is changed by one thread: messages, and bytes of log.
+        self._heard = self.read = 0
+        self._log_came = self._log_granted = 0
         self._uploading = False
         self._over = False  # nothing more is taken
         self._sending = threading.Lock()
@@ -94,6 +98,10 @@ class Session:
         """Send a message; a wire that is gone is not an error here: its Ended comes through the queue."""
         if self.ended:
             return
+        if type == "watch":  # what was sent for the last one may still be under way
+            self._log_granted += fields.get("window", 0)
+        elif type == "credit":
+            self._log_granted += fields["bytes"]
         frame = wire.encode(type, body, **fields)
         if self._sending.acquire(blocking=False):
             try:
@@ -190,27 +198,41 @@ class Session:
             return
         try:
             for message in self._decoder.feed(data):
-                if message.type == "lacks":
-                    self._sent_agent = True
-                    self._put_out(payload.agent())
-                    continue
-                self._up = True
-                if message.type == "hello":
-                    self.directory = message["directory"]
-                self._put(Said(self.host.name, message, self.number))
+                self._hear(messages.check(message, messages.FROM_AGENT))
             if data:
                 return
             error = self._explain_end()
         except wire.WireError as broken:
-            noise = broken.noise or self._decoder.noise
-            error = ConnectError(
-                f"what came is not an agent's: {broken}{_quoted(noise)}",
-                "silence the start-up files of its shell when they run without a terminal",
-            )
+            if self._decoder.awaiting_magic:
+                error = ConnectError(
+                    f"what came is not an agent's: {broken}{_quoted(broken.noise or self._decoder.noise)}",
+                    "silence the start-up files of its shell when they run without a terminal",
+                )
+            else:
+                error = Breach(str(broken))
         except Exception as defect:  # it must not look like a host that is slow
             error = ConnectError(f"a defect of tflaunch: {defect!r}")
         self._over = True
         self._put(Ended(self.host.name, error, self.number))
+
+    def _hear(self, message: wire.Message) -> None:
+        if message.type == "lacks":
+            if self._sent_agent or self._up:
+                raise wire.WireError("it asks for the agent once more")
+            self._sent_agent = True
+            self._put_out(payload.agent())
+            return
+        self._up = True
+        if message.type == "hello":
+            self.directory = message["directory"]
+        elif message.type == "log":
+            self._log_came += len(message.body)
+            if self._log_came > self._log_granted:
+                raise wire.WireError("it sends more log than it was asked for")
+        self._heard += 1
+        if self._heard - self.read > UNREAD:
+            raise wire.WireError(f"it sends more than {UNREAD} messages that nobody has asked for")
+        self._put(Said(self.host.name, message, self.number))
 
     def _explain_end(self) -> ConnectError:
         words = self._channel.last_words().strip()
@@ -425,6 +447,7 @@ class Sessions:
                 case Said(name, _, number) | Ended(name, _, number) if not self._current(name, number):
                     continue
                 case Said(name, message):
+                    self.by_host[name].read += 1
                     self.heard[name] = time.monotonic()
                     if message.type == "hello":  # sooner it might reach but the visit that leads to the agent
                         self._renew(self.by_host[name])
@@ -466,6 +489,12 @@ class Sessions:
         What comes of it is in the queue.
         """
         self.connect([host], "visit", "", lambda host: wire.encode("attach", run=run, host=name or host.name))
+
+    def accuse(self, host: str, what: str) -> None:
+        """What that host has said is well-formed and cannot be true: its wire ends at once, by a Breach."""
+        if (session := self.by_host.get(host)) is not None and not session.ended:
+            session.over()
+            self._queue.put(Ended(host, Breach(what), session.number))
 
     def hang_up(self, host: str) -> None:
         """Let go of a wire that is silent, or at its end; the agent behind it may live on."""

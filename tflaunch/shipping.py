@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tflaunch import wire
 from tflaunch.agent.store import PIECE_BYTES
+from tflaunch.errors import Breach
 
 if TYPE_CHECKING:
     from tflaunch.errors import ConnectError
@@ -33,13 +34,18 @@ def ship(
     first = manifest if len(manifest) <= _ASKED_BYTES else b""
     sessions.send(hosts, "code", first, digest=bundle.digest)
     replies, failures = sessions.gather("code", hosts, timeout_s)
-    unknown = [name for name, said in replies.items() if said["lacks"] is None]
+    unknown = [name for name, said in replies.items() if not said["have"] and said["lacks"] is None]
     if unknown and not failures:
         for name in unknown:
             sessions.by_host[name].upload(_in_pieces(manifest))
         more, failures = sessions.gather("code", unknown, timeout_s)
         replies |= more
     lacking = [name for name, said in replies.items() if not said["have"]]
+    places = range(len(bundle.entries))
+    for name in lacking:
+        lacks = replies[name]["lacks"]
+        if not lacks or len(set(lacks)) < len(lacks) or not set(lacks).issubset(places):
+            failures[name] = Breach("what it lacks of the code is not what it was asked about")
     if lacking and not failures:
         groups = defaultdict(list)
         for name in lacking:

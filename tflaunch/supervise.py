@@ -175,6 +175,10 @@ class State:
             return "failed"
         return "interrupted" if self.interrupts and not self.work_done else "succeeded"
 
+    def had(self, host: str, task: TaskId) -> bool:
+        """Whether that task runs, or ran, on that host."""
+        return self.hosts.get(task) == host
+
     def step(self, event: Event, now: float) -> tuple[State, list[Action]]:
         """As the function of that name."""
         return step(self, event, now)

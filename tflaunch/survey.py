@@ -149,7 +149,7 @@ class Survey:
                 lacking = message["lacks"]
                 if lacking and lacking not in contact.sent:
                     contact.sent.add(lacking)
-                    self._sessions.send([name], "module", payload.packed_module(lacking), name=lacking)
+                    self._sessions.send([name], "module", payload.packed_module(), name=lacking)
                     return False
                 if lacking:
                     self._give_up(contact, ConnectError(f"the module {lacking} does not run there"))

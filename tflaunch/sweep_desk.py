@@ -17,7 +17,7 @@ from tflaunch.results import Metric, Reading, Result, Results, ranked, result
 from tflaunch.supervise import Action, TaskStarted
 from tflaunch.sweep import CardsSeen, Seat, State
 from tflaunch.sweep_room import Requests, Room, SweepRequest
-from tflaunch.trials import Trial
+from tflaunch.trials import JOB, Trial
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,7 @@ class Desk(Overseer):
         self._reporter = reporter
         self._readings: dict[tuple[int, int], Reading] = {}
         self._seats: dict[tuple[int, int], Seat] = {}
+        self._placed: set[tuple[int, str]] = set()  # trial and host
         self._unread: dict[int, TaskExit] = {}  # ended for good, while some of the log is still to come
         # Of the logs of attempts that have ended, until they are here.
         self._sizes: dict[tuple[int, int], int] = {}
@@ -163,6 +164,10 @@ class Desk(Overseer):
     def swept(self) -> Mapping[str, tuple[str, ...]]:
         """See State."""
         return self.state.swept
+
+    def had(self, host: str, task: TaskId) -> bool:
+        """See State."""
+        return (task.index, host) in self._placed and task.job == JOB
 
     def step(self, event: Any, now: float) -> tuple[Desk, list[Action]]:
         """The state goes on, and all that hangs on it."""
@@ -247,6 +252,7 @@ class Desk(Overseer):
         if key not in self._readings:
             self._readings[key] = Reading(self._request.metric)
             self._seats[key] = attempt.seat
+            self._placed.add((trial.number, attempt.seat.host))
             # Whoever resumes this sweep sees by its log that there was such an attempt.
             self.read(trial.task, attempt.number, 0, b"")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tflaunch.drive import understand
-from tflaunch.errors import ConnectError
+from tflaunch.errors import Breach, ConnectError
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.job import TaskId
 from tflaunch.links import Links
@@ -197,6 +197,11 @@ class View:
                 raise Stopped(item)
             case Written(host, size):
                 self._feed.written(host, size)
+            case Ended(host, Breach() as error):
+                links.forget(host)
+                self.unreached[host] = error
+                self._seen.through.add(host)
+                self._end(host, error.message)
             case Ended(host, error):
                 if self._seen.over.get(host) is not None:
                     links.forget(host)  # it has said all

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tflaunch.cluster import Cluster
-from tflaunch.errors import ConnectErrors, PlanError
+from tflaunch.errors import Breach, ConnectErrors, PlanError
 from tflaunch.gpu_choice import GpuChoice, choose
 from tflaunch.hosts import Hostfile, fold
 from tflaunch.inventory import Inventory, in_use, when_free
@@ -252,6 +252,8 @@ class Acquisition:
         for name, error in dict(self._cluster.ended).items():
             if not self._patient:
                 raise ConnectErrors({name: error}, len(self._hosts))
+            if isinstance(error, Breach) and name in self._tries:
+                continue  # that was told
             if name not in self._retry_at:
                 tries = self._tries[name] = self._tries.get(name, 0) + 1
                 if tries == 1:

@@ -125,7 +125,10 @@ if TYPE_CHECKING:  # `typing` costs the agent's start more than it gives
 PROTOCOL = 3
 MAGIC = b"\0tflaunch-wire %d\n" % PROTOCOL
 NOISE_LIMIT = 64 * 1024  # what a login shell may print before MAGIC
-HEAD_LIMIT = 16 * 1024 * 1024
+HEAD_LIMIT = 16 * 1024 * 1024  # of what an agent takes from a launcher: the requests of all tasks of its host
+# Of what is taken from an agent, which may lie: the longest real ones tell of a thousand runs, and what is decoded
+# takes up to thirty times as much memory.
+ANSWER_LIMIT = 2 * 1024 * 1024
 BODY_LIMIT = 1024 * 1024
 _LENGTHS = struct.Struct("!II")
 
@@ -226,9 +229,12 @@ class Decoder:
     """Bytes in, messages out, however the bytes were cut.
 
     With `magic`, everything before MAGIC is dropped (and kept in `noise`), NOISE_LIMIT bytes at most.
+    What the messages hold is for `tflaunch.messages` to check.
     """
 
-    def __init__(self, magic: bool = False) -> None:
+    def __init__(self, magic: bool = False, head_limit: int = HEAD_LIMIT) -> None:
+        """`head_limit` is what the fields of a message may take, in bytes."""
+        self._head_limit = head_limit
         self._buffer = bytearray()
         self._awaiting_magic = magic
         self.noise = b""
@@ -252,7 +258,7 @@ class Decoder:
         start = 0
         while len(self._buffer) - start >= _LENGTHS.size:
             head_size, body_size = _LENGTHS.unpack_from(self._buffer, start)
-            if head_size > HEAD_LIMIT or body_size > BODY_LIMIT:
+            if head_size > self._head_limit or body_size > BODY_LIMIT:
                 raise WireError("a frame of %d + %d bytes: not tflaunch's" % (head_size, body_size))
             middle = start + _LENGTHS.size + head_size
             if len(self._buffer) < middle + body_size:

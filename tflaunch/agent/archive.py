@@ -4,7 +4,7 @@ import os
 import select
 import time
 
-from tflaunch import wire
+from tflaunch import messages, wire
 from tflaunch.agent import journal
 from tflaunch.agent.channel import write_all
 from tflaunch.agent.logs import TaskLogs
@@ -45,6 +45,8 @@ class Archive:
         """Answer `watch` with all that is known, `find` and `read`, those that are `pending` first."""
         about = self._directory.read("agent.json")
         events = journal.read(self._directory, last_plan=True)
+        sound = filter(messages.is_event, events.events)  # a file may be damaged, or of another version
+        events.events = [dict(event, n=number) for number, event in enumerate(sound, 1)]
         if not events.has("swept"):
             reason = about.get("lost") or GONE
             events.events.append({"type": "gone", "n": len(events.events) + 1, "reason": reason})
@@ -60,7 +62,7 @@ class Archive:
         )
         while True:
             while pending:
-                message = pending.pop(0)
+                message = messages.check(pending.pop(0), messages.TO_AGENT)
                 if message.type == "watch":
                     self._viewer.watch(message)
                     last = events.events[-1]

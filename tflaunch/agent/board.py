@@ -9,7 +9,7 @@ import re
 import select
 import time
 
-from tflaunch import wire
+from tflaunch import messages, wire
 from tflaunch.agent import processes
 from tflaunch.agent.logs import TAIL_BYTES
 from tflaunch.agent.rundir import HostError
@@ -229,6 +229,7 @@ def _serve(
                     return
                 heard = time.monotonic()
                 for message in decoder.feed(data):
+                    messages.check(message, messages.TO_AGENT)
                     if message.type == "bye":
                         return
                     if message.type in TYPES:

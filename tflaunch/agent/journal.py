@@ -52,9 +52,10 @@ def read(directory: "RunDirectory", last_plan: bool = False) -> "Journal":
         try:
             event = wire.loads(line.decode("utf-8", "replace"))
             if isinstance(event, dict) and isinstance(event.get("type"), str):
-                if last_plan and event.get("n", 0) <= number:
+                told = event["n"] if isinstance(event.get("n"), int) else 0
+                if last_plan and told <= number:
                     journal.events = []
-                number = event.get("n", 0)
+                number = told
                 journal.events.append(dict(event, n=len(journal.events) + 1))
         except ValueError:
             pass  # cut off by a full disk or a sudden end

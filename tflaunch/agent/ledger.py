@@ -8,6 +8,7 @@ import os
 import re
 import time
 
+from tflaunch import messages, wire
 from tflaunch.agent import facts, processes
 from tflaunch.agent.journal import read as read_journal
 from tflaunch.agent.rundir import RunDirectory, all_runs
@@ -25,7 +26,8 @@ else:
 
     Member = namedtuple("Member", "host task process")
 
-LISTED = 1000  # runs that are told of; a message has its limits
+LISTED = 1000  # runs that are told of ...
+LISTED_BYTES = wire.ANSWER_LIMIT * 3 // 4  # ... as far as they fit into one message
 _MARKS = tuple(
     os.fsencode(each + "=") for each in (processes.RUN_MARK, processes.HOST_MARK, processes.TASK_MARK)
 )
@@ -109,13 +111,20 @@ def runs(parent: str, everything: bool, only: str = "", tail_bytes: int = 0) -> 
             else:
                 others.add(run)
     found.sort(key=lambda entry: -(entry["started"] or 0.0))
-    told = {entry["run"] for entry in found[:LISTED]}
-    others = (others | {entry["run"] for entry in found[LISTED:]}) - told
+    listed = []  # type: List[Dict[str, Any]]
+    size = 0
+    for entry in found[:LISTED]:
+        size += len(wire.dumps(entry))
+        if size > LISTED_BYTES:
+            break
+        listed.append(entry)
+    told = {entry["run"] for entry in listed}
+    others = (others | {entry["run"] for entry in found}) - told
     return {
         "machine": facts.machine(),
         "place": place(parent),
         "clock": clock,
-        "runs": found[:LISTED],
+        "runs": listed,
         "others": sorted(others)[:LISTED],
     }
 
@@ -157,20 +166,33 @@ class _Share:
         outcomes = [each["outcome"] for each in events if isinstance(each.get("outcome"), dict)]
         strays = self._members if self.state == "strays" else []
         over_at = _modified(os.path.join(directory.path, "agent.json"))
-        return {
+        least = {
             "run": directory.run,
             "host": directory.host,
             "state": self.state,
             "directory": directory.path,
-            "agent": agent.get("pid", 0),
-            "user": agent.get("user", ""),
-            "started": agent.get("started"),
+            "agent": 0,
+            "user": "",
+            "started": None,
             "ended": over_at if self.state == "ended" else None,
-            "about": about if isinstance(about, dict) else {},
-            "outcome": outcomes[-1] if outcomes else {},
-            "tasks": self._tasks(plan, events, tail_bytes),
+            "about": {},
+            "outcome": {},
+            "tasks": [],
             "strays": [processes.describe(each.process) for each in strays],
         }
+        try:
+            more = {
+                "agent": agent.get("pid", 0),
+                "user": agent.get("user", ""),
+                "started": agent.get("started"),
+                "about": about if isinstance(about, dict) else {},
+                "outcome": outcomes[-1] if outcomes else {},
+                "tasks": self._tasks(plan, events, tail_bytes),
+            }
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return least  # the files are another version's, or damaged
+        whole = dict(least, **more)
+        return whole if messages.fits("runs", "runs", whole) else least
 
     def _tasks(
         self, plan: "Dict[str, Any]", events: "List[Dict[str, Any]]", tail_bytes: int

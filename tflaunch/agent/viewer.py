@@ -3,7 +3,7 @@
 import os
 import time
 
-from tflaunch import wire
+from tflaunch import messages, wire
 from tflaunch.agent import logs
 from tflaunch.agent.channel import PASSED, Caller, Channel
 from tflaunch.agent.journal import note
@@ -178,7 +178,9 @@ class Viewers:
     def attach(self, connection: "Connection", private: bool = True) -> Viewer:
         """One more; without `private` others may read on the way what it is sent."""
         viewer = Viewer(connection)
-        viewer.private = private
+        if not private:
+            viewer.private = False
+            viewer.decoder = wire.Decoder(head_limit=wire.ANSWER_LIMIT)
         self.all.append(viewer)
         self._welcome(viewer)
         return viewer
@@ -218,9 +220,12 @@ class Viewers:
                     self._move(viewer, viewer.connection.channel())
                     self.take(viewer, message.body)  # what has been read already from that channel
                 else:
-                    self._handle(viewer, message)
+                    table = messages.TO_AGENT if viewer.private else messages.FROM_PEER
+                    self._handle(viewer, messages.check(message, table))
         except wire.WireError as error:
             note(str(error))
+            viewer.send("failed", reason="its agent was sent what it does not take: %s" % error)
+            self._flush(viewer)
             self.detach(viewer)
 
     def _move(self, viewer: Viewer, channel: Channel) -> None:

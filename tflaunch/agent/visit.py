@@ -10,7 +10,7 @@ import os
 import select
 import time
 
-from tflaunch import wire
+from tflaunch import messages, wire
 from tflaunch.agent import container, facts, ledger, processes, socket
 from tflaunch.agent.channel import pass_on, write_all
 from tflaunch.agent.rundir import HostError, RunDirectory, all_runs
@@ -45,9 +45,10 @@ class Visit:
         self._send("hello", run="", host="", pid=os.getpid(), directory=self._parent)
         data = early or os.read(self._in, 65536)
         while data:
-            messages = decoder.feed(data)
-            for number, message in enumerate(messages, 1):
+            came = decoder.feed(data)
+            for number, message in enumerate(came, 1):
                 try:
+                    messages.check(message, messages.TO_VISIT)
                     if message.type == "list":
                         self._send("runs", **self._runs(message))
                     elif message.type == "finish":
@@ -68,7 +69,7 @@ class Visit:
                         facts.take_module(message["name"], message.body)
                         self._send_facts()
                     elif message.type == "attach":
-                        self._attach(message, decoder, messages[number:])
+                        self._attach(message, decoder, came[number:])
                         return
                     elif message.type == "board":
                         from tflaunch.agent import board
@@ -80,7 +81,7 @@ class Visit:
                         return
                 except HostError as error:
                     self._send("failed", reason=error.reason, hint=error.hint)
-                except OSError as error:
+                except (OSError, wire.WireError) as error:
                     self._send("failed", reason=str(error), hint="")
             data = os.read(self._in, 65536)
 
