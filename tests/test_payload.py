@@ -398,7 +398,7 @@ def test_a_compiled_module_in_a_directory_that_others_may_write_is_not_believed(
 
 def test_what_is_sent_at_every_boot_is_small() -> None:
     assert len(payload.loader()) < 3_000
-    assert len(payload.agent()) < 95_000
+    assert len(payload.agent()) < 120_000
     assert len(payload.boot_line("start", "r" * 60, "h" * 60)) < 4096
     assert payload.agent() is payload.agent()
 
@@ -436,9 +436,6 @@ def test_what_is_packed_is_what_the_loader_has_announced(
         each.cache_clear()
 
 
-def test_a_module_is_sent_compressed() -> None:
-    assert b"def nvmlInit(" in zlib.decompress(payload.packed_module("pynvml"))
-    assert len(payload.packed_module("pynvml")) < 64 * 1024
-    assert zlib.decompress(payload.packed_module("ast")) == Path(ast.__file__).read_bytes()
-    with pytest.raises(ModuleNotFoundError):
-        payload.packed_module("tflaunch_has_no_such_module")
+def test_the_only_module_that_a_host_may_lack_is_sent_compressed() -> None:
+    assert b"def nvmlInit(" in zlib.decompress(payload.packed_module())
+    assert len(payload.packed_module()) < 64 * 1024

@@ -7,7 +7,7 @@ import os
 import time
 import zlib
 
-from tflaunch import gpu_probe, wire
+from tflaunch import gpu_probe, messages, wire
 from tflaunch.agent import facts, leases
 from tflaunch.agent.cards import Cards
 from tflaunch.agent.journal import note
@@ -79,9 +79,16 @@ class Requests:
 
     def handle(self, viewer: Viewer, message: wire.Message) -> None:
         """Do what was asked, or tell why not; raises WireError when nobody knows what it is."""
-        handler = self._more.get(message.type) or getattr(self, "_on_" + message.type, None)
-        if handler is None:
-            raise wire.WireError("an unknown message: %r" % message.type)
+        table = messages.TO_AGENT if viewer.private else messages.FROM_PEER
+        if message.type not in table:
+            raise wire.WireError("a message that is not taken from there: %r" % message.type)
+        handler = self._more.get(message.type) or getattr(self, "_on_" + message.type)
+        try:
+            messages.check(message, table)
+        except wire.WireError as error:
+            note(str(error))
+            viewer.send("failed", reason="its agent does not take that: %s" % error, hint="")
+            return
         self._try(viewer, lambda: handler(viewer, message))
 
     def _try(self, viewer: Viewer, work: "Callable[[], None]") -> None:

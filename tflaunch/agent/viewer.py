@@ -3,7 +3,7 @@
 import os
 import time
 
-from tflaunch import messages, wire
+from tflaunch import wire
 from tflaunch.agent import logs
 from tflaunch.agent.channel import PASSED, Caller, Channel
 from tflaunch.agent.journal import note
@@ -220,12 +220,9 @@ class Viewers:
                     self._move(viewer, viewer.connection.channel())
                     self.take(viewer, message.body)  # what has been read already from that channel
                 else:
-                    table = messages.TO_AGENT if viewer.private else messages.FROM_PEER
-                    self._handle(viewer, messages.check(message, table))
+                    self._handle(viewer, message)
         except wire.WireError as error:
             note(str(error))
-            viewer.send("failed", reason="its agent was sent what it does not take: %s" % error)
-            self._flush(viewer)
             self.detach(viewer)
 
     def _move(self, viewer: Viewer, channel: Channel) -> None:
