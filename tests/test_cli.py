@@ -25,11 +25,10 @@ HEAVY = (
     "pydantic",
     "yaml",
     "cryptography",
-    "pathspec",
     "ClusterShell",
 )
 # What not every command that reaches hosts uses; the first, none of those with a plain list of hosts.
-DOCUMENTS = ("tflaunch.yaml_document", "tflaunch.hostfile_model", "tflaunch.job_model", "pathspec")
+DOCUMENTS = ("tflaunch.yaml_document", "tflaunch.hostfile_model", "tflaunch.job_model")
 PLANS = ("tflaunch.launch", "tflaunch.plan", "tflaunch.inventory", "tflaunch.sources", "tflaunch.cards")
 VISITS = ("tflaunch.visits", "tflaunch.run_states", "tflaunch.survey", "tflaunch.cards", "tflaunch.fetch")
 

@@ -1,16 +1,37 @@
-"""Which outputs of the tasks are wanted: patterns as in .gitignore, read once, and sent as regular expressions."""
+"""Patterns as in .gitignore: read before anything is contacted, and matched in a time that no pattern makes long.
+
+Each becomes a regular expression in which what a star took stays taken when what follows does not match:
+`(?=(?P<s1>...))(?P=s1)`, for Python has atomic groups since 3.11 only.  Launcher and hosts match by the same one.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tflaunch.errors import UsageError
+from tflaunch.errors import Problem, UsageError
+
+_END = r"(?:/|\Z)"  # of one name in a path
+# `[[:alpha:]]` and so on: ASCII, as git has them.
+_CLASSES = {
+    "alnum": "0-9A-Za-z", "alpha": "A-Za-z", "blank": r" \t", "cntrl": r"\x00-\x1f\x7f", "digit": "0-9",
+    "graph": "!-~", "lower": "a-z", "print": " -~", "punct": r"!-/:-@\[-`{-~", "space": r" \t-\r", "upper": "A-Z",
+    "xdigit": "0-9A-Fa-f",
+}  # fmt: skip
+# Characters that HFS+ does not see in a name (as git's utf8.c has them).
+_UNSEEN = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
+# What no pattern brings: compiled Python, and what git would run.  Regular expressions, as a host takes them.
+NEVER = ((r"(?:[^/]+/)*?__pycache__/", False), (r"(?i:(?:[^/]+/)*?\.git(?:/|\Z))", False))
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Which outputs are wanted: a line as in .gitignore, its regular expression, and where to look."""
+    """Which outputs are wanted: a line as in .gitignore, its regular expression, and where to look.
+
+    Its wildcards match no leading dot, as in a shell: `.cache/**` names the dot.  A line with `!` takes away names
+    with dots, too.
+    """
 
     text: str
     regex: str
@@ -19,27 +40,180 @@ class Pattern:
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
-        """Read it; raises UsageError."""
-        from pathspec.patterns.gitignore.basic import GitIgnoreBasicPattern
-
-        plain = text.removeprefix("!")
-        if ".." in plain.split("/") or plain.startswith("~"):
-            raise UsageError(
-                f"--fetch {text}: it leads out of the tasks' working directory",
-                "what lies elsewhere cannot be fetched; a pattern is as in .gitignore: 'checkpoints/**'",
-            )
-        try:
-            regex, wanted = GitIgnoreBasicPattern.pattern_to_regex(text)
-        except ValueError as error:
-            raise UsageError(f"--fetch {text}: {error}", "it is a pattern as in .gitignore") from None
-        if regex is None or wanted is None:
-            raise UsageError(
-                f"--fetch {text!r}: that is no pattern", "it is one as in .gitignore: 'checkpoints/**'"
-            )
+        """Read it; raises ValueError with a phrase that follows the quoted text."""
+        plain = _stripped(text).removeprefix("!")
+        if not plain or text.startswith("#"):
+            raise ValueError("is no pattern; it is one as in .gitignore: 'checkpoints/**'")
         parts = plain.removeprefix("/").rstrip("/").split("/")
+        if ".." in parts or plain.startswith("~"):
+            raise ValueError("leads out of the tasks' working directory; what lies elsewhere cannot be fetched")
+        wanted = not text.startswith("!")
+        regex = translated(plain, dots=not wanted)
+        if wanted and any(is_git(re.sub(r"\\(.)", r"\1", part)) for part in parts):
+            raise ValueError("is never fetched: git runs what lies there; have a task pack it into one file")
         literal = len(parts) - 1 if "/" in plain.rstrip("/") else 0
         for number, part in enumerate(parts[:literal]):
             if re.search(r"[*?\[\\]", part):
                 literal = number
                 break
         return cls(text, regex, wanted, "/".join(parts[:literal]))
+
+
+class Wanted:
+    """What several patterns come to; the last one that matches a path decides, as on the hosts."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        self.regexes = [*((each.regex, each.wanted) for each in patterns), *NEVER]
+        self._last_first = [(re.compile(regex, re.DOTALL), yes) for regex, yes in reversed(self.regexes)]
+
+    def says(self, path: str) -> bool | None:
+        """True: it comes; False: it does not; None: no pattern speaks of it."""
+        return next((yes for regex, yes in self._last_first if regex.match(path)), None)
+
+
+def is_git(name: str) -> bool:
+    """Whether that is `.git` to git, on whatever disk: in any case, NTFS's `git~1`, with what HFS+ does not see."""
+    for part in name.translate(_UNSEEN).split("\\"):
+        if part.partition(":")[0].rstrip(" .").casefold() in (".git", "git~1"):
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class IgnoreLine:
+    """One line of an ignore file of git's."""
+
+    regex: re.Pattern[str]
+    takes_back: bool  # a line with `!`
+    directories_only: bool  # a line with a slash at its end
+
+    def matches(self, path: str, is_directory: bool) -> bool:
+        """Whether the line speaks of `path` itself, not only of a place that it is below."""
+        return (is_directory or not self.directories_only) and self.regex.match(path) is not None
+
+
+def ignore_lines(lines: Sequence[str], where: str) -> list[IgnoreLine]:
+    """What an ignore file says, without comments, empty lines and those that git passes over.
+
+    Raises UsageError that names file and line of a range that cannot be meant.
+    """
+    found = []
+    for number, line in enumerate(lines, 1):
+        plain = _stripped(line)
+        text = plain.removesuffix("/").removeprefix("!")
+        if not text or plain.startswith("#") or _is_cut_off(text):
+            continue
+        try:
+            regex = re.compile(translated(text, below=False), re.DOTALL)
+        except ValueError as error:
+            hint = "correct it, or put a \\ before the [ if that is part of the name"
+            raise UsageError(str(Problem(where, number, 1, f"{plain!r} {error}")), hint) from None
+        found.append(IgnoreLine(regex, plain.startswith("!"), plain.endswith("/")))
+    return found
+
+
+def _stripped(line: str) -> str:
+    return line if line.endswith("\\ ") else line.rstrip(" ")
+
+
+def _is_cut_off(text: str) -> bool:
+    """Whether a backslash at its end quotes nothing."""
+    return (len(text) - len(text.rstrip("\\"))) % 2 == 1
+
+
+def translated(glob: str, *, dots: bool = True, below: bool = True) -> str:
+    """The regular expression, to `match`, of paths that a line of .gitignore without its `!` speaks of.
+
+    `dots`: whether wildcards match a leading dot; `below`: whether a name also stands for all that is below it.
+    Raises ValueError with a phrase.
+    """
+    if _is_cut_off(glob):
+        raise ValueError("ends with a backslash that quotes nothing")
+    groups = (f"s{number}" for number in range(len(glob) + 1))
+    name = "[^/]+" if dots else r"(?!\.)[^/]+"
+    gap, rest = f"(?:{name}/)*?", rf"(?:{name}{_END})*\Z"
+    blocks = _blocks(glob)
+    whole = ""
+    for number, block in enumerate(blocks):
+        text = "".join(f"{_translated_name(part, dots, groups)}{_END}" for part in block)
+        if number == len(blocks) - 1:  # a star alone stands for one name, not for what is below it
+            if not block:
+                return whole + ("(?<=/)" if whole else "") + rest
+            if not below or block[-1] == "*":
+                return whole + (gap if number else "") + text + r"\Z"
+        if number and text:
+            group = next(groups)
+            text = f"(?=(?P<{group}>{gap}{text}))(?P={group})"
+        whole += text
+    return whole + rest
+
+
+def _blocks(glob: str) -> list[list[str]]:
+    """The names in the pattern, in a list for each part of it before, between and behind its `**`."""
+    parts = glob.split("/")
+    if not parts[0]:
+        del parts[0]  # seen from the top
+    elif len(parts) == 1 or (len(parts) == 2 and not parts[1]):
+        parts.insert(0, "**")  # at any depth
+    if not parts[-1]:  # all that is below it
+        parts[-1:] = ["*", "**"] if parts[-2:-1] == ["**"] else ["**"]
+    blocks: list[list[str]] = [[]]
+    for part, before in zip(parts, ["", *parts], strict=False):
+        if part != "**":
+            blocks[-1].append(part)
+        elif before != "**":
+            blocks.append([])
+    return blocks
+
+
+def _translated_name(glob: str, dots: bool, groups: Iterator[str]) -> str:
+    pieces, at = [""], 0
+    while at < len(glob):
+        char, at = glob[at], at + 1
+        if char == "*":
+            pieces.append("")
+        elif char == "?":
+            pieces[-1] += "[^/]"
+        elif char == "[" and (found := _bracket(glob, at)):
+            pieces[-1] += found[0]
+            at = found[1]
+        else:
+            if char == "\\":
+                char, at = glob[at], at + 1
+            pieces[-1] += re.escape(char)
+    first, *middle, last = pieces if len(pieces) > 1 else (pieces[0], None)
+    begin = "" if glob[:1] not in ("*", "?", "[") else "(?=[^/])" if dots else "(?=[^/.])"
+    if last is None:
+        return begin + first
+    stars = [(next(groups), piece) for piece in middle if piece]
+    taken = "".join(f"(?=(?P<{group}>[^/]*?{piece}))(?P={group})" for group, piece in stars)
+    return f"{begin}{first}{taken}[^/]*{last}"
+
+
+def _bracket(glob: str, at: int) -> tuple[str, int] | None:
+    """The set whose `[` is just before `at`, and where it ends; None where it has no end: that is a plain `[`."""
+    taken = "^" if glob[at : at + 1] in ("!", "^") else ""
+    at += len(taken)
+    start, members = at, ""
+    while at < len(glob):
+        if glob[at] == "]" and at > start:
+            return f"(?!/)[{taken}{members}]", at + 1
+        if glob.startswith("[:", at) and (end := glob.find(":]", at)) > 0:
+            if glob[at + 2 : end] not in _CLASSES:
+                raise ValueError(f"holds {glob[at : end + 2]}, which is no class; want {', '.join(_CLASSES)}")
+            members += _CLASSES[glob[at + 2 : end]]
+            at = end + 2
+            continue
+        low, at = _member(glob, at)
+        high = low
+        if glob[at : at + 1] == "-" and glob[at + 1 : at + 2] not in ("", "]"):
+            high, at = _member(glob, at + 1)
+            if high < low:
+                raise ValueError(f"holds the range {low}-{high}, whose ends are the wrong way round")
+        members += re.escape(low) + ("" if high == low else f"-{re.escape(high)}")
+    return None
+
+
+def _member(glob: str, at: int) -> tuple[str, int]:
+    at += glob[at] == "\\" and at + 1 < len(glob)
+    return glob[at], at + 1

@@ -7,20 +7,17 @@ import functools
 import os
 import shlex
 import stat
-import warnings
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tflaunch import wire
 from tflaunch.agent import store
 from tflaunch.errors import UsageError
-
-if TYPE_CHECKING:  # heavy, and many directories ignore nothing
-    from pathspec.patterns.gitignore.basic import GitIgnoreBasicPattern
+from tflaunch.patterns import IgnoreLine, ignore_lines
 
 LIMIT_BYTES = 100 * 2**20
 _ENTRIES_SEEN = 100_000  # once over the limit, how many more are looked at to name the largest
@@ -218,49 +215,11 @@ class _Entry(NamedTuple):
     size: int = 0
 
 
-class _Rule(NamedTuple):
-    """One line of an ignore file."""
-
-    pattern: GitIgnoreBasicPattern
-    takes_back: bool  # a line with `!`
-    directories_only: bool  # a line with a slash at its end
-    below: bool  # the line speaks of everything below a place, at any depth
-
-    @classmethod
-    def parse(cls, line: str) -> _Rule | None:
-        """Read a line; None for a comment, an empty one, and one that git passes over too."""
-        from pathspec.patterns.gitignore.basic import GitIgnoreBasicPattern
-
-        line = line if line.endswith("\\ ") else line.rstrip(" ")
-        text = line.removesuffix("/")
-        try:
-            with warnings.catch_warnings():  # odd patterns become odd regular expressions
-                warnings.simplefilter("ignore")
-                pattern = GitIgnoreBasicPattern(text)
-        except ValueError:
-            return None
-        if pattern.include is None:
-            return None
-        below = text.removeprefix("!") in ("*", "**") or text.endswith("/**")
-        return cls(pattern, not pattern.include, text != line, below)
-
-    def matches(self, path: str, is_directory: bool) -> bool:
-        """Whether the line speaks of `path` itself.
-
-        pathspec also lets a pattern match what is below the place it names; the walk has decided about that
-        place before, and a `!` line may have taken it back.
-        """
-        if self.directories_only and not is_directory:
-            return False
-        result = self.pattern.match_file(path)
-        return result is not None and (self.below or result.match.end() == len(path))
-
-
 class _Ignore(NamedTuple):
     """The lines of one ignore file, last one first; they speak of paths below `base`."""
 
     base: str  # "" or with a slash at its end
-    rules: tuple[_Rule, ...]
+    rules: tuple[IgnoreLine, ...]
 
     def verdict(self, path: str, is_directory: bool) -> bool | None:
         """True: left out; False: taken back by a `!` line; None: nothing is said."""
@@ -406,7 +365,7 @@ def _read_ignore(path: Path, base: str) -> _Ignore | None:
     except OSError as error:
         raise _unreadable(path, error) from None
     lines = os.fsdecode(text.removeprefix(b"\xef\xbb\xbf")).replace("\r\n", "\n").split("\n")
-    return _Ignore(base, tuple(rule for line in reversed(lines) if (rule := _Rule.parse(line))))
+    return _Ignore(base, tuple(reversed(ignore_lines(lines, str(path)))))
 
 
 def _unreadable(path: Path | str, error: OSError) -> UsageError:
