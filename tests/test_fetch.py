@@ -11,7 +11,7 @@ from tests.agent_over_pipes import Host, running, shell
 from tests.launcher import Launcher, until
 from tests.sshd import SshNetwork
 from tflaunch.destination import Destination, Part, Refused, present
-from tflaunch.errors import FetchError, UsageError
+from tflaunch.errors import FetchError
 from tflaunch.patterns import Pattern
 
 # Writes what a trainer writes, and what a careless one does.
@@ -62,7 +62,7 @@ def test_what_the_tasks_wrote_comes_at_the_end_and_later(launcher: Launcher, net
     assert files(directory) == COMES
     assert (directory / "checkpoints/part-worker-1").read_text() == "worker-1" * 100_000
     assert (directory / "host2/own/state").read_text() != (directory / "host1/own/state").read_text()
-    assert os.access(directory / "checkpoints/tool", os.X_OK)
+    assert not os.access(directory / "checkpoints/tool", os.X_OK)
     [original] = launcher.hosts.glob("tflaunch-*/*/host1/work/checkpoints/same")
     assert original.stat().st_mtime_ns == (directory / "checkpoints/same").stat().st_mtime_ns
     assert f"fetched 10 files, 6.3 MiB in {run}" in done.sentences
@@ -90,6 +90,9 @@ def test_what_the_tasks_wrote_comes_at_the_end_and_later(launcher: Launcher, net
     assert (told["files"], told["same"], told["complete"]) == (1, 9, True)
     assert (directory / "config.py").read_text() == "# changed"
     assert files(directory) == COMES
+
+    launcher.run("fetch", run, "--keep-mode").ran()
+    assert os.access(directory / "checkpoints/tool", os.X_OK)
 
     # From a machine that has no record of it, and not all of it.
     elsewhere = {"TFLAUNCH_STATE": str(launcher.directory / "elsewhere")}
@@ -200,7 +203,7 @@ def test_only_what_a_pattern_begins_with_is_looked_through() -> None:
     }
     assert {text: Pattern.parse(text).root for text in roots} == roots
     for text in ("", "#x", "a/../b", "~/x"):
-        with pytest.raises(UsageError):
+        with pytest.raises(ValueError):
             Pattern.parse(text)
 
 

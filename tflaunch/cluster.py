@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch import dial_check, payload, shipping, wire
@@ -27,7 +26,7 @@ from tflaunch.supervise import Event, Interrupted, State, TaskStarted, state_dat
 if TYPE_CHECKING:
     from tflaunch.board import Board
     from tflaunch.fetch import Fetched
-    from tflaunch.patterns import Pattern
+    from tflaunch.patterns import Wish
     from tflaunch.sources import Bundle
 
 PROBE_S = 30.0
@@ -543,22 +542,11 @@ class Cluster:
         if self._board is not None and self._board.host == host:
             self._board.lost()
 
-    def fetch(
-        self, hosts: Collection[str], patterns: Sequence[Pattern], directory: Path, overwrite: bool
-    ) -> Fetched:
+    def fetch(self, hosts: Collection[str], wish: Wish) -> Fetched:
         """Bring the outputs of the tasks on these hosts here. Raises FetchError, Stopped."""
         from tflaunch.fetch import Fetch
 
-        return Fetch(
-            self._run_id,
-            self._sessions,
-            sorted(hosts),
-            self.dial,
-            self._watcher,
-            patterns=patterns,
-            directory=directory,
-            overwrite=overwrite,
-        ).run()
+        return Fetch(self._run_id, self._sessions, sorted(hosts), self.dial, self._watcher, wish=wish).run()
 
     def tell_replanned(self, lost: Collection[str]) -> None:
         """Tell those who watch, and who ask later, that the run goes on by another plan, without these hosts."""

@@ -32,7 +32,7 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
     stopped    run_id, hosts (host -> found, killed, survivors, cards)
     tensorboard  run_id, url, host, logdir
     fetched    run_id, directory, files, bytes, same (were here already), complete, apart, kept, failed, left,
-               unmatched, there, unreached   (tflaunch.fetch.Fetched)
+               hidden, unmatched, there, unreached   (tflaunch.fetch.Fetched)
 
 Tasks are written `worker/0`.  Bytes of a log that are not UTF-8 appear as `\\xff`; control sequences are
 left in it.

@@ -7,7 +7,6 @@ several hosts have below it is the same or does not meet; else DIR/HOST/checkpoi
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
@@ -18,11 +17,22 @@ from pathlib import Path
 from typing import Protocol
 
 from tflaunch import lanes
-from tflaunch.destination import Destination, Part, Refused, cannot_write, present
-from tflaunch.errors import ConnectError
-from tflaunch.lanes import AHEAD, Lanes, Request, Steps
-from tflaunch.patterns import Pattern
+from tflaunch.destination import (
+    FATAL,
+    Destination,
+    Part,
+    Refused,
+    cannot_write,
+    leads_elsewhere,
+    make_executable,
+    present,
+    why_not,
+)
+from tflaunch.errors import ConnectError, FetchError
+from tflaunch.lanes import AHEAD, Dishonest, Lanes, Request, Steps
+from tflaunch.patterns import Wanted, Wish
 from tflaunch.session import Sessions
+from tflaunch.sizes import amount
 from tflaunch.wire import Message
 
 PIECE_BYTES = 256 * 1024
@@ -30,9 +40,10 @@ BLOCK_BYTES = 4 * 1024 * 1024  # that one digest is of
 TOGETHER = 64  # files from all hosts, for each is open
 TRIES = 3  # for a file that changes while it is read
 SHOWN_S = 0.1
-# No other file can be written then either.
-FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE)
-_NEVER = Pattern.parse("!__pycache__/")
+# What a host may tell: an agent stops at so many files itself.
+FILES, NAMES_BYTES, THERE = 100_000, 32 * 2**20, 12
+_NUMBERS = range(2**63)  # sizes that a disk knows; times, from 1970, too
+_DIGEST_BYTES = 32
 
 
 class Watcher(lanes.Watcher, Protocol):
@@ -54,6 +65,7 @@ class Fetched:
     kept: list[str] = field(default_factory=list)  # files here that are others than those of the run
     failed: dict[str, str] = field(default_factory=dict)  # HOST:PATH -> why it did not come
     left: dict[str, str] = field(default_factory=dict)  # HOST:PATH -> why it is none: a link, gone meanwhile
+    hidden: list[str] = field(default_factory=list)  # names with a dot, which no pattern names
     unmatched: list[str] = field(default_factory=list)  # patterns
     there: list[str] = field(default_factory=list)  # names in the working directories, if nothing matches
     unreached: dict[str, ConnectError] = field(default_factory=dict)
@@ -82,19 +94,19 @@ class Fetch:
         dial: Callable[[str], None],
         watcher: Watcher,
         *,
-        patterns: Sequence[Pattern],
-        directory: Path,
-        overwrite: bool = False,
+        wish: Wish,
     ) -> None:
         self._run_id = run_id
         self._hosts = list(hosts)
         self._lanes = Lanes(sessions, hosts, dial, watcher)
         self._watcher = watcher
-        self._patterns = patterns
-        self._destination = Destination(directory)
-        self._overwrite = overwrite
+        self._wish = wish
+        self._wanted = Wanted(wish.patterns)
+        self._destination = Destination(directory := wish.to or Path(run_id))
         self._found: dict[str, dict[str, _File]] = {host: {} for host in hosts}
         self._digests: dict[str, dict[str, dict[int, bytes]]] = {}  # path -> host -> offset -> digest
+        self._mine: set[tuple[int, int]] = set()  # device and inode of the files that have come now
+        self._spare = 0  # bytes that may come beyond those announced at first
         self._shown_at = 0.0
         self._done = self._total = self._arrived = self._expected = 0
         self.told = Fetched(run_id, str(directory), unreached=self._lanes.unreached)
@@ -102,14 +114,19 @@ class Fetch:
     def run(self) -> Fetched:
         """Bring all that matches; returns what came of it.
 
-        Raises FetchError when nothing more can be written here, Stopped; what has come stays.
+        A host that tells what no agent tells (a name that was not asked for, more bytes than announced) is given up,
+        and nothing of it comes that has not come.  Raises FetchError when it is more than there is room for, or than
+        the wish allows, before anything is written; or when nothing more can be written; Stopped.  What has come
+        stays.
         """
         try:
             self._lanes.work({host: [self._find(host)] for host in self._hosts})
+            self._forget_unreached()
             self._note_unmatched()
             shared = self._shared()
             self._lanes.work({host: [self._compare(host, shared)] for host in self._hosts})
-            self._bring_all(self._places())
+            self._forget_unreached()
+            self._bring_all(self._with_room(self._places()))
         except OSError as error:
             raise cannot_write(self._destination.path, error) from None
         return self.told
@@ -117,7 +134,7 @@ class Fetch:
     def _bring_all(self, places: dict[str, dict[str, str]]) -> None:
         self._total = sum(map(len, places.values()))
         self._expected = sum(self._found[host][path].size for host, paths in places.items() for path in paths)
-        several = max(1, min(AHEAD, TOGETHER // len(places)))
+        several = max(1, min(AHEAD, TOGETHER // max(1, len(places))))
         for first in range(0, len(self._hosts), TOGETHER):
             threads = {}
             for host in self._hosts[first : first + TOGETHER]:
@@ -128,23 +145,57 @@ class Fetch:
     # -- what there is
 
     def _find(self, host: str) -> Steps:
-        files = self._found[host]
+        files, told = self._found[host], self.told
+        names_bytes = 0
+        left: set[str] = set()
+        whole = self._destination.room().whole
 
         def take(message: Message) -> bool:
+            nonlocal names_bytes
             for path, size, modified, executable in message["files"]:
-                files[path] = _File(size, modified, executable)
+                shown = _shown(path)
+                if leads_elsewhere(path):
+                    raise Dishonest(f"it told of {shown}, which leads out of the directory")
+                if not self._wanted.says(path):
+                    raise Dishonest(f"it told of {shown}, which was not asked for")
+                if size not in _NUMBERS or abs(modified) not in _NUMBERS:
+                    raise Dishonest(
+                        f"it told of {shown} with {str(size)[:25]} bytes, of {str(modified)[:25]} ns"
+                    )
+                names_bytes += len(path) if path not in files else 0
+                if why := why_not(path):
+                    left.add(path)
+                    told.failed[f"{host}:{path}"] = why
+                elif size > whole:
+                    left.add(path)
+                    told.failed[f"{host}:{path}"] = (
+                        f"it has {amount(size)}, and the disk here {amount(whole)} in all"
+                    )
+                else:
+                    files[path] = _File(size, modified, executable)
             for path, why, bad in message["left"]:
-                (self.told.failed if bad else self.told.left)[f"{host}:{path}"] = why
-            self.told.there += [name for name in message["there"] if name not in self.told.there]
+                names_bytes += len(path) + len(why) if path not in left else 0
+                left.add(path)
+                if self._wanted.says(path) or self._wanted.says(f"{path}/"):
+                    (told.failed if bad else told.left)[f"{host}:{path}"] = why
+                elif path.rpartition("/")[2].startswith(".") and path not in told.hidden:
+                    told.hidden.append(path)
+            if len(files) + len(left) > 2 * FILES or names_bytes > NAMES_BYTES:
+                raise Dishonest(f"it told of {len(files) + len(left):,} names, {amount(names_bytes)}")
+            told.there += [name for name in message["there"][:THERE] if name not in told.there]
             return bool(message["last"])
 
-        patterns = [(each.regex, each.wanted) for each in (*self._patterns, _NEVER)]
-        roots = sorted({each.root for each in self._patterns if each.wanted})
-        yield Request("find", {"patterns": patterns, "roots": [""] if "" in roots else roots}, take)
+        roots = sorted({each.root for each in self._wish.patterns if each.wanted})
+        fields = {"patterns": self._wanted.regexes, "roots": [""] if "" in roots else roots}
+        yield Request("find", fields, take)
+
+    def _forget_unreached(self) -> None:
+        for host in self._lanes.unreached:
+            self._found[host].clear()
 
     def _note_unmatched(self) -> None:
         paths = {path for files in self._found.values() for path in files}
-        for pattern in self._patterns:
+        for pattern in self._wish.patterns:
             match = re.compile(pattern.regex, re.DOTALL).match
             if pattern.wanted and not self.told.unreached and not any(map(match, paths)):
                 self.told.unmatched.append(pattern.text)
@@ -169,8 +220,8 @@ class Fetch:
             digests = self._digests.setdefault(path, {}).setdefault(host, {})
             for offset in range(0, self._found[host][path].size, BLOCK_BYTES):
 
-                def take(message: Message, digests: dict[int, bytes] = digests) -> bool:
-                    digests[message["offset"]] = message.body
+                def take(message: Message, digests: dict[int, bytes] = digests, offset: int = offset) -> bool:
+                    digests[offset] = message.body
                     return True
 
                 yield _read(path, offset, BLOCK_BYTES, take, digest=True)
@@ -186,7 +237,8 @@ class Fetch:
         taken: dict[str, str] = {}
         for top, paths in sorted(tops.items()):
             parents = {path[:at] for path in paths for at in range(len(path)) if path[at] == "/"}
-            apart = not paths.isdisjoint(parents) or not all(map(self._alike, paths))
+            # A top that is called as a host is would get in the way of what is in that host's own directory.
+            apart = top in self._hosts or not paths.isdisjoint(parents) or not all(map(self._alike, paths))
             if apart:
                 self.told.apart.append(top)
             for path in sorted(paths):
@@ -198,6 +250,58 @@ class Fetch:
                         places[host][path] = place
                         taken[place] = f"{host}:{path}"
         return places
+
+    def _with_room(self, places: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+        """These places without those of files that alone are too large; raises FetchError if all are, together."""
+        room, most = self._destination.room(), self._wish.most_bytes
+        allowed = room.bytes if most is None else min(room.bytes, most)
+        bytes_of: dict[str, int] = {}
+        count = total = 0
+        for host, paths in places.items():
+            for path, place in list(paths.items()):
+                file = self._found[host][path]
+                size = self._to_come(host, path, place)
+                if size is None:
+                    continue
+                if room.taken_by(size) > room.bytes or size > allowed:
+                    del paths[path]
+                    limit = (
+                        f"the limit is {amount(most or 0)}"
+                        if size <= room.bytes
+                        else f"there is room for {room}"
+                    )
+                    self.told.failed[f"{host}:{path}"] = f"it has {amount(file.size)}, and {limit}"
+                    continue
+                count += 1
+                total += room.taken_by(size) if most is None else size
+                bytes_of[host] = bytes_of.get(host, 0) + size
+        where = f"{count:,} files, {amount(total)}"
+        if len(bytes_of) > 1:
+            largest = max(bytes_of, key=lambda host: bytes_of[host])
+            where += f" ({amount(bytes_of[largest])} from {largest})"
+        if total > room.bytes or (room.files is not None and count > room.files):
+            raise FetchError(
+                f"{where}, are to come to {self._destination.path}, where there is room for {room}; "
+                "nothing was written",
+                "make room there, name another directory, or fetch less: patterns choose",
+            )
+        if total > allowed:
+            raise FetchError(
+                f"{where}, are to come, and the limit is {amount(allowed)}; nothing was written",
+                "raise the limit, or fetch less: patterns choose",
+            )
+        self._spare = allowed - total
+        return places
+
+    def _to_come(self, host: str, path: str, place: str) -> int | None:
+        """How many bytes of a file are not here; None: it is here already."""
+        file, here = self._found[host][path], self._destination.has(place)
+        if here is not None and (here.st_size, here.st_mtime_ns) == (file.size, file.modified):
+            return None
+        return max(0, file.size - self._destination.has_part(place, *self._part_of(host, path, file)))
+
+    def _part_of(self, host: str, path: str, file: _File) -> tuple[str, str]:
+        return f"{self._run_id} {host}:{path}", f"{file.size} {file.modified}"
 
     def _alike(self, path: str) -> bool:
         holders = self._holders(path)
@@ -228,11 +332,15 @@ class Fetch:
         for _ in range(TRIES):
             file = self._found[host][path]
             with self._destination.beside(place) as (directory, name):
-                replace = self._overwrite
+                replace = self._wish.overwrite
+                executable = file.executable and self._wish.keep_mode
                 if (here := present(directory, name)) is not None:
                     try:
+                        self._refuse_ours(os.fstat(here))
                         begins = yield from self._begins_with(path, file, here)
                         size = os.fstat(here).st_size
+                        if begins and size == file.size and executable:
+                            make_executable(here)
                     finally:
                         os.close(here)
                     if begins and size == file.size:
@@ -244,12 +352,15 @@ class Fetch:
                         self.told.kept.append(place)
                         self._arrived += file.size
                         return
-                part = Part(directory, name, f"{self._run_id} {key}", f"{file.size} {file.modified}")
+                part = Part(directory, name, *self._part_of(host, path, file))
                 arrived = self._arrived
                 try:
                     now = yield from self._pieces(path, file, part)
-                    if now == file:
-                        if part.finish(file.modified, file.executable, replace):
+                    if now == file and part.have == file.size:
+                        if (other := self._destination.has(place)) is not None:
+                            self._refuse_ours(other)
+                        if part.finish(file.modified, executable, replace):
+                            self._mine.add(_identity(os.fstat(part.file)))
                             self.told.files += 1
                             self.told.bytes += file.size
                         else:
@@ -259,11 +370,21 @@ class Fetch:
                     if now is None:
                         self.told.left[key] = "gone meanwhile"  # an old checkpoint, for example
                         return
+                    self._spare -= max(0, now.size - file.size)
+                    if self._spare < 0:
+                        raise Refused(
+                            f"it has grown to {amount(now.size)} meanwhile, more than there is room for"
+                        )
                     self._found[host][path] = now
                     self._arrived = arrived
                 finally:
                     part.close()
         raise Refused(f"it was written to each of the {TRIES} times that it was read: fetch it again later")
+
+    def _refuse_ours(self, info: os.stat_result) -> None:
+        """Raises Refused where this disk takes two names for one, as `a` and `A` elsewhere."""
+        if _identity(info) in self._mine:
+            raise Refused("on this disk its name is that of another file that has just come")
 
     def _begins_with(self, path: str, file: _File, here: int) -> lanes.Part[bool]:
         """Whether the file there begins with all of the one that is here."""
@@ -306,16 +427,15 @@ class Fetch:
                 now, why = None, "" if message["gone"] else message["why"]
             elif now is not None:
                 now = _File(message["size"], message["modified"], file.executable)
-                data = message.body[: max(0, file.size - message["offset"])]
-                part.write(message["offset"], data)
-                self._arrived += len(data)
+                part.write(message["offset"], message.body)
+                self._arrived += len(message.body)
                 self._show()
             return True
 
         for offset in range(part.have, max(file.size, part.have + 1), PIECE_BYTES):
             if now is None or now.size < file.size:
                 break
-            yield _read(path, offset, PIECE_BYTES, take)
+            yield _read(path, offset, min(PIECE_BYTES, file.size - offset), take)
         yield None
         if why:
             part.forget()
@@ -335,4 +455,26 @@ class Fetch:
 def _read(
     path: str, offset: int, size: int, take: Callable[[Message], bool], *, digest: bool = False
 ) -> Request:
-    return Request("read", {"path": path, "offset": offset, "size": size, "digest": digest}, take)
+    """Ask for that piece of a file, or its digest; an answer that is none to this is dishonest."""
+
+    def checked(message: Message) -> bool:
+        if (message["path"], message["offset"], message["digest"]) != (path, offset, digest):
+            raise Dishonest(f"it sent another piece than was asked for, of {_shown(path)}")
+        most = _DIGEST_BYTES if digest else size
+        if len(message.body) > most or (digest and not message["why"] and len(message.body) < most):
+            raise Dishonest(
+                f"it sent {len(message.body):,} bytes of {_shown(path)} where {most:,} were to come"
+            )
+        if message["size"] not in _NUMBERS or abs(message["modified"]) not in _NUMBERS:
+            raise Dishonest(f"it told of {_shown(path)} with {str(message['size'])[:25]} bytes")
+        return take(message)
+
+    return Request("read", {"path": path, "offset": offset, "size": size, "digest": digest}, checked)
+
+
+def _identity(info: os.stat_result) -> tuple[int, int]:
+    return info.st_dev, info.st_ino
+
+
+def _shown(path: str) -> str:
+    return ascii(path if len(path) <= 100 else f"{path[:97]}...")

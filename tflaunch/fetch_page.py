@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +36,17 @@ def fetched_lines(told: Fetched, marks: Marks) -> list[RenderableType]:
         lines.append(Text(f"  not the same on all hosts, so in a directory for each of them: {names}", "dim"))
     for where, why in _shown(told.left, marks):
         lines.append(Text(f"  left out: {where}: {why}", "dim"))
+    if told.hidden:
+        names = _some(told.hidden, marks)
+        pattern = shlex.quote(re.sub(r"([*?\[\\])", r"\\\1", told.hidden[0]))
+        which = "; a pattern that names the dot brings them: "
+        lines.append(
+            Text(f"  left out, as their names begin with a dot: {names}{which}{_name(pattern)}", "dim")
+        )
     for where, why in _shown(told.failed, marks):
         lines.append(Text.assemble(warn, f"did not come: {where}: {why}"))
     for host, error in told.unreached.items():
-        lines.append(Text.assemble(warn, (host, "bold"), f": {printable(error.message)}"))
+        lines.append(Text.assemble(warn, (host, "bold"), f": {_name(error.message)}"))
     if told.kept:
         lines.append(
             Text.assemble(
@@ -58,9 +67,14 @@ def fetched_lines(told: Fetched, marks: Marks) -> list[RenderableType]:
 
 def _some(names: Sequence[str], marks: Marks) -> str:
     more = f" {marks.more} {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return printable(", ".join(names[:SHOWN])) + more
+    return _name(", ".join(names[:SHOWN])) + more
+
+
+def _name(text: str) -> str:
+    """What a host has told, on the line that it is on."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _shown(reasons: Mapping[str, str], marks: Marks) -> list[tuple[str, str]]:
-    rows = [(printable(where), printable(why)) for where, why in list(reasons.items())[:SHOWN]]
+    rows = [(_name(where), _name(why)) for where, why in list(reasons.items())[:SHOWN]]
     return rows + ([(f"{len(reasons) - SHOWN} more", marks.more)] if len(reasons) > SHOWN else [])

@@ -42,6 +42,12 @@ class GpuChoice:
     share: bool = False  # also cards that others compute on; never leased, promised or broken ones
 
 
+def check(choice: GpuChoice, hostfile: Hostfile) -> None:
+    """Raises UsageError for a pattern of hosts that fits nothing, before any host is asked."""
+    _selected("--include", choice.include, hostfile)
+    _selected("--exclude", choice.exclude, hostfile)
+
+
 def choose(inventory: Inventory, choice: GpuChoice, hostfile: Hostfile) -> dict[str, HostFacts]:
     """The inventory as the plan shall see it; raises UsageError for a pattern that fits nothing.
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from tflaunch.command import DECIDED
 from tflaunch.errors import UsageError
 from tflaunch.job import FLAGS, Done, Place, RestartOn, RestartPolicy, RoleEnd, job_name_fault
+from tflaunch.patterns import Pattern
 from tflaunch.sizes import size
 from tflaunch.times import TIME, seconds
 from tflaunch.yaml_values import (
@@ -124,6 +125,25 @@ def _memory(value: object) -> str:
     except UsageError:
         raise ValueError("is not an amount of memory; write it with its unit: 40GiB") from None
     return str(text)
+
+
+def _size(value: object) -> str:
+    text = text_of(value, "an amount of data: 20GiB", free=False)
+    try:
+        size(text)
+    except UsageError:
+        raise ValueError("is not an amount of data; write it with its unit: 20GiB") from None
+    return str(text)
+
+
+def _patterns(value: object) -> tuple[str, ...]:
+    texts = _texts(value)
+    for index, text in enumerate(texts):
+        try:
+            Pattern.parse(text)
+        except ValueError as error:
+            raise (Unacceptable(str(error), index) if isinstance(value, list) else error) from None
+    return texts
 
 
 def _truth(value: object) -> bool:
@@ -340,11 +360,15 @@ class JobDocument(BaseModel):
     detach: Annotated[bool, Truth, _flag("Start it and leave.")] = UNSAID
 
     fetch: Annotated[
-        tuple[str, ...], PlainValidator(_texts), _list("Bring these outputs at the end.", ["checkpoints/**"])
+        tuple[str, ...],
+        PlainValidator(_patterns),
+        _list("Bring these outputs at the end.", ["checkpoints/**"]),
     ] = UNSAID
     fetch_to: Annotated[str, PlainValidator(_text), string("Where to; relative to this file.", "outputs")] = (
         UNSAID
     )
+    fetch_max: Annotated[str, PlainValidator(_size), string("Bring nothing if it is more.", "20GiB")] = UNSAID
+    keep_mode: Annotated[bool, Truth, _flag("What is executable there is so here.")] = UNSAID
     overwrite: Annotated[bool, Truth, _flag("Also over files here that have other content.")] = UNSAID
     tensorboard: Annotated[
         str, PlainValidator(_text), string("Show this log directory of the chief's host.", "logs")

@@ -16,11 +16,19 @@ from tflaunch.wire import Message
 
 AHEAD = 8  # questions to one host that are under way
 REST_S = 20.0  # for a host whose connection is lost
+STALLED_S = 600.0  # for one that lives, and answers nothing: a walk over a slow disk may take minutes
+
+
+ANSWERS = {"find": "found", "read": "piece"}
+
+
+class Dishonest(Exception):
+    """A host has answered what no agent answers: nothing more is taken from it."""
 
 
 @dataclass
 class Request:
-    """What an agent is asked; `take` gets each answer and says whether it was the last one."""
+    """What an agent is asked; `take` gets each answer and says whether it was the last one, or raises Dishonest."""
 
     type: str
     fields: Mapping[str, Any]
@@ -55,6 +63,7 @@ class _Lane:
     """What is asked of one host; it answers in order."""
 
     threads: list[_Thread]
+    answered: float  # when it last did, or was first asked
     asked: deque[tuple[Request, _Thread]] = field(default_factory=deque)
 
     @property
@@ -86,8 +95,9 @@ class Lanes:
 
     def work(self, steps: Mapping[str, Sequence[Steps]]) -> None:
         """Take each host through its steps, several side by side, as fast as it answers. Raises Stopped."""
+        awake = self._awake
         self._lanes = {
-            host: _Lane(list(map(_Thread, each)))
+            host: _Lane(list(map(_Thread, each)), awake)
             for host, each in steps.items()
             if host not in self.unreached
         }
@@ -99,6 +109,11 @@ class Lanes:
         finally:
             for lane in self._lanes.values():
                 lane.close()
+
+    @property
+    def _awake(self) -> float:
+        """The time, but for what this process itself was asleep."""
+        return time.monotonic() - self._sessions.slept_s
 
     def _turn(self) -> None:
         item = self._sessions.next(self._links.wake_at(time.monotonic()))
@@ -122,13 +137,26 @@ class Lanes:
         for host, why in self._links.down.items():
             if self._links.away_s(host, now) > REST_S:
                 self._give_up(host, ConnectError(f"not all of it has come: {why}", "fetch again"))
+        for host, lane in self._lanes.items():
+            if not lane.over and self._awake - lane.answered > STALLED_S:
+                why = f"not all of it has come: it has answered nothing for {STALLED_S / 60:g} minutes"
+                self._give_up(host, ConnectError(why, "fetch again, with patterns that look through less"))
 
     def _take(self, host: str, message: Message) -> None:
         lane = self._lanes.get(host)
-        if lane is None or not lane.asked or message.type not in ("found", "piece"):
+        if lane is None or not lane.asked or message.type not in ANSWERS.values():
             return
+        lane.answered = self._awake
         request, thread = lane.asked[0]
-        if request.take(message):
+        try:
+            if message.type != ANSWERS[request.type]:
+                raise Dishonest(f"it answered {request.type!r} by {message.type!r}")
+            last = request.take(message)
+        except Dishonest as lie:
+            why = f"{lie}; nothing more is taken from it"
+            self._give_up(host, ConnectError(why, "find out who else has a say on that host"))
+            return
+        if last:
             lane.asked.popleft()
             thread.open -= 1
             self._pump(host)

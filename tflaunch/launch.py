@@ -11,7 +11,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch import dial_check
@@ -33,7 +32,7 @@ from tflaunch.waiting import Reporter as WaitingReporter
 
 if TYPE_CHECKING:
     from tflaunch.fetch import Fetched
-    from tflaunch.patterns import Pattern
+    from tflaunch.patterns import Wish
     from tflaunch.sources import Bundle
     from tflaunch.tunnel import Tunnel
 
@@ -82,9 +81,7 @@ class Request:
     limits_s: Mapping[str, float] = field(default_factory=dict)  # see tflaunch.limits
     tensorboard: str | None = None  # the directory that it shows while they run
     tensorboard_port: int = 0  # of this machine; 0: any
-    fetch: tuple[Pattern, ...] = ()  # which outputs are brought here at the end
-    fetch_to: Path | None = None  # None: ./RUN
-    overwrite: bool = False  # files that are there, and are others
+    fetch: Wish | None = None  # which outputs are brought here at the end
     wait_s: float | None = None  # for cards that are in use; None: not at all
     # Servers that stand: told of the plan once all of them listen.  Until then none is started again, and it is
     # only then that the run is detached.
@@ -324,16 +321,18 @@ class _Run:
 
 def fetch_outputs(request: Request, cluster: Cluster, state: Finished, reporter: Reporter) -> bool:
     """Bring the outputs, however the run has ended, and tell what that comes to; whether all that is wanted is here."""
-    if not request.fetch:
+    if request.fetch is None:
         return True
     later = f"tflaunch fetch {request.run_id}"
     if len(state.interrupts) > 1:  # somebody is in a hurry
         reporter.say(f"nothing is fetched; later: {later}")
         return False
-    directory = request.fetch_to or Path(request.run_id)
     hosts = set(state.hosts.values()) - set(state.lost)
+    if not hosts:
+        reporter.warn(f"nothing is fetched, as no host is left; when they are back: {later}")
+        return False
     try:
-        told = cluster.fetch(hosts, request.fetch, directory, request.overwrite)
+        told = cluster.fetch(hosts, request.fetch)
     except Stopped:
         reporter.say(f"not all is fetched; the rest: {later}")
         return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tflaunch.errors import Problem, UsageError
 
@@ -46,7 +47,9 @@ class Pattern:
             raise ValueError("is no pattern; it is one as in .gitignore: 'checkpoints/**'")
         parts = plain.removeprefix("/").rstrip("/").split("/")
         if ".." in parts or plain.startswith("~"):
-            raise ValueError("leads out of the tasks' working directory; what lies elsewhere cannot be fetched")
+            raise ValueError(
+                "leads out of the tasks' working directory; what lies elsewhere cannot be fetched"
+            )
         wanted = not text.startswith("!")
         regex = translated(plain, dots=not wanted)
         if wanted and any(is_git(re.sub(r"\\(.)", r"\1", part)) for part in parts):
@@ -57,6 +60,17 @@ class Pattern:
                 literal = number
                 break
         return cls(text, regex, wanted, "/".join(parts[:literal]))
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Which outputs are to be brought here, and how."""
+
+    patterns: tuple[Pattern, ...]
+    to: Path | None = None  # None: ./RUN
+    overwrite: bool = False  # files that are there, and are others
+    keep_mode: bool = False  # what is executable there is so here
+    most_bytes: int | None = None  # None: as much as there is room for
 
 
 class Wanted:

@@ -111,7 +111,7 @@ def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, 
         left = [trial for trial in wanted if not succeeded(results, trial.number)]
         if not left:
             reporter.note(ALL_DONE)
-            if request.run.fetch:
+            if request.run.fetch is not None:
                 reporter.note(f"nothing is fetched; to fetch it again: tflaunch fetch {record.run_id}")
             reporter.summary(_summary(request, results, wanted))
             return 0

@@ -10,7 +10,7 @@ from tflaunch.agent.rundir import HostError, explain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Pattern, Tuple, Union
+    from typing import Any, Dict, Iterator, List, Optional, Pattern, Set, Tuple, Union
 
     from tflaunch.agent.rundir import RunDirectory
 
@@ -19,6 +19,7 @@ ENTRIES = 256  # that are looked at between two turns of the agent's loop
 PIECE_LIMIT = 512 * 1024  # of a file in one message
 DIGEST_LIMIT = 4 * 1024 * 1024  # of a file in one digest: some 10 ms
 THERE = 12  # names that are told when nothing matches
+HIDDEN = 100  # names with a dot that are told
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a pipe that has taken the place of a file must not hold up the agent.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -47,6 +48,7 @@ class Outputs:
         code, came = frozenset(shipped.get("files") or ()), shipped.get("modified")
         files = []  # type: List[List[Any]]
         left = []  # type: List[List[Any]]
+        hidden = set()  # type: Set[str]
         count = 0
         top = self._root()
         try:
@@ -61,6 +63,12 @@ class Outputs:
                     ours = stat.S_ISLNK(info.st_mode) and path.partition("/")[2] in code
                     if not ours and (_matches(wanted, path) or _matches(wanted, path + "/")):
                         left.append([path, _kind(info.st_mode), False])
+                elif _only_the_dot_keeps_it(wanted, path):
+                    at = path.find("/", path.rfind("/.") + 1)
+                    named = path if at < 0 else path[:at]
+                    if named not in hidden and len(hidden) < HIDDEN:
+                        hidden.add(named)
+                        left.append([named, "its name begins with a dot, which no pattern names", False])
                 elif _matches(wanted, path):
                     files.append([path, info.st_size, info.st_mtime_ns, bool(info.st_mode & 0o100)])
                     count += 1
@@ -174,8 +182,16 @@ class Outputs:
             raise explain(error, path) from error
 
 
-def _matches(patterns: "List[Tuple[Pattern[str], bool]]", path: str) -> bool:
-    return next((yes for pattern, yes in patterns if pattern.match(path)), False)
+def _matches(patterns: "List[Tuple[Pattern[str], bool]]", path: str) -> "Optional[bool]":
+    return next((yes for pattern, yes in patterns if pattern.match(path)), None)
+
+
+def _only_the_dot_keeps_it(patterns: "List[Tuple[Pattern[str], bool]]", path: str) -> bool:
+    """Whether the path would be wanted if wildcards matched leading dots."""
+    if "/." not in "/" + path or _matches(patterns, path) is not None:
+        return False
+    names = path.split("/")
+    return bool(_matches(patterns, "/".join("\ufffd" + n[1:] if n[:1] == "." else n for n in names)))
 
 
 def _enter(top: int, path: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from tflaunch.cli.options import AcceptNew, ConnectTimeout, Json, SshConfig, rep
 from tflaunch.errors import ConnectErrors, FetchError, UsageError
 
 if TYPE_CHECKING:
-    from tflaunch.patterns import Pattern
+    from tflaunch.patterns import Pattern, Wish
 
 EVERYTHING = "**"
 
@@ -34,6 +35,12 @@ def fetch(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Also over files here that have other content.")
     ] = False,
+    most: Annotated[
+        str, typer.Option("--max", metavar="SIZE", help="Bring nothing if it is more: 20GiB.")
+    ] = "",
+    keep_mode: Annotated[
+        bool, typer.Option("--keep-mode", help="What is executable there is so here.")
+    ] = False,
     hosts: Hosts = None,
     json: Json = False,
     accept_new: AcceptNew = False,
@@ -43,8 +50,8 @@ def fetch(
     """Bring here what the tasks of a run have written in their working directory.
 
     What several hosts have by one name and with other content goes to a directory for each host.  A file comes whole or
-    not at all; done again, it goes on where it was.  Shipped code that is as it came, links and __pycache__ do not
-    come.
+    not at all; done again, it goes on where it was.  Shipped code that is as it came, links, __pycache__ and .git do
+    not come; names that begin with a dot do where a pattern names the dot: '.cache/**'.
 
     Exit code: 0 all of it is here; 2 which run?; 69 hosts could not be reached, 74 something did not come, or nothing
     matches: the rest is here.
@@ -53,7 +60,8 @@ def fetch(
     from tflaunch.view import Wanted
 
     with reporting("stopped; the same command goes on where it was", json=json) as show:
-        wanted = parse(patterns or [EVERYTHING], to)
+        wanted = patterns_of(patterns or [EVERYTHING], option="")
+        wish = wish_of(wanted, to=to, overwrite=overwrite, keep_mode=keep_mode, most=most)
         reach = Reach(hosts, accept_new, connect_timeout, ssh_config)
         with open_view(run, reach, show, Wanted(), json) as view:
             told = Fetch(
@@ -62,9 +70,7 @@ def fetch(
                 view.hosts,
                 view.dial,
                 show.reporter,
-                patterns=wanted,
-                directory=to or Path(view.run.run_id),
-                overwrite=overwrite,
+                wish=wish,
             ).run()
             show.reporter.fetched(told)
         if told.unreached:
@@ -73,13 +79,29 @@ def fetch(
             show.exit_code = FetchError.exit_code
 
 
-def parse(patterns: list[str], to: Path | None) -> tuple[Pattern, ...]:
-    """The patterns of a command line, and whether that directory can be one; raises UsageError."""
+def patterns_of(texts: Sequence[str], option: str = "--fetch ") -> tuple[Pattern, ...]:
+    """The patterns of a command line; raises UsageError."""
     from tflaunch.patterns import Pattern
+
+    found = []
+    for text in texts:
+        try:
+            found.append(Pattern.parse(text))
+        except ValueError as error:
+            hint = "a pattern is as in .gitignore: 'checkpoints/**'"
+            raise UsageError(f"{option}{text}: it {error}", hint) from None
+    if found and not any(pattern.wanted for pattern in found):
+        raise UsageError(f"{texts[0]}: patterns with ! only take away", "add one without, such as '**'")
+    return tuple(found)
+
+
+def wish_of(
+    patterns: tuple[Pattern, ...], *, to: Path | None, overwrite: bool, keep_mode: bool, most: str
+) -> Wish:
+    """How what they match is brought; raises UsageError for a directory that cannot be one, and for no size."""
+    from tflaunch.patterns import Wish
+    from tflaunch.sizes import size
 
     if to is not None and to.exists() and not to.is_dir():
         raise UsageError(f"{to} is not a directory", "name another one")
-    found = tuple(map(Pattern.parse, patterns))
-    if found and not any(pattern.wanted for pattern in found):
-        raise UsageError(f"{patterns[0]}: patterns with ! only take away", "add one without, such as '**'")
-    return found
+    return Wish(patterns, to, overwrite, keep_mode, size(most, "an amount of data") if most else None)

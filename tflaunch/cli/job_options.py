@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -19,7 +19,7 @@ from tflaunch.times import FOR_EVER
 if TYPE_CHECKING:
     from tflaunch.gpu_choice import GpuChoice
     from tflaunch.hosts import Hostfile
-    from tflaunch.job import Requirements
+    from tflaunch.job import Requirements, Role
 
 ROLES = "Roles, under any job name"
 CLUSTER, GPUS, PROGRAM, END, AGAIN = "Cluster", "GPUs", "Program", "The end", "When a task fails"
@@ -242,6 +242,13 @@ Overwrite = Annotated[
         "--overwrite", help="Also over files here that have other content.", rich_help_panel=OUTPUTS
     ),
 ]
+FetchMax = Annotated[
+    str, typer.Option(metavar="SIZE", help="Bring nothing if it is more: 20GiB.", rich_help_panel=OUTPUTS)
+]
+KeepMode = Annotated[
+    bool,
+    typer.Option("--keep-mode", help="What is executable there is so here.", rich_help_panel=OUTPUTS),
+]
 TensorboardPort = Annotated[
     int,
     typer.Option(
@@ -319,6 +326,17 @@ def gpu_choice(
         mig=mig,
         share=share,
     )
+
+
+def check_hosts(hostfile: Hostfile, gpus: GpuChoice, roles: Mapping[str, Role]) -> None:
+    """Read every pattern of hosts before one is contacted; raises UsageError for one that fits nothing."""
+    from tflaunch.gpu_choice import check
+    from tflaunch.hosts import match
+
+    check(gpus, hostfile)
+    for role in roles.values():
+        if role.hosts is not None:
+            match(role.hosts, hostfile)
 
 
 def check_wait(wait: float | None, dry_run: bool) -> None:

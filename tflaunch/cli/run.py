@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, cast
 
 import typer
 
-from tflaunch.cli.fetch import parse
+from tflaunch.cli.fetch import patterns_of, wish_of
 from tflaunch.cli.job_options import (
     AGAIN,
     CLUSTER,
@@ -26,6 +26,7 @@ from tflaunch.cli.job_options import (
     Env,
     EnvOfJob,
     Exclude,
+    FetchMax,
     FetchTo,
     GpuModel,
     GpusOfJob,
@@ -35,6 +36,7 @@ from tflaunch.cli.job_options import (
     Job,
     JobCommand,
     JobHosts,
+    KeepMode,
     Lease,
     Mig,
     MinGpuMemory,
@@ -59,6 +61,7 @@ from tflaunch.cli.job_options import (
     Wait,
     WorkerHosts,
     Workers,
+    check_hosts,
     check_wait,
     environment,
     gpu_choice,
@@ -313,6 +316,8 @@ def run(
         ),
     ] = None,
     fetch_to: FetchTo = None,
+    fetch_max: FetchMax = "",
+    keep_mode: KeepMode = False,
     overwrite: Overwrite = False,
     tensorboard: Annotated[
         str | None,
@@ -419,7 +424,11 @@ def run(
             job_end=job_end or (),
             job_grace=job_grace or (),
         )
+        wish = wish_of(
+            patterns_of(fetch or ()), to=fetch_to, overwrite=overwrite, keep_mode=keep_mode, most=fetch_max
+        )
         hostfile = load_hosts(hosts)
+        check_hosts(hostfile, gpus, roles)
         if no_sync:
             hostfile = on_every_host(file.directory, hostfile)
         packages = packages_of(requirements, system_site_packages, container, hostfile)
@@ -457,9 +466,7 @@ def run(
             limits_s={"timeout_s": timeout, "startup_s": startup_timeout, "stall_s": stall_timeout},
             tensorboard=tensorboard,
             tensorboard_port=tensorboard_port,
-            fetch=parse(fetch or [], fetch_to),
-            fetch_to=fetch_to,
-            overwrite=overwrite,
+            fetch=wish if fetch else None,
             wait_s=wait,
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)

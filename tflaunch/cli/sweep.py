@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from tflaunch.cli.fetch import parse
+from tflaunch.cli.fetch import patterns_of, wish_of
 from tflaunch.cli.job_options import (
     END,
     GPUS,
@@ -20,10 +20,12 @@ from tflaunch.cli.job_options import (
     ContainerEngine,
     Env,
     Exclude,
+    FetchMax,
     FetchTo,
     GpuModel,
     Include,
     JobHosts,
+    KeepMode,
     Mig,
     MinGpuMemory,
     Module,
@@ -35,6 +37,7 @@ from tflaunch.cli.job_options import (
     SystemSite,
     TensorboardPort,
     Wait,
+    check_hosts,
     check_wait,
     environment,
     gpu_choice,
@@ -243,6 +246,8 @@ def sweep(
         ),
     ] = None,
     fetch_to: FetchTo = None,
+    fetch_max: FetchMax = "",
+    keep_mode: KeepMode = False,
     overwrite: Overwrite = False,
     tensorboard: Annotated[
         str | None,
@@ -308,6 +313,19 @@ def sweep(
             raise UsageError(f"--name {name}: 1 to 33 of a-z, 0-9 and '-', no '-' at an end")
         chosen = _trials(grid or [], random or [], trials, trials_file)
         hostfile = load_hosts(hosts)
+        gpus = gpu_choice(
+            model=gpu_model,
+            min_memory=min_gpu_memory,
+            include=include,
+            exclude=exclude,
+            mig=mig,
+            share=share_gpus,
+            per_worker=None,
+        )
+        check_hosts(hostfile, gpus, {})
+        patterns_of(fetch or ())  # what is wrong is told as it was written
+        patterns = patterns_of(_of_trials(fetch or [], hostfile))
+        wish = wish_of(patterns, to=fetch_to, overwrite=overwrite, keep_mode=keep_mode, most=fetch_max)
         if no_sync:
             hostfile = on_every_host(Path.cwd(), hostfile)
         program, stem, bundle = program_to_run(module, script, Path.cwd(), code_dir, hostfile)
@@ -328,15 +346,7 @@ def sweep(
                     mounts=mounts_of(mount, container, hostfile),
                 ),
                 hostfile=hostfile,
-                gpus=gpu_choice(
-                    model=gpu_model,
-                    min_memory=min_gpu_memory,
-                    include=include,
-                    exclude=exclude,
-                    mig=mig,
-                    share=share_gpus,
-                    per_worker=None,
-                ),
+                gpus=gpus,
                 bundle=bundle,
                 command=command_line(),
                 ssh_config=str(ssh_config.absolute()) if ssh_config else None,
@@ -345,9 +355,7 @@ def sweep(
                 grace_s=grace,
                 tensorboard=tensorboard,
                 tensorboard_port=tensorboard_port,
-                fetch=parse(_of_trials(fetch or [], hostfile), fetch_to),
-                fetch_to=fetch_to,
-                overwrite=overwrite,
+                fetch=wish if fetch else None,
                 wait_s=wait,
             ),
             trials=chosen,

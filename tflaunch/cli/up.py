@@ -48,6 +48,7 @@ from tflaunch.cli.job_options import (
     Wait,
     WorkerHosts,
     Workers,
+    check_hosts,
     check_wait,
     environment,
     gpu_choice,
@@ -170,6 +171,16 @@ def up(
             )
         # The servers run no code of the user's, so it does not matter where that is.
         hostfile = load_hosts(hosts)
+        gpus = gpu_choice(
+            model=gpu_model,
+            min_memory=min_gpu_memory,
+            include=include,
+            exclude=exclude,
+            mig=mig,
+            share=share_gpus,
+            per_worker=gpus_per_worker,
+        )
+        check_hosts(hostfile, gpus, roles)
         bare = tuple(dataclasses.replace(host, workdir=None) for host in hostfile.hosts)
 
         def announce(plan: ClusterPlan) -> None:
@@ -193,15 +204,7 @@ def up(
                 done="never",
             ),
             hostfile=dataclasses.replace(hostfile, hosts=bare),
-            gpus=gpu_choice(
-                model=gpu_model,
-                min_memory=min_gpu_memory,
-                include=include,
-                exclude=exclude,
-                mig=mig,
-                share=share_gpus,
-                per_worker=gpus_per_worker,
-            ),
+            gpus=gpus,
             bundle=bundle(Path(tflaunch.__file__).parent / "server", keep=PROGRAM),
             command=command_line(),
             ssh_config=str(ssh_config.absolute()) if ssh_config else None,
