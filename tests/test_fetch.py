@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -299,3 +303,110 @@ def test_a_part_is_one_process_s_and_one_content_s(tmp_path: Path) -> None:
         part.close()
     assert files(tmp_path) == {"x"}
     assert ((tmp_path / "x").read_text(), (tmp_path / "x").stat().st_mtime_ns) == ("new", 5)
+
+
+# ---- names with a dot, limits, and a run without hosts
+
+
+def test_names_with_a_dot_come_where_a_pattern_names_the_dot(launcher: Launcher) -> None:
+    text = """
+        import pathlib
+        for name in (".cache/a", ".cache/.deep/b", "results/c", "results/.d", ".git/hooks/e", ".e"):
+            pathlib.Path(name).parent.mkdir(parents=True, exist_ok=True)
+            pathlib.Path(name).write_text(name)
+    """
+    words = ("run", launcher.local(1), launcher.script(text), "--ps=0", "--workers=1", "--fetch=**")
+    done = launcher.run(*words).ran()
+    run = launcher.records()[0].name
+    assert files(launcher.code / run) == {"results/c"}
+    line = "left out, as their names begin with a dot: .e, .cache, .cache/.deep, results/.d; a pattern that names"
+    assert done.sentences.count(line) == 1
+    assert "the dot brings them: .e" in done.sentences
+    done = launcher.run("fetch", run, "--to=more", "**", ".*", ".cache/.deep").ran()
+    assert files(launcher.code / "more") == {"results/c", "results/.d", ".cache/a", ".cache/.deep/b", ".e"}
+    assert "begin with a dot" not in done.sentences
+    [told] = [
+        event
+        for event in launcher.run("fetch", run, "--to=json", "--json", "results/**").ran().events
+        if event["event"] == "fetched"
+    ]
+    assert told["hidden"] == ["results/.d"]
+
+
+def test_no_more_comes_than_is_allowed(launcher: Launcher) -> None:
+    text = "for name in 'ab':\n    open(name, 'wb').write(bytes(600_000))\n"
+    words = (
+        "run",
+        launcher.local(1),
+        launcher.script(text),
+        "--ps=0",
+        "--workers=1",
+        "--fetch=*",
+        "--fetch-to=to",
+    )
+    done = launcher.run(*words, "--fetch-max=1MB").ran(74)
+    assert "2 files, 1.1 MiB, are to come, and the limit is 977 KiB; nothing was written" in done.sentences
+    assert not (launcher.code / "to").exists()
+    run = launcher.records()[0].name
+    launcher.run("fetch", run, "--to=to", "--max=1MB", "a").ran()
+    launcher.run("fetch", run, "--to=to", "--max=1MB").ran()  # of what is here already nothing is to come
+    assert files(launcher.code / "to") == {"a", "b"}
+    assert "'much' is not an amount of data" in launcher.run("fetch", run, "--max=much").ran(2).sentences
+
+
+def test_a_job_file_says_how_much_may_come_and_as_what(launcher: Launcher) -> None:
+    launcher.script("import os\nos.close(os.open('tool', os.O_CREAT | os.O_WRONLY, 0o755))\n")
+    job = launcher.code / "job.yaml"
+    job.write_text(
+        "program: trainer.py\nroles: {ps: 0, worker: 1}\n"
+        "fetch: tool\nfetch_to: to\nfetch_max: 1MiB\nkeep_mode: true\n"
+    )
+    launcher.run("run", launcher.local(1), job).ran()
+    assert os.access(launcher.code / "to/tool", os.X_OK)
+    job.write_text("program: trainer.py\nfetch: tool\nfetch_max: much\n")
+    done = launcher.run("run", launcher.local(1), job).ran(2)
+    assert "job.yaml:3:12: fetch_max: 'much' is not an amount of data" in done.sentences
+
+
+ENDLESS = "import time\nprint('it goes on', flush=True)\nwhile True:\n    time.sleep(0.1)\n"
+
+
+@pytest.mark.parametrize("verb", ["run", "sweep"])
+def test_a_run_whose_hosts_are_all_lost_ends_with_a_report(launcher: Launcher, verb: str) -> None:
+    words = ("--ps=0", "--workers=1") if verb == "run" else ("--grid=a=1",)
+    hosts, script = launcher.local(1), launcher.script(ENDLESS)
+    with launcher.start(verb, hosts, script, *words, "--fetch=**") as running:
+        running.wait_for("it goes on" if verb == "run" else "has started")
+        os.kill(launcher.agents()["agent"], signal.SIGKILL)
+        done = running.done().ran(76)
+    assert "nothing is fetched, as no host is left; when they are back: tflaunch fetch" in done.sentences
+    assert "local1 was lost" in done.sentences
+    [record] = launcher.records()
+    assert json.loads((record / "outcome.json").read_text())["exit_code"] == 76
+    launcher.wait_until_nothing_is_left()
+
+
+def test_a_file_that_has_just_come_is_not_replaced_by_another_name_of_it(tmp_path: Path) -> None:
+    # Where a disk takes two names for one (`a` and `A`), as here one directory has two.
+    if os.geteuid() or shutil.which("mount") is None:
+        pytest.skip("mounts a directory")
+    for name in ("a", "A"):
+        (tmp_path / "to" / name).mkdir(parents=True)
+    if subprocess.run(["mount", "--bind", tmp_path / "to/a", tmp_path / "to/A"], check=False).returncode:
+        pytest.skip("mounts a directory")
+    try:
+        text = """
+            import pathlib
+            for name in "aA":
+                pathlib.Path(name).mkdir()
+                pathlib.Path(name, "x").write_text(name * 1_000_000)
+        """
+        launcher = Launcher(tmp_path)
+        words = ("run", launcher.local(1), launcher.script(text), "--ps=0", "--workers=1")
+        launcher.run(*words).ran()
+        run = launcher.records()[0].name
+        done = launcher.run("fetch", run, "--overwrite", "--to", tmp_path / "to").ran(74)
+        assert "on this disk its name is that of another file that has just come" in done.sentences
+        launcher.close()
+    finally:
+        subprocess.run(["umount", tmp_path / "to/A"], check=True)

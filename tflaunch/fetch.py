@@ -370,11 +370,9 @@ class Fetch:
                     if now is None:
                         self.told.left[key] = "gone meanwhile"  # an old checkpoint, for example
                         return
-                    self._spare -= max(0, now.size - file.size)
-                    if self._spare < 0:
-                        raise Refused(
-                            f"it has grown to {amount(now.size)} meanwhile, more than there is room for"
-                        )
+                    if (more := max(0, now.size - file.size)) > self._spare:
+                        raise Refused(f"it has grown to {amount(now.size)}, more than there is room for")
+                    self._spare -= more
                     self._found[host][path] = now
                     self._arrived = arrived
                 finally:
