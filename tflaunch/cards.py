@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tflaunch import log_lines
 from tflaunch.errors import ConnectError
 from tflaunch.inventory import Device, Gpu, HostFacts, Ticket, in_use
 
@@ -277,6 +278,10 @@ def _count_data(counts: Counter[State]) -> dict[str, int]:
 def table(overview: Overview) -> str:
     """A line for each device, for `--csv`; the first line names the columns, None is an empty field."""
     page = io.StringIO()
+
+    def field(value: Any) -> Any:
+        return log_lines.one_line(value) if isinstance(value, str) else value
+
     writer = csv.DictWriter(page, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
     for machine in overview.machines:
@@ -286,20 +291,18 @@ def table(overview: Overview) -> str:
                 row |= {name: getattr(device, name) for name in CSV_COLUMNS if hasattr(device, name)}
                 if device is not gpu:
                     row["utilization_percent"] = None  # that of the whole card says nothing of a part
-                writer.writerow(
-                    {
-                        **row,
-                        "host": machine.names[0],
-                        "index": device.label,
-                        "state": state(device),
-                        "users": " ".join(sorted({each.user or "?" for each in device.processes})),
-                        "pids": " ".join(str(each.pid) for each in device.processes),
-                        "leased_by": device.lease.user if device.lease else "",
-                        "promised_to": device.promised.user if device.promised else "",
-                        "driver": machine.facts.driver,
-                        "cuda": machine.facts.cuda,
-                    }
-                )
+                row |= {
+                    "host": machine.names[0],
+                    "index": device.label,
+                    "state": state(device),
+                    "users": " ".join(sorted({each.user or "?" for each in device.processes})),
+                    "pids": " ".join(str(each.pid) for each in device.processes),
+                    "leased_by": device.lease.user if device.lease else "",
+                    "promised_to": device.promised.user if device.promised else "",
+                    "driver": machine.facts.driver,
+                    "cuda": machine.facts.cuda,
+                }
+                writer.writerow({name: field(value) for name, value in row.items()})
     return page.getvalue()
 
 
@@ -310,4 +313,4 @@ def one_line(overview: Overview) -> str:
         for machine in overview.machines
         if not machine.error
     )
-    return " ".join(f"{name}:{labels}" for name, labels in found if labels)
+    return " ".join(log_lines.one_line(f"{name}:{labels}") for name, labels in found if labels)

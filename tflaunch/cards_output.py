@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -10,16 +9,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from rich.console import Console
+from rich.console import Group
 from rich.live import Live
-from rich.text import Text
 
 from tflaunch.cards import Answer, Sort, Wanted, document, look, one_line, table
 from tflaunch.cards_view import ASCII, NEEDED, CardsView
+from tflaunch.console_line import Console, Text
 from tflaunch.errors import ConnectError
 from tflaunch.session import Stopped
 from tflaunch.survey import Survey
-from tflaunch.writer import write_result
+from tflaunch.writer import to_json, unscreened, write_result
 
 PIPE_COLUMNS = 160  # a file has room
 
@@ -35,8 +34,9 @@ class CardsOutput:
         self._sort = sort
         self._form = form
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        # A live view steers the cursor; what it draws is made of lines that do not.
         width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_COLUMNS
-        self._console = Console(width=width, highlight=False, markup=False, emoji=False)
+        self._console = Console(file=unscreened(sys.stdout), width=width)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
 
     def once(self) -> Mapping[str, ConnectError]:
@@ -76,17 +76,17 @@ class CardsOutput:
             return CardsView(self._console.width, ASCII)
         return CardsView(self._console.width)
 
-    def _frame(self, title: str) -> Text:
+    def _frame(self, title: str) -> Group:
         overview = look(self._survey.answers(), self._wanted, self._sort)
         title = f"{time.strftime('%H:%M:%S')}  {title}" if title else "asking all hosts"
         lines = self._view().frame(overview, title, self._console.height - 1)
-        return Text("\n", no_wrap=True).join(lines)
+        return Group(*map(_whole, lines))
 
     def _print(self, answers: Sequence[Answer]) -> None:
         overview = look(answers, self._wanted, self._sort)
         match self._form:
             case "json":
-                text = json.dumps(document(overview, answers, time.time())) + "\n"
+                text = to_json(document(overview, answers, time.time())) + "\n"
             case "csv":
                 text = table(overview)
             case "oneline":
@@ -99,3 +99,8 @@ class CardsOutput:
                     self._console.print(*lines, sep="\n", no_wrap=True, crop=False)
                 text = captured.get()
         write_result(text)
+
+
+def _whole(line: Text) -> Text:
+    line.no_wrap = True
+    return line

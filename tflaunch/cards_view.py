@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
-from rich.text import Text
 
 from tflaunch.cards import (
     NO_CARD,
@@ -25,10 +24,11 @@ from tflaunch.cards import (
     short_name,
     state,
 )
+from tflaunch.console_line import Text
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import fold
 from tflaunch.inventory import NO_INSTANCE, PROHIBITED, Device, Gpu, GpuProcess
-from tflaunch.log_lines import printable
+from tflaunch.log_lines import one_line
 from tflaunch.times import age
 
 NARROW, WIDE, WIDER, WIDEST = 60, 100, 120, 140  # columns
@@ -129,7 +129,7 @@ class CardsView:
 
     def frame(self, overview: Overview, title: str, rows: int) -> list[Text]:
         """The same for a window that is `rows` high: with as much as fits, the summary always."""
-        head = [self._cut(Text(printable(title), "dim"))]
+        head = [self._cut(Text(title, "dim"))]
         room = rows - len(head)
         troubles = self._troubles(overview, hints=False)
         total = self.summary(overview)[-1:]
@@ -187,11 +187,10 @@ class CardsView:
         total = f"of {counts.total()}" + (f" on {hosts} host{'' if hosts == 1 else 's'}" if roomy else "")
         total += f", {overview.hidden} not shown" if overview.hidden else ""
         if len(models) == 1:
-            return [line(counts, f"{total}  {printable(next(iter(models)))}", "bold")]
+            return [line(counts, f"{total}  {next(iter(models))}", "bold")]
         of = len(str(counts.total()))
         by_model = [
-            line(count, f"of {count.total():{of}}  {printable(model)}", "dim", roomy)
-            for model, count in models.items()
+            line(count, f"of {count.total():{of}}  {model}", "dim", roomy) for model, count in models.items()
         ]
         return [*by_model, line(counts, total, "bold")]
 
@@ -215,7 +214,7 @@ class CardsView:
 
     def _host_line(self, machine: Machine) -> Text:
         facts = machine.facts
-        line = Text.assemble((printable(" = ".join(machine.names)), "bold"))
+        line = Text.assemble((" = ".join(machine.names), "bold"))
         if machine.error:
             return line
         line.append(f"  {machine.free} of {machine.total} free", _STYLES["free"] if machine.free else "dim")
@@ -227,7 +226,7 @@ class CardsView:
             f"{_gib(facts.memory_available_bytes)} of {_gib(facts.memory_bytes)} GiB memory free",
         ]
         gap = "  "
-        for part in filter(None, map(printable, parts)):
+        for part in filter(None, map(one_line, parts)):
             if line.cell_len + len(gap) + cell_len(part) > self._columns:
                 break
             line.append(gap + part, "dim")
@@ -244,11 +243,11 @@ class CardsView:
         notes = []
         if machine.error:
             ago = f"  (its cards were seen {age(machine.age_s)} ago)"
-            notes.append(Text.assemble(self._bad(), printable(machine.error.message), (ago, "dim")))
+            notes.append(Text.assemble(self._bad(), machine.error.message, (ago, "dim")))
         elif machine.age_s > STALE_S:
             notes.append(Text(f"{self._marks.warn} {age(machine.age_s)} old: it answers slowly", "yellow"))
         if machine.facts.gpu_note:
-            notes.append(Text(f"{self._marks.warn} {printable(machine.facts.gpu_note)}", "yellow"))
+            notes.append(Text(f"{self._marks.warn} {machine.facts.gpu_note}", "yellow"))
         return [Text("  ").append_text(note) for note in notes]
 
     def _hosts_only(self, overview: Overview) -> list[Text]:
@@ -256,9 +255,9 @@ class CardsView:
         width = min(20, max((len(" = ".join(each.names)) for each in overview.machines), default=0))
         lines = []
         for machine in overview.machines:
-            line = self._fit(Text.assemble((printable(" = ".join(machine.names)), "bold")), width)
+            line = self._fit(Text.assemble((" = ".join(machine.names), "bold")), width)
             if machine.error:
-                line.append("  ").append_text(self._bad()).append(printable(machine.error.message))
+                line.append("  ").append_text(self._bad()).append(machine.error.message)
                 lines.append(line)
                 continue
             line.append("  ")
@@ -267,7 +266,7 @@ class CardsView:
             users = Counter(each.user or "?" for device in machine.devices for each in device.processes)
             line.append(f"  {machine.free:2} free", _STYLES["free"] if machine.free else "dim")
             line.append(f"  {self._models(machine.facts.gpus)}", "dim")
-            line.append("  " + " ".join(map(printable, users)))
+            line.append("  " + " ".join(users))
             lines.append(line)
         return lines
 
@@ -286,7 +285,7 @@ class CardsView:
             lines += self._reason(self._bad(), failed, message)
             host, error = next(iter(failed.items()))
             if error.hint and hints:
-                hint = printable(error.hint.replace("{host}", host))
+                hint = error.hint.replace("{host}", host)
                 lines += self._wrapped(f"{self._marks.next} {hint}", "cyan")
         if overview.waiting:
             lines.append(Text(f"waiting for {fold(overview.waiting)}", "dim"))
@@ -298,13 +297,13 @@ class CardsView:
         lines = []
         for number, each in enumerate(overview.queue, 1):
             cards = f"{each.wants} card{'' if each.wants == 1 else 's'}"
-            line = Text.assemble((f"{number}. ", "dim"), (printable(each.holder), "bold"))
+            line = Text.assemble((f"{number}. ", "dim"), (each.holder, "bold"))
             lines.append(line.append(f" has waited {age(clock - each.since)} for {cards}"))
         return lines
 
     def _reason(self, mark: Text, hosts: Iterable[str], reason: str) -> list[Text]:
         line = Text.assemble(mark, (fold(hosts), "bold"))
-        told = printable(reason)
+        told = one_line(" ".join(reason.split()))
         if line.cell_len + 2 + cell_len(told) <= self._columns:
             return [line.append(f"  {told}")]
         return [line, *self._wrapped(told, "")]
@@ -332,7 +331,7 @@ class CardsView:
         every = [device for machine in overview.machines for device in machine.devices]
         users = {each.user for device in every for each in device.processes}
         users |= {claim.user for device in every for claim in (device.lease, device.promised) if claim}
-        return min(12, max(map(cell_len, users | {"user"})))
+        return min(12, max(cell_len(one_line(user)) for user in users | {"user"}))
 
     def _chosen(self, rows: Sequence[_Row], overview: Overview) -> list[_Column]:
         """What there is room for, as columns from left to right; who is on a card takes the rest."""
@@ -396,10 +395,10 @@ class CardsView:
 
     def _model(self, row: _Row) -> Text:
         if self._columns < NARROW:
-            return self._fit(Text(printable(brief_name(row.part.name))), 8)
+            return self._fit(Text(brief_name(row.part.name)), 8)
         name = short_name(row.part.name)
         name = name.removeprefix(short_name(row.gpu.name)).strip() or name
-        return self._fit(Text(printable(name)), min(cell_len(name), 22 if self._columns >= WIDE else 14))
+        return self._fit(Text(name), min(cell_len(one_line(name)), 22 if self._columns >= WIDE else 14))
 
     def _state(self, part: Device) -> Text:
         found = state(part)
@@ -429,7 +428,7 @@ class CardsView:
 
     def _who(self, part: Device, clock: float, user_width: int) -> list[Text]:
         if isinstance(part, Gpu) and part.error:
-            return [Text(printable(part.error), _STYLES["broken"])]
+            return [Text(part.error, _STYLES["broken"])]
         if isinstance(part, Gpu) and part.mig:
             return [Text(f"{len(part.mig)} instance{'' if len(part.mig) == 1 else 's'}", "dim")]
         told = []
@@ -449,14 +448,14 @@ class CardsView:
 
     def _why_busy(self, part: Device) -> str:
         if self._columns >= WIDE:
-            return printable(part.busy)
+            return part.busy
         if part.lease_error:
             return "no lease" if self._columns < NARROW else "cannot be leased"
         brief, briefer = _REASONS.get(part.busy, ("unseen process", "unseen"))
         return briefer if self._columns < NARROW else brief
 
     def _process(self, process: GpuProcess, clock: float, user_width: int) -> Text:
-        command = short_command(printable(process.command)) or f"pid {process.pid}"
+        command = short_command(process.command) or f"pid {process.pid}"
         seconds = None if process.started is None else clock - process.started
         text = self._use(process.user, seconds, process.memory_bytes, command, user_width)
         if process.kind != "compute":
@@ -467,7 +466,7 @@ class CardsView:
         self, user: str, seconds: float | None, memory_bytes: int | None, command: str, user_width: int
     ) -> Text:
         parts = [
-            self._fit(Text(printable(user) or "?", "bold"), user_width or cell_len(user)),
+            self._fit(Text(user or "?", "bold"), user_width or cell_len(one_line(user))),
             Text(("-" if seconds is None else age(seconds)).rjust(3)),
         ]
         if self._columns >= WIDE:

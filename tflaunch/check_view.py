@@ -10,14 +10,13 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.text import Text
-
 from tflaunch.check import LEVELS, Finding, Level, Verdict
 from tflaunch.checked import Checked, Row, Visited, is_open
+from tflaunch.console_line import Text
 from tflaunch.console_pages import Marks, of
 from tflaunch.hosts import fold
 from tflaunch.log_lines import printable
-from tflaunch.runs_view import Column, Screen, table
+from tflaunch.runs_view import Column, Screen, cut, table
 from tflaunch.sizes import amount
 
 PIPE_COLUMNS = 100
@@ -197,7 +196,7 @@ def _finding(each: Finding, width: int, marks: Marks) -> Iterator[Text]:
     if each.lines and len(each.hosts) > 1:
         yield Text(f"    {marks.bar} on {each.hosts[0]}:", "dim")
     for line in each.lines:
-        yield Text(f"    {marks.bar} {line}"[: width - 1], "dim")
+        yield cut(Text(f"    {marks.bar} {line}", "dim"), width - 1, "")
     for number, line in enumerate(_wrapped(each.fix, width - 6)):
         yield Text(f"    {marks.next if not number else ' ' * len(marks.next)} {line}", "cyan")
 

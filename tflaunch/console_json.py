@@ -41,7 +41,6 @@ left in it.
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Mapping
 from json.encoder import encode_basestring_ascii as quoted
@@ -60,7 +59,7 @@ from tflaunch.job import TaskId
 from tflaunch.log_lines import LineAssembler
 from tflaunch.outcome import HostLost, Outcome, TaskExit, TimedOut, exit_data, outcome_data
 from tflaunch.supervise import TaskStarted
-from tflaunch.writer import Stream
+from tflaunch.writer import Stream, to_json
 
 if TYPE_CHECKING:
     from tflaunch.fetch import Fetched
@@ -187,7 +186,7 @@ class JsonReporter(LogReporter):
         self._event("fetched", **fetched_data(told))
 
     def _event(self, event: str, **fields: Any) -> None:
-        line = json.dumps({"event": event, "time": round(time.time(), 6), **fields}) + "\n"
+        line = to_json({"event": event, "time": round(time.time(), 6), **fields}) + "\n"
         self._writer.put("message", lambda: self._writer.out(line))
 
     def _assembler(self) -> LineAssembler:
@@ -200,8 +199,8 @@ class JsonReporter(LogReporter):
             head = self._heads[task] = f', "task": {quoted(str(task))}, "host": {quoted(host)}, "line": '
         head = f'{{"event": "log", "time": {time.time():.6f}' + head
         end = ', "partial": true}\n' if partial else "}\n"
-        self._writer.out(head + (end + head).join(map(quoted, lines[:-1].split("\n"))) + end)
+        self._writer.out_lines("", head + (end + head).join(map(quoted, lines[:-1].split("\n"))) + end)
 
     def _show_gap(self, task: TaskId, host: str, missing: int) -> None:
         event = {"event": "gap", "time": time.time(), "task": str(task), "host": host, "bytes": missing}
-        self._writer.out(json.dumps(event) + "\n")
+        self._writer.out(to_json(event) + "\n")

@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
+from tflaunch.console_line import Console, Text, paragraph
 from tflaunch.errors import ConnectErrors, DialError, DocumentError, JobFileError, LaunchError, TflaunchError
 from tflaunch.hosts import fold
 from tflaunch.job import EVALUATOR, WORKER, TaskId, log_name
-from tflaunch.log_lines import LineAssembler, printable
+from tflaunch.log_lines import LineAssembler
 from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit, TimedOut, how
 from tflaunch.times import duration
 from tflaunch.writer import Stream
@@ -67,9 +67,7 @@ class Pen:
         self._stream = stream
         # Not the stream's own file: to that rich would write, if only an empty string, and fail with it.
         page = io.TextIOWrapper(io.BytesIO(), encoding=stream.encoding)
-        self.console = Console(
-            file=page, force_terminal=stream.terminal or None, highlight=False, markup=False, emoji=False
-        )
+        self.console = Console(file=page, force_terminal=stream.terminal or None)
         self.marks = Marks() if stream.can_show("✓✗│·…→●○━⠋") else _ASCII
         self.colour = self.console.color_system is not None and not self.console.no_color
 
@@ -119,7 +117,7 @@ def _tasks_of(job: str, count: int) -> str:
 
 
 def note_part(note: str) -> str:
-    return f"  {printable(note)}" if note else ""
+    return f"  {note}" if note else ""
 
 
 def tail_lines(data: bytes) -> list[str]:
@@ -146,13 +144,13 @@ def plan_lines(plan: ClusterPlan, pen: Pen) -> list[RenderableType]:
     lines: list[RenderableType] = [
         *_task_lines(plan, columns or PIPE_COLUMNS),
         Text(),
-        Text(f"{first.id} runs, in {printable(next(iter(places)))}:", "dim"),
-        _whole(printable(_command(first.argv, columns or None))),
+        Text(f"{first.id} runs, in {next(iter(places))}:", "dim"),
+        paragraph(_command(first.argv, columns or None), indent="", no_wrap=True),
     ]
     if own := _differing(plan):
         lines.append(Text(f"and each task likewise, with its own {own}", "dim"))
     if others := list(places)[1:]:
-        lines.append(Text(f"some in {printable(', '.join(others))}", "dim"))
+        lines.append(Text(f"some in {', '.join(others)}", "dim"))
     lines.append(Text("--json shows each task with its environment", "dim"))
     return lines + _plan_notes(plan, pen.marks)
 
@@ -224,7 +222,7 @@ def brief_plan_lines(plan: ClusterPlan, marks: Marks) -> list[RenderableType]:
 
 
 def _plan_notes(plan: ClusterPlan, marks: Marks) -> list[RenderableType]:
-    return [Text.assemble((f"{marks.warn} ", "yellow"), printable(note)) for note in plan.notes]
+    return [paragraph((f"{marks.warn} ", "yellow"), note) for note in plan.notes]
 
 
 def tasks_there(job: str, plan: ClusterPlan) -> str:
@@ -285,12 +283,11 @@ def failures_lines(errors: ConnectErrors | LaunchError, marks: Marks) -> list[Re
     table.add_column(overflow="fold", max_width=28)
     table.add_column(overflow="fold")
     for row in failure_rows(errors):
-        told = Text(printable(row.cause))
-        if row.hint:
-            told.append(f"\n{marks.next} {printable(row.hint)}", "cyan")
-        table.add_row(Text(printable(row.folded), "bold"), told)
+        hint = (f"\n{marks.next} {row.hint}", "cyan") if row.hint else ""
+        told = paragraph(row.cause, hint, indent="")  # the column is indentation enough
+        table.add_row(Text(row.folded, "bold"), told)
     lines: list[RenderableType] = [
-        Text.assemble((f"{marks.bad} ", "bold red"), (headline(errors), "bold")),
+        paragraph((f"{marks.bad} ", "bold red"), (headline(errors), "bold")),
         Padding(table, (0, 0, 0, 2)),
         *_unchecked_lines(unconfirmed_hosts(errors), marks),
     ]
@@ -308,19 +305,19 @@ def error_lines(err: TflaunchError, marks: Marks) -> list[RenderableType]:
         headline = f"{count} problem{'' if count == 1 else 's'} in the {where}; nothing was contacted"
         lines = [Text.assemble(bad, (headline, "bold"))]
         for problem in err.problems[:PROBLEMS_SHOWN]:
-            where = printable(str(problem).removesuffix(problem.message))
-            lines.append(Text.assemble("  ", (where, "bold"), printable(problem.message)))
+            where = str(problem).removesuffix(problem.message)
+            lines.append(paragraph("  ", (where, "bold"), problem.message))
         if more := count - PROBLEMS_SHOWN if count > PROBLEMS_SHOWN else 0:
             lines.append(Text(f"  and {more} more", "dim"))
     else:
-        lines = [Text.assemble(bad, printable(err.message))]
+        lines = [paragraph(bad, err.message)]
     if err.hint:
         lines.append(_hint(err.hint, marks))
     return lines
 
 
 def _hint(text: str, marks: Marks) -> Text:
-    return _whole(f"  {marks.next} {printable(text)}", "cyan")
+    return paragraph(f"  {marks.next} {text}", style="cyan", no_wrap=True)
 
 
 def _whole(text: str, style: str = "") -> Text:
@@ -343,7 +340,7 @@ def report_lines(outcome: Outcome, marks: Marks, hint: str, above: bool) -> list
     where = _log_lines(first, outcome)
     if hint:
         sentence = Table.grid(padding=(0, 1, 0, 0))
-        sentence.add_row(Text(f"  {marks.next}", "cyan"), Text(printable(hint), "cyan"))
+        sentence.add_row(Text(f"  {marks.next}", "cyan"), Text(hint, "cyan"))
         where.append(sentence)
     if above:
         return [_last_line(outcome, marks, f": {first.task} on {first.host} {how(first)}"), *where, *others]
@@ -354,7 +351,7 @@ def _lost_lines(lost: HostLost | None, marks: Marks) -> list[RenderableType]:
     if lost is None:
         return []
     headline = Text.assemble((f"{marks.bad} ", "bold red"), (f"{lost.host} was lost", "bold"))
-    return [headline, Text(f"  {printable(lost.reason)}")]
+    return [headline, paragraph(f"  {lost.reason}")]
 
 
 def _limit_lines(limit: TimedOut, outcome: Outcome, marks: Marks) -> list[RenderableType]:
@@ -371,11 +368,11 @@ def _limit_lines(limit: TimedOut, outcome: Outcome, marks: Marks) -> list[Render
     for where, tasks in list(places.items())[:STACKS_SHOWN]:
         were = "was" if len(tasks) == 1 else "were"
         lines.append(Text(f"  {_some(tasks, marks)} {were} here, the innermost call first:", "dim"))
-        lines += [Text.assemble((f"  {marks.bar} ", "red"), printable(line), no_wrap=True) for line in where]
+        lines += [Text.assemble((f"  {marks.bar} ", "red"), line, no_wrap=True) for line in where]
     if len(places) > STACKS_SHOWN:
         lines.append(Text(f"  and in {len(places) - STACKS_SHOWN} other places: see the logs", "dim"))
     for state, tasks in mute.items():
-        lines.append(Text(f"  {_some(tasks, marks)} wrote no stacks; last seen in {printable(state)}", "dim"))
+        lines.append(Text(f"  {_some(tasks, marks)} wrote no stacks; last seen in {state}", "dim"))
     return lines
 
 
@@ -396,11 +393,11 @@ def _log_lines(exit: TaskExit, outcome: Outcome) -> list[RenderableType]:
         return [Text("  it wrote nothing", "dim")]
     there = outcome.host_logs.get(exit.task, "")
     if not outcome.record:
-        return [_whole(f"  its whole log: {printable(f'{exit.host}:{there}')}", "dim")] if there else []
+        return [_whole(f"  its whole log: {exit.host}:{there}", "dim")] if there else []
     here = f"{outcome.record}/logs/{log_name(exit.task, exit.attempt)}"
-    lines: list[RenderableType] = [_whole(f"  its whole log: {printable(here)}", "dim")]
+    lines: list[RenderableType] = [_whole(f"  its whole log: {here}", "dim")]
     if there:
-        lines.append(_whole(f"  and on {exit.host}: {printable(there)}", "dim"))
+        lines.append(_whole(f"  and on {exit.host}: {there}", "dim"))
     return lines
 
 
@@ -441,7 +438,7 @@ def _some(names: Sequence[str], marks: Marks, most: int = 8) -> str:
 def _unclean_lines(outcome: Outcome, marks: Marks) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for host, left in outcome.survivors.items():
-        text = f"{host}: still alive: {printable(_some(left, marks))}"
+        text = f"{host}: still alive: {_some(left, marks)}"
         lines.append(Text.assemble((f"{marks.bad} ", "bold red"), text))
     lines += _unchecked_lines(outcome.unverified, marks)
     if lines:
@@ -454,7 +451,7 @@ def _card_lines(cards: Mapping[str, Sequence[CardLeft]], marks: Marks) -> list[R
     for host, left in cards.items():
         for card in left:
             mark = (f"{marks.bad} ", "bold red") if card.own else (f"{marks.warn} ", "yellow")
-            lines.append(Text.assemble(mark, f"{host}: {printable(card.text)}"))
+            lines.append(Text.assemble(mark, f"{host}: {card.text}"))
     if lines:
         lines.append(_hint("look again: tflaunch gpus; on the host: nvidia-smi", marks))
     return lines
@@ -465,9 +462,9 @@ def _unchecked_lines(hosts: Mapping[str, str], marks: Marks) -> list[RenderableT
     for host, reason in hosts.items():
         reasons.setdefault(reason, []).append(host)
     return [
-        Text.assemble(
+        paragraph(
             (f"{marks.warn} ", "yellow"),
-            f"{fold(names)}: could not check that nothing is left: {printable(reason)}",
+            f"{fold(names)}: could not check that nothing is left: {reason}",
         )
         for reason, names in reasons.items()
     ]
@@ -517,13 +514,13 @@ def stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: Marks) -> l
     )
     lines: list[RenderableType] = [Text.assemble(mark, (run_id, "bold"), f" {text}")]
     for fate, names in by_fate.items():
-        lines.append(Text.assemble("  ", (fold(names), "bold"), f" {printable(fate)}"))
+        lines.append(Text.assemble("  ", (fold(names), "bold"), f" {fate}"))
     return lines + _card_lines({host: end.cards for host, end in hosts.items()}, marks)
 
 
 def _last_lines(outcome: Outcome, marks: Marks) -> list[RenderableType]:
     line = _last_line(outcome, marks)
-    return [line, _whole(f"  logs: {printable(outcome.record)}/logs", "dim")] if outcome.record else [line]
+    return [line, _whole(f"  logs: {outcome.record}/logs", "dim")] if outcome.record else [line]
 
 
 def _last_line(outcome: Outcome, marks: Marks, cause: str = "") -> Text:
@@ -537,7 +534,7 @@ def _last_line(outcome: Outcome, marks: Marks, cause: str = "") -> Text:
     else:
         cause = cause or f", exit code {outcome.exit_code}"
         mark, text = (f"{marks.bad} ", "bold red"), f"failed after {took}{cause}"
-    line = Text.assemble(mark, (outcome.run_id, "bold"), f" {printable(text)}")
+    line = Text.assemble(mark, (outcome.run_id, "bold"), f" {text}")
     if not (outcome.survivors or outcome.unverified or outcome.cards):
         line.append("; nothing is left running", "dim")
     return line

@@ -14,8 +14,8 @@ from rich.console import RenderableType
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
-from rich.text import Text
 
+from tflaunch.console_line import Text, paragraph
 from tflaunch.console_logs import LogReporter, Options
 from tflaunch.console_pages import (
     PIPE_COLUMNS,
@@ -136,18 +136,18 @@ class TextReporter(LogReporter):
         self._turn = turn
 
     def note(self, text: str) -> None:
-        self._message(Text(f"  {printable(text)}", "dim"))
+        self._message(paragraph(f"  {text}", style="dim"))
 
     def warn(self, text: str) -> None:
-        self._notice((f"{self._err.marks.warn} ", "yellow"), printable(text))
+        self._notice((f"{self._err.marks.warn} ", "yellow"), text)
 
     def say(self, text: str) -> None:
-        self._notice((printable(text), "bold"))
+        self._notice((text, "bold"))
 
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:
         self._writer.put("message", lambda: self._show_plan(plan, brief))
         for text in self._take_plan(plan):
-            self._message(Text.assemble((f"{self._err.marks.warn} ", "yellow"), text))
+            self._message(paragraph((f"{self._err.marks.warn} ", "yellow"), text))
 
     def started(self, started: TaskStarted) -> None:
         self._writer.put("message", lambda: self._prefixes.expect({started.task: started.host}))
@@ -155,7 +155,7 @@ class TextReporter(LogReporter):
             self._failed.discard(started.task)
             marks = self._err.marks
             again = f"{started.task} on {started.host} runs again (attempt {started.attempt + 1})"
-            self._message(Text.assemble((f"{marks.ok} ", "green"), printable(again)))
+            self._message(Text.assemble((f"{marks.ok} ", "green"), again))
 
     def exited(self, exit: TaskExit) -> None:
         if exit.stopped or (exit.exit_code and self._failed):
@@ -166,18 +166,18 @@ class TextReporter(LogReporter):
         mark, style = (marks.bad, "bold red") if exit.exit_code else (marks.ok, "green")
         ended = how(exit) if exit.exit_code else "finished"
         text = f"{exit.task} on {exit.host} {ended} after {duration(exit.seconds)}"
-        self._message(Text.assemble((f"{mark} ", style), printable(text)))
+        self._message(Text.assemble((f"{mark} ", style), text))
 
     def unreachable(self, host: str, reason: str) -> None:
         mark = (f"{self._err.marks.warn} ", "yellow")
-        self._notice(mark, (f"{host} is out of reach", "bold"), f", its tasks run on: {printable(reason)}")
+        self._notice(mark, (f"{host} is out of reach", "bold"), f", its tasks run on: {reason}")
 
     def back(self, host: str, away_s: float) -> None:
         self._notice((f"{self._err.marks.ok} ", "green"), f"{host} is back after {duration(away_s)}")
 
     def lost(self, lost: HostLost) -> None:
         mark = (f"{self._err.marks.bad} ", "bold red")
-        self._notice(mark, (f"{lost.host} is lost", "bold"), f": {printable(lost.reason)}")
+        self._notice(mark, (f"{lost.host} is lost", "bold"), f": {lost.reason}")
 
     def failures(self, errors: ConnectErrors | LaunchError) -> None:
         self._ending(*failures_lines(errors, self._err.marks))
@@ -210,7 +210,7 @@ class TextReporter(LogReporter):
 
     def board(self, run_id: str, url: str, host: str, logdir: str) -> None:
         mark, of_it = (f"{self._err.marks.ok} ", "green"), f"  {run_id}, {logdir} on {host}"
-        self._notice(mark, "TensorBoard: ", (url, f"bold link {url}"), (printable(of_it), "dim"))
+        self._notice(mark, "TensorBoard: ", (url, "bold"), (of_it, "dim"))
 
     def fetched(self, told: Fetched) -> None:
         from tflaunch.fetch_page import fetched_lines
@@ -230,7 +230,7 @@ class TextReporter(LogReporter):
         self._writer.put("message", lambda: self._print(*lines))
 
     def _notice(self, *parts: str | tuple[str, str]) -> None:
-        line = Text.assemble(*parts)
+        line = paragraph(*parts)
         self._writer.put("notice", lambda: self._print(line))
 
     # From here on: in the writer's thread.
@@ -244,7 +244,7 @@ class TextReporter(LogReporter):
 
     def _wipe(self) -> None:
         if self._live_shown:
-            self._writer.err("\r\x1b[K")
+            self._writer.err("", before="\r\x1b[K")
             self._live_shown = False
 
     def _tick(self) -> float | None:
@@ -253,7 +253,8 @@ class TextReporter(LogReporter):
         if not self._live or self._training or phase is None or phase.over:
             return soonest
         self._live_shown = True
-        self._writer.err("\r" + self._err.render(self._live_line(phase), spare=1).rstrip("\n") + "\x1b[K")
+        line = self._err.render(self._live_line(phase), spare=1).rstrip("\n")
+        self._writer.err(line, before="\r", after="\x1b[K")
         return _TICK_S if soonest is None else min(soonest, _TICK_S)
 
     def _live_line(self, phase: _Phase) -> RenderableType:
@@ -319,7 +320,7 @@ class TextReporter(LogReporter):
         text = f"{_PAST.get(phase.name, phase.name)} {phase.done}/{phase.total}"
         took = f" after {duration(now - phase.began)}"
         missing = "" if phase.name == "fetching" else "not "  # its note is how much has come
-        lacking = f", {missing}{printable(phase.note)}" if phase.note else ""
+        lacking = f", {missing}{phase.note}" if phase.note else ""
         self._print(Text.assemble((f"{self._err.marks.warn} ", "yellow"), text, (took, "dim"), lacking))
 
     def _show_lines(self, task: TaskId, host: str, lines: str, partial: bool = False) -> None:  # noqa: ARG002

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
-from rich.text import Text
 
+from tflaunch.console_line import Text
 from tflaunch.console_pages import Marks, of
 from tflaunch.log_lines import printable
 from tflaunch.sizes import amount

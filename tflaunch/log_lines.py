@@ -1,4 +1,7 @@
-"""The raw bytes of a task's log, made into lines that can be shown: pure, no clock, no I/O.
+"""What may be shown, and the raw bytes of a task's log made into such lines: pure, no clock, no I/O.
+
+Whatever comes from elsewhere (a host, a task, a file, another user) acts on no terminal, forges no row, and has
+no order but that in which it is stored: `printable` and `one_line` say what is shown of it.
 
 A task writes what it likes: half a character, a line without an end, a progress bar that rewrites itself
 ten thousand times, a sequence that clears the screen.  `LineAssembler` gives whole lines that cannot
@@ -13,8 +16,11 @@ import re
 # More of one line than anybody reads; it bounds the memory of a task that never writes a newline.
 MAX_LINE = 16_384
 
-# All but tab and newline of C0, DEL, C1, and the bidirectional controls that reorder what is read.
-_SPECIAL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# All but tab and newline of C0, DEL, C1, the bidirectional controls that reorder what is read, and lone surrogates,
+# which no encoding has and some error handlers turn into the raw byte of a C1 control.
+_SPECIAL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, erase
     r"|(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS: titles, links
@@ -22,11 +28,14 @@ _ESCAPE = re.compile(
     "|" + _SPECIAL.pattern
 )
 _SGR = re.compile(r"\x1b\[[0-9;:]*m")
-# What may stand in UTF-8 without one of those: no control, and no first byte of U+0080 or U+2000 and what follows.
+# What may stand in UTF-8 without one of those: no control, and no first byte of U+0080, U+0600 or U+2000 and what
+# follows.
 _PLAIN = bytes(
-    each for each in range(256) if chr(each) in "\t\n" or (each >= 0x20 and each not in b"\x7f\xc2\xe2")
+    each for each in range(256) if chr(each) in "\t\n" or (each >= 0x20 and each not in b"\x7f\xc2\xd8\xe2")
 )
 _SILENT = "\x07\x1b\r"  # a bell, a broken sequence, a stray return: nothing to read in them
+_ENDS = re.compile("[\n\u2028\u2029]")
+_ENDS_SHOWN = {"\n": "\\n", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 def printable(text: str, *, colour: bool = False) -> str:
@@ -37,22 +46,30 @@ def printable(text: str, *, colour: bool = False) -> str:
     """
     if not _SPECIAL.search(text):
         return text
-    kept_colour = False
+    if not colour:
+        return _ESCAPE.sub(_shown, text)
+    shown = screened(text)
+    return shown + "\x1b[0m" if _SGR.search(shown) else shown
 
-    def replace(match: re.Match[str]) -> str:
-        nonlocal kept_colour
-        found = match[0]
-        if len(found) > 1:
-            if colour and _SGR.fullmatch(found):
-                kept_colour = True
-                return found
-            return ""
-        if found in _SILENT:
-            return ""
-        return f"\\x{ord(found):02x}" if found < "\u0100" else f"\\u{ord(found):04x}"
 
-    shown = _ESCAPE.sub(replace, text)
-    return shown + "\x1b[0m" if kept_colour else shown
+def one_line(text: str) -> str:
+    """Return the same as what stands in one row or field: what would end the line is shown as `\\n`."""
+    text = printable(text)
+    return _ENDS.sub(lambda end: _ENDS_SHOWN[end[0]], text) if _ENDS.search(text) else text
+
+
+def screened(text: str) -> str:
+    """Return the same of what tflaunch has put together: its own colours stay, and nothing is added."""
+    if not _SPECIAL.search(text):
+        return text
+    return _ESCAPE.sub(lambda found: found[0] if _SGR.fullmatch(found[0]) else _shown(found), text)
+
+
+def _shown(match: re.Match[str]) -> str:
+    found = match[0]
+    if len(found) > 1 or found in _SILENT:
+        return ""
+    return f"\\x{ord(found):02x}" if found < "\u0100" else f"\\u{ord(found):04x}"
 
 
 class LineAssembler:

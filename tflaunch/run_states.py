@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tflaunch.errors import EXIT_INTERRUPTED, EXIT_STOPPED, ConnectError, UsageError
-from tflaunch.runs import LIVELY, RunInfo
+from tflaunch.runs import LIVELY, RunInfo, is_run_id
 from tflaunch.wire import Message
 
 ALIVE = ("starting", "running")
@@ -174,6 +174,8 @@ def listing(
     entries: dict[str, dict[str, dict[str, Any]]] = {}
     for name, said in replies.items():
         for entry in said["runs"]:
+            if not is_run_id(str(entry["run"])):
+                continue  # it would be an option, or two words, where ids are handed on
             entry["offset"], entry["asked"] = now - said["clock"], name
             of_run = entries.setdefault(str(entry["run"]), {})
             before = of_run.get(entry["host"])

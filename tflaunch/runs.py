@@ -83,9 +83,14 @@ def naming(root: Path | None = None) -> Iterator[None]:
         os.close(lock)
 
 
+def is_run_id(text: str) -> bool:
+    """Return whether `text` is 1 to 64 of a-z, 0-9, `.`, `_` and `-`, begins with a letter or a digit, without `..`."""
+    return bool(_RUN_ID.fullmatch(text)) and ".." not in text
+
+
 def check_run_id(text: str) -> str:
     """Return `text` when it is a run id; raises UsageError for anything that could leave its directory."""
-    if not _RUN_ID.fullmatch(text) or ".." in text:
+    if not is_run_id(text):
         raise UsageError(
             f"not a run id: {text[:80]!r}",
             "It is 1 to 64 of a-z, 0-9, '.', '_' and '-', begins with a letter or a digit, and has no '..'.",

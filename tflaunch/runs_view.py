@@ -9,22 +9,21 @@ import contextlib
 import io
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.text import Text
-
 from tflaunch.clean import HERE, Kept, Place, Selection, named, titles
+from tflaunch.console_line import Text, paragraph
 from tflaunch.console_pages import Marks, Pen, tail_lines
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import fold
 from tflaunch.job import TaskId, log_name
-from tflaunch.log_lines import printable
+from tflaunch.log_lines import one_line
 from tflaunch.run_states import Listing, RunState, Share, TaskState
 from tflaunch.sizes import amount
 from tflaunch.times import age, duration
-from tflaunch.writer import Stream, write_result
+from tflaunch.writer import Stream, to_json, write_result
 
 CUT = 12  # what is left at least of the last column of a table, while there is one to leave out
 ROWS = 30  # of what is to be removed; --json has all
@@ -45,11 +44,15 @@ class Screen:
         """Print these lines."""
         for line in lines:
             line.no_wrap = True
-        self.write("".join(map(self._pen.render, lines)))
+        write_result("".join(map(self._pen.render, lines)))
 
-    def write(self, text: str) -> None:
-        """Print text as it is."""
-        write_result(text)
+    def write_json(self, value: Any) -> None:
+        """Print it in one line."""
+        write_result(to_json(value) + "\n")
+
+    def write_rows(self, rows: Iterable[str]) -> None:
+        """Print each in a line of its own, for programs."""
+        write_result("".join(f"{one_line(row)}\n" for row in rows))
 
 
 @contextlib.contextmanager
@@ -117,10 +120,10 @@ def selection_lines(known: Sequence[Place], chosen: Selection, screen: Screen) -
     oldest_first = sorted(spots, key=lambda run: -min(kept.idle_s for _, kept in spots[run]))
     rows = [spots[run] for run in oldest_first[:ROWS]]
     columns = [
-        Column("run", [Text(printable(parts[0][1].run_id), "bold") for parts in rows]),
+        Column("run", [Text(parts[0][1].run_id, "bold") for parts in rows]),
         Column("unused", [Text(age(min(kept.idle_s for _, kept in parts))) for parts in rows], right=True),
         Column("size", [Text(amount(sum(kept.bytes for _, kept in parts))) for parts in rows], right=True),
-        Column("on", [Text(printable(titles([place for place, _ in parts])), "dim") for parts in rows]),
+        Column("on", [Text(titles([place for place, _ in parts]), "dim") for parts in rows]),
     ]
     lines = table(columns, screen.columns, screen.marks.more) if rows else []
     if len(spots) > ROWS:
@@ -147,7 +150,7 @@ def cleaned_lines(document: Mapping[str, Any], screen: Screen) -> list[Text]:
             troubles.append(f"{title}: still {amount(over)} more than --max-size; nothing else may go")
     troubles += [f"{run} stays: {why}" for run, why in document["stays"].items()]
     lines = [Text.assemble(mark, (named(names), "bold"), text) for (mark, text), names in folded]
-    lines += [Text.assemble((f"{marks.warn} ", _WARN), printable(trouble)) for trouble in troubles]
+    lines += [paragraph((f"{marks.warn} ", _WARN), trouble) for trouble in troubles]
     if dry_run:
         lines.append(Text("--dry-run: nothing was removed", "dim"))
     return lines
@@ -189,14 +192,12 @@ def run_lines(found: Listing, screen: Screen, now: float) -> list[Text]:
             [Text(f"{run.running}/{len(run.tasks)}" if run.tasks else "-") for run in runs],
             right=True,
         ),
-        Column("hosts", [Text(printable(fold(run.hosts))) for run in runs], rank=2),
+        Column("hosts", [Text(fold(run.hosts)) for run in runs], rank=2),
         Column("GPUs", [Text(str(run.gpus or "-")) for run in runs], right=True, rank=4),
         Column(
             "started", [Text(f"{age(now - run.started)} ago" if run.started else "-") for run in runs], rank=3
         ),
-        Column(
-            "command", [Text(printable(command_words(run.command)) or "-", "dim") for run in runs], rank=1
-        ),
+        Column("command", [Text(command_words(run.command) or "-", "dim") for run in runs], rank=1),
     ]
     lines = table(columns, screen.columns, screen.marks.more) if runs else []
     for run in runs:
@@ -231,12 +232,12 @@ def status_lines(run: RunState, holder: str, screen: Screen, now: float) -> list
     ]
     if run.command:
         who = f"  {run.launcher}: " if run.launcher else "  "
-        lines.append(Text(printable(who + command_words(run.command)), "dim"))
+        lines.append(Text(who + command_words(run.command), "dim"))
     lines += [Text(f"  {holder}", "dim")] if holder else []
     lost = (run.outcome.get("first_failure") or {}) if not run.alive else {}
     if "reason" in lost:
         told = f"{lost['host']} was lost: {lost['reason']}" if "host" in lost else str(lost["reason"])
-        lines += [Text(), Text.assemble((f"{marks.bad} ", _BAD), (printable(told), "bold"))]
+        lines += [Text(), paragraph((f"{marks.bad} ", _BAD), (told, "bold"))]
     elif failed := run.first_failure:
         lines += [Text(), *_failure_lines(failed, run, marks)]
     troubles = [each for each in run.shares if each.state not in ("alive", "ended")]
@@ -247,7 +248,7 @@ def status_lines(run: RunState, holder: str, screen: Screen, now: float) -> list
         if share.strays:
             left = ", ".join(share.strays[:4]) + (f" {marks.more}" if len(share.strays) > 4 else "")
             told = f"{share.host}: the agent is dead, and alive is {left}"
-            lines.append(Text.assemble((f"{marks.bad} ", _BAD), printable(told)))
+            lines.append(Text.assemble((f"{marks.bad} ", _BAD), told))
     return lines
 
 
@@ -256,7 +257,7 @@ def _failure_lines(failed: TaskState, run: RunState, marks: Marks) -> list[Text]
     also = sum(task.failed for task in run.tasks) - 1
     more = f", then {also} more" if also else ""
     text = _sentence(failed) + more + ("; its last lines:" if tail else "")
-    first = Text.assemble((f"{marks.bad} ", _BAD), (printable(text), "bold"))
+    first = Text.assemble((f"{marks.bad} ", _BAD), (text, "bold"))
     return [first, *(Text.assemble((f"  {marks.bar} ", _BAD), line) for line in tail)]
 
 
@@ -301,7 +302,7 @@ def _task_table(run: RunState, screen: Screen, now: float) -> list[Text]:
     restarted = any(task.attempts > 1 for task in tasks)
     columns = [
         Column("task", [Text(task.task, "bold") for task in tasks]),
-        Column("host", [Text(printable(task.host)) for task in tasks]),
+        Column("host", [Text(task.host) for task in tasks]),
         Column("state", [_task_state(task, screen.marks) for task in tasks]),
         Column("for", [Text(lasted(task)) for task in tasks], right=True),
         Column("attempts", [Text(str(task.attempts) if restarted else "") for task in tasks], right=True),
@@ -326,7 +327,7 @@ def _restarts(run: RunState, screen: Screen) -> list[Text]:
         return []
     columns = [
         Column("restarted", [Text(end.task, "bold") for end in ends]),
-        Column("host", [Text(printable(end.host)) for end in ends]),
+        Column("host", [Text(end.host) for end in ends]),
         Column("attempt", [Text(str(end.attempts)) for end in ends], right=True),
         Column("ended", [_task_state(end, screen.marks) for end in ends]),
         Column("after", [Text("-" if end.seconds is None else age(end.seconds)) for end in ends], right=True),
@@ -347,17 +348,19 @@ _HOST_WORDS = {
 
 
 def _agent(share: Share) -> str:
-    return f"alive, pid {share.agent}" if share.state == "alive" else _HOST_WORDS[share.state]
+    return (
+        f"alive, pid {share.agent}" if share.state == "alive" else _HOST_WORDS.get(share.state, share.state)
+    )
 
 
 def _host_table(run: RunState, screen: Screen) -> list[Text]:
     shares = run.shares
     columns = [
-        Column("host", [Text(printable(share.host), "bold") for share in shares]),
+        Column("host", [Text(share.host, "bold") for share in shares]),
         Column("agent", [Text(_agent(share)) for share in shares]),
         Column(
             "logs",
-            [Text(printable(share.directory) + "/logs" if share.directory else "-") for share in shares],
+            [Text(share.directory + "/logs" if share.directory else "-") for share in shares],
         ),
     ]
     return table(columns, None, screen.marks.more)  # a path is not cut: it is there to be copied

@@ -24,13 +24,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from rich.table import Table
-from rich.text import Text
 
 from tflaunch import console
 from tflaunch.console_json import JsonReporter
+from tflaunch.console_line import Text
 from tflaunch.console_text import TextReporter
 from tflaunch.hosts import fold
-from tflaunch.log_lines import printable
 from tflaunch.outcome import TaskExit
 from tflaunch.results import Metric, Result
 from tflaunch.supervise import TaskStarted
@@ -155,9 +154,9 @@ class SweepText(TextReporter):
         names = list(dict.fromkeys(name for trial in planned.trials for name in trial.params))
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         for name in (JOB, *names):
-            table.add_column(printable(name), overflow="ellipsis", no_wrap=True)
+            table.add_column(name, overflow="ellipsis", no_wrap=True)
         for trial in planned.trials:
-            table.add_row(str(trial.number), *(printable(trial.params.get(name, "")) for name in names))
+            table.add_row(str(trial.number), *(trial.params.get(name, "") for name in names))
         self._writer.put("message", lambda: self._writer.out(self._out.render(table)))
 
     def progress(self, progress: Progress) -> None:
@@ -175,9 +174,7 @@ class SweepText(TextReporter):
         """A line where there are no live ones."""
         if not self._live:
             again = f" (attempt {started.attempt + 1})" if started.attempt else ""
-            self._message(
-                Text(f"  {trial.task} on {seat} has started{again}: {printable(str(trial))}", "dim")
-            )
+            self._message(Text(f"  {trial.task} on {seat} has started{again}: {trial}", "dim"))
 
     def result(self, result: Result) -> None:
         """A line for each trial that has ended for good."""
@@ -185,16 +182,14 @@ class SweepText(TextReporter):
         mark, style = (self._err.marks.ok, "green") if good else (self._err.marks.bad, "bold red")
         what = f"{JOB}/{result.trial} on {result.host}"
         if not good:
-            what += f" {printable(result.why.partition(': ')[0])}"
+            what += f" {result.why.partition(': ')[0]}"
         text = f"{what} after {duration(result.seconds)}"
         if result.attempts > 1:
             text += f", attempt {result.attempts}"
         measured = ""
         if good and self._metric:
             measured = f"  {self._value(result.metric) or 'no'} {self._metric.name}"
-        line = Text.assemble(
-            (f"{mark} ", style), text, (measured, "bold"), (f"  {printable(_params(result))}", "dim")
-        )
+        line = Text.assemble((f"{mark} ", style), text, (measured, "bold"), (f"  {_params(result)}", "dim"))
         self._message(line)
         if good and self._metric and result.metric is None:
             self.warn(f"{JOB}/{result.trial}: no {self._metric.name} is in its log, {result.log}")
@@ -204,9 +199,7 @@ class SweepText(TextReporter):
         told = {"  results: ": summary.path, "  the best again: ": shlex.join(summary.run_best)}
         told["  go on: "] = summary.resume
         # Each on one line, however long: they are copied.
-        lines = [
-            Text.assemble((what, "dim"), printable(text), no_wrap=True) for what, text in told.items() if text
-        ]
+        lines = [Text.assemble((what, "dim"), text, no_wrap=True) for what, text in told.items() if text]
         table = self._table(summary)
 
         def show() -> None:
@@ -235,17 +228,17 @@ class SweepText(TextReporter):
         if summary.metric:
             table.add_column(summary.metric.name, justify="right")
         for name in (JOB, *names, "host", "time"):
-            table.add_column(printable(name), overflow="ellipsis", no_wrap=True)
+            table.add_column(name, overflow="ellipsis", no_wrap=True)
         if failed:
             table.add_column("why it failed")  # this one is shortened before the others
 
         def add(results: Sequence[Result], most: int, more: str) -> None:
             for each in results[:most]:
                 values = [str(each.params.get(name, "")) for name in names]
-                row = [str(each.trial), *map(printable, values), each.host, duration(each.seconds)]
+                row = [str(each.trial), *values, each.host, duration(each.seconds)]
                 good = each.status == "succeeded"
                 measured = Text(self._value(each.metric) or "none") if good else Text("failed", "red")
-                why = Text(printable(each.why), "dim", no_wrap=True, overflow="ellipsis")
+                why = Text(each.why, "dim", no_wrap=True, overflow="ellipsis")
                 table.add_row(*([measured] if summary.metric else []), *row, *([why] if failed else []))
             if len(results) > most:
                 table.add_row(self._out.marks.more, f"{len(results) - most} {more}")
@@ -267,7 +260,7 @@ class SweepText(TextReporter):
     def _wipe(self) -> None:
         if self._drawn:
             up = f"\x1b[{self._drawn - 1}A" if self._drawn > 1 else ""
-            self._writer.err(f"\r{up}\x1b[J")
+            self._writer.err("", before=f"\r{up}\x1b[J")
             self._drawn = 0
         super()._wipe()
 
@@ -289,7 +282,7 @@ class SweepText(TextReporter):
         block.add_row(self._counts(progress))
         if progress.best is not None and self._metric is not None:
             value = f"{self._value(progress.best.metric)} {self._metric.name}"
-            where = f"  {JOB}/{progress.best.trial}  {printable(_params(progress.best))}"
+            where = f"  {JOB}/{progress.best.trial}  {_params(progress.best)}"
             block.add_row(Text.assemble(("best ", "dim"), (value, "bold green"), where))
         rows = Table.grid(padding=(0, 2, 0, 0))
         for column in range(5):
@@ -307,7 +300,7 @@ class SweepText(TextReporter):
         value = (
             f"{self._value(row.value)} {self._metric.name}" if self._metric and row.value is not None else ""
         )
-        return f"  {row.trial.task}", row.seat, Text(printable(str(row.trial)), "dim"), value, since
+        return f"  {row.trial.task}", row.seat, Text(str(row.trial), "dim"), value, since
 
     def _counts(self, progress: Progress) -> Text:
         dot = f" {self._err.marks.dot} "

@@ -2,11 +2,16 @@
 
 Work comes in three kinds.  A *notice* is done as soon as no line is half written, ahead of everything that
 waits; a *message* in its turn; a *log* in its turn too, and may be dropped when the user is in a hurry.
+
+All that leaves for stdout or stderr comes through here, and nothing acts on a terminal but tflaunch's own colours
+and the moves of its live lines: see `Stream.encode`, `write_result` and, for whatever else prints, `Screened`.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
+import math
 import os
 import select
 import stat
@@ -15,11 +20,12 @@ import termios
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from tflaunch.errors import TflaunchError
+from tflaunch.log_lines import screened
 
 Job = Callable[[], None]
 Kind = Literal["notice", "message", "log"]
@@ -30,14 +36,65 @@ _BLOCKED_S = 0.05  # how long to wait for a reader before looking for notices ag
 _HURRY_S = 0.3  # what `close(wait=False)` grants
 
 
+def to_json(value: Any) -> str:
+    """That value as JSON in one line of ASCII; a number that JSON does not have (NaN, infinities) is null."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+class Screened:
+    """A text stream like the given one, for whatever prints there: what would act on a terminal does not pass."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """As the stream's; a lone surrogate is no error."""
+        if not isinstance(text, str):  # click tries whether it takes bytes
+            return self._stream.write(text)
+        self._stream.write(screened(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """As the stream's."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def screen_streams() -> None:
+    """Have all that is printed from now on pass through a `Screened`, tracebacks too."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, Screened):
+            setattr(sys, name, Screened(stream))
+
+
+def unscreened(stream: TextIO) -> TextIO:
+    """The stream itself, for what steers the cursor."""
+    return stream._stream if isinstance(stream, Screened) else stream
+
+
 def write_result(text: str) -> None:
-    """Write text to stdout at once, as it is; what the encoding lacks appears as `\\u2026`.
+    """Write text to stdout at once; what the encoding lacks appears as `\\u2026`.
 
     Raises BrokenPipeError when the reader has gone, and TflaunchError when stdout cannot be written.
     """
     try:
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        sys.stdout.write(text)
+        sys.stdout.write(screened(text))
         sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
@@ -127,8 +184,11 @@ class Stream:
             return 0
 
     def encode(self, text: str) -> bytes:
-        """Encode for this stream; what its encoding lacks appears as `\\xff` or `\\u2502`."""
-        return text.encode(self.encoding, "backslashreplace")
+        """Encode for this stream what may act on a terminal by its colours alone.
+
+        What the encoding lacks appears as `\\xff` or `\\u2502`.
+        """
+        return screened(text).encode(self.encoding, "backslashreplace")
 
 
 class Writer:
@@ -174,16 +234,16 @@ class Writer:
         self._size += len(data)
 
     def out_lines(self, prefix: str, lines: str) -> None:
-        """Write each of these whole lines, behind `prefix`, to stdout."""
+        """Write each of these whole lines, behind `prefix`, to stdout; a LineAssembler or JSON has cleaned them."""
         # Encoded apart: one wide character in the prefix would make all of the text wide, and slow.
         start = self.stdout.encode(prefix)
-        data = self.stdout.encode(lines[:-1]).replace(b"\n", b"\n" + start)
+        data = lines[:-1].encode(self.stdout.encoding, "backslashreplace").replace(b"\n", b"\n" + start)
         self._collected += [start, data, b"\n"]
         self._size += len(start) + len(data) + 1
 
-    def err(self, text: str) -> None:
-        """Write to stderr at once."""
-        data, position = self.stderr.encode(text), 0
+    def err(self, text: str, before: str = "", after: str = "") -> None:
+        """Write to stderr at once; `before` and `after` are what moves the cursor around the text."""
+        data, position = before.encode("ascii") + self.stderr.encode(text) + after.encode("ascii"), 0
         while position < len(data):
             self.stderr.ready(1.0)
             position = self.stderr.write_some(data, position)

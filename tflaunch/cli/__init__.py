@@ -14,6 +14,7 @@ import typer
 
 import tflaunch
 from tflaunch.errors import EXIT_INTERRUPTED, TflaunchError
+from tflaunch.writer import screen_streams
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -74,6 +75,7 @@ def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
 
 def main() -> int:
     """The `tflaunch` command: every error that a user can see ends here, as a sentence and the exit code returned."""
+    screen_streams()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = _run()

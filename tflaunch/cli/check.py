@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 import time
 from typing import Annotated
 
@@ -121,6 +120,6 @@ def check(
         screen = Screen()
         with reader_may_leave():
             if json:
-                screen.write(json_text.dumps(document(verdict, time.time(), show.exit_code)) + "\n")
+                screen.write_json(document(verdict, time.time(), show.exit_code))
             else:
                 screen.show(page(verdict, screen))

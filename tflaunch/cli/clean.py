@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -128,7 +127,7 @@ def clean(
                     told = document(known, chosen, cleaned, dry_run)
                     if json:
                         told |= {"time": time.time(), "unreachable": unreachable_data(failures)}
-                        screen.write(json_text.dumps(told) + "\n")
+                        screen.write_json(told)
                     else:
                         screen.show(cleaned_lines(told, screen))
                     if any(place["failed"] for place in told["places"]):

@@ -99,7 +99,9 @@ def connector(
 def _ask(prompt: str) -> str:
     import getpass
 
-    return getpass.getpass(prompt, stream=sys.stderr)
+    from tflaunch.log_lines import one_line
+
+    return getpass.getpass(one_line(prompt), stream=sys.stderr)
 
 
 class Show:

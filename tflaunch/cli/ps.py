@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 import time
 from typing import Annotated
 
@@ -74,11 +73,9 @@ def ps(
             if json:
                 runs = [data(run) for run in found.runs]
                 told = {"time": now, "runs": runs, "others": found.others}
-                screen.write(
-                    json_text.dumps({**told, "unreachable": unreachable_data(found.failures)}) + "\n"
-                )
+                screen.write_json({**told, "unreachable": unreachable_data(found.failures)})
             elif quiet:
-                screen.write("".join(f"{run.run_id}\n" for run in found.runs))
+                screen.write_rows(run.run_id for run in found.runs)
             else:
                 screen.show(run_lines(found, screen, now))
                 if not found.runs and len(found.failures) < len(hostfile.hosts):

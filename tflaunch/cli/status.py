@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -88,7 +87,7 @@ def status(
             if json:
                 told = {"time": now, **data(one), "held_by": _holder(one)}
                 told["unreachable"] = unreachable_data(failures)
-                screen.write(json_text.dumps(told) + "\n")
+                screen.write_json(told)
             else:
                 screen.show(status_lines(one, _holder(one), screen, now))
         if failures:
