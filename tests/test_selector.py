@@ -1,9 +1,10 @@
-"""The agent's own selector against the promises of `selectors`."""
+"""The agent's own selector against the promises of `selectors`, on epoll and without."""
 
 from __future__ import annotations
 
 import os
 import resource
+import select
 import socket
 from collections.abc import Iterator
 
@@ -13,8 +14,10 @@ from tests.agent_over_pipes import until
 from tflaunch.agent.selector import EVENT_READ, EVENT_WRITE, Selector
 
 
-@pytest.fixture
-def selector() -> Iterator[Selector]:
+@pytest.fixture(params=["epoll", "none"])
+def selector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Selector]:
+    if request.param == "none":
+        monkeypatch.delattr(select, "epoll")
     made = Selector()
     yield made
     made.close()

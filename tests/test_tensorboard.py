@@ -322,3 +322,26 @@ def test_who_calls_in_the_moment_in_which_the_wire_is_lost_waits_for_the_next_on
             tunnel._accept()  # as a loop does that was woken for both
             tunnel.begin(lambda type, *_, stream: said.put((type, stream)))
             assert said.get(timeout=PATIENCE_S) == ("connect", 1)
+
+
+def test_a_launcher_without_epoll_shows_it_too(
+    launcher: Launcher, network: SshNetwork, tmp_path: Path
+) -> None:
+    if not all(map(importlib.util.find_spec, ("tensorflow", "tensorboard"))):
+        pytest.skip("no TensorFlow here")
+    (tmp_path / "sitecustomize.py").write_text(  # as `select` is on macOS
+        "import select\n"
+        "for name in [name for name in dir(select) if 'epoll' in name.lower()]:\n    delattr(select, name)\n"
+    )
+    hosts = launcher.hostfile([network.add().name], python=sys.executable)
+    trainer = launcher.script("import os, time\nwhile not os.path.exists(os.environ['END']): time.sleep(0.1)")
+    words = (hosts, trainer, "--ps=0", "--workers=1", f"--env=END={tmp_path / 'end'}", "--tensorboard=logs")
+    with launcher.start("run", *words, env=launcher.env(PYTHONPATH=str(tmp_path))) as run:
+        url = url_of(run)
+        assert b"<title>TensorBoard</title>" in get(url)
+        with ThreadPoolExecutor(4) as pool:
+            scripts = set(pool.map(get, [f"{url}index.js"] * 4))
+        assert len(scripts) == 1
+        (tmp_path / "end").touch()
+        assert run.end() == 0
+    launcher.wait_until_nothing_is_left()

@@ -1,5 +1,7 @@
 """What an agent's loop waits for: `selectors` without what that loads, and with listeners that can rest.
 
+The launcher's tunnel waits with it, too, and runs where there is no epoll.
+
 A listener rests while there is no room for another connection, instead of waking the loop at once again.
 """
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 EVENT_READ = 1  # as in `selectors`, which takes as long to load as a task to start
 EVENT_WRITE = 2
 REST_S = 0.1
+_IN, _OUT = 1, 4  # EPOLLIN and EPOLLOUT, also where `select` has no epoll
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -35,7 +38,7 @@ class Selector:
     """One for a loop; its methods promise what those of the `selectors` module do."""
 
     def __init__(self) -> None:
-        self._epoll = select.epoll()
+        self._epoll = select.epoll() if hasattr(select, "epoll") else _Other()  # type: Any
         self._keys = {}  # type: Dict[int, Key]
         self._resting = []  # type: List[Tuple[float, Key]]
 
@@ -87,7 +90,7 @@ class Selector:
         for fd, mask in self._epoll.poll(wait_s, max(len(self._keys), 1)):
             if fd in self._keys:
                 # An error or a hang-up is for both to find.
-                events = (mask & ~select.EPOLLOUT and EVENT_READ) | (mask & ~select.EPOLLIN and EVENT_WRITE)
+                events = (mask & ~_OUT and EVENT_READ) | (mask & ~_IN and EVENT_WRITE)
                 found.append((self._keys[fd], events & self._keys[fd].events))
         return found
 
@@ -105,5 +108,30 @@ class Selector:
         self._epoll.close()
 
 
+class _Other:
+    """What epoll does, where there is none: on a launcher that runs macOS."""
+
+    def __init__(self) -> None:
+        import selectors
+
+        self._selector = selectors.DefaultSelector()
+        self.unregister = self._selector.unregister
+        self.close = self._selector.close
+
+    def register(self, fd: int, mask: int) -> None:
+        self._selector.register(fd, _events(mask))
+
+    def modify(self, fd: int, mask: int) -> None:
+        self._selector.modify(fd, _events(mask))
+
+    def poll(self, wait_s: float, most: int) -> "List[Tuple[int, int]]":
+        found = self._selector.select(None if wait_s < 0 else wait_s)
+        return [(key.fd, _mask(events)) for key, events in found[:most]]
+
+
 def _mask(events: int) -> int:
-    return (select.EPOLLIN if events & EVENT_READ else 0) | (select.EPOLLOUT if events & EVENT_WRITE else 0)
+    return (_IN if events & EVENT_READ else 0) | (_OUT if events & EVENT_WRITE else 0)
+
+
+def _events(mask: int) -> int:
+    return (EVENT_READ if mask & _IN else 0) | (EVENT_WRITE if mask & _OUT else 0)
