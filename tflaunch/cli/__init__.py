@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
-import signal
 import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -76,7 +75,6 @@ def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
 def main() -> int:
     """The `tflaunch` command: every error that a user can see ends here, as a sentence and the exit code returned."""
     screen_streams()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = _run()
     except TflaunchError as error:

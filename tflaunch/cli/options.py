@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -157,7 +158,11 @@ def reporting(stopped: str, reporter: Reporter | None = None, /, **options: Any)
 
     show = Show(reporter or open_reporter(**options))
     wait = True
+    before = signal.getsignal(signal.SIGINT)
     try:
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # from here on there is something to clean up
         yield show
     except Stopped as error:
         show.exit_code = 128 + error.interrupted.signal
@@ -181,4 +186,5 @@ def reporting(stopped: str, reporter: Reporter | None = None, /, **options: Any)
             show.reporter.close(wait)
         except KeyboardInterrupt:  # the terminal does not take what is left, and the user does not want it
             show.reporter.close(wait=False)
+        signal.signal(signal.SIGINT, before)
     raise typer.Exit(show.exit_code)
