@@ -75,6 +75,7 @@ def test_a_host_that_is_silent_is_dialled_again_and_its_events_asked_for(hands: 
     links = Links(["a", "b"], hands, 0.0)
     assert links.takes("a", 1)
     links.heard("b", SILENCE_S)
+    links.tick(SILENCE_S / 2)
     links.tick(SILENCE_S)
     assert hands.take() == []
     links.tick(SILENCE_S + 0.1)
@@ -128,10 +129,18 @@ def test_nobody_was_silent_while_the_launcher_slept(hands: Hands) -> None:
     links = Links(["a", "b"], hands, 0.0)
     links.ended("b", "cut", 0.0)
     hands.take()
-    links.slept(3600.0)
+    links.tick(1.0)
+    hands.take()
+    links.heard("a", 3601.0)  # what it has said meanwhile comes first
     links.tick(3601.0)
-    assert hands.take() == [("dial", "b")]
+    assert hands.take() == []
     assert links.away_s("b", 3601.0) == 3601.0  # of that one nothing was heard before
+    links.heard("b", 3601.0)
+    links.tick(3605.0)
+    links.tick(3610.0)
+    assert hands.take() == [], "silent for 9 s at most since it woke"
+    links.tick(3610.1)
+    assert ("hang up", "a") in hands.take()
 
 
 def test_who_is_forgotten_is_left_alone(hands: Hands) -> None:

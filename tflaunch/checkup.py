@@ -357,13 +357,14 @@ class Checkup:
         hear: Callable[[str, wire.Message], None] | None = None,
     ) -> None:
         """Until each of the hosts has said that, or cannot any more, or the time is up. Raises Stopped."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() - self._sessions.slept_s + timeout_s
         while missing := set(hosts) - self._settled(type):
             if phase:
                 self._phase(phase, len(hosts) - len(missing), len(hosts), _few(missing))
-            if time.monotonic() >= deadline:
+            now, until = time.monotonic(), deadline + self._sessions.slept_s
+            if now >= until:
                 break
-            match self._sessions.next(min(deadline, time.monotonic() + 1.0)):
+            match self._sessions.next(min(until, now + 1.0)):
                 case Said(name, message) if message.type == "failed":
                     self._failed[name] = ConnectError(message["reason"], message.fields.get("hint", ""))
                 case Said(name, message) if message.type == "expired" and not message["asked"]:

@@ -396,14 +396,10 @@ class Cluster:
             self._drive = Drive(state, self, self._lease_s, time.monotonic(), oversight=oversight)
         drive: Drive[S] = self._drive
         drive.state = state
-        slept_s = self._sessions.slept_s
         while drive.state.phase != "over":
             if until() and drive.state.phase == "running" and not drive.links.down:
                 break
-            item = self._sessions.next(drive.wake_at(time.monotonic()))
-            drive.links.slept(self._sessions.slept_s - slept_s)
-            slept_s = self._sessions.slept_s
-            self._take(drive, item)
+            self._take(drive, self._sessions.next(drive.wake_at(time.monotonic())))
             drive.tick(time.monotonic())
         return drive.state
 

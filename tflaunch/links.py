@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SILENCE_S = 9.0  # an agent beats every 2.5 s
 ANSWER_S = 20.0  # from a dial to the agent's first word, before it is dialled anew
+ASLEEP_S = 6.0  # between two ticks, which come each second: who ticks was asleep, or busy, and heard nobody
 LOOK_S = 0.1  # between two looks at all of them: hundreds of hosts say something at each moment
 REDIAL_S = (0.3, 8.0)  # before a host is dialled again: at first, at most; doubled each time, jittered
 STEADY_S = 10.0  # a link that ends sooner has not brought the host back ...
@@ -61,6 +62,7 @@ class Links:
         self._forgotten: dict[str, int] = {}  # host -> the last event of it that was taken
         self._hands = hands
         self._look_at = now  # at all of them
+        self._ticked = now
         if not up:
             for link in self._links.values():
                 link.redial_at = now
@@ -128,12 +130,6 @@ class Links:
         if host in self._links:
             self._links[host].heard = now
 
-    def slept(self, seconds: float) -> None:
-        """Who calls was asleep (Ctrl-Z, a closed lid): no host was silent meanwhile."""
-        for link in self._links.values() if seconds else ():
-            if link.up:
-                link.heard += seconds
-
     def takes(self, host: str, number: int) -> bool:
         """Whether the event of that number is news, and next in turn."""
         link = self._links.get(host)
@@ -143,7 +139,17 @@ class Links:
         return True
 
     def tick(self, now: float) -> None:
-        """Dial whom it is time for; hang up on those that are silent.  Call it often: it looks each LOOK_S."""
+        """Dial whom it is time for; hang up on those that are silent.  Call it often: it looks each LOOK_S.
+
+        Who was asleep since the last call (Ctrl-Z, a lid) has heard nobody: no host was silent, or slow, meanwhile.
+        """
+        asleep_s, self._ticked = now - self._ticked, now
+        if asleep_s > ASLEEP_S:
+            for link in self._links.values():
+                if link.up:
+                    link.heard = min(now, link.heard + asleep_s)
+                else:
+                    link.dialled_at = min(now, link.dialled_at + asleep_s)
         if now < self._look_at:
             return
         self._look_at = now + LOOK_S

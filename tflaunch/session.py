@@ -385,12 +385,16 @@ class Sessions:
         replies: dict[str, wire.Message] = {}
         failures = {name: self.ended[name] for name in hosts if name in self.ended}
         missing = set(hosts) - failures.keys()
-        deadline = time.monotonic() + timeout_s
+        deadline = (
+            time.monotonic() - self.slept_s + timeout_s
+        )  # no host was slow while this process was asleep
         while missing:
             if phase:
                 awaited = fold(missing) if len(missing) <= AWAITED_SHOWN else ""
                 self._phase(phase, len(replies), len(hosts), awaited)
-            match self.next(deadline):
+            match self.next(deadline + self.slept_s):
+                case None if time.monotonic() - self.slept_s < deadline:
+                    continue
                 case None:
                     failures.update({name: self._silent(name, timeout_s) for name in missing})
                     missing.clear()

@@ -139,7 +139,8 @@ class View:
         links = self._begin()
         over_at = 0.0
         while True:
-            self._take(self._sessions.next(links.wake_at(time.monotonic())))
+            item = self._sessions.next(links.wake_at(time.monotonic()))
+            self._take(item)
             now = time.monotonic()
             links.tick(now)
             left = self._hosts.keys() - self._seen.over.keys()
@@ -156,9 +157,10 @@ class View:
                     self._end(host, f"not heard of for {duration(links.away_s(host, now))} ({why})")
                     links.forget(host)
             elif not left and self._feed.end(self._may_come):
-                over_at = over_at or time.monotonic() + OUTCOME_S
+                over_at = over_at or now + OUTCOME_S
                 # A host that has nothing more to say hangs up; then nobody is left who would tell.
-                if self._seen.outcome is not None or not links.up or time.monotonic() > over_at:
+                late = item is None and now > over_at  # all that has come is taken first
+                if self._seen.outcome is not None or not links.up or late:
                     break
         if self._seen.outcome is None:
             return None
