@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tflaunch.errors import EXIT_INTERRUPTED, EXIT_STOPPED, ConnectError, UsageError
-from tflaunch.runs import LIVELY, RunInfo, is_run_id
+from tflaunch.runs import LIVELY, RunInfo, is_run_id, without_values
 from tflaunch.wire import Message
 
 ALIVE = ("starting", "running")
@@ -255,7 +255,7 @@ def _run(
         started=min((each["started"] + each["offset"] for each in entries if each["started"]), default=None),
         ended=max(ends) if len(ends) == len(entries) else None,
         launcher=str(about.get("launcher") or ""),
-        command=tuple(map(str, about.get("command") or ())),
+        command=without_values([str(word) for word in about.get("command") or ()]),
         detached=bool(about.get("detached")),
         outcome=outcome,
     )

@@ -42,6 +42,9 @@ if TYPE_CHECKING:  # most verbs plan nothing
 Status = Literal["running", "detached", "ended", "orphaned", "corrupt"]
 LIVELY = ("running", "detached", "orphaned")  # in these a run may be alive
 
+VALUE_LEFT_OUT = "***"  # for that of a variable
+# Options that set variables, -e also at the end of several in one word, each with what stands before the value.
+_VARIABLES = (("--env", "[^=]+="), ("-[a-zA-Z]*e", "[^=]+="), ("--job-env", "[^=]+=[^=]+="))
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
 _STEM_LENGTH = 33  # with a dash and six characters: 40
@@ -281,7 +284,10 @@ class Record:
 
     @property
     def plan(self) -> ClusterPlan:
-        """The plan that was launched; raises RecordError when the record does not hold one."""
+        """The plan that was launched, of what the user set in `env` only the names.
+
+        Raises RecordError when the record does not hold one.
+        """
         from tflaunch.plan import ClusterPlan, TaskPlan
 
         with _reading(self.path):
@@ -467,8 +473,36 @@ def _about(
         "ssh_config": ssh_config,
         "detached": detached,
         "hostfile": _plain(hostfile),
-        "plan": _plain(plan),
+        "plan": _plain(_without_values(plan)),
     }
+
+
+def without_values(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of a command line, with VALUE_LEFT_OUT for the values of --env and --job-env."""
+    end = words.index("--") if "--" in words else len(words)  # what follows is the program's own
+    return (*map(_without_value, ("", *words), words[:end]), *words[end:])
+
+
+def _without_value(before: str, word: str) -> str:
+    for option, name in _VARIABLES:
+        # The value is in the word behind the option, or in the option's own.
+        found = re.match(name if re.fullmatch(option, before) else f"{option}=?{name}", word)
+        if found:
+            return found[0] + VALUE_LEFT_OUT
+    return word
+
+
+def _without_values(plan: ClusterPlan) -> ClusterPlan:
+    """That plan without the values of variables that tflaunch does not decide: they may be secrets."""
+    from tflaunch.command import DECIDED
+
+    tasks = [
+        dataclasses.replace(
+            task, env={name: value if name in DECIDED else VALUE_LEFT_OUT for name, value in task.env.items()}
+        )
+        for task in plan.tasks
+    ]
+    return dataclasses.replace(plan, tasks=tuple(tasks))
 
 
 def _info(path: Path) -> RunInfo:
@@ -484,7 +518,7 @@ def _info(path: Path) -> RunInfo:
             status=status,
             path=path,
             started=float(about["started"]),
-            command=tuple(map(str, about["command"])),
+            command=without_values([str(word) for word in about["command"]]),
             hosts=tuple(str(host["name"]) for host in about["hostfile"]["hosts"]),
             exit_code=int(outcome["exit_code"]) if outcome and not locked else None,
         )

@@ -32,6 +32,7 @@ from tflaunch.launch import (
 from tflaunch.outcome import Outcome
 from tflaunch.plan import ClusterPlan
 from tflaunch.results import TRIALS, Results, new_seed, ranked
+from tflaunch.runs import VALUE_LEFT_OUT
 from tflaunch.sweep import Seat, outcome_of
 from tflaunch.sweep_desk import Desk, Planned, Reporter, Summary, Work
 from tflaunch.sweep_known import about_sweep, compare, known_sweep, record_of, succeeded, with_its_metric
@@ -262,12 +263,12 @@ def _summary(request: SweepRequest, results: Results, wanted: Sequence[Trial]) -
 
 
 def _to_resume(argv: Sequence[str], run_id: str) -> str:
-    """This very command, told to go on."""
+    """This very command, told to go on; a variable whose value is left out is taken from the environment."""
     words = list(argv[1:])
     end = words.index("--") if "--" in words else len(words)
     kept, value = [], False  # of a name
     for word in words[:end]:
         if not value and word.partition("=")[0] not in ("--name", "--resume"):
-            kept.append(word)
+            kept.append(word.removesuffix(f"={VALUE_LEFT_OUT}"))
         value = word in ("--name", "--resume")
     return shlex.join(["tflaunch", *kept, "--resume", run_id, *words[end:]])

@@ -59,8 +59,13 @@ Grace = Annotated[
 
 
 def command_line() -> tuple[str, ...]:
-    """This command as it can be typed again, also where it was `python -m tflaunch`."""
-    return ("tflaunch", *sys.argv[1:])
+    """This command for people and records, also where it was `python -m tflaunch`.
+
+    The values of --env and --job-env are left out: they may be secrets, which nobody else is to see.
+    """
+    from tflaunch.runs import without_values
+
+    return ("tflaunch", *without_values(sys.argv[1:]))
 
 
 def default_hosts() -> str | None:

@@ -423,14 +423,18 @@ def _of_trials(patterns: list[str], hostfile: Hostfile) -> list[str]:
 
 
 def _run_one(ctx: typer.Context) -> tuple[str, ...]:
-    """The command that runs one trial as this one does; its arguments follow."""
+    """The command that runs one trial as this one does; its arguments follow.
+
+    Variables are taken from the environment, for their values may be secrets.
+    """
     words = ["--ps", "0", "--workers", "1", "--no-flags"]
     for name, value in ctx.params.items():
         if name not in _AS_OF_RUN or getattr(ctx.get_parameter_source(name), "name", "") != "COMMANDLINE":
             continue
         option = "--" + name.replace("_", "-").replace("per-trial", "per-worker")
         for each in value if isinstance(value, list) else [value]:
-            words += [option, *([] if each is True or each == "" else [str(each)])]
+            said = each.partition("=")[0] if name == "env" else each
+            words += [option, *([] if said is True or said == "" else [str(said)])]
     module, script = ctx.params["module"], ctx.params["script"]
     program = ["-m", module] if module is not None else [script or ""]
     return ("tflaunch", "run", ctx.params["hosts"], *words, *program, "--")
