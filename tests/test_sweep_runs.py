@@ -147,7 +147,7 @@ def test_a_grid_from_the_command_line_to_the_best_one(lab: Lab) -> None:
         *(["0.25", "2", "0.25", "a"], ["0.25", "3", "0.25", "b"]),
         *(["0.5", "0", "0.5", "a"], ["0.5", "1", "0.5", "b"]),
     ]
-    again = f" --env OUT={lab.out} {lab.trainer} -- --kind=a 'two words' --x=0.25"
+    again = f" --env OUT {lab.trainer} -- --kind=a 'two words' --x=0.25"
     assert f"the best again: tflaunch run {hostfile} --ps 0 --workers 1 --no-flags " in done.err
     assert again in done.err
     name = lab.record().name

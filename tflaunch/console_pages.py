@@ -180,14 +180,22 @@ def _cards(task: TaskPlan) -> str:
 
 def _command(argv: Sequence[str], columns: int | None) -> str:
     """A command as a shell takes it, in lines of `columns` where its words are that short; None: in one."""
-    lines = ["  " + shlex.quote(argv[0])]
-    for word in map(shlex.quote, argv[1:]):
+    lines = ["  " + _quoted(argv[0])]
+    for word in map(_quoted, argv[1:]):
         if columns and len(lines[-1]) + len(word) + len("  \\") > columns:
             lines[-1] += " \\"
             lines.append("    " + word)
         else:
             lines[-1] += " " + word
     return "\n".join(lines)
+
+
+def _quoted(word: str) -> str:
+    """That word as a shell takes it, in one line."""
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = (each if each.isprintable() else repr(each)[1:-1] for each in re.sub(r"([\\'])", r"\\\1", word))
+    return f"$'{''.join(escaped)}'"
 
 
 def _differing(plan: ClusterPlan) -> str:

@@ -253,7 +253,7 @@ def status_lines(run: RunState, holder: str, screen: Screen, now: float) -> list
 
 
 def _failure_lines(failed: TaskState, run: RunState, marks: Marks) -> list[Text]:
-    tail = tail_lines(failed.tail.encode())[-TAIL_LINES:]
+    tail = tail_lines(failed.tail.encode("utf-8", "backslashreplace"))[-TAIL_LINES:]
     also = sum(task.failed for task in run.tasks) - 1
     more = f", then {also} more" if also else ""
     text = _sentence(failed) + more + ("; its last lines:" if tail else "")

@@ -24,6 +24,9 @@ def seconds(text: str) -> float:
     return time_s
 
 
+_MOST_S = 1e11  # three thousand years: somebody has made that up
+
+
 def written(seconds: float) -> str:
     """`90s`, `10m`, `1h`: as `seconds` reads it, in the largest unit that it is a whole number of."""
     for name, size in _UNITS.items():
@@ -33,7 +36,9 @@ def written(seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`4.2 s`, `12 s`, `2 min 5 s`, `3 h 20 min`."""
+    """`4.2 s`, `12 s`, `2 min 5 s`, `3 h 20 min`; "?" for what is no time."""
+    if not seconds < _MOST_S:
+        return "?"
     if seconds < 10:
         return f"{max(0.0, seconds):.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -44,7 +49,9 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """`47s`, `12m`, `31h`, `12d`: how long ago."""
+    """`47s`, `12m`, `31h`, `12d`: how long ago; "?" for what is no time."""
+    if not seconds < _MOST_S:
+        return "?"
     seconds = max(0.0, seconds)
     for unit, length, most in (("s", 1, 60), ("m", 60, 60), ("h", 3600, 48)):
         if seconds < most * length:

@@ -1,0 +1,499 @@
+"""Whatever a host, a lease, another user or a file says: it acts on no terminal, and forges no line and no field."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import fcntl
+import io
+import json
+import math
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import pytest
+
+from tests import test_gpus, test_ps
+from tflaunch import cards
+from tflaunch.board import Board
+from tflaunch.cards_view import CardsView
+from tflaunch.check import Verdict
+from tflaunch.check_view import document, page
+from tflaunch.checked import Checked, Tried, Visited
+from tflaunch.clean import HERE
+from tflaunch.console import open_reporter
+from tflaunch.errors import (
+    ConnectError,
+    ConnectErrors,
+    DialError,
+    HostfileError,
+    LaunchError,
+    PlanError,
+    Problem,
+)
+from tflaunch.fetch import Fetched
+from tflaunch.hosts import Host
+from tflaunch.inventory import Ticket
+from tflaunch.job import TaskId
+from tflaunch.log_lines import one_line, printable, screened
+from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit, TimedOut
+from tflaunch.plan import ClusterPlan, TaskPlan
+from tflaunch.results import Metric, Result
+from tflaunch.run_states import Listing, data, listing
+from tflaunch.runs_view import Screen, cleaned_lines, run_lines, status_lines
+from tflaunch.supervise import TaskStarted
+from tflaunch.sweep import Seat
+from tflaunch.sweep_desk import Planned, Progress, Row, Summary
+from tflaunch.sweep_view import open_reporter as open_sweep_reporter
+from tflaunch.trials import Trial
+from tflaunch.visits import Finished
+from tflaunch.waiting import Turn
+from tflaunch.wire import Message
+from tflaunch.writer import Screened, to_json
+
+# The screen cleared, its title set, the cursor moved; a line of tflaunch's own; 8-bit and broken sequences, other
+# controls, what reorders text, halves of characters, markup of rich's, an emoji code.
+EVIL = (
+    "a\x1b[2J\x1b]0;title\x07\x1b[10;10H\x1b[31m\r\n✓ forged\n\x9b31m\x9d0;t\x9c\x7f\x08\x00\x85\x1bP+q\x1b\\\x1b"
+    "\u202eb\u2066\u200f\u061c\u2028\udc9b\udfff[red]c[/red] :smile: d"
+)
+W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
+
+_OWN = re.compile(  # what tflaunch itself sends to a terminal: colours, a live line, rich's live view
+    r"\x1b\[[0-9;:]*m|\r?\x1b\[[0-9]*[ABKJH]|\x1b\[\?(?:25|1049)[hl]|\x1b\[[0-9]*;?[0-9]*H|\r(?!\n)"
+)
+_BAD = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def harmless(text: str, own: bool = False) -> None:
+    """Fails when it acts on a terminal by more than tflaunch's `own` styling, or when a line of it is forged."""
+    if own:
+        text = _OWN.sub("", text).replace("\r\n", "\n")
+    found = _BAD.search(text)
+    assert found is None, (found, text[max(0, found.start() - 200) : found.end() + 100])
+    for line in text.split("\n"):
+        assert not re.match(r" {0,3}✓ forged", line), text
+    assert r"\udfffc" not in text, "markup was interpreted"
+    assert "\N{SMILING FACE WITH OPEN MOUTH AND SMILING EYES}" not in text
+
+
+def evil(value: Any, kept: frozenset[str] = frozenset()) -> Any:
+    """The same with EVIL in every text, except in the fields `kept`, which hold one of a few words."""
+    if isinstance(value, str):
+        return EVIL
+    if isinstance(value, bytes):
+        return EVIL.encode("utf-8", "surrogatepass")
+    if dataclasses.is_dataclass(value) and not isinstance(value, (type, TaskId)):
+        changes = {
+            field.name: evil(getattr(value, field.name), kept)
+            for field in dataclasses.fields(value)
+            if field.name not in kept and field.init
+        }
+        return dataclasses.replace(value, **changes)
+    if isinstance(value, Mapping):
+        return {
+            (EVIL if isinstance(name, str) and "_" not in name else name): each
+            if name in kept
+            else evil(each, kept)
+            for name, each in value.items()
+        }
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+        return type(value)(evil(each, kept) for each in value)
+    if isinstance(value, ConnectError):
+        return ConnectError(EVIL, EVIL)
+    return value
+
+
+# ---- the functions that say what may be shown
+
+
+@pytest.mark.parametrize("shown", [printable, one_line, screened])
+def test_nothing_that_acts_on_a_terminal_is_left(shown: Callable[[str], str]) -> None:
+    for number in [*range(0x3000), *range(0xD7F0, 0xE010)]:
+        text = f"a{chr(number)}b"
+        assert not _BAD.sub("", shown(text)).strip() == "", text
+        assert not set(_BAD.findall(shown(text))) - {"\t"}, hex(number)
+        shown(text).encode()  # no half of a character
+    assert one_line("a\nb\u2028c") == r"a\nb\u2028c"
+    assert screened("\x1b[1;31mred\x1b[0m\x1b[2J") == "\x1b[1;31mred\x1b[0m"
+
+
+def test_what_prints_past_everything_else_is_screened_too() -> None:
+    program = (
+        "import sys, json\n"
+        "from tflaunch.writer import screen_streams\n"
+        "screen_streams()\n"
+        "evil = json.loads(sys.stdin.read())\n"
+        "print(evil)\n"
+        "import typer\n"
+        "typer.echo(evil, err=True)\n"
+        "raise ValueError(evil)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=json.dumps(EVIL).encode(), capture_output=True
+    )
+    said = (done.stdout + done.stderr).decode()
+    assert done.returncode == 1
+    assert said.count("[red]c[/red]") == 3
+    harmless(re.sub(r"\n *✓ forged", "", said), own=True)  # its lines are its own
+    stream = io.StringIO()
+    Screened(stream).writelines([EVIL])  # type: ignore[arg-type]
+    assert set(_BAD.findall(stream.getvalue())) == {"\x1b"}, "colours are left alone"
+
+
+def test_json_has_no_number_that_json_does_not_have() -> None:
+    told = to_json({"a": [math.nan, {"b": (math.inf, -math.inf, 1.5)}], EVIL: EVIL})
+    assert told.isascii()
+    assert not _BAD.search(told)
+    assert json.loads(told, parse_constant=pytest.fail) == {"a": [None, {"b": [None, None, 1.5]}], EVIL: EVIL}
+
+
+def test_only_one_module_draws_with_what_is_richs() -> None:
+    package = Path(cards.__file__).parent
+    for path in package.rglob("*.py"):
+        if path.name != "console_line.py":
+            assert not re.search(
+                r"rich\.text|from rich\.console import .*\bConsole\b|from rich import", path.read_text()
+            ), path
+
+
+# ---- everything that a reporter shows
+
+EXIT = TaskExit(W0, EVIL, None, 9, 3.0, evil(b""), signal_name=EVIL, attempt=1)
+PLAN = ClusterPlan(
+    EVIL,
+    tuple(
+        TaskPlan(task, EVIL, EVIL, 2000, (EVIL,), (EVIL,), (EVIL, EVIL), {EVIL: EVIL}, (EVIL,), EVIL)
+        for task in (W0, W1)
+    ),
+    (EVIL,),
+)
+OUTCOMES = [
+    Outcome(
+        EVIL,
+        "failed",
+        137,
+        3.0,
+        {W0: EXIT, W1: dataclasses.replace(EXIT, task=W1)},
+        first,
+        {EVIL: EVIL},
+        {EVIL: (EVIL,)},
+        EVIL,
+        {W0: EVIL},
+        0,
+        {EVIL: (CardLeft(EVIL, False), CardLeft(EVIL, True))},
+    )
+    for first in (EXIT, HostLost(EVIL, EVIL), TimedOut(EVIL, (W0, W1), (EVIL, EVIL)), None)
+]
+FETCHED = Fetched(
+    EVIL,
+    EVIL,
+    3,
+    4,
+    1,
+    [EVIL],
+    [EVIL],
+    {EVIL: EVIL},
+    {EVIL: EVIL},
+    [EVIL],
+    [EVIL],
+    {EVIL: ConnectError(EVIL, EVIL)},
+)
+RESULTS = tuple(
+    Result(number, {EVIL: EVIL}, math.nan, status, 1, EVIL, EVIL, (EVIL,), 3.0, 2, 0.0, EVIL, EVIL)
+    for number, status in enumerate(("succeeded", "failed"))
+)
+TRIAL, SEAT = Trial(0, {EVIL: EVIL}), Seat(EVIL, (EVIL,), (EVIL,))
+SWEEP: Mapping[str, Callable[[Any], None]] = {
+    "begins": lambda shown: shown.begins(EVIL, 2, 2, [SEAT], Metric(EVIL)),
+    "planned": lambda shown: shown.planned(Planned(EVIL, (TRIAL,), 1, (SEAT,), {EVIL: 1}, (EVIL,), 7)),
+    "progress": lambda shown: (
+        (
+            shown.progress(Progress(4, 1, 1, 1, 1, (Row(TRIAL, EVIL, 0.0, 1.0),), RESULTS[0], 3.0)),
+            time.sleep(0.4),  # it is a live view
+        )
+        and None
+    ),
+    "trial": lambda shown: shown.trial(TRIAL, TaskStarted(W0, EVIL, 1, 7), SEAT),
+    "result": lambda shown: [shown.result(each) for each in RESULTS] and None,
+    "summary": lambda shown: shown.summary(
+        Summary(EVIL, RESULTS, RESULTS[:1], 2, Metric(EVIL), EVIL, (EVIL,), EVIL)
+    ),
+}
+
+
+def board(reporter: Any) -> None:
+    class NoTunnel:
+        def pause(self) -> None: ...
+
+    shown = Board(EVIL, EVIL, EVIL, NoTunnel(), reporter)  # type: ignore[arg-type]
+    shown.said(Message("board", {"state": "failed", "why": EVIL, "lines": [EVIL, EVIL]}), lambda *_: None)
+
+
+RUN: Mapping[str, Callable[[Any], None]] = {
+    "phase": lambda shown: [shown.phase("connecting", done, 2, EVIL) for done in (0, 1)] and None,
+    "waiting": lambda shown: shown.waiting(Turn(1, (EVIL,), 0, 2, ((EVIL, EVIL),), (EVIL,))),
+    "note": lambda shown: shown.note(EVIL),
+    "warn": lambda shown: shown.warn(EVIL),
+    "say": lambda shown: shown.say(EVIL),
+    "brief plan": lambda shown: shown.plan(PLAN, brief=True),
+    "plan": lambda shown: shown.plan(PLAN),
+    "log": lambda shown: (shown.log(W0, EVIL, 0, evil(b"")), shown.log_end(W0)) and None,
+    "started": lambda shown: shown.started(TaskStarted(W0, EVIL, 1, 7)),
+    "exited": lambda shown: shown.exited(EXIT),
+    "unreachable": lambda shown: shown.unreachable(EVIL, EVIL),
+    "back": lambda shown: shown.back(EVIL, math.inf),
+    "lost": lambda shown: shown.lost(HostLost(EVIL, EVIL)),
+    "not connected": lambda shown: shown.failures(ConnectErrors({EVIL: ConnectError(EVIL, EVIL)}, 2)),
+    "not launched": lambda shown: shown.failures(LaunchError({EVIL: EVIL}, EVIL, {EVIL: EVIL})),
+    "not dialled": lambda shown: shown.error(DialError({EVIL: EVIL}, EVIL, {})),
+    "error": lambda shown: shown.error(PlanError(EVIL, EVIL)),
+    "hostfile": lambda shown: shown.error(HostfileError([Problem(EVIL, 1, 2, EVIL)])),
+    "report": lambda shown: [shown.report(each) for each in OUTCOMES] and None,
+    "servers": lambda shown: shown.servers(PLAN),
+    "detached": lambda shown: shown.detached(EVIL, 2, EVIL),
+    "stopped": lambda shown: shown.stopped(
+        EVIL,
+        {
+            EVIL: Finished(True, True, (EVIL,), (EVIL,), False, (CardLeft(EVIL, True),)),
+            "b": Finished(True, True, (EVIL,), ()),
+        },
+    ),
+    "TensorBoard": lambda shown: shown.board(EVIL, "http://127.0.0.1:6006/", EVIL, EVIL),
+    "no TensorBoard": board,
+    "fetched": lambda shown: shown.fetched(FETCHED),
+}
+
+
+@pytest.fixture(params=["pipe", "terminal"])
+def where(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[TextIO, Callable[[], str]]]:
+    """A stream, and a function that closes it and returns what came."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    ours, theirs = pty.openpty() if request.param == "terminal" else os.pipe()
+    if request.param == "terminal":
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    parts: list[bytes] = []
+
+    def read() -> None:
+        try:
+            while data := os.read(ours, 65536):
+                parts.append(data)
+        except OSError:
+            pass
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    stream = os.fdopen(theirs, "w", encoding="utf-8")
+
+    def finish() -> str:
+        stream.close()
+        reader.join()
+        return b"".join(parts).decode()
+
+    yield stream, finish
+    stream.close()
+    reader.join()
+    os.close(ours)
+
+
+Where = tuple[TextIO, Callable[[], str]]
+
+
+@pytest.mark.parametrize("what", RUN)
+def test_nothing_that_a_run_shows_acts_on_the_terminal(what: str, where: Where) -> None:
+    stream, finish = where
+    reporter = open_reporter(stdout=stream, stderr=stream, show_host=True)
+    RUN[what](reporter)
+    reporter.close()
+    said = finish()
+    assert said or what in ("phase", "waiting")  # which are shown when they are over, or live
+    harmless(said, own=True)
+
+
+@pytest.mark.parametrize("what", RUN)
+def test_with_json_every_line_is_ascii_and_json(what: str) -> None:
+    stream = io.StringIO()
+    reporter = open_reporter(json=True, stdout=stream, stderr=stream)
+    RUN[what](reporter)
+    reporter.close()
+    assert_json(stream.getvalue())
+
+
+def assert_json(text: str) -> None:
+    assert text.isascii()
+    assert not _BAD.search(text)
+    for line in text.splitlines():
+        json.loads(line, parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize("what", SWEEP)
+def test_nothing_that_a_sweep_shows_does_either(
+    what: str, where: Where, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, finish = where
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    reporter = open_sweep_reporter(json=False)
+    SWEEP["begins"](reporter)
+    SWEEP[what](reporter)
+    reporter.close()
+    harmless(finish(), own=True)
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    as_json = open_sweep_reporter(json=True)
+    SWEEP[what](as_json)
+    as_json.close()
+    assert_json(out.getvalue())
+
+
+# ---- tables and pages
+
+_WORDS = frozenset({"kind", "compute_mode", "state", "status", "task", "log"})
+
+
+def evil_answers() -> list[cards.Answer]:
+    told = []
+    for number, answer in enumerate(test_gpus.FLEET):
+        made = evil(answer, _WORDS)
+        facts = made.facts
+        if facts is not None:  # each is a machine of its own
+            queue = (Ticket(EVIL, EVIL, math.nan, False, 3, (EVIL,)),)
+            facts = dataclasses.replace(facts, boot_id=f"{EVIL}{number}", queue=queue, queue_error=EVIL)
+        told.append(dataclasses.replace(made, host=f"{EVIL}{number}", facts=facts))
+    return told
+
+
+@pytest.mark.parametrize("columns", [40, 80, 130, 200])
+def test_no_card_acts_on_the_terminal(columns: int) -> None:
+    overview = cards.look(evil_answers())
+    view = CardsView(columns)
+    for lines in (
+        view.page(overview),
+        view.frame(overview, EVIL, 40),
+        view.frame(overview, EVIL, 8),
+        view.topology(overview),
+    ):
+        for line in lines:
+            assert "\n" not in line.plain
+            assert line.cell_len <= columns
+            harmless(line.plain)
+
+
+def test_a_field_of_a_table_stays_in_its_field() -> None:
+    answers = evil_answers()
+    overview = cards.look(answers)
+    devices = sum(len(machine.devices) for machine in overview.machines)
+    table = cards.table(overview)
+    harmless(table)
+    rows = list(csv.DictReader(io.StringIO(table)))
+    assert len(rows) == devices
+    assert len(table.splitlines()) == devices + 1
+    assert len(cards.one_line(overview).splitlines()) == 1
+    harmless(cards.one_line(overview))
+    assert_json(to_json(cards.document(overview, answers, 0.0)))
+
+
+def evil_listing() -> Listing:
+    tasks = [
+        test_ps.worker(
+            0,
+            "exited",
+            signal=9,
+            signal_name=EVIL,
+            tail=EVIL,
+            gpus=[EVIL],
+            gpu_labels=[EVIL],
+            seconds=math.nan,
+        ),
+        test_ps.worker(1, EVIL, since=math.inf, output=-math.inf, gpu_labels=[EVIL]),
+        test_ps.worker(
+            2,
+            "lost",
+            before=[
+                {"attempt": 0, "code": None, "signal": 9, "signal_name": EVIL, "seconds": 3.0, "ended": 4.0}
+            ],
+        ),
+    ]
+    about = {"launcher": EVIL, "command": ["tflaunch", EVIL], "hosts": [EVIL, "h2", "h3"], "planned": 1.0}
+    entries = [
+        test_ps.entry("run", EVIL, tasks=tasks, about=about, directory=EVIL, user=EVIL, strays=[EVIL]),
+        test_ps.entry("run", "h2", "strays", strays=[EVIL], directory=EVIL),
+        test_ps.entry(EVIL, EVIL),
+        test_ps.entry("--hosts=evil", EVIL),
+        test_ps.entry(
+            "lost",
+            "h2",
+            "ended",
+            ended=5.0,
+            outcome={"status": EVIL, "first_failure": {"host": EVIL, "reason": EVIL}},
+        ),
+        test_ps.entry(
+            "late", "h2", "ended", ended=5.0, outcome={"status": "failed", "first_failure": {"reason": EVIL}}
+        ),
+    ]
+    return listing({"h2": test_ps.reply(*entries)}, {EVIL: ConnectError(EVIL, EVIL)}, test_ps.NOW)
+
+
+@pytest.mark.parametrize("columns", [80, 130, None])
+def test_no_run_acts_on_the_terminal(columns: int | None) -> None:
+    found = evil_listing()
+    assert {run.run_id for run in found.runs} == {"run", "lost", "late"}  # what is no id is no run
+    screen = Screen()
+    screen.columns = columns
+    for line in run_lines(found, screen, test_ps.NOW):
+        assert "\n" not in line.plain
+        harmless(line.plain)
+    for run in found.runs:
+        harmless("\n".join(line.plain for line in status_lines(run, EVIL, screen, test_ps.NOW)))
+        assert_json(to_json(data(run)))
+    place = {
+        "hosts": [EVIL], "failed": {EVIL: EVIL}, "unread": [EVIL], "too_large_bytes": 7, "removed": {}, "rest_bytes": 0,
+        "stay": {"runs": 0, "bytes": 0}, "code": {"files": 0}, "environments": {"files": 0}, "freed_bytes": 0,
+    }  # fmt: skip
+    told = {"dry_run": False, "places": [place, {**place, "hosts": [HERE]}], "stays": {EVIL: EVIL}}
+    harmless("\n".join(line.plain for line in cleaned_lines(told, screen)))
+
+
+def test_no_check_acts_on_the_terminal() -> None:
+    report = {
+        **{"python": EVIL, "executable": EVIL, "limits": {}, "proxies": [EVIL], "error": ""},
+        "versions": {name: EVIL for name in ("tensorflow", "keras", "protobuf", "numpy")},
+        "tensorflow": {"seconds": 99.0, "gpus": 1, "build": {"cuda_version": "", "cudnn_version": EVIL}},
+    }
+    broken = {**report, "error": EVIL, "tensorflow": {}}
+    hosts = [
+        Visited(
+            Host(name="a"),
+            facts=evil(test_gpus.facts("a", test_gpus.gpu(0)), _WORDS),
+            tried=Tried(report, 0, "", 1.0),
+        ),
+        Visited(
+            Host(name="b"),
+            facts=evil(test_gpus.facts("b"), _WORDS),
+            tried=Tried(None, None, EVIL, 1.0, False, (EVIL, EVIL)),
+        ),
+        Visited(Host(name="c"), error=ConnectError(EVIL, EVIL)),
+        Visited(Host(name="f"), facts=test_gpus.facts("f"), tried=Tried(broken, 0, "", 1.0, False, (EVIL,))),
+        Visited(Host(name="d"), facts=test_gpus.facts("d"), refused=ConnectError(EVIL, EVIL)),
+        Visited(Host(name="e"), facts=test_gpus.facts("e"), lost=ConnectError(EVIL, EVIL), unswept=EVIL),
+    ]
+    verdict = Verdict(Checked(tuple(hosts)))
+    for columns in (80, 130):
+        screen = Screen()
+        screen.columns = columns
+        harmless("\n".join(line.plain for line in page(verdict, screen)))
+    assert_json(to_json(document(verdict, 0.0, 70)))
