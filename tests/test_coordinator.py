@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 import selectors
@@ -16,17 +17,18 @@ from typing import Any
 import pytest
 
 from tflaunch import wire
-from tflaunch.agent.entrusted import Entrusted
+from tflaunch.agent.entrusted import MEMORY_LIMIT, Entrusted
 from tflaunch.agent.peers import Door, SealedStream
 from tflaunch.agent.rundir import RunDirectory
 from tflaunch.agent.selector import Selector
 from tflaunch.coordinator import Coordinator
 from tflaunch.job import TaskId
 from tflaunch.oversight import Oversight
-from tflaunch.supervise import State, state_data
+from tflaunch.supervise import State, state_data, state_from
 
 SECRET = os.urandom(32)
 TASKS = {TaskId("worker", 0): "a", TaskId("worker", 1): "b"}
+PLACES = {"worker/0": ("a", "127.0.0.1", 2222), "worker/1": ("b", "127.0.0.1", 2223)}
 
 
 @dataclass
@@ -39,12 +41,16 @@ class Agent:
     def say(self, type: str, **fields: Any) -> None:
         self.stream.send(wire.encode(type, **fields))
 
-    def heard(self) -> list[str]:
-        """The types of what has come."""
+    def messages(self) -> list[wire.Message]:
+        """What has come."""
         try:
-            return [message.type for message in self.decoder.feed(self.stream.recv(1 << 20))]
+            return self.decoder.feed(self.stream.recv(1 << 20))
         except BlockingIOError:
             return []
+
+    def heard(self) -> list[str]:
+        """The types of what has come."""
+        return [message.type for message in self.messages()]
 
 
 class Bench:
@@ -59,15 +65,22 @@ class Bench:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.door = Door("127.0.0.1", port, SECRET)
-        plan = {
+        plan: dict[str, Any] = {
             "members": {"a": ["127.0.0.1", 1], "b": ["127.0.0.1", port]},
             "lease_s": 60.0,
             "started": time.time(),
             "state": state_data(State(TASKS)),
-            "oversight": Oversight({}, {}, {}).data(),
+            "oversight": Oversight(PLACES, {}, {}).data(),
         }
         self.agents: list[Agent] = []
+        self.plan = plan
         self.coordinator = Coordinator(self.directory, SECRET, plan)
+
+    def replace(self, memory: bytes) -> None:
+        """It has died, and another one goes on by what it has left."""
+        for host in ("a", "b"):
+            self.coordinator.hang_up(host)
+        self.coordinator = Coordinator(self.directory, SECRET, self.plan, memory)
 
     def turn(self) -> None:
         """Let it do what there is to do."""
@@ -163,5 +176,67 @@ def test_what_it_knows_may_be_more_than_a_message_holds(
     entrusted = Entrusted(bench.directory, Selector(), message, port, lambda _: None)
     for piece in [*pieces[:2], *pieces]:  # the first time, the connection was lost
         entrusted.remember(piece.body, piece["offset"], piece["last"])
-    assert entrusted._memory == pickle.dumps(bench.coordinator._drive.memory())
+    assert entrusted._memory == bench.coordinator._memory()
+    assert entrusted._memory
+    before = entrusted._memory
+    entrusted.remember(b"x", len(before) + 1, True)  # what it follows never came
+    entrusted.remember(b"x" * 100, MEMORY_LIMIT, True)
+    assert entrusted._memory == before
     entrusted._door.listener.close()
+
+
+class Marker:
+    """What a pickle would run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._path),)
+
+
+def left(bench: Bench) -> dict[str, Any]:
+    """What a coordinator leaves in the middle of a run."""
+    other, own = bench.let_in(), bench.own_agent()
+    for agent, host in ((own, "a"), (other, "b")):
+        agent.say("hello", run="run-1", host=host)
+    other.say("started", n=1, time=time.time(), task="worker/1", attempt=2, pid=4711)
+    while not bench.coordinator._drive.state.attempts:
+        bench.turn()
+    return dict(json.loads(bench.coordinator._memory()))
+
+
+def test_one_that_takes_over_has_all_of_it_from_json(bench: Bench) -> None:
+    memory = left(bench)
+    bench.replace(json.dumps(memory).encode())
+    assert bench.coordinator._drive.state.attempts == {TaskId("worker", 1): 2}
+    assert bench.coordinator._drive.links.after == {"a": 0, "b": 1}
+    assert not bench.coordinator._unsaid
+
+
+@pytest.mark.parametrize("what", ["a pickle", "cut", "of another run", "of another host", "deep", "nothing"])
+def test_what_is_no_memory_of_the_run_is_told_and_never_run(bench: Bench, tmp_path: Path, what: str) -> None:
+    memory = left(bench)
+    whole = json.dumps(memory).encode()
+    bench.replace(
+        {
+            "a pickle": pickle.dumps(Marker(tmp_path / "it ran")),
+            "cut": whole[:-1],
+            "of another run": json.dumps({**memory, "run": "run-2"}).encode(),
+            "of another host": whole.replace(b'"b"', b'"c"'),
+            "deep": b"[" * 100_000,
+            "nothing": b"\0",
+        }[what]
+    )
+    assert not (tmp_path / "it ran").exists()
+    drive = bench.coordinator._drive
+    assert drive.links.after == {"a": 0, "b": 0}, "every host is asked for all that happened"
+    assert drive.state == state_from(bench.plan["state"])
+    own = bench.own_agent()
+    own.say("hello", run="run-1", host="a")
+    said: list[wire.Message] = []
+    while not said:
+        bench.turn()
+        said = [message for message in own.messages() if message.type == "said"]
+    assert "cannot be used" in said[0]["text"]
+    assert "asked of all hosts again" in said[0]["text"]

@@ -200,7 +200,9 @@ def test_one_who_decides_and_dies_is_replaced(launcher: Launcher, out: Path) -> 
     time.sleep(1.0)  # what it has learnt from the journals must start nothing a second time
     for worker in ("worker-0", "worker-1"):
         end(out, worker)
-    assert f"{run} succeeded" in launcher.run("attach", run).ran().err
+    done = launcher.run("attach", run).ran()
+    assert f"{run} succeeded" in done.err
+    assert "cannot be used" not in done.sentences  # what the first one had left
     assert not list(launcher.hosts.glob("tflaunch-*/*/*/logs/worker-1.2.log"))
     launcher.wait_until_nothing_is_left()
 

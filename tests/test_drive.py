@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import json
 from typing import Any
 
 import pytest
@@ -284,7 +284,7 @@ def test_one_that_takes_over_knows_what_was_ordered_and_what_it_has_heard(hands:
     run.ended("b", 3, 1.0)
     run.drive.tick(2.1)
     assert run.sent() == [RESTART]
-    memory = pickle.loads(pickle.dumps(run.drive.memory()))  # noqa: S301
+    memory = json.loads(json.dumps(run.drive.memory()))
 
     other = Run(hands, 3.0, up=False)
     other.drive.resume(memory)

@@ -8,7 +8,6 @@ by itself.
 
 import errno
 import os
-import pickle
 import selectors
 import socket
 import sys
@@ -19,6 +18,7 @@ from tflaunch.agent.peers import Handshake, PeerError, SealedStream
 from tflaunch.agent.rundir import RunDirectory
 from tflaunch.agent.viewer import COORDINATOR
 from tflaunch.drive import Drive
+from tflaunch.memory import anything, check, one_of
 from tflaunch.outcome import outcome_data
 from tflaunch.oversight import Oversight
 from tflaunch.supervise import outcome_of, state_from
@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
-    from tflaunch.supervise import Event
+    from tflaunch.supervise import Event, State
 
 RENEW_S = 5.0
 ALL_THERE_S = 20.0  # how long the first connections to all hosts may take
@@ -64,18 +64,47 @@ class Coordinator:
         self._selector = selectors.DefaultSelector()
         self._peers = {}  # type: Dict[str, _Peer]
         self._addresses = {}  # type: Dict[str, Tuple[int, Any]]
-        now = time.monotonic()
-        oversight = Oversight(**plan["oversight"])
-        oversight.begin(now - max(0.0, time.time() - self._started))
-        state = state_from(plan["state"])
-        self._drive = Drive(state, self, self._lease_s, now, up=False, oversight=oversight)
+        self._plan = plan
         self._changed = False  # since it was last sent to be kept
+        self._unsaid = ""  # until its own agent is there
+        self._drive, self._oversight = self._begin()
         if memory:
-            # Only a process of this host could send it to the agent, through a directory that is this user's alone.
-            self._drive.resume(pickle.loads(memory))  # noqa: S301
+            try:
+                self._resume(memory)
+            except (ValueError, RecursionError) as error:
+                # Some of it may have been taken over; the journals of the agents tell what has happened.
+                self._drive, self._oversight = self._begin()
+                self._unsaid = (
+                    "who decided before has died, and what it left cannot be used (%s): what happened is "
+                    "asked of all hosts again" % error
+                )
+        now = time.monotonic()
         self._renew_at = now
         self._awaited = set(self._members)
         self._all_there_by = now + ALL_THERE_S
+
+    def _begin(self) -> "Tuple[Drive[State], Oversight]":
+        """As if nothing had happened yet."""
+        now = time.monotonic()
+        oversight = Oversight(**self._plan["oversight"])
+        oversight.begin(now - max(0.0, time.time() - self._started))
+        state = state_from(self._plan["state"])
+        return Drive(state, self, self._lease_s, now, up=False, oversight=oversight), oversight
+
+    def _memory(self) -> bytes:
+        known = {
+            "run": self._directory.run,
+            "drive": self._drive.memory(),
+            "oversight": self._oversight.memory(),
+        }
+        return wire.dumps(known).encode("ascii")
+
+    def _resume(self, memory: bytes) -> None:
+        """Go on where the one before has been; raises ValueError, RecursionError for what that has not left so."""
+        known = wire.loads(memory.decode("ascii"))
+        check({"run": one_of([self._directory.run]), "drive": anything, "oversight": anything}, known)
+        self._drive.resume(known["drive"])
+        self._oversight.resume(known["oversight"])
 
     def run(self) -> None:
         """Until every host is swept or lost, and the outcome is told."""
@@ -136,8 +165,9 @@ class Coordinator:
             if own is None or not own.attached:
                 return False
             self._changed = False
-            # In pieces: of a thousand tasks that talk to each other it is some megabytes.
-            memory = pickle.dumps(self._drive.memory())
+            memory = (
+                self._memory()
+            )  # in pieces: of thousands of tasks that have ended it is more than one holds
             for at in range(0, len(memory), wire.BODY_LIMIT):
                 last = at + wire.BODY_LIMIT >= len(memory)
                 own.out += wire.encode("memory", memory[at : at + wire.BODY_LIMIT], offset=at, last=last)
@@ -252,6 +282,9 @@ class Coordinator:
                 self._awaited.discard(host)
                 self.send(host, "renew", lease_s=self._lease_s)
                 self._drive.attached(host, now)
+                if self._unsaid and host == self._directory.host:
+                    self.say(self._unsaid, urgent=False)
+                    self._unsaid = ""
             self._drive.said(host, message.type, message.fields, b"", now)  # the ends of logs: not to be kept
 
     def _flush(self, host: str, peer: _Peer) -> None:

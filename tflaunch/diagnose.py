@@ -64,6 +64,7 @@ TOO_LATE = (
 )
 
 _WAITS = ("blocked", "mute", "ended", "idle")  # kinds of one wait that has found another cause
+_KINDS = (*_WAITS, "shut", "stopped", "disk")
 # TensorFlow's line: master.cc, and what it looks like with another prefix.
 STILL_WAITING = re.compile(r"still waiting for response from worker: /job:(\w+)/replica:\d+/task:(\d+)")
 
@@ -121,6 +122,31 @@ class Diagnosis:
         self._asked: dict[str, tuple[float, list[str]]] = {}  # host -> calls under way
         self._dialled: dict[tuple[str, str], tuple[float, Any]] = {}  # (host, task) -> when, result
 
+    def memory(self) -> dict[str, Any]:
+        """What it knows, as JSON can hold it, for `resume`; without the looks: soon there are new ones."""
+        return {
+            "tasks": {
+                name: [task.ended, task.first, task.idle_since, task.state_since, task.calls, task.said]
+                for name, task in self._tasks.items()
+            },
+            "told": [list(finding) for finding in self._told],
+        }
+
+    def resume(self, memory: Any) -> None:
+        """Go on where another one of these tasks has been; raises ValueError for what is no memory of it."""
+        from tflaunch.memory import a_number, a_text, check, either, one_of
+
+        a_task, since = one_of(self._tasks), (a_text, a_number)
+        task_shape = (a_text, a_number, either(None, a_number), since, {a_task: (a_number, a_number)}, since)
+        finding = (one_of(_KINDS), a_task, a_text, a_text)
+        check({"tasks": {a_task: task_shape}, "told": [finding]}, memory)
+        for name, (ended, first, idle_since, state_since, calls, said) in memory["tasks"].items():
+            task = self._tasks[name]
+            task.ended, task.first, task.idle_since = ended, first, idle_since
+            task.state_since, task.said = tuple(state_since), tuple(said)
+            task.calls = {peer: (begun, last) for peer, (begun, last) in calls.items()}
+        self._told = {Finding(*each): None for each in memory["told"]}
+
     # -- what happens
 
     def looked(self, tasks: Mapping[str, Mapping[str, Any]], now: float) -> None:
@@ -130,7 +156,7 @@ class Diagnosis:
             if task is None or task.ended:
                 continue
             if not task.look:
-                task.first = now
+                task.first = task.first or now
             elif now > task.at:
                 used = look["cpu_s"] - task.look["cpu_s"]
                 if not 0 <= used < IDLE * (now - task.at):

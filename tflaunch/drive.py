@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tflaunch.diagnose import Sentence
-    from tflaunch.supervise import Action, Event
+    from tflaunch.supervise import Action, Event, State
     from tflaunch.wire import Message
 
 
@@ -125,14 +125,32 @@ class Drive(Generic[S]):
         # host -> name -> message: what it was told and has not confirmed by what it did
         self._orders: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
 
-    def memory(self) -> tuple[Any, ...]:
-        """All that it knows, for `resume`: where it dies, another goes on. The clock must be the same."""
-        return self.state, self._oversight, self.links.after, self._timers, self._orders
+    def memory(self: Drive[State]) -> dict[str, Any]:
+        """All that it knows of a run, as JSON can hold it, for `resume`; what it began with is left out."""
+        from tflaunch.memory import memory_of
 
-    def resume(self, memory: tuple[Any, ...]) -> None:
-        """Go on where another has been; to be called before anything else."""
-        self.state, self._oversight, after, self._timers, self._orders = memory
-        self.links.resume(after)
+        return {
+            "state": memory_of(self.state),
+            "after": self.links.after,
+            "timers": self._timers,
+            "orders": self._orders,
+        }
+
+    def resume(self: Drive[State], memory: Any) -> None:
+        """Go on where another one has been that began with the same; the clock must be the same, too.
+
+        To be called before anything else.  Raises ValueError for what is no such memory; then nothing has changed.
+        """
+        from tflaunch.memory import check_drive, remembered
+
+        check_drive(self.state, memory)
+        self.state = remembered(self.state, memory["state"])
+        self._timers = memory["timers"]
+        self._orders = {
+            host: {name: (type, fields) for name, (type, fields) in orders.items()}
+            for host, orders in memory["orders"].items()
+        }
+        self.links.resume(memory["after"])
         for host in self.state.lost:
             self.links.forget(host)
 

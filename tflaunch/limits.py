@@ -54,6 +54,18 @@ class Limits:
         for task in self._started:
             self._started[task] = self._spoke[task] = now
 
+    def memory(self) -> dict[str, Any]:
+        """What it knows, as JSON can hold it, for `resume`; without what is seen anew by the next looks."""
+        return {"started": self._started, "ready": sorted(self._ready), "spoke": self._spoke}
+
+    def resume(self, memory: Any) -> None:
+        """Go on where another one of these tasks, which has begun, has been; raises ValueError for no memory of it."""
+        from tflaunch.memory import a_number, check, one_of
+
+        a_task = one_of(set(self._started))
+        check({"started": {a_task: a_number}, "ready": [a_task], "spoke": {a_task: a_number}}, memory)
+        self._started, self._ready, self._spoke = memory["started"], set(memory["ready"]), memory["spoke"]
+
     def started(self, task: str, now: float) -> None:
         """A task was started again."""
         self._started[task] = self._spoke[task] = now

@@ -58,6 +58,18 @@ class Oversight:
         self._limits.begin(now, begun)
         self._looked = now  # there is nothing to see yet
 
+    def memory(self) -> dict[str, Any]:
+        """What it knows, as JSON can hold it, for `resume`; what the next looks tell anyway is left out."""
+        return {"diagnosis": self._diagnosis.memory(), "limits": self._limits.memory()}
+
+    def resume(self, memory: Any) -> None:
+        """Go on where another one like it, which has begun, has been; raises ValueError for what is no memory of it."""
+        from tflaunch.memory import anything, check
+
+        check({"diagnosis": anything, "limits": anything}, memory)
+        self._diagnosis.resume(memory["diagnosis"])
+        self._limits.resume(memory["limits"])
+
     def happened(self, event: Event, now: float) -> None:
         """A task has started or ended, or is gone with its host; the rest does not matter here."""
         if isinstance(event, TaskExit):

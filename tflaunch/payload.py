@@ -32,6 +32,7 @@ SHIPPED = (
     "tflaunch.oversight",
     "tflaunch.links",
     "tflaunch.drive",
+    "tflaunch.memory",
     "tflaunch.agent",
     "tflaunch.agent.processes",
     "tflaunch.agent.rundir",

@@ -52,7 +52,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     said     {text, replanned}                             who decides says that to all who watch, now or later
     outcome  {outcome}                                     how the run has ended, for those who ask later
     memory   {offset, last} + bytes                        from the coordinator to its own agent, in pieces: what the
-                                                           next one is to know, should it die
+                                                           next one is to know, should it die (tflaunch.memory)
     bye      {}                                            nothing more is wanted
     entrust  {secret, address}                             the run goes on without launcher: let its coordinator in
                                                            there; `entrusted`

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.peers import SealedStream
     from tflaunch.agent.selector import Selector
 
+MEMORY_LIMIT = 64 << 20  # bytes that a coordinator may leave; of 4,096 tasks it is a twentieth of that
 AGAIN_S = 1.0  # before a coordinator that has died is started again
 
 
@@ -85,6 +86,8 @@ class Entrusted:
 
     def remember(self, piece: bytes, offset: int, last: bool) -> None:
         """A piece of what the coordinator knows; it counts once it is whole."""
+        if not 0 <= offset <= len(self._coming) or offset + len(piece) > MEMORY_LIMIT:
+            return  # what it follows never came, or it is none: the last whole one counts
         del self._coming[offset:]  # one that lost its connection begins anew
         self._coming += piece
         if last:
