@@ -371,9 +371,16 @@ class Cluster:
 
     # -- while they run
 
-    def release(self, tasks: Mapping[TaskId, str], attempt: int, record: Record) -> None:
-        """Open every gate: all tasks start now, and their logs come."""
-        self._feed = LogFeed(self._sessions, len(self._sessions.by_host), self._watcher, record)
+    def release(
+        self,
+        tasks: Mapping[TaskId, str],
+        attempt: int,
+        record: Record,
+        copy_of: Callable[[TaskId, int], Path],
+    ) -> None:
+        """Open every gate: all tasks start now, and their logs come into `record`, which keeps them in `copy_of`."""
+        hosts = len(self._sessions.by_host)
+        self._feed = LogFeed(self._sessions, hosts, self._watcher, record, copy_of)
         self._feed.expect(tasks, attempt)
         for host in self._sessions.by_host:
             self._feed.watch(host, 0)

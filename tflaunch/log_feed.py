@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from tflaunch import wire
@@ -13,6 +15,7 @@ from tflaunch.job import TaskId, log_name
 from tflaunch.session import Sessions, Written
 
 WINDOW_BYTES = 32 * 1024 * 1024  # log bytes under way from all hosts together ...
+SKIPPED_BYTES = 1 << 40  # at most, of a log that its task truncated before they were read
 WINDOW_RANGE = (64 * 1024, 2 * 1024 * 1024)  # ... and from one
 
 Record = Callable[
@@ -34,6 +37,7 @@ class LogWatcher(Protocol):
         attempt: int = 0,
     ) -> None: ...
     def log_end(self, task: TaskId) -> None: ...
+    def warn(self, text: str) -> None: ...
 
 
 @dataclass
@@ -43,6 +47,7 @@ class _Log:
     host: str
     attempt: int = 0
     received: int = 0
+    cut: tuple[int, int] = (0, 0)  # attempt, and the offset before which it was truncated last
     total: tuple[int, int] | None = None  # attempt, bytes
     end_told: bool = False
 
@@ -57,14 +62,21 @@ class LogFeed:
     """Takes in the logs of all tasks, and asks for more as they are shown."""
 
     def __init__(
-        self, sessions: Sessions, hosts: int, watcher: LogWatcher, record: Record | None = None
+        self,
+        sessions: Sessions,
+        hosts: int,
+        watcher: LogWatcher,
+        record: Record | None = None,
+        copy_of: Callable[[TaskId, int], Path] | None = None,
     ) -> None:
+        """`record` keeps each piece; `copy_of` says where, of a task and an attempt."""
         smallest, largest = WINDOW_RANGE
         self.window = min(largest, max(smallest, WINDOW_BYTES // max(1, hosts)))
         self.client = secrets.token_hex(8)  # so that an agent knows us again after a reconnect
         self._sessions = sessions
         self._watcher = watcher
         self._record = record
+        self._copy_of = copy_of
         self._logs: dict[tuple[TaskId, str], _Log] = {}  # a task may start again on another host
         self._owed: dict[str, int] = {}
 
@@ -96,8 +108,10 @@ class LogFeed:
         log = self._logs.get((task, host))
         if log is None:
             log = self._logs[task, host] = _Log(host, attempt, offset)
-        next_one = attempt > log.attempt and not offset
-        if (attempt, offset) != (log.attempt, log.received) and not next_one:
+        cut_at = message.fields.get("cut")
+        ahead = offset - (log.received if attempt == log.attempt else 0)
+        in_turn = attempt >= log.attempt and 0 <= ahead <= (SKIPPED_BYTES if cut_at else 0)
+        if not in_turn:
             self._sessions.accuse(
                 host,
                 f"the log of {task} was to go on at byte {log.received} of attempt {log.attempt}, "
@@ -106,9 +120,24 @@ class LogFeed:
             return
         if self._record is not None:
             self._record(task, attempt, offset, message.body)
+        if cut_at and log.cut != (attempt, offset):
+            self._tell_cut(task, log, attempt, offset, cut_at)
         log.attempt, log.received = attempt, offset + len(message.body)
         self._watcher.log(task, host, offset, message.body, partial(self._shown, host), attempt=attempt)
         self._maybe_end(task, log)
+
+    def _tell_cut(self, task: TaskId, log: _Log, attempt: int, offset: int, cut_at: float) -> None:
+        log.cut = (attempt, offset)
+        missed = offset - (log.received if attempt == log.attempt else 0)
+        if self._copy_of is None:
+            where = "is there no more"
+        else:
+            gone = f" but for {missed:,} bytes, which were gone before they were read" if missed > 0 else ""
+            where = f"is in {self._copy_of(task, attempt)}{gone}"
+        at = time.strftime("%H:%M", time.localtime(cut_at))
+        self._watcher.warn(
+            f"{task} on {log.host} truncated its own log at {at}: what it wrote before {where}"
+        )
 
     def swept(self, host: str, totals: Mapping[str, tuple[int, int]]) -> None:
         """A host says how long its logs have become."""

@@ -263,7 +263,7 @@ FROM_AGENT = dict(
     },
     board={"state": one_of("starting", "up", "failed"), "why": a_text, "lines": [a_text]},
     failed={"reason": a_text, "?hint": a_text, "?again": a_flag},
-    log={"task": a_task, "attempt": an_attempt, "offset": a_whole_number},
+    log={"task": a_task, "attempt": an_attempt, "offset": a_whole_number, "?cut": a_time},
     through={},
     entrusted={"port": a_port, "wide": a_flag},
     coordinating={"missing": Each(a_word, a_text)},

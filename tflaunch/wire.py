@@ -79,7 +79,8 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     board    {state, why, lines}                           of TensorBoard: up, or failed, with the end of its log
     failed   {reason, hint, again}                         the last request could not be carried out; again: kept
                                                            code is damaged, which can be sent again
-    log      {task, attempt, offset} + bytes
+    log      {task, attempt, offset, cut} + bytes          cut: when what came before `offset` was found truncated
+                                                           (epoch seconds), if it was
     through  {}
     entrusted {port, wide}                                 wide: on all its addresses, for it has not that one itself
     coordinating {missing: {host: why}}                    the coordinator is connected, but for these

@@ -1,4 +1,4 @@
-"""The logs of a task: one plain file for each attempt, read by offset, never locked, never rotated."""
+"""The logs of a task: one plain file for each attempt, read by offset, never locked; its task may truncate it."""
 
 import os
 import time
@@ -11,18 +11,90 @@ if TYPE_CHECKING:
 
 TAIL_BYTES = 64 * 1024
 CLOCK_S = 5.0  # how finely it is known when a byte was written
+MARK_BYTES = 64  # by which a file is known that was truncated and has grown again
 _PIECE = 64 * 1024
 
 
+class _File:
+    """The log of one attempt.  Whoever writes it may truncate it: offsets count what was written, and never go back."""
+
+    __slots__ = ("_ahead", "_mark", "_size", "begins", "cut_at", "descriptor", "path", "whole")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.descriptor = -1
+        self.begins = 0  # the offset of the first byte that is still there
+        self.cut_at = 0.0  # when it was last found truncated (epoch seconds); 0: never
+        self.whole = None  # type: Optional[int]  # the offset of its end, once nothing more is written
+        self._ahead = 0  # offset of a byte less its place in the file
+        self._size = 0  # of the file, at the last look
+        self._mark = b""  # what stood before that
+
+    def open(self) -> bool:
+        """Whether it is open now."""
+        if self.descriptor < 0:
+            try:
+                self.descriptor = os.open(self.path, os.O_RDONLY)
+            except OSError:
+                return False
+        return True
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    @property
+    def end(self) -> int:
+        """The offset behind its last byte, as of the last look."""
+        return self._ahead + self._size
+
+    def look(self) -> bool:
+        """Whether it has been truncated since the last look."""
+        size = os.fstat(self.descriptor).st_size if self.open() else self._size
+        if size == self._size:
+            return False
+        # It may have been truncated, and be longer by now than it was.
+        cut = size < self._size or self._piece(self._size) != self._mark
+        if cut:
+            self.truncated(self.end)
+        elif not self._size and self.cut_at:
+            self._skip_hole()
+        self._size, self._mark = size, self._piece(size)
+        return cut
+
+    def truncated(self, end: int, when: float = 0.0) -> None:
+        """It was, when it had come to `end`: what stands in it now comes behind that."""
+        self.begins, self.cut_at = end, when or time.time()
+        self._skip_hole()
+
+    def _skip_hole(self) -> None:
+        # Who truncates it and does not append, goes on where he was.
+        try:
+            first = os.lseek(self.descriptor, 0, os.SEEK_DATA)
+        except OSError:  # nothing is in it
+            first = 0
+        self._ahead = self.begins - first
+
+    def _piece(self, end: int) -> bytes:
+        start = max(0, end - MARK_BYTES)
+        return os.pread(self.descriptor, end - start, start)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """What stands there of that which was there at the last look."""
+        size = min(size, self.end - offset)
+        there = self.begins <= offset and size > 0 and self.descriptor >= 0
+        return os.pread(self.descriptor, size, offset - self._ahead) if there else b""
+
+
 class TaskLogs:
-    """The logs of one task; `attempt` is the newest."""
+    """The logs of one task; `attempt` is the newest.  Offsets are of all that an attempt has written."""
 
     def __init__(self, directory: "RunDirectory", task: str, attempt: int = 0) -> None:
         self.task = task
         self.attempt = attempt
         self._directory = directory
-        self._open = {}  # type: Dict[int, int]
-        self._whole = {}  # type: Dict[int, int]  # attempts that write no more -> their size
+        self._files = {}  # type: Dict[int, _File]
         self._clock_at = 0.0
         self._clock_size = (0, 0)
 
@@ -36,51 +108,65 @@ class TaskLogs:
         # Not all in a row: when a cluster starts again, all its tasks get one number.
         numbers = [name[len(stem) : -len(".log")] for name in names if name.startswith(stem)]
         self.attempt = max([int(number) for number in numbers if number.isdigit()], default=0)
+        for at, attempt, _, begins in self._clock():
+            file = self._file(attempt)
+            if begins and begins != file.begins and file.open():
+                file.truncated(begins, at)
         return self
 
     def end(self) -> None:
         """The present attempt writes no more: its log is open only while somebody reads it."""
-        self._whole[self.attempt] = self.size(self.attempt)
-        self._close(self.attempt)
+        size = self.size(self.attempt)
+        file = self._file(self.attempt)
+        file.whole = size
+        file.close()
 
     def hold(self) -> None:
         """The file is about to be removed: the newest attempt's log can be read all the same."""
-        self._descriptor(self.attempt)
+        self._file(self.attempt).open()
 
     def size(self, attempt: int) -> int:
         """How many bytes that attempt has written; 0 when it has no log."""
-        if attempt in self._whole:
-            return self._whole[attempt]
-        descriptor = self._descriptor(attempt)
-        return os.fstat(descriptor).st_size if descriptor >= 0 else 0
+        whole = self._file(attempt).whole
+        return self._looked_at(attempt).end if whole is None else whole
+
+    def begins(self, attempt: int) -> "Tuple[int, float]":
+        """(offset of the first byte that is still there, when what came before was truncated: epoch seconds, or 0)."""
+        file = self._file(attempt)
+        if file.whole is not None:  # it may be closed, and stays so
+            return min(file.begins, file.whole), file.cut_at
+        file = self._looked_at(attempt)
+        return file.begins, file.cut_at
 
     def written_at(self) -> float:
         """When the newest attempt wrote last (epoch seconds); 0 when it has no log."""
-        descriptor = self._descriptor(self.attempt)
-        return os.fstat(descriptor).st_mtime if descriptor >= 0 else 0.0
+        file = self._file(self.attempt)
+        return os.fstat(file.descriptor).st_mtime if file.open() else 0.0
 
     def read(self, attempt: int, offset: int, size: int) -> bytes:
-        whole = self._whole.get(attempt)
-        if whole is not None and offset >= whole:
+        """At most `size` bytes from there on; none where they have been truncated, or are still to come."""
+        file = self._file(attempt)
+        if file.whole is not None and offset >= file.whole:
             return b""
-        descriptor = self._descriptor(attempt)
-        data = os.pread(descriptor, size, offset) if descriptor >= 0 else b""
-        if whole is not None and offset + len(data) >= whole:
-            self._close(attempt)
+        file = self._looked_at(attempt)
+        data = file.read(offset, size)
+        if file.whole is not None and offset + len(data) >= file.whole:
+            file.close()
         return data
 
-    def tail(self, attempt: int) -> bytes:
-        """The end of that attempt's log, TAIL_BYTES at most."""
-        return self.read(attempt, max(0, self.size(attempt) - TAIL_BYTES), TAIL_BYTES)
+    def tail(self, attempt: int, size: int = TAIL_BYTES) -> bytes:
+        """The end of that attempt's log, so many bytes at most."""
+        end = self.size(attempt)
+        return self.read(attempt, max(self.begins(attempt)[0], end - size), size)
 
     def last_lines(self, count: int) -> "Tuple[int, int]":
         """(attempt, offset) where the last `count` lines begin; they are all of one attempt."""
-        end = self.size(self.attempt)
-        if end and self.read(self.attempt, end - 1, 1) == b"\n":
+        end, first = self.size(self.attempt), self.begins(self.attempt)[0]
+        if end > first and self.read(self.attempt, end - 1, 1) == b"\n":
             end -= 1  # the newline of the last line
         at, wanted = end, count
-        while at > 0 and wanted > 0:
-            start = max(0, at - _PIECE)
+        while at > first and wanted > 0:
+            start = max(first, at - _PIECE)
             piece = self.read(self.attempt, start, at - start)
             while wanted > 0:
                 newline = piece.rfind(b"\n")
@@ -90,12 +176,12 @@ class TaskLogs:
                 if wanted == 0:
                     return self.attempt, start + newline + 1
             at = start
-        return self.attempt, 0 if count else self.size(self.attempt)
+        return self.attempt, first if count else self.size(self.attempt)
 
     def since(self, when: float) -> "Tuple[int, int]":
         """(attempt, offset) of what was written after `when` (epoch seconds); some seconds too early, never late."""
         found = (0, 0)
-        for at, attempt, offset in self._clock():
+        for at, attempt, offset, _ in self._clock():
             if at > when:
                 break
             found = (attempt, offset)
@@ -110,36 +196,40 @@ class TaskLogs:
         if size == self._clock_size:
             return
         self._clock_size = size
+        self._note(time.time(), *size, self._file(self.attempt).begins)
+
+    def _note(self, now: float, attempt: int, end: int, begins: int) -> None:
         try:
             with open(self._directory.log_path(self.task, 0) + ".times", "a") as file:
-                file.write("%.3f %d %d\n" % (time.time(), size[0], size[1]))
+                file.write("%.3f %d %d %d\n" % (now, attempt, end, begins))
         except OSError:
             pass  # a full disk: `logs --since` then tells more than was asked for
 
-    def _clock(self) -> "List[Tuple[float, int, int]]":
+    def _clock(self) -> "List[Tuple[float, int, int, int]]":
+        """[(epoch seconds, attempt, offset that it had come to, offset of the first byte that was there)]"""
         found = []
         try:
             with open(self._directory.log_path(self.task, 0) + ".times") as file:
                 for line in file:
-                    at, attempt, offset = line.split()
-                    found.append((float(at), int(attempt), int(offset)))
+                    at, attempt, end, begins = [*line.split(), "0"][:4]  # an older agent's have three
+                    found.append((float(at), int(attempt), int(end), int(begins)))
         except (OSError, ValueError):
             pass
         return found
 
-    def _descriptor(self, attempt: int) -> int:
-        if attempt not in self._open:
-            for old in [each for each in self._open if each < attempt - 1]:
-                self._close(old)
-            try:
-                self._open[attempt] = os.open(self._directory.log_path(self.task, attempt), os.O_RDONLY)
-            except OSError:
-                return -1
-        return self._open[attempt]
+    def _looked_at(self, attempt: int) -> _File:
+        file = self._file(attempt)
+        if file.look():
+            self._note(file.cut_at, attempt, file.begins, file.begins)
+        return file
 
-    def _close(self, attempt: int) -> None:
-        if attempt in self._open:
-            os.close(self._open.pop(attempt))
+    def _file(self, attempt: int) -> _File:
+        if attempt not in self._files:
+            for old in self._files:
+                if old < attempt - 1:
+                    self._files[old].close()
+            self._files[attempt] = _File(self._directory.log_path(self.task, attempt))
+        return self._files[attempt]
 
 
 def start(logs: TaskLogs, wanted: "Dict[str, object]") -> "List[int]":

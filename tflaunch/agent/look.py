@@ -160,7 +160,5 @@ def _quiet_s(task: "Task") -> float:
 
 
 def _last_line(task: "Task") -> str:
-    attempt = task.logs.attempt
-    start = max(0, task.logs.size(attempt) - 2 * LINE_BYTES)
-    lines = task.logs.read(attempt, start, 2 * LINE_BYTES).strip().splitlines()
+    lines = task.logs.tail(task.logs.attempt, 2 * LINE_BYTES).strip().splitlines()
     return lines[-1][:LINE_BYTES].decode("utf-8", "replace") if lines else ""

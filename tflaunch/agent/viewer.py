@@ -47,6 +47,7 @@ class Viewer:
         self.sent_at = time.monotonic()
         self.waits = False  # for the connection to take more
         self._follows = None  # type: Optional[Dict[str, List[int]]]  # task -> attempt, offset
+        self._cuts = {}  # type: Dict[str, tuple[int, int]]  # task -> attempt, offset at which it was said
         self._wanted = {}  # type: Dict[str, Any]
         self._says_when_through = False
 
@@ -137,6 +138,11 @@ class Viewer:
             at = self._follows[task.task] = logs.start(task, self._wanted)
             self.send("log", task=task.task, attempt=at[0], offset=at[1])  # what came before is not missing
         at = self._follows[task.task]
+        begins, cut_at = task.begins(at[0])
+        if at[1] <= begins and self._cuts.get(task.task) != (at[0], begins) and cut_at:
+            self._cuts[task.task] = (at[0], begins)
+            at[1] = begins
+            self.send("log", task=task.task, attempt=at[0], offset=begins, cut=cut_at)
         data = task.read(at[0], at[1], min(LOG_PIECE, self.credit))
         if data:
             self.send("log", data, task=task.task, attempt=at[0], offset=at[1])
