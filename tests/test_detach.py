@@ -317,6 +317,32 @@ def test_without_the_host_that_decides_the_others_end_by_themselves(
     assert "no launcher has renewed the lease for " in done.sentences
 
 
+def test_what_lives_on_without_anybody_who_looks_after_it_is_told_with_the_next_step(
+    launcher: Launcher, out: Path
+) -> None:
+    """The coordinator, the agent and the guard of the host that decides are killed; its tasks live on."""
+    run = detached(launcher, launcher.local(3), out)
+    host = host_of(launcher, "worker/0")
+    pids = [coordinator(launcher, host), *launcher.agents(host).values()]
+    mine = [each for each in launcher.leftovers(run) if each.env.get("TFLAUNCH_HOST") == host]
+    [task] = [each.pid for each in mine if each.env.get("TFLAUNCH_TASK") == "worker/0" and not each.is_agent]
+    for pid in pids:  # the guard's end is not the agent's, nor the agent's the coordinator's
+        os.kill(pid, signal.SIGSTOP)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    alive = re.compile(
+        rf"{host}: the agent is dead, and alive is (.*pid {task} python.*); end that: tflaunch stop {run}"
+    )
+    done = launcher.run("attach", run).ran(76)  # once the others have ended their part
+    assert alive.search(done.sentences), done.err
+    for verb in ("ps", "status"):
+        assert alive.search(launcher.run(verb, *([run] if verb == "status" else [])).ran().out)
+    assert processes.read(task), "nobody has ended it"
+    launcher.run("stop", run).ran()
+    assert not processes.read(task)
+    launcher.wait_until_nothing_is_left()
+
+
 def test_a_host_that_dies_ends_the_run(launcher: Launcher, out: Path) -> None:
     run = detached(launcher, launcher.local(3), out)
     kill_agent(launcher, host_of(launcher, "worker/1"))

@@ -486,6 +486,7 @@ def verify(
     lost = [host for host in request.hostfile.hosts if host.name in state.lost]
     if not lost:
         return {}, survivors, cards
+    from tflaunch.run_states import was_restarted
     from tflaunch.visits import UNSURE, Visits
 
     visits = Visits(connections, reporter)
@@ -498,6 +499,9 @@ def verify(
             cards.update({host: end.cards for host, end in finished.items()})
             unverified = {host: error.message for host, error in failures.items()}
             unsure = dict.fromkeys((host for host, end in finished.items() if end.unsure), UNSURE)
+            for host, end in finished.items():
+                if end.restarted:
+                    reporter.note(was_restarted(host, end.restarted))
         except Stopped:
             unverified, unsure = {host.name: "tflaunch was told not to wait" for host in lost}, {}
         finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 from tflaunch import wire
 from tflaunch.job import TaskId, log_name
 from tflaunch.session import Sessions, Written
+from tflaunch.times import clock_time
 
 WINDOW_BYTES = 32 * 1024 * 1024  # log bytes under way from all hosts together ...
 SKIPPED_BYTES = 1 << 40  # at most, of a log that its task truncated before they were read
@@ -134,7 +134,7 @@ class LogFeed:
         else:
             gone = f" but for {missed:,} bytes, which were gone before they were read" if missed > 0 else ""
             where = f"is in {self._copy_of(task, attempt)}{gone}"
-        at = time.strftime("%H:%M", time.localtime(cut_at))
+        at = clock_time(cut_at)
         self._watcher.warn(
             f"{task} on {log.host} truncated its own log at {at}: what it wrote before {where}"
         )

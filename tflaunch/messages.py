@@ -195,6 +195,7 @@ _share = {
     "user": a_word,
     "started": or_null(a_number),
     "ended": or_null(a_number),
+    "?restarted": or_null(a_number),
     "about": _about,
     "outcome": {("" if name.startswith("?") else "?") + name: spec for name, spec in _outcome.items()},
     "tasks": [_task],
@@ -325,6 +326,7 @@ FROM_AGENT = dict(
         "survivors": [a_text],
         "unsure": a_flag,
         "cards": _cards_left,
+        "?restarted": a_number,
     },
 )  # type: Table
 

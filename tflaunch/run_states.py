@@ -14,12 +14,21 @@ from typing import Any
 
 from tflaunch.errors import EXIT_INTERRUPTED, EXIT_STOPPED, ConnectError, UsageError
 from tflaunch.runs import LIVELY, RunInfo, is_run_id, without_values
+from tflaunch.times import clock_time
 from tflaunch.wire import Message
 
 ALIVE = ("starting", "running")
 
 # What a host knows of a run, most first.
 _RANKS = ("alive", "strays", "ended", "lost", "elsewhere")
+
+
+STRAYS_SHOWN = 4
+
+
+def was_restarted(host: str, booted: float) -> str:
+    """The sentence for a host that started anew under a run."""
+    return f"{host} was restarted (booted at {clock_time(booted)}): nothing of the run is alive there"
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,7 @@ class Share:
     asked: str = (
         ""  # the host that told it; mostly the same: a hostfile elsewhere may call it by another name
     )
+    restarted: float | None = None  # when that machine was, under the run: nothing of it has survived
 
 
 @dataclass(frozen=True)
@@ -132,6 +142,22 @@ class RunState:
             return "failed"
         ended = [task for task in self.tasks if task.state == "exited"]
         return "stopped" if ended and all(task.stopped for task in ended) else "ended"
+
+    @property
+    def troubles(self) -> list[str]:
+        """What became of its part on hosts that it did not end on in order: a sentence for each, with the next step."""
+        told = []
+        for share in self.shares:
+            if share.strays:
+                left = ", ".join(share.strays[:STRAYS_SHOWN])
+                more = len(share.strays) - STRAYS_SHOWN
+                left += f" and {more} more" if more > 0 else ""
+                told.append(
+                    f"{share.host}: the agent is dead, and alive is {left}; end that: tflaunch stop {self.run_id}"
+                )
+            elif share.restarted:
+                told.append(was_restarted(share.host, share.restarted))
+        return told
 
     @property
     def alive(self) -> bool:
@@ -231,6 +257,7 @@ def _run(
             entry["agent"],
             tuple(entry["strays"]),
             entry["asked"],
+            entry["restarted"] + entry["offset"] if entry.get("restarted") else None,
         )
         for entry in entries
     ]

@@ -205,6 +205,10 @@ def run_lines(found: Listing, screen: Screen, now: float) -> list[Text]:
             lines.append(
                 Text.assemble((f"{screen.marks.warn} ", _WARN), f"{run.run_id}: {_sentence(failed)}")
             )
+        for trouble in run.troubles:
+            lines.append(
+                Text.assemble((f"{screen.marks.warn} ", _WARN), printable(f"{run.run_id}: {trouble}"))
+            )
     return lines
 
 
@@ -240,15 +244,11 @@ def status_lines(run: RunState, holder: str, screen: Screen, now: float) -> list
         lines += [Text(), paragraph((f"{marks.bad} ", _BAD), (told, "bold"))]
     elif failed := run.first_failure:
         lines += [Text(), *_failure_lines(failed, run, marks)]
-    troubles = [each for each in run.shares if each.state not in ("alive", "ended")]
     lines += [Text(), *_task_table(run, screen, now)] if run.tasks else []
     lines += _restarts(run, screen)
     lines += [Text(), *_host_table(run, screen)]
-    for share in troubles:
-        if share.strays:
-            left = ", ".join(share.strays[:4]) + (f" {marks.more}" if len(share.strays) > 4 else "")
-            told = f"{share.host}: the agent is dead, and alive is {left}"
-            lines.append(Text.assemble((f"{marks.bad} ", _BAD), told))
+    for trouble in run.troubles:
+        lines.append(paragraph((f"{marks.bad} ", _BAD), trouble))
     return lines
 
 
@@ -348,6 +348,8 @@ _HOST_WORDS = {
 
 
 def _agent(share: Share) -> str:
+    if share.state == "lost" and share.restarted:
+        return "gone: the host was restarted"
     return (
         f"alive, pid {share.agent}" if share.state == "alive" else _HOST_WORDS.get(share.state, share.state)
     )

@@ -64,6 +64,7 @@ class _Seen:
     )  # host -> why nothing more happens there; "": it is swept
     replanned: bool = False  # a host was lost, and the launcher makes another plan
     expired: bool = False  # a host has ended its part because nobody who decides was heard of
+    gone: set[str] = field(default_factory=set)  # hosts on which its agent is gone
     through: set[str] = field(default_factory=set)
     outcome: Mapping[str, Any] | None = None
 
@@ -96,6 +97,7 @@ class View:
             self._feed.go_on(before._feed, {TaskId.parse(task.task): task.host for task in run.tasks})
         self._seen = _Seen()
         self._events = False
+        self.troubles: list[str] = []  # what was found on the hosts that are lost
         self.unreached: dict[str, ConnectError] = {}  # hosts whose logs were not printed to their end
         self._links: Links | None = None
 
@@ -112,6 +114,11 @@ class View:
     def unknown(self) -> list[TaskId]:
         """The tasks that are wanted and that the run does not have."""
         return [task for task in self._wanted.tasks if task not in self._seen.tasks]
+
+    @property
+    def lost(self) -> list[str]:
+        """The hosts that can be asked, and on which its agent is gone, if events are seen."""
+        return [host for host in self._hosts if self._events and host in self._seen.gone]
 
     @property
     def replanned(self) -> bool:
@@ -234,6 +241,7 @@ class View:
             self._seen.tasks.add(TaskId.parse(fields["task"]))
         elif type == "gone":
             self._seen.over[host] = fields["reason"]
+            self._seen.gone.add(host)
         elif type == "said":
             self._seen.replanned |= fields.get("replanned", False)
         elif type == "expired" and not fields["asked"]:

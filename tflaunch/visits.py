@@ -36,6 +36,7 @@ class Finished:
     survivors: tuple[str, ...]
     unsure: bool = False  # agent and guard were both killed: what hid well would not be found
     cards: tuple[CardLeft, ...] = ()  # those of the run that are not free again
+    restarted: float = 0.0  # when the host was, under the run (epoch seconds of its clock); 0: it was not
 
     @property
     def clean(self) -> bool:
@@ -105,6 +106,7 @@ class Visits:
                 tuple(said["survivors"]),
                 said["unsure"],
                 cards_left(said["cards"]),
+                said.fields.get("restarted", 0.0),
             )
             for name, said in replies.items()
         }, failures

@@ -112,7 +112,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     cleaned  {removed: {run: bytes}, left: {run: why}, code: {files, bytes}, environments: {...},
                                                            rest_bytes}
     finish   {run, grace_s}                                end that run whatever is left of it; answered by `finished`
-    finished {known, found, killed, survivors, unsure, cards}
+    finished {known, found, killed, survivors, unsure, cards, restarted}   restarted: when the machine was, 0: not
     probe    {topology}                                    answered by `facts`
     module   {name} + source, zlib'd                       as above; `facts` again
 """

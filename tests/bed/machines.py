@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -78,6 +80,8 @@ class Machine:
     def start(self) -> None:
         """Begin to boot; `wait_until_up` waits for the rest."""
         (self.directory / "boot_id").write_text(f"{uuid.uuid4()}\n")
+        stat = Path("/proc/stat").read_text()
+        (self.directory / "stat").write_text(re.sub(r"(?m)^btime \d+$", f"btime {time.time():.0f}", stat))
         more = self.furniture()
         self._process = start_machine(hostname=self.name, errors=self._errors, **more)  # type: ignore[arg-type]
 
@@ -196,7 +200,8 @@ class Machine:
     def _files(self) -> tuple[tuple[str, str], ...]:
         names = tuple((str(self.directory / name), f"/etc/{name}") for name in ("hosts", "resolv.conf"))
         # One kernel, but each machine counts its own boots: by this id programs tell machines apart.
-        return (*names, (str(self.directory / "boot_id"), "/proc/sys/kernel/random/boot_id"))
+        boots = ((str(self.directory / "boot_id"), "/proc/sys/kernel/random/boot_id"),)
+        return (*names, *boots, (str(self.directory / "stat"), "/proc/stat"))  # and since when it runs
 
 
 class BedHost(Machine):

@@ -5,7 +5,7 @@ import select
 import time
 
 from tflaunch import messages, wire
-from tflaunch.agent import journal
+from tflaunch.agent import facts, journal
 from tflaunch.agent.channel import write_all
 from tflaunch.agent.logs import TaskLogs
 from tflaunch.agent.outputs import Outputs
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.rundir import RunDirectory
 
 BEAT_S = 2.5
+KILLED = "its agent is gone: it was killed"
 GONE = "its agent is gone (killed, or the host was started again)"
 
 
@@ -41,6 +42,16 @@ class Archive:
         self._outputs = Outputs(directory)
         self._viewer = Viewer(_Channel(channel_out))  # type: ignore[arg-type]
 
+    def _why(self) -> str:
+        from tflaunch.agent.ledger import restarted
+
+        booted = restarted(self._directory)
+        if not booted:
+            here = self._directory.read("agent.json").get("machine") == facts.machine()
+            return KILLED if here else GONE
+        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(booted))
+        return "the host was restarted (booted at %s)" % at
+
     def run(self, decoder: wire.Decoder, pending: "List[wire.Message]") -> None:
         """Answer `watch` with all that is known, `find` and `read`, those that are `pending` first."""
         about = self._directory.read("agent.json")
@@ -48,7 +59,7 @@ class Archive:
         sound = filter(messages.is_event, events.events)  # a file may be damaged, or of another version
         events.events = [dict(event, n=number) for number, event in enumerate(sound, 1)]
         if not events.has("swept"):
-            reason = about.get("lost") or GONE
+            reason = about.get("lost") or self._why()
             events.events.append({"type": "gone", "n": len(events.events) + 1, "reason": reason})
         staged = self._directory.read("plan.json").get("tasks") or []
         logs = [TaskLogs(self._directory, task["id"]).find() for task in staged]

@@ -10,6 +10,7 @@ import time
 
 from tflaunch import messages, wire
 from tflaunch.agent import facts, processes
+from tflaunch.agent.journal import NAME as EVENTS
 from tflaunch.agent.journal import read as read_journal
 from tflaunch.agent.rundir import RunDirectory, all_runs
 
@@ -26,6 +27,7 @@ else:
 
     Member = namedtuple("Member", "host task process")
 
+CLOCK_MARGIN_S = 2.0  # the kernel tells in whole seconds when it started
 LISTED = 1000  # runs that are told of ...
 LISTED_BYTES = wire.ANSWER_LIMIT * 3 // 4  # ... as far as they fit into one message
 _MARKS = tuple(
@@ -92,6 +94,23 @@ def lives(agent: "Dict[str, Any]") -> bool:
     if machine and machine != facts.machine():
         return False  # written before this machine started anew, or on another one
     return processes.alive(agent.get("pid", 0), agent.get("start", 0))
+
+
+def restarted(directory: RunDirectory) -> float:
+    """When this machine started anew under the agent of that directory (epoch seconds): nothing of it has survived.
+
+    0.0 when it did not, or that is not sure: another machine may share the name and the disk, so what its agent wrote
+    must be older than this start.
+    """
+    agent = directory.read("agent.json")
+    then, now = agent.get("machine"), facts.machine()
+    if agent.get("over", False) or not (isinstance(then, list) and len(then) == 2):
+        return 0.0
+    if then[0] != now[0] or then[1] == now[1] or not (then[1] and now[1]):
+        return 0.0
+    booted = _booted()
+    written = [_modified(os.path.join(directory.path, name)) or 0.0 for name in ("agent.json", EVENTS)]
+    return booted if booted and max(written) < booted + CLOCK_MARGIN_S else 0.0
 
 
 def runs(parent: str, everything: bool, only: str = "", tail_bytes: int = 0) -> "Dict[str, Any]":
@@ -174,6 +193,7 @@ class _Share:
             "agent": 0,
             "user": "",
             "started": None,
+            "restarted": None,
             "ended": over_at if self.state == "ended" else None,
             "about": {},
             "outcome": {},
@@ -185,6 +205,7 @@ class _Share:
                 "agent": agent.get("pid", 0),
                 "user": agent.get("user", ""),
                 "started": agent.get("started"),
+                "restarted": (restarted(directory) or None) if self.state == "lost" else None,
                 "about": about if isinstance(about, dict) else {},
                 "outcome": outcomes[-1] if outcomes else {},
                 "tasks": self._tasks(plan, events, tail_bytes),

@@ -176,6 +176,7 @@ class Visit:
             "killed": killed,
             "survivors": survivors,
             "unsure": any(map(_unswept, mine)),
+            "restarted": max(map(ledger.restarted, mine), default=0.0),
             "cards": cards,
         }
 
@@ -242,8 +243,8 @@ def strays(run: str, agents: bool) -> "List[processes.Process]":
 def _unswept(directory: RunDirectory) -> bool:
     """Whether neither the agent nor its guard came to sweep behind the tasks: both were killed.
 
-    Then a process that has left both its parents and its environment cannot be found.
+    Then a process that has left both its parents and its environment cannot be found; unless the machine was restarted.
     """
     record = directory.read("agent.json")
     ended = record.get("over", False) or directory.read("guard.json").get("swept", False)
-    return bool(record.get("tasks")) and not ended
+    return bool(record.get("tasks")) and not ended and not ledger.restarted(directory)

@@ -31,6 +31,7 @@ from tflaunch.times import duration
 
 if TYPE_CHECKING:
     from tflaunch.outcome import Outcome
+    from tflaunch.remote import Connector
     from tflaunch.run_states import RunState
     from tflaunch.view import View, Wanted
     from tflaunch.visits import Visits
@@ -117,7 +118,9 @@ def attach(
     options = {"quiet": quiet, "only": tasks, "show_host": show_host, "grep": _pattern(grep), "json": json}
     with reporting("not watching any more; the run goes on: tflaunch attach", **options) as show:
         reach = Reach(hosts, accept_new, connect_timeout, ssh_config)
-        _, outcome = _follow(run, reach, show, _wanted(tasks, since, tail), json)
+        view, outcome = _follow(run, reach, show, _wanted(tasks, since, tail), json)
+        for trouble in view.troubles:
+            show.reporter.warn(trouble)
         if outcome is not None:
             note_end(outcome)
             show.reporter.report(outcome)
@@ -220,12 +223,31 @@ def open_view(
             failures.update(view.attach())
             patient.settle()
             yield view
+            if view.lost:
+                view.troubles = _troubles(view, to_hosts, patient, reach.connect_timeout)
         if failures := missing_from(state, failures):
             show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
             show.exit_code = show.exit_code or ConnectErrors.exit_code
     finally:
         visits.close()
         to_hosts.close()
+
+
+def _troubles(view: View, to_hosts: Connector, patient: Patient, connect_timeout: float) -> list[str]:
+    """What is there, now, on hosts whose agent is gone: of those that can be asked. Raises Stopped."""
+    from tflaunch.run_states import chosen
+    from tflaunch.visits import Visits
+
+    visits = Visits(to_hosts, patient)
+    try:
+        with visits.interrupts():
+            visits.open([view.host(name) for name in view.lost], connect_timeout)
+            found = visits.runs(LIST_TIMEOUT_S, everything=True, only=view.run.run_id).runs
+        return chosen(view.run.run_id, found).troubles
+    except UsageError:  # none of them could be asked
+        return []
+    finally:
+        visits.close()
 
 
 def _state(visits: Visits, run: str | None, before: View | None) -> RunState:

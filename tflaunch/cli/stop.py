@@ -55,6 +55,7 @@ def stop(
 
     Exit code: 0 nothing of it is alive; 2 which run?; 69 hosts could not be asked; 76 something lives on.
     """
+    from tflaunch.run_states import was_restarted
     from tflaunch.runs import check_run_id, forget_orphan
     from tflaunch.visits import UNSURE, Visits
 
@@ -83,8 +84,11 @@ def stop(
             _refuse_unknown(chosen, alive)
         if chosen is not None:
             show.reporter.stopped(chosen, finished)
-            for host in (host for host, end in finished.items() if end.unsure):
-                show.reporter.warn(f"{host}: {UNSURE}")
+            for host, end in finished.items():
+                if end.unsure:
+                    show.reporter.warn(f"{host}: {UNSURE}")
+                elif end.restarted:
+                    show.reporter.note(was_restarted(host, end.restarted))
             if not failures and all(end.clean for end in finished.values()):
                 forget_orphan(chosen)
         if failures:
