@@ -24,6 +24,8 @@ from tflaunch.session import Damaged, Ended, Item, Opener, Said, Sessions, Stopp
 from tflaunch.supervise import Event, Interrupted, State, TaskStarted, state_data
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tflaunch.board import Board
     from tflaunch.fetch import Fetched
     from tflaunch.patterns import Wish

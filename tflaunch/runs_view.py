@@ -206,9 +206,7 @@ def run_lines(found: Listing, screen: Screen, now: float) -> list[Text]:
                 Text.assemble((f"{screen.marks.warn} ", _WARN), f"{run.run_id}: {_sentence(failed)}")
             )
         for trouble in run.troubles:
-            lines.append(
-                Text.assemble((f"{screen.marks.warn} ", _WARN), printable(f"{run.run_id}: {trouble}"))
-            )
+            lines.append(paragraph((f"{screen.marks.warn} ", _WARN), f"{run.run_id}: {trouble}"))
     return lines
 
 
