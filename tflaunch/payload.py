@@ -35,6 +35,7 @@ SHIPPED = (
     "tflaunch.memory",
     "tflaunch.agent",
     "tflaunch.agent.processes",
+    "tflaunch.agent.ancestry",
     "tflaunch.agent.rundir",
     "tflaunch.agent.store",
     "tflaunch.agent.container",
@@ -111,16 +112,16 @@ READER = (
 )
 
 # Only this is sent at every boot.  The agent is kept beside the shipped code: its sources, and each module compiled
-# when it was first imported (half of the CPU that a boot takes).  Only a directory that is this user's alone is
-# believed, and none is made for a visit.  Where the sources lack, they are asked for, and the frames that were sent
-# meanwhile are held back.
+# when it was first imported (half of the CPU that a boot takes).  Only a directory that is this user's alone, and in
+# whose place nobody else can put another, is believed, and none is made for a visit.  Where the sources lack, they are
+# asked for, and the frames that were sent meanwhile are held back.
 # `get_source` lets tracebacks show their lines.  Nobody looks for garbage among what is only just loaded: whoever stays
 # and works enables that again.
 LOADER = """
 import gc, marshal, os, sys
 gc.disable()
 class Shipped:
-    names, digest, magic, lacks, frame = %r
+    names, digest, magic, lacks, frame, ancestry = %r
     packages = [name[:-1] for name in names.split() if name[-1] == "/"]
     modules = frozenset(names.replace("/", "").split())
     packed = early = b""
@@ -128,7 +129,12 @@ class Shipped:
     kept = ""
     @classmethod
     def find_kept(cls, verb, configured):
-        parent = os.path.expanduser(configured or "/var/tmp") + "/tflaunch-%%d" %% os.getuid()
+        parent = os.path.expanduser(configured or "/var/tmp")
+        known = {}
+        exec(cls.ancestry, known)
+        if known["weak_place"](parent):
+            return
+        parent += "/tflaunch-%%d" %% os.getuid()
         for path in (parent, parent + "/code"):
             if verb == "start" and not os.path.lexists(path):
                 os.mkdir(path, 0o700)
@@ -222,6 +228,7 @@ except Exception:  # the interpreter itself would print it without the lines
     traceback.print_exc()
     sys.exit(1)
 """
+_ANCESTRY = "tflaunch.agent.ancestry"
 _AGENT = "agent"  # the type of the message that brings it
 _MARSHAL = 2  # the format that every Python 3 reads; it holds nothing but strings
 _packing = threading.Lock()
@@ -290,7 +297,15 @@ def loader() -> bytes:
     names = " ".join(name + "/" * (path.name == "__init__.py") for name, path in files.items())
     # Of the files as they are: to make the agent of them takes longer, and mostly no host lacks it.
     digest = hashlib.sha256(b"".join([Path(__file__).read_bytes(), *_contents().values()]))
-    words = (names, digest.hexdigest()[:16], wire.MAGIC, wire.encode("lacks"), wire.encode(_AGENT)[8:])
+    ancestry = lean(_contents()[_ANCESTRY].decode("utf-8")) if _ANCESTRY in files else ""
+    words = (
+        names,
+        digest.hexdigest()[:16],
+        wire.MAGIC,
+        wire.encode("lacks"),
+        wire.encode(_AGENT)[8:],
+        ancestry,
+    )
     return zlib.compress((LOADER % (words,)).encode("utf-8"), 9)
 
 

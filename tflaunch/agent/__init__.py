@@ -44,7 +44,7 @@ else:
 
 from tflaunch import wire  # noqa: E402
 from tflaunch.agent.channel import Channel, hold, own_channel, write_all  # noqa: E402
-from tflaunch.agent.rundir import HostError, RunDirectory, check_ours, parent_directory  # noqa: E402
+from tflaunch.agent.rundir import HostError, RunDirectory, check_ours, check_way, parent_directory  # noqa: E402
 
 __all__ = ("main", "sha256", "signal", "socket")
 
@@ -69,6 +69,7 @@ def main(arguments: "List[str]", early: bytes = b"") -> None:
             except OSError:
                 pass  # the listing's own
         parent = parent_directory(configured)
+        check_way(parent)
         if os.path.lexists(parent):
             check_ours(parent)
         if verb == "visit":

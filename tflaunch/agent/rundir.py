@@ -22,6 +22,7 @@ import stat
 
 from tflaunch import wire
 from tflaunch.agent import socket
+from tflaunch.agent.ancestry import weak_place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,16 +76,43 @@ def parent_directory(configured: str) -> str:
     return os.path.join(parent, "tflaunch-%d" % os.getuid())
 
 
+def check_way(parent: str) -> None:
+    """Raise HostError when somebody else could put another directory in the place of `parent`."""
+    try:
+        found = weak_place(os.path.dirname(parent))
+    except OSError as error:
+        raise explain(error, parent) from error
+    if found is None:
+        return
+    place, info = found
+    hint = "set `run_dir:` in the hostfile to a directory where nobody else can rename yours, or leave it out"
+    if info.st_uid not in (0, os.getuid()):
+        raise HostError(
+            "%s belongs to uid %d, who could put another directory in the place of %s"
+            % (place, info.st_uid, parent),
+            hint,
+        )
+    if stat.S_ISLNK(info.st_mode):
+        raise HostError("%s: too many links lead to %s" % (place, parent), hint)
+    others = "everybody" if info.st_mode & 0o002 else "everybody in group %d" % info.st_gid
+    raise HostError(
+        "%s has no sticky bit (its mode is %04o): %s could put another directory in the place of %s"
+        % (place, stat.S_IMODE(info.st_mode), others, parent),
+        "chmod +t %s, by its owner or root; or %s" % (place, hint),
+    )
+
+
 def private(path: str) -> None:
     """Make the directory `path` ours alone; raises HostError when somebody else's hand is in it."""
+    before = os.umask(0o077)  # what leads there is nobody else's either
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            pass
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    except FileExistsError:
+        pass  # it is no directory: see below
     except OSError as error:
         raise explain(error, path) from error
+    finally:
+        os.umask(before)
     check_ours(path)
 
 
@@ -143,7 +171,9 @@ class RunDirectory:
 
     def create(self) -> None:
         """Make it, or raise HostError."""
-        for path in (self.parent, os.path.dirname(self.path), self.path, self.logs, self.work):
+        private(self.parent)
+        check_way(self.parent)  # some of it may have been made only just now
+        for path in (os.path.dirname(self.path), self.path, self.logs, self.work):
             private(path)
         try:  # a full disk is found here, not in the middle of the run
             self.write("agent.json", {})
