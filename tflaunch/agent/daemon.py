@@ -61,7 +61,7 @@ class Daemon:
         self._notice = Notice(directory.logs, self._selector)
         self._hear_signals()
         processes.become_subreaper()
-        processes.allow_many_descriptors()  # each held port takes two
+        processes.allow_many_descriptors()  # each held port takes one
         self._team.record()
         launcher = self._viewers.attach(first)
         launcher.launches, launcher.told = True, 0

@@ -1,7 +1,7 @@
 """Ports that are held from before the plan to the end of the run, so that nobody can take one in between.
 
-Each is bound with SO_REUSEPORT and never listens: TensorFlow joins it (TF_GRPC_REUSE_PORT=true), every other
-bind is refused, and connects are refused until TensorFlow itself listens.
+Each is bound, then opened to this user's other sockets by SO_REUSEPORT, and never listens: TensorFlow joins it
+(TF_GRPC_REUSE_PORT=true), every other bind is refused, and connects are refused until TensorFlow itself listens.
 """
 
 import errno
@@ -31,7 +31,7 @@ class HeldPorts:
     """The ports that this agent holds."""
 
     def __init__(self) -> None:
-        self._held = {}  # type: Dict[int, Tuple[socket.socket, socket.socket]]
+        self._held = {}  # type: Dict[int, socket.socket]
 
     def hold(self, count: int, wanted: "Optional[Tuple[int, int]]", seed: int) -> "List[int]":
         """Hold up to `count` ports (fewer when no more are free) and return them, ascending.
@@ -51,9 +51,9 @@ class HeldPorts:
             port = first + (turn + number) % size
             if port not in self._held and not low <= port <= high:
                 tries += 1
-                pair = _hold(port)
-                if pair:
-                    self._held[port] = pair
+                bound = _hold(port)
+                if bound is not None:
+                    self._held[port] = bound
         return self.held
 
     @property
@@ -65,23 +65,28 @@ class HeldPorts:
         """Let go of all others."""
         keep = set(ports)
         for port in set(self._held) - keep:
-            for each in self._held.pop(port):
-                each.close()
+            self._held.pop(port).close()
 
 
-def _hold(port: int) -> "Optional[Tuple[socket.socket, socket.socket]]":
-    # Two agents of one user could share a SO_REUSEPORT port.  An abstract Unix name, which lives exactly as
-    # long and in the same network namespace, is the lock between them; the kernel frees it whatever happens.
-    lock = socket.socket(socket.AF_UNIX)
+def _hold(port: int) -> "Optional[socket.socket]":
+    # First as everybody's, which is refused if anyone at all has it: two agents of one user could both bind it with
+    # SO_REUSEPORT.  Only then is it opened, in no time at all, and with nothing that another user could take away.
     try:
-        lock.bind("\0tflaunch-port-%d-%d" % (os.getuid(), port))
-        bind(port, reuse=False).close()  # refused if anyone at all has it
-        return lock, bind(port, reuse=True)
+        bound = bind(port, reuse=False)
     except OSError as error:
-        lock.close()
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             return None
         raise
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        bind(port, reuse=True).close()
+    except OSError:  # no Linux kernel, but what plays one: there it counts only what was said before
+        bound.close()
+        try:
+            return bind(port, reuse=True)
+        except OSError:
+            return None
+    return bound
 
 
 def bind(port: int, reuse: bool) -> socket.socket:
