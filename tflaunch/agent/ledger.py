@@ -37,7 +37,7 @@ _LOG = re.compile(r"(.+)-(\d+)(?:\.(\d+))?\.log")  # worker-3.log, and of its th
 
 
 class Census:
-    """One look at all processes: which of them belong to which run."""
+    """One look at all processes of this user: which of them belong to which run."""
 
     def __init__(self) -> None:
         self.members = {}  # type: Dict[str, List[Member]]
@@ -46,14 +46,15 @@ class Census:
             if process.pid == os.getpid():
                 continue
             words = processes.command(process.pid)
-            agent_of = serves(words)
+            agent_of = processes.serves(words)
             if agent_of:
-                self.agents.setdefault(agent_of, []).append(process)
+                if processes.mine(process.pid):
+                    self.agents.setdefault(agent_of, []).append(process)
             elif (
                 b"tflaunch-agent" not in words
             ):  # a visit that somebody pays from within a task is none of it
                 run, host, task = _marks(processes.environment(process.pid))
-                if run:
+                if run and processes.mine(process.pid):
                     self.members.setdefault(run, []).append(Member(host, task, process))
 
     def of(self, run: str) -> "List[Member]":
@@ -63,14 +64,6 @@ class Census:
     def alive(self, run: str) -> bool:
         """Whether there is any process of it, be it a task, an agent or one that will be."""
         return run in self.members or run in self.agents
-
-
-def serves(words: "List[bytes]") -> str:
-    """The run whose agent, or guard, or what holds its channel has this command line, or ""."""
-    # tflaunch.payload.boot_line: name, size of the payload, verb, run.  A host's name may look like a run's.
-    at = words.index(b"tflaunch-agent") if b"tflaunch-agent" in words else len(words)
-    verb, run = (*words[at + 2 : at + 4], b"", b"")[:2]
-    return os.fsdecode(run) if verb == b"start" else ""
 
 
 def _marks(variables: "Iterable[bytes]") -> "Tuple[str, ...]":
@@ -262,7 +255,8 @@ class _Share:
         return {
             "state": "staged" if _waits(process) else "running",
             "pid": process.pid,
-            "since": start.get("time") or process.start / float(os.sysconf("SC_CLK_TCK")) + _booted(),
+            "since": start.get("time")
+            or process.start / float(os.sysconf("SC_CLK_TCK")) + processes.booted(),
         }
 
 
@@ -304,15 +298,6 @@ def _waits(process: "processes.Process") -> bool:
     """Whether it is still the shell that waits at the gate (tflaunch.agent.tasks)."""
     words = processes.command(process.pid)
     return b"tflaunch-ready" in b"".join(words[2:3]) or (len(words) > 2 and words[2].endswith(b".setup"))
-
-
-def _booted() -> float:
-    """When this machine started, in epoch seconds."""
-    try:
-        with open("/proc/stat") as file:
-            return float(next(line.split()[1] for line in file if line.startswith("btime")))
-    except (OSError, StopIteration):
-        return 0.0
 
 
 def _modified(path: str) -> "Optional[float]":

@@ -113,10 +113,41 @@ def command(pid: int) -> "List[bytes]":
         return []
 
 
+def mine(pid: int) -> bool:
+    """Whether that process is this user's: another one's may carry any mark, and any command line."""
+    try:
+        return os.stat("/proc/%d" % pid).st_uid == os.getuid()
+    except OSError:
+        return False
+
+
+def started(pid: int) -> float:
+    """When that process started, in epoch seconds; 0.0 when that is not known."""
+    process = read(pid)
+    return booted() + process.start / float(os.sysconf("SC_CLK_TCK")) if process else 0.0
+
+
+def booted() -> float:
+    """When this machine started, in epoch seconds."""
+    try:
+        with open("/proc/stat") as file:
+            return float(next(line.split()[1] for line in file if line.startswith("btime")))
+    except (OSError, StopIteration):
+        return 0.0
+
+
+def serves(words: "List[bytes]") -> str:
+    """The run whose agent, or guard, or what holds its channel has this command line, or ""."""
+    # tflaunch.payload.boot_line: name, size of the payload, verb, run.  A host's name may look like a run's.
+    at = words.index(b"tflaunch-agent") if b"tflaunch-agent" in words else len(words)
+    verb, run = (*words[at + 2 : at + 4], b"", b"")[:2]
+    return os.fsdecode(run) if verb == b"start" else ""
+
+
 def marked(
     processes: "Iterable[Process]", run: str, host: "Optional[str]" = None, task: "Optional[str]" = None
 ) -> "List[Process]":
-    """Those that carry the mark of `run` (and of `host` and `task`, if given)."""
+    """Those of this user that carry the mark of `run` (and of `host` and `task`, if given)."""
     marks = ((RUN_MARK, run), (HOST_MARK, host), (TASK_MARK, task))
     wanted = [os.fsencode("%s=%s" % mark) for mark in marks if mark[1] is not None]
     found = []
@@ -125,7 +156,8 @@ def marked(
             text = _contents("/proc/%d/environ" % process.pid)
         except OSError:  # another user's, mostly
             continue
-        if wanted[0] in text and set(wanted).issubset(text.split(b"\0")):  # most are through with the first
+        # Most are through with the first.
+        if wanted[0] in text and set(wanted).issubset(text.split(b"\0")) and mine(process.pid):
             found.append(process)
     return found
 

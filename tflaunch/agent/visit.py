@@ -233,7 +233,7 @@ def strays(run: str, agents: bool) -> "List[processes.Process]":
     every = processes.every()
     found = {process.pid: process for process in processes.marked(every.values(), run)}
     for process in every.values() if agents else ():
-        if run and ledger.serves(processes.command(process.pid)) == run:
+        if run and processes.serves(processes.command(process.pid)) == run and processes.mine(process.pid):
             found[process.pid] = process
             found.update((each.pid, each) for each in processes.descendants(process.pid, every))
     found.pop(os.getpid(), None)
