@@ -20,6 +20,7 @@ from tests.nvml import LIBRARY
 from tests.sshd import SSHD, make_key, public
 
 PRIVATE = ("/home", "/tmp", "/var/tmp", "/run")  # what each host has for itself
+PCI = Path("/sys/bus/pci/devices")
 BOOT_S = 30.0
 PATIENCE_S = 20.0
 SSHD_CONFIG = """\
@@ -221,7 +222,7 @@ class BedHost(Machine):
     ) -> None:
         super().__init__(directory, number, f"host{number}")
         self._share = tuple(share)
-        for each in ("etc-ssh", "home/root", "home/ada", *self._disks.values(), "run/sshd"):
+        for each in ("etc-ssh", "home/root", "home/ada", *self._disks.values(), "run/sshd", "pci"):
             (directory / each).mkdir(parents=True, exist_ok=True)
         for each in ("tmp", "var-tmp"):
             (directory / each).chmod(0o1777)
@@ -258,6 +259,8 @@ class BedHost(Machine):
 
     def furniture(self) -> dict[str, object]:
         own = {"/etc/ssh": "etc-ssh", "/etc/passwd": "passwd", "/etc/shadow": "shadow", **self._disks}
+        if PCI.is_dir():  # simulated cards must not be taken for those of this machine, nor for each other's
+            own[str(PCI)] = "pci"
         binds = ((str(self.directory / source), target) for target, source in own.items())
         return {
             "namespaces": self.namespaces,

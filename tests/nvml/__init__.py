@@ -25,7 +25,12 @@ class Fleet:
 
     def __init__(self, library: Path, path: Path, *lines: str) -> None:
         self._path = path
-        self.env = {"LD_LIBRARY_PATH": str(library), "NVML_STUB_FLEET": str(path)}
+        # Its cards are leased in a place of their own, never where those of this machine are.
+        self.env = {
+            "LD_LIBRARY_PATH": str(library),
+            "NVML_STUB_FLEET": str(path),
+            "TFLAUNCH_LEASES": f"{path}-leases",
+        }
         self.change(*lines)
 
     def change(self, *lines: str) -> None:
