@@ -50,7 +50,7 @@ def cards(fleet: Fleet) -> list[Gpu]:
 
 
 def test_a_host_without_a_driver_has_no_cards() -> None:
-    assert probe(None) == {"gpus": [], "driver": "", "cuda": "", "note": "", "lacks": ""}
+    assert probe(None) == {"gpus": [], "driver": "", "cuda": "", "note": "", "lacks": "", "locks": {}}
 
 
 def test_what_a_card_is(library: Path, tmp_path: Path) -> None:
@@ -329,20 +329,28 @@ def test_what_somebody_planted_is_neither_followed_nor_waited_for(
     leases.mkdir()
     target = tmp_path / "precious"
     target.write_text("mine")
-    trap = leases / "GPU-a"
-    if plant == "link":
-        trap.symlink_to(target)
-    elif plant == "fifo":
-        os.mkfifo(trap)
-    else:
-        trap.mkdir()
+    leases.chmod(0o1777)
+    for name in ("GPU-a", "GPU-a.1", "GPU-a.2", "GPU-a.3"):
+        trap = leases / name
+        if plant == "link":
+            trap.symlink_to(target)
+        elif plant == "fifo":
+            os.mkfifo(trap)
+        else:
+            trap.mkdir()
     (tmp_path / "go").touch()
     words = ("run", two_cards, launcher.script(HOLD), "--ps=0", f"--env=GO={tmp_path / 'go'}")
     done = launcher.run(*words, "--workers=1").ran()
     assert "has GPU-b" in done.out
     refused = launcher.run(*words, "--workers=2")
     assert refused.code == 65
-    assert "cannot be leased" in refused.sentences
+    assert f"cannot be leased: {leases}/GPU-a is a {plant.replace('fifo', 'FIFO')} of" in refused.sentences
+    remove = "rm -r" if plant == "directory" else "rm"
+    assert f"he or root may: {remove} {leases}/GPU-a, and likewise under 3 other names" in refused.sentences
+    (leases / "GPU-a.2").rmdir() if plant == "directory" else (leases / "GPU-a.2").unlink()
+    assert {"has GPU-a", "has GPU-b"} <= set(
+        re.findall(r"has \S+", launcher.run(*words, "--workers=2").ran().out)
+    )
     assert target.read_text() == "mine"
 
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.lab import PATH
 from tests.nvml import Fleet, build
 from tflaunch.inventory import HostFacts
 
+NOW = float(int(time.time()))  # a ticket is not believed to be much older than its file
 NOBODY = pwd.getpwnam("nobody").pw_uid
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 
@@ -106,9 +108,9 @@ def other_user(shared: Path, since: float) -> Iterator[subprocess.Popen[str]]:
 
 def test_the_first_ticket_is_served_first_whoever_looks(host: Host) -> None:
     first, second, third = (another(host, name) for name in ("first", "second", "third"))
-    wait_for(second, 20.0, "GPU-a", "GPU-b")
+    wait_for(second, NOW + 20, "GPU-a", "GPU-b")
     assert busy(look(second)) == ["", ""], "its own ticket keeps it from nothing"
-    wait_for(first, 10.0, "GPU-a")
+    wait_for(first, NOW + 10, "GPU-a")
     told = look(second, lease=True)
     assert told.gpus[0].busy.startswith(
         f"promised to {pwd.getpwuid(os.getuid()).pw_name}'s run {host.run}-first"
@@ -120,7 +122,7 @@ def test_the_first_ticket_is_served_first_whoever_looks(host: Host) -> None:
     # Who has no ticket comes last, and who only looks sees the same.
     for lease in (True, False):
         facts = look(third, lease)
-        assert [ticket.since for ticket in facts.queue] == [10.0, 20.0]
+        assert [ticket.since for ticket in facts.queue] == [NOW + 10, NOW + 20]
         assert all("promised" in each for each in busy(facts))
     assert facts.queue[1].uuids == ("GPU-a", "GPU-b")
     assert facts.queue[1].wants == 2
@@ -135,18 +137,18 @@ def test_the_first_ticket_is_served_first_whoever_looks(host: Host) -> None:
 
 def test_equal_times_have_an_order_too(host: Host) -> None:
     here, there = another(host, "x1"), another(host, "x2")
-    wait_for(there, 10.0, "GPU-a")
-    wait_for(here, 10.0, "GPU-a")
+    wait_for(there, NOW + 10, "GPU-a")
+    wait_for(here, NOW + 10, "GPU-a")
     assert (bool(look(here).queue), bool(look(there).queue)) == (False, True)
 
 
 def test_a_place_ends_with_its_holder(host: Host, shared: Path) -> None:
     waiting, looking = host.start(), another(host, "looking")
-    wait_for(waiting, 10.0, "GPU-a")
+    wait_for(waiting, NOW + 10, "GPU-a")
     facts = until(lambda: (facts := look(looking)).queue and facts, "the ticket")
     assert "promised" in facts.gpus[0].busy
     (ticket,) = (shared / "queue").iterdir()
-    assert ticket.name == f"0000000010.000000-{host.run}-h1"
+    assert ticket.name == f"{NOW + 10:017.6f}-{host.run}-h1"
     agent = json.loads((host.directory / "agent.json").read_text())["pid"]
     os.kill(agent, signal.SIGKILL)
     until(lambda: busy(look(looking)) == ["", ""], "the card to be free")
@@ -159,12 +161,12 @@ def test_another_users_lease_and_ticket(host: Host, shared: Path) -> None:
     assert busy(look(channel)) == ["", ""]
     shared.mkdir()
     shared.chmod(0o1777)
-    with other_user(shared, 10.0) as other:
+    with other_user(shared, NOW + 10) as other:
         told = look(channel, lease=True)
         assert told.gpus[0].busy == "leased to nobody's run his-run"
         assert told.gpus[1].busy.startswith("promised to nobody's run his-run, which waits since ")
         assert told.queue[0].user == "nobody"
-        wait_for(channel, 5.0, "GPU-b")
+        wait_for(channel, NOW + 5, "GPU-b")
         assert busy(look(channel, lease=True))[1] == "", "earlier than his"
         channel.send("let_go")
         look(channel)
@@ -174,7 +176,7 @@ def test_another_users_lease_and_ticket(host: Host, shared: Path) -> None:
     # Root's agent made nothing that he could not use now.
     channel.send("let_go")
     look(channel)
-    with other_user(shared, 20.0):
+    with other_user(shared, NOW + 20):
         assert "leased to nobody" in busy(look(channel, lease=True))[0]
 
 
@@ -216,7 +218,7 @@ def test_what_is_no_ticket_is_passed_over_and_left_alone(host: Host, shared: Pat
         assert (busy(told), told.queue, told.queue_error) == (["", ""], (), "")
         assert len(list(queue.iterdir())) == len(JUNK) + 4
         assert precious.exists()
-        wait_for(channel, 10.0, "GPU-a")
+        wait_for(channel, NOW + 10, "GPU-a")
         assert look(channel).queue_error == ""
         assert len(list(queue.iterdir())) == len(JUNK) + 5
     # A lease that somebody filled with the like of it.
@@ -226,7 +228,12 @@ def test_what_is_no_ticket_is_passed_over_and_left_alone(host: Host, shared: Pat
         file.write(JUNK["nested"])
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert busy(look(channel, lease=True)) == ["leased to somebody's run", ""]
+        assert busy(look(channel, lease=True)) == [
+            f"leased to pid {os.getpid()} of root, which is no run: it has locked the card".replace(
+                "root", pwd.getpwuid(os.getuid()).pw_name
+            ),
+            "",
+        ]
 
 
 @pytest.mark.parametrize("plant", ["a link", "a file"])
@@ -246,7 +253,7 @@ def test_a_queue_that_is_none(host: Host, shared: Path, tmp_path: Path, plant: s
     told = look(channel, lease=True)
     assert busy(told) == ["", ""], "cards can be had all the same"
     assert str(shared / "queue") in told.queue_error
-    wait_for(channel, 10.0, "GPU-a")
+    wait_for(channel, NOW + 10, "GPU-a")
     assert "link or a file" in look(channel).queue_error
     assert list(elsewhere.iterdir()) == [victim]
 
@@ -287,7 +294,7 @@ def test_a_full_disk_is_told(host: Host, tmp_path: Path) -> None:
         host.env["TFLAUNCH_LEASES"] = str(small)
         channel = host.start()
         assert busy(look(channel, lease=True)) == ["", ""], "a lock needs no room"
-        wait_for(channel, 10.0, "GPU-a")
+        wait_for(channel, NOW + 10, "GPU-a")
         assert "No space" in look(channel).queue_error or "no room" in look(channel).queue_error
     finally:
         host.close()

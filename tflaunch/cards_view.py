@@ -433,7 +433,7 @@ class CardsView:
             return [Text(f"{len(part.mig)} instance{'' if len(part.mig) == 1 else 's'}", "dim")]
         told = []
         if part.lease is not None:
-            run = f"run {part.lease.run}"
+            run = f"pid {part.lease.pid} has locked it" if part.lease.pid else f"run {part.lease.run}"
             told.append(self._use(part.lease.user, clock - part.lease.since, None, run, user_width))
         elif part.promised is not None and state(part) == "promised":
             run = f"run {part.promised.run} waits for it"

@@ -68,6 +68,7 @@ class Look:
         driver    its version, "" without one; `cuda` the newest CUDA version that it serves: "12.4"
         note      why there are no cards although there is a driver
         lacks     a module that has to be sent before any of this can be told
+        locks     by UUID, of a card or a MIG instance: a file that root has and nobody can delete, for a lease's lock
 
         `topology` asks also how the cards are connected, which never changes and takes the most calls.
         """
@@ -82,7 +83,8 @@ class Look:
         return found
 
     def _probe(self, topology: bool) -> "Dict[str, Any]":
-        found = {"gpus": [], "driver": "", "cuda": "", "note": "", "lacks": ""}  # type: Dict[str, Any]
+        locks = {}  # type: Dict[str, str]
+        found = {"gpus": [], "driver": "", "cuda": "", "note": "", "lacks": "", "locks": locks}  # type: Dict[str, Any]
         found.update(self._open())
         nvml = self._nvml
         if nvml is None:
@@ -93,7 +95,7 @@ class Look:
             found["cuda"] = "%d.%d" % (version // 1000, version % 1000 // 10) if version else ""
             count = nvml.nvmlDeviceGetCount()
             handles = {}  # type: Dict[int, Any]
-            found["gpus"] = [_card(nvml, index, handles) for index in range(count)]
+            found["gpus"] = [_card(nvml, index, handles, locks) for index in range(count)]
             if topology:
                 _connect(nvml, found["gpus"], handles)
         except nvml.NVMLError as error:
@@ -182,7 +184,7 @@ def _ask(nvml: "Any", function: str, *arguments: "Any") -> "Any":
         return None
 
 
-def _card(nvml: "Any", index: int, handles: "Dict[int, Any]") -> "Dict[str, Any]":
+def _card(nvml: "Any", index: int, handles: "Dict[int, Any]", locks: "Dict[str, str]") -> "Dict[str, Any]":
     card = {
         "index": index,
         "uuid": "",
@@ -197,7 +199,9 @@ def _card(nvml: "Any", index: int, handles: "Dict[int, Any]") -> "Dict[str, Any]
         card["uuid"] = _text(nvml.nvmlDeviceGetUUID(handle))
         card["name"] = _text(_ask(nvml, "nvmlDeviceGetName", handle) or "")
         _fill(nvml, handle, card)
-        card["mig"] = _mig_devices(nvml, handle) if card["mig_mode"] else []
+        if card["pci_bus_id"]:
+            locks[str(card["uuid"])] = "/sys/bus/pci/devices/%s/vendor" % card["pci_bus_id"]
+        card["mig"] = _mig_devices(nvml, handle, locks) if card["mig_mode"] else []
     except nvml.NVMLError as error:
         card["error"] = str(error)
     return card
@@ -283,17 +287,22 @@ def _who(pid: int) -> "Dict[str, Any]":
     return who
 
 
-def _mig_devices(nvml: "Any", handle: "Any") -> "List[Dict[str, Any]]":
+def _mig_devices(nvml: "Any", handle: "Any", locks: "Dict[str, str]") -> "List[Dict[str, Any]]":
     found = []
+    minor = _ask(nvml, "nvmlDeviceGetMinorNumber", handle)
     for index in range(_ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
         device = _ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
         if device is None:
             continue
         memory = _memory(nvml, device)
+        uuid = _text(_ask(nvml, "nvmlDeviceGetUUID", device) or "")
+        instances = [_ask(nvml, "nvmlDeviceGet%sInstanceId" % kind, device) for kind in ("Gpu", "Compute")]
+        if None not in (minor, *instances):
+            locks[uuid] = "/proc/driver/nvidia/capabilities/gpu%d/mig/gi%d/ci%d/access" % (minor, *instances)
         found.append(
             {
                 "index": index,
-                "uuid": _text(_ask(nvml, "nvmlDeviceGetUUID", device) or ""),
+                "uuid": uuid,
                 "name": _text(_ask(nvml, "nvmlDeviceGetName", device) or ""),
                 "memory_total_bytes": memory.total if memory else 0,
                 "memory_used_bytes": memory.used if memory else 0,

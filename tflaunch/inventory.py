@@ -37,10 +37,13 @@ class Lease:
     run: str
     since: float  # epoch seconds, by the host's clock
     planning: bool = False  # it has the card for the moment, to see what it will take
+    pid: int = 0  # of what has locked the card and is no run of tflaunch
 
     @property
     def holder(self) -> str:
         """For people: `alice's run trainer-k3f9x2`."""
+        if self.pid:
+            return f"pid {self.pid} of {self.user or 'somebody'}, which is no run: it has locked the card"
         return f"{self.user or 'somebody'}'s run {self.run}".rstrip()
 
 

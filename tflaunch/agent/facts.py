@@ -38,7 +38,7 @@ def collect(
     directory: str,
     probed: "Dict[str, Any]",
     place: Place,
-    lease: "Callable[[str], Optional[Dict[str, Any]]]" = leases.holder,
+    lease: "Callable[[str, str], Optional[Dict[str, Any]]]" = leases.holder,
 ) -> "Dict[str, Any]":
     """All fields of `facts`; `ports` are those that the agent holds, `directory` is on the runs' disk.
 
@@ -52,7 +52,8 @@ def collect(
             if uuid and not device.get("error"):
                 device["promised"] = tickets.promise(uuid, queue)
                 try:
-                    device["lease"] = (leases.holder if device["promised"] else lease)(uuid)
+                    file = probed["locks"].get(uuid, "")
+                    device["lease"] = (leases.holder if device["promised"] else lease)(uuid, file)
                 except HostError as error:
                     device["lease_error"] = error.reason
     return {

@@ -1,7 +1,14 @@
-"""GPU leases: one `flock` per device in a directory that all users of this host share.
+"""GPU leases: locks that all users of this host see, on files that are no user's own where there are such.
 
-The kernel frees a lock with its holder, whatever ends it; the files stay, and mean nothing by themselves.
-What is written in them says who holds the lock, for other people to read; it is never believed further.
+    /sys/bus/pci/devices/<bus id>/vendor                    of a card: root's, open to all, and nobody can delete it
+    /proc/driver/nvidia/capabilities/.../access             of a MIG instance: likewise
+    /var/tmp/tflaunch-leases/<uuid>                         besides, of either: who has it since when; the lock that an
+                                                            older tflaunch looks at, and the only one where the kernel
+                                                            shows no such file
+
+The kernel frees a lock with its holder, whatever ends it; the files stay, and mean nothing by themselves.  Anybody may
+hold a lock of any file that he may open: then he is named, by /proc/locks.  What is written in a file says who holds
+its lock, for other people to read; it is never believed further.
 """
 
 import errno
@@ -12,17 +19,33 @@ import stat
 import time
 
 from tflaunch import wire
-from tflaunch.agent.rundir import HostError
+from tflaunch.agent import processes
+from tflaunch.agent.rundir import HostError, Unaged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, Optional, Tuple
+    from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-# One place for all users and runs, or they would not see each other; tests have a place of their own.
-DIRECTORY = os.environ.get("TFLAUNCH_LEASES") or "/var/tmp/tflaunch-leases"  # noqa: S108
+# One place for all users and runs, or they would not see each other; tests have a place of their own, and devices.
+_OWN = os.environ.get("TFLAUNCH_LEASES")
+DIRECTORY = _OWN or "/var/tmp/tflaunch-leases"  # noqa: S108
+DEVICES = os.path.join(_OWN, "devices") if _OWN else ""  # before the paths that the kernel's files have
 READ_LIMIT = 4096
+TEXT_LIMIT = 255
 TRIES = 5  # somebody who only looks holds a lock for an instant
 PAUSE_S = 0.01
+SPARE = 3  # so many names more are tried for a lease file when something stands in its place
+TOUCH_S = 3600.0
+# Never through a link, never waiting for the other end of a planted fifo.
+FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class _Busy(Exception):
+    """Somebody has a lock of that file."""
+
+    def __init__(self, info: os.stat_result) -> None:
+        super().__init__()
+        self.info = info
 
 
 class Leases:
@@ -30,110 +53,320 @@ class Leases:
 
     def __init__(self, run: str) -> None:
         self._run = run
-        self._held = {}  # type: Dict[str, int]
+        # Of each: the kernel's file, or -1, and the lease files with their paths.
+        self._held = {}  # type: Dict[str, Tuple[int, List[Tuple[str, int]]]]
+        self._planning = {}  # type: Dict[str, bool]
+        self._since = {}  # type: Dict[str, float]
+        self._unaged = Unaged()
+        self._touched = 0.0
 
-    def take(self, uuid: str) -> "Optional[Dict[str, Any]]":
-        """Hold that device; None when it is held now, else who holds it.  Raises HostError."""
+    def take(self, uuid: str, device: str = "") -> "Optional[Dict[str, Any]]":
+        """Hold that device; None when it is held now, else who holds it.  Raises HostError.
+
+        `device` is the kernel's own file for it, if it has one.
+        """
         if uuid in self._held:
             return None
-        prepare(DIRECTORY)
-        descriptor = _open(uuid)
-        for attempt in range(TRIES):
-            if attempt:
-                time.sleep(PAUSE_S)
-            if lock(descriptor, fcntl.LOCK_EX):
-                self._held[uuid] = descriptor
-                self._sign(descriptor, planning=True)
-                return None
-        holder = _read(descriptor)
-        os.close(descriptor)
-        return holder
+        kernels = _device(device)
+        try:
+            if kernels >= 0:
+                _lock_alone(kernels)
+            try:
+                files = _take_files(uuid)
+            except HostError:
+                if kernels < 0:
+                    raise
+                files = []  # nobody else can have that lock: it does without
+        except BaseException as error:
+            if kernels >= 0:
+                os.close(kernels)
+            if isinstance(error, _Busy):
+                return _who(uuid, error.info)
+            raise
+        self._held[uuid] = kernels, files
+        self._planning[uuid], self._since[uuid] = True, time.time()
+        self._sign(uuid)
+        self._unaged.add(DIRECTORY)
+        return None
 
     def keep(self, uuids: "Iterable[str]") -> None:
         """Let go of all others; these are the run's until the agent ends."""
         wanted = set(uuids)
         for uuid in list(self._held):
             if uuid in wanted:
-                self._sign(self._held[uuid], planning=False)
-            else:
-                _write(self._held[uuid], b"")  # or it would be said of the next holder, until he has signed
-                os.close(self._held.pop(uuid))
+                self._planning[uuid] = False
+                self._sign(uuid)
+                continue
+            kernels, files = self._held.pop(uuid)
+            for _, descriptor in files:
+                _write(descriptor, b"")  # or it would be said of the next holder, until he has signed
+                os.close(descriptor)
+            if kernels >= 0:
+                os.close(kernels)
 
-    def _sign(self, descriptor: int, planning: bool) -> None:
-        about = {"user": user_name(os.getuid()), "run": self._run, "since": time.time(), "planning": planning}
-        _write(descriptor, wire.dumps(about).encode("ascii"))
+    def check(self, now: float) -> "List[str]":
+        """Take lease files anew that somebody has removed; returns what is to be said of those."""
+        touch = now - self._touched >= TOUCH_S
+        self._touched = now if touch else self._touched
+        self._unaged.check()
+        told = []
+        for uuid, (kernels, files) in list(self._held.items()):
+            gone = [path for path, descriptor in files if not same(descriptor, path)]
+            if gone:
+                told.append(self._mend(uuid, kernels, files, gone[0]))
+            elif touch:
+                for _, descriptor in files:
+                    try:
+                        os.utime(descriptor)
+                    except OSError:
+                        pass  # another user's
+        return told
+
+    def _mend(self, uuid: str, kernels: int, files: "List[Tuple[str, int]]", path: str) -> str:
+        """Take the lease file anew; says what came of it."""
+        for _, descriptor in files:
+            os.close(descriptor)
+        said = "%s was removed while this run held it" % path
+        try:
+            files = _take_files(uuid)
+        except HostError as error:
+            self._held[uuid] = kernels, []
+            return "%s, and cannot be taken anew: %s" % (said, error.reason)
+        except _Busy as error:
+            self._held[uuid] = kernels, []
+            who = _who(uuid, error.info)
+            told = "%s's run %s" % (who["user"] or "somebody", who["run"])
+            if kernels >= 0:
+                return "%s; %s holds the new one, but not the card's lock, which is this run's" % (said, told)
+            return "%s, and %s has taken that GPU: two runs are on it" % (said, told)
+        self._held[uuid] = kernels, files
+        self._sign(uuid)
+        return "%s; it is taken anew" % said
+
+    def _sign(self, uuid: str) -> None:
+        about = {
+            "user": user_name(os.getuid()),
+            "run": self._run,
+            "since": self._since[uuid],
+            "planning": self._planning[uuid],
+        }
+        for _, descriptor in self._held[uuid][1][:1]:
+            _write(descriptor, wire.dumps(about).encode("ascii"))
 
 
-def holder(uuid: str) -> "Optional[Dict[str, Any]]":
+def holder(uuid: str, device: str = "") -> "Optional[Dict[str, Any]]":
     """Who holds that device, or None; only looks.  Raises HostError."""
-    if not os.path.isdir(DIRECTORY):
-        return None
-    prepare(DIRECTORY)
+    kernels = _device(device)
+    descriptors = [kernels] if kernels >= 0 else []
     try:
-        descriptor = os.open(_path(uuid), os.O_RDONLY | FLAGS)
-    except OSError as error:
-        if error.errno == errno.ENOENT:
-            return None
-        raise HostError("%s: %s" % (_path(uuid), os.strerror(error.errno or 0))) from error
-    try:
-        _check(descriptor, uuid)
-        return None if lock(descriptor, fcntl.LOCK_SH) else _read(descriptor)
+        for descriptor in descriptors:
+            _look_at(descriptor)
+        try:
+            if os.path.lexists(DIRECTORY):
+                prepare(DIRECTORY)
+                in_the_way = []  # type: List[str]
+                for name in _names(uuid):
+                    path = os.path.join(DIRECTORY, name)
+                    try:
+                        descriptor = _open(path)
+                        descriptors.append(descriptor)
+                        _look_at(descriptor)
+                    except FileNotFoundError:
+                        pass
+                    except HostError as error:
+                        in_the_way.append(error.reason)
+                _no_room(in_the_way)
+        except HostError:
+            if kernels < 0:
+                raise
+    except _Busy as busy:
+        return _who(uuid, busy.info)
     finally:
-        os.close(descriptor)
-
-
-# Never through a link, never waiting for the other end of a planted fifo.
-FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
-def _path(uuid: str) -> str:
-    if not uuid or "/" in uuid or uuid.startswith("."):
-        raise HostError("%r is no device" % uuid)
-    return os.path.join(DIRECTORY, uuid)
+        for descriptor in descriptors:
+            os.close(descriptor)
+    return None
 
 
 def prepare(directory: str) -> None:
     """That directory, sticky and open to all; raises HostError when it cannot serve."""
     try:
+        before = os.umask(0)  # at once as it is to be: somebody may look just now
         try:
             os.mkdir(directory, 0o1777)
-            os.chmod(directory, 0o1777)  # noqa: S103 - for all users, as /tmp is, whatever the umask
         except FileExistsError:
             pass
+        finally:
+            os.umask(before)
         info = os.lstat(directory)
+        if stat.S_ISDIR(info.st_mode) and info.st_mode & 0o1777 != 0o1777 and info.st_uid == os.getuid():
+            os.chmod(directory, 0o1777)  # noqa: S103 - for all users, as /tmp is
+            info = os.lstat(directory)
     except OSError as error:
         raise HostError("%s: %s" % (directory, os.strerror(error.errno or 0))) from error
+    owner = "%s (uid %d)" % (user_name(info.st_uid), info.st_uid)
     if not stat.S_ISDIR(info.st_mode):
-        raise HostError("%s is a link or a file, where GPU leases are kept" % directory, "remove it")
+        raise HostError(
+            "%s is a link or a file of %s, where GPU leases are kept; he or root may: rm %s"
+            % (directory, owner, directory)
+        )
+    if info.st_mode & 0o1777 != 0o1777:
+        raise HostError(
+            "%s has the mode %04o, where GPU leases of all users are kept; its owner %s or root may: chmod 1777 %s"
+            % (directory, stat.S_IMODE(info.st_mode), owner, directory)
+        )
 
 
-def _open(uuid: str) -> int:
-    path = _path(uuid)
-    # First without O_CREAT: Linux refuses that for other people's files in a sticky directory.
-    attempts = (
-        (os.O_RDWR, 0),
-        (os.O_RDONLY, 0),  # another user's file that may not be written can still be locked
-        (os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666),
-        (os.O_RDONLY, 0),  # somebody was quicker
-    )  # type: Tuple[Tuple[int, int], ...]
-    failure = None  # type: Optional[OSError]
-    for flags, mode in attempts:
+# -- the kernel's own files
+
+
+def _device(path: str) -> int:
+    """That file, open; -1 where there is none.  Raises HostError."""
+    if not path:
+        return -1
+    try:
+        descriptor = os.open(DEVICES + path, os.O_RDONLY | FLAGS)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise HostError("%s: %s" % (path, os.strerror(error.errno))) from error
+        return -1
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    return -1
+
+
+# -- lease files
+
+
+def _names(uuid: str) -> "List[str]":
+    if not uuid or "/" in uuid or uuid.startswith("."):
+        raise HostError("%r is no device" % uuid)
+    return [uuid, *("%s.%d" % (uuid, number) for number in range(1, SPARE + 1))]
+
+
+def _take_files(uuid: str) -> "List[Tuple[str, int]]":
+    """The lease files of that device, locked; raises HostError, and _Busy when somebody has one of them.
+
+    Mostly it is one.  Where something else stands in its place, the next name is taken.  All that are there are
+    locked, so that it does not matter when what stood there goes.
+    """
+    prepare(DIRECTORY)
+    taken = []  # type: List[Tuple[str, int]]
+    in_the_way = []  # type: List[str]
+    try:
+        for name in _names(uuid):
+            path = os.path.join(DIRECTORY, name)
+            try:
+                taken.append((path, _take_file(path, make=not taken)))
+            except FileNotFoundError:
+                pass
+            except HostError as error:
+                in_the_way.append(error.reason)
+        if not taken:
+            _no_room(in_the_way)
+    except BaseException:
+        for _, descriptor in taken:
+            os.close(descriptor)
+        raise
+    return taken
+
+
+def _no_room(in_the_way: "List[str]") -> None:
+    if len(in_the_way) > SPARE:
+        raise HostError("%s, and likewise under %d other names" % (in_the_way[0], SPARE))
+
+
+def _take_file(path: str, make: bool) -> int:
+    for _ in range(TRIES):
         try:
-            descriptor = os.open(path, flags | FLAGS, mode)
+            descriptor = _open(path)
+        except FileNotFoundError:
+            if not make:
+                raise
+            try:
+                descriptor = _make(path)
+            except FileExistsError:
+                continue  # somebody was quicker
+        try:
+            info = _lock_alone(descriptor)
+            if same(descriptor, path):
+                if info.st_nlink > 1:
+                    raise HostError("%s has another name elsewhere: rm %s" % (path, path))
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # it was removed while we waited
+    raise HostError("%s comes and goes" % path)
+
+
+def _make(path: str) -> int:
+    before = os.umask(0)  # others must be able to hold it later
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | FLAGS, 0o666)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise HostError("%s: %s" % (path, os.strerror(error.errno or 0))) from error
+    finally:
+        os.umask(before)
+
+
+def _open(path: str) -> int:
+    """That file; raises FileNotFoundError, _Busy, and HostError when it can be no lease file."""
+    # Without O_CREAT: Linux refuses that for other people's files in a sticky directory.  One that may not be written
+    # can still be locked.
+    for access in (os.O_RDWR, os.O_RDONLY):
+        try:
+            descriptor = os.open(path, access | FLAGS)
+            break
+        except FileNotFoundError:
+            raise
         except OSError as error:
             failure = error
-            continue
-        if mode:
-            os.fchmod(descriptor, mode)  # whatever the umask: others must be able to hold it later
-        _check(descriptor, uuid)
-        return descriptor
-    raise HostError("%s: %s" % (path, os.strerror(failure.errno or 0) if failure else "?"))
-
-
-def _check(descriptor: int, uuid: str) -> None:
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    else:
+        if failure.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise HostError("%s: %s" % (path, os.strerror(failure.errno))) from failure
+        info = os.lstat(path)
+        if stat.S_ISREG(info.st_mode) and lockers(info):
+            raise _Busy(info)
+        raise _in_the_way(path, info)
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode):
         os.close(descriptor)
-        raise HostError("%s is not a plain file" % _path(uuid), "remove it")
+        raise _in_the_way(path, info)
+    if info.st_uid == os.getuid() and info.st_mode & 0o666 != 0o666:
+        os.fchmod(descriptor, 0o666)  # of an agent with a umask of its own that was killed
+    return descriptor
+
+
+def _in_the_way(path: str, info: os.stat_result) -> HostError:
+    kinds = (
+        (stat.S_ISDIR, "directory"),
+        (stat.S_ISLNK, "link"),
+        (stat.S_ISFIFO, "FIFO"),
+        (stat.S_ISSOCK, "socket"),
+    )
+    kind = next((name for is_one, name in kinds if is_one(info.st_mode)), "file that others may not read")
+    owner = "%s (uid %d)" % (user_name(info.st_uid), info.st_uid)
+    remove = "rm -r" if kind == "directory" else "rm"
+    return HostError(
+        "%s is a %s of %s, where a GPU's lease is kept; he or root may: %s %s"
+        % (path, kind, owner, remove, path)
+    )
+
+
+def same(descriptor: int, path: str) -> bool:
+    """Whether what is open there is what has that name."""
+    try:
+        there = os.lstat(path)
+    except OSError:
+        return False
+    ours = os.fstat(descriptor)
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+
+
+# -- locks
 
 
 def lock(descriptor: int, how: int) -> bool:
@@ -147,6 +380,101 @@ def lock(descriptor: int, how: int) -> bool:
     return True
 
 
+def _lock_alone(descriptor: int) -> os.stat_result:
+    """Have that file for ourselves; raises _Busy."""
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(PAUSE_S)
+        if lock(descriptor, fcntl.LOCK_EX):
+            return os.fstat(descriptor)
+    raise _Busy(os.fstat(descriptor))
+
+
+def _look_at(descriptor: int) -> None:
+    """Raise _Busy when somebody has any lock of it: one that is shared keeps others from it just as well."""
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(PAUSE_S)
+        info = os.fstat(descriptor)
+        if not lock(descriptor, fcntl.LOCK_SH):
+            raise _Busy(info)
+        if not lockers(info):
+            return
+    raise _Busy(info)
+
+
+def lockers(info: os.stat_result) -> "List[int]":
+    """The pids of those who have locked that file, this process aside, as far as this PID namespace shows them."""
+    try:
+        with open("/proc/locks", "rb") as file:
+            lines = [line.split() for line in file]
+    except OSError:
+        return []
+    end = b":%d" % info.st_ino
+    # 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF
+    found = [(int(each[4]), each[5]) for each in lines if each[1:2] == [b"FLOCK"] and each[5].endswith(end)]
+    # Some file systems (btrfs) have one device here and another one in `stat`: our own lock tells which.
+    me = os.getpid()
+    place = b"%02x:%02x" % (os.major(info.st_dev), os.minor(info.st_dev)) + end
+    places = {place, *(where for pid, where in found if pid == me)}
+    return [pid for pid, where in found if where in places and pid != me]
+
+
+# -- who it is
+
+
+def _who(uuid: str, info: os.stat_result) -> "Dict[str, Any]":
+    """Who has locked that file of that device, as the kernel tells, else as it is signed.
+
+    `pid` is told of one that is no agent.
+    """
+    said = _said(uuid)
+    for pid in lockers(info):
+        try:
+            user = user_name(os.stat("/proc/%d" % pid).st_uid)
+        except OSError:
+            continue  # it has left its lock to a child, or they are hidden here
+        run = processes.serves(processes.command(pid))
+        if not fit(run):
+            run = ""
+        if said["user"] == user and said["run"] and run in ("", said["run"]):
+            return said
+        since = processes.started(pid)
+        return {"user": user, "run": run, "since": since, "planning": bool(run), "pid": 0 if run else pid}
+    return said
+
+
+def _said(uuid: str) -> "Dict[str, Any]":
+    # Whoever has not signed yet has only just taken it.
+    about = {"user": "", "run": "", "since": 0.0, "planning": True, "pid": 0}  # type: Dict[str, Any]
+    for name in _names(uuid):
+        try:
+            descriptor = os.open(os.path.join(DIRECTORY, name), os.O_RDONLY | FLAGS)
+        except OSError:
+            continue
+        try:
+            said = wire.loads(os.pread(descriptor, READ_LIMIT, 0).decode("utf-8", "replace"))
+            fits = fit(said["user"]) and fit(said["run"]) and is_time(said["since"])
+            if fits and isinstance(said["planning"], bool):
+                about.update((each, said[each]) for each in ("user", "run", "since", "planning"))
+                break
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            pass
+        finally:
+            os.close(descriptor)
+    return about
+
+
+def fit(text: "Any") -> bool:
+    """Whether that can be a name: whoever may write here may write anything."""
+    return isinstance(text, str) and len(text) <= TEXT_LIMIT and text.isprintable()
+
+
+def is_time(value: "Any") -> bool:
+    """Whether that can be one, in epoch seconds; NaN cannot."""
+    return isinstance(value, float) and 0 <= value < 1e10
+
+
 def _write(descriptor: int, content: bytes) -> None:
     try:
         if (
@@ -156,17 +484,6 @@ def _write(descriptor: int, content: bytes) -> None:
             os.pwrite(descriptor, content, 0)
     except OSError:
         pass  # a full disk, or a file that another user made: the lock holds all the same
-
-
-def _read(descriptor: int) -> "Dict[str, Any]":
-    # Whoever has not signed yet has only just taken it.
-    about = {"user": "", "run": "", "since": 0.0, "planning": True}
-    try:
-        said = wire.loads(os.pread(descriptor, READ_LIMIT, 0).decode("utf-8", "replace"))
-        about.update((name, said[name]) for name in about if isinstance(said.get(name), type(about[name])))
-    except (OSError, ValueError, AttributeError, RecursionError):
-        pass
-    return about
 
 
 def user_name(uid: int) -> str:

@@ -14,7 +14,7 @@ from tflaunch.agent.journal import note
 from tflaunch.agent.leases import Leases
 from tflaunch.agent.outputs import Outputs
 from tflaunch.agent.ports import HeldPorts
-from tflaunch.agent.rundir import HostError, explain
+from tflaunch.agent.rundir import CODE, HostError, Unaged, explain
 from tflaunch.agent.store import CodeStore
 from tflaunch.agent.tickets import Place
 from tflaunch.agent.viewer import Viewer, Viewers
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.team import Team
 
 SHIPPED = "shipped.json"
+CHECK_S = 10.0  # how often what others on this host could take away is looked at
 
 
 class Requests:
@@ -60,6 +61,10 @@ class Requests:
         self._ports = HeldPorts()
         self._leases = Leases(directory.run)
         self._place = Place(directory.run, directory.host)
+        self._unaged = Unaged()
+        self._unaged.add(directory.path)
+        self._unaged.add(os.path.join(directory.parent, CODE))
+        self._checked = 0.0
         self._look = gpu_probe.Look()
         self._to_lease = []  # type: Union[bool, List[str]]
         self._door_port = 0
@@ -132,6 +137,13 @@ class Requests:
                 if viewer in self._viewers.all:
                     viewer.send("dialled", results=dialling.results, addresses=dialling.addresses)
         self._find_further()
+        if now - self._checked >= CHECK_S:
+            self._checked = now
+            self._unaged.check()
+            self._place.check()
+            for text in self._leases.check(now):
+                note(text)
+                self._journal.add("said", text=text, replanned=False)
         if self._board is not None:
             self._board.tick(now)
 
@@ -216,10 +228,10 @@ class Requests:
         self.cards.seen(told["gpus"])
         viewer.send("facts", **told)
 
-    def _lease(self, uuid: str) -> "Optional[Dict[str, Any]]":
+    def _lease(self, uuid: str, device: str) -> "Optional[Dict[str, Any]]":
         if self._to_lease is True or (self._to_lease and uuid in self._to_lease):
-            return self._leases.take(uuid)
-        return leases.holder(uuid)
+            return self._leases.take(uuid, device)
+        return leases.holder(uuid, device)
 
     def _on_code(self, viewer: Viewer, message: wire.Message) -> None:
         if self._code is not None:
@@ -265,6 +277,10 @@ class Requests:
             except BlockingIOError:
                 self._send_for(viewer, TOLD, preparing.work, use)
                 return
+            if told.get("path"):
+                self._unaged.add(
+                    os.path.dirname(told["path"])
+                )  # with the locks of environments, which are files
             viewer.send("prepared", made=told["made"], seconds=round(time.monotonic() - began, 1))
 
         self._send_for(viewer, TOLD, preparing.work, use)

@@ -17,6 +17,7 @@ environments.
 """
 
 import errno
+import fcntl
 import os
 import stat
 
@@ -132,6 +133,37 @@ def check_ours(path: str) -> None:
         )
     if info.st_mode & 0o077:
         os.chmod(path, 0o700)
+
+
+class Unaged:
+    """Directories that systemd-tmpfiles leaves alone as long as this process lives, and all below them.
+
+    It removes from /var/tmp what nobody has touched for 30 days, but skips each directory of which somebody has a BSD
+    lock, shared or not (tmpfiles.d(5)); a lock of a file does not count.
+    """
+
+    def __init__(self) -> None:
+        self._held = {}  # type: Dict[str, int]
+
+    def add(self, path: str) -> None:
+        """That one, too, once it is there."""
+        if self._held.setdefault(path, -1) < 0:
+            self.check()
+
+    def check(self) -> None:
+        """Lock those that could not be locked yet: systemd-tmpfiles itself may be at work there."""
+        for path, held in list(self._held.items()):
+            if held >= 0:
+                continue
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                self._held[path] = descriptor
+            except OSError:
+                os.close(descriptor)  # in use just now, or a disk without locks
 
 
 def _mirror(source: str, target: str) -> None:

@@ -4,7 +4,9 @@ A ticket is a file that its run's agent holds by `flock`: the kernel ends it wit
 devices that the run could use if all were free, its claim; nobody who comes later takes one of them.
 
 Tickets are served in the order of (since, run).  `since` is told by the launcher, the same to all its hosts,
-so every host has them in one and the same order, and two runs can never wait for each other.
+so every host has them in one and the same order, and two runs can never wait for each other.  Whoever writes a time of
+long ago gains little: another run's ticket is believed to be older than its file by no more than clocks may differ.  So
+it can only come later than it says: nobody waits for somebody more for it.
 """
 
 import fcntl
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 QUEUE = os.path.join(leases.DIRECTORY, "queue")
 FIELDS = (("run", str), ("since", float), ("wants", int), ("uuids", list), ("planning", bool))
 READ_LIMIT = 64 * 1024
+LISTED = 2000  # files in the queue: of more, somebody has made it useless
+DEVICES = 256  # that one ticket may name
+CLOCKS_S = (
+    600.0  # so much may the clocks of launchers and hosts differ, and the times at which hosts are asked
+)
 TRIES = 50  # somebody who only looks is in the way for an instant
 
 
@@ -34,6 +41,7 @@ class Place:
         self._run = run
         self._host = host
         self._ticket = None  # type: Optional[Tuple[float, str, int]]
+        self._wanted = None  # type: Optional[Tuple[float, int, List[str], bool]]
 
     @property
     def taken(self) -> bool:
@@ -41,7 +49,11 @@ class Place:
 
     def take(self, since: float, wants: int, uuids: "List[str]", planning: bool) -> None:
         """Queue for `wants` of these devices; when that fails, `error` says why."""
+        wanted = (since, wants, uuids, planning)
+        if self._ticket is not None and wanted == self._wanted:
+            return  # a new file would be a younger one
         self.leave()
+        self._wanted = wanted
         name = (_beginning(since, self._run) + self._host)[:250]
         about = {"run": self._run, "since": since, "wants": wants, "uuids": uuids, "planning": planning}
         try:
@@ -57,6 +69,14 @@ class Place:
             self.error = error.reason
         except OSError as error:
             self.error = "%s: %s" % (QUEUE, os.strerror(error.errno or 0))
+
+    def check(self) -> None:
+        """Take the place anew when somebody has removed the ticket."""
+        if self._ticket is None or self._wanted is None:
+            return
+        if not os.fstat(self._ticket[2]).st_nlink:
+            wanted, self._wanted = self._wanted, None
+            self.take(*wanted)
 
     def leave(self) -> None:
         """Give the place up."""
@@ -77,14 +97,24 @@ class Place:
     def ahead(self) -> "List[Dict[str, Any]]":
         """The live tickets of other runs that come before this one's, in their order; all, if it has none."""
         try:
+            for place in (leases.DIRECTORY, QUEUE):
+                if os.path.lexists(place):
+                    leases.prepare(place)
             directory = _directory()
         except FileNotFoundError:
             return []  # nobody has ever waited here
+        except HostError as error:
+            self.error = self.error or error.reason
+            return []
         except OSError as error:
             self.error = self.error or "%s: %s" % (QUEUE, os.strerror(error.errno or 0))
             return []
         try:
-            read = [_read(directory, name) for name in os.listdir(directory)]
+            names = _listed(directory)
+            read = [_read(directory, name) for name in names]
+        except HostError as error:
+            self.error = self.error or error.reason
+            return []
         finally:
             os.close(directory)
         mine = (self._ticket[0], self._run) if self._ticket else None
@@ -113,22 +143,46 @@ def _directory() -> int:
     return os.open(QUEUE, os.O_RDONLY | os.O_DIRECTORY | leases.FLAGS)
 
 
+def _listed(directory: int) -> "List[str]":
+    """The names in the queue; raises HostError when there are more than anybody can look at."""
+    names = []  # type: List[str]
+    owners = {}  # type: Dict[int, int]
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            names.append(entry.name)
+            if len(names) > LISTED:
+                break
+    if len(names) <= LISTED:
+        return names
+    for name in names:
+        try:
+            owner = os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid
+        except OSError:
+            continue  # gone meanwhile
+        owners[owner] = owners.get(owner, 0) + 1
+    most = max(owners, key=lambda uid: owners[uid], default=0)
+    raise HostError(
+        "%s holds more than %d files, %d of the first are of %s (uid %d): nobody waits in turn until he or root has"
+        " removed them" % (QUEUE, LISTED, owners.get(most, 0), leases.user_name(most), most)
+    )
+
+
 def _hold(directory: int, name: str, content: bytes) -> int:
     """A descriptor that holds the lock of a fresh file of that name; raises OSError, HostError."""
     for _ in range(TRIES):
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | leases.FLAGS
-            descriptor = os.open(name, flags, 0o644, dir_fd=directory)
+            descriptor = os.open(name, flags, 0o600, dir_fd=directory)
         except FileExistsError:
             _read(directory, name)  # removes what an agent of this run has left that was killed
             time.sleep(leases.PAUSE_S)
             continue
         try:
-            os.fchmod(descriptor, 0o644)  # whatever the umask: others are to read it
             if os.write(descriptor, content) < len(content):
                 raise HostError("%s: no room for a ticket" % QUEUE)
             for _ in range(TRIES):  # whole before it is locked: a live ticket is one that can be read
                 if leases.lock(descriptor, fcntl.LOCK_EX):
+                    os.fchmod(descriptor, 0o644)  # others could have locked it before, too
                     break
                 time.sleep(leases.PAUSE_S)
             else:
@@ -159,10 +213,19 @@ def _read(directory: int, name: str) -> "Optional[Dict[str, Any]]":
         ticket = {field: said[field] for field, _ in FIELDS}
         ticket["user"] = leases.user_name(info.st_uid)  # the file's owner, whoever its content names
         # A `since` that is no time (NaN, infinity) would make an order of its own.
-        if not (0 <= ticket["since"] < 1e10 and name.startswith(_beginning(ticket["since"], ticket["run"]))):
+        if not (
+            leases.is_time(ticket["since"])
+            and name.startswith(_beginning(ticket["since"], ticket["run"]))
+            and leases.fit(ticket["run"])
+            and 0 <= ticket["wants"] < 1 << 31
+            and len(ticket["uuids"]) <= DEVICES
+            and all(map(leases.fit, ticket["uuids"]))
+        ):
             return None
         if not leases.lock(descriptor, fcntl.LOCK_SH):
-            return ticket
+            if info.st_ctime - ticket["since"] > CLOCKS_S:
+                ticket["since"] = info.st_ctime
+            return ticket if _held_by(info) else None
         if info.st_uid == os.getuid():
             _remove(directory, name, descriptor)
         return None
@@ -170,6 +233,17 @@ def _read(directory: int, name: str) -> "Optional[Dict[str, Any]]":
         return None  # nobody has to put up with what is no ticket
     finally:
         os.close(descriptor)
+
+
+def _held_by(info: os.stat_result) -> bool:
+    """Whether it may be the ticket's owner who holds it: anybody may lock what a dead run of another has left."""
+    owners = []
+    for pid in leases.lockers(info):
+        try:
+            owners.append(os.stat("/proc/%d" % pid).st_uid)
+        except OSError:
+            return True  # it has left its lock to a child, or they are hidden here
+    return info.st_uid in owners or not owners
 
 
 def _remove(directory: int, name: str, descriptor: int) -> None:
