@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.team import Team
 
 SHIPPED = "shipped.json"
-CHECK_S = 10.0  # how often what others on this host could take away is looked at
+CHECK_S = 2.0  # how often what others on this host could take away is looked at
 
 
 class Requests:
