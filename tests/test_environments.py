@@ -257,6 +257,10 @@ def test_two_runs_that_want_the_same_make_it_once(host: Host, second: Host, whee
         prepare(channel, simple(wheels, "tiny==1.0"))
     assert sorted(prepared(channel)["made"] for channel in channels) == [False, True]
     (path,) = made(host.parent)
+    aged = os.open(path.parent, os.O_RDONLY)  # as systemd-tmpfiles does, to remove what nobody has touched
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(aged, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(aged)
     staged(channels[0], task("sleep", "600"))
     (planned,) = json.loads((host.directory / "plan.json").read_text())["tasks"]
     assert str(path) in "".join(planned["setup"]), "TensorBoard is started by what is written there"

@@ -412,7 +412,7 @@ class Lab:
         fleet = Fleet(self._library, self._directory / f"fleet{len(self.fleets)}", *lines)
         self.fleets.append(fleet)
         env = {"TFLAUNCH_LEASES": str(self.leases)}
-        return self.network.add(env={**env, **fleet.env} if lines else env)
+        return self.network.add(env={**fleet.env, **env} if lines else env)
 
     def words(self, *more: str) -> tuple[str | Path, ...]:
         """`gpus` with the test's hosts and ssh_config."""
@@ -471,7 +471,7 @@ def test_a_fleet_of_every_kind(lab: Lab, trainer: int) -> None:
     held.parent.chmod(0o1777)
     with held.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        json.dump({"user": "bob", "run": "mnist-1", "since": NOW, "planning": False}, lock)
+        json.dump({"user": getpass.getuser(), "run": "mnist-1", "since": NOW, "planning": False}, lock)
         lock.flush()
         done = lab.gpus().ran(69)
         data = json.loads(lab.gpus("--json").ran(69).out)
@@ -481,7 +481,7 @@ def test_a_fleet_of_every_kind(lab: Lab, trainer: int) -> None:
         r"^host1  3 of 8 free  7 \u00d7 H100 80GB HBM3 · driver 550\.54\.15 · CUDA 12\.4",
         rf"^ +1  ● busy  .* {getpass.getuser()} .* 58\.6G  python\S* -c .*train\.py",
         r"^ +2  ● busy  .* \? +- .* pid 4999999$",
-        r"^ +3  ◐ leased .* bob .* run mnist-1$",
+        rf"^ +3  ◐ leased .* {getpass.getuser()} .* run mnist-1$",
         r"^ +5  ● busy  .* compute mode is PROHIBITED$",
         r"^ +7  ✗ broken .*[Ll]ost",
         r"^ +1\.0  ○ free +MIG 3g",

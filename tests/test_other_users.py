@@ -407,6 +407,59 @@ def test_what_another_user_has_put_there_keeps_no_card_from_anybody(
     assert busy(look(second, lease=True))[0] == f"leased to root's run {cards.run}"
 
 
+# Takes a card as an agent does, as that user, and says who has it else.
+TAKE = """\
+import json, os, sys
+from tflaunch.agent import leases
+os.setgroups([])
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[1]))
+held = leases.Leases(sys.argv[2])
+print(leases.holder("GPU-a"))
+try:
+    print(held.take("GPU-a"), flush=True)
+except leases.HostError as error:
+    print("HostError", error.reason, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def taking(leases: Path, uid: int, run: str) -> Iterator[tuple[str, str]]:
+    """What that user's agent sees, and whether it could take the card; it holds it until the end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", TAKE, str(uid), run],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "TFLAUNCH_LEASES": str(leases)},
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip(), process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def test_a_file_that_its_owner_alone_may_open_keeps_no_card_from_others_nor_lets_two_have_it(
+    leases: Path,
+) -> None:
+    daemon = pwd.getpwnam("daemon").pw_uid
+    done_by_nobody(PLANTED["a file for him alone"], leases / "GPU-a")
+    with taking(leases, daemon, "one") as first:
+        assert first == ("None", "None"), "nobody had it, and now daemon has"
+        for uid in (NOBODY.pw_uid, 2):
+            with taking(leases, uid, "two") as second:
+                assert all("'user': 'daemon', 'run': 'one'" in each for each in second)
+    (leases / "GPU-a").chmod(0o600)
+    with taking(leases, NOBODY.pw_uid, "three") as third:
+        assert third == ("None", "None")
+        (leases / "GPU-a").chmod(0o600)
+        with taking(leases, daemon, "four") as fourth:
+            assert all("'user': 'nobody', 'run': ''" in each for each in fourth), "/proc/locks tells"
+
+
 def test_whose_it_is_and_what_to_do_is_said_when_every_name_is_taken(cards: Host, leases: Path) -> None:
     for name in ("GPU-a", "GPU-a.1", "GPU-a.2", "GPU-a.3"):
         done_by_nobody(PLANTED["a directory"], leases / name)

@@ -662,6 +662,15 @@ def test_too_few_ports(settings: dict[str, Any], message: str, hint: str) -> Non
     assert error.hint.startswith(hint)
 
 
+def test_no_port_at_all() -> None:
+    error = refused(asked(PROGRAM, workers=1, ps=1), facts("g1", ports=()))
+    assert error.message == "g1: need 2 ports, 0 of 20000 to 29999 could be had"
+    assert error.hint.startswith(
+        "Others have those there (`ss -tane` shows whose they are), or the kernel gives them"
+    )
+    assert error.hint.endswith("name others by `ports:` of g1, or put fewer tasks on g1.")
+
+
 @pytest.mark.parametrize(
     ("job", "hosts", "slots", "expected"),
     [

@@ -91,6 +91,12 @@ def take_ports(places: Sequence[str], hosts: Mapping[str, Host], inventory: Inve
             limits = hosts[name].ports
             where = f" of `ports: {limits[0]}-{limits[1]}`" if limits else ""
             more = f"Widen `ports:` of {name}" if limits else "Say --workers and --ps, for more to be held"
+            if not facts.ports and not limits:
+                where = " of 20000 to 29999"
+                more = (
+                    f"Others have those there (`ss -tane` shows whose they are), or the kernel gives them to outgoing"
+                    f" connections (net.ipv4.ip_local_port_range): name others by `ports:` of {name}"
+                )
             raise PlanError(
                 f"{name}: need {count} {'port' if count == 1 else 'ports'}, {len(free)}{where} could be had",
                 f"{more}, or put fewer tasks on {name}.",

@@ -405,12 +405,12 @@ def _look_at(descriptor: int) -> None:
 
 def lockers(info: os.stat_result) -> "List[int]":
     """The pids of those who have locked that file, this process aside, as far as this PID namespace shows them."""
+    end = b":%d" % info.st_ino
     try:
         with open("/proc/locks", "rb") as file:
-            lines = [line.split() for line in file]
+            lines = [line.split() for line in file if end in line]
     except OSError:
         return []
-    end = b":%d" % info.st_ino
     # 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF
     found = [(int(each[4]), each[5]) for each in lines if each[1:2] == [b"FLOCK"] and each[5].endswith(end)]
     # Some file systems (btrfs) have one device here and another one in `stat`: our own lock tells which.

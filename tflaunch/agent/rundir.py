@@ -129,7 +129,8 @@ def check_ours(path: str) -> None:
         )
     if info.st_uid != os.getuid():
         raise HostError(
-            "%s belongs to uid %d, not to you (uid %d)" % (path, info.st_uid, os.getuid()), "set `run_dir:`"
+            "%s belongs to uid %d, not to you (uid %d)" % (path, info.st_uid, os.getuid()),
+            "have its owner or root remove it, or set `run_dir:` in the hostfile",
         )
     if info.st_mode & 0o077:
         os.chmod(path, 0o700)
