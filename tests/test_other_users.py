@@ -233,6 +233,26 @@ def test_a_group_of_one_is_its_owner(lab: Path) -> None:
     assert ancestry.weak_place(str(place)) is not None
 
 
+def test_in_a_user_namespace_root_of_the_machine_is_believed(tmp_path: Path, lab: Path) -> None:
+    """There it looks like a user who has no number."""
+    shutil.copy(ancestry.__file__, lab / "ancestry.py")
+    ask = "import os, sys; sys.path.insert(0, sys.argv[1]); import ancestry; "
+    ask += "print(os.stat('/').st_uid, ancestry.weak_place('/var/tmp'))"
+    words = ["unshare", "--user", "--map-root-user", "/usr/bin/python3", "-c", ask, str(lab)]
+    done = subprocess.run(
+        words,
+        user=NOBODY.pw_uid,
+        group=NOBODY.pw_gid,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"no user namespace for nobody: {done.stderr.strip()}")
+    assert done.stdout == f"{Path('/proc/sys/kernel/overflowuid').read_text().strip()} None\n"
+
+
 # Exchanges the directory of root's runs and his own for ever.
 EXCHANGE = (
     BECOME

@@ -114,10 +114,16 @@ class Leases:
             gone = [path for path, descriptor in files if not same(descriptor, path)]
             if gone:
                 told.append(self._mend(uuid, kernels, files, gone[0]))
+            elif touch and not files:
+                try:
+                    self._held[uuid] = kernels, _take_files(uuid)
+                    self._sign(uuid)
+                except (HostError, _Busy):
+                    pass  # it was told before
             elif touch:
                 for _, descriptor in files:
                     try:
-                        os.utime(descriptor)
+                        os.utime(descriptor)  # not all that removes what is old knows locks
                     except OSError:
                         pass  # another user's
         return told
