@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from tflaunch import wire
 from tflaunch.agent.store import CodeStore
 from tflaunch.errors import UsageError
+from tflaunch.program import find_program
 from tflaunch.shipping import frames
-from tflaunch.sources import Bundle, bundle, find_program
+from tflaunch.sources import Bundle, bundle
 
 NOBODY = 65534
 

@@ -13,7 +13,7 @@ import io
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from tflaunch.console_logs import Options
 from tflaunch.errors import ConnectErrors, LaunchError, TflaunchError
@@ -58,6 +58,9 @@ class Reporter(Protocol):
 
     def say(self, text: str) -> None:
         """Say what tflaunch does now because the user asked for it; overtakes all that is queued."""
+
+    def code(self, data: Mapping[str, Any]) -> None:
+        """Tell programs which code is shipped and what of it is not; people hear it from `warn` and `note`."""
 
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:
         """Show the plan as the result that was asked for, or, `brief`, in a line per job beside the logs.

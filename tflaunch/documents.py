@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tflaunch.errors import DocumentError, HostfileError, Problem
+from tflaunch.errors import DocumentError, EnvFileError, HostfileError, Problem
 
 LARGEST_FILE = 4 * 1024 * 1024  # bytes
 
@@ -33,7 +33,7 @@ def read_file(path: Path, source: str, error: type[DocumentError]) -> str:
     except PermissionError:
         raise refuse("may not be read", f"Look at its permissions: ls -l {source}") from None
     if len(content) > LARGEST_FILE:
-        what = "a hostfile" if error is HostfileError else "a job file"
+        what = {HostfileError: "a hostfile", EnvFileError: "a file of variables"}.get(error, "a job file")
         raise refuse(f"is larger than {LARGEST_FILE // 1024**2} MiB; is it {what}?")
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise refuse("is in UTF-16; save it as UTF-8")

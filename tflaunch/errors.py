@@ -4,7 +4,8 @@
     ├── UsageError               2   a wrong command line: missing script, bad run id, --workers 0 --ps 0
     ├── DocumentError            2   a file of the user's; every problem at once, nothing was contacted
     │   ├── HostfileError        2   the hostfile
-    │   └── JobFileError         2   the job file
+    │   ├── JobFileError         2   the job file
+    │   └── EnvFileError         2   a file of variables, --env-file
     ├── PlanError               65   the job does not fit the hosts (EX_DATAERR)
     ├── ConnectError            69   hosts that could not be reached or asked (EX_UNAVAILABLE)
     │   ├── WireClosed          69   the stream to an agent has ended
@@ -86,6 +87,10 @@ class HostfileError(DocumentError):
 
 class JobFileError(DocumentError):
     """A job file that cannot be used."""
+
+
+class EnvFileError(DocumentError):
+    """A file of variables that cannot be used; no message holds any of its values."""
 
 
 class PlanError(TflaunchError):

@@ -111,6 +111,7 @@ class JobSpec:
     place: Place = "spread"
     flags: Mapping[str, str] | None = field(default_factory=lambda: dict(FLAGS))  # None: no flags at all
     env: Mapping[str, str] = field(default_factory=dict)
+    masked: frozenset[str] = frozenset()  # variables of it whose values nobody is shown
     requirements: Requirements | None = None  # what every host installs, once, for the tasks
     container: str = ""  # the image of all tasks, instead of those of the hostfile
     container_engine: str = ""  # "": podman where a host has it, else docker

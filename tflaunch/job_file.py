@@ -21,8 +21,8 @@ if TYPE_CHECKING:  # YAML and the models are heavy, and most runs have no job fi
 _AS_THEY_ARE = (
     "done", "place", "grace", "ps_grace", "timeout", "startup_timeout", "stall_timeout", "lease", "detach", "restarts",
     "restart_window", "restart_on", "spares", "wait", "gpu_model", "min_gpu_memory", "mig", "include", "exclude",
-    "share_gpus", "system_site_packages", "container", "container_engine", "mount", "fetch", "fetch_max", "keep_mode",
-    "overwrite", "tensorboard", "tensorboard_port",
+    "share_gpus", "follow_links", "system_site_packages", "container", "container_engine", "mount", "fetch",
+    "fetch_max", "keep_mode", "overwrite", "tensorboard", "tensorboard_port",
 )  # fmt: skip
 _PATHS = {"code_dir", "requirements", "fetch_to"}
 
@@ -39,7 +39,7 @@ class JobFile:
     options: Mapping[str, Any] = field(
         default_factory=dict
     )  # parameters of `tflaunch run`, as typer has them
-    lists: Mapping[str, tuple[str, ...]] = field(
+    lists: Mapping[str, tuple[Any, ...]] = field(
         default_factory=dict
     )  # likewise; the command line adds to them
 
@@ -116,6 +116,8 @@ def _job_file(document: JobDocument, directory: Path) -> JobFile:
     restart = (*([document.restart] if document.restart else []), *_restart_by_job(document))
     lists = {
         "env": tuple(f"{name}={value}" for name, value in document.env.items()),
+        "env_file": tuple(directory / Path(name).expanduser() for name in document.env_file or ()),
+        "ship": document.ship or (),
         "flag": tuple(f"{name}={other}" for name, other in (document.flags or {}).items()),
         "restart": restart,
     }

@@ -270,6 +270,14 @@ class JobDocument(BaseModel):
     code_dir: Annotated[
         str, PlainValidator(_text), string("Ship this directory; relative to this file.", ".")
     ] = UNSAID
+    ship: Annotated[
+        tuple[str, ...],
+        PlainValidator(_texts),
+        _list("Files of it that are shipped though they are ignored or look like secrets.", ["data/key.pem"]),
+    ] = UNSAID
+    follow_links: Annotated[
+        bool, Truth, _flag("Ship what links lead to outside the directory, not the links.")
+    ] = UNSAID
     sync: Annotated[bool, Truth, _flag("false: ship nothing, the code is on the hosts.")] = UNSAID
     flags: Annotated[
         dict[str, str] | None,
@@ -286,6 +294,11 @@ class JobDocument(BaseModel):
         ),
     ] = UNSAID
     env: Annotated[Variables, Field(description="Environment of all tasks.", default_factory=dict)]
+    env_file: Annotated[
+        tuple[str, ...],
+        PlainValidator(_texts),
+        _list("Files of variables for all tasks, which no record shows; relative to this file.", ".env"),
+    ] = UNSAID
     requirements: Annotated[
         str,
         PlainValidator(_text),

@@ -30,6 +30,7 @@ from tflaunch.plan_cards import (
 from tflaunch.supervise import decisive
 
 WORKERS_PER_PS = 4
+MASK = "***"  # instead of a value that nobody is shown
 # On each host, while nobody knows yet how many tasks it gets: 8 cards of 7 MIG instances, and ps for them.
 PORTS_HELD = 72
 
@@ -50,6 +51,7 @@ class TaskPlan:
     cwd: str | None  # None: the fresh directory that the shipped code is copied to
     container: str = ""  # the image that it runs in, with `setup`
     mounts: tuple[str, ...] = ()
+    masked: tuple[str, ...] = ()  # variables whose values nobody is shown
 
     @property
     def endpoint(self) -> str | None:
@@ -57,7 +59,7 @@ class TaskPlan:
         return None if self.port is None else endpoint(self.address, self.port)
 
     def to_json(self) -> dict[str, Any]:
-        """The task as data that another program could start."""
+        """The task as data that another program could start, but for values that are masked."""
         return {
             "task": str(self.id),
             "host": self.host,
@@ -66,7 +68,7 @@ class TaskPlan:
             "gpus": list(self.gpus),
             "gpu_labels": list(self.gpu_labels),
             "argv": list(self.argv),
-            "env": dict(self.env),
+            "env": {name: MASK if name in self.masked else value for name, value in self.env.items()},
             "setup": list(self.setup),
             "cwd": self.cwd,
             "container": self.container,
@@ -212,6 +214,7 @@ def plan_cluster(
                 cwd=host.workdir,
                 container=image(host, job),
                 mounts=(*host.mounts, *job.mounts),
+                masked=tuple(sorted(job.masked)),
             )
         )
     _note_models(job, placed, notes)

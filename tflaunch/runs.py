@@ -340,7 +340,7 @@ class Record:
 
     def replan(self, plan: ClusterPlan) -> None:
         """Note that the run goes on by another plan; raises RecordError."""
-        self.about = {**self.about, "plan": _plain(plan)}
+        self.about = {**self.about, "plan": _plain(_without_values(plan))}
         with _writing(self.path):
             _write_json(self.path / "run.json", self.about)
 

@@ -1,23 +1,23 @@
-"""The user's code: which program runs, and what is in its directory, told the same every time."""
+"""The user's code: what is in its directory, less what stays on this machine, told the same every time."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
-import shlex
 import stat
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tflaunch import wire
+from tflaunch import code_secrets, gitignore, wire
 from tflaunch.agent import store
+from tflaunch.code_secrets import Secret
 from tflaunch.errors import UsageError
-from tflaunch.patterns import IgnoreLine, ignore_lines
+from tflaunch.gitignore import Ignore, is_ignored, unreadable, work_tree
+from tflaunch.program import Program, home_directories
 
 LIMIT_BYTES = 100 * 2**20
 _ENTRIES_SEEN = 100_000  # once over the limit, how many more are looked at to name the largest
@@ -33,27 +33,26 @@ _LEFT_OUT = {
 _LEFT_OUT_WITH = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")
 
 
-class Program(NamedTuple):
-    """What to run: `argv` follows the interpreter in `directory`, the one to ship; `file` is in it."""
-
-    directory: Path  # absolute, without symbolic links
-    argv: tuple[str, ...]  # ("trainer.py",) or ("-m", "package.module")
-    file: str  # the program's file, relative to `directory`
-
-
 @dataclass(frozen=True)
 class Bundle:
     """What is in a directory, as tflaunch.agent.store has it: paths relative to it, parents first.
 
     `digest` is over names, kinds, execute bits and content: the same tree has the same digest wherever, whenever
-    and with whatever Python it was made.
+    and with whatever Python it was made; but for links that lead out of it, which are made absolute.
     """
 
     entries: tuple[tuple[str | int, ...], ...]
     contents: Mapping[str, bytes]  # by their digests
     size: int  # bytes of content, that of equal files more than once
     files: int  # symbolic links and directories not counted
-    skipped: tuple[str, ...] = ()  # what cannot be shipped and was left: sockets, pipes, devices, dead links
+    skipped: tuple[str, ...] = ()  # what cannot be shipped and was left: sockets, pipes, devices
+    directory: str = ""  # where it comes from
+    secrets: tuple[Secret, ...] = ()  # what stays here, each with why
+    links: tuple[
+        tuple[str, str], ...
+    ] = ()  # (path, where to) of those that lead out, and are shipped as links
+    ignored: int = 0  # files and whole directories that .gitignore leaves out
+    caches: int = 0  # likewise what is never code: caches, environments, .git
 
     @functools.cached_property
     def _text(self) -> bytes:
@@ -69,140 +68,70 @@ class Bundle:
         return zlib.compress(self._text)
 
 
-# --- which program ---------------------------------------------------------------------------------------
+def code_of(program: Program, ship: Collection[str] = (), follow_links: bool = False) -> Bundle:
+    """The code of that program: its directory, or, where more lies in it than code, the modules that it imports."""
+    if not program.place:
+        return bundle(program.directory, keep=program.file, ship=ship, follow_links=follow_links)
+    from tflaunch.code_imports import imported_files
+
+    only = imported_files(program.directory, program.file, program.package)
+    return bundle(program.directory, keep=program.file, only=only, ship=ship, follow_links=follow_links)
 
 
-def find_program(target: str, module: bool, cwd: Path, root: Path | None = None) -> Program:
-    """Find the script `target`, or with `module` the module of that dotted name, on this machine.
-
-    A script's own directory is shipped, after symbolic links, as Python itself puts that one on sys.path; a
-    module is looked for in `cwd`, which is shipped.  `root` names another directory to ship, which must hold
-    the program.  Raises UsageError that says what is there instead.
-    """
-    if root is not None:
-        root = cwd / root
-        if not root.is_dir():
-            raise UsageError(f"{root}: there is no such directory to ship", "Correct --code-dir.")
-        root = root.resolve()
-    try:
-        return _find_module(target, root or cwd.resolve()) if module else _find_script(target, cwd, root)
-    except OSError as error:
-        hint = "Name a Python script or, with -m, a module."
-        raise UsageError(f"{target[:200]!r}: {error.strerror}", hint) from None
-
-
-def _find_script(target: str, cwd: Path, root: Path | None) -> Program:
-    if not target:
-        raise UsageError("no program is named", "Name a Python script or, with -m, a module.")
-    path = cwd / target
-    try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        raise _no_script(target, path) from None
-    if stat.S_ISDIR(mode):
-        raise _directory_as_script(target, path)
-    if not stat.S_ISREG(mode):
-        raise UsageError(f"{target}: not a regular file, so it cannot be shipped", "Name a Python script.")
-    _check_readable(path)
-    path = path.resolve()
-    directory = root or path.parent
-    if not path.is_relative_to(directory):
-        raise UsageError(
-            f"{path} is not in {directory}, the directory to ship",
-            "Let --code-dir name a directory that holds the script.",
-        )
-    file = str(path.relative_to(directory))
-    return Program(directory, (f"./{file}" if file.startswith("-") else file,), file)
-
-
-def _check_readable(path: Path) -> None:
-    try:
-        path.open("rb").close()
-    except PermissionError as error:
-        raise _unreadable(path, error) from None
-
-
-def _no_script(target: str, path: Path) -> UsageError:
-    if not path.parent.is_dir():
-        return UsageError(f"{target}: there is no directory {path.parent}", "Correct the path of the script.")
-    missing = f"{target}: there is no such file"
-    module = path.name.replace(".", "/")
-    if "." in path.name and (path.parent / f"{module}.py").is_file():
-        return UsageError(missing, f"To run the module: -m {target}")
-    here = {entry.stem: entry.name for entry in sorted(path.parent.glob("*.py"))}
-    if near := difflib.get_close_matches(path.stem, here, n=3):
-        folder = os.path.dirname(target)  # noqa: PTH120 - as the user wrote it
-        meant = " or ".join(os.path.join(folder, here[stem]) for stem in near)  # noqa: PTH118
-        return UsageError(missing, f"Did you mean {meant}?")
-    return UsageError(f"{missing} in {path.parent}", "Name a Python script.")
-
-
-def _directory_as_script(target: str, path: Path) -> UsageError:
-    if (path / "__main__.py").is_file():
-        return UsageError(f"{target}: a directory, not a script", f"To run it as a module: -m {path.name}")
-    scripts = sorted(entry.name for entry in path.iterdir() if entry.suffix == ".py")
-    if not scripts:
-        return UsageError(f"{target}: a directory, not a script, and no .py file is in it", "Name a script.")
-    shown = ", ".join(os.path.join(target, name) for name in scripts[:_LARGEST_SHOWN])  # noqa: PTH118
-    more = ", ..." if len(scripts) > _LARGEST_SHOWN else ""
-    return UsageError(f"{target}: a directory, not a script", f"Name one of its scripts: {shown}{more}")
-
-
-def _find_module(name: str, directory: Path) -> Program:
-    parts = name.split(".")
-    if not all(part.isidentifier() for part in parts):
-        dotted = ".".join(Path(name.removesuffix(".py")).parts)
-        fits = all(part.isidentifier() for part in dotted.split("."))
-        raise UsageError(
-            f"-m {name}: not the name of a module",
-            f"Did you mean -m {dotted}?" if fits else "Write it with dots: -m package.module",
-        )
-    base = Path(*parts)
-    for file in (base / "__main__.py", base.with_name(f"{base.name}.py")):  # a package comes before a module
-        if (directory / file).is_file():
-            _check_readable(directory / file)
-            return Program(directory, ("-m", name), str(file))
-    if (directory / base).is_dir():
-        raise UsageError(
-            f"-m {name}: {directory / base} is a package without __main__.py",
-            f"Name one of its modules, -m {name}.MODULE, or add {base / '__main__.py'}.",
-        )
-    if name.endswith(".py") and (directory / base.parent).with_suffix(".py").is_file():
-        meant = f"Did you mean -m {name.removesuffix('.py')}?"
-        raise UsageError(f"-m {name}: not the name of a module", meant)
-    modules = {path.stem for path in (directory / base.parent).glob("*.py")}
-    modules |= {path.parent.name for path in (directory / base.parent).glob("*/__main__.py")}
-    near = difflib.get_close_matches(base.name, sorted(modules), n=1)
-    raise UsageError(
-        f"-m {name}: neither {base}.py nor {base / '__main__.py'} is in {directory}",
-        f"Did you mean -m {'.'.join([*parts[:-1], near[0]])}?"
-        if near
-        else "Start tflaunch in the directory that holds the package, or name it with --code-dir.",
-    )
-
-
-# --- what is shipped -------------------------------------------------------------------------------------
-
-
-def bundle(directory: Path, *, keep: str = "", limit_bytes: int = LIMIT_BYTES) -> Bundle:
+def bundle(
+    directory: Path,
+    *,
+    keep: str = "",
+    only: Collection[str] | None = None,
+    ship: Collection[str] = (),
+    follow_links: bool = False,
+    limit_bytes: int = LIMIT_BYTES,
+) -> Bundle:
     """Pack `directory` as git would see it, with what git does not track yet, without what it ignores.
 
     `.gitignore` files are obeyed in the directory, below it and above it up to the root of its git work tree,
-    with `.git/info/exclude`; caches and environments are always left out.  `keep`, a file relative to the
-    directory, is packed whatever says otherwise.  A symbolic link stays one when it leads to a place inside;
-    a link to a file outside becomes that file.
+    with `.git/info/exclude`; caches and environments are always left out, and so are secrets, which are told.
+    `keep`, a file relative to the directory, is packed whatever says otherwise.  With `only`, no more than these files
+    are packed.  `ship` names files and directories, relative to `directory`, that are packed all the same; secrets in
+    such a directory only when they are named themselves.
+
+    A symbolic link stays one.  One that leads out of the directory becomes what it leads to if that is in the same git
+    work tree, and not ignored there, or with `follow_links`; else it stays a link, to where it leads here.
 
     Raises UsageError: more than `limit_bytes` of content (noticed before any of it is read), an unreadable
-    file, a link to a directory outside.
+    file, nothing there of the name of one of `ship`.
     """
     root = directory.resolve()
-    tree = _Tree(root, limit_bytes)
-    tree.walk()
+    tree = _Tree(root, {_inside(root, path) for path in ship}, follow_links, limit_bytes)
+    if only is None:
+        tree.walk()
+    else:
+        for path in only:
+            tree.add_module(path)
     if keep and keep not in tree.entries:
         tree.add_kept(keep)
+    tree.settle_links()
+    tree.add_shipped()
+    tree.settle_links()
     if tree.size > limit_bytes:
         raise _too_large(root, tree, limit_bytes)
-    return _pack(root, tree, limit_bytes)
+    return _pack(root, tree, keep, limit_bytes)
+
+
+def _inside(root: Path, path: str) -> str:
+    """What --ship names, relative to `root`; raises UsageError."""
+    inside = os.path.normpath(os.path.join(root, path))  # noqa: PTH118
+    hint = f"Name a file or directory, relative to {root}."
+    if not path or Path(inside) == root:
+        raise UsageError(f"--ship {path}: that is all of {root}, and secrets are shipped one by one", hint)
+    if not Path(inside).is_relative_to(root):
+        raise UsageError(f"--ship {path}: it is not in {root}, the directory to ship", hint)
+    if not os.path.lexists(inside):
+        raise UsageError(f"--ship {path}: there is no such file in {root}", hint)
+    folder = Path(inside).parent.resolve()
+    if not folder.is_relative_to(root):  # by a link, which is perhaps followed
+        return str(Path(inside).relative_to(root))
+    return str(folder.relative_to(root) / Path(inside).name)
 
 
 class _Entry(NamedTuple):
@@ -215,167 +144,245 @@ class _Entry(NamedTuple):
     size: int = 0
 
 
-class _Ignore(NamedTuple):
-    """The lines of one ignore file, last one first; they speak of paths below `base`."""
+class _Folder(NamedTuple):
+    """A directory to enter."""
 
-    base: str  # "" or with a slash at its end
-    rules: tuple[IgnoreLine, ...]
+    path: str  # in what is shipped, "" for the whole
+    real: str  # where it is read
+    base: str = ""  # its path below its git work tree, as Ignore has it
+    ignores: tuple[Ignore, ...] = ()
+    mount: str = ""  # the root, or what a link was followed to: a link leads in there, or out
 
-    def verdict(self, path: str, is_directory: bool) -> bool | None:
-        """True: left out; False: taken back by a `!` line; None: nothing is said."""
-        below = path.removeprefix(self.base)
-        for rule in self.rules:
-            if rule.matches(below, is_directory):
-                return not rule.takes_back
-        return None
+
+class _Link(NamedTuple):
+    """A symbolic link that leads out of the directory that it is in."""
+
+    path: str
+    source: str
+    text: str
+    real: str
 
 
 class _Tree:
     """The walk over a directory: what is to be packed, and how large it is."""
 
-    def __init__(self, root: Path, limit_bytes: int) -> None:
-        self.root = root
+    def __init__(
+        self,
+        root: Path,
+        ship: Collection[str] = (),
+        follow_links: bool = False,
+        limit_bytes: int = LIMIT_BYTES,
+    ) -> None:
+        self.root = str(root)
         self.entries: dict[str, _Entry] = {}
         self.skipped: list[str] = []
+        self.secrets: list[Secret] = []
+        self.links: list[tuple[str, str]] = []
+        self.ignored = self.caches = 0
         self.size = 0
         self.beyond = 0  # entries seen after the limit was passed
+        self.ship = frozenset(ship)
+        self._follow = follow_links
         self._limit = limit_bytes
-        self._prefix, self._above = _ignores_above(root)
+        self._top = work_tree(root)
+        self._mounts = {self.root: ""}  # real directory -> its place in what is shipped
+        self._outward: list[_Link] = []
 
     def walk(self) -> None:
         """Visit everything; far over the limit, stop when enough was seen to name the largest."""
-        pending = [("", self._above)]
-        while pending and self.beyond < _ENTRIES_SEEN:
-            folder, ignores = pending.pop()
-            pending += self._enter(folder, ignores)
+        base, ignores, _ = gitignore.above(Path(self.root), self._top, _LEFT_OUT)
+        self._visit(_Folder("", self.root, base, ignores, self.root))
+
+    def add_module(self, path: str) -> None:
+        """Take in one file that the program imports, and nothing else of what is around it."""
+        source = os.path.join(self.root, path)  # noqa: PTH118
+        real = os.path.realpath(source)
+        if self._shipped_place(real) is not None or self._may_follow(real):
+            self._add_parents(path)
+            self._add_file(path, source, os.stat(source))  # noqa: PTH116
+            return
+        parts = Path(path).parts
+        for depth in range(1, len(parts) + 1):
+            part = os.path.join(*parts[:depth])  # noqa: PTH118
+            if os.path.islink(os.path.join(self.root, part)):  # noqa: PTH114, PTH118
+                self._add_parents(part)
+                self._add_link(part, os.path.join(self.root, part), self.root)  # noqa: PTH118
+                return
 
     def add_kept(self, path: str) -> None:
         """Take in a file that was left out, and the directories that lead to it."""
-        source = self.root / path
-        if source.is_file():
-            parts = Path(path).parts
-            for depth in range(1, len(parts)):
-                folder = os.path.join(*parts[:depth])  # noqa: PTH118
-                self.entries.setdefault(folder, _Entry("directory", str(self.root / folder)))
-            self._add_file(path, str(source), source.stat())
+        source = os.path.join(self.root, path)  # noqa: PTH118
+        if os.path.isfile(source):  # noqa: PTH113
+            self._add_parents(path)
+            self._add_file(path, source, os.stat(source))  # noqa: PTH116
 
-    def _enter(self, folder: str, ignores: tuple[_Ignore, ...]) -> list[tuple[str, tuple[_Ignore, ...]]]:
+    def add_shipped(self) -> None:
+        """Take in what was left out and is named all the same."""
+        for path in sorted(self.ship - self.entries.keys()):
+            source = os.path.join(self.root, path)  # noqa: PTH118
+            if self._shipped_place(os.path.realpath(os.path.dirname(source))) is None:  # noqa: PTH120
+                raise UsageError(
+                    f"--ship {path}: a link leads out of {self.root} there", "Add --follow-links."
+                )
+            self._add_parents(path)
+            if os.path.islink(source):  # noqa: PTH114
+                self._add_link(path, source, self.root)
+            elif os.path.isdir(source):  # noqa: PTH112
+                self.entries[path] = _Entry("directory", source)
+                self._visit(_Folder(path, source, mount=self.root))
+            else:
+                self._add_any(path, source)
+        self.secrets = [secret for secret in self.secrets if secret.path.rstrip("/") not in self.ship]
+
+    def settle_links(self) -> None:
+        """Decide what becomes of the links that lead out: in the same order whatever the file system's is."""
+        while self._outward:
+            links, self._outward = sorted(self._outward), []
+            for link in links:
+                self._settle(link)
+
+    def _visit(self, first: _Folder) -> None:
+        pending = [first]
+        while pending and self.beyond < _ENTRIES_SEEN:
+            pending += self._enter(pending.pop())
+
+    def _enter(self, folder: _Folder) -> list[_Folder]:
         """Take in what is in one directory; returns the directories to enter next."""
-        here = self.root / folder
         try:
-            with os.scandir(here) as scan:
+            with os.scandir(folder.real) as scan:
                 found = list(scan)
         except OSError as error:
-            raise _unreadable(here, error) from None
+            raise unreadable(folder.real, error) from None
         names = {entry.name for entry in found}
-        if folder and names.intersection(_LEFT_OUT_WITH):
-            del self.entries[folder]
+        if folder.path and names.intersection(_LEFT_OUT_WITH):
+            del self.entries[folder.path]
+            self.caches += 1
             return []
-        base = f"{self._prefix}{folder}/" if folder else self._prefix
-        if ".gitignore" in names and (own := _read_ignore(here / ".gitignore", base)):
+        base, ignores = folder.base, folder.ignores
+        if gitignore.NAME in names and (own := gitignore.read(Path(folder.real, gitignore.NAME), base)):
             ignores = (*ignores, own)
         directories = []
         for entry in found:
-            path = os.path.join(folder, entry.name)  # noqa: PTH118
+            path = f"{folder.path}/{entry.name}" if folder.path else entry.name
             is_directory = entry.is_dir(follow_symlinks=False)
-            if entry.name in _LEFT_OUT or _is_ignored(base + entry.name, is_directory, ignores):
+            if entry.name in _LEFT_OUT:
+                self.caches += 1
+                continue
+            if is_ignored(base + entry.name, is_directory, ignores):
+                self.ignored += 1
                 continue
             self.beyond += self.size > self._limit
             try:
-                self._add(path, entry)
+                taken = self._add(path, entry, folder.mount)
             except FileNotFoundError:
                 continue  # gone since the directory was read
-            if is_directory:
-                directories.append((path, ignores))
+            if is_directory and taken:
+                directories.append(_Folder(path, entry.path, f"{base}{entry.name}/", ignores, folder.mount))
         return directories
 
-    def _add(self, path: str, entry: os.DirEntry[str]) -> None:
+    def _add(self, path: str, entry: os.DirEntry[str], mount: str) -> bool:
+        """Take it in, unless it is a secret."""
         if entry.is_symlink():
-            self._add_link(path, entry.path)
+            self._add_link(path, entry.path, mount)
+        elif self._is_secret(path, entry.is_dir()):
+            return False
         elif entry.is_dir():
             self.entries[path] = _Entry("directory", entry.path)
         elif entry.is_file():
             self._add_file(path, entry.path, entry.stat())
         else:
             self.skipped.append(f"{path}: neither a file nor a directory")
+        return True
+
+    def _add_any(self, path: str, source: str) -> None:
+        facts = os.stat(source)  # noqa: PTH116
+        if stat.S_ISREG(facts.st_mode):
+            self._add_file(path, source, facts)
+        else:
+            self.skipped.append(f"{path}: neither a file nor a directory")
+
+    def _is_secret(self, path: str, is_directory: bool, real: str = "") -> bool:
+        if path in self.ship:
+            return False
+        why = code_secrets.by_name(path, is_directory)
+        if real and not why:  # what a link leads to
+            why = code_secrets.by_name(real, is_directory) or code_secrets.in_secret_directory(real)
+        if why:
+            self.secrets.append(Secret(path + "/" * is_directory, why))
+        return bool(why)
 
     def _add_file(self, path: str, source: str, facts: os.stat_result) -> None:
         executable = bool(facts.st_mode & stat.S_IXUSR)
         self.entries[path] = _Entry("file", source, executable, size=facts.st_size)
         self.size += facts.st_size
 
-    def _add_link(self, path: str, source: str) -> None:
+    def _add_parents(self, path: str) -> None:
+        parts = Path(path).parts
+        for depth in range(1, len(parts)):
+            folder = os.path.join(*parts[:depth])  # noqa: PTH118
+            self.entries.setdefault(folder, _Entry("directory", os.path.join(self.root, folder)))  # noqa: PTH118
+
+    # -- links
+
+    def _add_link(self, path: str, source: str, mount: str) -> None:
         text = os.readlink(source)  # noqa: PTH115 - Path would tidy the text
-        folder = os.path.dirname(path)  # noqa: PTH120
-        lexical = os.path.normpath(os.path.join(folder, text))  # noqa: PTH118
         real = os.path.realpath(source)
-        inside = Path(real).is_relative_to(self.root)
-        if inside and not os.path.isabs(text) and lexical.split(os.sep, 1)[0] != os.pardir:  # noqa: PTH117
-            self.entries[path] = _Entry("link", source, link=text)
-        elif inside:  # absolute, or by a way around: neither leads there from another directory
-            target = os.path.relpath(real, self.root / folder)
-            self.entries[path] = _Entry("link", source, link=target)
+        place = self._shipped_place(real)
+        if place is None:
+            self._outward.append(_Link(path, source, text, real))
+            return
+        from_mount = os.path.relpath(os.path.dirname(source), mount)  # noqa: PTH120
+        lexical = os.path.normpath(os.path.join(from_mount, text))  # noqa: PTH118
+        stays = not os.path.isabs(text) and lexical.split(os.sep, 1)[0] != os.pardir  # noqa: PTH117
+        if not (
+            stays and _is_in(real, mount)
+        ):  # absolute, or by a way around: neither leads there from another directory
+            text = os.path.relpath(place, os.path.dirname(path) or ".")  # noqa: PTH120
+        self.entries[path] = _Entry("link", source, link=text)
+
+    def _settle(self, link: _Link) -> None:
+        path, real = link.path, link.real
+        if self._shipped_place(real) is not None:  # another link was followed there
+            self._add_link(path, link.source, self.root)
+        elif not self._may_follow(real):
+            # Relative, it would lead to somewhere else from where the code is copied to.
+            goal = link.text if os.path.isabs(link.text) else real  # noqa: PTH117
+            self.entries[path] = _Entry("link", link.source, link=goal)
+            self.links.append((path, goal))
         elif os.path.isdir(real):  # noqa: PTH112
-            raise UsageError(
-                f"{self.root / path}: a link to a directory outside, {real}",
-                f"Add `/{path}` to {self.root / '.gitignore'} (no slash at its end), or let --code-dir name a"
-                " directory that holds both.",
-            )
-        elif os.path.isfile(real):  # noqa: PTH113
-            self._add_file(path, real, os.stat(real))  # noqa: PTH116
-        else:
-            self.skipped.append(f"{path}: a link to {text}, which leads nowhere")
+            if not self._is_secret(path, True, real):
+                self.entries[path] = _Entry("directory", real)
+                self._mounts[real] = path
+                base, ignores, _ = gitignore.above(Path(real), work_tree(Path(real)), _LEFT_OUT)
+                self._visit(_Folder(path, real, base, ignores, real))
+        elif not self._is_secret(path, False, real):
+            self._add_any(path, real)
 
+    def _may_follow(self, real: str) -> bool:
+        """Whether what is there may be shipped in the place of a link to it."""
+        if not os.path.exists(real) or _is_in(self.root, real):  # noqa: PTH110 - what holds the code has no end
+            return False
+        if self._follow:
+            return True
+        if self._top is None or not _is_in(real, str(self._top)) or ".git" in Path(real).parts:
+            return False
+        base, ignores, left_out = gitignore.above(Path(real).parent, self._top, _LEFT_OUT)
+        name = os.path.basename(real)  # noqa: PTH119
+        return not left_out and not is_ignored(base + name, os.path.isdir(real), ignores)  # noqa: PTH112
 
-def _ignores_above(root: Path) -> tuple[str, tuple[_Ignore, ...]]:
-    """The path of `root` below its git work tree ("" or with a closing slash), and what speaks from above.
-
-    When git ignores `root` itself, what is above has nothing to say about its content.
-    """
-    top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), None)
-    if top is None:
-        return "", ()
-    ignores = [_read_ignore(top / ".git" / "info" / "exclude", "")]  # of lowest rank
-    prefix = ""
-    for part in root.relative_to(top).parts:
-        ignores.append(_read_ignore(top / prefix / ".gitignore", prefix))
-        if part in _LEFT_OUT or _is_ignored(prefix + part, True, _there(ignores)):
-            return "", ()
-        prefix += f"{part}/"
-    return prefix, _there(ignores)
-
-
-def _there(ignores: list[_Ignore | None]) -> tuple[_Ignore, ...]:
-    return tuple(ignore for ignore in ignores if ignore is not None)
-
-
-def _is_ignored(path: str, is_directory: bool, ignores: tuple[_Ignore, ...]) -> bool:
-    for ignore in reversed(ignores):  # the nearest file that says anything decides
-        verdict = ignore.verdict(path, is_directory)
-        if verdict is not None:
-            return verdict
-    return False
-
-
-def _read_ignore(path: Path, base: str) -> _Ignore | None:
-    try:
-        text = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):  # .git is a file in a linked work tree
+    def _shipped_place(self, real: str) -> str | None:
+        """Where that is in what is shipped: "." for all of it, None for nowhere."""
+        for mount, place in self._mounts.items():
+            if _is_in(real, mount):
+                return os.path.normpath(os.path.join(place, os.path.relpath(real, mount)))  # noqa: PTH118
         return None
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    lines = os.fsdecode(text.removeprefix(b"\xef\xbb\xbf")).replace("\r\n", "\n").split("\n")
-    return _Ignore(base, tuple(reversed(ignore_lines(lines, str(path)))))
 
 
-def _unreadable(path: Path | str, error: OSError) -> UsageError:
-    return UsageError(
-        f"{path}: cannot be read: {error.strerror}",
-        f"chmod u+r {shlex.quote(str(path))}, or add it to .gitignore if the program does not need it.",
-    )
+def _is_in(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
-def _pack(root: Path, tree: _Tree, limit_bytes: int) -> Bundle:
+def _pack(root: Path, tree: _Tree, keep: str, limit_bytes: int) -> Bundle:
     entries: list[tuple[str | int, ...]] = []
     contents: dict[str, bytes] = {}
     size = files = 0
@@ -393,7 +400,10 @@ def _pack(root: Path, tree: _Tree, limit_bytes: int) -> Bundle:
         except FileNotFoundError:
             continue  # gone since the walk
         except OSError as error:
-            raise _unreadable(entry.source, error) from None
+            raise unreadable(entry.source, error) from None
+        if path != keep and path not in tree.ship and (why := code_secrets.by_content(path, content)):
+            tree.secrets.append(Secret(path, why))
+            continue
         size += len(content)
         files += 1
         if size > limit_bytes:
@@ -401,7 +411,18 @@ def _pack(root: Path, tree: _Tree, limit_bytes: int) -> Bundle:
         digest = store.digest_of(content)
         contents.setdefault(digest, content)
         entries.append((path, "x" if entry.executable else "f", digest, len(content), zlib.crc32(content)))
-    return Bundle(tuple(entries), contents, size, files, tuple(tree.skipped))
+    return Bundle(
+        tuple(entries),
+        contents,
+        size,
+        files,
+        tuple(sorted(tree.skipped)),
+        str(root),
+        tuple(sorted(tree.secrets)),
+        tuple(sorted(tree.links)),
+        tree.ignored,
+        tree.caches,
+    )
 
 
 def _grew(root: Path, path: str, limit_bytes: int) -> UsageError:
@@ -415,8 +436,8 @@ def _too_large(root: Path, tree: _Tree, limit_bytes: int) -> UsageError:
     at_least = "at least " if tree.beyond >= _ENTRIES_SEEN else ""
     largest = "\n".join(f"  {_amount(size):>9}  {path}" for path, size in _largest(tree))
     unlikely = ""
-    if root in (Path("/"), _home()):
-        what = "your home directory" if root == _home() else "the root of the file system"
+    if root in (Path("/"), *home_directories()):
+        what = "the root of the file system" if root == Path("/") else "your home directory"
         unlikely = f" (it is {what}: is the script where you want it?)"
     return UsageError(
         f"{root}: {at_least}{_amount(tree.size)} to ship, {_amount(limit_bytes)} is the limit{unlikely}; the"
@@ -424,13 +445,6 @@ def _too_large(root: Path, tree: _Tree, limit_bytes: int) -> UsageError:
         "Add what the program does not need to .gitignore; or put the code on the hosts yourself and use"
         " --no-sync, or `workdir:` in the hostfile.",
     )
-
-
-def _home() -> Path | None:
-    try:
-        return Path.home().resolve()
-    except RuntimeError:
-        return None
 
 
 def _largest(tree: _Tree) -> list[tuple[str, int]]:

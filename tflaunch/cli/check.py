@@ -11,10 +11,11 @@ from tflaunch.cli.job_options import (
     Container,
     ContainerEngine,
     Env,
+    EnvFile,
     Mount,
     RequirementsFile,
     SystemSite,
-    environment,
+    env_and_files,
     mounts_of,
     packages_of,
 )
@@ -58,6 +59,7 @@ def check(
         bool, typer.Option("--json", help="Everything, as one JSON document.", rich_help_panel=OUTPUT)
     ] = False,
     env: Env = None,
+    env_file: EnvFile = None,
     requirements: RequirementsFile = None,
     system_site_packages: SystemSite = False,
     container: Container = "",
@@ -86,7 +88,7 @@ def check(
         hostfile = load_hosts(hosts)
         job = JobSpec(
             (),
-            env=environment(env),
+            env=env_and_files(env, env_file)[0],
             requirements=packages_of(requirements, system_site_packages, container, hostfile),
             container=container,
             container_engine=container_engine,

@@ -158,6 +158,14 @@ Env = Annotated[
         rich_help_panel=PROGRAM,
     ),
 ]
+EnvFile = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Variables for the tasks, NAME=VALUE a line, as .env; no record shows them; repeatable.",
+        rich_help_panel=PROGRAM,
+    ),
+]
 Module = Annotated[
     str | None,
     typer.Option(
@@ -172,6 +180,22 @@ CodeDir = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR", help="Ship this directory, not just the script's own.", rich_help_panel=PROGRAM
+    ),
+]
+Ship = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATH",
+        help="Ship this file of it though it is ignored or looks like a secret; repeatable.",
+        rich_help_panel=PROGRAM,
+    ),
+]
+FollowLinks = Annotated[
+    bool,
+    typer.Option(
+        "--follow-links",
+        help="Ship what links lead to outside the directory, not the links.",
+        rich_help_panel=PROGRAM,
     ),
 ]
 NoSync = Annotated[
@@ -358,6 +382,22 @@ def environment(wanted: Iterable[str] | None, option: str = "") -> dict[str, str
             )
         env[name] = value if equals else os.environ[name]
     return env
+
+
+def env_and_files(
+    wanted: Iterable[str] | None, files: Iterable[Path] | None
+) -> tuple[dict[str, str], frozenset[str]]:
+    """(the variables of --env over those of --env-file, those whose values nobody is shown).
+
+    Raises UsageError, EnvFileError.
+    """
+    env = environment(wanted)
+    if not files:
+        return env, frozenset()
+    from tflaunch.env_file import read
+
+    from_files = read(files)
+    return {**from_files, **env}, frozenset(from_files.keys() - env.keys())
 
 
 def packages_of(

@@ -24,10 +24,12 @@ from tflaunch.cli.job_options import (
     ContainerEngine,
     DryRun,
     Env,
+    EnvFile,
     EnvOfJob,
     Exclude,
     FetchMax,
     FetchTo,
+    FollowLinks,
     GpuModel,
     GpusOfJob,
     GpusPerWorker,
@@ -54,6 +56,7 @@ from tflaunch.cli.job_options import (
     RequirementsFile,
     RestartWindow,
     ShareGpus,
+    Ship,
     ShowHost,
     StartupTimeout,
     SystemSite,
@@ -63,7 +66,7 @@ from tflaunch.cli.job_options import (
     Workers,
     check_hosts,
     check_wait,
-    environment,
+    env_and_files,
     gpu_choice,
     mounts_of,
     packages_of,
@@ -86,8 +89,9 @@ from tflaunch.errors import TflaunchError, UsageError
 from tflaunch.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, Role, TaskId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from tflaunch.code_page import CodeReporter
     from tflaunch.hosts import Hostfile
     from tflaunch.job import RestartOn, RestartPolicy
     from tflaunch.sources import Bundle
@@ -255,10 +259,13 @@ def run(
         typer.Option("--no-flags", help="Only TF_CONFIG tells a task who it is.", rich_help_panel=PROGRAM),
     ] = False,
     env: Env = None,
+    env_file: EnvFile = None,
     done: Annotated[
         DoneChoice, typer.Option(help="Whose success ends the run.", rich_help_panel=END)
     ] = DoneChoice.workers,
     code_dir: CodeDir = None,
+    ship: Ship = None,
+    follow_links: FollowLinks = False,
     no_sync: NoSync = False,
     requirements: RequirementsFile = None,
     system_site_packages: SystemSite = False,
@@ -432,9 +439,19 @@ def run(
         if no_sync:
             hostfile = on_every_host(file.directory, hostfile)
         packages = packages_of(requirements, system_site_packages, container, hostfile)
-        program, stem, bundle = program_to_run(module, script, file.directory, code_dir, hostfile)
-        for left_out in bundle.skipped if bundle else ():
-            show.reporter.warn(f"not shipped: {left_out}")
+        program, stem, bundle = program_to_run(
+            module,
+            script,
+            file.directory,
+            hostfile,
+            code_dir=code_dir,
+            ship=ship or (),
+            follow_links=follow_links,
+            env_files=env_file or (),
+            reporter=show.reporter,
+            dry_run=dry_run,
+        )
+        variables, masked = env_and_files(env, env_file)
         request = Request(
             run_id=new_run_id(stem),
             job=JobSpec(
@@ -443,7 +460,8 @@ def run(
                 roles=roles,
                 place=place.value,
                 flags=None if no_flags else _flags(flag or [], roles),
-                env=environment(env),
+                env=variables,
+                masked=masked,
                 requirements=packages,
                 container=container,
                 container_engine=container_engine,
@@ -479,10 +497,22 @@ def run(
 
 
 def program_to_run(
-    module: str | None, script: str | None, directory: Path, code_dir: Path | None, hostfile: Hostfile
+    module: str | None,
+    script: str | None,
+    directory: Path,
+    hostfile: Hostfile,
+    *,
+    code_dir: Path | None,
+    ship: Sequence[str],
+    follow_links: bool,
+    env_files: Sequence[Path],
+    reporter: CodeReporter,
+    dry_run: bool,
 ) -> tuple[tuple[str, ...], str, Bundle | None]:
-    """(what follows the interpreter, a name for the run, the code to ship)."""
-    from tflaunch.sources import bundle, find_program
+    """(what follows the interpreter, a name for the run, the code to ship); what stays here is told."""
+    from tflaunch.code_page import tell
+    from tflaunch.program import find_program
+    from tflaunch.sources import code_of
 
     target = module or script
     if target is None:
@@ -490,10 +520,16 @@ def program_to_run(
             "nothing to run: neither TRAINER.py nor -m PKG.MOD", "tflaunch run hosts.yaml trainer.py"
         )
     if all(host.workdir is not None for host in hostfile.hosts):  # the code is there: on no host is it ours
+        if ship:
+            raise UsageError(
+                f"--ship {ship[0]}: the code is on the hosts, nothing is shipped", "leave it out"
+            )
         argv = ("-m", target) if module is not None else (target,)
         return argv, target.rpartition(".")[2] if module is not None else Path(target).stem, None
     found = find_program(target, module is not None, directory, code_dir)
-    return found.argv, Path(found.file).stem, bundle(found.directory, keep=found.file)
+    bundle = code_of(found, ship, follow_links)
+    tell(found, bundle, env_files, reporter, dry_run)
+    return found.argv, Path(found.file).stem, bundle
 
 
 def on_every_host(directory: Path, hostfile: Hostfile) -> Hostfile:

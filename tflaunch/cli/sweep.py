@@ -19,9 +19,11 @@ from tflaunch.cli.job_options import (
     Container,
     ContainerEngine,
     Env,
+    EnvFile,
     Exclude,
     FetchMax,
     FetchTo,
+    FollowLinks,
     GpuModel,
     Include,
     JobHosts,
@@ -34,12 +36,13 @@ from tflaunch.cli.job_options import (
     Overwrite,
     RequirementsFile,
     ShareGpus,
+    Ship,
     SystemSite,
     TensorboardPort,
     Wait,
     check_hosts,
     check_wait,
-    environment,
+    env_and_files,
     gpu_choice,
     mounts_of,
     packages_of,
@@ -211,7 +214,10 @@ def sweep(
     ] = 0,
     module: Module = None,
     env: Env = None,
+    env_file: EnvFile = None,
     code_dir: CodeDir = None,
+    ship: Ship = None,
+    follow_links: FollowLinks = False,
     no_sync: NoSync = False,
     requirements: RequirementsFile = None,
     system_site_packages: SystemSite = False,
@@ -328,9 +334,19 @@ def sweep(
         wish = wish_of(patterns, to=fetch_to, overwrite=overwrite, keep_mode=keep_mode, most=fetch_max)
         if no_sync:
             hostfile = on_every_host(Path.cwd(), hostfile)
-        program, stem, bundle = program_to_run(module, script, Path.cwd(), code_dir, hostfile)
-        for left_out in bundle.skipped if bundle else ():
-            reporter.warn(f"not shipped: {left_out}")
+        program, stem, bundle = program_to_run(
+            module,
+            script,
+            Path.cwd(),
+            hostfile,
+            code_dir=code_dir,
+            ship=ship or (),
+            follow_links=follow_links,
+            env_files=env_file or (),
+            reporter=reporter,
+            dry_run=dry_run,
+        )
+        variables, masked = env_and_files(env, env_file)
         request = SweepRequest(
             run=Request(
                 run_id=new_run_id(f"{stem}-sweep"),
@@ -339,7 +355,8 @@ def sweep(
                     args=tuple(words),
                     roles={PS: Role(0), WORKER: Role(gpus=gpus_per_trial)},
                     flags=None,
-                    env=environment(env),
+                    env=variables,
+                    masked=masked,
                     requirements=packages_of(requirements, system_site_packages, container, hostfile),
                     container=container,
                     container_engine=container_engine,
@@ -441,7 +458,7 @@ def _run_one(ctx: typer.Context) -> tuple[str, ...]:
 
 
 _AS_OF_RUN = (
-    "gpus_per_trial", "gpu_model", "min_gpu_memory", "mig", "include", "exclude", "share_gpus", "env", "code_dir",
-    "no_sync", "requirements", "system_site_packages", "container", "container_engine", "mount", "accept_new",
-    "ssh_config",
+    "gpus_per_trial", "gpu_model", "min_gpu_memory", "mig", "include", "exclude", "share_gpus", "env", "env_file",
+    "code_dir", "ship", "follow_links", "no_sync", "requirements", "system_site_packages", "container",
+    "container_engine", "mount", "accept_new", "ssh_config",
 )  # fmt: skip

@@ -19,6 +19,7 @@ from tflaunch.cli.job_options import (
     ContainerEngine,
     DryRun,
     Env,
+    EnvFile,
     EnvOfJob,
     Exclude,
     GpuModel,
@@ -50,7 +51,7 @@ from tflaunch.cli.job_options import (
     Workers,
     check_hosts,
     check_wait,
-    environment,
+    env_and_files,
     gpu_choice,
     mounts_of,
     packages_of,
@@ -107,6 +108,7 @@ def up(
     share_gpus: ShareGpus = False,
     wait: Wait = None,
     env: Env = None,
+    env_file: EnvFile = None,
     requirements: RequirementsFile = None,
     system_site_packages: SystemSite = False,
     container: Container = "",
@@ -189,6 +191,7 @@ def up(
             show.reporter.servers(plan)
             show.reporter.warn(OPEN)
 
+        variables, masked = env_and_files(env, env_file)
         request = Request(
             run_id=new_run_id("servers"),
             job=JobSpec(
@@ -196,7 +199,8 @@ def up(
                 roles=roles,
                 place=place.value,
                 flags=None,
-                env=environment(env),
+                env=variables,
+                masked=masked,
                 requirements=packages_of(requirements, system_site_packages, container, hostfile),
                 container=container,
                 container_engine=container_engine,
