@@ -107,6 +107,9 @@ def test_what_it_says(tmp_path: Path) -> None:
         """
         module: pkg.trainer
         code_dir: src
+        ship: key.pem
+        follow_links: true
+        env_file: [.env, ../more.env]
         args: --epochs 3 'two words'
         env: {A: 1, B: ""}
         flags: {task_index: task_id, data_hosts: ""}
@@ -140,6 +143,7 @@ def test_what_it_says(tmp_path: Path) -> None:
     }
     assert file.options == {
         "code_dir": tmp_path / "src",
+        "follow_links": True,
         "restarts": 3,
         "restart_window": 90.0,
         "timeout": 7200.0,
@@ -153,6 +157,8 @@ def test_what_it_says(tmp_path: Path) -> None:
     }
     assert file.lists == {
         "env": ("A=1", "B="),
+        "env_file": (tmp_path / ".env", tmp_path / "../more.env"),
+        "ship": ("key.pem",),
         "flag": ("task_index=task_id", "data_hosts="),
         "restart": ("cluster", "data=task"),
     }

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tflaunch import wire
 from tflaunch.agent.store import CodeStore
-from tflaunch.errors import UsageError
+from tflaunch.errors import EXIT_USAGE, UsageError
 from tflaunch.program import find_program
 from tflaunch.shipping import frames
 from tflaunch.sources import Bundle, bundle
@@ -167,7 +167,7 @@ def test_what_is_never_code_stays_here(tmp_path: Path) -> None:
         tmp_path,
         dict.fromkeys(
             [
-                "trainer.py", "lib/helper.py", "empty/", ".env",
+                "trainer.py", "lib/helper.py", "empty/",
                 ".git/config", "lib/__pycache__/helper.pyc", ".venv/pyvenv.cfg", ".venv/bin/python",
                 "conda/conda-meta/history", ".mypy_cache/x", ".cache/CACHEDIR.TAG", ".cache/big",
                 f"tflaunch-{os.getuid()}/trainer-aaaaaa/host/work/trainer.py",
@@ -176,8 +176,8 @@ def test_what_is_never_code_stays_here(tmp_path: Path) -> None:
         ),
     )  # fmt: skip
     packed = bundle(tmp_path)
-    assert set(members(packed)) == {"trainer.py", "lib", "lib/helper.py", "empty", ".env"}
-    assert (packed.files, packed.size) == (3, 0)
+    assert set(members(packed)) == {"trainer.py", "lib", "lib/helper.py", "empty"}
+    assert (packed.files, packed.size, packed.caches) == (2, 0, 7)
 
 
 def test_the_directory_itself_may_be_an_environment(tmp_path: Path) -> None:
@@ -292,22 +292,324 @@ def test_links(tmp_path: Path) -> None:
         "later.py": "lib/made-by-setup.py",
         ".#lock": "me@laptop.123",
         "self": "self",
+        "shared.py": str(tmp_path / "outside/shared.py"),
+        "dead.py": "/nowhere/dead.py",
     }
-    assert packed.skipped == ("dead.py: a link to /nowhere/dead.py, which leads nowhere",)
+    assert dict(packed.links) == {
+        "shared.py": str(tmp_path / "outside/shared.py"),
+        "dead.py": "/nowhere/dead.py",
+    }
     there = unpack(packed, tmp_path / "there")
-    assert (there / "shared.py").read_text() == "shared"
     assert (there / "absolute.py").read_text() == "a"
     assert (there / "folder/up.py").resolve() == there / "trainer.py"
 
 
-def test_a_link_to_a_directory_outside(tmp_path: Path) -> None:
-    code = grow(tmp_path, {"data/x.bin": "", "code/trainer.py": ""}) / "code"
-    (code / "data").symlink_to("../data")
-    with pytest.raises(UsageError, match=r"code/data: a link to a directory outside, .*/data") as raised:
-        bundle(code)
-    assert "Add `/data` to" in raised.value.hint
-    grow(code, {".gitignore": "/data\n"})
-    assert files(bundle(code)) == {"trainer.py", ".gitignore"}
+def links(packed: Bundle) -> dict[str, str]:
+    return {name: str(entry[1]) for name, entry in members(packed).items() if entry[0] == "l"}
+
+
+def content(packed: Bundle, name: str) -> bytes:
+    return packed.contents[str(members(packed)[name][1])]
+
+
+@pytest.mark.parametrize("way", ["absolute", "relative", "in a chain", "by a directory that is a link"])
+def test_a_link_that_leads_out_takes_nothing_along(tmp_path: Path, way: str) -> None:
+    grow(
+        tmp_path,
+        {"home/.ssh/id_test": KEY, "home/notes.txt": "private", "code/trainer.py": "", "elsewhere/x": ""},
+    )
+    home, code = tmp_path / "home", tmp_path / "code"
+    for name, target in {
+        "config.json": home / ".ssh/id_test",
+        "notes": home / "notes.txt",
+        "all": home,
+    }.items():
+        if way == "relative":
+            (code / name).symlink_to(os.path.relpath(target, code))
+        elif way == "in a chain":
+            (tmp_path / f"elsewhere/{name}").symlink_to(target)
+            (code / f"{name}.next").symlink_to(f"../elsewhere/{name}")
+            (code / name).symlink_to(f"{name}.next")
+        elif way == "by a directory that is a link":
+            (code / f"{name}-up").symlink_to(target.parent)
+            (code / name).symlink_to(f"{name}-up/{target.name}")
+        else:
+            (code / name).symlink_to(target)
+    packed = bundle(code)
+    assert not any(
+        secret in given for given in packed.contents.values() for secret in (b"c2VjcmV0", b"private")
+    )
+    assert files(packed) - {"trainer.py"} == set(links(packed)) == set(dict(packed.links))
+    # Where they lead here is where they lead there, if there is anything.
+    there = unpack(packed, tmp_path / "far/away")
+    assert all((there / name).resolve() == (code / name).resolve() for name in links(packed))
+
+
+def test_with_follow_links_files_and_directories_outside_are_shipped_but_no_secrets(tmp_path: Path) -> None:
+    grow(
+        tmp_path,
+        {"code/trainer.py": "", "code/sub/": "", "lib/a.py": "a", "lib/deep/b.py": "b", "lib/.env": "A=1"},
+    )
+    grow(
+        tmp_path,
+        {"home/.ssh/id_test": KEY, "home/.aws/credentials": "x", "home/.netrc": "x", "data/one": "1"},
+    )
+    code = tmp_path / "code"
+    (code / "lib").symlink_to("../lib")
+    (code / "sub/again").symlink_to(tmp_path / "lib/deep")
+    (code / "one").symlink_to(tmp_path / "data/one")
+    (tmp_path / "lib/data").symlink_to("../data")  # links in what is followed are followed
+    (tmp_path / "lib/near.py").symlink_to("deep/b.py")
+    (tmp_path / "lib/back").symlink_to("../code/trainer.py")
+    for name, target in {
+        "config.json": ".ssh/id_test",
+        "aws": ".aws",
+        "machines": ".netrc",
+        "ssh": ".ssh",
+    }.items():
+        (code / name).symlink_to(tmp_path / "home" / target)
+    packed = bundle(code, follow_links=True)
+    assert links(packed) == {
+        "lib/near.py": "deep/b.py",
+        "lib/back": "../trainer.py",
+        "sub/again": "../lib/deep",
+    }
+    assert content(packed, "lib/deep/b.py") == b"b"
+    assert content(packed, "one") == content(packed, "lib/data/one") == b"1"
+    assert {secret.path for secret in packed.secrets} == {
+        "lib/.env",
+        "config.json",
+        "aws/",
+        "machines",
+        "ssh/",
+    }
+    assert not packed.links
+    there = unpack(packed, tmp_path / "there")
+    assert (there / "sub/again/b.py").read_text() == "b"
+    assert (there / "lib/back").resolve() == there / "trainer.py"
+    assert bundle(code, follow_links=True, ship=["lib/.env", "config.json"]).size == packed.size + 3 + len(
+        KEY
+    )
+
+
+def test_loops_of_links_have_an_end(tmp_path: Path) -> None:
+    grow(tmp_path, {"code/trainer.py": "", "code/sub/": "", "one/a": "", "two/b": ""})
+    for name, target in {
+        "code/up": "..",
+        "code/sub/top": "../..",
+        "code/one": "../one",
+        "code/round": "round2",
+        "code/round2": "round",
+        "one/two": "../two",
+        "two/one": "../one",
+        "two/itself": ".",
+        "two/code": "../code",
+    }.items():
+        (tmp_path / name).symlink_to(target)
+    packed = bundle(tmp_path / "code", follow_links=True)
+    assert files(packed) - set(links(packed)) == {"trainer.py", "one/a", "one/two/b"}
+    assert dict(packed.links) == {"up": str(tmp_path), "sub/top": str(tmp_path)}
+    assert links(packed)["one/two/one"] == ".."
+    assert links(packed)["one/two/code"] == "../.."
+    unpack(packed, tmp_path / "there")
+
+
+def test_in_one_git_work_tree_links_are_followed_to_what_git_does_not_ignore(tmp_path: Path) -> None:
+    repo = grow(
+        tmp_path / "repo",
+        {
+            ".git/config": "url = https://user:password@example.org",
+            ".gitignore": "/data/\n*.log\nlocal.py\n",
+            "common/util.py": "util",
+            "common/x.log": "",
+            "common/.env": "A=1",
+            "data/train.bin": "data",
+            "local.py": "",
+            "jobs/lm/trainer.py": "",
+        },
+    )
+    grow(tmp_path, {"outside.py": ""})
+    code = repo / "jobs/lm"
+    for name, target in {
+        "common": "../../common",
+        "util.py": "../../common/util.py",
+        "data": "../../data",
+        "local.py2": "../../local.py",
+        "git": "../../.git",
+        "gitconfig": "../../.git/config",
+        "repo": "../..",
+        "outside.py": "../../../outside.py",
+    }.items():
+        (code / name).symlink_to(target)
+    packed = bundle(code)
+    assert set(dict(packed.links)) == {"data", "local.py2", "git", "gitconfig", "repo", "outside.py"}
+    assert content(packed, "common/util.py") == b"util"
+    assert links(packed)["util.py"] == "common/util.py"
+    assert files(packed) - set(links(packed)) == {"trainer.py", "common/util.py"}
+    assert [secret.path for secret in packed.secrets] == ["common/.env"]
+
+
+def test_the_directory_itself_may_be_a_link(tmp_path: Path) -> None:
+    grow(tmp_path, {"real/trainer.py": "", "real/lib/a.py": ""})
+    (tmp_path / "code").symlink_to("real")
+    (tmp_path / "real/b.py").symlink_to(tmp_path / "code/lib/a.py")
+    packed = bundle(tmp_path / "code")
+    assert (links(packed), packed.links) == ({"b.py": "lib/a.py"}, ())
+
+
+def test_a_link_that_leaves_on_its_way_leads_there_without(tmp_path: Path) -> None:
+    grow(tmp_path, {"code/lib/deep/a.py": "", "code/b.py": "", "other/": ""})
+    for name, target in {
+        "code/out": "../other",
+        "other/back.py": "../code/b.py",
+        "code/by-name.py": "../code/b.py",
+        "code/through.py": "out/back.py",
+        "code/around.py": "out/../code/b.py",
+        "code/deep": "lib/deep",
+        "code/near.py": "deep/a.py",
+        "code/lib/odd.py": "deep/../../b.py",
+    }.items():
+        (tmp_path / name).symlink_to(target)
+    packed = bundle(tmp_path / "code")
+    assert links(packed) == {
+        "out": str(tmp_path / "other"),
+        "by-name.py": "b.py",
+        "through.py": "b.py",
+        "around.py": "b.py",
+        "deep": "lib/deep",
+        "near.py": "deep/a.py",
+        "lib/odd.py": "../b.py",
+    }
+
+
+# --- secrets
+
+
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n-----END OPENSSH PRIVATE KEY-----\n"
+SERVICE = '{\n "type": "service_account",\n "private_key": "-----BEGIN PRIVATE KEY-----\\n"}'
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".ssh/config", ""),
+        (".aws/credentials", ""),
+        ("deep/in/.gnupg/pubring.kbx", ""),
+        (".kube/config", ""),
+        (".netrc", ""),
+        (".docker/config.json", "{}"),
+        (".git-credentials", ""),
+        (".pypirc", ""),
+        (".env", "A=1"),
+        ("conf/.env.production", "A=1"),
+        (".config/gcloud/credentials.db", ""),
+        (".azure/accessTokens.json", ""),
+        ("kaggle.json", "{}"),
+        (".huggingface/token", ""),
+        (".cache/huggingface/token", ""),
+        ("deploy", KEY),
+        ("conf/key.txt", "\n" + KEY),
+        ("a.pem", KEY.replace("OPENSSH", "RSA")),
+        ("a.key", "Bag Attributes\n    friendlyName: me\n" + KEY.replace("OPENSSH ", "")),
+        (
+            "both.pem",
+            "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n" + KEY.replace("OPENSSH", "EC"),
+        ),
+        ("gpg.asc", "-----BEGIN PGP PRIVATE KEY BLOCK-----\n"),
+        ("windows.key", "-----BEGIN ENCRYPTED PRIVATE KEY-----\r\n"),
+        ("mine.ppk", ""),
+        ("mine.txt", "PuTTY-User-Key-File-3: ssh-ed25519\n"),
+        ("age.txt", "# created: 2024\n# public key: age1\nAGE-SECRET-KEY-1XX\n"),
+        ("gcp.json", SERVICE),
+        (
+            "adc",
+            SERVICE.replace("service_account", "authorized_user").replace("private_key", "refresh_token"),
+        ),
+        (".npmrc", "//registry.npmjs.org/:_authToken=x\n"),
+        (".envrc", "export A=1\n"),
+    ],
+)
+def test_a_secret_is_named_and_stays_here_unless_it_is_asked_for(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    grow(tmp_path, {"trainer.py": "", name: text})
+    packed = bundle(tmp_path)
+    assert files(packed) == {"trainer.py"}
+    [secret] = packed.secrets
+    assert f"{name}/".startswith(secret.path.rstrip("/") + "/")
+    assert secret.why
+    assert files(bundle(tmp_path, ship=[name])) == {"trainer.py", name}
+    assert files(bundle(tmp_path, ship=[str(tmp_path / name)])) == {"trainer.py", name}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".env.example", "A="),
+        (".env.sample", "A="),
+        (".env.template", "A="),
+        ("docker/config.json", "{}"),
+        ("id_rsa.pub", "ssh-rsa AAAA"),
+        ("ca.pem", "-----BEGIN CERTIFICATE-----\n"),
+        ("test_keys.py", f'KEY = """\n{KEY}"""\n'),
+        ("key.py", "# -----BEGIN RSA PRIVATE KEY-----\n"),
+        ("types.json", '{"type": "service_account"}'),
+        (".npmrc", "registry=https://example.org\n"),
+        (".config/app.json", "{}"),
+        ("credentials.py", ""),
+        ("huggingface/model.py", ""),
+        (".envs/a.py", ""),
+    ],
+)
+def test_what_only_looks_like_a_secret_is_shipped(tmp_path: Path, name: str, text: str) -> None:
+    grow(tmp_path, {name: text})
+    assert (files(bundle(tmp_path)), bundle(tmp_path).secrets) == ({name}, ())
+
+
+def test_a_directory_that_is_asked_for_comes_without_its_secrets(tmp_path: Path) -> None:
+    grow(
+        tmp_path,
+        {
+            ".gitignore": "out/\n",
+            "out/a": "",
+            "out/.env": "",
+            "out/deep/b": "",
+            ".ssh/config": "",
+            ".ssh/k": KEY,
+        },
+    )
+    packed = bundle(tmp_path, ship=["out", ".ssh", "out/deep/"])
+    assert files(packed) == {".gitignore", "out/a", "out/deep/b", ".ssh/config"}
+    assert {secret.path for secret in packed.secrets} == {"out/.env", ".ssh/k"}
+    assert files(bundle(tmp_path, ship=["out/deep/b"])) == {".gitignore", "out/deep/b"}
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nowhere", "--ship nowhere: there is no such file in"),
+        ("../code2/x", "--ship ../code2/x: it is not in"),
+        ("/etc/passwd", "--ship /etc/passwd: it is not in"),
+        (".", "--ship .: that is all of"),
+        ("", "--ship : that is all of"),
+        ("sub/..", "that is all of"),
+        ("out/x", "--ship out/x: a link leads out of"),
+    ],
+)
+def test_what_cannot_be_asked_for(tmp_path: Path, path: str, message: str) -> None:
+    code = grow(tmp_path, {"code/trainer.py": "", "code/sub/": "", "code2/x": ""}) / "code"
+    (code / "out").symlink_to("../code2")
+    with pytest.raises(UsageError) as raised:
+        bundle(code, ship=[path])
+    assert message in raised.value.message
+    assert raised.value.exit_code == EXIT_USAGE
+
+
+def test_a_bad_line_of_gitignore_is_told_with_its_place(tmp_path: Path) -> None:
+    grow(tmp_path, {"sub/.gitignore": "# mine\n*.log\n[z-a]*\n"})
+    with pytest.raises(UsageError, match=rf"{tmp_path}/sub/\.gitignore:3:1: '\[z-a\]\*' holds the range z-a") as raised:
+        bundle(tmp_path)
+    assert raised.value.exit_code == EXIT_USAGE
 
 
 def test_what_is_no_file_is_left_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def _read(path: Path, found: dict[str, str], problems: list[Problem]) -> None:
     from dotenv.parser import parse_stream
 
     def refuse(line: int, message: str) -> None:
-        problems.append(Problem(str(path), line, 0, message))
+        problems.append(Problem(str(path), line, 1 if line else 0, message))
 
     try:
         text = read_file(path, str(path), EnvFileError)

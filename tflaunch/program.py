@@ -52,7 +52,7 @@ def find_program(target: str, module: bool, cwd: Path, root: Path | None = None)
         root = root.resolve()
     try:
         found = _find_module(target, root or cwd.resolve()) if module else _find_script(target, cwd, root)
-        return found if root else found._replace(place=_place(found.directory))
+        return found if root else found._replace(place=place_of(found.directory))
     except OSError as error:
         hint = "Name a Python script or, with -m, a module."
         raise UsageError(f"{target[:200]!r}: {error.strerror}", hint) from None
@@ -253,7 +253,7 @@ _SYSTEM_TREES = (
 )  # fmt: skip
 
 
-def _place(directory: Path) -> str:
+def place_of(directory: Path) -> str:
     """What that directory is, where more lies in it than the code of one program; "" where it may be all code."""
     homes = home_directories()
     if directory in homes:

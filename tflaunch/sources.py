@@ -331,12 +331,8 @@ class _Tree:
         if place is None:
             self._outward.append(_Link(path, source, text, real))
             return
-        from_mount = os.path.relpath(os.path.dirname(source), mount)  # noqa: PTH120
-        lexical = os.path.normpath(os.path.join(from_mount, text))  # noqa: PTH118
-        stays = not os.path.isabs(text) and lexical.split(os.sep, 1)[0] != os.pardir  # noqa: PTH117
-        if not (
-            stays and _is_in(real, mount)
-        ):  # absolute, or by a way around: neither leads there from another directory
+        if not _stays(text, os.path.dirname(source), mount):  # noqa: PTH120
+            # Absolute, or by a way around: neither leads there from another directory.
             text = os.path.relpath(place, os.path.dirname(path) or ".")  # noqa: PTH120
         self.entries[path] = _Entry("link", source, link=text)
 
@@ -366,7 +362,10 @@ class _Tree:
             return True
         if self._top is None or not _is_in(real, str(self._top)) or ".git" in Path(real).parts:
             return False
-        base, ignores, left_out = gitignore.above(Path(real).parent, self._top, _LEFT_OUT)
+        folder = Path(real).parent
+        base, ignores, left_out = gitignore.above(folder, self._top, _LEFT_OUT)
+        if own := gitignore.read(folder / gitignore.NAME, base):
+            ignores = (*ignores, own)
         name = os.path.basename(real)  # noqa: PTH119
         return not left_out and not is_ignored(base + name, os.path.isdir(real), ignores)  # noqa: PTH112
 
@@ -376,6 +375,16 @@ class _Tree:
             if _is_in(real, mount):
                 return os.path.normpath(os.path.join(place, os.path.relpath(real, mount)))  # noqa: PTH118
         return None
+
+
+def _stays(text: str, folder: str, mount: str) -> bool:
+    """Whether a link in `folder` leads to its place in `mount` without leaving it on the way."""
+    parts = Path(text).parts
+    ups = sum(part == os.pardir for part in parts)
+    if os.path.isabs(text) or os.pardir in parts[ups:]:  # noqa: PTH117
+        return False
+    top = os.path.normpath(os.path.join(folder, *parts[:ups]))  # noqa: PTH118
+    return _is_in(top, mount) and _is_in(os.path.realpath(os.path.join(top, *parts[ups:-1])), mount)  # noqa: PTH118
 
 
 def _is_in(path: str, directory: str) -> bool:

@@ -231,9 +231,9 @@ class RunDirectory:
         return self.own if os.path.isdir(self.own) else self.work
 
     def write(self, name: str, value: "Any") -> None:
-        """Replace the JSON file `name` in one step; raises OSError."""
+        """Replace the JSON file `name`, for its user alone to read, in one step; raises OSError."""
         path = os.path.join(self.path, name)
-        with open(path + ".new", "w") as file:
+        with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(wire.dumps(value))
         os.rename(path + ".new", path)
 
