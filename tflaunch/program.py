@@ -157,10 +157,9 @@ _OTHERS = {
     "julia", "scala", "swift", "ocaml", "runhaskell", "guile", "osascript",
 }  # fmt: skip
 # What no data has, in lines that this Python may not be able to read: the hosts' may be another version.
-_LOOKS_LIKE_PYTHON = re.compile(
-    rb"^[ \t]*(?:import[ \t]+\w[\w., \t]*(?:#.*)?$|from[ \t]+[\w.]+[ \t]+import\b|(?:async[ \t]+)?def[ \t]+\w+"
-    rb"|class[ \t]+\w+.*:|if[ \t]+__name__[ \t]*==|print\b)",
-    re.MULTILINE,
+_LOOKS_LIKE_PYTHON = (
+    rb"(?m)^[ \t]*(?:import[ \t]+\w[\w., \t]*(?:#.*)?$|from[ \t]+[\w.]+[ \t]+import\b|(?:async[ \t]+)?def[ \t]+\w+"
+    rb"|class[ \t]+\w+.*:|if[ \t]+__name__[ \t]*==|print\b)"
 )
 
 
@@ -205,7 +204,7 @@ def _instead(path: Path, head: bytes) -> str:
         return ""  # Python itself tells what is wrong with it
     parsed = _parsed(head) if len(head) < _LOOKED_AT else None
     if parsed is None:
-        return "" if _LOOKS_LIKE_PYTHON.search(head) else "text that no Python can read"
+        return "" if re.search(_LOOKS_LIKE_PYTHON, head) else "text that no Python can read"
     return "" if any(map(_does_something, parsed)) else "data"
 
 
