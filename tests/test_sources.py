@@ -607,7 +607,9 @@ def test_what_cannot_be_asked_for(tmp_path: Path, path: str, message: str) -> No
 
 def test_a_bad_line_of_gitignore_is_told_with_its_place(tmp_path: Path) -> None:
     grow(tmp_path, {"sub/.gitignore": "# mine\n*.log\n[z-a]*\n"})
-    with pytest.raises(UsageError, match=rf"{tmp_path}/sub/\.gitignore:3:1: '\[z-a\]\*' holds the range z-a") as raised:
+    with pytest.raises(
+        UsageError, match=rf"{tmp_path}/sub/\.gitignore:3:1: '\[z-a\]\*' holds the range z-a"
+    ) as raised:
         bundle(tmp_path)
     assert raised.value.exit_code == EXIT_USAGE
 
