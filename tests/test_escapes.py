@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import fcntl
@@ -11,6 +12,7 @@ import math
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -24,6 +26,10 @@ from typing import Any, TextIO
 import pytest
 
 from tests import test_gpus, test_ps
+from tests.launcher import Launcher
+from tests.nvml import build
+from tests.sshd import SshNetwork
+from tests.test_gpus import Lab, Terminal
 from tflaunch import cards
 from tflaunch.board import Board
 from tflaunch.cards_view import CardsView
@@ -121,7 +127,6 @@ def evil(value: Any, kept: frozenset[str] = frozenset()) -> Any:
 def test_nothing_that_acts_on_a_terminal_is_left(shown: Callable[[str], str]) -> None:
     for number in [*range(0x3000), *range(0xD7F0, 0xE010)]:
         text = f"a{chr(number)}b"
-        assert not _BAD.sub("", shown(text)).strip() == "", text
         assert not set(_BAD.findall(shown(text))) - {"\t"}, hex(number)
         shown(text).encode()  # no half of a character
     assert one_line("a\nb\u2028c") == r"a\nb\u2028c"
@@ -140,7 +145,7 @@ def test_what_prints_past_everything_else_is_screened_too() -> None:
         "raise ValueError(evil)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], input=json.dumps(EVIL).encode(), capture_output=True
+        [sys.executable, "-c", program], input=json.dumps(EVIL).encode(), capture_output=True, check=False
     )
     said = (done.stdout + done.stderr).decode()
     assert done.returncode == 1
@@ -214,18 +219,21 @@ RESULTS = tuple(
     for number, status in enumerate(("succeeded", "failed"))
 )
 TRIAL, SEAT = Trial(0, {EVIL: EVIL}), Seat(EVIL, (EVIL,), (EVIL,))
+
+
+def both(*_: None) -> None:
+    """After all of them."""
+
+
 SWEEP: Mapping[str, Callable[[Any], None]] = {
     "begins": lambda shown: shown.begins(EVIL, 2, 2, [SEAT], Metric(EVIL)),
     "planned": lambda shown: shown.planned(Planned(EVIL, (TRIAL,), 1, (SEAT,), {EVIL: 1}, (EVIL,), 7)),
-    "progress": lambda shown: (
-        (
-            shown.progress(Progress(4, 1, 1, 1, 1, (Row(TRIAL, EVIL, 0.0, 1.0),), RESULTS[0], 3.0)),
-            time.sleep(0.4),  # it is a live view
-        )
-        and None
+    "progress": lambda shown: both(
+        shown.progress(Progress(4, 1, 1, 1, 1, (Row(TRIAL, EVIL, 0.0, 1.0),), RESULTS[0], 3.0)),
+        time.sleep(0.4),  # it is a live view
     ),
     "trial": lambda shown: shown.trial(TRIAL, TaskStarted(W0, EVIL, 1, 7), SEAT),
-    "result": lambda shown: [shown.result(each) for each in RESULTS] and None,
+    "result": lambda shown: both(*(shown.result(each) for each in RESULTS)),
     "summary": lambda shown: shown.summary(
         Summary(EVIL, RESULTS, RESULTS[:1], 2, Metric(EVIL), EVIL, (EVIL,), EVIL)
     ),
@@ -241,14 +249,14 @@ def board(reporter: Any) -> None:
 
 
 RUN: Mapping[str, Callable[[Any], None]] = {
-    "phase": lambda shown: [shown.phase("connecting", done, 2, EVIL) for done in (0, 1)] and None,
+    "phase": lambda shown: both(*(shown.phase("connecting", done, 2, EVIL) for done in (0, 1))),
     "waiting": lambda shown: shown.waiting(Turn(1, (EVIL,), 0, 2, ((EVIL, EVIL),), (EVIL,))),
     "note": lambda shown: shown.note(EVIL),
     "warn": lambda shown: shown.warn(EVIL),
     "say": lambda shown: shown.say(EVIL),
     "brief plan": lambda shown: shown.plan(PLAN, brief=True),
     "plan": lambda shown: shown.plan(PLAN),
-    "log": lambda shown: (shown.log(W0, EVIL, 0, evil(b"")), shown.log_end(W0)) and None,
+    "log": lambda shown: both(shown.log(W0, EVIL, 0, evil(b"")), shown.log_end(W0)),
     "started": lambda shown: shown.started(TaskStarted(W0, EVIL, 1, 7)),
     "exited": lambda shown: shown.exited(EXIT),
     "unreachable": lambda shown: shown.unreachable(EVIL, EVIL),
@@ -259,7 +267,7 @@ RUN: Mapping[str, Callable[[Any], None]] = {
     "not dialled": lambda shown: shown.error(DialError({EVIL: EVIL}, EVIL, {})),
     "error": lambda shown: shown.error(PlanError(EVIL, EVIL)),
     "hostfile": lambda shown: shown.error(HostfileError([Problem(EVIL, 1, 2, EVIL)])),
-    "report": lambda shown: [shown.report(each) for each in OUTCOMES] and None,
+    "report": lambda shown: both(*(shown.report(each) for each in OUTCOMES)),
     "servers": lambda shown: shown.servers(PLAN),
     "detached": lambda shown: shown.detached(EVIL, 2, EVIL),
     "stopped": lambda shown: shown.stopped(
@@ -471,7 +479,7 @@ def test_no_run_acts_on_the_terminal(columns: int | None) -> None:
 def test_no_check_acts_on_the_terminal() -> None:
     report = {
         **{"python": EVIL, "executable": EVIL, "limits": {}, "proxies": [EVIL], "error": ""},
-        "versions": {name: EVIL for name in ("tensorflow", "keras", "protobuf", "numpy")},
+        "versions": dict.fromkeys(("tensorflow", "keras", "protobuf", "numpy"), EVIL),
         "tensorflow": {"seconds": 99.0, "gpus": 1, "build": {"cuda_version": "", "cudnn_version": EVIL}},
     }
     broken = {**report, "error": EVIL, "tensorflow": {}}
@@ -497,3 +505,105 @@ def test_no_check_acts_on_the_terminal() -> None:
         screen.columns = columns
         harmless("\n".join(line.plain for line in page(verdict, screen)))
     assert_json(to_json(document(verdict, 0.0, 70)))
+
+
+# ---- the verbs
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def lab(library: Path, tmp_path: Path, network: SshNetwork, launcher: Launcher) -> Lab:
+    return Lab(library, tmp_path, network, launcher)
+
+
+def on_terminal(launcher: Launcher, verb: str, *words: str | Path, columns: int = 100) -> str:
+    """What `tflaunch VERB ...` shows there until its end, or, with --watch, the first look."""
+    argv = [str(word) for word in launcher.argv(verb, *words)]
+    screen = Terminal(argv, launcher.env(), columns=columns)
+    if "--watch" in words:
+        screen.wait_for("of 2 on 1 host")
+        screen.process.send_signal(signal.SIGINT)
+    screen.end()
+    return b"".join(screen._parts).decode()
+
+
+def test_a_lease_that_anybody_may_write_and_a_process_name_act_on_no_terminal(lab: Lab) -> None:
+    argv = [
+        sys.executable,
+        "-c",
+        "import time; time.sleep(600)",
+        EVIL.replace("\0", "").encode("utf-8", "replace"),
+    ]
+    process = subprocess.Popen(argv, start_new_session=True)
+    with contextlib.ExitStack() as after:
+        after.callback(process.wait)
+        after.callback(process.kill)
+        lab.add(
+            "gpu uuid=GPU-a mem=81559", "gpu uuid=GPU-b mem=81559", f"proc gpu=1 pid={process.pid} mem=60000"
+        )
+        held = lab.leases / "GPU-a"
+        held.parent.mkdir()
+        held.parent.chmod(0o1777)
+        with held.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            json.dump({"user": EVIL, "run": EVIL, "since": math.nan, "planning": False}, lock)
+            lock.flush()
+            for words in ((), ("--csv",), ("--oneline",), ("--topology",)):
+                done = lab.gpus(*words).ran()
+                harmless(done.out + done.err)
+            assert len(lab.gpus("--csv").ran().out.splitlines()) == 3
+            assert_json(lab.gpus("--json").ran().out)
+            for more in ((), ("--watch",)):
+                verb, *rest = lab.words(*more)
+                for columns in (80, 130):
+                    harmless(on_terminal(lab.launcher, str(verb), *rest, columns=columns), own=True)
+            trainer = lab.launcher.script("")
+            hosts = lab.words()[1]
+            for json_too in ((), ("--json",)):
+                refused = lab.launcher.run(
+                    "run", hosts, trainer, "--ps=0", "--workers=2", "--gpus-per-worker=1", *json_too
+                )
+                assert refused.code == 65, refused.err
+                assert "leased to" in refused.out + refused.err
+                harmless(refused.out + refused.err)
+
+
+def test_the_files_of_a_run_act_on_no_terminal(launcher: Launcher) -> None:
+    hosts, own = launcher.local(1), launcher.hosts / f"tflaunch-{os.getuid()}"
+    directory = own / "odd-aaaaaa" / "local1"
+    (directory / "logs").mkdir(parents=True)
+    for each in (own, directory.parent, directory):
+        each.chmod(0o700)
+    about = {"launcher": EVIL, "command": ["tflaunch", "run", EVIL], "hosts": ["local1", EVIL], "tasks": {}}
+    plan = {"tasks": [{"id": "worker/0", "gpu_labels": [EVIL]}], "ports": [5000], "about": about}
+    (directory / "plan.json").write_text(json.dumps(plan))
+    (directory / "logs" / "worker-0.log").write_bytes(evil(b""))
+    event = {"type": "exit", "task": "worker/0", "attempt": 0, "code": None, "signal": 9, "signal_name": EVIL}
+    events = [
+        {**event, "n": 1, "time": 3.0, "seconds": math.inf, "stopped": False, "log_bytes": 3},
+        {"type": "outcome", "n": 2, "time": 3.0, "outcome": {"status": EVIL, "exit_code": 1}},
+    ]
+    (directory / "events.jsonl").write_text("".join(json.dumps(each) + "\n" for each in events))
+    for words in (
+        ("ps", "-a"),
+        ("status", "odd-aaaaaa"),
+        ("logs", "odd-aaaaaa"),
+        ("clean", "--all", "--dry-run"),
+    ):
+        done = launcher.run(*words, "-H", hosts)
+        assert "odd-aaaaaa" in done.out or words[0] in ("logs", "clean"), done.err
+        assert "Traceback" not in done.err, done.err
+        harmless(done.out + done.err)
+        for columns in (80, 130):
+            harmless(on_terminal(launcher, *words, "-H", hosts, columns=columns), own=True)
+    assert launcher.run("ps", "-aq", "-H", hosts).ran().out == "odd-aaaaaa\n"
+    for words in (
+        ("ps", "-a", "--json"),
+        ("status", "odd-aaaaaa", "--json"),
+        ("logs", "odd-aaaaaa", "--json"),
+    ):
+        assert_json(launcher.run(*words, "-H", hosts).ran().out)
