@@ -60,6 +60,7 @@ class LogReporter:
 
     def __init__(self, options: Options, stdout: Stream, stderr: Stream) -> None:
         self._options = options
+        self._raw = False  # a log goes to stdout byte for byte
         self._logs: dict[TaskId, _Log] = {}
         self._rewriting: set[TaskId] = set()
         self._interpreters: dict[TaskId, str] = {}
@@ -135,6 +136,9 @@ class LogReporter:
             data = data[max(0, log.offset - offset) :]
             offset = max(offset, log.offset)
         log.offset = offset + len(data)
+        if self._raw:
+            self._writer.out_bytes(data)
+            return
         lines = self._options.wanted(log.assembler.feed(data))
         if lines:
             log.progress_every_s = _PROGRESS_S[0]

@@ -112,6 +112,8 @@ class TextReporter(LogReporter):
         self._one_screen = stdout.same_terminal(stderr)
         self._recent: deque[tuple[TaskId | None, str]] = deque(maxlen=_RECENT)
         super().__init__(options, stdout, stderr)
+        # For a file or a program one log is what it is; for a terminal it is lines that do not act on it.
+        self._raw = options.bare and options.grep is None and not stdout.terminal
 
     def phase(self, name: str, done: int, total: int, note: str = "") -> None:
         now = time.monotonic()
@@ -335,6 +337,9 @@ class TextReporter(LogReporter):
         self._writer.out_lines(prefix, lines)
 
     def _show_gap(self, task: TaskId, host: str, missing: int) -> None:
+        if self._raw:
+            self.warn(f"{task} on {host}: {missing:,} bytes are missing")
+            return
         more = self._out.marks.more
         self._show_lines(task, host, f"{more} {missing:,} bytes are missing here {more}\n")
 

@@ -10,7 +10,6 @@ and the moves of its live lines: see `Stream.encode`, `write_result` and, for wh
 from __future__ import annotations
 
 import fcntl
-import json
 import math
 import os
 import select
@@ -38,6 +37,8 @@ _HURRY_S = 0.3  # what `close(wait=False)` grants
 
 def to_json(value: Any) -> str:
     """That value as JSON in one line of ASCII; a number that JSON does not have (NaN, infinities) is null."""
+    import json
+
     try:
         return json.dumps(value, allow_nan=False)
     except ValueError:
@@ -229,9 +230,7 @@ class Writer:
 
     def out(self, text: str) -> None:
         """Write to stdout, after what was written there before."""
-        data = self.stdout.encode(text)
-        self._collected.append(data)
-        self._size += len(data)
+        self.out_bytes(self.stdout.encode(text))
 
     def out_lines(self, prefix: str, lines: str) -> None:
         """Write each of these whole lines, behind `prefix`, to stdout; a LineAssembler or JSON has cleaned them."""
@@ -240,6 +239,11 @@ class Writer:
         data = lines[:-1].encode(self.stdout.encoding, "backslashreplace").replace(b"\n", b"\n" + start)
         self._collected += [start, data, b"\n"]
         self._size += len(start) + len(data) + 1
+
+    def out_bytes(self, data: bytes) -> None:
+        """Write to stdout what is no text, byte for byte; not to a terminal."""
+        self._collected.append(data)
+        self._size += len(data)
 
     def err(self, text: str, before: str = "", after: str = "") -> None:
         """Write to stderr at once; `before` and `after` are what moves the cursor around the text."""
