@@ -30,7 +30,7 @@ from tests.launcher import Launcher
 from tests.nvml import build
 from tests.sshd import SshNetwork
 from tests.test_gpus import Lab, Terminal
-from tflaunch import cards
+from tflaunch import cards, trial
 from tflaunch.board import Board
 from tflaunch.cards_view import CardsView
 from tflaunch.check import Verdict
@@ -476,11 +476,34 @@ def test_no_run_acts_on_the_terminal(columns: int | None) -> None:
     harmless("\n".join(line.plain for line in cleaned_lines(told, screen)))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"python": 7},
+        {"executable": None},
+        {"error": ["x"]},
+        {"versions": {"numpy": 2}},
+        {"limits": {"core": "x"}},
+        {"proxies": "http_proxy"},
+        {"tensorflow": []},
+        {"tensorflow": {"seconds": 3, "build": {"cuda_version": 12}, "gpus": 0}},
+        {"tensorflow": {"seconds": math.nan, "build": {}, "gpus": 0}},
+        {"tensorflow": {"seconds": 3, "build": {}, "gpus": "all"}},
+    ],
+)
+def test_a_report_that_no_check_writes_is_none(changes: dict[str, Any]) -> None:
+    good = {"python": "3.11", "executable": "", "error": "", "versions": {}, "limits": {}, "proxies": []}
+    for report, taken in (({**good, **changes}, False), (good, True)):
+        log = f"\n{trial.MARK}{json.dumps(report)}\n".encode()
+        assert (Tried.from_log(log, 0, "", 1.0, False).report is not None) == taken
+    assert Tried.from_log(f"\n{trial.MARK}{'[' * 100_000}\n".encode(), 0, "", 1.0, False).report is None
+
+
 def test_no_check_acts_on_the_terminal() -> None:
     report = {
         **{"python": EVIL, "executable": EVIL, "limits": {}, "proxies": [EVIL], "error": ""},
         "versions": dict.fromkeys(("tensorflow", "keras", "protobuf", "numpy"), EVIL),
-        "tensorflow": {"seconds": 99.0, "gpus": 1, "build": {"cuda_version": "", "cudnn_version": EVIL}},
+        "tensorflow": {"seconds": 99.0, "gpus": 1, "build": {"cuda_version": EVIL, "cudnn_version": EVIL}},
     }
     broken = {**report, "error": EVIL, "tensorflow": {}}
     hosts = [

@@ -256,7 +256,7 @@ def _of_cards(each: Visited, facts: HostFacts) -> Iterator[Any]:
     what = f"TensorFlow sees {seen} of {len(each.cards)} free cards"
     if build.get("is_cuda_build") == "False":
         yield "error", "gpus", f"{what}: it is built without CUDA", "install a build with CUDA there"
-    elif needs and serves and int(needs.split(".")[0]) > int(serves.split(".")[0]):
+    elif needs and serves and _major(needs) > _major(serves):
         fix = "install a newer driver there, or an older TensorFlow"
         yield (
             "error",
@@ -267,6 +267,12 @@ def _of_cards(each: Visited, facts: HostFacts) -> Iterator[Any]:
     else:
         fix = "are its CUDA libraries found? (tensorflow[and-cuda], `module load cuda` in `setup:`)"
         yield "error", "gpus", what, fix, each.tried.lines if each.tried else ()
+
+
+def _major(version: str) -> int:
+    """The first number of a version; 0 of what is none."""
+    first = version.partition(".")[0]
+    return int(first) if first.isdecimal() and len(first) < 10 else 0
 
 
 def _of_ports(each: Visited, facts: HostFacts) -> Iterator[Any]:

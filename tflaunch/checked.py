@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -49,8 +50,10 @@ class Tried:
         before, found, told = text.rpartition("\n" + trial.MARK)
         try:
             report = json.loads(told.partition("\n")[0]) if found else None
-        except ValueError:
+        except (ValueError, RecursionError):
             report = None
+        if not _is_report(report):
+            report = None  # whoever can write into the log can write such a line
         lines = [printable(each) for each in (before if report else text).splitlines() if each.strip()]
         start = -LINES
         for number, line in enumerate(lines):
@@ -59,6 +62,30 @@ class Tried:
             ):  # what it is in comes first there, why may stand above it
                 start = max(0, number - 2)
         return cls(report, code, signal_name, seconds, late, tuple(lines[start:][:LINES]))
+
+
+def _is_report(told: Any) -> bool:
+    """Whether that is what tflaunch.trial tells."""
+
+    def texts(values: Any) -> bool:
+        return all(isinstance(each, str) for each in values)
+
+    if not (isinstance(told, dict) and texts(told.get(name) for name in ("python", "executable", "error"))):
+        return False
+    tensorflow = told.get("tensorflow", {"seconds": 0.0, "build": {}, "gpus": None})
+    mappings = (told.get("versions"), told.get("limits"), tensorflow)
+    if not (all(isinstance(each, dict) for each in mappings) and isinstance(told.get("proxies"), list)):
+        return False
+    build, seconds = tensorflow.get("build"), tensorflow.get("seconds")
+    return (
+        texts([*told["versions"].values(), *told["proxies"]])
+        and all(each is None or isinstance(each, int) for each in told["limits"].values())
+        and isinstance(build, dict)
+        and texts(build.values())
+        and isinstance(seconds, (int, float))
+        and math.isfinite(seconds)
+        and isinstance(tensorflow.get("gpus"), (int, type(None)))
+    )
 
 
 @dataclass
