@@ -282,6 +282,23 @@ for number in range(400):
     assert list((shared / "queue").iterdir()) == []
 
 
+def test_many_who_only_look_are_not_in_each_others_way(shared: Path) -> None:
+    """Each has a shared lock for an instant; nobody may take another for one who holds the card."""
+    script = """\
+from tflaunch.agent import leases
+for number in range(400):
+    found = leases.holder("GPU-a")
+    assert found is None, found
+"""
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (shared / "GPU-a").touch()
+    env = {**os.environ, "TFLAUNCH_LEASES": str(shared)}
+    here = Path(__file__).parents[1]
+    running = [subprocess.Popen([sys.executable, "-c", script], env=env, cwd=here) for _ in range(4)]
+    assert [process.wait(60) for process in running] == [0] * 4
+
+
 def test_a_full_disk_is_told(host: Host, tmp_path: Path) -> None:
     """A file system without room for a ticket."""
     small = tmp_path / "small"

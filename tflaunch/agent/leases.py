@@ -32,7 +32,8 @@ DIRECTORY = _OWN or "/var/tmp/tflaunch-leases"  # noqa: S108
 DEVICES = os.path.join(_OWN, "devices") if _OWN else ""  # before the paths that the kernel's files have
 READ_LIMIT = 4096
 TEXT_LIMIT = 255
-TRIES = 5  # somebody who only looks holds a lock for an instant
+TRIES = 5
+TRIES_SHARED = 20  # somebody who only looks has a shared lock for an instant, which is longer on a busy host
 PAUSE_S = 0.01
 SPARE = 3  # so many names more are tried for a lease file when something stands in its place
 TOUCH_S = 3600.0
@@ -388,42 +389,53 @@ def lock(descriptor: int, how: int) -> bool:
 
 def _lock_alone(descriptor: int) -> os.stat_result:
     """Have that file for ourselves; raises _Busy."""
-    for attempt in range(TRIES):
+    info = os.fstat(descriptor)
+    for attempt in range(TRIES_SHARED):
         if attempt:
             time.sleep(PAUSE_S)
         if lock(descriptor, fcntl.LOCK_EX):
-            return os.fstat(descriptor)
-    raise _Busy(os.fstat(descriptor))
+            return info
+        if attempt + 1 >= TRIES and b"READ" not in _locks(info).values():
+            break
+    raise _Busy(info)
 
 
 def _look_at(descriptor: int) -> None:
     """Raise _Busy when somebody has any lock of it: one that is shared keeps others from it just as well."""
-    for attempt in range(TRIES):
+    info = os.fstat(descriptor)
+    for attempt in range(TRIES_SHARED):
         if attempt:
             time.sleep(PAUSE_S)
-        info = os.fstat(descriptor)
         if not lock(descriptor, fcntl.LOCK_SH):
-            raise _Busy(info)
-        if not lockers(info):
+            break
+        others = lockers(info)
+        lock(descriptor, fcntl.LOCK_UN)
+        if not others:
             return
     raise _Busy(info)
 
 
 def lockers(info: os.stat_result) -> "List[int]":
     """The pids of those who have locked that file, this process aside, as far as this PID namespace shows them."""
+    return [pid for pid in _locks(info) if pid != os.getpid()]
+
+
+def _locks(info: os.stat_result) -> "Dict[int, bytes]":
+    """By pid: READ, a shared one, or WRITE."""
     end = b":%d" % info.st_ino
     try:
         with open("/proc/locks", "rb") as file:
             lines = [line.split() for line in file if end in line]
     except OSError:
-        return []
+        return {}
     # 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF
-    found = [(int(each[4]), each[5]) for each in lines if each[1:2] == [b"FLOCK"] and each[5].endswith(end)]
+    found = [
+        (int(each[4]), each[5], each[3]) for each in lines if each[1] == b"FLOCK" and each[5].endswith(end)
+    ]
     # Some file systems (btrfs) have one device here and another one in `stat`: our own lock tells which.
-    me = os.getpid()
     place = b"%02x:%02x" % (os.major(info.st_dev), os.minor(info.st_dev)) + end
-    places = {place, *(where for pid, where in found if pid == me)}
-    return [pid for pid, where in found if where in places and pid != me]
+    places = {place, *(where for pid, where, _ in found if pid == os.getpid())}
+    return {pid: kind for pid, where, kind in found if where in places}
 
 
 # -- who it is
