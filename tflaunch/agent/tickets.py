@@ -37,11 +37,17 @@ class Place:
     """The place in the queue of one agent's run, if it has one."""
 
     def __init__(self, run: str = "", host: str = "") -> None:
-        self.error = ""  # why there is no queue here, or no place in it
+        self._refused = ""  # why it has no place
+        self._unseen = ""  # why it did not see the others
         self._run = run
         self._host = host
         self._ticket = None  # type: Optional[Tuple[float, str, int]]
         self._wanted = None  # type: Optional[Tuple[float, int, List[str], bool]]
+
+    @property
+    def error(self) -> str:
+        """Why there is no queue here, or no place in it."""
+        return self._refused or self._unseen
 
     @property
     def taken(self) -> bool:
@@ -64,22 +70,23 @@ class Place:
                 self._ticket = (since, name, _hold(directory, name, wire.dumps(about).encode("ascii")))
             finally:
                 os.close(directory)
-            self.error = ""
+            self._refused = ""
         except HostError as error:
-            self.error = error.reason
+            self._refused = error.reason
         except OSError as error:
-            self.error = "%s: %s" % (QUEUE, os.strerror(error.errno or 0))
+            self._refused = "%s: %s" % (QUEUE, os.strerror(error.errno or 0))
 
     def check(self) -> None:
-        """Take the place anew when somebody has removed the ticket."""
-        if self._ticket is None or self._wanted is None:
+        """Take the place that could not be had, or whose ticket somebody has removed."""
+        wanted = self._wanted
+        if wanted is None or (self._ticket is not None and os.fstat(self._ticket[2]).st_nlink):
             return
-        if not os.fstat(self._ticket[2]).st_nlink:
-            wanted, self._wanted = self._wanted, None
-            self.take(*wanted)
+        self.leave()
+        self.take(*wanted)
 
     def leave(self) -> None:
         """Give the place up."""
+        self._wanted = None
         if self._ticket is None:
             return
         _, name, descriptor = self._ticket
@@ -96,6 +103,7 @@ class Place:
 
     def ahead(self) -> "List[Dict[str, Any]]":
         """The live tickets of other runs that come before this one's, in their order; all, if it has none."""
+        self._unseen = ""
         try:
             for place in (leases.DIRECTORY, QUEUE):
                 if os.path.lexists(place):
@@ -104,16 +112,16 @@ class Place:
         except FileNotFoundError:
             return []  # nobody has ever waited here
         except HostError as error:
-            self.error = self.error or error.reason
+            self._unseen = error.reason
             return []
         except OSError as error:
-            self.error = self.error or "%s: %s" % (QUEUE, os.strerror(error.errno or 0))
+            self._unseen = "%s: %s" % (QUEUE, os.strerror(error.errno or 0))
             return []
         try:
             names = _listed(directory)
             read = [_read(directory, name) for name in names]
         except HostError as error:
-            self.error = self.error or error.reason
+            self._unseen = error.reason
             return []
         finally:
             os.close(directory)
