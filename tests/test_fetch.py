@@ -16,7 +16,7 @@ from tests.launcher import Launcher, until
 from tests.sshd import SshNetwork
 from tflaunch.destination import Destination, Part, Refused, present
 from tflaunch.errors import FetchError
-from tflaunch.patterns import Pattern
+from tflaunch.patterns import Pattern, Wanted
 
 # Writes what a trainer writes, and what a careless one does.
 WRITE = """
@@ -257,6 +257,30 @@ def test_the_agent_reads_nothing_outside_of_the_working_directory(any_host: Host
         body, why = read(path)
         assert (body, bool(why)) == (b"", True), path
     assert read("a/pipe") == (b"", "a pipe")
+
+
+def test_agents_match_as_the_launcher_does(any_host: Host) -> None:
+    channel = any_host.start()
+    script = """
+        mkdir -p r/.deep/er .cache .git/hooks .GIT
+        touch r/a.txt r/.b.txt r/.deep/c.txt r/.deep/er/d.txt .cache/e .git/hooks/f
+        touch .GIT/g .h aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; sleep 1000
+    """
+    running(channel, shell(script))
+    until((any_host.directory / "work/.h").exists, "its files")
+    long = "a" * 81
+    for texts, come, hidden in (
+        (["**"], {"r/a.txt", long}, {"r/.b.txt", "r/.deep", ".cache", ".h"}),
+        (["r/*.txt"], {"r/a.txt"}, {"r/.b.txt"}),
+        ([".*", "!.h"], {".cache/e", "r/.b.txt", "r/.deep/c.txt", "r/.deep/er/d.txt"}, set()),
+        (["*a" * 20 + "*b"], set(), set()),
+        (["[[:alpha:]]*a"], {long}, set()),
+    ):
+        wanted = Wanted([Pattern.parse(text) for text in texts])
+        found = channel.ask("find", patterns=wanted.regexes, roots=[""], answer="found")
+        assert {row[0] for row in found["files"]} == come
+        assert {path for path, why, bad in found["left"] if not bad and "begins with a dot" in why} == hidden
+        assert all(wanted.says(path) for path in come)
 
 
 # ---- the directory here
