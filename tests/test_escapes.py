@@ -212,6 +212,7 @@ FETCHED = Fetched(
     {EVIL: EVIL},
     [EVIL],
     [EVIL],
+    [EVIL],
     {EVIL: ConnectError(EVIL, EVIL)},
 )
 RESULTS = tuple(
@@ -225,7 +226,7 @@ def both(*_: None) -> None:
     """After all of them."""
 
 
-SWEEP: Mapping[str, Callable[[Any], None]] = {
+SWEEP: Mapping[str, Callable[[Any], object]] = {
     "begins": lambda shown: shown.begins(EVIL, 2, 2, [SEAT], Metric(EVIL)),
     "planned": lambda shown: shown.planned(Planned(EVIL, (TRIAL,), 1, (SEAT,), {EVIL: 1}, (EVIL,), 7)),
     "progress": lambda shown: both(
@@ -248,7 +249,7 @@ def board(reporter: Any) -> None:
     shown.said(Message("board", {"state": "failed", "why": EVIL, "lines": [EVIL, EVIL]}), lambda *_: None)
 
 
-RUN: Mapping[str, Callable[[Any], None]] = {
+RUN: Mapping[str, Callable[[Any], object]] = {
     "phase": lambda shown: both(*(shown.phase("connecting", done, 2, EVIL) for done in (0, 1))),
     "waiting": lambda shown: shown.waiting(Turn(1, (EVIL,), 0, 2, ((EVIL, EVIL),), (EVIL,))),
     "note": lambda shown: shown.note(EVIL),

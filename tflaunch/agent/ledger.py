@@ -101,7 +101,7 @@ def restarted(directory: RunDirectory) -> float:
         return 0.0
     if then[0] != now[0] or then[1] == now[1] or not (then[1] and now[1]):
         return 0.0
-    booted = _booted()
+    booted = processes.booted()
     written = [_modified(os.path.join(directory.path, name)) or 0.0 for name in ("agent.json", EVENTS)]
     return booted if booted and max(written) < booted + CLOCK_MARGIN_S else 0.0
 
