@@ -12,7 +12,7 @@ from rich.console import RenderableType
 
 from tflaunch.console_line import Text
 from tflaunch.console_pages import Marks, of
-from tflaunch.log_lines import printable
+from tflaunch.log_lines import one_line
 from tflaunch.sizes import amount
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ def fetched_lines(told: Fetched, marks: Marks) -> list[RenderableType]:
         pattern = shlex.quote(re.sub(r"([*?\[\\])", r"\\\1", told.hidden[0]))
         which = "; a pattern that names the dot brings them: "
         lines.append(
-            Text(f"  left out, as their names begin with a dot: {names}{which}{_name(pattern)}", "dim")
+            Text(f"  left out, as their names begin with a dot: {names}{which}{one_line(pattern)}", "dim")
         )
     for where, why in _shown(told.failed, marks):
         lines.append(Text.assemble(warn, f"did not come: {where}: {why}"))
     for host, error in told.unreached.items():
-        lines.append(Text.assemble(warn, (host, "bold"), f": {_name(error.message)}"))
+        lines.append(Text.assemble(warn, (host, "bold"), f": {one_line(error.message)}"))
     if told.kept:
         lines.append(
             Text.assemble(
@@ -57,24 +57,19 @@ def fetched_lines(told: Fetched, marks: Marks) -> list[RenderableType]:
         )
     for pattern in told.unmatched:
         there = f"; there is: {_some(told.there, marks)}" if told.there else ""
-        lines.append(Text.assemble(warn, f"nothing matches {printable(pattern)}{there}"))
+        lines.append(Text.assemble(warn, f"nothing matches {one_line(pattern)}{there}"))
     mark = (f"{marks.ok} ", "bold green") if told.complete else (f"{marks.bad} ", "bold red")
     before = f", {told.same} more there already" if told.same else ""
-    where = f" in {printable(told.directory)}" if told.files or told.same else ""
+    where = f" in {one_line(told.directory)}" if told.files or told.same else ""
     lines.append(Text.assemble(mark, f"fetched{of(told.files, 'file')}, {amount(told.bytes)}{before}", where))
     return lines
 
 
 def _some(names: Sequence[str], marks: Marks) -> str:
     more = f" {marks.more} {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return _name(", ".join(names[:SHOWN])) + more
-
-
-def _name(text: str) -> str:
-    """What a host has told, on the line that it is on."""
-    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+    return one_line(", ".join(names[:SHOWN])) + more
 
 
 def _shown(reasons: Mapping[str, str], marks: Marks) -> list[tuple[str, str]]:
-    rows = [(_name(where), _name(why)) for where, why in list(reasons.items())[:SHOWN]]
+    rows = [(one_line(where), one_line(why)) for where, why in list(reasons.items())[:SHOWN]]
     return rows + ([(f"{len(reasons) - SHOWN} more", marks.more)] if len(reasons) > SHOWN else [])

@@ -19,6 +19,7 @@ ENTRIES = 256  # that are looked at between two turns of the agent's loop
 PIECE_LIMIT = 512 * 1024  # of a file in one message
 DIGEST_LIMIT = 4 * 1024 * 1024  # of a file in one digest: some 10 ms
 THERE = 12  # names that are told when nothing matches
+NAMES = 64 * 1024  # characters of names in one message, each of which JSON may write as six
 HIDDEN = 100  # names with a dot that are told
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a pipe that has taken the place of a file must not hold up the agent.
@@ -49,7 +50,7 @@ class Outputs:
         files = []  # type: List[List[Any]]
         left = []  # type: List[List[Any]]
         hidden = set()  # type: Set[str]
-        count = 0
+        count = size = 0
         top = self._root()
         try:
             for path, info in self._walk(top, roots):
@@ -76,9 +77,10 @@ class Outputs:
                         raise HostError(
                             "more than %d files match" % FILES, "have the program pack them into one"
                         )
-                if not path or len(files) + len(left) >= ENTRIES:
+                size += len(path)
+                if not path or len(files) + len(left) >= ENTRIES or size > NAMES:
                     yield {"files": files, "left": left, "there": [], "last": False}
-                    files, left = [], []
+                    files, left, size = [], [], 0
             try:
                 names = [] if count else sorted(os.listdir(top))
             except OSError:
