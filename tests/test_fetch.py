@@ -252,11 +252,14 @@ def test_the_agent_reads_nothing_outside_of_the_working_directory(any_host: Host
         "a/../../plan.json",
         "a",
         "",
-        "a\0b",
     ):
         body, why = read(path)
         assert (body, bool(why)) == (b"", True), path
     assert read("a/pipe") == (b"", "a pipe")
+    channel.send("read", path="a\0b", offset=0, size=100, digest=False)
+    refused = channel.next()
+    assert refused is not None
+    assert (refused.type, "path is not a path" in refused["reason"]) == ("failed", True)
 
 
 def test_agents_match_as_the_launcher_does(any_host: Host) -> None:
