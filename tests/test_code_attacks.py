@@ -31,7 +31,8 @@ def contents(launcher: Launcher) -> dict[str, bytes]:
 
 
 def has(text: str) -> set[str]:
-    return set(re.findall(r"HAS (\S+)", text))
+    """The files and directories that the program saw, but for what Python itself has made there."""
+    return {path for path in re.findall(r"HAS (\S+)", text) if "__pycache__" not in path}
 
 
 def test_a_link_to_a_private_key_does_not_bring_the_key(launcher: Launcher, network: SshNetwork) -> None:
