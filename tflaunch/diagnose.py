@@ -134,12 +134,14 @@ class Diagnosis:
 
     def resume(self, memory: Any) -> None:
         """Go on where another one of these tasks has been; raises ValueError for what is no memory of it."""
-        from tflaunch.memory import a_number, a_text, check, either, one_of
+        from tflaunch.fields import Each, a_number, a_text, one_of, or_null
+        from tflaunch.memory import check, of_the_run
 
-        a_task, since = one_of(self._tasks), (a_text, a_number)
-        task_shape = (a_text, a_number, either(None, a_number), since, {a_task: (a_number, a_number)}, since)
-        finding = (one_of(_KINDS), a_task, a_text, a_text)
-        check({"tasks": {a_task: task_shape}, "told": [finding]}, memory)
+        a_task, since = of_the_run("a task", self._tasks), (a_text, a_number)
+        calls_of_it = Each(a_task, (a_number, a_number))
+        of_task = (a_text, a_number, or_null(a_number), since, calls_of_it, since)
+        finding = (one_of(*_KINDS), a_task, a_text, a_text)
+        check({"tasks": Each(a_task, of_task), "told": [finding]}, memory)
         for name, (ended, first, idle_since, state_since, calls, said) in memory["tasks"].items():
             task = self._tasks[name]
             task.ended, task.first, task.idle_since = ended, first, idle_since

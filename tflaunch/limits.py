@@ -60,10 +60,12 @@ class Limits:
 
     def resume(self, memory: Any) -> None:
         """Go on where another one of these tasks, which has begun, has been; raises ValueError for no memory of it."""
-        from tflaunch.memory import a_number, check, one_of
+        from tflaunch.fields import Each, a_number
+        from tflaunch.memory import check, of_the_run
 
-        a_task = one_of(set(self._started))
-        check({"started": {a_task: a_number}, "ready": [a_task], "spoke": {a_task: a_number}}, memory)
+        a_task = of_the_run("a task", self._started)
+        times = Each(a_task, a_number)
+        check({"started": times, "ready": [a_task], "spoke": times}, memory)
         self._started, self._ready, self._spoke = memory["started"], set(memory["ready"]), memory["spoke"]
 
     def started(self, task: str, now: float) -> None:

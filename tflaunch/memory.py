@@ -1,95 +1,55 @@
 """What the coordinator of a detached run leaves to the next one: data, taken over only where all of it fits the run.
 
-It passes through the agent's socket as JSON.  A shape says what a value must be: a function is true of it, [X] is a
-list of X, (X, Y) a list of just these, {name: X} an object with just these fields, and {function: X} one from keys
-that the function is true of to X.
+It passes through the agent's socket as JSON.
 """
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tflaunch.fields import (
+    Each,
+    OneOf,
+    Record,
+    a_flag,
+    a_number,
+    a_signal,
+    a_text,
+    a_whole_number,
+    an_attempt,
+    an_exit_code,
+    anything,
+    misfit,
+    one_of,
+    or_null,
+)
 from tflaunch.outcome import CardLeft, HostLost, TaskExit, TimedOut
 from tflaunch.supervise import DRAIN, HURRY, RESTART
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from tflaunch.supervise import State
 
 PHASES = ("running", "restarting", "draining", "ending")
-_MOST = 1e15  # of anything that is counted or measured
-_SIGNALS = frozenset(map(int, signal.Signals))
 
 
-def fault(shape: Any, value: Any, where: str = "") -> str:
-    """Where `value` is not what `shape` says, or ""."""
-    if callable(shape):
-        return "" if shape(value) else f"{where or 'all of it'} is {ascii(value)[:60]}"
-    if isinstance(shape, list):
-        if not isinstance(value, list):
-            return f"{where} is no list"
-        return _first(fault(shape[0], each, f"{where}.{at}") for at, each in enumerate(value))
-    if isinstance(shape, tuple):
-        if not (isinstance(value, list) and len(value) == len(shape)):
-            return f"{where} is no list of {len(shape)}"
-        return _first(fault(shape[at], value[at], f"{where}.{at}") for at in range(len(shape)))
-    if not isinstance(value, dict):
-        return f"{where or 'all of it'} is no object"
-    if all(map(callable, shape)):
-        [(is_key, of_each)] = shape.items()
-        return _first(
-            fault(of_each, each, f"{where}.{key}") if is_key(key) else f"{where}.{ascii(key)[:60]} is unknown"
-            for key, each in value.items()
-        )
-    if value.keys() != shape.keys():
-        return f"{where or 'all of it'} lacks {sorted(shape.keys() - value.keys())} or has more"
-    return _first(fault(shape[name], value[name], f"{where}.{name}" if where else name) for name in shape)
+def check(spec: Any, value: Any) -> None:
+    """Raise ValueError with where `value` is none that `spec` describes (tflaunch.fields)."""
+    if fault := misfit(spec, value, ""):
+        raise ValueError(fault)
 
 
-def _first(faults: Any) -> str:
-    return next(filter(None, faults), "")
+def of_the_run(what: str, names: Iterable[str]) -> Callable[[Any], bool]:
+    """Whether it is one of these, of which there may be thousands: the names of its tasks, or hosts."""
+    known = frozenset(names)
 
+    def is_known(value: Any) -> bool:
+        return isinstance(value, str) and value in known
 
-def check(shape: Any, value: Any) -> None:
-    """Raise ValueError with where `value` is not what `shape` says."""
-    if found := fault(shape, value):
-        raise ValueError(found)
-
-
-def anything(_: Any) -> bool:
-    """It has a check of its own."""
-    return True
-
-
-def a_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def a_flag(value: Any) -> bool:
-    return value is True or value is False
-
-
-def a_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < _MOST
-
-
-def a_number(value: Any) -> bool:
-    return type(value) in (int, float) and -_MOST < value < _MOST  # of NaN neither is true
-
-
-def one_of(known: Any) -> Callable[[Any], bool]:
-    """Whether it is one of these texts or numbers."""
-    return lambda value: type(value) in (str, int) and value in known
-
-
-def either(*shapes: Any) -> Callable[[Any], bool]:
-    """Whether one of these shapes fits; None is null."""
-    return lambda value: any(
-        value is None if shape is None else not fault(shape, value, "it") for shape in shapes
-    )
+    is_known.__name__ = f"{what} of the run"
+    return is_known
 
 
 # ---- a state, without what it began with (tflaunch.supervise.state_data)
@@ -116,43 +76,46 @@ def memory_of(state: State) -> dict[str, Any]:
 def remembered(state: State, data: Any) -> State:
     """That state, of a run that begins, with what `data` says has become of it; raises ValueError."""
     tasks = {str(task): task for task in state.hosts}
-    a_task, a_host = one_of(tasks), one_of(set(state.hosts.values()))
-    exit_shape = {
-        "task": a_task,
-        "host": a_host,
-        "code": either(None, a_count),
-        "signal": either(None, a_count),
-        "seconds": a_number,
-        "stopped": a_flag,
-        "signal_name": a_text,
-        "attempt": a_count,
-        "log_bytes": a_count,
-    }
+    a_task, a_host = of_the_run("a task", tasks), of_the_run("a host", state.hosts.values())
+    exit_of_it = Record(
+        {
+            "task": a_task,
+            "host": a_host,
+            "code": or_null(an_exit_code),
+            "signal": or_null(a_signal),
+            "seconds": a_number,
+            "stopped": a_flag,
+            "signal_name": a_text,
+            "attempt": an_attempt,
+            "log_bytes": a_whole_number,
+        },
+        lambda exit: (
+            (exit["code"] is None) != (exit["signal"] is None)
+            and state.hosts[tasks[exit["task"]]] == exit["host"]
+        ),
+        "an end of that task",
+    )
     timed_out = {"reason": a_text, "tasks": [a_task], "states": [a_text]}
-    failure = either(None, exit_shape, {"host": a_host, "reason": a_text}, timed_out)
     check(
         {
-            "phase": one_of(PHASES),
-            "attempts": {a_task: a_count},
+            "phase": one_of(*PHASES),
+            "attempts": Each(a_task, an_attempt),
             "waiting": [a_task],
-            "restarted": [(a_number, either(None, a_task))],
-            "exits": [exit_shape],
-            "first_failure": failure,
+            "restarted": [(a_number, or_null(a_task))],
+            "exits": [exit_of_it],
+            "first_failure": or_null(OneOf({"host": a_host, "reason": a_text}, timed_out, exit_of_it)),
             "work_done": a_flag,
             "drained_s": a_number,
-            "interrupts": [one_of(_SIGNALS)],
-            "lost": {a_host: a_text},
-            "swept": {a_host: [a_text]},
-            "cards": {a_host: [{"text": a_text, "own": a_flag}]},
+            "interrupts": [a_signal],
+            "lost": Each(a_host, a_text),
+            "swept": Each(a_host, [a_text]),
+            "cards": Each(a_host, [{"text": a_text, "own": a_flag}]),
         },
         data,
     )
 
     def exit_from(told: Mapping[str, Any]) -> TaskExit:
-        exit = TaskExit(**{**told, "task": tasks[told["task"]]})
-        if state.hosts[exit.task] != exit.host or (exit.code is None) == (exit.signal is None):
-            raise ValueError(f"{exit.task} on {exit.host} has no such end")
-        return exit
+        return TaskExit(**{**told, "task": tasks[told["task"]]})
 
     first: TaskExit | HostLost | TimedOut | None = None
     if told := data["first_failure"]:
@@ -201,17 +164,13 @@ def _failure_data(first: TaskExit | HostLost | TimedOut | None) -> dict[str, Any
 def check_drive(state: State, data: Any) -> None:
     """Raise ValueError unless `data` is what a drive of that state has: see tflaunch.drive.Drive.memory."""
     tasks = set(map(str, state.hosts))
-    a_task, a_host = one_of(tasks), one_of(set(state.hosts.values()))
-    orders = {
-        "end": {"grace_s": a_number, "stacks": a_flag},
-        "stop": {"tasks": [a_task], "grace_s": a_number},
-        "restart": {"tasks": {a_task: a_count}},
-    }
-    known = {*orders, *(f"{RESTART} {task}" for task in tasks)}
-
-    def an_order(value: Any) -> bool:
-        fits = isinstance(value, list) and len(value) == 2 and one_of(orders)(value[0])
-        return fits and not fault(orders[value[0]], value[1])
+    a_task, a_host = of_the_run("a task", tasks), of_the_run("a host", state.hosts.values())
+    orders = OneOf(
+        (one_of("end"), {"grace_s": a_number, "stacks": a_flag}),
+        (one_of("stop"), {"tasks": [a_task], "grace_s": a_number}),
+        (one_of("restart"), {"tasks": Each(a_task, an_attempt)}),
+    )
+    order_names = of_the_run("an order", ["end", "stop", *(f"{RESTART} {task}" for task in tasks)])
 
     def a_timer(name: str) -> bool:
         kind, _, of = name.partition(" ")
@@ -222,9 +181,9 @@ def check_drive(state: State, data: Any) -> None:
     check(
         {
             "state": anything,
-            "after": {a_host: a_count},
-            "timers": {a_timer: a_number},
-            "orders": {a_host: {one_of(known): an_order}},
+            "after": Each(a_host, a_whole_number),
+            "timers": Each(a_timer, a_number),
+            "orders": Each(a_host, Each(order_names, orders)),
         },
         data,
     )

@@ -64,7 +64,8 @@ class Oversight:
 
     def resume(self, memory: Any) -> None:
         """Go on where another one like it, which has begun, has been; raises ValueError for what is no memory of it."""
-        from tflaunch.memory import anything, check
+        from tflaunch.fields import anything
+        from tflaunch.memory import check
 
         check({"diagnosis": anything, "limits": anything}, memory)
         self._diagnosis.resume(memory["diagnosis"])
