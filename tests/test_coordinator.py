@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tflaunch import wire
+from tflaunch import coordinator, wire
 from tflaunch.agent.entrusted import MEMORY_LIMIT, Entrusted
-from tflaunch.agent.peers import Door, SealedStream
+from tflaunch.agent.peers import Door, Handshake, PeerError, SealedStream
 from tflaunch.agent.rundir import RunDirectory
 from tflaunch.agent.selector import Selector
 from tflaunch.coordinator import Coordinator
@@ -66,7 +66,7 @@ class Bench:
             port = free.getsockname()[1]
         self.door = Door("127.0.0.1", port, SECRET)
         plan: dict[str, Any] = {
-            "members": {"a": ["127.0.0.1", 1], "b": ["127.0.0.1", port]},
+            "members": {"a": ["127.0.0.1", 1, os.urandom(32).hex()], "b": ["127.0.0.1", port, SECRET.hex()]},
             "lease_s": 60.0,
             "started": time.time(),
             "state": state_data(State(TASKS)),
@@ -74,13 +74,13 @@ class Bench:
         }
         self.agents: list[Agent] = []
         self.plan = plan
-        self.coordinator = Coordinator(self.directory, SECRET, plan)
+        self.coordinator = Coordinator(self.directory, plan)
 
     def replace(self, memory: bytes) -> None:
         """It has died, and another one goes on by what it has left."""
         for host in ("a", "b"):
             self.coordinator.hang_up(host)
-        self.coordinator = Coordinator(self.directory, SECRET, self.plan, memory)
+        self.coordinator = Coordinator(self.directory, self.plan, memory)
 
     def turn(self) -> None:
         """Let it do what there is to do."""
@@ -199,7 +199,7 @@ def left(bench: Bench) -> dict[str, Any]:
     """What a coordinator leaves in the middle of a run."""
     other, own = bench.let_in(), bench.own_agent()
     for agent, host in ((own, "a"), (other, "b")):
-        agent.say("hello", run="run-1", host=host)
+        agent.say("hello", run="run-1", host=host, pid=1, directory="/")
     other.say("started", n=1, time=time.time(), task="worker/1", attempt=2, pid=4711)
     while not bench.coordinator._drive.state.attempts:
         bench.turn()
@@ -233,10 +233,86 @@ def test_what_is_no_memory_of_the_run_is_told_and_never_run(bench: Bench, tmp_pa
     assert drive.links.after == {"a": 0, "b": 0}, "every host is asked for all that happened"
     assert drive.state == state_from(bench.plan["state"])
     own = bench.own_agent()
-    own.say("hello", run="run-1", host="a")
+    own.say("hello", run="run-1", host="a", pid=1, directory="/")
     said: list[wire.Message] = []
     while not said:
         bench.turn()
         said = [message for message in own.messages() if message.type == "said"]
     assert "cannot be used" in said[0]["text"]
     assert "asked of all hosts again" in said[0]["text"]
+
+
+# ---- hosts that have been broken into
+
+
+def lost(bench: Bench, host: str) -> str:
+    """Why that host is lost, once it is."""
+    while host not in bench.coordinator._drive.state.lost:
+        bench.turn()
+    return bench.coordinator._drive.state.lost[host]
+
+
+def greeted(bench: Bench) -> Agent:
+    """The other host's agent, attached."""
+    other = bench.let_in()
+    other.say("hello", run="run-1", host="b", pid=1, directory="/")
+    while "watch" not in other.heard():
+        bench.turn()
+    return other
+
+
+def test_a_host_speaks_of_its_own_tasks_only(bench: Bench) -> None:
+    other = greeted(bench)
+    forged = {"code": 42, "signal": None, "signal_name": "", "seconds": 1.0, "stopped": False}
+    other.say("exit", n=1, time=time.time(), task="worker/0", attempt=0, **forged)
+    assert "it speaks of worker/0, which is not on that host" in lost(bench, "b")
+    assert not bench.coordinator._drive.state.exits
+
+
+def test_a_host_that_says_hello_again_and_again_is_lost(bench: Bench) -> None:
+    """Each would be answered, and the answers kept for who never reads them."""
+    other = greeted(bench)
+    other.say("hello", run="run-1", host="b", pid=1, directory="/")
+    assert "it says hello once more" in lost(bench, "b")
+
+
+def test_a_host_that_does_not_read_is_let_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "UNREAD_BYTES", 100_000)
+    greeted(bench)
+    own = bench.own_agent()
+    own.say("hello", run="run-1", host="a", pid=1, directory="/")
+    peer = bench.coordinator._peers["b"]
+    while bench.coordinator._peers.get("b") is peer:
+        assert len(peer.out) + len(peer.held) < 10_000_000
+        bench.coordinator.send("b", "stop", tasks=["worker/1"] * 10_000, grace_s=1.0)
+        bench.turn()
+        own.messages()
+    assert bench.coordinator._drive.links.down["b"] == "it does not read what it is told"
+
+
+def test_attempts_that_a_host_makes_up_cost_nothing(bench: Bench) -> None:
+    other = greeted(bench)
+    other.say("started", n=1, time=time.time(), task="worker/1", attempt=999_999, pid=1)
+    while not bench.coordinator._drive.state.attempts:
+        bench.turn()
+    assert len(bench.coordinator._memory()) < 2000
+
+
+def test_the_secret_of_one_host_opens_no_other(bench: Bench) -> None:
+    """Who breaks into `a` has its secret; the door of `b` is another one's."""
+    thief = socket.create_connection(bench.door.listener.getsockname())
+    secret = bytes.fromhex(bench.plan["members"]["a"][2])
+    handshake = Handshake(thief, secret, answers=False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(bench.door.listener, selectors.EVENT_READ)
+        accepted = None
+        while accepted is None:
+            if selector.select(0.01):
+                accepted = bench.door.listener.accept()[0]
+                assert bench.door.welcome(accepted)
+    with thief, pytest.raises(PeerError, match="does not know the secret"):
+        while True:
+            handshake.step()
+            with contextlib.suppress(BlockingIOError):
+                bench.door.proved(accepted)
+    bench.let_in()  # while who decides has that of each

@@ -212,7 +212,6 @@ FETCHED = Fetched(
     {EVIL: EVIL},
     [EVIL],
     [EVIL],
-    [EVIL],
     {EVIL: ConnectError(EVIL, EVIL)},
 )
 RESULTS = tuple(
@@ -226,7 +225,7 @@ def both(*_: None) -> None:
     """After all of them."""
 
 
-SWEEP: Mapping[str, Callable[[Any], object]] = {
+SWEEP: Mapping[str, Callable[[Any], None]] = {
     "begins": lambda shown: shown.begins(EVIL, 2, 2, [SEAT], Metric(EVIL)),
     "planned": lambda shown: shown.planned(Planned(EVIL, (TRIAL,), 1, (SEAT,), {EVIL: 1}, (EVIL,), 7)),
     "progress": lambda shown: both(
@@ -249,7 +248,7 @@ def board(reporter: Any) -> None:
     shown.said(Message("board", {"state": "failed", "why": EVIL, "lines": [EVIL, EVIL]}), lambda *_: None)
 
 
-RUN: Mapping[str, Callable[[Any], object]] = {
+RUN: Mapping[str, Callable[[Any], None]] = {
     "phase": lambda shown: both(*(shown.phase("connecting", done, 2, EVIL) for done in (0, 1))),
     "waiting": lambda shown: shown.waiting(Turn(1, (EVIL,), 0, 2, ((EVIL, EVIL),), (EVIL,))),
     "note": lambda shown: shown.note(EVIL),

@@ -15,7 +15,7 @@ import pytest
 from tests.agent_over_pipes import Host, running, shell
 from tests.bed import Bed, FarLauncher
 from tests.launcher import until
-from tflaunch.agent import ledger
+from tflaunch.agent import ledger, processes
 from tflaunch.agent.rundir import RunDirectory
 
 WAITS = """
@@ -97,14 +97,14 @@ def left(directory: RunDirectory, age_s: float, **fields: Any) -> None:
         **fields,
     }
     directory.write("agent.json", about)
-    then = ledger._booted() - age_s
+    then = processes.booted() - age_s
     for name in ("agent.json", "guard.json"):
         os.utime(Path(directory.path) / name, (then, then))
 
 
 def test_an_agent_of_an_earlier_boot_is_gone_with_all_it_had(directory: RunDirectory) -> None:
     left(directory, 60.0)
-    assert ledger.restarted(directory) == ledger._booted()
+    assert ledger.restarted(directory) == processes.booted()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tflaunch.hosts import Host, fold
 from tflaunch.inventory import HostFacts, Inventory
 from tflaunch.job import JobSpec, TaskId
 from tflaunch.links import Links
-from tflaunch.log_feed import LogFeed, LogWatcher, Record
+from tflaunch.log_feed import Copies, LogFeed, LogWatcher, Record
 from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_data
 from tflaunch.oversight import DIAL_S, Oversight
 from tflaunch.plan import ClusterPlan
@@ -24,8 +24,6 @@ from tflaunch.session import Damaged, Ended, Item, Opener, Said, Sessions, Stopp
 from tflaunch.supervise import Event, Interrupted, State, TaskStarted, state_data
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tflaunch.board import Board
     from tflaunch.fetch import Fetched
     from tflaunch.patterns import Wish
@@ -312,9 +310,10 @@ class Cluster:
         That is the chief's, else worker/0's.  Raises LaunchError, after nothing of the run is left; Stopped.
         """
         addresses = {task.host: task.address for task in plan.tasks}
-        secret = secrets.token_hex(32)
+        # One for each: who breaks into one host cannot speak as the coordinator to the others.
+        keys = {name: secrets.token_hex(32) for name in addresses}
         for name, address in addresses.items():
-            self._sessions.send([name], "entrust", secret=secret, address=address)
+            self._sessions.send([name], "entrust", secret=keys[name], address=address)
         replies, failures = self._sessions.gather("entrusted", addresses, ENTRUST_S)
         self._refuse(failures)
         if wide := [name for name, said in replies.items() if said["wide"]]:
@@ -329,7 +328,7 @@ class Cluster:
         self._sessions.send(
             [first.host],
             "coordinate",
-            members={name: [address, replies[name]["port"]] for name, address in addresses.items()},
+            members={name: [at, replies[name]["port"], keys[name]] for name, at in addresses.items()},
             state=state_data(state),
             lease_s=self._lease_s,
             started=time.time(),
@@ -378,11 +377,11 @@ class Cluster:
         tasks: Mapping[TaskId, str],
         attempt: int,
         record: Record,
-        copy_of: Callable[[TaskId, int], Path],
+        copies: Copies,
     ) -> None:
-        """Open every gate: all tasks start now, and their logs come into `record`, which keeps them in `copy_of`."""
+        """Open every gate: all tasks start now, and their logs come into `record`, which keeps them in `copies`."""
         hosts = len(self._sessions.by_host)
-        self._feed = LogFeed(self._sessions, hosts, self._watcher, record, copy_of)
+        self._feed = LogFeed(self._sessions, hosts, self._watcher, record, copies)
         self._feed.expect(tasks, attempt)
         for host in self._sessions.by_host:
             self._feed.watch(host, 0)

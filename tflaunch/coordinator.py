@@ -18,7 +18,8 @@ from tflaunch.agent.peers import Handshake, PeerError, SealedStream
 from tflaunch.agent.rundir import RunDirectory
 from tflaunch.agent.viewer import COORDINATOR
 from tflaunch.drive import Drive
-from tflaunch.memory import anything, check, one_of
+from tflaunch.fields import anything, one_of
+from tflaunch.memory import check
 from tflaunch.outcome import outcome_data
 from tflaunch.oversight import Oversight
 from tflaunch.supervise import outcome_of, state_from
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 RENEW_S = 5.0
 ALL_THERE_S = 20.0  # how long the first connections to all hosts may take
 FAREWELL_S = 5.0
+UNREAD_BYTES = (
+    4 * 1024 * 1024
+)  # that may wait for one host: all orders to a thousand tasks are a tenth of that
 
 
 class _Peer:
@@ -51,13 +55,10 @@ class _Peer:
 class Coordinator:
     """The hands of one Drive: it dials, sends and hears, until the run is over."""
 
-    def __init__(
-        self, directory: RunDirectory, secret: bytes, plan: "Dict[str, Any]", memory: bytes = b""
-    ) -> None:
-        """`plan`: members (host -> address, port), lease_s, started (epoch seconds), state (supervise.state_data),
-        oversight (its arguments); `memory`: what the one before has sent to its agent."""
+    def __init__(self, directory: RunDirectory, plan: "Dict[str, Any]", memory: bytes = b"") -> None:
+        """`plan`: members (host -> address, port, secret in hex), lease_s, started (epoch seconds), oversight (its
+        arguments), state (supervise.state_data); `memory`: what the one before has sent to its agent."""
         self._directory = directory
-        self._secret = secret
         self._members = plan["members"]  # type: Dict[str, List[Any]]
         self._lease_s = plan["lease_s"]  # type: float
         self._started = plan["started"]  # type: float
@@ -102,7 +103,7 @@ class Coordinator:
     def _resume(self, memory: bytes) -> None:
         """Go on where the one before has been; raises ValueError, RecursionError for what that has not left so."""
         known = wire.loads(memory.decode("ascii"))
-        check({"run": one_of([self._directory.run]), "drive": anything, "oversight": anything}, known)
+        check({"run": one_of(self._directory.run), "drive": anything, "oversight": anything}, known)
         self._drive.resume(known["drive"])
         self._oversight.resume(known["oversight"])
 
@@ -219,10 +220,13 @@ class Coordinator:
 
     def _resolve(self, host: str) -> "Tuple[int, Any]":
         if host not in self._addresses:  # once: names may fail later, and the look-up blocks
-            address, port = self._members[host]
+            address, port = self._members[host][:2]
             found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
             self._addresses[host] = (found[0], found[4])
         return self._addresses[host]
+
+    def _secret_of(self, host: str) -> bytes:
+        return bytes.fromhex(self._members[host][2])
 
     def hang_up(self, host: str) -> None:
         """Let go of a connection."""
@@ -246,7 +250,7 @@ class Coordinator:
                 if failure:
                     raise OSError(failure, os.strerror(failure))
                 peer.connected = True
-                peer.handshake = Handshake(peer.socket, self._secret, answers=False)
+                peer.handshake = Handshake(peer.socket, self._secret_of(host), answers=False)
                 self._selector.modify(peer.socket, selectors.EVENT_READ, (host, peer))
                 return
             if peer.stream is None:
@@ -278,6 +282,8 @@ class Coordinator:
                 raise wire.WireError(foreign)
             now = time.monotonic()
             if message.type == "hello":
+                if peer.attached:  # each is answered, whether that is read or not
+                    raise wire.WireError("it says hello once more")
                 peer.attached = True
                 self._awaited.discard(host)
                 self.send(host, "renew", lease_s=self._lease_s)
@@ -295,7 +301,9 @@ class Coordinator:
             if isinstance(peer.stream, SealedStream):
                 peer.stream.flush()
         except BlockingIOError:
-            pass
+            if host != self._directory.host and len(peer.out) > UNREAD_BYTES:
+                self._lose(host, "it does not read what it is told")
+                return
         except OSError as error:
             self._lose(host, str(error))
             return

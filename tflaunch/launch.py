@@ -227,7 +227,7 @@ class _Run:
                 state = _state(request, plan, attempt)
                 if request.announce is None:
                     reporter.phase("training", 0, len(plan.tasks))
-                cluster.release(state.hosts, attempt, _keeper(record, reporter), record.log_path)
+                cluster.release(state.hosts, attempt, _keeper(record, reporter), record)
                 self._show_board(cluster, state)
                 oversight.begin(time.monotonic(), self._released)
                 self._released = self._released or time.monotonic()

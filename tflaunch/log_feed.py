@@ -15,7 +15,6 @@ from tflaunch.session import Sessions, Written
 from tflaunch.times import clock_time
 
 WINDOW_BYTES = 32 * 1024 * 1024  # log bytes under way from all hosts together ...
-SKIPPED_BYTES = 1 << 40  # at most, of a log that its task truncated before they were read
 WINDOW_RANGE = (64 * 1024, 2 * 1024 * 1024)  # ... and from one
 
 Record = Callable[
@@ -38,6 +37,13 @@ class LogWatcher(Protocol):
     ) -> None: ...
     def log_end(self, task: TaskId) -> None: ...
     def warn(self, text: str) -> None: ...
+
+
+class Copies(Protocol):
+    """The launcher's record, as far as it is needed here."""
+
+    def log_path(self, task: TaskId, attempt: int = 0) -> Path: ...
+    def skip_log(self, task: TaskId, offset: int, attempt: int = 0) -> None: ...
 
 
 @dataclass
@@ -67,16 +73,16 @@ class LogFeed:
         hosts: int,
         watcher: LogWatcher,
         record: Record | None = None,
-        copy_of: Callable[[TaskId, int], Path] | None = None,
+        copies: Copies | None = None,
     ) -> None:
-        """`record` keeps each piece; `copy_of` says where, of a task and an attempt."""
+        """`record` takes each piece, and keeps it in `copies`."""
         smallest, largest = WINDOW_RANGE
         self.window = min(largest, max(smallest, WINDOW_BYTES // max(1, hosts)))
         self.client = secrets.token_hex(8)  # so that an agent knows us again after a reconnect
         self._sessions = sessions
         self._watcher = watcher
         self._record = record
-        self._copy_of = copy_of
+        self._copies = copies
         self._logs: dict[tuple[TaskId, str], _Log] = {}  # a task may start again on another host
         self._owed: dict[str, int] = {}
 
@@ -110,18 +116,17 @@ class LogFeed:
             log = self._logs[task, host] = _Log(host, attempt, offset)
         cut_at = message.fields.get("cut")
         ahead = offset - (log.received if attempt == log.attempt else 0)
-        in_turn = attempt >= log.attempt and 0 <= ahead <= (SKIPPED_BYTES if cut_at else 0)
-        if not in_turn:
+        if attempt < log.attempt or ahead < 0 or (ahead and not cut_at):
             self._sessions.accuse(
                 host,
                 f"the log of {task} was to go on at byte {log.received} of attempt {log.attempt}, "
                 f"not at byte {offset} of attempt {attempt}",
             )
             return
-        if self._record is not None:
-            self._record(task, attempt, offset, message.body)
         if cut_at and log.cut != (attempt, offset):
             self._tell_cut(task, log, attempt, offset, cut_at)
+        if self._record is not None:
+            self._record(task, attempt, offset, message.body)
         log.attempt, log.received = attempt, offset + len(message.body)
         self._watcher.log(task, host, offset, message.body, partial(self._shown, host), attempt=attempt)
         self._maybe_end(task, log)
@@ -129,11 +134,12 @@ class LogFeed:
     def _tell_cut(self, task: TaskId, log: _Log, attempt: int, offset: int, cut_at: float) -> None:
         log.cut = (attempt, offset)
         missed = offset - (log.received if attempt == log.attempt else 0)
-        if self._copy_of is None:
+        if self._copies is None:
             where = "is there no more"
         else:
+            self._copies.skip_log(task, offset, attempt)
             gone = f" but for {missed:,} bytes, which were gone before they were read" if missed > 0 else ""
-            where = f"is in {self._copy_of(task, attempt)}{gone}"
+            where = f"is in {self._copies.log_path(task, attempt)}{gone}"
         at = clock_time(cut_at)
         self._watcher.warn(
             f"{task} on {log.host} truncated its own log at {at}: what it wrote before {where}"

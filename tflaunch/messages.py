@@ -412,7 +412,7 @@ TO_AGENT = dict(
     bye={},
     entrust={"secret": a_digest, "address": a_word},
     coordinate={
-        "members": Each(a_word, (a_word, a_port)),
+        "members": Each(a_word, (a_word, a_port, a_digest)),
         "state": Each(a_word, anything),
         "lease_s": a_time,
         "started": a_number,

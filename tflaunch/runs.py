@@ -132,6 +132,7 @@ class Record:
         self.failure = ""  # why no more logs are written here
         self._lock = lock
         self._logs: OrderedDict[tuple[TaskId, int], _Log] = OrderedDict()  # least recently used first
+        self._skipped: dict[tuple[TaskId, int], int] = {}  # bytes of a log that never come
 
     @property
     def run_id(self) -> str:
@@ -298,7 +299,8 @@ class Record:
     def append_log(self, task: TaskId, offset: int, data: bytes, attempt: int = 0) -> None:
         """Store bytes of a task's log that begin at `offset` there; what is already stored is not doubled.
 
-        Bytes that never came are a hole in the file, so that offsets are those of the host's log.  Raises
+        Bytes that never came are a hole in the file, so that offsets are those of the host's log; but for those that
+        `skip_log` has named.  Raises
         RecordError the first time that the disk says no, and stores nothing after that: the run goes on,
         and the host has the log.
         """
@@ -313,6 +315,7 @@ class Record:
                 descriptor = os.open(self.log_path(task, attempt), flags, 0o600)
                 log = self._logs[task, attempt] = _Log(descriptor, os.fstat(descriptor).st_size)
             self._logs.move_to_end((task, attempt))
+            offset -= self._skipped.get((task, attempt), 0)
             known = max(0, log.size - offset)
             rest, at = memoryview(data)[known:], offset + known
             while rest:
@@ -325,6 +328,15 @@ class Record:
                 f"cannot write {self.log_path(task, attempt)}: {self.failure}",
                 "The run goes on; its logs stay on the hosts, this machine's copies are no longer complete.",
             ) from error
+
+    def skip_log(self, task: TaskId, offset: int, attempt: int = 0) -> None:
+        """What of that log comes before `offset`, and is not here, is gone: what follows stands right behind."""
+        log = self._logs.get((task, attempt))
+        try:
+            size = log.size if log is not None else self.log_path(task, attempt).stat().st_size
+        except OSError:
+            size = 0
+        self._skipped[task, attempt] = max(0, offset - size)
 
     def end_log(self, task: TaskId, attempt: int = 0) -> None:
         """Keep that log open no longer: nothing more comes."""

@@ -272,7 +272,8 @@ def _started(state: State, started: TaskStarted, now: float) -> State:
         policy = state.restarts.policy.get(started.task.job, state.restarts.default)
         who = None if policy == "cluster" else started.task
         counted = sum(1 for _, each in state.restarted if each == who)
-        uncounted = ((now, who),) * max(0, started.attempt - counted)
+        # More than there may be at once change nothing, and a host may make up any number.
+        uncounted = ((now, who),) * min(state.restarts.most, max(0, started.attempt - counted))
         state = dataclasses.replace(state, restarted=state.restarted + uncounted)
     attempts = {**state.attempts, started.task: started.attempt}
     exits = {task: exit for task, exit in state.exits.items() if task != started.task}

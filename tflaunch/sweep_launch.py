@@ -199,7 +199,7 @@ def _run(
         cluster.stage_none(gpus, code, STAGE_TIMEOUT_S, about)
         results.record.resume(run.hostfile, run.command, run.ssh_config)
         reporter.begins(run.run_id, len(work.wanted), len(work.left), seats, work.request.metric)
-        cluster.release({}, 0, desk.read, results.record.log_path)
+        cluster.release({}, 0, desk.read, results.record)
         if tunnel is not None:
             _show_board(cluster, desk, run, tunnel, reporter)
         cluster.drive(desk, desk)

@@ -37,14 +37,13 @@ class Entrusted:
         self._directory = directory
         self._selector = selector
         self._attach = attach
-        self._secret = bytes.fromhex(message["secret"])
         self._plan = None  # type: Optional[Dict[str, Any]]
         self.coordinator = 0  # its pid
         self._memory = b""  # what it knows, for the next one
         self._coming = bytearray()  # the next such, as far as it is here
         self._again_at = 0.0
         try:
-            self._door = Door(message["address"], port, self._secret)
+            self._door = Door(message["address"], port, bytes.fromhex(message["secret"]))
         except OSError as error:
             raise HostError(
                 "the run's agents cannot be let in at %s:%d: %s" % (message["address"], port, error),
@@ -123,7 +122,7 @@ class Entrusted:
             close_all_but()  # leases and ports are the agent's: they must end with it
             from tflaunch.coordinator import Coordinator
 
-            Coordinator(self._directory, self._secret, self._plan, self._memory).run()
+            Coordinator(self._directory, self._plan, self._memory).run()
         except BaseException:  # it must reach agent.log, and nothing above
             import traceback
 

@@ -1,8 +1,9 @@
 """From agent to agent, where no launcher is: TCP that only the run's own agents can speak.
 
-The run's secret comes to each agent inside its launcher's SSH connection.  Both ends prove that they have it,
-then every record carries a MAC of a key of this very connection and a number: nothing can be put in, changed,
-repeated or left out.  It is not encrypted: what is said is who started and ended, which any user of the host
+A secret of its own comes to each agent inside its launcher's SSH connection, and all of them to the one whose host
+decides.  So only that host can speak to the others: who breaks into one of those cannot.  Both ends prove that they
+have the secret, then every record carries a MAC of a key of this very connection and a number: nothing can be put in,
+changed, repeated or left out.  It is not encrypted: what is said is who started and ended, which any user of the host
 may see anyway.  An agent listens on its address in the cluster, on a port that it holds, and only in a detached
 run.
 """
