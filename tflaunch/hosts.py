@@ -19,6 +19,7 @@ from tflaunch import hostnames
 from tflaunch.documents import Text, read_file
 from tflaunch.errors import HostfileError, Problem, UsageError
 from tflaunch.hostnames import expand, fold
+from tflaunch.ownership import planted
 
 __all__ = ["Host", "Hostfile", "expand", "find_default", "fold", "load", "match"]
 
@@ -62,7 +63,8 @@ def find_default(environ: Mapping[str, str], cwd: str | os.PathLike[str]) -> str
     """The HOSTS argument when none is given, or None.
 
     `$TFLAUNCH_HOSTS` (taken as it is), `hosts.yaml` in `cwd`, `tflaunch/hosts.yaml` in `$XDG_CONFIG_HOME` or
-    `~/.config`: the first that is there.
+    `~/.config`: the first that is there.  Raises UsageError for a file that somebody but the user and root may have
+    written: a hostfile decides where code and secrets go, and nobody has named this one.
     """
     if source := environ.get("TFLAUNCH_HOSTS"):
         return source
@@ -70,8 +72,20 @@ def find_default(environ: Mapping[str, str], cwd: str | os.PathLike[str]) -> str
     if not Path(config).is_absolute():  # as the XDG specification asks
         config = str(Path(environ.get("HOME", "~")).expanduser() / ".config")
     for path in (Path(cwd) / "hosts.yaml", Path(config) / "tflaunch" / "hosts.yaml"):
-        if path.is_file():
-            return str(path)
+        try:
+            if not path.is_file():
+                continue
+            reason = planted(path)
+        except OSError:  # it may not be looked at
+            continue
+        if reason:
+            named = shlex.quote(str(path))
+            raise UsageError(
+                f"{path} does not count as the default hostfile: {reason}",
+                f"read it, then name it (tflaunch gpus {named}), or make file and directory yours alone "
+                "(chown, chmod go-w)",
+            )
+        return str(path)
     return None
 
 

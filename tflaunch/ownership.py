@@ -1,0 +1,89 @@
+"""Who else may have written a file that counts without being named: decided as OpenSSH decides of ~/.ssh/config."""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import pwd
+import stat
+from pathlib import Path
+
+_MOST_LINKS = 40  # that Linux follows
+
+
+def written_by_others(path: Path, info: os.stat_result | None = None) -> str:
+    """Why somebody but the user and root may have written `path`, a phrase that follows its name; "" if nobody may.
+
+    `info` is what fstat says of it when it is open.  Write permission of a group is no reason where the group is the
+    user's own (it has the user's name and nobody else in it, as Debian and Fedora set accounts up).  Raises OSError.
+    """
+    info = path.stat() if info is None else info
+    if info.st_uid not in (0, os.getuid()):
+        return f"belongs to {_account(info.st_uid)}"
+    if not stat.S_ISLNK(info.st_mode):  # whose mode says nothing
+        if info.st_mode & stat.S_IWOTH:
+            return f"may be written by everybody (mode {info.st_mode & 0o7777:04o})"
+        if info.st_mode & stat.S_IWGRP and (_listed(path) or not _own_group(info.st_gid)):
+            return f"may be written by the group {_group(info.st_gid)} (mode {info.st_mode & 0o7777:04o})"
+    return ""
+
+
+def planted(path: Path) -> str:
+    """Why somebody but the user and root may have put the file `path` there, a sentence; "" if nobody may.
+
+    Looked at are the file, its directory, and where it is a symbolic link, the link and every one that it leads
+    through with their directories.  In a directory with the sticky bit everybody may write, but nobody may replace
+    what is not theirs.  Raises OSError.
+    """
+    for _ in range(_MOST_LINKS):
+        directory = path.parent.resolve()
+        about = directory.stat()
+        sticky = about.st_mode & stat.S_ISVTX and about.st_uid in (0, os.getuid())
+        if not sticky and (reason := written_by_others(directory, about)):
+            return f"its directory {directory} {reason}"
+        entry = path.lstat()
+        if reason := written_by_others(path, entry):
+            what = "it is a symbolic link that" if stat.S_ISLNK(entry.st_mode) else "it"
+            return f"{what} {reason}"
+        if not stat.S_ISLNK(entry.st_mode):
+            return ""
+        path = directory / os.readlink(path)  # noqa: PTH115 - as it is written
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+def _own_group(gid: int) -> bool:
+    try:
+        user, group = pwd.getpwuid(os.getuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return (
+        group.gr_name == user.pw_name
+        and set(group.gr_mem) <= {user.pw_name}
+        and not any(each.pw_gid == gid and each.pw_uid != user.pw_uid for each in pwd.getpwall())
+    )
+
+
+def _listed(path: Path) -> bool:
+    """Whether an access list gives it to more users than its mode says."""
+    try:
+        return bool(os.getxattr(path, "system.posix_acl_access"))
+    except (
+        OSError,
+        AttributeError,
+    ):  # none, no such thing on that file system, or not on this system (macOS)
+        return False
+
+
+def _account(uid: int) -> str:
+    try:
+        return f"the user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"the user with the id {uid}"
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return f"with the id {gid}"
