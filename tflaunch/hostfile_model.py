@@ -63,14 +63,17 @@ def _machine(value: object) -> str:
         raise ValueError("has a user in it; write the user as `user:`")
     if "[" in text:
         hostnames.check(text)
-    elif not re.fullmatch(r"[\w.:%-]+", text):
+        return text
+    hostnames.check_machine(text)
+    if not re.fullmatch(r"[\w.:%-]+", text):
         raise ValueError("is not a host name or address")
-    elif re.fullmatch(r"[^:]+:[0-9]+", text):
+    if re.fullmatch(r"[^:]+:[0-9]+", text):
         raise ValueError("has a port in it; write the port of sshd as `port:`")
     return text
 
 
 def _user(value: object) -> str:
+    hostnames.check_user(text_of(value, "a user name"))
     text = _word(value, "a user name")
     if re.search(r"[@:/]", text):
         raise ValueError("is not a user name; it has '@', ':' or '/' in it")
@@ -80,6 +83,10 @@ def _user(value: object) -> str:
 def _jump(value: object) -> str:
     accepted = "`none` or [user@]host[:port], several separated by commas"
     text = _word(value, accepted)
+    for hop in text.split(","):
+        user, _, place = hop.removeprefix("ssh://").rpartition("@")
+        hostnames.check_user(user)
+        hostnames.check_machine(place)
     if not all(
         re.fullmatch(r"(ssh://)?([^@\s,/-][^@\s,]*@)?[^@\s,/-][^@\s,/]*", hop) for hop in text.split(",")
     ):

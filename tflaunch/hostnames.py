@@ -19,6 +19,11 @@ _BRACKETS = re.compile(r"(\[[^\[\]]*\])")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?:/([0-9]{1,18}))?)?")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
+# What OpenSSH refuses (valid_hostname and valid_ruser of its ssh.c): names reach a shell here by the %h, %n and %r
+# of ProxyCommand and Match exec.  `$` of a user is ours: `x$IFS-oProxyCommand=...` would be two words.
+_NOT_IN_MACHINE = re.compile(r"""['`"$\\;&<>|(){},\s\x00-\x1f\x7f-\x9f]""")
+_NOT_IN_USER = re.compile(r"""['`"$;&<>|(){}\x00-\x1f\x7f-\x9f]|\s(?=-)|\\\Z""")
+
 
 def split(text: str, separators: str = ",") -> list[tuple[str, str, int]]:
     """Cut `text` at separators outside brackets: (separator before it or "", part, its offset)."""
@@ -64,6 +69,23 @@ def check(pattern: str, *, also: str = "") -> int:
     if count > MOST_HOSTS:
         raise ValueError(f"stands for {count:,} hosts; at most {MOST_HOSTS:,} are allowed in all")
     return count
+
+
+def check_machine(text: str) -> None:
+    """Raise ValueError, with a phrase that follows it in quotes, for what OpenSSH would not take as a host name."""
+    _refuse(text, _NOT_IN_MACHINE, "hostname contains invalid characters")
+
+
+def check_user(text: str) -> None:
+    """Raise ValueError, with a phrase that follows it in quotes, for what OpenSSH would not take as a user name."""
+    _refuse(text, _NOT_IN_USER, "remote username contains invalid characters")
+
+
+def _refuse(text: str, odd: re.Pattern[str], words: str) -> None:
+    if found := odd.search(text):
+        raise ValueError(f"is refused, as by ssh: {words} ({found[0]!r})")
+    if text.startswith("-"):
+        raise ValueError(f"is refused, as by ssh: {words} ('-' in front)")
 
 
 def _measure(part: str) -> tuple[int, int]:
