@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,12 +42,20 @@ CASES = {
     "include in the right block": "Host gpu01\n  Include plain\n  Port 5\nHost *\n  Port 9\n",
     "include by pattern": "Include conf.d/*\nPort 9\n",
     "include nothing": "Include missing\nPort 9\n",
+    "include of nobody": "Include ~nosuchuser/x\nPort 9\n",
+    "include a directory": "Include conf.d\nPort 9\n",
+    "include what is not hidden": "Include hidden.d/*\nPort 9\n",
+    "brackets are no class": "Host gpu[0]1\n  Port 8\nMatch host gpu[0-9]1\n  Port 7\n",
+    "proxy command before the name": "ProxyCommand nc %h %% %n\nHostName %h.lab\n",
+    "a value with a token in it": "User %h\nProxyCommand nc %r %h\n",
+    "small letters and quotes": "match HOST gpu01 user *\n  'port' 5\n".replace("'", '"'),
 }
 INCLUDED = {
     "included": "Host other\n  Port 1\nHost gpu01\n  Port 7\n",
     "plain": "User plain\n",
     "conf.d/10": "Host gpu01\n  Port 10\n",
     "conf.d/20": "Port 20\nUser twenty\n",
+    "hidden.d/.one": "Port 20\n",
 }
 
 
@@ -120,8 +130,9 @@ def test_every_value_is_openssh_s(ssh_dir: Path, case: str) -> None:
         assert {str(path) for path in ours.identities} <= {
             str(expanded(f)) for f in theirs.values["identityfile"]
         }
-    command = theirs.one("proxycommand")
-    assert ours.proxy_command == command.replace("%h", ours.hostname).replace("%p", str(ours.port))
+    known = {"%": "%", "h": ours.hostname, "p": str(ours.port), "n": "gpu01", "r": ours.user}
+    command = re.sub("%(.)", lambda token: known[token[1]], theirs.one("proxycommand"))
+    assert ours.proxy_command == command
     if "hostkeyalias" in theirs.values:
         assert ours.host_key_name == theirs.one("hostkeyalias").lower()
 
@@ -170,9 +181,25 @@ def test_jump_hosts_in_the_order_of_their_passing(ssh_dir: Path, config: str, ho
     ("config", "said"),
     [
         ("Host gpu01\n  Include included\n", "in a file that is included by a block"),
-        ("Include loop\n", "Include goes deeper than 16 files"),
-        ("Match localnetwork 10.0.0.0/8\n  Port 1\n", "config:1: Match localnetwork is beyond tflaunch"),
-        ("Match host\n", "ssh_config cannot be read"),
+        ("Include loop\n", "loop: Too many recursive configuration includes"),
+        ("Match localnetwork 10.0.0.0/8\n  Port 1\n", "config:1: Match 'localnetwork' is beyond tflaunch"),
+        # What follows ended in a traceback.
+        ("Match host\n", "config:1: Missing Match criteria for host"),
+        ("User a\n\nMatch exec\n", "config:3: Missing Match criteria for exec"),
+        ('Match host "x\n  User a\n', """config:1: invalid quotes: 'Match host "x'"""),
+        ('Match exec "\n  User a\n', "config:1: invalid quotes"),
+        ('Host "x\n', "config:1: invalid quotes"),
+        ('UserKnownHostsFile "x\n', "config:1: invalid quotes"),
+        ('Include "x\n', "config:1: invalid quotes"),
+        ("Include " + "x" * 5000 + "\n", "config:1: bad include path"),
+        ("Include folder*/fifo\n", "fifo: is not a regular file"),
+        ("Include folder/large\n", "large: is larger than 4 MiB; is it an ssh_config?"),
+        ("Include folder/binary\n", "binary:2: a binary file; is it an ssh_config?"),
+        ("HostName %z\n", "unknown key %z in '%z'"),
+        ("Port 0x16\n", "port '0x16' is not a number"),
+        ("CanonicalizeHostname yes\n", "ssh_config cannot be read"),
+        ('Host ""\n', "config:1: keyword host empty argument"),
+        ("User a b\n", "config:1: keyword user extra arguments at end of line"),
         ("ProxyUseFdpass yes\n", "sets proxyusefdpass"),
         ("Port\n", "config:1: 'Port' is not a keyword and a value"),
     ],
@@ -181,6 +208,10 @@ def test_what_cannot_be_obeyed_is_said(ssh_dir: Path, config: str, said: str) ->
     file = ssh_dir / "config"
     file.write_text(config.replace("Include ", f"Include {ssh_dir}/"))
     (ssh_dir / "loop").write_text(f"Include {ssh_dir}/loop\n")
+    (ssh_dir / "folder").mkdir()
+    os.mkfifo(ssh_dir / "folder/fifo", 0o600)
+    (ssh_dir / "folder/large").write_bytes(b"# " + bytes(5 << 20))
+    (ssh_dir / "folder/binary").write_bytes(b"User a\nUser \0\n")
     with pytest.raises(ConnectError) as caught:
         target(file)
     assert said in caught.value.message
@@ -209,3 +240,46 @@ def test_hashed_names_are_those_of_ssh_keygen(tmp_path: Path) -> None:
         ["ssh-keygen", "-F", "gpu03", "-f", str(known)], check=True, capture_output=True, text=True
     ).stdout
     assert f"found: line {hosts.lookup('gpu03')[0].line}" in found
+
+
+@pytest.mark.parametrize("form", ["included", "home"])
+@pytest.mark.parametrize(
+    ("mode", "owner", "said"),
+    [
+        (0o666, None, "may be written by everybody (mode 0666)"),
+        (0o602, None, "may be written by everybody (mode 0602)"),
+        (0o664, 65534, "may be written by the group"),
+        (0o644, 65534, "belongs to the user"),
+        (0o644, None, ""),
+        (0o400, None, ""),
+    ],
+)
+def test_a_configuration_that_others_may_write_is_refused_as_by_ssh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, form: str, mode: int, owner: int | None, said: str
+) -> None:
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    config = home / ".ssh/config"
+    config.write_text("User ann\n")
+    if owner is not None:
+        if os.geteuid() != 0:
+            pytest.skip("only root can give files away")
+        os.chown(config, 0 if mode == 0o664 else owner, owner)
+    config.chmod(mode)
+    named = None
+    if form == "included":
+        named = tmp_path / "named"
+        named.write_text(f"Include {config}\n")
+        named.chmod(0o666)  # what the user has named counts, to ssh too
+        asked = subprocess.run(
+            ["ssh", "-G", "-F", named, "gpu01"], capture_output=True, text=True, check=False
+        )
+        assert ("Bad owner or permissions" in asked.stderr) == bool(said)
+    if not said:
+        assert SshConfig(named).target(Host(name="gpu01")).user == "ann"
+        return
+    with pytest.raises(ConnectError) as caught:
+        SshConfig(named)
+    assert f"Bad owner or permissions on {config}: it {said}" in caught.value.message
+    assert f"chmod go-w {config}" in caught.value.hint

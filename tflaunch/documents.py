@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from tflaunch.errors import DocumentError, EnvFileError, HostfileError, Problem
 
@@ -49,3 +53,12 @@ def read_file(path: Path, source: str, error: type[DocumentError]) -> str:
         raise refuse(
             f"the byte 0x{byte:02x} is not UTF-8; save the file as UTF-8", "", line, column
         ) from None
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file, or /dev/null, and wait for nobody who may write to a FIFO; raises OSError."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) and path != Path(os.devnull):
+        file.close()
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return file

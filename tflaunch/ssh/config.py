@@ -1,17 +1,21 @@
 """~/.ssh/config, as OpenSSH reads it: from a host to everything that a connection needs; nothing is dialled.
 
 paramiko's parser knows neither Include nor comments behind a value, and takes a Match criterion that it has
-never heard of for one that holds.  So the text is prepared here first; what cannot be obeyed is an error.
+never heard of for one that holds; it fills tokens in one after another, so that one's value is taken for the next.
+So the text is prepared here first, and tokens are filled in afterwards; what cannot be obeyed is an error.
 """
 
 from __future__ import annotations
 
 import getpass
+import glob
+import hashlib
 import os
 import re
 import shlex
+import socket
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
@@ -21,8 +25,11 @@ import paramiko.config
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import ConfigParseError, CouldNotCanonicalize
 
+from tflaunch import hostnames
+from tflaunch.documents import open_regular
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import Host
+from tflaunch.ownership import written_by_others
 
 SSH_PORT = 22
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
@@ -30,13 +37,31 @@ KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 DEFAULT_IDENTITIES = ("id_ed25519", "id_ecdsa", "id_rsa")
 
+_LARGEST = 4 * 1024 * 1024  # bytes of one file, and of all that it includes
 _MATCH_CRITERIA = frozenset(
     {"all", "canonical", "final", "exec", "host", "originalhost", "user", "localuser"}
 )
 _MATCH_ALONE = frozenset({"all", "canonical", "final"})  # the criteria that take no argument
-_KEPT_WHOLE = frozenset(
-    {"proxycommand", "localcommand", "remotecommand", "knownhostscommand", "match"}
-)  # `#` is theirs
+# Their value is one word; what is behind it is an error of OpenSSH's, too.
+_SINGLE = frozenset(
+    {
+        "addressfamily",
+        "connecttimeout",
+        "hashknownhosts",
+        "hostkeyalias",
+        "hostname",
+        "identitiesonly",
+        "identityagent",
+        "identityfile",
+        "port",
+        "proxyusefdpass",
+        "stricthostkeychecking",
+        "user",
+    }
+)
+# Commands: `#` and quotes are theirs.
+_KEPT_WHOLE = frozenset({"proxycommand", "localcommand", "remotecommand", "knownhostscommand"})
+_LONGEST_PATH = 4096  # PATH_MAX
 _INCLUDE_DEPTH = 16  # OpenSSH's own limit
 _HOP_LIMIT = 8
 # Silence about these would weaken what the user asked for.
@@ -59,6 +84,17 @@ class _MatchExec:
 
 
 paramiko.config.invoke = _MatchExec  # type: ignore[attr-defined]
+
+
+class _Parsed(SSHConfig):
+    """paramiko's, but for the tokens: those of `Match exec` are filled in as OpenSSH does, the others not yet."""
+
+    def _tokenize(self, config: Mapping[str, object], target_hostname: str, _: str, value: str) -> str:
+        return _percent(value, {"hostname": target_hostname, **config}, target_hostname)
+
+    def _expand_variables(self, config: object, _: str) -> object:
+        return config
+
 
 StrictHostKeys = Literal["check", "accept-new", "off"]
 
@@ -97,15 +133,18 @@ class SshConfig:
         self._path = path
         files = (path,) if path else (Path.home() / ".ssh/config", SYSTEM_CONFIG)
         self._texts = [
-            "\n".join(_prepared(file, file.parent if path or file == SYSTEM_CONFIG else None))
+            "\n".join(
+                prepared(file, file.parent if path or file == SYSTEM_CONFIG else None, named=bool(path))
+            )
             for file in files
-            if path or file.exists()
+            if path or os.path.exists(file)  # noqa: PTH110  Path.exists may raise
         ]
         self._shared = self._parse("")
 
     def target(self, host: Host) -> Target:
         """Everything that a connection to `host` needs; the hostfile's own settings win over ssh_config."""
         name = host.ssh_host or host.name
+        _check(host, name)
         target = self._target(
             name,
             user=host.user,
@@ -118,7 +157,7 @@ class SshConfig:
         return replace(target, ssh=target.ssh.removesuffix(name) + "{host}") if same else target
 
     def _parse(self, first: str) -> SSHConfig:
-        config = SSHConfig()
+        config = _Parsed()
         try:
             for text in (first, *self._texts):
                 config.parse(StringIO(text))
@@ -133,9 +172,13 @@ class SshConfig:
         try:
             found: dict[str, object] = {**config.lookup(name)}
         except CouldNotCanonicalize as error:
-            raise ConnectError(f"ssh_config forbids a name that cannot be canonicalized: {error}") from None
+            raise ConnectError(
+                f"ssh_config forbids a name that cannot be canonicalized: {error}", _CORRECT
+            ) from None
         except (KeyError, ValueError, OSError) as error:
             raise ConnectError(f"ssh_config cannot be read: {error!r}", _CORRECT) from None
+        if found["hostname"] != name:  # ssh_config's
+            found["hostname"] = _percent(str(found["hostname"]), {"hostname": name}, name, "hn")
         for key, harmless in _UNSUPPORTED.items():
             if str(found.get(key, harmless)).lower() != harmless:
                 raise ConnectError(f"ssh_config sets {key}, which tflaunch cannot obey", _CORRECT)
@@ -159,7 +202,11 @@ class SshConfig:
         words = [word for key, value in given.items() if value is not None for word in (key, str(value))]
         hostname = str(found["hostname"])
         number = _integer(found, "port", SSH_PORT)
-        named = [str(file) for file in _list(found.get("identityfile")) if str(file).lower() != "none"]
+        named = [
+            _percent(str(file), found, name)
+            for file in _list(found.get("identityfile"))
+            if str(file).lower() != "none"
+        ]
         alias = str(found.get("hostkeyalias", "")).lower()
         jumps, command = self._way(name, found, before)
         return Target(
@@ -193,10 +240,9 @@ class SshConfig:
             if key == "proxycommand":
                 if value is None:
                     return (), ""
-                # paramiko fills in %h, %p and %r.
-                return (), str(value).replace("%n", name).replace("%%", "%")
+                return (), _percent(str(value), found, name)
             if key == "proxyjump":
-                text = str(value).strip()
+                text = _percent(str(value), found, name)
                 return ((), "") if text.lower() == "none" else (self._hops(name, text, before), "")
         return (), ""
 
@@ -224,31 +270,35 @@ def known_hosts_name(hostname: str, port: int) -> str:
 
 
 _CORRECT = "correct it, or give another file with --ssh-config"
+_HOSTFILE = "correct it in the hostfile, or remove the run's record: it was not written by tflaunch"
 
 
-def _prepared(path: Path, beside: Path | None, depth: int = 0, inside: str = "Host *") -> Iterator[str]:
-    """The lines of an ssh_config with its Includes in their place.
+def prepared(
+    path: Path,
+    beside: Path | None,
+    depth: int = 0,
+    inside: str = "Host *",
+    *,
+    named: bool = True,
+    size: list[int] | None = None,
+) -> Iterator[str]:
+    """The lines of an ssh_config as paramiko understands them, with its Includes in their place.
 
-    `beside` is where relative Includes look (None: ~/.ssh); `inside` is the block that the file stands in.
+    `beside` is where relative Includes look (None: ~/.ssh); `inside` is the block that the file stands in; a file
+    that is not `named` by the user must be one that nobody else may write; `size` counts the bytes of all of them.
+    Raises ConnectError.
     """
     if depth > _INCLUDE_DEPTH:
-        raise ConnectError(f"{path}: Include goes deeper than {_INCLUDE_DEPTH} files", _CORRECT)
-    try:
-        lines = path.read_text(errors="surrogateescape").splitlines()
-    except OSError as error:
-        raise ConnectError(f"{path}: {error.strerror}", _CORRECT) from None
+        raise ConnectError(f"{path}: Too many recursive configuration includes", _CORRECT)
     block = inside
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_lines(path, named, size := size or [0]), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         where = f"{path}:{number}"
-        try:
-            keyword, value = _keyword(line)
-        except ValueError:
-            raise ConnectError(f"{where}: {line.strip()!r} is not a keyword and a value", _CORRECT) from None
+        keyword, value, words = _keyword(line, where)
         if keyword == "include":
-            for file in _included(value, beside or Path.home() / ".ssh"):
-                yield from _prepared(file, beside, depth + 1, block)
+            for file in _included(words, beside or Path.home() / ".ssh", where):
+                yield from prepared(file, beside, depth + 1, block, named=False, size=size)
                 yield block  # what the file opened ends with it
             continue
         if keyword in ("host", "match"):
@@ -257,47 +307,164 @@ def _prepared(path: Path, beside: Path | None, depth: int = 0, inside: str = "Ho
                 raise ConnectError(
                     f"{where}: {line.strip()!r} in a file that is included by a block", _CORRECT
                 )
-            if keyword == "match":
-                _check_match(value, where)
             block = f"{keyword} {value}"
         yield f"{keyword} {value}"
 
 
-def _keyword(line: str) -> tuple[str, str]:
-    """A line's keyword in lower case and its value without the comment behind it; raises ValueError."""
-    found = re.match(r"\s*(\w+)(?:\s*=\s*|\s+)(\S.*?)\s*$", line)
+def _lines(path: Path, named: bool, size: list[int]) -> list[str]:
+    try:
+        with open_regular(path) as file:
+            if not named and (reason := written_by_others(path, os.fstat(file.fileno()))):
+                raise ConnectError(
+                    f"Bad owner or permissions on {path}: it {reason}",
+                    f"look into it, then: chown {shlex.quote(getpass.getuser())} {shlex.quote(str(path))}; "
+                    f"chmod go-w {shlex.quote(str(path))}",
+                )
+            content = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise ConnectError(f"{path}: {error.strerror}", _CORRECT) from None
+    size[0] += len(content)
+    if size[0] > _LARGEST:
+        what = (
+            "is larger than"
+            if len(content) > _LARGEST
+            else "and the files before it are together larger than"
+        )
+        raise ConnectError(f"{path}: {what} {_LARGEST // 1024**2} MiB; is it an ssh_config?", _CORRECT)
+    if (at := content.find(b"\0")) >= 0:
+        line = content.count(b"\n", 0, at) + 1
+        raise ConnectError(f"{path}:{line}: a binary file; is it an ssh_config?", _CORRECT)
+    return content.decode(errors="surrogateescape").split("\n")
+
+
+def _keyword(line: str, where: str) -> tuple[str, str, list[str]]:
+    """A line's keyword in lower case, its value for paramiko, and the words of it; raises ConnectError."""
+    found = re.match(r'\s*(?:"(\w+)"|(\w+))(?:\s*=\s*|\s+)(\S.*?)\s*$', line)
     if not found:
-        raise ValueError
-    keyword, value = found[1].lower(), found[2]
-    if keyword not in _KEPT_WHOLE:
-        quoted_or_not = re.match(r'((?:"[^"]*"|[^"\s#]\S*|\s+(?!#))*)', value)
-        value = quoted_or_not[1].rstrip() if quoted_or_not else value
-    return keyword, value
+        raise ConnectError(f"{where}: {_short(line)} is not a keyword and a value", _CORRECT)
+    keyword = (found[1] or found[2]).lower()
+    try:
+        words = split(found[3])
+    except ValueError:
+        raise ConnectError(f"{where}: invalid quotes: {_short(line)}", _CORRECT) from None
+    if keyword in _KEPT_WHOLE:
+        return keyword, found[3], words
+    if not words:
+        raise ConnectError(f'{where}: no argument after keyword "{keyword}"', _CORRECT)
+    if keyword in _SINGLE and len(words) > 1:
+        raise ConnectError(f"{where}: keyword {keyword} extra arguments at end of line", _CORRECT)
+    if keyword == "host":
+        if not all(words):
+            raise ConnectError(f"{where}: keyword host empty argument", _CORRECT)
+        return keyword, shlex.join(map(_literal, words)), words
+    if keyword == "match":
+        return keyword, shlex.join(_criteria(words, where)), words
+    if keyword in ("userknownhostsfile", "globalknownhostsfile"):
+        return keyword, shlex.join(words), words
+    return keyword, " ".join(words), words
 
 
-def _included(value: str, beside: Path) -> Iterator[Path]:
-    for word in shlex.split(value):
-        pattern = Path(word).expanduser()
-        pattern = pattern if pattern.is_absolute() else beside / pattern
-        yield from sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
+def split(text: str) -> list[str]:
+    """The words of a line as OpenSSH cuts it, up to a comment (argv_split of its misc.c); raises ValueError."""
+    words: list[str] = []
+    word: str | None = None  # None: between words
+    quote = ""
+    rest = iter(range(len(text)))
+    for at in rest:
+        letter, after = text[at], text[at + 1 : at + 2]
+        if not quote and letter in " \t":
+            words += [] if word is None else [word]
+            word = None
+        elif word is None and letter == "#":
+            return words
+        elif letter == "\\" and after and (after in "\"'\\" or (after == " " and not quote)):
+            word = (word or "") + after
+            next(rest)
+        elif quote == letter:
+            quote = ""
+        elif not quote and letter in "\"'":
+            word, quote = word or "", letter
+        else:
+            word = (word or "") + letter
+    if quote:
+        raise ValueError("invalid quotes")
+    return words if word is None else [*words, word]
 
 
-def _check_match(value: str, where: str) -> None:
-    words = iter(shlex.split(value))
+def _included(words: list[str], beside: Path, where: str) -> Iterator[Path]:
+    """The files that are meant; where there is none, ssh says nothing either, nor of a user who does not exist."""
     for word in words:
+        pattern = os.path.join(beside, os.path.expanduser(word))  # noqa: PTH111, PTH118  Path's raises for no user
+        if len(os.fsencode(pattern)) > _LONGEST_PATH:
+            raise ConnectError(f"{where}: bad include path {_short(word)}: it is too long", _CORRECT)
+        try:
+            found = sorted(glob.glob(pattern))  # noqa: PTH207  Path's matches names with a dot in front
+        except RecursionError:
+            raise ConnectError(
+                f"{where}: bad include path {_short(word)}: it is too deep", _CORRECT
+            ) from None
+        yield from (Path(path) for path in found if not os.path.isdir(path))  # noqa: PTH112
+
+
+def _criteria(words: list[str], where: str) -> list[str]:
+    """The criteria of a Match with their arguments, as paramiko understands them."""
+    criteria: list[str] = []
+    rest = iter(words)
+    for word in rest:
         criterion = word.removeprefix("!").lower()
         if criterion not in _MATCH_CRITERIA:
             known = ", ".join(sorted(_MATCH_CRITERIA))
-            raise ConnectError(f"{where}: Match {criterion} is beyond tflaunch (it knows {known})", _CORRECT)
-        if criterion not in _MATCH_ALONE:
-            next(words, "")
+            raise ConnectError(
+                f"{where}: Match {_short(criterion)} is beyond tflaunch (it knows {known})", _CORRECT
+            )
+        criteria.append("!" * word.startswith("!") + criterion)
+        if criterion in _MATCH_ALONE:
+            continue
+        argument = next(rest, "")
+        if not argument:
+            raise ConnectError(f"{where}: Missing Match criteria for {criterion}", _CORRECT)
+        criteria.append(argument if criterion == "exec" else _literal(argument))
+    return criteria
+
+
+def _literal(pattern: str) -> str:
+    """A pattern of OpenSSH's, in which only `*` and `?` mean more than themselves, for fnmatch."""
+    return pattern.replace("[", "[[]")
+
+
+def _short(text: str) -> str:
+    text = text.strip()
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _check(host: Host, name: str) -> None:
+    """Refuse what OpenSSH would refuse on its command line, whatever brought it here: a shell may see it next."""
+    hops = [] if host.proxy_jump is None else [hop.rpartition("@") for hop in host.proxy_jump.split(",")]
+    said = [
+        ("name", host.name, hostnames.check_machine),
+        ("ssh", name, hostnames.check_machine),
+        ("user", host.user or "", hostnames.check_user),
+        *(("proxy_jump", user.removeprefix("ssh://"), hostnames.check_user) for user, _, _ in hops),
+        *(("proxy_jump", place, hostnames.check_machine) for _, _, place in hops),
+    ]
+    for key, text, check in said:
+        try:
+            check(text)
+        except ValueError as error:
+            raise ConnectError(f"{key}: {_short(text)} {error}", _HOSTFILE) from None
+    if host.port is not None and not isinstance(host.port, int):
+        raise ConnectError(f"port: {_short(str(host.port))} is not a number", _HOSTFILE)
+    if host.identity_file is not None and not host.identity_file.isprintable():
+        raise ConnectError(
+            f"identity_file: {_short(host.identity_file)} holds a control character", _HOSTFILE
+        )
 
 
 def _hop(spec: str) -> tuple[str | None, str, int | None]:
     """`[user@]host[:port]` or an ssh:// URI of the same; an IPv6 address with a port stands in brackets."""
     text = spec.strip().removeprefix("ssh://").rstrip("/")
     user, _, place = text.rpartition("@")
-    found = re.fullmatch(r"\[([^]]+)\](?::(\d+))?|([^:]+)(?::(\d+))?|([0-9a-fA-F:.%]+)", place)
+    found = re.fullmatch(r"\[([^]]+)\](?::([0-9]{1,5}))?|([^:]+)(?::([0-9]{1,5}))?|([0-9a-fA-F:.%]+)", place)
     if not found:
         raise ConnectError(f"ProxyJump {spec.strip()!r} is not [user@]host[:port]", _CORRECT)
     port = found[2] or found[4]
@@ -335,19 +502,45 @@ def _files(found: dict[str, object], key: str, default: Iterable[str], name: str
     return tuple(Path(word).expanduser() for word in words if word.lower() != "none")
 
 
-def _percent(text: str, found: dict[str, object], name: str = "") -> str:
-    user = getpass.getuser()
-    values = {
-        "%": "%",
-        "d": str(Path.home()),
-        "h": str(found["hostname"]),
-        "n": name,
-        "p": str(found.get("port", SSH_PORT)),
-        "r": str(found.get("user", user)),
-        "u": user,
-        "k": str(found.get("hostkeyalias", found["hostname"])),
-    }
-    return re.sub(r"%(.)", lambda token: values.get(token[1], token[0]), text)
+def _percent(text: str, found: Mapping[str, object], name: str = "", allowed: str = "dhijklLnpruC") -> str:
+    """Fill in OpenSSH's tokens, all at once: what one brings is no token.  Raises ConnectError."""
+
+    def value(token: re.Match[str]) -> str:
+        letter = token[1]
+        if letter == "%":
+            return "%"
+        if letter not in allowed:
+            raise ConnectError(f"ssh_config: unknown key %{letter} in {_short(text)}", _CORRECT)
+        hostname, port = str(found["hostname"]), str(found.get("port", SSH_PORT))
+        user = getpass.getuser()
+        remote, jump = str(found.get("user", user)), str(found.get("proxyjump", ""))
+        match letter:
+            case "d":
+                return str(Path.home())
+            case "h":
+                return hostname
+            case "i":
+                return str(os.getuid())
+            case "j":
+                return jump
+            case "k":
+                return str(found.get("hostkeyalias", name))
+            case "l":
+                return socket.gethostname()
+            case "L":
+                return socket.gethostname().partition(".")[0]
+            case "n":
+                return name
+            case "p":
+                return port
+            case "r":
+                return remote
+            case "u":
+                return user
+        whole = f"{socket.gethostname()}{hostname}{port}{remote}{jump}"
+        return hashlib.sha1(whole.encode(errors="surrogateescape"), usedforsecurity=False).hexdigest()
+
+    return re.sub(r"(?s)%(.?)", value, text)
 
 
 def _yes(found: dict[str, object], key: str) -> bool:
@@ -358,8 +551,8 @@ def _integer(found: dict[str, object], key: str, default: int) -> int:
     said = str(found.get(key, default))
     if said.lower() == "none":
         return default
-    if not said.isdecimal():
-        raise ConnectError(f"ssh_config: {key} {said!r} is not a number", _CORRECT)
+    if not re.fullmatch(r"[0-9]{1,9}", said) or not 0 < int(said) < 65536:
+        raise ConnectError(f"ssh_config: {key} {_short(said)} is not a number from 1 to 65535", _CORRECT)
     return int(said)
 
 
@@ -368,9 +561,9 @@ def _seconds(found: dict[str, object], key: str) -> float | None:
     said = str(found.get(key, "none")).lower()
     if said == "none":
         return None
-    parts = re.findall(r"(\d+)([smhdw]?)", said)
+    parts = re.findall(r"([0-9]{1,9})(?![0-9])([smhdw]?)", said)
     if "".join(number + unit for number, unit in parts) != said:
-        raise ConnectError(f"ssh_config: {key} {said!r} is not a time", _CORRECT)
+        raise ConnectError(f"ssh_config: {key} {_short(said)} is not a time", _CORRECT)
     seconds = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
     return float(sum(int(number) * seconds[unit] for number, unit in parts)) or None
 

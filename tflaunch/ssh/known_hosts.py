@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tflaunch.documents import open_regular
+
 _HASHED = "|1|"
 
 
@@ -47,8 +49,10 @@ class KnownHosts:
         self._patterns: list[tuple[list[str], KnownKey]] = []
         self._lock = threading.Lock()
         for path in (*self.own, *shared):
-            if path.exists():
-                for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            if os.path.exists(path):  # noqa: PTH110  Path.exists may raise
+                with open_regular(path) as file:
+                    lines = file.read().decode(errors="replace").split("\n")
+                for number, line in enumerate(lines, 1):
                     self._read(path, number, line)
 
     def lookup(self, name: str) -> list[KnownKey]:
