@@ -8,7 +8,9 @@ import hashlib
 import os
 import queue
 import re
+import shutil
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -17,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import paramiko
 import paramiko.ssh_exception
 import pytest
 
@@ -714,7 +717,7 @@ def test_a_proxy_command_that_fails_is_quoted(client: Client) -> None:
 def test_ssh_config_that_cannot_be_obeyed_is_an_error(client: Client) -> None:
     host = client.network.add().host()
     for text, said in (
-        ("Match tagged x", "Match tagged is beyond tflaunch"),
+        ("Match tagged x", "Match 'tagged' is beyond tflaunch"),
         ("Port twenty", "'twenty' is not a number"),
         ("ConnectTimeout soon", "'soon' is not a time"),
         ("nonsense", "'nonsense' is not a keyword and a value"),
@@ -857,9 +860,104 @@ def test_listeners_that_speak_something_else(
     assert capfd.readouterr() == ("", "")  # paramiko's own complaints are for its log alone
 
 
-def test_no_algorithm_in_common(client: Client) -> None:
-    sshd = client.network.add(options=["KexAlgorithms diffie-hellman-group-exchange-sha256"])
-    assert "no algorithm in common" in client.refusal(sshd.host()).message
+def asked(client: Client, sshd: Sshd) -> subprocess.CompletedProcess[str]:
+    """What ssh itself makes of that host."""
+    argv = ["ssh", "-F", client.network.config, "-o", "BatchMode=yes", sshd.name, "echo in"]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    ("options", "what", "theirs", "wanted"),
+    [
+        (
+            ["Ciphers chacha20-poly1305@openssh.com"],
+            "no cipher that tflaunch has, though `ssh` may have one",
+            "chacha20-poly1305@openssh.com",
+            "have aes128-gcm@openssh.com added to Ciphers in its sshd_config",
+        ),
+        (
+            ["Ciphers aes128-ctr,aes256-ctr", "MACs umac-128-etm@openssh.com,umac-64@openssh.com"],
+            "no MAC for the ciphers in common that tflaunch has, though `ssh` may have one",
+            "umac-128-etm@openssh.com, umac-64@openssh.com",
+            "have hmac-sha2-256-etm@openssh.com added to MACs in its sshd_config",
+        ),
+        (
+            ["KexAlgorithms diffie-hellman-group-exchange-sha256"],
+            "no key exchange that tflaunch has, though `ssh` may have one",
+            "diffie-hellman-group-exchange-sha256",
+            "have curve25519-sha256@libssh.org added to KexAlgorithms in its sshd_config",
+        ),
+    ],
+)
+def test_what_this_side_lacks_is_said_where_ssh_gets_in(
+    client: Client, options: list[str], what: str, theirs: str, wanted: str
+) -> None:
+    sshd = client.network.add(options=options)
+    assert asked(client, sshd).stdout == "in\n"
+    error = client.refusal(sshd.host())
+    assert f"the server allows {what}: it offers {theirs};" in error.message
+    assert f"tflaunch (by paramiko {paramiko.__version__}) has " in error.message
+    assert wanted in error.hint
+    # The hint is true: with it, tflaunch gets in.
+    keyword, name = wanted.split()[4], wanted.split()[1]
+    more = [f"{line},{name}" if line.startswith(f"{keyword} ") else line for line in options]
+    mended = client.network.add(options=more)
+    assert everything(client.open(mended.host(), "echo in")) == b"in\n"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["Ciphers aes128-gcm@openssh.com", "MACs umac-128-etm@openssh.com"],  # such a cipher needs no MAC
+        ["KexAlgorithms curve25519-sha256"],  # paramiko knows but its other name
+    ],
+)
+def test_what_ssh_has_in_common_with_a_server_tflaunch_has(client: Client, options: list[str]) -> None:
+    sshd = client.network.add(options=options)
+    assert asked(client, sshd).stdout == "in\n"
+    wire = client.open(sshd.host(), "cat", b"x" * MIB)
+    assert read(wire, MIB) == b"x" * MIB
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o640, 0o604])
+def test_a_key_that_others_may_read_is_ignored_as_by_ssh(client: Client, tmp_path: Path, mode: int) -> None:
+    sshd = client.network.add()
+    key = tmp_path / "key"
+    shutil.copy(client.network.key, key)
+    shutil.copy(f"{client.network.key}.pub", f"{key}.pub")
+    key.chmod(mode)
+    client.network.key = key
+    said = asked(client, sshd)
+    assert said.returncode == 255
+    assert f"Permissions {mode:04o} for '{key}' are too open." in said.stderr
+    error = client.refusal(sshd.host())
+    assert f"there is no key to offer; skipped {key}: Permissions {mode:04o} are too open" in error.message
+    assert error.hint == f"chmod 600 {key}"
+    [note] = client.connector([sshd.host()]).notes
+    assert note.startswith(f"{key}: Permissions {mode:04o} are too open")
+    key.chmod(0o600)
+    assert everything(client.open(sshd.host(), "echo in")) == b"in\n"
+
+
+def test_a_key_of_another_user_and_one_that_an_agent_holds_may_be_read_by_others(
+    client: Client, tmp_path: Path
+) -> None:
+    sshd = client.network.add()
+    key = tmp_path / "key"
+    shutil.copy(client.network.key, key)
+    shutil.copy(f"{client.network.key}.pub", f"{key}.pub")
+    agent = SshAgent(tmp_path, [client.network.key])
+    try:
+        key.chmod(0o644)
+        client.network.key = key
+        client.network.prepend(f"IdentityAgent {agent.socket}")
+        assert everything(client.open(sshd.host(), "echo in")) == b"in\n"
+    finally:
+        agent.close()
+    if os.geteuid() == 0:  # ssh looks at the mode of the user's own files alone
+        os.chown(key, 65534, 65534)
+        assert asked(client, sshd).stdout == "in\n"
+        assert everything(client.open(sshd.host(), "echo in")) == b"in\n"
 
 
 def test_a_server_that_allows_no_session(client: Client) -> None:

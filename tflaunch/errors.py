@@ -9,6 +9,7 @@
     ├── PlanError               65   the job does not fit the hosts (EX_DATAERR)
     ├── ConnectError            69   hosts that could not be reached or asked (EX_UNAVAILABLE)
     │   ├── WireClosed          69   the stream to an agent has ended
+    │   ├── NoThreads           69   this machine lets the user start no more threads
     │   └── Breach              69   what came from a host cannot come from an agent of ours
     ├── LaunchError             70   a host could not stage its tasks; nothing is left running
     │   └── DialError           70   hosts cannot reach each other at the ports of the tasks; likewise
@@ -122,6 +123,21 @@ class Breach(ConnectError):
             "if no other version of tflaunch started that run, somebody may have changed what runs on {host}: "
             "look at it before you use it again",
         )
+
+
+class NoThreads(ConnectError):
+    """The system lets this user start no more threads or processes on the launcher's own machine."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this machine, on which tflaunch was called, lets you start no more threads",
+            "end some of your programs here, or have the limit raised: ulimit -u, or TasksMax of systemd",
+        )
+
+    @staticmethod
+    def cause_of(error: BaseException) -> bool:
+        """Whether that is what `error` says: Python has no exception of its own for it."""
+        return isinstance(error, RuntimeError) and "can't start new thread" in str(error)
 
 
 class ConnectErrors(TflaunchError):

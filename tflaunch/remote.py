@@ -12,6 +12,7 @@ nothing ever prompts while connecting; one deadline covers it all.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import random
@@ -30,7 +31,7 @@ from fabric import Config, Connection
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import ChannelException, SSHException
 
-from tflaunch.errors import ConnectError, WireClosed
+from tflaunch.errors import ConnectError, NoThreads, WireClosed
 from tflaunch.hosts import Host
 from tflaunch.ssh.channel import Link, SshWire
 from tflaunch.ssh.config import SshConfig, Target
@@ -107,7 +108,7 @@ class Connector:
         reached += [jump for target in reached for jump in target.jumps]
         self._keys = Keys(reached, ask)
         self._known = _known_hosts(reached)
-        self.notes = _notes(reached)
+        self.notes = (*_notes(reached), *self._keys.notes)
         self._fingerprints: dict[str, str] = {}
         self._hops: dict[Target, futures.Future[Link]] = {}
         self._hops_lock = threading.Lock()
@@ -275,9 +276,11 @@ class LocalWire:
         try:
             self._child = Child(["/bin/sh", "-c", command])
         except OSError as error:
+            if error.errno == errno.EAGAIN:
+                raise NoThreads from None
             raise ConnectError(
                 f"/bin/sh could not be started here: {error.strerror}",
-                "is this machine out of memory or processes? see `ulimit -u`",
+                "is this machine out of memory or of file descriptors? see `ulimit -n`",
             ) from None
         self._reading = threading.Lock()
         if first:

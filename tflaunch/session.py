@@ -17,9 +17,10 @@ from typing import Any, NamedTuple, Protocol
 
 from tflaunch import messages, payload, wire
 from tflaunch.agent import processes
-from tflaunch.errors import Breach, ConnectError, WireClosed
+from tflaunch.errors import Breach, ConnectError, NoThreads, WireClosed
 from tflaunch.hosts import Host, fold
 from tflaunch.remote import Wire
+from tflaunch.ssh.transport import LARGE_PACKETS
 from tflaunch.supervise import Interrupted
 
 CONNECT_THREADS = 64
@@ -35,7 +36,12 @@ ASLEEP_S = 6.0  # the queue is looked into at least every RENEW_S
 AWAITED_SHOWN = 3  # hosts that are named while they are waited for
 BOOT_S = 15.0  # from a log-in to the first word of the agent
 UNREAD = 50_000  # messages of one host that wait to be read: no agent sends so many unasked
-_LARGE_PACKETS = "are large packets lost between here and there (MTU)? try: ping -M do -s 1472 {host}"
+_COMMAND = "exec /bin/sh -c"  # how the line begins that boots the agent
+_SWALLOWED = "a start-up file of the login shell there reads what was sent to the agent"
+_NOT_INTERACTIVE = (
+    "let it end where nobody types: begin ~/.bashrc there with `case $- in *i*) ;; *) return;; esac`; then "
+    "`ssh {host} true </dev/null` must end at once"
+)
 
 
 class Opener(Protocol):
@@ -182,15 +188,23 @@ class Session:
         """The error for an agent that does not answer in time."""
         if self._sent_agent and not self._up:
             kib = len(payload.agent()) // 1024
-            return ConnectError(f"the agent ({kib} KiB) did not arrive in time", _LARGE_PACKETS)
+            return ConnectError(f"the agent ({kib} KiB) did not arrive in time", LARGE_PACKETS)
         if not self._decoder.awaiting_magic:
             return ConnectError(
                 "the agent is up but did not answer in time", "is the host overloaded? try again"
             )
+        if self._echoed(""):
+            return ConnectError(_SWALLOWED, _NOT_INTERACTIVE)
         return ConnectError(
-            "the login shell does not start the agent" + _quoted(self._decoder.noise),
-            "look at what its start-up files do: ssh {host} true",
+            "nothing came of the agent: a start-up file of the login shell does not end, or has read what was sent to "
+            "the agent" + _quoted(self._decoder.noise),
+            _NOT_INTERACTIVE,
         )
+
+    def _echoed(self, words: str) -> bool:
+        """Whether what was sent to the agent is in what came back."""
+        head = payload.loader()[:16]
+        return head in self._decoder.noise or head[:6].decode("utf-8", "replace") in words
 
     def _take(self, data: bytes) -> None:
         """What comes by the wire; by a thread of its own, which must not wait."""
@@ -211,7 +225,7 @@ class Session:
             else:
                 error = Breach(str(broken))
         except Exception as defect:  # it must not look like a host that is slow
-            error = ConnectError(f"a defect of tflaunch: {defect!r}")
+            error = _unexpected(defect)
         self._over = True
         self._put(Ended(self.host.name, error, self.number))
 
@@ -238,7 +252,20 @@ class Session:
         words = self._channel.last_words().strip()
         broke = words.startswith("the connection broke")
         if not self._up:
+            if _COMMAND in words:
+                return ConnectError(
+                    f"the login shell there does not run commands: {_without_command(words)}",
+                    "give the account a shell there (chsh -s /bin/bash), or set another `user:` in the hostfile",
+                )
+            if self._echoed(words):
+                return ConnectError(_SWALLOWED, _NOT_INTERACTIVE)
             for cause, hint in (
+                ("has read what was sent", _NOT_INTERACTIVE),
+                (
+                    "Resource temporarily unavailable",  # of fork: its shell says so, or the loader's Python
+                    "end some processes of this user there, or have the limit raised: ulimit -u, or TasksMax of "
+                    "systemd",
+                ),
                 ("no python3", "install Python 3.8 or newer there, or name one by `python:` in the hostfile"),
                 ("is too old", "install Python 3.8 or newer there, or name one by `python:` in the hostfile"),
                 ("No space left", "make room on its disk"),
@@ -247,9 +274,9 @@ class Session:
                 if line:
                     return ConnectError(line.rpartition("tflaunch: ")[2], hint)
             if broke:  # the agent is the first that fills packets
-                return ConnectError(f"{words} while the agent was on its way", _LARGE_PACKETS)
+                return ConnectError(f"{words} while the agent was on its way", LARGE_PACKETS)
         if not self._decoder.awaiting_magic:
-            hint = _LARGE_PACKETS if broke and self._uploading else "see agent.log in its run directory"
+            hint = LARGE_PACKETS if broke and self._uploading else "see agent.log in its run directory"
             return ConnectError("lost the agent" + (f": {words}" if words else ""), hint)
         return ConnectError(
             "its shell ended before the agent answered"
@@ -257,6 +284,17 @@ class Session:
             + _quoted(self._decoder.noise),
             "try: ssh {host} python3 --version",
         )
+
+
+def _unexpected(error: Exception) -> ConnectError:
+    return NoThreads() if NoThreads.cause_of(error) else ConnectError(f"a defect of tflaunch: {error!r}")
+
+
+def _without_command(words: str) -> str:
+    """What was said by a shell that repeats the command, without that."""
+    said = words.partition("it said: ")[2] or words
+    lines = [line.partition(_COMMAND)[0].strip(" \t\"'^~") for line in said.splitlines()]
+    return "; ".join(line for line in lines if line)[:200]
 
 
 def _quoted(noise: bytes) -> str:
@@ -363,10 +401,14 @@ class Sessions:
                 except ConnectError as error:
                     self._queue.put(Ended(host.name, error))
                 except Exception as error:  # a defect must not look like a host that is slow
-                    self._queue.put(Ended(host.name, ConnectError(f"a defect of tflaunch: {error!r}")))
+                    self._queue.put(Ended(host.name, _unexpected(error)))
 
         if number := min(CONNECT_THREADS, pending.qsize()):
-            threading.Thread(target=work, args=[number - 1], name="connect 0", daemon=True).start()
+            try:
+                threading.Thread(target=work, args=[number - 1], name="connect 0", daemon=True).start()
+            except RuntimeError as error:
+                while not pending.empty():
+                    self._queue.put(Ended(pending.get().name, _unexpected(error)))
 
     @staticmethod
     def patience_s(hosts: int, connect_s: float) -> float:

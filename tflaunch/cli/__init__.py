@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import tflaunch
-from tflaunch.errors import EXIT_INTERRUPTED, TflaunchError
+from tflaunch.errors import EXIT_INTERRUPTED, NoThreads, TflaunchError
 from tflaunch.writer import screen_streams
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -86,6 +86,11 @@ def main() -> int:
         code = error.exit_code
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
+    except RuntimeError as error:
+        if not NoThreads.cause_of(error):
+            raise
+        print(f"tflaunch: {NoThreads().message}\n  → {NoThreads().hint}", file=sys.stderr)
+        code = NoThreads.exit_code
     except OSError as error:
         if error.filename is not None or error.errno not in _UNWRITABLE:
             raise

@@ -14,7 +14,17 @@ from paramiko.ssh_exception import ChannelException, SSHException
 from tflaunch.errors import ConnectError, WireClosed
 from tflaunch.ssh.config import Target
 from tflaunch.ssh.login import SLOW
-from tflaunch.ssh.transport import AT_ONCE, END_S, WORDS_LIMIT, Deadline, Stream, apart, text, words
+from tflaunch.ssh.transport import (
+    AT_ONCE,
+    END_S,
+    LARGE_PACKETS,
+    WORDS_LIMIT,
+    Deadline,
+    Stream,
+    apart,
+    text,
+    words,
+)
 
 # More may come after each tenth of it; what may be under way, launcher and agent agree on themselves.
 WINDOW = 16 * 1024 * 1024
@@ -65,6 +75,10 @@ class SshWire:
                 f"raise MaxSessions there; does `{link.target.ssh} true` work?",
             ) from None
         except (SSHException, OSError, EOFError) as error:
+            if link.stream.unacknowledged:
+                raise ConnectError(
+                    "logged in, but the server has not acknowledged the command", LARGE_PACKETS
+                ) from None
             if deadline.passed:
                 raise ConnectError(f"the command did not start within {deadline}", SLOW) from None
             if self._refused():

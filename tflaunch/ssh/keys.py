@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
+import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterable
@@ -15,12 +17,14 @@ from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import SSHException
 
+from tflaunch.documents import open_regular
 from tflaunch.ssh.config import Target
 
 PASSPHRASE_TRIES = 3
 AGENT_ANSWERS_S = 5.0  # the list of its keys; a signature may wait for a finger on a token
 AGENT_SIGNS_S = 60.0
 _MAGIC = b"openssh-key-v1\0"
+_LARGEST = 1024 * 1024  # bytes: OpenSSH reads no larger key
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Offers:
 
     keys: tuple[Offer, ...]
     skipped: tuple[str, ...]
+    remedy: str = ""  # for the first key that is skipped because others may read it
 
 
 @dataclass
@@ -47,6 +52,7 @@ class _File:
     blob: bytes = b""
     encrypted: bool = False
     problem: str = ""
+    remedy: str = ""
 
 
 class Agent(AgentSSH):
@@ -110,6 +116,7 @@ class Keys:
         held = self._held(target)
         keys: list[Offer] = []
         skipped: list[str] = []
+        remedies: list[str] = []
         for path in target.identities:
             file = self._files[path]
             if file.key:
@@ -118,6 +125,7 @@ class Keys:
                 keys.append(Offer(held[file.blob], f"{path} (ssh-agent)"))
             elif file.problem and (target.identities_named or path.exists()):
                 skipped.append(f"{path}: {file.problem}")
+                remedies += [file.remedy] if file.remedy else []
         if not target.identities_only:
             offered = {offer.key.asbytes() for offer in keys}
             keys += [
@@ -126,7 +134,14 @@ class Keys:
         agent = self._agents[target.agent]
         if isinstance(agent, str) and agent:
             skipped.append(agent)
-        return Offers(tuple(keys), tuple(skipped))
+        return Offers(tuple(keys), tuple(skipped), next(iter(remedies), ""))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What ssh would warn of, for the user."""
+        return tuple(
+            f"{path}: {file.problem}; {file.remedy}" for path, file in self._files.items() if file.remedy
+        )
 
     def close(self) -> None:
         """Hang up every ssh-agent."""
@@ -154,12 +169,24 @@ def _agent(path: str) -> Agent | str:
 
 def _read(path: Path) -> _File:
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            data, about = file.read(_LARGEST), os.fstat(file.fileno())
     except OSError as error:
         return _File(problem=error.strerror or str(error))
+    except ValueError:  # a NUL in its name
+        return _File(problem="no such file")
     blob = _public(data) or _public_beside(path)
     if b"PRIVATE KEY" not in data and blob:
         return _File(blob=blob, problem="a public key whose private half no ssh-agent holds")
+    if (
+        about.st_uid == os.getuid() and about.st_mode & 0o077
+    ):  # of other people's files OpenSSH asks no more either
+        return _File(
+            blob=blob,
+            problem=f"Permissions {about.st_mode & 0o7777:04o} are too open: others may read it or write it, so it is "
+            "ignored, as by ssh",
+            remedy=f"chmod 600 {shlex.quote(str(path))}",
+        )
     try:
         key = PKey.from_path(path)
         return _File(key, key.asbytes())

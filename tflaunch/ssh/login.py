@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
+import paramiko
 from paramiko import PKey, SSHClient, Transport
 from paramiko.ssh_exception import (
     AuthenticationException,
@@ -15,15 +16,30 @@ from paramiko.ssh_exception import (
     SSHException,
 )
 
-from tflaunch.errors import ConnectError
+from tflaunch.errors import ConnectError, NoThreads
 from tflaunch.ssh.config import SSH_PORT, Target, known_hosts_name
 from tflaunch.ssh.keys import Offers
 from tflaunch.ssh.known_hosts import KnownHosts, KnownKey, fingerprint
-from tflaunch.ssh.transport import Deadline, NameTimeout, QuietPacketizer, Stream, TunedTransport, text
+from tflaunch.ssh.transport import (
+    LARGE_PACKETS,
+    Deadline,
+    NameTimeout,
+    QuietPacketizer,
+    Stream,
+    TunedTransport,
+    text,
+)
 
 SLOW = "check the network between, or give --connect-timeout"
 # sshd says this instead of a banner when it has too many connections that did not log in yet.
 _DROPPED = (b"MaxStartups", b"Not allowed at this time")
+# By the keyword of sshd_config: what it is, and one that every OpenSSH of the last ten years has.
+_ALGORITHMS = {
+    "KexAlgorithms": ("key exchange", "curve25519-sha256@libssh.org"),
+    "HostKeyAlgorithms": ("kind of host key", ""),
+    "Ciphers": ("cipher", "aes128-gcm@openssh.com"),
+    "MACs": ("MAC for the ciphers in common", "hmac-sha2-256-etm@openssh.com"),
+}
 
 
 class Dropped(Exception):
@@ -157,7 +173,7 @@ def log_in(transport: Transport, target: Target, offers: Offers, deadline: Deadl
                 ) from None
             if not transport.is_active():
                 raise _ended(user, tried, error) from None
-    raise _refused(user, tried, offers.skipped)
+    raise _refused(user, tried, offers)
 
 
 def _ended(user: str, tried: Sequence[str], error: Exception) -> ConnectError:
@@ -169,16 +185,17 @@ def _ended(user: str, tried: Sequence[str], error: Exception) -> ConnectError:
     return ConnectError(f"user {user}: the login broke off at {tried[-1]} ({text(error)})", SLOW)
 
 
-def _refused(user: str, tried: Sequence[str], skipped: Sequence[str]) -> ConnectError:
-    reasons = "".join(f"; skipped {reason}" for reason in skipped)
+def _refused(user: str, tried: Sequence[str], offers: Offers) -> ConnectError:
+    reasons = "".join(f"; skipped {reason}" for reason in offers.skipped)
     if not tried:
         return ConnectError(
             f"user {user}: there is no key to offer{reasons}",
-            "name one with `identity_file:` or IdentityFile, or make one with `ssh-keygen`",
+            offers.remedy or "name one with `identity_file:` or IdentityFile, or make one with `ssh-keygen`",
         )
     return ConnectError(
         f"user {user}: the server refused {_keys(tried)}{reasons}",
-        f"put its public half into {user}'s authorized_keys there, or set `user:` or `identity_file:`",
+        offers.remedy
+        or f"put its public half into {user}'s authorized_keys there, or set `user:` or `identity_file:`",
     )
 
 
@@ -200,6 +217,7 @@ def unreached(error: Exception, target: Target, deadline: Deadline) -> ConnectEr
             errno.ETIMEDOUT: (f"no answer on {port}", "is it switched on? does a firewall stand between?"),
             errno.EACCES: (f"this machine forbids the connection to {port}", "look at its own firewall"),
             errno.EPERM: (f"this machine forbids the connection to {port}", "look at its own firewall"),
+            errno.EAGAIN: (NoThreads().message, NoThreads().hint),
             errno.EMFILE: ("this machine has no file descriptors left", "raise `ulimit -n`"),
         }
         if isinstance(error, TimeoutError):
@@ -217,20 +235,54 @@ def explained(
     """Why a stream did not become an SSH connection."""
     if isinstance(error, ConnectError):
         return error
+    if NoThreads.cause_of(error):
+        return NoThreads()
     if not transport.remote_version:
         return _bannerless(error, target, stream, deadline)
     stage = "the login" if transport.initial_kex_done else "the key exchange"
+    if stream.unacknowledged:
+        return ConnectError(
+            f"{stage} stopped: the server's banner came, but it has not acknowledged what was sent after it",
+            LARGE_PACKETS,
+        )
     if deadline.passed:
         return ConnectError(
-            f"{stage} did not end within {deadline}", "is the host overloaded? give --connect-timeout"
+            f"{stage} did not end within {deadline}",
+            "is the host overloaded (give --connect-timeout), or " + LARGE_PACKETS,
         )
     if isinstance(error, IncompatiblePeer):
+        return _incompatible(error, transport)
+    if stream.ended and not transport.is_active():
+        return ConnectError(
+            f"the server closed the connection during {stage}",
+            "its own log says why (journalctl -u ssh there); may it start no more processes?",
+        )
+    return ConnectError(f"{stage} failed: {text(error)}", f"does `{target.ssh} true` work?")
+
+
+def _incompatible(error: IncompatiblePeer, transport: Transport) -> ConnectError:
+    """What this side lacks: it may be less than `ssh` has, so that nothing may be wrong with the server."""
+    lacking = transport.lacking() if isinstance(transport, TunedTransport) else None
+    if lacking is None:
         return ConnectError(
             f"the server has no algorithm in common with tflaunch: {error}", "update its sshd"
         )
-    if stream.ended and not transport.is_active():
-        return ConnectError(f"the server closed the connection during {stage}", "its own log says why")
-    return ConnectError(f"{stage} failed: {text(error)}", f"does `{target.ssh} true` work?")
+    keyword, theirs, ours = lacking
+    what, wanted = _ALGORITHMS[keyword]
+    remedy = (
+        "make one there with `ssh-keygen -A`, and name it by HostKey"
+        if keyword == "HostKeyAlgorithms"
+        else f"have {wanted} added to {keyword}"
+    )
+    return ConnectError(
+        f"the server allows no {what} that tflaunch has, though `ssh` may have one: it offers {_names(theirs)}; "
+        f"tflaunch (by paramiko {paramiko.__version__}) has {_names(ours)}",
+        f"{remedy} in its sshd_config; no setting on this side helps",
+    )
+
+
+def _names(algorithms: Sequence[str]) -> str:
+    return ", ".join(name[:60] for name in algorithms[:12]) + ", ..." * (len(algorithms) > 12) or "none"
 
 
 def _bannerless(error: Exception, target: Target, stream: Stream, deadline: Deadline) -> Exception:

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,10 @@ WORDS_LIMIT = 4096  # bytes of stderr that are kept
 AHEAD_BYTES = 4096  # that are read at least, if they are there: most packets are smaller
 AHEAD_IN_FLOOD = 256 * 1024
 AT_ONCE = 16 * 1024  # bytes for which a socket has room that has any
+LARGE_PACKETS = (
+    "are large packets lost between here and there (MTU)? try: ping -M do -s 1472 {host}; if only smaller ones "
+    "(-s 500) come back, set the MTU of the network card here or there to what passes: ip link set dev eth0 mtu N"
+)
 HEAD = 255  # bytes that are kept: the longest identification string of RFC 4253
 
 
@@ -86,7 +90,14 @@ class Child:
             self._stderr.close()
             raise
         self._reaper = threading.Thread(target=self._reap, daemon=True)  # no zombie, whoever ends first
-        self._reaper.start()
+        try:
+            self._reaper.start()
+        except RuntimeError:  # no more threads are to be had
+            self._process.kill()
+            self._process.wait()
+            self.socket.close()
+            self._stderr.close()
+            raise
 
     def last_words(self) -> str:
         """How it ended, after a short wait, and the end of what it said on stderr."""
@@ -135,6 +146,7 @@ class Stream:
         self.reader: threading.Thread | None = None
         self.head = b""
         self.ended = False
+        self._unacknowledged = False
         self._closed = False  # paramiko looks at it
         self._read, self._taken = b"", 0
         self._ahead = AHEAD_BYTES
@@ -176,9 +188,26 @@ class Stream:
             if error.errno is None:  # paramiko only wanted to look around
                 return error
             # The link is cut; paramiko would take it for the same.
+            self._unacknowledged = True
             error = ConnectionAbortedError(error.errno, error.strerror)
         self.ended = True
         return error
+
+    @property
+    def unacknowledged(self) -> bool:
+        """Whether the last of what was sent has not arrived for a while; where that cannot be known, False."""
+        if (
+            self._unacknowledged
+            or not hasattr(socket, "TCP_INFO")
+            or not isinstance(self._endpoint, socket.socket)
+        ):
+            return self._unacknowledged
+        with contextlib.suppress(OSError):
+            about = self._endpoint.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 28)
+            return (
+                len(about) == 28 and about[2] > 1 and about[24:28] != bytes(4)
+            )  # retransmits; unacknowledged
+        return False
 
     @property
     def ready(self) -> bool:
@@ -224,6 +253,14 @@ class QuietPacketizer(Packetizer):
         pass
 
 
+# The key exchange with two names, of which paramiko knows the older; none where OpenSSL has no such curve (FIPS).
+_CURVE = {
+    name.removesuffix("@libssh.org"): kex
+    for name, kex in Transport._kex_info.items()  # type: ignore[attr-defined]
+    if name == "curve25519-sha256@libssh.org"
+}
+
+
 class TunedTransport(Transport):
     """paramiko's, with the cheapest cipher first and without the key exchange that costs seconds of CPU."""
 
@@ -235,11 +272,56 @@ class TunedTransport(Transport):
         "aes192-ctr",
         "aes256-ctr",
     )
-    _preferred_kex = tuple(
-        name
-        for name in Transport._preferred_kex  # type: ignore[attr-defined]
-        if "group-exchange" not in name
+    _kex_info = {**Transport._kex_info, **_CURVE}  # type: ignore[attr-defined]  # noqa: RUF012
+    _preferred_kex = (
+        *(
+            name
+            for name in Transport._preferred_kex  # type: ignore[attr-defined]
+            if "group-exchange" not in name
+        ),
+        *_CURVE,
     )
+    offered: Mapping[str, list[str]] | None = None  # what the server can do, as it said itself
+
+    def _parse_kex_init(self, message: Message) -> None:
+        self.offered = self._really_parse_kex_init(message)  # type: ignore[attr-defined]
+        message.rewind()
+        macs: tuple[str, ...] = self._preferred_macs  # type: ignore[has-type]
+        if self._aead(self.offered) and not set(macs) & set(self.offered["server_mac_algo_list"]):
+            # Such a cipher needs no MAC; OpenSSH asks for none in common then, and paramiko would.
+            unused = self.offered["server_mac_algo_list"][:1] + self.offered["client_mac_algo_list"][:1]
+            self._preferred_macs = (*macs, *unused)
+            self._mac_info = {**dict.fromkeys(unused, self._mac_info[macs[0]]), **self._mac_info}  # type: ignore[has-type]
+        super()._parse_kex_init(message)  # type: ignore[misc]
+
+    def _aead(self, offered: Mapping[str, list[str]]) -> bool:
+        """Whether the ciphers for both ways will be of the kind that authenticates, too."""
+        for way in ("client", "server"):
+            theirs = offered[f"{way}_encrypt_algo_list"]
+            first = next((name for name in self._preferred_ciphers if name in theirs), "")
+            if not self._cipher_info.get(first, {}).get("is_aead", False):  # type: ignore[attr-defined]
+                return False
+        return True
+
+    def lacking(self) -> tuple[str, list[str], list[str]] | None:
+        """(the keyword of sshd_config, what the server offers, what is known here) for what has nothing in common."""
+        if self.offered is None:
+            return None
+        options = self.get_security_options()
+        kinds = (
+            ("KexAlgorithms", "kex_algo_list", options.kex),
+            ("HostKeyAlgorithms", "server_key_algo_list", options.key_types),
+            ("Ciphers", "server_encrypt_algo_list", options.ciphers),
+            ("Ciphers", "client_encrypt_algo_list", options.ciphers),
+            ("MACs", "server_mac_algo_list", options.digests),
+            ("MACs", "client_mac_algo_list", options.digests),
+        )
+        for keyword, key, known in kinds:
+            # What is no algorithm but a sign that something else is understood.
+            theirs = [name for name in self.offered[key] if not name.startswith(("ext-info-", "kex-strict-"))]
+            if not set(theirs) & set(known):
+                return keyword, theirs, [*known]
+        return None
 
     def _parse_debug(self, message: Message) -> None:
         """Nothing: sshd tells each login about authorized_keys, and paramiko spells that out letter by letter."""
