@@ -91,7 +91,8 @@ FIND_PYTHON = (
 
 # Takes exactly as many bytes as it was told (sys.stdin would read ahead, into the frames behind them); an
 # interpreter that is too old hands over to the named one or a newer one beside it.  Python 2 must parse it.
-# Where the network is gone before all has come, nobody may ever say so: the alarm ends it.
+# Where the network is gone before all has come, nobody may ever say so: the alarm ends it.  What zlib writes at its
+# best begins with the bytes 120 and 218: where it does not, something else has read the beginning.
 READER = (
     'exec("""import os,sys,zlib\\n'
     'e=os.environ;c=e.get("TFLAUNCH_BOOT","");m=e.pop("TFLAUNCH_NAMED","")\\n'
@@ -108,6 +109,8 @@ READER = (
     " d=os.read(0,n-len(b))\\n"
     ' if len(d)==0:sys.exit("tflaunch: the channel ended while the agent was on its way")\\n'
     " b+=d\\n"
+    " if len(b)>1 and not list(b[:2])==[120,218]:"
+    'sys.exit("tflaunch: a start-up file of the login shell has read what was sent to the agent")\\n'
     'signal.alarm(0);z=zlib.decompressobj();exec(z.decompress(b))""")'
 )
 
@@ -197,7 +200,8 @@ class Shipped:
         part = "%%s.%%s.part" %% (path, os.urandom(8).hex())
         try:
             disk = os.statvfs(os.path.dirname(path))
-            if disk.f_bavail * disk.f_frsize > 1 << 24:  # else the run needs it more
+            # Else the run needs it more; some file systems count no files.
+            if disk.f_bavail * disk.f_frsize > 1 << 24 and (disk.f_favail > 256 or not disk.f_files):
                 with open(part, "xb") as file:
                     file.write(zlib.crc32(data).to_bytes(4, "big") + data)
                 os.rename(part, path)

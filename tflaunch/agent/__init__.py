@@ -44,7 +44,14 @@ else:
 
 from tflaunch import wire  # noqa: E402
 from tflaunch.agent.channel import Channel, hold, own_channel, write_all  # noqa: E402
-from tflaunch.agent.rundir import HostError, RunDirectory, check_ours, check_way, parent_directory  # noqa: E402
+from tflaunch.agent.rundir import (  # noqa: E402
+    HostError,
+    RunDirectory,
+    check_ours,
+    check_way,
+    explain,
+    parent_directory,
+)
 
 __all__ = ("main", "sha256", "signal", "socket")
 
@@ -105,9 +112,17 @@ def _start(directory: RunDirectory, channel_in: int, channel_out: int, early: by
 
         ours.close()
         gc.enable()
-        Daemon(directory, Channel(channel_in, channel_out, theirs), early).run()
+        daemon = Daemon(directory, Channel(channel_in, channel_out, theirs), early)
+        begun.append(daemon)
+        daemon.run()
 
+    def failed(error: OSError) -> None:
+        if not begun:  # else the launcher has heard of it, and more may be on its way
+            told = explain(error, directory.path)
+            write_all(channel_out, wire.encode("failed", reason=told.reason, hint=told.hint))
+
+    begun = []  # type: List[object]
     sys.stdout.flush()
-    under_guard(directory, agent)
+    under_guard(directory, agent, failed)
     theirs.close()
     return ours

@@ -19,10 +19,22 @@ def leftovers(directory: RunDirectory, root: int, keep: "List[int]") -> "List[pr
     return [process for pid, process in found.items() if pid not in keep]
 
 
-def under_guard(directory: RunDirectory, agent: "Callable[[], None]") -> None:
-    """Fork a guard in a session of its own and, below it, a process that runs `agent`; returns at once."""
-    if os.fork():
+def under_guard(
+    directory: RunDirectory, agent: "Callable[[], None]", failed: "Callable[[OSError], None]"
+) -> None:
+    """Fork a guard in a session of its own and, below it, a process that runs `agent`; returns at once.
+
+    `failed` is called, in whichever of these processes, with the error of the system that ends the agent or lets it
+    not begin.
+    """
+    try:
+        guard = os.fork()
+    except OSError as error:
+        failed(error)
         return
+    if guard:
+        return
+    pid = 0
     try:
         os.setsid()
         os.chdir("/")
@@ -39,7 +51,9 @@ def under_guard(directory: RunDirectory, agent: "Callable[[], None]") -> None:
         if pid == 0:
             try:
                 agent()
-            except BaseException:  # the last line of defence: this must reach agent.log
+            except BaseException as error:  # the last line of defence: this must reach agent.log
+                if isinstance(error, OSError):
+                    failed(error)
                 import traceback
 
                 traceback.print_exc()
@@ -60,7 +74,9 @@ def under_guard(directory: RunDirectory, agent: "Callable[[], None]") -> None:
         left = container.remove(directory)
         directory.write("guard.json", {"swept": not (sweep.survivors or left)})
         directory.remove_socket()
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and not pid:
+            failed(error)
         import traceback
 
         traceback.print_exc()

@@ -58,6 +58,11 @@ def explain(error: OSError, path: str) -> HostError:
             "%s: %s%s" % (where, os.strerror(error.errno), free),
             "make room there, or set `run_dir:` to another disk in the hostfile",
         )
+    if error.errno == errno.EAGAIN:  # of fork, the only thing here that says so
+        return HostError(
+            "this host lets the user start no more processes",
+            "end some there, or have the limit raised: ulimit -u, or TasksMax of systemd",
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return HostError(
             "%s: %s" % (where, os.strerror(error.errno)),

@@ -1,5 +1,6 @@
 """A task on this host: made ready behind a gate, started by opening it, its log a plain file."""
 
+import errno
 import os
 import time
 
@@ -95,7 +96,8 @@ class Task:
         except OSError as error:
             for each in ours:
                 os.close(each)
-            raise HostError("%s cannot start: %s" % (self.id, error)) from error
+            why = explain(error, argv[0]) if error.errno == errno.EAGAIN else HostError(str(error))
+            raise HostError("%s cannot start: %s" % (self.id, why.reason), why.hint) from error
         finally:
             for each in theirs:
                 os.close(each)
