@@ -50,7 +50,7 @@ def _ended_once(exit: "Mapping[str, Any]") -> bool:
 
 _run = OneOf(an_empty_text, a_directory_name)
 _cards_left = [{"text": a_text, "own": a_flag}]
-_lease = {"user": a_word, "run": a_word, "since": a_number, "?planning": a_flag}
+_lease = {"user": a_word, "run": a_word, "since": a_number, "?planning": a_flag, "?pid": a_whole_number}
 _process = {
     "pid": a_whole_number,
     "user": a_word,
