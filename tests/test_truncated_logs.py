@@ -70,6 +70,13 @@ def test_one_that_has_grown_beyond_its_old_size_is_known_by_what_stood_there(
     assert seen.read(0, 100, 1000) == b"new line\n" * 50
 
 
+def test_one_that_has_come_to_its_old_size_is_known_too(seen: TaskLogs, log: Path) -> None:
+    os.truncate(log, 0)
+    append(log, b"new line\n" * 11 + b"\n")
+    assert seen.size(0) == 200
+    assert seen.read(0, 100, 1000) == b"new line\n" * 11 + b"\n"
+
+
 def test_one_that_is_only_written_on_is_not_taken_for_truncated(seen: TaskLogs, log: Path) -> None:
     for size in (1, MARK_BYTES - 1, MARK_BYTES, 100_000):
         append(log, b"\0" * size)

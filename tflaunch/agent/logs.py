@@ -18,7 +18,7 @@ _PIECE = 64 * 1024
 class _File:
     """The log of one attempt.  Whoever writes it may truncate it: offsets count what was written, and never go back."""
 
-    __slots__ = ("_ahead", "_mark", "_size", "begins", "cut_at", "descriptor", "path", "whole")
+    __slots__ = ("_ahead", "_mark", "_modified", "_size", "begins", "cut_at", "descriptor", "path", "whole")
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -27,7 +27,7 @@ class _File:
         self.cut_at = 0.0  # when it was last found truncated (epoch seconds); 0: never
         self.whole = None  # type: Optional[int]  # the offset of its end, once nothing more is written
         self._ahead = 0  # offset of a byte less its place in the file
-        self._size = 0  # of the file, at the last look
+        self._size = self._modified = 0  # of the file, at the last look
         self._mark = b""  # what stood before that
 
     def open(self) -> bool:
@@ -51,10 +51,14 @@ class _File:
 
     def look(self) -> bool:
         """Whether it has been truncated since the last look."""
-        size = os.fstat(self.descriptor).st_size if self.open() else self._size
-        if size == self._size:
+        if not self.open():
             return False
-        # It may have been truncated, and be longer by now than it was.
+        info = os.fstat(self.descriptor)
+        size = info.st_size
+        if (size, info.st_mtime_ns) == (self._size, self._modified):
+            return False
+        self._modified = info.st_mtime_ns
+        # It may have been truncated, and be as long by now as it was, or longer.
         cut = size < self._size or self._piece(self._size) != self._mark
         if cut:
             self.truncated(self.end)
