@@ -56,6 +56,8 @@ class Metric:
             pattern = re.compile(text)
         except re.error as error:
             raise UsageError(f"--metric {text}: {error}", "it is a regular expression of Python's") from None
+        except (RecursionError, OverflowError):
+            raise UsageError(f"--metric {text[:40]}...: Python compiles no expression like this") from None
         if pattern.groups != 1:
             raise UsageError(
                 f"--metric {text}: {pattern.groups} groups; one must hold the number",

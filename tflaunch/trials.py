@@ -153,6 +153,10 @@ def read(path: Path) -> list[Params]:
         raise UsageError(f"--trials-file {path}: {error.strerror}") from None
     except (yaml.YAMLError, ValueError, csv.Error) as error:
         raise UsageError(f"--trials-file {path}: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UsageError(
+            f"--trials-file {path}: lists and mappings in one another, too deep to be read"
+        ) from None
     if not 0 < len(rows) <= MOST:
         raise UsageError(f"--trials-file {path}: {len(rows):,} trials; from 1 to {MOST:,}")
     seen: dict[str, str] = {}

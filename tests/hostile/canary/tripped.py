@@ -1,0 +1,1 @@
+MARK = "a module that a host has named"
