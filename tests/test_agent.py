@@ -1254,6 +1254,7 @@ def test_a_visitor_sees_and_ends_a_living_run(host: Host) -> None:
         "survivors": [],
         "unsure": False,
         "cards": [],
+        "restarted": 0.0,
     }
     assert host.run not in [run["run"] for run in visitor.ask("list", answer="runs")["runs"]]
     visitor.send("bye")
@@ -1320,6 +1321,7 @@ def test_a_run_that_is_not_there_is_not_found(host: Host, run: str) -> None:
         "survivors": [],
         "unsure": False,
         "cards": [],
+        "restarted": 0.0,
     }
     assert not host.run_dir.exists()
 
@@ -1347,6 +1349,7 @@ def test_a_word_that_is_no_run_ends_none(host: Host, run: str) -> None:
         "survivors": [],
         "unsure": False,
         "cards": [],
+        "restarted": 0.0,
     }
     assert len(marked(host.run)) == 1
     assert swept(channel)["survivors"] == []

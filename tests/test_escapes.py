@@ -206,13 +206,14 @@ FETCHED = Fetched(
     3,
     4,
     1,
-    [EVIL],
-    [EVIL],
-    {EVIL: EVIL},
-    {EVIL: EVIL},
-    [EVIL],
-    [EVIL],
-    {EVIL: ConnectError(EVIL, EVIL)},
+    apart=[EVIL],
+    kept=[EVIL],
+    failed={EVIL: EVIL},
+    left={EVIL: EVIL},
+    hidden=[EVIL],
+    unmatched=[EVIL],
+    there=[EVIL],
+    unreached={EVIL: ConnectError(EVIL, EVIL)},
 )
 RESULTS = tuple(
     Result(number, {EVIL: EVIL}, math.nan, status, 1, EVIL, EVIL, (EVIL,), 3.0, 2, 0.0, EVIL, EVIL)

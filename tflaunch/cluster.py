@@ -336,6 +336,11 @@ class Cluster:
         )
         answers, failures = self._sessions.gather("coordinating", [first.host], ENTRUST_S, "entrusting")
         self._refuse(failures)
+        missing = answers[first.host]["missing"]
+        if unknown := missing.keys() - addresses.keys():
+            self._refuse(
+                {first.host: Breach(f"it says that it cannot reach {min(unknown)}, which is not of this run")}
+            )
         self._refuse(
             {
                 name: ConnectError(
@@ -343,7 +348,7 @@ class Cluster:
                     f"at {addresses[name]}:{replies[name]['port']}: {why}",
                     "open that range of ports between the hosts (`ports:` in the hostfile), or stay attached",
                 )
-                for name, why in answers[first.host]["missing"].items()
+                for name, why in missing.items()
             }
         )
         return first.host

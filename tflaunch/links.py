@@ -100,7 +100,13 @@ class Links:
         if link is None:
             return
         away_s, was_told = now - link.heard, bool(link.why)
-        link.up, link.heard, link.tries, link.redial_at, link.why = True, now, link.breaks, None, ""
+        link.up, link.heard, link.tries, link.redial_at, link.why = (
+            True,
+            now,
+            max(0, link.breaks - 1),
+            None,
+            "",
+        )
         link.up_at = now
         self._hands.watch(host, link.after)
         if was_told:

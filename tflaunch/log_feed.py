@@ -53,6 +53,9 @@ class _Log:
     host: str
     attempt: int = 0
     received: int = 0
+    placed: bool = (
+        True  # it is known where it goes on; else, of a part of the log, its host says where that begins
+    )
     cut: tuple[int, int] = (0, 0)  # attempt, and the offset before which it was truncated last
     total: tuple[int, int] | None = None  # attempt, bytes
     end_told: bool = False
@@ -111,9 +114,9 @@ class LogFeed:
     def take(self, host: str, message: wire.Message) -> None:
         """A piece of a log."""
         task, attempt, offset = TaskId.parse(message["task"]), message["attempt"], message["offset"]
-        log = self._logs.get((task, host))
-        if log is None:
-            log = self._logs[task, host] = _Log(host, attempt, offset)
+        log = self._logs.setdefault((task, host), _Log(host, placed=self._record is not None))
+        if not log.placed:
+            log.attempt, log.received, log.placed = attempt, offset, True
         cut_at = message.fields.get("cut")
         ahead = offset - (log.received if attempt == log.attempt else 0)
         if attempt < log.attempt or ahead < 0 or (ahead and not cut_at):
@@ -149,7 +152,7 @@ class LogFeed:
         """A host says how long its logs have become."""
         for name, total in totals.items():
             task = TaskId.parse(name)
-            log = self._logs.setdefault((task, host), _Log(host))
+            log = self._logs.setdefault((task, host), _Log(host, placed=self._record is not None))
             log.total = (total[0], total[1])
             self._maybe_end(task, log)
 

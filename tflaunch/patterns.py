@@ -146,7 +146,7 @@ def translated(glob: str, *, dots: bool = True, below: bool = True) -> str:
     groups = (f"s{number}" for number in range(len(glob) + 1))
     name = "[^/]+" if dots else r"(?!\.)[^/]+"
     gap, rest = f"(?:{name}/)*?", rf"(?:{name}{_END})*\Z"
-    blocks = _blocks(glob)
+    blocks = _blocks(re.sub(r"\\(.)", lambda pair: "/" if pair[1] == "/" else pair[0], glob))
     whole = ""
     for number, block in enumerate(blocks):
         text = "".join(f"{_translated_name(part, dots, groups)}{_END}" for part in block)

@@ -206,7 +206,7 @@ def run_lines(found: Listing, screen: Screen, now: float) -> list[Text]:
                 Text.assemble((f"{screen.marks.warn} ", _WARN), f"{run.run_id}: {_sentence(failed)}")
             )
         for trouble in run.troubles:
-            lines.append(paragraph((f"{screen.marks.warn} ", _WARN), f"{run.run_id}: {trouble}"))
+            lines.append(Text.assemble((f"{screen.marks.warn} ", _WARN), f"{run.run_id}: {trouble}"))
     return lines
 
 
@@ -246,7 +246,7 @@ def status_lines(run: RunState, holder: str, screen: Screen, now: float) -> list
     lines += _restarts(run, screen)
     lines += [Text(), *_host_table(run, screen)]
     for trouble in run.troubles:
-        lines.append(paragraph((f"{marks.bad} ", _BAD), trouble))
+        lines.append(Text.assemble((f"{marks.bad} ", _BAD), trouble))
     return lines
 
 

@@ -214,7 +214,7 @@ class SshConfig:
             hostname=hostname,
             port=number,
             user=str(found.get("user") or getpass.getuser()),
-            identities=tuple(Path(file).expanduser() for file in named)
+            identities=tuple(map(_expanded, named))
             or tuple(Path.home() / ".ssh" / file for file in DEFAULT_IDENTITIES),
             identities_named="identityfile" in found,
             identities_only=_yes(found, "identitiesonly"),
@@ -479,7 +479,7 @@ def _agent(found: dict[str, object]) -> str:
         return os.environ.get("SSH_AUTH_SOCK", "")
     if said.startswith("$"):
         return os.environ.get(said.strip("${}"), "")
-    return str(Path(_percent(said, found)).expanduser())
+    return str(_expanded(_percent(said, found)))
 
 
 def _strict(found: dict[str, object]) -> StrictHostKeys:
@@ -494,12 +494,17 @@ def _family(found: dict[str, object]) -> Literal["any", "inet", "inet6"]:
     return "inet" if said == "inet" else "inet6" if said == "inet6" else "any"
 
 
+def _expanded(name: str) -> Path:
+    """The path, `~` filled in; that of a user whom this machine does not know stays as it is, and leads nowhere."""
+    return Path(os.path.expanduser(name))  # noqa: PTH111  Path's own raises
+
+
 def _files(found: dict[str, object], key: str, default: Iterable[str], name: str) -> tuple[Path, ...]:
     # paramiko takes the quotes off a value that is quoted as a whole.
     words = (
         [_percent(word, found, name) for word in shlex.split(str(found[key]))] if key in found else default
     )
-    return tuple(Path(word).expanduser() for word in words if word.lower() != "none")
+    return tuple(_expanded(word) for word in words if word.lower() != "none")
 
 
 def _percent(text: str, found: Mapping[str, object], name: str = "", allowed: str = "dhijklLnpruC") -> str:
