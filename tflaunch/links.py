@@ -17,8 +17,10 @@ ANSWER_S = 20.0  # from a dial to the agent's first word, before it is dialled a
 ASLEEP_S = 6.0  # between two ticks, which come each second: who ticks was asleep, or busy, and heard nobody
 LOOK_S = 0.1  # between two looks at all of them: hundreds of hosts say something at each moment
 REDIAL_S = (0.3, 8.0)  # before a host is dialled again: at first, at most; doubled each time, jittered
-STEADY_S = 10.0  # a link that ends sooner has not brought the host back ...
-BREAKS = 8  # ... once that has happened so often in a row
+# A link that ends sooner has not brought the host back, once that has happened so often in a row; SILENCE_S of its time
+# may have passed without a word.
+STEADY_S = 20.0
+BREAKS = 8
 
 
 class Hands(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,10 +12,11 @@ from typing import Any, Protocol
 
 from tflaunch import wire
 from tflaunch.job import TaskId, log_name
-from tflaunch.session import Sessions, Written
+from tflaunch.session import ASLEEP_S, Sessions, Written
 from tflaunch.times import clock_time
 
 WINDOW_BYTES = 32 * 1024 * 1024  # log bytes under way from all hosts together ...
+STALL_S = 60.0  # for a host that has log to send and sends only signs of life
 WINDOW_RANGE = (64 * 1024, 2 * 1024 * 1024)  # ... and from one
 
 Record = Callable[
@@ -88,6 +90,10 @@ class LogFeed:
         self._copies = copies
         self._logs: dict[tuple[TaskId, str], _Log] = {}  # a task may start again on another host
         self._owed: dict[str, int] = {}
+        self._looked_at = 0.0  # for stalls
+        self._moved: dict[
+            str, float
+        ] = {}  # host -> when a piece came last, or it was asked for more (monotonic)
 
     def expect(self, tasks: Mapping[TaskId, str], attempt: int) -> None:
         """These tasks, on these hosts, begin with that attempt; what earlier ones wrote is here already."""
@@ -107,6 +113,7 @@ class LogFeed:
             if log.host == host
         }
         self._owed[host] = 0
+        self._moved[host] = time.monotonic()
         self._sessions.send(
             [host], "watch", after=after, logs=logs, window=self.window, client=self.client, **more
         )
@@ -126,6 +133,7 @@ class LogFeed:
                 f"not at byte {offset} of attempt {attempt}",
             )
             return
+        self._moved[host] = time.monotonic()
         if cut_at and log.cut != (attempt, offset):
             self._tell_cut(task, log, attempt, offset, cut_at)
         if self._record is not None:
@@ -170,11 +178,25 @@ class LogFeed:
     def written(self, host: str, size: int) -> None:
         """Credit for more log bytes."""
         if host in self._sessions.by_host:
+            self._moved[host] = time.monotonic()
             self._sessions.send([host], "credit", bytes=size)
+
+    def stalls(self, host: str) -> bool:
+        """Whether a host that may send more log has sent none for STALL_S; to be asked often."""
+        now = time.monotonic()
+        if (
+            now - self._looked_at > ASLEEP_S
+        ):  # nobody asked, or this process was asleep: it counts from now on
+            self._moved = dict.fromkeys(self._moved, now)
+        self._looked_at = now
+        session = self._sessions.by_host.get(host)
+        may_send = session is not None and session.log_credit > 0  # else the terminal takes no more
+        return may_send and now - self._moved.get(host, now) > STALL_S
 
     def end(self, hears: Callable[[str], bool] = lambda _: False) -> bool:
         """Whether nothing more comes; then every task's last line is shown.  `hears`: from that host it may."""
-        if any(log.missing and hears(log.host) for log in self._logs.values()):
+        awaited = (log.host for log in self._logs.values() if log.missing)
+        if any(hears(host) and not self.stalls(host) for host in awaited):
             return False
         for (task, _), log in self._logs.items():
             self._end(task, log)

@@ -124,6 +124,11 @@ class Session:
         """Send many frames, each when it is its turn; what is sent meanwhile goes in between."""
         self._put_out(frames)
 
+    @property
+    def log_credit(self) -> int:
+        """The bytes of log that it was asked for and that have not come."""
+        return self._log_granted - self._log_came
+
     def close(self) -> None:
         """Let go of the wire once everything is sent; idempotent."""
         with self._starting:

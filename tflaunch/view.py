@@ -15,7 +15,7 @@ from tflaunch.errors import Breach, ConnectError
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.job import TaskId
 from tflaunch.links import Links
-from tflaunch.log_feed import LogFeed, LogWatcher
+from tflaunch.log_feed import STALL_S, LogFeed, LogWatcher
 from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_from
 from tflaunch.run_states import RunState
 from tflaunch.session import Ended, Item, Said, Sessions, Stopped, Written
@@ -187,6 +187,15 @@ class View:
                     )
                     self._seen.through.add(host)
                     links.forget(host)
+            for host in self._hosts.keys() - self._seen.through - links.down.keys():
+                if host not in links.up:
+                    why = "it hung up before"
+                elif self._feed.stalls(host):
+                    why = f"it sent nothing of them for {STALL_S:g} s"
+                else:
+                    continue
+                self.unreached[host] = ConnectError(f"the rest of its logs did not come: {why}", "try again")
+                self._seen.through.add(host)
         self._feed.end()
 
     def _begin(self) -> Links:
