@@ -55,6 +55,20 @@ def test_a_dial_that_is_never_answered_is_made_anew() -> None:
     assert hands.did[4:] == ["watch 0", "back"]
 
 
+def test_a_connection_that_ended_while_nobody_was_awake_is_lost_since_just_now() -> None:
+    hands = Hands()
+    each = Links(["a"], hands, 0.0)
+    for second in range(5):
+        each.heard("a", float(second))
+        each.tick(float(second))
+    each.ended("a", "its server had enough of it", 3604.0)
+    each.tick(3604.0)
+    assert each.away_s("a", 3604.0) < 1.0
+    each.tick(3606.0)
+    assert hands.did[-1] == "dial", "and it is dialled again"
+    assert 2.0 <= each.away_s("a", 3606.0) < 3.0
+
+
 def test_what_was_taken_is_known_also_of_hosts_that_are_done() -> None:
     link = Links(["gpu01", "gpu02"], Hands(), 0.0)
     assert link.takes("gpu01", 1)

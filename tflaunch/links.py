@@ -156,7 +156,8 @@ class Links:
             for link in self._links.values():
                 if link.up:
                     link.heard = min(now, link.heard + asleep_s)
-                else:
+                else:  # its connection may have ended meanwhile, which is heard only now
+                    link.lost_at = min(now, link.lost_at + asleep_s)
                     link.dialled_at = min(now, link.dialled_at + asleep_s)
         if now < self._look_at:
             return
