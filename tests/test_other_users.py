@@ -28,7 +28,9 @@ from tests.lab import PATH
 from tests.nvml import Fleet, build
 from tests.test_payload import kept_modules
 from tests.test_tickets import another, busy, look, wait_for
+from tflaunch import messages, wire
 from tflaunch.agent import ancestry
+from tflaunch.inventory import HostFacts
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 
@@ -734,6 +736,37 @@ def test_a_queue_that_somebody_fills_is_told_with_his_name(cards: Host, queue: P
         rf"queue holds more than 2000 files, 2001 of the first are of nobody \(uid {NOBODY.pw_uid}\)",
         facts.queue_error,
     )
+
+
+# Holds tickets that are as long as they may be.
+TICKETS = (
+    BECOME
+    + """\
+files = []
+for number in range(200):
+    run = "%03d" % number + "r" * 200
+    name = "%017.6f-%s-h1" % (float(sys.argv[2]), run)
+    uuids = ["GPU-a", *("%03d" % each + "x" * 240 for each in range(250))]
+    files.append(open(sys.argv[1] + "/" + name, "w"))
+    ticket = {"run": run, "since": float(sys.argv[2]), "wants": 1, "uuids": uuids, "planning": False}
+    files[-1].write(json.dumps(ticket))
+    files[-1].flush()
+    os.chmod(files[-1].name, 0o644)
+    fcntl.flock(files[-1], fcntl.LOCK_EX)
+"""
+    + WAIT
+)
+
+
+def test_long_tickets_make_no_message_that_a_launcher_would_not_believe(cards: Host, queue: Path) -> None:
+    with nobody(TICKETS, queue, NOW):
+        told = cards.start().ask("probe", lease=False, ports=None, count=0, answer="facts")
+        head = wire.dumps({"type": told.type, **told.fields})
+        assert len(head) < wire.ANSWER_LIMIT
+        facts = HostFacts.from_wire("h1", messages.check(told, messages.FROM_AGENT).fields)
+        assert len(facts.queue) == 200
+        assert {ticket.uuids for ticket in facts.queue} == {("GPU-a",)}
+        assert busy(facts)[0].startswith("promised to nobody's run 000r")
 
 
 def test_a_ticket_that_is_removed_is_written_again(cards: Host, queue: Path) -> None:

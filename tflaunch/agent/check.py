@@ -93,8 +93,8 @@ def _disk(path: str) -> "Optional[Dict[str, Any]]":
         space = os.statvfs(path)
     except OSError:
         return None
-    files = space.f_favail if space.f_files else None  # some file systems do not count them
-    return {"path": path, "free_bytes": space.f_bavail * space.f_frsize, "free_files": files}
+    files = min(space.f_favail, facts.MOST) if space.f_files else None  # some file systems do not count them
+    return {"path": path, "free_bytes": min(space.f_bavail * space.f_frsize, facts.MOST), "free_files": files}
 
 
 def _number(path: str) -> "Optional[int]":

@@ -6,6 +6,7 @@ import sys
 import time
 import zlib
 
+from tflaunch import wire
 from tflaunch.agent import leases, socket, tickets
 from tflaunch.agent.rundir import HostError
 from tflaunch.agent.tickets import Place
@@ -22,6 +23,10 @@ IFA_ADDRESS, IFA_LOCAL, IFA_LABEL = 1, 2, 3
 _HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
 _ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
 _ATTRIBUTE = struct.Struct("=HH")  # rtattr: length, type
+QUEUE_BYTES = wire.ANSWER_LIMIT // 4
+MOST = (
+    2**62
+)  # that is told of what a disk says of itself: those that are none (S3, EFS) say that they have no end
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
@@ -72,11 +77,24 @@ def collect(
         "cuda": probed["cuda"],
         "gpu_note": probed["note"],
         "lacks": probed["lacks"],  # a module to send and probe again with
-        "queue": queue,
+        "queue": _told(queue, probed["gpus"]),
         "queue_error": place.error,
         "clock": time.time(),
         "proxies": [name for name in PROXIES if os.environ.get(name)],
     }
+
+
+def _told(queue: "List[Dict[str, Any]]", cards: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
+    """The first of these tickets, with the devices that are here: others wrote them, and a message has its limit."""
+    here = {device["uuid"] for card in cards for device in (card, *card.get("mig", ()))}
+    told = []  # type: List[Dict[str, Any]]
+    size = 0
+    for ticket in queue:
+        told.append(dict(ticket, uuids=[uuid for uuid in ticket["uuids"] if uuid in here]))
+        size += len(wire.dumps(told[-1]))
+        if size > QUEUE_BYTES:
+            return told[:-1]
+    return told
 
 
 def machine() -> "List[str]":
@@ -110,7 +128,7 @@ def _disk_free(directory: str) -> int:
         space = os.statvfs(directory)
     except OSError:
         return 0
-    return space.f_bavail * space.f_frsize
+    return min(space.f_bavail * space.f_frsize, MOST)
 
 
 def addresses() -> "List[str]":

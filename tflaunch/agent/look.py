@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tflaunch.agent.tasks import Task
 
 PROCESSES = 16
-PEERS = 1024  # connections that are told of each task
+PEERS = 1024  # connections that are told of each task ...
+PEERS_IN_ALL = 8192  # ... and of all together: a message has its limit
 LINE_BYTES = 300
 ESTABLISHED, SYN_SENT, LISTEN = "01", "02", "0A"  # /proc/net/tcp
 
@@ -110,8 +111,9 @@ def _connections(
                             there.setdefault(owner, {})[_endpoint(fields[2])] = None
         except (OSError, StopIteration):
             continue  # no IPv6 here
+    most = min(PEERS, PEERS_IN_ALL // max(1, len(ports)))
     shown = [
-        {owner: [list(peer) for peer in list(peers)[:PEERS]] for owner, peers in there.items()}
+        {owner: [list(peer) for peer in list(peers)[:most]] for owner, peers in there.items()}
         for there in (connected, calling)
     ]
     return listening, shown[0], shown[1]
