@@ -506,7 +506,9 @@ class Cluster:
         deadline = time.monotonic() + timeout_s
         links = Links(self._logs.awaited, self, time.monotonic())
         for host in links.up:
-            if host not in self._sessions.by_host or host in self._sessions.ended:
+            if isinstance(error := self._sessions.ended.get(host), Breach):
+                links.forget(host)
+            elif error or host not in self._sessions.by_host:
                 links.ended(host, "its connection is lost", time.monotonic())
 
         def may_come(host: str) -> bool:
@@ -526,6 +528,8 @@ class Cluster:
                     links.forget(host)
                 case Ended(host, error):
                     links.ended(host, error.message, now)
+                case Said(host, message) if self._drive and (foreign := self._drive.foreign(host, message)):
+                    self._sessions.accuse(host, foreign)
                 case Said(host, message):
                     links.heard(host, now)
                     if message.type == "log":

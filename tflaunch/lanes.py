@@ -90,7 +90,10 @@ class Lanes:
         self._lanes: dict[str, _Lane] = {}
         self._links = Links(hosts, self, time.monotonic())
         for host in hosts:
-            if host not in sessions.by_host or host in sessions.ended:
+            if isinstance(error := sessions.ended.get(host), Breach):
+                self._links.forget(host)
+                self.unreached[host] = error
+            elif error or host not in sessions.by_host:
                 self._links.ended(host, "its connection is lost", time.monotonic())
 
     def work(self, steps: Mapping[str, Sequence[Steps]]) -> None:

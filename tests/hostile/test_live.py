@@ -166,3 +166,16 @@ def test_no_answer_of_a_host_harms_who_asks(bench: Bench) -> None:
         done = bench.run(verb, *words[verb])
         assert done.code in codes, f"{verb} {lie}: {done.code}\n{done.err}"
     assert not list(bench.launcher.code.rglob("post-checkout"))
+
+
+def test_a_host_that_breaks_the_protocol_once_the_work_is_done_is_not_asked_again(bench: Bench) -> None:
+    bench.lie("outcome#0:time=true")
+    (bench.out / "go").touch()
+    words = (*RUN, f"--env=OUT={bench.out}", "--fetch=made.txt", "--fetch-to=got")
+    done = bench.run("run", bench.hostfile, bench.trainer, *words)
+    assert done.code == 74, done.err
+    assert "in a message of the type outcome, time is not a number" in done.sentences
+    assert "is back" not in done.err, done.err
+    assert [each.read_text() for each in (bench.launcher.code / "got").rglob("made.txt")] == ["worker/1"]
+    bench.lie("")
+    bench.launcher.wait_until_nothing_is_left()
