@@ -283,3 +283,19 @@ def test_a_configuration_that_others_may_write_is_refused_as_by_ssh(
         SshConfig(named)
     assert f"Bad owner or permissions on {config}: it {said}" in caught.value.message
     assert f"chmod go-w {config}" in caught.value.hint
+
+
+def test_the_file_of_the_system_counts_whoever_may_write_it_as_to_ssh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, included = tmp_path / "ssh_config", tmp_path / "included"
+    system.write_text("User ann\n")
+    system.chmod(0o666)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("tflaunch.ssh.config.SYSTEM_CONFIG", system)
+    assert SshConfig().target(Host(name="gpu01")).user == "ann"
+    included.touch(0o644)
+    included.chmod(0o666)
+    system.write_text(f"Include {included}\nUser ann\n")
+    with pytest.raises(ConnectError, match="Bad owner or permissions on .*included"):
+        SshConfig()

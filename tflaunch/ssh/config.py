@@ -132,10 +132,10 @@ class SshConfig:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         files = (path,) if path else (Path.home() / ".ssh/config", SYSTEM_CONFIG)
+        # Who else may write these is no question to ssh either, but for what they include.
+        trusted = (path, SYSTEM_CONFIG)
         self._texts = [
-            "\n".join(
-                prepared(file, file.parent if path or file == SYSTEM_CONFIG else None, named=bool(path))
-            )
+            "\n".join(prepared(file, file.parent if file in trusted else None, named=file in trusted))
             for file in files
             if path or os.path.exists(file)  # noqa: PTH110  Path.exists may raise
         ]
