@@ -101,6 +101,15 @@ def test_a_field_that_is_missing_is_named_and_one_that_nobody_knows_is_dropped()
     assert messages.check(message, FROM_AGENT).fields == EXIT
 
 
+def test_the_words_of_a_command_line_may_be_as_long_as_linux_lets_them_be() -> None:
+    request = {"id": "worker/0", "argv": ["x" * (128 * 1024 - 1)], "env": {}, "cwd": None, "setup": []}
+    fields = {"tasks": [request], "attempt": 0, "code": None, "ports": [], "gpus": [], "door": False}
+    messages.check(wire.Message("stage", fields), messages.TO_AGENT)
+    request["argv"] = ["x" * 150_000]
+    with pytest.raises(wire.WireError, match=r"argv\.0 is not an argument: 'x+' \(150000 characters\)"):
+        messages.check(wire.Message("stage", fields), messages.TO_AGENT)
+
+
 def test_what_is_wrong_deep_inside_has_its_path() -> None:
     card = {
         "index": 0,

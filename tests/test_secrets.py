@@ -25,6 +25,7 @@ SECRET = "hf_abcdef123"
         (f"run h t.py --job-env chief=TOKEN={SECRET}", "run h t.py --job-env chief=TOKEN=***"),
         (f"run h t.py --job-env=chief=TOKEN={SECRET}", "run h t.py --job-env=chief=TOKEN=***"),
         ("run h t.py --env TOKEN --job-env chief=TOKEN", "run h t.py --env TOKEN --job-env chief=TOKEN"),
+        ("run h t.py --env-file=a=b --env-file c=d", "run h t.py --env-file=a=b --env-file c=d"),
         ("run h t.py --workers=3 -- --env A=b", "run h t.py --workers=3 -- --env A=b"),
     ],
 )

@@ -297,5 +297,5 @@ def test_the_file_of_the_system_counts_whoever_may_write_it_as_to_ssh(
     included.touch(0o644)
     included.chmod(0o666)
     system.write_text(f"Include {included}\nUser ann\n")
-    with pytest.raises(ConnectError, match="Bad owner or permissions on .*included"):
+    with pytest.raises(ConnectError, match="Bad owner or permissions"):
         SshConfig()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Mapping
 
 WORD, TEXT, PATH, NAME = 1024, 64 * 1024, 16 * 1024, 255  # characters
+ARGUMENT = 128 * 1024  # of a word of a command line, as Linux has it
 WHOLE = 2**63
 NUMBER = 1e15  # seconds, bytes, degrees: whatever is more is made up
 ATTEMPTS = 10**6
@@ -52,6 +53,11 @@ def a_flag(value: "Any") -> bool:
 
 def a_text(value: "Any") -> bool:
     return isinstance(value, str) and len(value) <= TEXT
+
+
+def an_argument(value: "Any") -> bool:
+    """A word of a command line, or the value of a variable."""
+    return isinstance(value, str) and len(value) <= ARGUMENT
 
 
 def a_word(value: "Any") -> bool:
@@ -243,4 +249,7 @@ def quoted(value: "Any") -> str:
     if isinstance(value, int) and abs(value) >= WHOLE:
         return "a number of %d bits" % value.bit_length()
     text = ascii(value if not isinstance(value, str) else value[:60])
-    return text if len(text) < 90 else text[:80] + "..."
+    told = text if len(text) < 90 else text[:80] + "..."
+    return (
+        told if not isinstance(value, str) or len(value) <= 60 else "%s (%d characters)" % (told, len(value))
+    )

@@ -22,6 +22,7 @@ from tflaunch.fields import (
     a_whole_number,
     a_word,
     an_address,
+    an_argument,
     an_attempt,
     an_empty_text,
     an_event_number,
@@ -152,7 +153,7 @@ _outcome = {
 }
 # tflaunch.launch.about_run: what a launcher, maybe an older one, has left on the hosts
 _about = {
-    "?command": [a_text],
+    "?command": [an_argument],
     "?launcher": a_word,
     "?planned": a_number,
     "?hosts": [a_word],
@@ -332,7 +333,7 @@ FROM_AGENT = dict(
 
 _request = {
     "id": a_task,
-    "argv": [a_text],
+    "argv": [an_argument],
     "env": Each(a_text, anything),
     "cwd": or_null(a_path),
     "setup": [a_text],
@@ -367,7 +368,7 @@ TO_AGENT = dict(
         "engine": a_word,
         "python": a_path,
         "setup": [a_text],
-        "env": Each(a_text, a_text),
+        "env": Each(a_text, an_argument),
     },
     stage={
         "tasks": [_request],

@@ -498,7 +498,8 @@ def without_values(words: Sequence[str]) -> tuple[str, ...]:
 def _without_value(before: str, word: str) -> str:
     for option, name in _VARIABLES:
         # The value is in the word behind the option, or in the option's own.
-        found = re.match(name if re.fullmatch(option, before) else f"{option}=?{name}", word)
+        joined = "=" if option.startswith("--") else "=?"  # --env-file is another option
+        found = re.match(name if re.fullmatch(option, before) else f"{option}{joined}{name}", word)
         if found:
             return found[0] + VALUE_LEFT_OUT
     return word
