@@ -368,11 +368,13 @@ def test_a_host_whose_link_breaks_as_often_as_it_is_back_counts_as_away() -> Non
 
 def test_a_host_that_was_back_for_a_while_is_away_since_the_last_time() -> None:
     link = Links(["gpu01"], Nothing(), 0.0)  # type: ignore[arg-type]
-    for start in range(0, 1000, 20):
-        link.attached("gpu01", float(start))
-        link.heard("gpu01", start + 15.0)
-        link.ended("gpu01", "cut", start + 15.0)
-        assert link.away_s("gpu01", start + 16.0) == 1.0
+    up_s = links.STEADY_S + 1.0
+    for number in range(50):
+        start = number * (up_s + 5.0)
+        link.attached("gpu01", start)
+        link.heard("gpu01", start + up_s)
+        link.ended("gpu01", "cut", start + up_s)
+        assert link.away_s("gpu01", start + up_s + 1.0) == pytest.approx(1.0)
 
 
 def test_json_of_python_cannot_bring_what_json_does_not_have() -> None:

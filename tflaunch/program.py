@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tflaunch.code_secrets import in_secret_directory
 from tflaunch.errors import UsageError
-from tflaunch.gitignore import unreadable, work_tree
+from tflaunch.gitignore import unreadable
 
 if TYPE_CHECKING:  # a script is mostly one by its name
     import ast
@@ -260,8 +260,8 @@ def place_of(directory: Path) -> str:
     if why := in_secret_directory(str(directory)):
         return f"a directory for {why}"
     mode = directory.stat().st_mode
-    # Some file systems show every directory as everybody's; a project there is mostly a git work tree.
-    if mode & stat.S_IWOTH and (mode & stat.S_ISVTX or work_tree(directory) is None):
+    # Containers and some file systems show every directory as everybody's: only one that is meant for all counts.
+    if mode & stat.S_IWOTH and mode & stat.S_ISVTX:
         return "a directory that everybody may write to"
     if str(directory) in _SYSTEM or any(directory.is_relative_to(tree) for tree in _SYSTEM_TREES):
         return "a directory of the system"

@@ -6,10 +6,12 @@ run lives is looked at once more.  What an interrupted removal leaves is removed
 
 import errno
 import fcntl
+import itertools
 import os
 import stat
 import time
 
+from tflaunch import wire
 from tflaunch.agent import environment, facts, ledger
 from tflaunch.agent.journal import read as read_journal
 from tflaunch.agent.removal import DIRECTORY, GOING, Size, free, sentence, set_aside
@@ -35,11 +37,14 @@ def usage(parent: str) -> "Dict[str, Any]":
     census = ledger.Census()
     kept = sorted(os.listdir(parent)) if os.path.isdir(parent) else []
     names = [name for name in kept if name != CODE and not name.startswith(".")]
+    runs = sorted((_run(parent, name, census) for name in names), key=lambda run: -run["idle_s"])
+    sizes = itertools.accumulate(len(wire.dumps(run)) for run in runs)
     return {
         "machine": facts.machine(),
         "directory": parent,
         "place": ledger.place(parent),
-        "runs": [_run(parent, name, census) for name in names],
+        # As many as fit into a message, those first that nobody has used for longest: the others another time.
+        "runs": [run for run, size in zip(runs, sizes) if size <= ledger.LISTED_BYTES],  # noqa: B905 - Python 3.8
         "code_bytes": sum(size.bytes for _, size in _kept_code(parent) + _contents(parent)),
         "environment_bytes": sum(Size(path).bytes for path in _environments(parent)),
         "rest_bytes": sum(Size(path).bytes for path in _rest(parent)),
