@@ -18,7 +18,7 @@ from tflaunch.links import Links
 from tflaunch.log_feed import LogFeed
 from tflaunch.messages import FROM_AGENT, FROM_PEER, TO_AGENT, TO_VISIT
 from tflaunch.session import Ended, Item, Said, Session, Sessions
-from tflaunch.supervise import State
+from tflaunch.supervise import State, TaskStarted
 
 EXIT = {
     "n": 3,
@@ -299,6 +299,21 @@ def test_a_host_speaks_of_its_own_tasks_only() -> None:
     looked = wire.Message("looked", {"tasks": {"worker/0": {}}})
     assert "worker/0" in drive.foreign("gpu02", looked)
     assert drive.foreign("gpu02", wire.Message("beat")) == ""
+
+
+def test_a_host_on_which_all_has_ended_has_told_how_its_tasks_did() -> None:
+    tasks = {TaskId("worker", 0): "gpu01", TaskId("worker", 1): "gpu02"}
+    drive = Drive(State(hosts=tasks), Nothing(), 60.0, 0.0)  # type: ignore[arg-type]
+    drive.feed(TaskStarted(TaskId("worker", 0), "gpu01", 0, 7), 0.0)
+    swept = wire.Message("swept", {"n": 2, "logs": {}, "survivors": [], "cards": [], "killed": []})
+    assert (
+        drive.foreign("gpu01", swept)
+        == "it says that all has ended there, and has told of no end of its tasks"
+    )
+    drive.said("gpu02", "exit", {**EXIT, "task": "worker/1", "n": 1}, b"", 1.0)
+    assert drive.foreign("gpu02", swept) == ""
+    drive.said("gpu01", "expired", {"n": 1, "reason": "no lease", "asked": False}, b"", 2.0)
+    assert drive.foreign("gpu01", swept) == ""  # tasks that nothing ends may be left
 
 
 class Opener:

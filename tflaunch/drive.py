@@ -56,6 +56,9 @@ class Driven(Protocol):
     def had(self, host: str, task: TaskId) -> bool:
         """Whether that task runs, or ran, on that host."""
 
+    def works(self, host: str) -> bool:
+        """Whether tasks of that host have not ended, and nothing ends them."""
+
     def step(self: S, event: Any, now: float) -> tuple[S, list[Action]]:
         """The next state, and what to do at once."""
 
@@ -171,12 +174,18 @@ class Drive(Generic[S]):
         self.feed(HostLost(host, reason), now)
 
     def foreign(self, host: str, message: Message) -> str:
-        """Why an agent must not say that: it speaks of a task that it never had; "" if it may."""
+        """Why an agent must not say that; "" if it may.
+
+        It speaks of a task that it never had, or all has ended there and nobody has heard of its tasks' ends: without
+        these a host that says so would be one whose work is done.
+        """
         for task in tasks_of(message):
             if not self.state.had(host, TaskId.parse(task)):
                 return (
                     f"in a message of the type {message.type}, it speaks of {task}, which is not on that host"
                 )
+        if message.type == "swept" and self.state.works(host):
+            return "it says that all has ended there, and has told of no end of its tasks"
         return ""
 
     def said(self, host: str, type: str, fields: Mapping[str, Any], body: bytes, now: float) -> None:

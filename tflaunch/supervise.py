@@ -179,6 +179,12 @@ class State:
         """Whether that task runs, or ran, on that host."""
         return self.hosts.get(task) == host
 
+    def works(self, host: str) -> bool:
+        """Whether tasks of that host have not ended, and nothing ends them."""
+        if self.phase in ("ending", "over") or host in self.lost:
+            return False
+        return any(where == host and task not in self.exits for task, where in self.hosts.items())
+
     def step(self, event: Event, now: float) -> tuple[State, list[Action]]:
         """As the function of that name."""
         return step(self, event, now)

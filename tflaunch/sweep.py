@@ -110,6 +110,12 @@ class State:
             return "interrupted"
         return "failed" if self.first_failure is not None else "succeeded"
 
+    def works(self, host: str) -> bool:
+        """Whether trials run on that host, and nothing ends them."""
+        if self.phase != "running" or host in self.lost:
+            return False
+        return any(attempt.seat.host == host for attempt in self.running.values())
+
     def step(self, event: Any, now: float) -> tuple[State, list[Action]]:
         """The next state, and what to do at once; `now` is any clock that only goes forward, in seconds."""
         return step(self, event, now)

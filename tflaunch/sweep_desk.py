@@ -169,6 +169,10 @@ class Desk(Overseer):
         """See State."""
         return (task.index, host) in self._placed and task.job == JOB
 
+    def works(self, host: str) -> bool:
+        """See State."""
+        return self.state.works(host)
+
     def step(self, event: Any, now: float) -> tuple[Desk, list[Action]]:
         """The state goes on, and all that hangs on it."""
         before = self.state
