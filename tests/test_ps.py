@@ -27,10 +27,11 @@ from tests.launcher import Launcher, until
 from tests.sshd import SshNetwork
 from tests.test_detach import detached, end
 from tests.test_stop import endless, kill
+from tflaunch.console_line import Text
 from tflaunch.errors import ConnectError, UsageError
 from tflaunch.run_states import Listing, RunState, Share, TaskState, chosen, listing, missing_from
 from tflaunch.runs import RunInfo
-from tflaunch.runs_view import Screen, run_lines, status_lines
+from tflaunch.runs_view import Column, Screen, run_lines, status_lines, table
 from tflaunch.wire import Message
 
 NOW = 1_800_000_000.0
@@ -633,3 +634,18 @@ def test_a_full_disk_behind_stdout_is_a_sentence(
     assert done.returncode == 1
     assert "cannot write to stdout: No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_thousands_of_runs_that_a_host_tells_of_are_shown_at_once() -> None:
+    class Counted(list[Text]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[Text]:
+            Counted.looks += 1
+            return super().__iter__()
+
+    lines = table(
+        [Column("run", Counted(map(Text, map(str, range(100))))), Column("b", [Text("x")] * 100)], 80, "~"
+    )
+    assert len(lines) == 101
+    assert Counted.looks < 5  # not one for each row

@@ -6,6 +6,7 @@ No state is told by colour alone: each has its mark and its word.  No row of a t
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import shlex
 import sys
@@ -71,7 +72,7 @@ class Column:
     right: bool = False
     rank: int = 0
 
-    @property
+    @functools.cached_property  # a host may tell of thousands of runs: each row asks for it
     def width(self) -> int:
         return max([len(self.heading), *(cell.cell_len for cell in self.cells)])
 
