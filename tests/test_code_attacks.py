@@ -139,6 +139,8 @@ def test_a_program_that_reads_dotenv_is_told_before_the_start(launcher: Launcher
     assert warning in launcher.run("run", hosts, script, "--ps=0").ran().sentences
     for more in ("--env-file=.env", "--ship=.env"):
         assert "reads .env" not in launcher.run("run", hosts, script, "--ps=0", more).ran().sentences
+    other = launcher.script("print('ran')", name="other.py")  # beside one that does, whose module it is not
+    assert "reads .env" not in launcher.run("run", hosts, other, "--ps=0").ran().sentences
     (script.parent / ".env").rename(launcher.directory / ".env")  # python-dotenv looks there, too
     assert (
         "reads .env, and ../.env stays here" in launcher.run("run", hosts, script, "--ps=0").ran().sentences

@@ -99,7 +99,7 @@ def warnings(program: Program, bundle: Bundle, most: int | None) -> Iterator[str
 def unread_env(program: Program, bundle: Bundle) -> str:
     """What to say when the program reads a `.env` that stays here; "" when it does not."""
     env = _env_that_stays(program, bundle)
-    reader = _reader_of_env(bundle) if env is not None else None
+    reader = _reader_of_env(program, bundle) if env is not None else None
     if env is None or reader is None:
         return ""
     shown = min(str(env), os.path.relpath(env), key=len)
@@ -120,7 +120,9 @@ def _env_that_stays(program: Program, bundle: Bundle) -> Path | None:
     return next((root / path for path, _ in bundle.secrets if Path(path).name == ".env"), None)
 
 
-def _reader_of_env(bundle: Bundle) -> str | None:
+def _reader_of_env(program: Program, bundle: Bundle) -> str | None:
+    """Where the program, or a module that it imports, reads one; another program beside it may, and does not run."""
+    readers = {}
     for path, kind, *more in bundle.entries:
         if kind not in ("f", "x") or not str(path).endswith(".py"):
             continue
@@ -128,9 +130,21 @@ def _reader_of_env(bundle: Bundle) -> str | None:
         if b".env" not in content and b"dotenv" not in content:
             continue
         if found := _READS_ENV.search(content):
-            line = content.count(b"\n", 0, found.start()) + 1
-            return f"{path}:{line}"
-    return None
+            readers[str(path)] = content.count(b"\n", 0, found.start()) + 1
+    of_it = _files_of(program) if readers else ()
+    return next((f"{path}:{line}" for path, line in readers.items() if path in of_it), None)
+
+
+def _files_of(program: Program) -> set[str]:
+    """The program's file and those that it imports, from the directory that is shipped or from its own."""
+    from tflaunch.code_imports import imported_files
+
+    own = Path(program.file).parent
+    beside = imported_files(program.directory / own, Path(program.file).name)
+    return {
+        *imported_files(program.directory, program.file, program.package),
+        *(str(own / each) for each in beside),
+    }
 
 
 def _can_follow(goal: str, directory: str) -> bool:
