@@ -132,7 +132,8 @@ def refused(channel: Channel) -> tuple[str, str]:
             0o2775,
             0,
             100,
-            "has no sticky bit (its mode is 2775): everybody in group 100 could put another directory",
+            "has no sticky bit (its mode is 2775): everybody in the group "
+            f"{grp.getgrgid(100).gr_name} could put another directory",
         ),
         (0o777, 0, 0, "has no sticky bit (its mode is 0777): everybody could put another directory"),
         (0o755, NOBODY.pw_uid, 0, f"belongs to uid {NOBODY.pw_uid}, who could put another directory"),

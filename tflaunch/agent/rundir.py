@@ -100,12 +100,21 @@ def check_way(parent: str) -> None:
         )
     if stat.S_ISLNK(info.st_mode):
         raise HostError("%s: too many links lead to %s" % (place, parent), hint)
-    others = "everybody" if info.st_mode & 0o002 else "everybody in group %d" % info.st_gid
+    others = "everybody" if info.st_mode & 0o002 else "everybody in the group %s" % _group(info.st_gid)
     raise HostError(
         "%s has no sticky bit (its mode is %04o): %s could put another directory in the place of %s"
         % (place, stat.S_IMODE(info.st_mode), others, parent),
         "chmod +t %s, by its owner or root; or %s" % (place, hint),
     )
+
+
+def _group(gid: int) -> str:
+    import grp
+
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return "%d" % gid
 
 
 def private(path: str) -> None:
