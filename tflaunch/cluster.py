@@ -14,7 +14,7 @@ from tflaunch.errors import Breach, ConnectError, ConnectErrors, DialError, Laun
 from tflaunch.gpu_probe import MODULE
 from tflaunch.hosts import Host, fold
 from tflaunch.inventory import HostFacts, Inventory
-from tflaunch.job import JobSpec, TaskId
+from tflaunch.job import JobSpec, TaskId, deciding
 from tflaunch.links import Links
 from tflaunch.log_feed import Copies, LogFeed, LogWatcher, Record
 from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_data
@@ -321,10 +321,7 @@ class Cluster:
                 f"{fold(wide)}: the address of the cluster is none of the host's own (NAT?), so its agent listens for "
                 "the one that decides on all addresses"
             )
-        first = min(
-            plan.tasks,
-            key=lambda task: (task.id.job not in ("chief", "master"), task.id.job != "worker", task.id),
-        )
+        first = min(plan.tasks, key=lambda task: deciding(task.id))
         self._sessions.send(
             [first.host],
             "coordinate",

@@ -61,6 +61,11 @@ def ends_as(job: str) -> RoleEnd:
     return "decides" if job in (CHIEF, MASTER, WORKER) else "stopped"
 
 
+def deciding(task: TaskId) -> tuple[bool, bool, TaskId]:
+    """A key by which that task comes first whose host decides for a detached run: the chief, else worker/0."""
+    return task.job not in (CHIEF, MASTER), task.job != WORKER, task
+
+
 def log_name(task: TaskId, attempt: int) -> str:
     """`worker-3.log`, and after its first restart `worker-3.1.log`; on hosts and in records alike."""
     return f"{task.job}-{task.index}{f'.{attempt}' if attempt else ''}.log"

@@ -7,7 +7,9 @@ that cannot be asked.  All times are of this machine's clock, in epoch seconds.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -246,8 +248,14 @@ def _outcome(exit_code: int | None) -> Mapping[str, Any]:
 def _run(
     run: str, entries: Sequence[dict[str, Any]], asked: Iterable[str], failures: Mapping[str, ConnectError]
 ) -> RunState:
-    # A run whose host was lost may have been planned anew, without that host.
-    about = max((entry["about"] for entry in entries), key=lambda told: float(told.get("planned") or 0.0))
+    # A run whose host was lost may have been planned anew, without that host.  What most hosts tell goes before what
+    # one of them alone tells, of those on which it is alive, if it is.
+    alive = [entry["about"] for entry in entries if entry["state"] == "alive"]
+    abouts = alive or [entry["about"] for entry in entries]
+    votes = Counter(json.dumps(about, sort_keys=True) for about in abouts)
+    about = max(
+        abouts, key=lambda told: (votes[json.dumps(told, sort_keys=True)], float(told.get("planned") or 0.0))
+    )
     outcome: dict[str, Any] = next((entry["outcome"] for entry in entries if entry["outcome"]), {})
     shares = [
         Share(

@@ -6,25 +6,28 @@ Several may look at one run at once.  A host that is lost is gone back to, and w
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tflaunch.drive import understand
 from tflaunch.errors import Breach, ConnectError
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.job import TaskId
+from tflaunch.job import TaskId, deciding
 from tflaunch.links import Links
 from tflaunch.log_feed import STALL_S, LogFeed, LogWatcher
+from tflaunch.messages import tasks_of
 from tflaunch.outcome import HostLost, Outcome, TaskExit, outcome_from
 from tflaunch.run_states import RunState
 from tflaunch.session import Ended, Item, Said, Sessions, Stopped, Written
 from tflaunch.supervise import AgentGaveUp, Interrupted, TaskStarted
 from tflaunch.times import duration
+from tflaunch.trials import JOB as TRIAL
 
 ANSWER_S = 30.0
 GONE_S = 60.0  # a host out of reach for so long is not waited for, once all others have ended their part
 REST_S = 15.0  # for a host that is lost while its logs are printed
+SAID = 200  # texts of a host that are shown
 OUTCOME_S = 10.0  # for who decides to say how it ended, once every host has ended its part
 
 
@@ -32,6 +35,7 @@ class Watcher(LogWatcher, Protocol):
     """Who is shown it."""
 
     def note(self, text: str) -> None: ...
+    def warn(self, text: str) -> None: ...
     def started(self, started: TaskStarted) -> None: ...
     def exited(self, exit: TaskExit) -> None: ...
     def unreachable(self, host: str, reason: str) -> None: ...
@@ -66,7 +70,11 @@ class _Seen:
     expired: bool = False  # a host has ended its part because nobody who decides was heard of
     gone: set[str] = field(default_factory=set)  # hosts on which its agent is gone
     through: set[str] = field(default_factory=set)
-    outcome: Mapping[str, Any] | None = None
+    outcomes: dict[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # host -> how the run has ended, as it tells
+    said: dict[str, set[str]] = field(default_factory=dict)  # host -> texts
+    strange: set[str] = field(default_factory=set)  # hosts that spoke of tasks of others
 
 
 class View:
@@ -96,6 +104,7 @@ class View:
         if before is not None:
             self._feed.go_on(before._feed, {TaskId.parse(task.task): task.host for task in run.tasks})
         self._seen = _Seen()
+        self._places = {TaskId.parse(task.task): task.host for task in run.tasks}
         self._events = False
         self.troubles: list[str] = []  # what was found on the hosts that are lost
         self.unreached: dict[str, ConnectError] = {}  # hosts whose logs were not printed to their end
@@ -167,11 +176,42 @@ class View:
                 over_at = over_at or now + OUTCOME_S
                 # A host that has nothing more to say hangs up; then nobody is left who would tell.
                 late = item is None and now > over_at  # all that has come is taken first
-                if self._seen.outcome is not None or not links.up or late:
+                if self._decided(links.up) or not links.up or late:
                     break
-        if self._seen.outcome is None:
+        told = self._seen.outcomes
+        if not told:
             return None
-        return outcome_from(self.run.run_id, self._seen.outcome, self._seen.exits)
+        # Where they differ, one of them lies: no end is taken for better than any host says.
+        outcome = max(told.values(), key=lambda each: (each["exit_code"] != 0, each["exit_code"]))
+        if differing := sorted(host for host in told if told[host]["exit_code"] != outcome["exit_code"]):
+            others = ", ".join(f"{host} says {told[host]['exit_code']}" for host in differing)
+            self._watcher.warn(
+                f"the hosts differ about how the run ended: {outcome['exit_code']}, but {others}"
+            )
+        return outcome_from(self.run.run_id, outcome, self._seen.exits)
+
+    def _decided(self, up: Collection[str]) -> bool:
+        """Whether most hosts have told how the run ended, or all that can: who decided has left it on all of them."""
+        told = self._seen.outcomes
+        return 2 * len(told) > len(self._hosts) or (bool(told) and told.keys() >= set(up))
+
+    @property
+    def _decider(self) -> str:
+        """The host whose agent decides for a detached run, as `Cluster.entrust` chooses it."""
+        chosen = min(self._places, key=deciding, default=None)
+        return self._places[chosen] if chosen is not None else ""
+
+    def _owns(self, host: str, tasks: Iterable[str]) -> bool:
+        """Whether those tasks may be that host's: by the plan, but for trials, which move, and for other plans."""
+        there = self._there[host]
+        for task in map(TaskId.parse, tasks):
+            place = self._places.get(task, there)
+            if place != there and task.job != TRIAL and not self._seen.replanned:
+                if host not in self._seen.strange:
+                    self._seen.strange.add(host)
+                    self._watcher.warn(f"{host} speaks of {task}, which is on {place}: that is left out")
+                return False
+        return True
 
     def print_logs(self) -> None:
         """Show what the tasks have printed until now. Raises Stopped."""
@@ -233,6 +273,8 @@ class View:
                 self._end(host, message["reason"])
             case Said(host, message):
                 links.heard(host, now)
+                if not self._owns(host, tasks_of(message)):
+                    return
                 if message.type == "log":
                     self._feed.take(host, message)
                 elif message.type == "through":
@@ -245,7 +287,7 @@ class View:
             self._feed.swept(host, fields["logs"])
             self._seen.over[host] = ""
         elif type == "outcome":
-            self._seen.outcome = fields["outcome"]
+            self._seen.outcomes[host] = fields["outcome"]
         elif type == "started":
             self._seen.tasks.add(TaskId.parse(fields["task"]))
         elif type == "gone":
@@ -258,7 +300,7 @@ class View:
         if not self._events:
             return
         if type == "said":
-            self._watcher.note(fields["text"])
+            self._note(host, fields["text"])
         event = understand(host, type, fields, body)
         if isinstance(event, TaskStarted):
             self._watcher.started(event)
@@ -269,6 +311,13 @@ class View:
             self._watcher.note(f"{host}: {event.reason}")
         elif isinstance(event, HostLost):
             self._end(host, event.reason)
+
+    def _note(self, host: str, text: str) -> None:
+        """Show what who decides has said; who else says something is named, and may not say much."""
+        said = self._seen.said.setdefault(host, set())
+        if text not in said and len(said) < SAID:
+            said.add(text)
+            self._watcher.note(text if self._there[host] == self._decider else f"{host}: {text}")
 
     def _end(self, host: str, reason: str) -> None:
         self._seen.over[host] = reason
