@@ -22,7 +22,15 @@ from tests.lab import PATH
 from tests.nvml import Fleet, build
 from tflaunch.inventory import HostFacts
 
-NOW = float(int(time.time()))  # a ticket is not believed to be much older than its file
+NOW = 0.0  # set for each test: a ticket is not believed to be much older than its file
+
+
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite takes longer than a ticket may be older than its file."""
+    monkeypatch.setattr(sys.modules[__name__], "NOW", float(int(time.time())))
+
+
 NOBODY = pwd.getpwnam("nobody").pw_uid
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 
