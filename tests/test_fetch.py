@@ -14,6 +14,7 @@ import pytest
 from tests.agent_over_pipes import Host, running, shell
 from tests.launcher import Launcher, until
 from tests.sshd import SshNetwork
+from tflaunch import fetched_mark
 from tflaunch.destination import Destination, Part, Refused, present
 from tflaunch.errors import FetchError
 from tflaunch.patterns import Pattern, Wanted
@@ -47,7 +48,9 @@ COMES = {
 
 
 def files(directory: Path) -> set[str]:
-    return {str(path.relative_to(directory)) for path in directory.rglob("*") if not path.is_dir()}
+    """All that is in it but the mark."""
+    found = {str(path.relative_to(directory)) for path in directory.rglob("*") if not path.is_dir()}
+    return found - {fetched_mark.NAME}
 
 
 def trainer(launcher: Launcher, text: str = WRITE) -> Path:

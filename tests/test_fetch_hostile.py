@@ -19,7 +19,7 @@ import pytest
 
 from tests.launcher import Done, Launcher
 from tests.sshd import SshNetwork
-from tflaunch import wire
+from tflaunch import fetched_mark, wire
 
 ROOT = Path(__file__).parent.parent
 # Stands on the PATH of the host as python3.  What is no agent, or has nothing to lie about, is Python at once.
@@ -116,7 +116,15 @@ class Field:
         assert "Traceback" not in done.err
         assert not any(ord(char) < 32 and char != "\n" for char in done.err + done.out), done.err
         assert {path.name for path in outside.iterdir()} <= {"to"}
-        return done, {str(path.relative_to(self.to)) for path in self.to.rglob("*") if not path.is_dir()}
+        if self.to.exists():  # no host has a say in what is marked
+            assert (mark := self.to / fetched_mark.NAME).read_text().count("\n") == 1
+            assert fetched_mark.read(str(self.to)) == frozenset()
+            assert not mark.is_symlink()
+        return done, {
+            str(path.relative_to(self.to))
+            for path in self.to.rglob("*")
+            if not path.is_dir() and path != self.to / fetched_mark.NAME
+        }
 
 
 def at_each_host(values: Iterable[object], say: str) -> str:
@@ -221,6 +229,11 @@ ODD = {
     "results/.git\u200c/hooks/x.txt": "git takes that name for its own directory",
     "results/x\\.git\\x.txt": "git takes that name for its own directory",
     "results/.tflaunch-0-1.part": "its name is one of tflaunch's own",
+    "results/.tflaunch-fetched": "its name is one of tflaunch's own",
+    "results/.TFLAUNCH-Fetched. ": "its name is one of tflaunch's own",
+    "results/.tflaunch-fetched/x.txt": "its name is one of tflaunch's own",
+    "results/.tflaunch\u200c-fetched": "its name is one of tflaunch's own",
+    "results/.tflaunchignore": "its name is one of tflaunch's own",
 }
 
 
@@ -233,7 +246,7 @@ def test_a_name_that_no_file_here_should_have_does_not_come(two: Field) -> None:
             return piece(fields, b"bad", size=3, modified=0, why="", gone=False)
         return [(type, fields, body)]
     """
-    patterns = ("results/**", "results/.*", "results/.*/hooks/x.txt")
+    patterns = ("results/**", "results/.*", "results/.*/hooks/x.txt", "results/.*/x.txt")
     done, came = two.fetch(lie, *patterns)
     done.ran(74)
     assert came == ALL

@@ -4,7 +4,8 @@ What comes is written below a temporary name, beside where it will be:
 
     .tflaunch-<which file>-<which content>.part
 
-so that it goes on where it stopped, also in another process.  No link below the directory is followed.
+so that it goes on where it stopped, also in another process.  No link below the directory is followed.  What comes is
+marked (tflaunch.fetched_mark), before it does: it is not code, and no run ships it.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ import fcntl
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tflaunch import fetched_mark
 from tflaunch.errors import FetchError
-from tflaunch.patterns import is_git
+from tflaunch.fetched_mark import PART_PREFIX, PART_SUFFIX
+from tflaunch.gitignore import OWN
+from tflaunch.patterns import is_git, same_name
 from tflaunch.sizes import amount
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_PREFIX, _SUFFIX = ".tflaunch-", ".part"
 NAME_BYTES, PATH_BYTES = 255, 4095  # as Linux has them
 # No other file can be written then either.
 FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
@@ -51,8 +54,10 @@ def why_not(path: str) -> str:
         return "its name holds control characters; have the program choose another one"
     if any(map(is_git, names)):
         return "git takes that name for its own directory, and runs what lies there"
-    if any(name.startswith(_PREFIX) and name.endswith(_SUFFIX) for name in names):
+    if any(map(fetched_mark.is_part, names)):
         return "its name is one of tflaunch's own, for files that are on their way"
+    if any(same_name(name, own) for name in names for own in (fetched_mark.NAME, OWN)):
+        return "its name is one of tflaunch's own, which says what of the code is shipped"
     return ""
 
 
@@ -61,6 +66,92 @@ class Destination:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._made: list[Path] = []  # what this fetch has made and marked, the directory first
+        self._names: frozenset[str] | None = None  # in its mark, as fetched_mark.read has them
+        self._announced: set[str] = set()  # those of them that are there for what is to come now
+
+    def mark(self, paths: Collection[str]) -> None:
+        """Mark what is to come there: all of the directory where that is made now, else the names of these files.
+
+        Raises FetchError.
+        """
+        try:
+            self._make()
+            self._names = fetched_mark.read(str(self.path))
+            if self._made or self._names == frozenset():  # all of it
+                return
+            for path in paths:
+                if self.has(path) is None and not self.is_marked(path):
+                    self._announced.add(self._name_of(path))
+            self._note(self._announced)
+        except OSError as error:
+            raise cannot_write(self.path / fetched_mark.NAME, error) from None
+
+    def is_marked(self, path: str) -> bool:
+        """Whether the mark says that the file of that path was fetched, or will be."""
+        names = self._names
+        if self._made or names == frozenset():
+            return True
+        parts = path.split("/")
+        above = ("/".join(parts[:depth]) + "/" for depth in range(1, len(parts)))
+        return names is not None and (path in names or any(each in names for each in above))
+
+    def settle(self, came: Collection[str]) -> None:
+        """Have the mark say what is there: also files that came in the place of others, and none that did not come.
+
+        A directory that was made for nothing is removed.  Raises FetchError.
+        """
+        try:
+            if self._made:
+                for path in self._made:
+                    if [each.name for each in path.iterdir()] == [fetched_mark.NAME]:
+                        (path / fetched_mark.NAME).unlink()
+                        path.rmdir()
+            elif self._names is None or self._names:
+                more = {self._name_of(path) for path in came if not self.is_marked(path)}
+                gone = {name for name in self._announced if self.has(name) is None}
+                self._note(more, gone)
+        except OSError as error:
+            raise cannot_write(self.path / fetched_mark.NAME, error) from None
+
+    def _make(self) -> None:
+        """Make the directory and those above it that lack, each with its mark."""
+        lacking = []
+        there = self.path
+        while not there.exists() and there != there.parent:
+            lacking.append(there)
+            there = there.parent
+        for path in reversed(lacking):
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            self._made.insert(0, path)
+            with _opened(path) as directory:
+                fetched_mark.write(directory, ())
+
+    def _name_of(self, path: str) -> str:
+        """The file, or the first directory on the way to it that is not here yet."""
+        parts = path.split("/")
+        above = ("/".join(parts[:depth]) for depth in range(1, len(parts)))
+        return next((f"{folder}/" for folder in above if self.has(folder) is None), path)
+
+    def _note(self, more: Collection[str], gone: Collection[str] = ()) -> None:
+        """Change the mark, which other fetches to the same directory change, too."""
+        if not more and not gone:
+            return
+        with _opened(self.path) as directory:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(directory, fcntl.LOCK_EX)
+            names = fetched_mark.read(str(self.path))
+            if names == frozenset():
+                return
+            self._names = (names or frozenset()).union(more).difference(gone)
+            if self._names:
+                fetched_mark.write(directory, self._names)
+            elif names is not None:
+                os.unlink(fetched_mark.NAME, dir_fd=directory)
+                self._names = None
 
     @contextlib.contextmanager
     def beside(self, path: str) -> Iterator[tuple[int, str]]:
@@ -71,7 +162,7 @@ class Destination:
             raise Refused(why)
         *parents, name = path.split("/")
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self._make()
             directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise cannot_write(self.path, error) from None
@@ -141,6 +232,15 @@ class Room:
         return f"{amount(self.bytes)}{files}"
 
 
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield directory
+    finally:
+        os.close(directory)
+
+
 def cannot_write(path: Path, error: OSError) -> FetchError:
     """The error for a disk that says no."""
     why = os.strerror(error.errno) if error.errno else str(error)
@@ -165,7 +265,7 @@ def present(directory: int, name: str) -> int | None:
 
 def part_name(which: str, content: str) -> str:
     """What a file is called while it is on its way."""
-    return f"{_PREFIX}{_short(which)}-{_short(content)}{_SUFFIX}"
+    return f"{PART_PREFIX}{_short(which)}-{_short(content)}{PART_SUFFIX}"
 
 
 def make_executable(file: int) -> None:
@@ -179,10 +279,10 @@ class Part:
 
     def __init__(self, directory: int, name: str, which: str, content: str) -> None:
         self._directory, self._name = directory, name
-        mine = f"{_PREFIX}{_short(which)}-"
+        mine = f"{PART_PREFIX}{_short(which)}-"
         self._part = part_name(which, content)
         for other in os.listdir(directory):
-            if other.startswith(mine) and other.endswith(_SUFFIX) and other != self._part:
+            if other.startswith(mine) and other.endswith(PART_SUFFIX) and other != self._part:
                 with contextlib.suppress(OSError):
                     os.unlink(other, dir_fd=directory)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

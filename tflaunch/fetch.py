@@ -106,6 +106,7 @@ class Fetch:
         self._found: dict[str, dict[str, _File]] = {host: {} for host in hosts}
         self._digests: dict[str, dict[str, dict[int, bytes]]] = {}  # path -> host -> offset -> digest
         self._mine: set[tuple[int, int]] = set()  # device and inode of the files that have come now
+        self._came: list[str] = []  # where they are
         self._spare = 0  # bytes that may come beyond those announced at first
         self._shown_at = 0.0
         self._done = self._total = self._arrived = self._expected = 0
@@ -135,12 +136,18 @@ class Fetch:
         self._total = sum(map(len, places.values()))
         self._expected = sum(self._found[host][path].size for host, paths in places.items() for path in paths)
         several = max(1, min(AHEAD, TOGETHER // max(1, len(places))))
-        for first in range(0, len(self._hosts), TOGETHER):
-            threads = {}
-            for host in self._hosts[first : first + TOGETHER]:
-                files = iter(places[host].items())
-                threads[host] = [self._bring(host, files) for _ in range(several)]
-            self._lanes.work(threads)
+        if self._total:
+            self._destination.mark([place for paths in places.values() for place in paths.values()])
+        try:
+            for first in range(0, len(self._hosts), TOGETHER):
+                threads = {}
+                for host in self._hosts[first : first + TOGETHER]:
+                    files = iter(places[host].items())
+                    threads[host] = [self._bring(host, files) for _ in range(several)]
+                self._lanes.work(threads)
+        finally:
+            if self._total:
+                self._destination.settle(self._came)
 
     # -- what there is
 
@@ -347,7 +354,7 @@ class Fetch:
                         self.told.same += 1
                         self._arrived += size
                         return
-                    replace |= begins  # it has grown since: nothing is lost
+                    replace |= begins and self._destination.is_marked(place)  # it has grown since it came
                     if not replace:
                         self.told.kept.append(place)
                         self._arrived += file.size
@@ -361,6 +368,7 @@ class Fetch:
                             self._refuse_ours(other)
                         if part.finish(file.modified, executable, replace):
                             self._mine.add(_identity(os.fstat(part.file)))
+                            self._came.append(place)
                             self.told.files += 1
                             self.told.bytes += file.size
                         else:

@@ -1,4 +1,8 @@
-"""What git would not see: the lines of .gitignore files, as git reads them."""
+"""What is left out of the code: the lines of .gitignore files, as git reads them, and of .tflaunchignore files.
+
+Those have the same language and are read after all of git's: what the nearest of them that says anything says counts,
+and where none does, what .gitignore files say.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import NamedTuple
 from tflaunch.errors import UsageError
 from tflaunch.patterns import IgnoreLine, ignore_lines
 
-NAME = ".gitignore"
+NAME, OWN = ".gitignore", ".tflaunchignore"
 
 
 class Ignore(NamedTuple):
@@ -19,23 +23,35 @@ class Ignore(NamedTuple):
 
     base: str  # "" or with a slash at its end
     rules: tuple[IgnoreLine, ...]
+    file: Path
 
-    def verdict(self, path: str, is_directory: bool) -> bool | None:
-        """True: left out; False: taken back by a `!` line; None: nothing is said."""
+    def verdict(self, path: str, is_directory: bool) -> IgnoreLine | None:
+        """The line that leaves it out, or takes it back; None: nothing is said."""
         below = path.removeprefix(self.base)
-        for rule in self.rules:
-            if rule.matches(below, is_directory):
-                return not rule.takes_back
-        return None
+        return next((rule for rule in self.rules if rule.matches(below, is_directory)), None)
+
+
+def left_out_by(path: str, is_directory: bool, ignores: tuple[Ignore, ...]) -> tuple[Path, IgnoreLine] | None:
+    """Which line of these files, those of lowest rank first, leaves out `path` (below the work tree), if one does."""
+    for ignore in reversed(ignores):  # the nearest file that says anything decides
+        if (rule := ignore.verdict(path, is_directory)) is not None:
+            return None if rule.takes_back else (ignore.file, rule)
+    return None
 
 
 def is_ignored(path: str, is_directory: bool, ignores: tuple[Ignore, ...]) -> bool:
-    """Whether these files, those of lowest rank first, leave out `path` (below the work tree)."""
-    for ignore in reversed(ignores):  # the nearest file that says anything decides
-        verdict = ignore.verdict(path, is_directory)
-        if verdict is not None:
-            return verdict
-    return False
+    """Whether these files leave out `path`."""
+    return left_out_by(path, is_directory, ignores) is not None
+
+
+def with_those_in(
+    directory: Path, base: str, ignores: tuple[Ignore, ...], names: Collection[str] = (NAME, OWN)
+) -> tuple[Ignore, ...]:
+    """Those files and the ones in `directory`, as far as they are among `names`; raises UsageError, as `read` does."""
+    found = [read(directory / name, base) for name in (NAME, OWN) if name in names]
+    if not any(found):
+        return ignores
+    return tuple(sorted((*ignores, *filter(None, found)), key=lambda ignore: ignore.file.name == OWN))
 
 
 def work_tree(directory: Path) -> Path | None:
@@ -53,18 +69,19 @@ def above(
     """
     if top is None:
         return "", (), False
-    ignores = [read(top / ".git" / "info" / "exclude", "")]  # of lowest rank
+    lowest = read(top / ".git" / "info" / "exclude", "")
+    ignores: tuple[Ignore, ...] = () if lowest is None else (lowest,)
     prefix = ""
     for part in directory.relative_to(top).parts:
-        ignores.append(read(top / prefix / NAME, prefix))
-        if part in never or is_ignored(prefix + part, True, _there(ignores)):
+        ignores = with_those_in(top / prefix, prefix, ignores)
+        if part in never or is_ignored(prefix + part, True, ignores):
             return "", (), True
         prefix += f"{part}/"
-    return prefix, _there(ignores), False
+    return prefix, ignores, False
 
 
 def read(path: Path, base: str) -> Ignore | None:
-    """The ignore file of that path, if there is one; raises UsageError when it or a line of it cannot be read."""
+    """The ignore file of that path, if there is one; raises UsageError when it cannot be read."""
     try:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):  # .git is a file in a linked work tree
@@ -72,16 +89,13 @@ def read(path: Path, base: str) -> Ignore | None:
     except OSError as error:
         raise unreadable(path, error) from None
     lines = os.fsdecode(text.removeprefix(b"\xef\xbb\xbf")).replace("\r\n", "\n").split("\n")
-    return Ignore(base, tuple(reversed(ignore_lines(lines, str(path)))))
-
-
-def _there(ignores: list[Ignore | None]) -> tuple[Ignore, ...]:
-    return tuple(ignore for ignore in ignores if ignore is not None)
+    return Ignore(base, tuple(reversed(ignore_lines(lines))), path)
 
 
 def unreadable(path: Path | str, error: OSError) -> UsageError:
     """What to say of a file to ship that cannot be read."""
     return UsageError(
         f"{path}: cannot be read: {error.strerror}",
-        f"chmod u+r {shlex.quote(str(path))}, or add it to .gitignore if the program does not need it.",
+        f"chmod u+r {shlex.quote(str(path))}, or add it to .gitignore or .tflaunchignore if the program does not need"
+        " it.",
     )

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tflaunch.errors import Problem, UsageError
-
 _END = r"(?:/|\Z)"  # of one name in a path
 # `[[:alpha:]]` and so on: ASCII, as git has them.
 _CLASSES = {
@@ -87,10 +85,13 @@ class Wanted:
 
 def is_git(name: str) -> bool:
     """Whether that is `.git` to git, on whatever disk: in any case, NTFS's `git~1`, with what HFS+ does not see."""
-    for part in name.translate(_UNSEEN).split("\\"):
-        if part.partition(":")[0].rstrip(" .").casefold() in (".git", "git~1"):
-            return True
-    return False
+    return same_name(name, ".git", "git~1")
+
+
+def same_name(name: str, *others: str) -> bool:
+    """Whether that is one of those names, which are in lower case, on whatever disk, or leads to it on NTFS."""
+    parts = name.translate(_UNSEEN).split("\\")
+    return any(part.partition(":")[0].rstrip(" .").casefold() in others for part in parts)
 
 
 @dataclass(frozen=True)
@@ -100,16 +101,20 @@ class IgnoreLine:
     regex: re.Pattern[str]
     takes_back: bool  # a line with `!`
     directories_only: bool  # a line with a slash at its end
+    number: int  # of the line, from 1
+    text: str
+    odd: str = ""  # what cannot be meant, and what it is taken for
 
     def matches(self, path: str, is_directory: bool) -> bool:
         """Whether the line speaks of `path` itself, not only of a place that it is below."""
         return (is_directory or not self.directories_only) and self.regex.match(path) is not None
 
 
-def ignore_lines(lines: Sequence[str], where: str) -> list[IgnoreLine]:
+def ignore_lines(lines: Sequence[str]) -> list[IgnoreLine]:
     """What an ignore file says, without comments, empty lines and those that git passes over.
 
-    Raises UsageError that names file and line of a range that cannot be meant.
+    What cannot be meant is taken as git takes it: a range the wrong way round holds nothing, and a line with an unknown
+    class matches nothing.
     """
     found = []
     for number, line in enumerate(lines, 1):
@@ -117,13 +122,24 @@ def ignore_lines(lines: Sequence[str], where: str) -> list[IgnoreLine]:
         text = plain.removesuffix("/").removeprefix("!")
         if not text or plain.startswith("#") or _is_cut_off(text):
             continue
-        try:
-            regex = re.compile(translated(text, below=False), re.DOTALL)
-        except ValueError as error:
-            hint = "correct it, or put a \\ before the [ if that is part of the name"
-            raise UsageError(str(Problem(where, number, 1, f"{plain!r} {error}")), hint) from None
-        found.append(IgnoreLine(regex, plain.startswith("!"), plain.endswith("/")))
+        regex, odd = _as_git_reads(text)
+        found.append(
+            IgnoreLine(
+                re.compile(regex, re.DOTALL), plain.startswith("!"), plain.endswith("/"), number, plain, odd
+            )
+        )
     return found
+
+
+def _as_git_reads(glob: str) -> tuple[str, str]:
+    """(the regular expression of a line, what is odd about it)."""
+    try:
+        return translated(glob, below=False), ""
+    except ValueError as error:
+        try:
+            return translated(glob, below=False, strict=False), f"{error}: as in git, that range is empty"
+        except ValueError as unknown:
+            return "(?!)", f"{unknown}: as in git, the line matches nothing"
 
 
 def _stripped(line: str) -> str:
@@ -135,11 +151,11 @@ def _is_cut_off(text: str) -> bool:
     return (len(text) - len(text.rstrip("\\"))) % 2 == 1
 
 
-def translated(glob: str, *, dots: bool = True, below: bool = True) -> str:
+def translated(glob: str, *, dots: bool = True, below: bool = True, strict: bool = True) -> str:
     """The regular expression, to `match`, of paths that a line of .gitignore without its `!` speaks of.
 
-    `dots`: whether wildcards match a leading dot; `below`: whether a name also stands for all that is below it.
-    Raises ValueError with a phrase.
+    `dots`: whether wildcards match a leading dot; `below`: whether a name also stands for all that is below it;
+    `strict`: whether a range the wrong way round is an error, or empty.  Raises ValueError with a phrase.
     """
     if _is_cut_off(glob):
         raise ValueError("ends with a backslash that quotes nothing")
@@ -149,7 +165,7 @@ def translated(glob: str, *, dots: bool = True, below: bool = True) -> str:
     blocks = _blocks(re.sub(r"\\(.)", lambda pair: "/" if pair[1] == "/" else pair[0], glob))
     whole = ""
     for number, block in enumerate(blocks):
-        text = "".join(f"{_translated_name(part, dots, groups)}{_END}" for part in block)
+        text = "".join(f"{_translated_name(part, dots, groups, strict)}{_END}" for part in block)
         if number == len(blocks) - 1:  # a star alone stands for one name, not for what is below it
             if not block:
                 return whole + ("(?<=/)" if whole else "") + rest
@@ -180,7 +196,7 @@ def _blocks(glob: str) -> list[list[str]]:
     return blocks
 
 
-def _translated_name(glob: str, dots: bool, groups: Iterator[str]) -> str:
+def _translated_name(glob: str, dots: bool, groups: Iterator[str], strict: bool) -> str:
     pieces, at = [""], 0
     while at < len(glob):
         char, at = glob[at], at + 1
@@ -188,7 +204,7 @@ def _translated_name(glob: str, dots: bool, groups: Iterator[str]) -> str:
             pieces.append("")
         elif char == "?":
             pieces[-1] += "[^/]"
-        elif char == "[" and (found := _bracket(glob, at)):
+        elif char == "[" and (found := _bracket(glob, at, strict)):
             pieces[-1] += found[0]
             at = found[1]
         else:
@@ -204,13 +220,15 @@ def _translated_name(glob: str, dots: bool, groups: Iterator[str]) -> str:
     return f"{begin}{first}{taken}[^/]*{last}"
 
 
-def _bracket(glob: str, at: int) -> tuple[str, int] | None:
+def _bracket(glob: str, at: int, strict: bool) -> tuple[str, int] | None:
     """The set whose `[` is just before `at`, and where it ends; None where it has no end: that is a plain `[`."""
     taken = "^" if glob[at : at + 1] in ("!", "^") else ""
     at += len(taken)
     start, members = at, ""
     while at < len(glob):
         if glob[at] == "]" and at > start:
+            if not members:  # only ranges that are empty
+                return "[^/]" if taken else "(?!)", at + 1
             return f"(?!/)[{taken}{members}]", at + 1
         if glob.startswith("[:", at) and (end := glob.find(":]", at)) > 0:
             if glob[at + 2 : end] not in _CLASSES:
@@ -223,7 +241,9 @@ def _bracket(glob: str, at: int) -> tuple[str, int] | None:
         if glob[at : at + 1] == "-" and glob[at + 1 : at + 2] not in ("", "]"):
             high, at = _member(glob, at + 1)
             if high < low:
-                raise ValueError(f"holds the range {low}-{high}, whose ends are the wrong way round")
+                if strict:
+                    raise ValueError(f"holds the range {low}-{high}, whose ends are the wrong way round")
+                continue
         members += re.escape(low) + ("" if high == low else f"-{re.escape(high)}")
     return None
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import stat
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tflaunch import code_secrets, gitignore, wire
+from tflaunch import code_secrets, fetched_mark, gitignore, wire
 from tflaunch.agent import store
 from tflaunch.code_secrets import Secret
 from tflaunch.errors import UsageError
-from tflaunch.gitignore import Ignore, is_ignored, unreadable, work_tree
+from tflaunch.gitignore import Ignore, is_ignored, left_out_by, unreadable, with_those_in, work_tree
+from tflaunch.patterns import IgnoreLine
 from tflaunch.program import Program, home_directories
 
-LIMIT_BYTES = 100 * 2**20
+LIMIT_BYTES = 100 * 2**20  # unless --max-code says otherwise
 _ENTRIES_SEEN = 100_000  # once over the limit, how many more are looked at to name the largest
 _LARGEST_SHOWN = 5
 _LARGEST_SHARE = 0.9  # of a directory: a part this large is named instead of the whole
@@ -31,6 +33,15 @@ _LEFT_OUT = {
     f"tflaunch-{os.getuid()}",  # runs of this very machine, if its `run_dir:` is in here
 }  # fmt: skip
 _LEFT_OUT_WITH = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")
+_FETCHED, _NO_FILE = "it was fetched from hosts", "neither a file nor a directory"
+
+
+class Left(NamedTuple):
+    """What is in the directory and is not shipped."""
+
+    path: str  # relative to the directory that is shipped; a directory has a slash at its end
+    kind: str  # ignored, secret, fetched, cache (and the like), skipped (no file), mark (of what was fetched)
+    why: str
 
 
 @dataclass(frozen=True)
@@ -45,14 +56,38 @@ class Bundle:
     contents: Mapping[str, bytes]  # by their digests
     size: int  # bytes of content, that of equal files more than once
     files: int  # symbolic links and directories not counted
-    skipped: tuple[str, ...] = ()  # what cannot be shipped and was left: sockets, pipes, devices
     directory: str = ""  # where it comes from
-    secrets: tuple[Secret, ...] = ()  # what stays here, each with why
+    left: tuple[Left, ...] = ()  # what stays here: files, and whole directories
     links: tuple[
         tuple[str, str], ...
     ] = ()  # (path, where to) of those that lead out, and are shipped as links
-    ignored: int = 0  # files and whole directories that .gitignore leaves out
-    caches: int = 0  # likewise what is never code: caches, environments, .git
+    odd: tuple[str, ...] = ()  # lines of ignore files that cannot be meant
+    place: str = ""  # what the directory is, where only the modules that the program imports are shipped
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """What stays here as it is one."""
+        return tuple(Secret(left.path, left.why) for left in self.left if left.kind == "secret")
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """What cannot be shipped: sockets, pipes, devices."""
+        return tuple(f"{left.path}: {left.why}" for left in self.left if left.kind == "skipped")
+
+    @property
+    def fetched(self) -> tuple[str, ...]:
+        """What fetch brought here."""
+        return tuple(left.path for left in self.left if left.kind == "fetched")
+
+    @property
+    def ignored(self) -> int:
+        """How many files and whole directories ignore files leave out."""
+        return sum(left.kind == "ignored" for left in self.left)
+
+    @property
+    def caches(self) -> int:
+        """How many are never code: caches, environments, .git."""
+        return sum(left.kind == "cache" for left in self.left)
 
     @functools.cached_property
     def _text(self) -> bytes:
@@ -68,14 +103,27 @@ class Bundle:
         return zlib.compress(self._text)
 
 
-def code_of(program: Program, ship: Collection[str] = (), follow_links: bool = False) -> Bundle:
+def code_of(
+    program: Program,
+    ship: Collection[str] = (),
+    follow_links: bool = False,
+    limit_bytes: int = LIMIT_BYTES,
+) -> Bundle:
     """The code of that program: its directory, or, where more lies in it than code, the modules that it imports."""
-    if not program.place:
-        return bundle(program.directory, keep=program.file, ship=ship, follow_links=follow_links)
-    from tflaunch.code_imports import imported_files
+    only = None
+    if program.place:
+        from tflaunch.code_imports import imported_files
 
-    only = imported_files(program.directory, program.file, program.package)
-    return bundle(program.directory, keep=program.file, only=only, ship=ship, follow_links=follow_links)
+        only = imported_files(program.directory, program.file, program.package)
+    made = bundle(
+        program.directory,
+        keep=program.file,
+        only=only,
+        ship=ship,
+        follow_links=follow_links,
+        limit_bytes=limit_bytes,
+    )
+    return dataclasses.replace(made, place=program.place)
 
 
 def bundle(
@@ -89,11 +137,12 @@ def bundle(
 ) -> Bundle:
     """Pack `directory` as git would see it, with what git does not track yet, without what it ignores.
 
-    `.gitignore` files are obeyed in the directory, below it and above it up to the root of its git work tree,
-    with `.git/info/exclude`; caches and environments are always left out, and so are secrets, which are told.
+    `.gitignore` and `.tflaunchignore` files are obeyed in the directory, below it and above it up to the root of its
+    git work tree, with `.git/info/exclude`; caches and environments are always left out, and so are secrets, and what
+    `fetch` brought (tflaunch.fetched_mark), unless that is the directory itself.
     `keep`, a file relative to the directory, is packed whatever says otherwise.  With `only`, no more than these files
     are packed.  `ship` names files and directories, relative to `directory`, that are packed all the same; secrets in
-    such a directory only when they are named themselves.
+    such a directory only when they are named themselves.  `left` of what is returned has what is not packed, and why.
 
     A symbolic link stays one.  One that leads out of the directory becomes what it leads to if that is in the same git
     work tree, and not ignored there, or with `follow_links`; else it stays a link, to where it leads here.
@@ -107,7 +156,7 @@ def bundle(
         tree.walk()
     else:
         for path in only:
-            tree.add_module(path)
+            tree.add_module(path, keep)
     if keep and keep not in tree.entries:
         tree.add_kept(keep)
     tree.settle_links()
@@ -152,6 +201,7 @@ class _Folder(NamedTuple):
     base: str = ""  # its path below its git work tree, as Ignore has it
     ignores: tuple[Ignore, ...] = ()
     mount: str = ""  # the root, or what a link was followed to: a link leads in there, or out
+    asked: bool = False  # --ship names it, or what it is in: fetched or not
 
 
 class _Link(NamedTuple):
@@ -175,10 +225,9 @@ class _Tree:
     ) -> None:
         self.root = str(root)
         self.entries: dict[str, _Entry] = {}
-        self.skipped: list[str] = []
-        self.secrets: list[Secret] = []
+        self.left: dict[str, Left] = {}
         self.links: list[tuple[str, str]] = []
-        self.ignored = self.caches = 0
+        self.odd: dict[str, None] = {}
         self.size = 0
         self.beyond = 0  # entries seen after the limit was passed
         self.ship = frozenset(ship)
@@ -187,15 +236,29 @@ class _Tree:
         self._top = work_tree(root)
         self._mounts = {self.root: ""}  # real directory -> its place in what is shipped
         self._outward: list[_Link] = []
+        self._marked: dict[
+            str, bool
+        ] = {}  # real directories whose mark was read: whether it is of all that is there
+        self._fetched: set[str] = set()  # what marks name; directories with a slash at their end
+        for above in root.parents:
+            self._read_mark(str(above), os.getuid())
+
+    def leave(self, path: str, kind: str, why: str, is_directory: bool = False) -> None:
+        """Note that it is not shipped."""
+        self.left[path] = Left(path + "/" * is_directory, kind, why)
 
     def walk(self) -> None:
         """Visit everything; far over the limit, stop when enough was seen to name the largest."""
         base, ignores, _ = gitignore.above(Path(self.root), self._top, _LEFT_OUT)
+        self._note_odd(ignores)
         self._visit(_Folder("", self.root, base, ignores, self.root))
 
-    def add_module(self, path: str) -> None:
+    def add_module(self, path: str, keep: str) -> None:
         """Take in one file that the program imports, and nothing else of what is around it."""
         source = os.path.join(self.root, path)  # noqa: PTH118
+        if path != keep and path not in self.ship and self._was_fetched(path):
+            self.leave(path, "fetched", _FETCHED)
+            return
         real = os.path.realpath(source)
         if self._shipped_place(real) is not None or self._may_follow(real):
             self._add_parents(path)
@@ -215,24 +278,28 @@ class _Tree:
         if os.path.isfile(source):  # noqa: PTH113
             self._add_parents(path)
             self._add_file(path, source, os.stat(source))  # noqa: PTH116
+            self.left.pop(path, None)
 
     def add_shipped(self) -> None:
         """Take in what was left out and is named all the same."""
-        for path in sorted(self.ship - self.entries.keys()):
+        for path in sorted(self.ship):
             source = os.path.join(self.root, path)  # noqa: PTH118
             if self._shipped_place(os.path.realpath(os.path.dirname(source))) is None:  # noqa: PTH120
                 raise UsageError(
                     f"--ship {path}: a link leads out of {self.root} there", "Add --follow-links."
                 )
             self._add_parents(path)
-            if os.path.islink(source):  # noqa: PTH114
+            self.left.pop(path, None)
+            if os.path.isdir(source) and (path in self.entries or not os.path.islink(source)):  # noqa: PTH112, PTH114
+                entry = self.entries.setdefault(path, _Entry("directory", source))
+                if entry.kind == "directory":
+                    self._visit(_Folder(path, entry.source, mount=self.root, asked=True))
+            elif path in self.entries:
+                continue
+            elif os.path.islink(source):  # noqa: PTH114
                 self._add_link(path, source, self.root)
-            elif os.path.isdir(source):  # noqa: PTH112
-                self.entries[path] = _Entry("directory", source)
-                self._visit(_Folder(path, source, mount=self.root))
             else:
                 self._add_any(path, source)
-        self.secrets = [secret for secret in self.secrets if secret.path.rstrip("/") not in self.ship]
 
     def settle_links(self) -> None:
         """Decide what becomes of the links that lead out: in the same order whatever the file system's is."""
@@ -254,22 +321,36 @@ class _Tree:
         except OSError as error:
             raise unreadable(folder.real, error) from None
         names = {entry.name for entry in found}
-        if folder.path and names.intersection(_LEFT_OUT_WITH):
-            del self.entries[folder.path]
-            self.caches += 1
-            return []
-        base, ignores = folder.base, folder.ignores
-        if gitignore.NAME in names and (own := gitignore.read(Path(folder.real, gitignore.NAME), base)):
-            ignores = (*ignores, own)
+        if folder.path and folder.path not in self.ship:
+            fetched = fetched_mark.NAME in names and self._read_mark(folder.real) and not folder.asked
+            if fetched or (tags := names.intersection(_LEFT_OUT_WITH)):
+                del self.entries[folder.path]
+                if fetched:
+                    self.leave(folder.path, "fetched", _FETCHED, True)
+                else:
+                    self.leave(folder.path, "cache", f"{min(tags)} is in it, and that is never code", True)
+                return []
+        elif fetched_mark.NAME in names:
+            self._read_mark(folder.real)
+        base = folder.base
+        ignores = with_those_in(Path(folder.real), base, folder.ignores, names)
+        if ignores is not folder.ignores:
+            self._note_odd(ignores)
         directories = []
         for entry in found:
             path = f"{folder.path}/{entry.name}" if folder.path else entry.name
             is_directory = entry.is_dir(follow_symlinks=False)
             if entry.name in _LEFT_OUT:
-                self.caches += 1
+                self.leave(path, "cache", "it is never code", is_directory)
                 continue
-            if is_ignored(base + entry.name, is_directory, ignores):
-                self.ignored += 1
+            if entry.name == fetched_mark.NAME:
+                self.leave(path, "mark", "tflaunch's own, of what was fetched", is_directory)
+                continue
+            if by := left_out_by(base + entry.name, is_directory, ignores):
+                self.leave(path, "ignored", self._shown_rule(*by), is_directory)
+                continue
+            if not folder.asked and path not in self.ship and self._is_fetched(entry, is_directory):
+                self.leave(path, "fetched", _FETCHED, is_directory)
                 continue
             self.beyond += self.size > self._limit
             try:
@@ -277,8 +358,50 @@ class _Tree:
             except FileNotFoundError:
                 continue  # gone since the directory was read
             if is_directory and taken:
-                directories.append(_Folder(path, entry.path, f"{base}{entry.name}/", ignores, folder.mount))
+                below = f"{base}{entry.name}/"
+                directories.append(_Folder(path, entry.path, below, ignores, folder.mount, folder.asked))
         return directories
+
+    def _shown_rule(self, file: Path, rule: IgnoreLine) -> str:
+        return f"{os.path.relpath(file, self.root)}:{rule.number}: {rule.text}"
+
+    def _note_odd(self, ignores: Iterable[Ignore]) -> None:
+        for ignore in ignores:
+            for rule in ignore.rules:
+                if rule.odd:
+                    self.odd[f"{ignore.file}:{rule.number}:1: {rule.text!r} {rule.odd}"] = None
+
+    # -- what was fetched
+
+    def _read_mark(self, directory: str, only_of: int | None = None) -> bool:
+        """Whether the mark there is of all that is in the directory."""
+        if directory not in self._marked:
+            try:
+                names = fetched_mark.read(directory, only_of)
+            except OSError as error:
+                if only_of is not None:  # far above
+                    names = None
+                else:
+                    mark = os.path.join(directory, fetched_mark.NAME)  # noqa: PTH118
+                    raise unreadable(mark, error) from None
+            self._marked[directory] = names is not None and not names
+            self._fetched.update(os.path.join(directory, name) for name in names or ())  # noqa: PTH118
+        return self._marked[directory]
+
+    def _is_fetched(self, entry: os.DirEntry[str], is_directory: bool) -> bool:
+        if entry.path + "/" * is_directory in self._fetched:
+            return True
+        return fetched_mark.is_part(entry.name) and not is_directory
+
+    def _was_fetched(self, path: str) -> bool:
+        """Whether a file that no walk has come by was fetched."""
+        folder = self.root
+        self._read_mark(folder)
+        for part in Path(path).parts[:-1]:
+            folder = os.path.join(folder, part)  # noqa: PTH118
+            if f"{folder}/" in self._fetched or self._read_mark(folder):
+                return True
+        return os.path.join(self.root, path) in self._fetched  # noqa: PTH118
 
     def _add(self, path: str, entry: os.DirEntry[str], mount: str) -> bool:
         """Take it in, unless it is a secret."""
@@ -287,11 +410,12 @@ class _Tree:
         elif self._is_secret(path, entry.is_dir()):
             return False
         elif entry.is_dir():
-            self.entries[path] = _Entry("directory", entry.path)
+            self.entries.setdefault(path, _Entry("directory", entry.path))
+            self.left.pop(path, None)
         elif entry.is_file():
             self._add_file(path, entry.path, entry.stat())
         else:
-            self.skipped.append(f"{path}: neither a file nor a directory")
+            self.leave(path, "skipped", _NO_FILE)
         return True
 
     def _add_any(self, path: str, source: str) -> None:
@@ -299,7 +423,7 @@ class _Tree:
         if stat.S_ISREG(facts.st_mode):
             self._add_file(path, source, facts)
         else:
-            self.skipped.append(f"{path}: neither a file nor a directory")
+            self.leave(path, "skipped", _NO_FILE)
 
     def _is_secret(self, path: str, is_directory: bool, real: str = "") -> bool:
         if path in self.ship:
@@ -308,10 +432,13 @@ class _Tree:
         if real and not why:  # what a link leads to
             why = code_secrets.by_name(real, is_directory) or code_secrets.in_secret_directory(real)
         if why:
-            self.secrets.append(Secret(path + "/" * is_directory, why))
+            self.leave(path, "secret", why, is_directory)
         return bool(why)
 
     def _add_file(self, path: str, source: str, facts: os.stat_result) -> None:
+        if path in self.entries:
+            return
+        self.left.pop(path, None)
         executable = bool(facts.st_mode & stat.S_IXUSR)
         self.entries[path] = _Entry("file", source, executable, size=facts.st_size)
         self.size += facts.st_size
@@ -325,6 +452,7 @@ class _Tree:
     # -- links
 
     def _add_link(self, path: str, source: str, mount: str) -> None:
+        self.left.pop(path, None)
         text = os.readlink(source)  # noqa: PTH115 - Path would tidy the text
         real = os.path.realpath(source)
         place = self._shipped_place(real)
@@ -364,8 +492,7 @@ class _Tree:
             return False
         folder = Path(real).parent
         base, ignores, left_out = gitignore.above(folder, self._top, _LEFT_OUT)
-        if own := gitignore.read(folder / gitignore.NAME, base):
-            ignores = (*ignores, own)
+        ignores = with_those_in(folder, base, ignores)
         name = os.path.basename(real)  # noqa: PTH119
         return not left_out and not is_ignored(base + name, os.path.isdir(real), ignores)  # noqa: PTH112
 
@@ -411,7 +538,7 @@ def _pack(root: Path, tree: _Tree, keep: str, limit_bytes: int) -> Bundle:
         except OSError as error:
             raise unreadable(entry.source, error) from None
         if path != keep and path not in tree.ship and (why := code_secrets.by_content(path, content)):
-            tree.secrets.append(Secret(path, why))
+            tree.leave(path, "secret", why)
             continue
         size += len(content)
         files += 1
@@ -425,19 +552,17 @@ def _pack(root: Path, tree: _Tree, keep: str, limit_bytes: int) -> Bundle:
         contents,
         size,
         files,
-        tuple(sorted(tree.skipped)),
         str(root),
-        tuple(sorted(tree.secrets)),
+        tuple(sorted(tree.left.values())),
         tuple(sorted(tree.links)),
-        tree.ignored,
-        tree.caches,
+        tuple(tree.odd),
     )
 
 
 def _grew(root: Path, path: str, limit_bytes: int) -> UsageError:
     return UsageError(
         f"{root}: more than {_amount(limit_bytes)} to ship: {path} grew while it was read",
-        "Add files that programs write to .gitignore.",
+        "Add files that programs write to .gitignore or .tflaunchignore.",
     )
 
 
@@ -451,8 +576,8 @@ def _too_large(root: Path, tree: _Tree, limit_bytes: int) -> UsageError:
     return UsageError(
         f"{root}: {at_least}{_amount(tree.size)} to ship, {_amount(limit_bytes)} is the limit{unlikely}; the"
         f" largest are\n{largest}",
-        "Add what the program does not need to .gitignore; or put the code on the hosts yourself and use"
-        " --no-sync, or `workdir:` in the hostfile.",
+        "Add what the program does not need to .gitignore, or to a .tflaunchignore beside it; --max-code SIZE ships"
+        " more; or put the code on the hosts yourself and use --no-sync, or `workdir:` in the hostfile.",
     )
 
 
