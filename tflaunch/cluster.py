@@ -46,6 +46,7 @@ class Watcher(LogWatcher, Protocol):
     def unreachable(self, host: str, reason: str) -> None: ...
     def back(self, host: str, away_s: float) -> None: ...
     def lost(self, lost: HostLost) -> None: ...
+    def shipped(self, bundle: Bundle, shipped: shipping.Shipped) -> None: ...
 
 
 class Cluster:
@@ -187,7 +188,9 @@ class Cluster:
         Raises LaunchError, after nothing of the run is left anywhere; Stopped.
         """
         self._shipped = bundle, timeout_s
-        self._refuse(shipping.ship(self._sessions, bundle, hosts, timeout_s))
+        shipped, failures = shipping.ship(self._sessions, bundle, hosts, timeout_s)
+        self._refuse(failures)
+        self._watcher.shipped(bundle, shipped)
 
     def prepare(self, images: Mapping[str, set[str]], job: JobSpec, timeout_s: float) -> None:
         """Have what the tasks run in on each of those hosts: its images, the environment of the requirements.

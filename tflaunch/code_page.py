@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from tflaunch.console_line import Text
+from tflaunch.hosts import fold
 from tflaunch.program import Program
 from tflaunch.sizes import amount
 from tflaunch.sources import Bundle
 
+if TYPE_CHECKING:
+    from tflaunch.hosts import Hostfile
+    from tflaunch.shipping import Shipped
+
 SHOWN = 8  # of each kind
+_NAME_COLUMNS = 40
 _READS_ENV = re.compile(
     rb"\b(?:import[ \t]+dotenv|from[ \t]+dotenv|load_dotenv|dotenv_values|find_dotenv)\b|[\"'/]\.env[\"']"
 )
@@ -24,57 +33,156 @@ class CodeReporter(Protocol):
     def warn(self, text: str) -> None: ...
     def note(self, text: str) -> None: ...
     def code(self, data: Mapping[str, Any]) -> None: ...
+    def files(self, bundle: Bundle) -> None: ...
 
 
 def tell(
-    program: Program, bundle: Bundle, env_files: Sequence[Path], reporter: CodeReporter, dry_run: bool
+    program: Program,
+    bundle: Bundle,
+    env_files: Sequence[Path],
+    reporter: CodeReporter,
+    *,
+    dry_run: bool,
+    show_files: bool = False,
 ) -> None:
-    """Tell what stays here though a user may think otherwise; with `dry_run`, all that is left out."""
-    reporter.code(code_data(program, bundle))
-    for line in warnings(program, bundle, SHOWN if not dry_run else None):
+    """Tell what stays here though a user may think otherwise; with `dry_run`, all that is left out.
+
+    With `show_files`, each file that is shipped, and each that is not.
+    """
+    reporter.code({**code_data(bundle), **(files_data(bundle) if show_files else {})})
+    most = SHOWN if not dry_run else None
+    unread = unread_env(program, bundle) if not env_files else ""
+    for line in warnings(program, bundle, most, propose_env_file=not (env_files or unread)):
         reporter.warn(line)
-    if not env_files and (line := unread_env(program, bundle)):
-        reporter.warn(line)
-    if dry_run:
-        reporter.note(summary(program, bundle))
+    if unread:
+        reporter.warn(unread)
+    for line in notes(bundle, most):
+        reporter.note(line)
+    if show_files:
+        reporter.files(bundle)
+    elif dry_run:
+        reporter.note(f"to ship: {summary(bundle)}; --show-files lists them")
 
 
-def code_data(program: Program, bundle: Bundle) -> dict[str, Any]:
+def own_code(hostfile: Hostfile) -> str:
+    """Which hosts have code of their own, so that nothing is shipped there; "" for none."""
+    having: dict[str, list[str]] = {}
+    for host in hostfile.hosts:
+        if host.workdir is not None:
+            having.setdefault(host.workdir, []).append(host.name)
+    if not having:
+        return ""
+    where = ", ".join(f"{fold(hosts)} {workdir}" for workdir, hosts in having.items())
+    there = "" if sum(map(len, having.values())) == len(hostfile.hosts) else " there"
+    return f"nothing is shipped{there}, as `workdir:` in {hostfile.source} says where the code is: {where}"
+
+
+def code_data(bundle: Bundle) -> dict[str, Any]:
     """It, as what JSON can hold."""
     return {
         "directory": bundle.directory,
         "digest": bundle.digest,
         "files": bundle.files,
         "bytes": bundle.size,
-        "modules_only": program.place,
+        "modules_only": bundle.place,
         "ignored": bundle.ignored,
         "caches": bundle.caches,
         "secrets": [secret._asdict() for secret in bundle.secrets],
+        "fetched": list(bundle.fetched),
         "links": dict(bundle.links),
         "skipped": list(bundle.skipped),
     }
 
 
-def summary(program: Program, bundle: Bundle) -> str:
-    """How much is shipped, and how much is not."""
+_KINDS = {"f": "file", "x": "executable", "l": "link", "d": "directory"}
+
+
+def files_data(bundle: Bundle) -> dict[str, Any]:
+    """Each file, as what JSON can hold."""
+    return {
+        "shipped": [
+            {
+                "path": path,
+                "kind": _KINDS[str(kind)],
+                "bytes": more[1] if kind in ("f", "x") else None,
+                "goal": more[0] if kind == "l" else None,
+            }
+            for path, kind, *more in bundle.entries
+        ],
+        "left": [left._asdict() for left in bundle.left],
+    }
+
+
+def files_lines(bundle: Bundle) -> list[Text]:
+    """Each file that is shipped, and each that is not, and why."""
+    rows = [(*_size_and_name(entry), "") for entry in bundle.entries]
     left = [
-        text
-        for number, text in (
-            (bundle.ignored, f"{bundle.ignored} that .gitignore names"),
-            (bundle.caches, f"{_count(bundle.caches, 'cache')} and the like"),
-            (len(bundle.secrets), _count(len(bundle.secrets), "secret")),
-            (len(bundle.skipped), f"{len(bundle.skipped)} that are no files"),
-        )
-        if number
+        ("", each.path, each.why if each.kind != "secret" else f"a secret: {each.why}")
+        for each in bundle.left
     ]
-    are = "is" if bundle.files == 1 else "are"
-    shipped = f"{_count(bundle.files, 'file')} of {bundle.directory}, {amount(bundle.size)}, {are} shipped"
-    if program.place:
-        return f"{shipped}; all else that is there stays here"
-    return f"{shipped}; left out: {', '.join(left)}" if left else f"{shipped}; nothing is left out"
+    width = max((len(size) for size, *_ in rows), default=0)
+    column = min(max((len(path) for _, path, _ in left), default=0), _NAME_COLUMNS)
+    lines = [Text(f"to ship: {summary(bundle)}", "bold")]
+    lines += [Text(f"  {size:>{width}}  {name}") for size, name, _ in rows]
+    if left:
+        lines.append(Text("left out:", "bold"))
+        lines += [Text.assemble(f"  {path:<{column}}  ", (why, "dim")) for _, path, why in left]
+    return lines
 
 
-def warnings(program: Program, bundle: Bundle, most: int | None) -> Iterator[str]:
+def _size_and_name(entry: tuple[str | int, ...]) -> tuple[str, str]:
+    path, kind, *more = entry
+    if kind == "d":
+        return "", f"{path}/"
+    return ("link", f"{path} -> {more[0]}") if kind == "l" else (amount(int(more[1])), str(path))
+
+
+def summary(bundle: Bundle) -> str:
+    """How much is shipped, and how much is not: `14 files, 96 KiB of ~/proj (3 left out by .gitignore, 2 secrets)`."""
+    shipped = f"{_count(bundle.files, 'file')}, {amount(bundle.size)}"
+    if bundle.directory:
+        shipped += f" of {_shown(bundle.directory)}"
+    if bundle.place:
+        return f"{shipped} (no more of what is there)"
+    by = Counter(Path(left.why.partition(":")[0]).name for left in bundle.left if left.kind == "ignored")
+    left = [
+        f"{number} {'by' if at else 'left out by'} {file}"
+        for at, (file, number) in enumerate(sorted(by.items()))
+    ]
+    left += [_count(len(bundle.secrets), "secret")] * bool(bundle.secrets)
+    left += [f"{len(bundle.fetched)} fetched"] * bool(bundle.fetched)
+    return f"{shipped} ({', '.join(left)})" if left else shipped
+
+
+def shipped_text(bundle: Bundle, shipped: Shipped) -> str:
+    """What went to the hosts of it; "" where nobody wants to know."""
+    if not shipped.contents and bundle.contents:
+        return f"{summary(bundle)}: already there" if bundle.directory else ""
+    if shipped.whole:
+        return f"shipped {summary(bundle)}"
+    new = sum(1 for contents, _ in shipped.sent.values() if contents)
+    which = f"{new} of {len(shipped.sent)} hosts" if new < len(shipped.sent) else "the hosts"
+    return (
+        f"shipped {summary(bundle)}; new to {which}: {_count(shipped.contents, 'file')}, {amount(shipped.bytes)}"
+    )
+
+
+def notes(bundle: Bundle, most: int | None) -> Iterator[str]:
+    """A line for each thing that is good to know, each with `most` names; None: with all."""
+    if bundle.fetched:
+        first = shlex.quote(bundle.fetched[0].rstrip("/"))
+        fetched = _some(bundle.fetched, most)
+        yield f"fetched before, so not shipped: {fetched}; --ship {first} ships that one all the same"
+    if bundle.links:
+        named = [f"{path} -> {goal}" for path, goal in bundle.links]
+        followable = any(_can_follow(goal, bundle.directory) for _, goal in bundle.links)
+        option = "; --follow-links ships what they lead to" if followable else ""
+        yield f"links that lead out of {bundle.directory} are shipped as links: {_some(named, most)}{option}"
+
+
+def warnings(
+    program: Program, bundle: Bundle, most: int | None, propose_env_file: bool = False
+) -> Iterator[str]:
     """A line for each thing that a user should look at, each with `most` names; None: with all."""
     if program.place:
         others = bundle.files - 1
@@ -85,13 +193,14 @@ def warnings(program: Program, bundle: Bundle, most: int | None) -> Iterator[str
         )
     if bundle.secrets:
         named = [f"{secret.path} ({secret.why})" for secret in bundle.secrets]
-        first = bundle.secrets[0].path.rstrip("/")
-        yield f"secrets stay here: {_some(named, most)}; --ship {first} would ship that one all the same"
-    if bundle.links:
-        named = [f"{path} -> {goal}" for path, goal in bundle.links]
-        followable = any(_can_follow(goal, bundle.directory) for _, goal in bundle.links)
-        option = "; --follow-links ships what they lead to" if followable else ""
-        yield f"links that lead out of {bundle.directory} are shipped as links: {_some(named, most)}{option}"
+        first = shlex.quote(bundle.secrets[0].path.rstrip("/"))
+        env = next((secret.path for secret in bundle.secrets if _is_env_file(secret.path)), None)
+        instead = ""
+        if env is not None and propose_env_file:
+            shown = shlex.quote(_from_here(Path(bundle.directory, env)))
+            instead = f"; --env-file {shown} gives the tasks its variables"
+        yield f"secrets stay here: {_some(named, most)}{instead}; --ship {first} would ship that one all the same"
+    yield from bundle.odd
     if bundle.skipped:
         yield f"not shipped: {_some(bundle.skipped, most)}"
 
@@ -102,7 +211,7 @@ def unread_env(program: Program, bundle: Bundle) -> str:
     reader = _reader_of_env(program, bundle) if env is not None else None
     if env is None or reader is None:
         return ""
-    shown = min(str(env), os.path.relpath(env), key=len)
+    shown = _from_here(env)
     return (
         f"{reader} reads .env, and {shown} stays here; --env-file {shown} passes its variables to the tasks"
     )
@@ -145,6 +254,23 @@ def _files_of(program: Program) -> set[str]:
         *imported_files(program.directory, program.file, program.package),
         *(str(own / each) for each in beside),
     }
+
+
+def _is_env_file(path: str) -> bool:
+    name = Path(path).name
+    return name == ".env" or name.startswith(".env.")
+
+
+def _from_here(path: Path) -> str:
+    return min(str(path), os.path.relpath(path), key=len)
+
+
+def _shown(directory: str) -> str:
+    """The path of a directory, that of the user's own shortened."""
+    home = os.path.realpath(Path.home())
+    if directory == home:
+        return "~"
+    return f"~/{os.path.relpath(directory, home)}" if directory.startswith(f"{home}/") else directory
 
 
 def _can_follow(goal: str, directory: str) -> bool:

@@ -25,6 +25,8 @@ from tflaunch.writer import Stream
 if TYPE_CHECKING:
     from tflaunch.fetch import Fetched
     from tflaunch.plan import ClusterPlan
+    from tflaunch.shipping import Shipped
+    from tflaunch.sources import Bundle
     from tflaunch.visits import Finished
     from tflaunch.waiting import Turn
 
@@ -61,6 +63,15 @@ class Reporter(Protocol):
 
     def code(self, data: Mapping[str, Any]) -> None:
         """Tell programs which code is shipped and what of it is not; people hear it from `warn` and `note`."""
+
+    def files(self, bundle: Bundle) -> None:
+        """Show each file that is shipped, and each that is not and why, as the result that was asked for.
+
+        Programs hear it from `code`.
+        """
+
+    def shipped(self, bundle: Bundle, shipped: Shipped) -> None:
+        """The code is on the hosts: tell how much it is, and how much of it they did not have."""
 
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:
         """Show the plan as the result that was asked for, or, `brief`, in a line per job beside the logs.

@@ -9,7 +9,10 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
                env, setup, cwd (null: where the shipped code is), container (image or ""), mounts]
     code       directory, digest, files, bytes, modules_only (what the directory is, where no more than the
                modules that the program imports is shipped; else ""), ignored and caches (how many are left
-               out), secrets: [path, why] (left out), links (path -> where to; shipped as links), skipped
+               out), secrets: [path, why] (left out), fetched (left out: fetch brought them), links (path -> where
+               to; shipped as links), skipped; with --show-files also shipped: [path, kind (file, executable, link,
+               directory), bytes or null, goal or null], left: [path, kind, why]
+    shipped    directory, digest, files, bytes (as in code), sent (host -> [contents, bytes] that it did not have)
     phase      name, done, total, note (what is awaited, or missing); one for each step
     waiting    place (in the queue), behind, free, needed, held: [cards, why], lost; one for each change
     note       text            something that happened
@@ -67,6 +70,8 @@ from tflaunch.writer import Stream, to_json
 if TYPE_CHECKING:
     from tflaunch.fetch import Fetched
     from tflaunch.plan import ClusterPlan
+    from tflaunch.shipping import Shipped
+    from tflaunch.sources import Bundle
     from tflaunch.visits import Finished
     from tflaunch.waiting import Turn
 
@@ -104,6 +109,13 @@ class JsonReporter(LogReporter):
 
     def code(self, data: Mapping[str, Any]) -> None:
         self._event("code", **data)
+
+    def files(self, bundle: Bundle) -> None:
+        pass
+
+    def shipped(self, bundle: Bundle, shipped: Shipped) -> None:
+        told = {"directory": bundle.directory, "digest": bundle.digest}
+        self._event("shipped", **told, files=bundle.files, bytes=bundle.size, sent=shipped.sent)
 
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:  # noqa: ARG002  a program skips what it likes
         self._event("plan", **plan.to_json())

@@ -44,6 +44,8 @@ from tflaunch.writer import Stream
 if TYPE_CHECKING:
     from tflaunch.fetch import Fetched
     from tflaunch.plan import ClusterPlan
+    from tflaunch.shipping import Shipped
+    from tflaunch.sources import Bundle
     from tflaunch.visits import Finished
     from tflaunch.waiting import Turn
 
@@ -148,6 +150,18 @@ class TextReporter(LogReporter):
 
     def code(self, data: Mapping[str, Any]) -> None:
         pass
+
+    def files(self, bundle: Bundle) -> None:
+        from tflaunch.code_page import files_lines
+
+        lines = files_lines(bundle)
+        self._writer.put("message", lambda: self._writer.out("".join(map(self._out.render, lines))))
+
+    def shipped(self, bundle: Bundle, shipped: Shipped) -> None:
+        from tflaunch.code_page import shipped_text
+
+        if text := shipped_text(bundle, shipped):
+            self._message(paragraph((f"{self._err.marks.ok} ", "green"), text))
 
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:
         self._writer.put("message", lambda: self._show_plan(plan, brief))
@@ -303,7 +317,7 @@ class TextReporter(LogReporter):
         if done < total:
             return
         phase.over = True
-        if name in ("training", "fetching"):
+        if name in ("training", "fetching", "shipping"):
             return  # what follows says more
         took = "" if phase.began == now else f" in {duration(now - phase.began)}"
         self._print(

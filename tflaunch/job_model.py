@@ -278,6 +278,7 @@ class JobDocument(BaseModel):
     follow_links: Annotated[
         bool, Truth, _flag("Ship what links lead to outside the directory, not the links.")
     ] = UNSAID
+    max_code: Annotated[str, PlainValidator(_size), string("Ship no more than that.", "500MiB")] = UNSAID
     sync: Annotated[bool, Truth, _flag("false: ship nothing, the code is on the hosts.")] = UNSAID
     flags: Annotated[
         dict[str, str] | None,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tflaunch import wire
@@ -23,10 +24,20 @@ _PIECE_FILES = 200  # which a host makes in no time
 _LEVEL = 3
 
 
+@dataclass(frozen=True)
+class Shipped:
+    """What of the code went to the hosts, and was not there before; equal files are one content."""
+
+    sent: Mapping[str, tuple[int, int]]  # host -> contents and their bytes
+    contents: int  # that went to any
+    bytes: int
+    whole: bool  # each host lacked all of it
+
+
 def ship(
     sessions: Sessions, bundle: Bundle, hosts: Collection[str], timeout_s: float
-) -> dict[str, ConnectError]:
-    """Bring the code to those hosts that do not have this very content yet; returns why some have it not.
+) -> tuple[Shipped, dict[str, ConnectError]]:
+    """Bring the code to those hosts that do not have this very content yet; returns what went, and why some lack it.
 
     Raises Stopped.
     """
@@ -56,7 +67,18 @@ def ship(
             for name in names:
                 sessions.by_host[name].upload(iter(shared))
         _, failures = sessions.gather("code", lacking, timeout_s, "shipping")
-    return failures
+    lacked = {} if failures else {name: replies[name]["lacks"] for name in lacking}
+    return _shipped(bundle, {name: lacked.get(name, ()) for name in hosts}), failures
+
+
+def _shipped(bundle: Bundle, lacked: Mapping[str, Collection[int]]) -> Shipped:
+    def size(places: Iterable[int]) -> int:
+        return sum(int(bundle.entries[place][3]) for place in places)
+
+    sent = {name: (len(places), size(places)) for name, places in lacked.items()}
+    went = set().union(*lacked.values())
+    whole = all(len(places) == len(bundle.contents) for places in lacked.values())
+    return Shipped(sent, len(went), size(went), whole)
 
 
 def _in_pieces(manifest: bytes) -> Iterator[bytes]:

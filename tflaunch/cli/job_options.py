@@ -198,6 +198,23 @@ FollowLinks = Annotated[
         rich_help_panel=PROGRAM,
     ),
 ]
+MaxCode = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        help="Ship no more than that: 500MiB [100MiB]",
+        show_default=False,
+        rich_help_panel=PROGRAM,
+    ),
+]
+ShowFiles = Annotated[
+    bool,
+    typer.Option(
+        "--show-files",
+        help="With --dry-run: each file that is shipped, and each that is not and why.",
+        rich_help_panel=PROGRAM,
+    ),
+]
 NoSync = Annotated[
     bool,
     typer.Option(

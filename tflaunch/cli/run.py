@@ -40,6 +40,7 @@ from tflaunch.cli.job_options import (
     JobHosts,
     KeepMode,
     Lease,
+    MaxCode,
     Mig,
     MinGpuMemory,
     Module,
@@ -57,6 +58,7 @@ from tflaunch.cli.job_options import (
     RestartWindow,
     ShareGpus,
     Ship,
+    ShowFiles,
     ShowHost,
     StartupTimeout,
     SystemSite,
@@ -266,6 +268,8 @@ def run(
     code_dir: CodeDir = None,
     ship: Ship = None,
     follow_links: FollowLinks = False,
+    max_code: MaxCode = "",
+    show_files: ShowFiles = False,
     no_sync: NoSync = False,
     requirements: RequirementsFile = None,
     system_site_packages: SystemSite = False,
@@ -447,6 +451,9 @@ def run(
             code_dir=code_dir,
             ship=ship or (),
             follow_links=follow_links,
+            max_code=max_code,
+            show_files=show_files,
+            no_sync=no_sync,
             env_files=env_file or (),
             reporter=show.reporter,
             dry_run=dry_run,
@@ -505,15 +512,24 @@ def program_to_run(
     code_dir: Path | None,
     ship: Sequence[str],
     follow_links: bool,
+    max_code: str,
+    show_files: bool,
+    no_sync: bool,
     env_files: Sequence[Path],
     reporter: CodeReporter,
     dry_run: bool,
 ) -> tuple[tuple[str, ...], str, Bundle | None]:
     """(what follows the interpreter, a name for the run, the code to ship); what stays here is told."""
-    from tflaunch.code_page import tell
+    from tflaunch.code_page import own_code, tell
     from tflaunch.program import find_program
-    from tflaunch.sources import code_of
+    from tflaunch.sizes import size
+    from tflaunch.sources import LIMIT_BYTES, code_of
 
+    most = size(max_code, "an amount of data for --max-code") if max_code else LIMIT_BYTES
+    if show_files and not dry_run:
+        raise UsageError(
+            "--show-files without --dry-run", "add --dry-run: it shows the files, and starts nothing"
+        )
     target = module or script
     if target is None:
         raise UsageError(
@@ -524,11 +540,15 @@ def program_to_run(
             raise UsageError(
                 f"--ship {ship[0]}: the code is on the hosts, nothing is shipped", "leave it out"
             )
+        if not no_sync:
+            reporter.note(own_code(hostfile))
         argv = ("-m", target) if module is not None else (target,)
         return argv, target.rpartition(".")[2] if module is not None else Path(target).stem, None
     found = find_program(target, module is not None, directory, code_dir)
-    bundle = code_of(found, ship, follow_links)
-    tell(found, bundle, env_files, reporter, dry_run)
+    bundle = code_of(found, ship, follow_links, most)
+    tell(found, bundle, env_files, reporter, dry_run=dry_run, show_files=show_files)
+    if text := own_code(hostfile):
+        reporter.note(text)
     return found.argv, Path(found.file).stem, bundle
 
 

@@ -28,6 +28,7 @@ from tflaunch.cli.job_options import (
     Include,
     JobHosts,
     KeepMode,
+    MaxCode,
     Mig,
     MinGpuMemory,
     Module,
@@ -37,6 +38,7 @@ from tflaunch.cli.job_options import (
     RequirementsFile,
     ShareGpus,
     Ship,
+    ShowFiles,
     SystemSite,
     TensorboardPort,
     Wait,
@@ -218,6 +220,8 @@ def sweep(
     code_dir: CodeDir = None,
     ship: Ship = None,
     follow_links: FollowLinks = False,
+    max_code: MaxCode = "",
+    show_files: ShowFiles = False,
     no_sync: NoSync = False,
     requirements: RequirementsFile = None,
     system_site_packages: SystemSite = False,
@@ -342,6 +346,9 @@ def sweep(
             code_dir=code_dir,
             ship=ship or (),
             follow_links=follow_links,
+            max_code=max_code,
+            show_files=show_files,
+            no_sync=no_sync,
             env_files=env_file or (),
             reporter=reporter,
             dry_run=dry_run,
@@ -459,6 +466,6 @@ def _run_one(ctx: typer.Context) -> tuple[str, ...]:
 
 _AS_OF_RUN = (
     "gpus_per_trial", "gpu_model", "min_gpu_memory", "mig", "include", "exclude", "share_gpus", "env", "env_file",
-    "code_dir", "ship", "follow_links", "no_sync", "requirements", "system_site_packages", "container",
+    "code_dir", "ship", "follow_links", "max_code", "no_sync", "requirements", "system_site_packages", "container",
     "container_engine", "mount", "accept_new", "ssh_config",
 )  # fmt: skip

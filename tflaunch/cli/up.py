@@ -209,7 +209,10 @@ def up(
             ),
             hostfile=dataclasses.replace(hostfile, hosts=bare),
             gpus=gpus,
-            bundle=bundle(Path(tflaunch.__file__).parent / "server", keep=PROGRAM),
+            bundle=dataclasses.replace(
+                bundle(Path(tflaunch.__file__).parent / "server", keep=PROGRAM),
+                directory="",  # of no concern to the user
+            ),
             command=command_line(),
             ssh_config=str(ssh_config.absolute()) if ssh_config else None,
             lease_s=lease or LEASE_S[not foreground],
