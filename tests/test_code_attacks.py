@@ -112,7 +112,7 @@ def test_what_stays_here_is_told_by_a_dry_run(launcher: Launcher) -> None:
         assert all(f"{name} (a private key)" in text for name in names)
         assert ".env (variables" in text
         assert "15 files" not in text
-        assert "left out: 2 that .gitignore names, 1 cache and the like, 13 secrets" in text
+        assert f"to ship: 2 files, 14 B of {script.parent} (2 left out by .gitignore, 13 secrets)" in text
         assert f"links that lead out of {script.parent} are shipped as links: out -> /nowhere" in text
         [code] = [
             event for event in launcher.run(verb, *words, "--json").ran().events if event["event"] == "code"

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.launcher import Launcher
-from tflaunch.errors import UsageError
 from tflaunch.patterns import Pattern, Wanted, ignore_lines, is_git, translated
 from tflaunch.sources import bundle
 
@@ -24,6 +23,7 @@ PARTS = st.sampled_from(
     [
         "a", "b", "*", "**", "?", ".*", ".a", "*a", "a*", "*a*b", "a**b", "[ab]", "[!a]*", "[^.]a", "[]-]", "[a-c]",
         "[[:alpha:]]", "[[:digit:]x]*", "[!]a]", "\\a", "a\\*", "[.]a", "?a", "*.*", "[\\]]", "-", "a b",
+        "[z-a]", "[z-a]*", "[!z-a]", "[z-ab]b", "a[[:no:]]", "[a[:no:]]*",
     ]
 )  # fmt: skip
 GLOBS = st.tuples(
@@ -53,7 +53,7 @@ def test_a_line_speaks_of_what_git_takes_it_for(globs: set[str], paths: set[str]
                 check=False,
             )
             assert asked.returncode in (0, 1)
-            [line] = ignore_lines([glob], "exclude") or [None]
+            [line] = ignore_lines([glob]) or [None]
 
             def ignored(path: str, line: object = line) -> bool:
                 names = path.split("/")
@@ -189,15 +189,16 @@ def test_a_bad_pattern_in_a_job_file_is_told_with_its_place(launcher: Launcher) 
     assert f"{job}:4:5: fetch: '[z-a]*' holds the range z-a" in done.sentences
 
 
-def test_a_bad_line_in_an_ignore_file_is_told_with_its_place(launcher: Launcher) -> None:
+def test_a_bad_line_in_an_ignore_file_is_told_with_its_place_and_stops_nothing(launcher: Launcher) -> None:
     trainer = launcher.script("")
     ignore = launcher.code / "lib/.gitignore"
     ignore.parent.mkdir()
-    ignore.write_text("*.log\n\n!data[9-0]/\n")
-    done = launcher.run("run", launcher.hostfile(["nowhere.invalid"]), trainer).ran(2)
+    ignore.write_text("*.log\n\n!data[9-0]/\na[[:nonsense:]]\n")
+    done = launcher.run("run", launcher.local(1), trainer, "--ps=0").ran()
     assert f"{ignore}:3:1: '!data[9-0]/' holds the range 9-0" in done.sentences
-    with pytest.raises(UsageError, match="where:1:1"):
-        ignore_lines(["[z-a]"], "where")
+    assert "as in git, that range is empty" in done.sentences
+    assert f"{ignore}:4:1: 'a[[:nonsense:]]' holds [:nonsense:], which is no class" in done.sentences
+    assert "as in git, the line matches nothing" in done.sentences
 
 
 def test_an_ignore_file_full_of_stars_holds_nothing_up(tmp_path: Path) -> None:

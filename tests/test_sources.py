@@ -236,33 +236,100 @@ LINES = st.sampled_from(
         "*.log", "build/", "/build", "foo/", "foo/*", "foo/**", "**/foo", "a/**/b", "!y.log", "!foo/", "/",
         "!foo/x.py", "!/a", "/*", "!*.py", "*", "!*/", "a/", "!a/b/", "**/", "[ab]", "[!a]", "?", "*.t?t",
         "# c", "", "foo", "x.*", "a/*/x.py", "**/*.py", "!", "z.txt ", "/foo/**/y.log", "\\#x", "y.log\\",
-        "fo[o", "!foo", "b/**/",
+        "fo[o", "!foo", "b/**/", "[z-a]", "[!z-a]", "[z-af]oo", "fo[[:no:]]", "![[:no:]]*",
     ]
 )  # fmt: skip
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="compares with git")
-@settings(deadline=None)  # git is another process, on a busy machine
-@given(
-    paths=st.sets(PATHS, min_size=1, max_size=20),
-    ignores=st.dictionaries(
-        st.one_of(st.just("."), PATHS), st.lists(LINES, min_size=1, max_size=4), min_size=1, max_size=3
-    ),
+IGNORES = st.dictionaries(
+    st.one_of(st.just("."), PATHS), st.lists(LINES, min_size=1, max_size=4), min_size=1, max_size=3
 )
-def test_git_sees_the_same_files(paths: set[str], ignores: dict[str, list[str]]) -> None:
+
+
+def work_tree(folder: str, paths: set[str]) -> Path:
+    root = Path(folder).resolve()
+    subprocess.run(["git", "init", "-q", root], check=True)
+    for path in sorted(paths, reverse=True):  # the longest first: a shorter one may be its directory
+        if not (root / path).exists() and not any((root / p).is_file() for p in Path(path).parents):
+            grow(root, {path: ""})
+    return root
+
+
+def seen_by_git(root: Path, *excluding: str) -> set[str]:
+    listing = ["git", "-C", str(root), "ls-files", "-z", "--others", *excluding]
+    seen = subprocess.run(listing, check=True, stdout=subprocess.PIPE).stdout
+    return {os.fsdecode(name) for name in seen.split(b"\0") if name}
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="compares with git")
+@pytest.mark.parametrize("name", [".gitignore", ".tflaunchignore"])
+@settings(deadline=None, max_examples=60)  # git is another process, on a busy machine
+@given(paths=st.sets(PATHS, min_size=1, max_size=20), ignores=IGNORES)
+def test_git_sees_the_same_files(name: str, paths: set[str], ignores: dict[str, list[str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder).resolve()
-        subprocess.run(["git", "init", "-q", root], check=True)
-        for path in sorted(paths, reverse=True):  # the longest first: a shorter one may be its directory
-            if not (root / path).exists() and not any((root / p).is_file() for p in Path(path).parents):
-                grow(root, {path: ""})
+        root = work_tree(folder, paths)
         for path, lines in ignores.items():
             if (root / path).is_dir():
-                grow(root, {f"{path}/.gitignore": "\n".join(lines)})
-        listing = ["git", "-C", str(root), "ls-files", "-z", "--others", "--exclude-standard"]
-        seen = subprocess.run(listing, check=True, stdout=subprocess.PIPE).stdout
-        assert files(bundle(root)) == {os.fsdecode(name) for name in seen.split(b"\0") if name}
+                grow(root, {f"{path}/{name}": "\n".join(lines)})
+        assert files(bundle(root)) == seen_by_git(root, f"--exclude-per-directory={name}")
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="compares with git")
+@settings(deadline=None, max_examples=30)
+@given(
+    paths=st.sets(PATHS, min_size=1, max_size=20),
+    lines=st.lists(LINES, max_size=4),
+    more=st.lists(LINES, max_size=4),
+)
+def test_a_tflaunchignore_is_read_after_the_gitignore_beside_it(
+    paths: set[str], lines: list[str], more: list[str]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = work_tree(folder, paths)
+        grow(root, {".gitignore": "\n".join(lines), ".tflaunchignore": "\n".join(more)})
+        packed = files(bundle(root))
+        grow(root, {".gitignore": "\n".join([*lines, *more])})
+        assert packed == seen_by_git(root, "--exclude-standard")
+
+
+def test_a_tflaunchignore_says_more_than_any_gitignore_but_brings_no_secret_back(tmp_path: Path) -> None:
+    grow(
+        tmp_path,
+        {
+            ".git/HEAD": "",
+            ".gitignore": "/sub/data/\n*.bin\n",
+            ".tflaunchignore": "!small.bin\nplots/\n!.env\n!*.key\n!.ssh/\n!__pycache__/\n!sub/out/",
+            "small.bin": "",
+            "large.bin": "",
+            "plots/a": "",
+            ".env": "A=1",
+            "a.key": KEY,
+            ".ssh/config": "",
+            "__pycache__/a.pyc": "",
+            "sub/.gitignore": "small.bin\nout/\n",
+            "sub/.tflaunchignore": "!data/\n/plots.py\n",
+            "sub/small.bin": "",
+            "sub/data/a": "",
+            "sub/data/b.bin": "",
+            "sub/out/a": "",
+            "sub/plots.py": "",
+        },
+    )
+    packed = bundle(tmp_path)
+    names = {name for name in files(packed) if not name.endswith("ignore")}
+    assert names == {"small.bin", "sub/small.bin", "sub/data/a", "sub/out/a"}
+    assert {left.path: left.why for left in packed.left if left.kind == "ignored"} == {
+        "large.bin": ".gitignore:2: *.bin",
+        "plots/": ".tflaunchignore:2: plots/",
+        "sub/data/b.bin": ".gitignore:2: *.bin",
+        "sub/plots.py": "sub/.tflaunchignore:2: /plots.py",
+    }
+    assert {secret.path for secret in packed.secrets} == {".env", "a.key", ".ssh/"}
+    assert packed.caches == 2
+    # Those above, up to the work tree, speak too.
+    assert files(bundle(tmp_path / "sub")) >= {"small.bin", "out/a"}
+    assert "plots.py" not in files(bundle(tmp_path / "sub"))
 
 
 def test_links(tmp_path: Path) -> None:
@@ -605,13 +672,21 @@ def test_what_cannot_be_asked_for(tmp_path: Path, path: str, message: str) -> No
     assert raised.value.exit_code == EXIT_USAGE
 
 
+def test_a_directory_that_is_asked_for_comes_with_what_is_ignored_in_it(tmp_path: Path) -> None:
+    grow(tmp_path, {".gitignore": "*.bin\n", "data/a.bin": "12", "data/b": "345", "data/deep/c.bin": ""})
+    packed = bundle(tmp_path, ship=["data"])
+    assert files(packed) == {".gitignore", "data/a.bin", "data/b", "data/deep/c.bin"}
+    assert (packed.size, packed.ignored) == (len("*.bin\n") + 5, 0)
+    grow(tmp_path, {"env/pyvenv.cfg": "", "env/a": ""})
+    assert files(bundle(tmp_path, ship=["env"])) >= {"env/a", "env/pyvenv.cfg"}
+
+
 def test_a_bad_line_of_gitignore_is_told_with_its_place(tmp_path: Path) -> None:
-    grow(tmp_path, {"sub/.gitignore": "# mine\n*.log\n[z-a]*\n"})
-    with pytest.raises(
-        UsageError, match=rf"{tmp_path}/sub/\.gitignore:3:1: '\[z-a\]\*' holds the range z-a"
-    ) as raised:
-        bundle(tmp_path)
-    assert raised.value.exit_code == EXIT_USAGE
+    grow(tmp_path, {"sub/.gitignore": "# mine\n*.log\n[z-a]*\n", "sub/a.log": "", "sub/b": ""})
+    packed = bundle(tmp_path)
+    [odd] = packed.odd
+    assert odd.startswith(f"{tmp_path}/sub/.gitignore:3:1: '[z-a]*' holds the range z-a")
+    assert files(packed) == {"sub/.gitignore", "sub/b"}
 
 
 def test_what_is_no_file_is_left_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,11 +70,8 @@ def own_code(hostfile: Hostfile) -> str:
     for host in hostfile.hosts:
         if host.workdir is not None:
             having.setdefault(host.workdir, []).append(host.name)
-    if not having:
-        return ""
-    where = ", ".join(f"{fold(hosts)} {workdir}" for workdir, hosts in having.items())
-    there = "" if sum(map(len, having.values())) == len(hostfile.hosts) else " there"
-    return f"nothing is shipped{there}, as `workdir:` in {hostfile.source} says where the code is: {where}"
+    where = (f"{fold(hosts)}, where it is in {workdir}" for workdir, hosts in having.items())
+    return f"no code is shipped to {'; '.join(where)} (`workdir:` in {hostfile.source})" if having else ""
 
 
 def code_data(bundle: Bundle) -> dict[str, Any]:
@@ -162,9 +159,7 @@ def shipped_text(bundle: Bundle, shipped: Shipped) -> str:
         return f"shipped {summary(bundle)}"
     new = sum(1 for contents, _ in shipped.sent.values() if contents)
     which = f"{new} of {len(shipped.sent)} hosts" if new < len(shipped.sent) else "the hosts"
-    return (
-        f"shipped {summary(bundle)}; new to {which}: {_count(shipped.contents, 'file')}, {amount(shipped.bytes)}"
-    )
+    return f"shipped {summary(bundle)}; new to {which}: {_count(shipped.contents, 'file')}, {amount(shipped.bytes)}"
 
 
 def notes(bundle: Bundle, most: int | None) -> Iterator[str]:
