@@ -176,6 +176,8 @@ def test_the_line_says_how_much_and_what_was_new(tmp_path: Path, monkeypatch: py
         "5 files, 2.0 KiB of ~/proj (2 left out by .gitignore, 1 by .tflaunchignore, 2 secrets, 1 fetched)"
     )
     assert summary(packed) == about
+    grow(tmp_path / "git", {".git/info/exclude": "x\n", "x": "", "a:1: b/.gitignore": "y\n", "a:1: b/y": ""})
+    assert "(1 left out by .git/info/exclude, 1 by .gitignore)" in summary(bundle(tmp_path / "git"))
     everything = (len(packed.contents), sum(map(len, packed.contents.values())))
     assert everything[0] == packed.files - 1
     for sent, new, whole, said in (

@@ -677,6 +677,8 @@ def test_a_directory_that_is_asked_for_comes_with_what_is_ignored_in_it(tmp_path
     packed = bundle(tmp_path, ship=["data"])
     assert files(packed) == {".gitignore", "data/a.bin", "data/b", "data/deep/c.bin"}
     assert (packed.size, packed.ignored) == (len("*.bin\n") + 5, 0)
+    (tmp_path / "data/out").symlink_to("/nowhere")
+    assert bundle(tmp_path, ship=["data"]).links == (("data/out", "/nowhere"),)
     grow(tmp_path, {"env/pyvenv.cfg": "", "env/a": ""})
     assert files(bundle(tmp_path, ship=["env"])) >= {"env/a", "env/pyvenv.cfg"}
 

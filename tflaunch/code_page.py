@@ -91,6 +91,7 @@ def code_data(bundle: Bundle) -> dict[str, Any]:
     }
 
 
+_RULE = re.compile(r".*?((?:\.git/info/|\.)[a-z]+):[0-9]+: ", re.DOTALL)  # the file of an ignore rule
 _KINDS = {"f": "file", "x": "executable", "l": "link", "d": "directory"}
 
 
@@ -112,18 +113,15 @@ def files_data(bundle: Bundle) -> dict[str, Any]:
 
 def files_lines(bundle: Bundle) -> list[Text]:
     """Each file that is shipped, and each that is not, and why."""
-    rows = [(*_size_and_name(entry), "") for entry in bundle.entries]
-    left = [
-        ("", each.path, each.why if each.kind != "secret" else f"a secret: {each.why}")
-        for each in bundle.left
-    ]
-    width = max((len(size) for size, *_ in rows), default=0)
-    column = min(max((len(path) for _, path, _ in left), default=0), _NAME_COLUMNS)
+    rows = [_size_and_name(entry) for entry in bundle.entries]
+    left = [(each.path, "a secret: " * (each.kind == "secret") + each.why) for each in bundle.left]
+    width = max((len(size) for size, _ in rows), default=0)
+    column = min(max((len(path) for path, _ in left), default=0), _NAME_COLUMNS)
     lines = [Text(f"to ship: {summary(bundle)}", "bold")]
-    lines += [Text(f"  {size:>{width}}  {name}") for size, name, _ in rows]
+    lines += [Text(f"  {size:>{width}}  {name}") for size, name in rows]
     if left:
         lines.append(Text("left out:", "bold"))
-        lines += [Text.assemble(f"  {path:<{column}}  ", (why, "dim")) for _, path, why in left]
+        lines += [Text.assemble(f"  {path:<{column}}  ", (why, "dim")) for path, why in left]
     return lines
 
 
@@ -141,7 +139,8 @@ def summary(bundle: Bundle) -> str:
         shipped += f" of {_shown(bundle.directory)}"
     if bundle.place:
         return f"{shipped} (no more of what is there)"
-    by = Counter(Path(left.why.partition(":")[0]).name for left in bundle.left if left.kind == "ignored")
+    rules = (_RULE.match(left.why) for left in bundle.left if left.kind == "ignored")
+    by = Counter(rule[1] for rule in rules if rule)
     left = [
         f"{number} {'by' if at else 'left out by'} {file}"
         for at, (file, number) in enumerate(sorted(by.items()))

@@ -236,9 +236,7 @@ class _Tree:
         self._top = work_tree(root)
         self._mounts = {self.root: ""}  # real directory -> its place in what is shipped
         self._outward: list[_Link] = []
-        self._marked: dict[
-            str, bool
-        ] = {}  # real directories whose mark was read: whether it is of all that is there
+        self._marked: dict[str, bool] = {}  # real directories whose mark was read: is it of all there?
         self._fetched: set[str] = set()  # what marks name; directories with a slash at their end
         for above in root.parents:
             self._read_mark(str(above), os.getuid())
@@ -406,7 +404,8 @@ class _Tree:
     def _add(self, path: str, entry: os.DirEntry[str], mount: str) -> bool:
         """Take it in, unless it is a secret."""
         if entry.is_symlink():
-            self._add_link(path, entry.path, mount)
+            if path not in self.entries:  # else --ship names what it is in, and its fate is decided
+                self._add_link(path, entry.path, mount)
         elif self._is_secret(path, entry.is_dir()):
             return False
         elif entry.is_dir():
