@@ -19,7 +19,8 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
     log        task, host, line; and partial: true while a line is being rewritten (a progress bar)
     gap        task, host, bytes       of the log that cannot be shown
     log_end    task            nothing more comes from it
-    exited     task, host, code, signal (name), seconds, stopped (tflaunch had asked it to end), attempt
+    exited     task, host, code, signal (name), seconds, stopped (tflaunch had asked it to end), attempt,
+               missing (bytes of its output that come later: else all of it stands before)
     unreachable  host, reason  its tasks run on, and what they print comes later
     back       host, seconds   it was out of reach for so long
     lost       host, reason    for good
@@ -71,6 +72,10 @@ if TYPE_CHECKING:
     from tflaunch.waiting import Turn
 
 
+# What does not wait for the output of a task that has ended.
+_AT_ONCE = frozenset({"phase", "waiting", "say", "warn", "log_end", "unreachable", "back", "lost"})
+
+
 class JsonReporter(LogReporter):
     """One JSON object a line on stdout; the module's docstring has the events."""
 
@@ -119,7 +124,13 @@ class JsonReporter(LogReporter):
         self._event("started", task=str(started.task), **told)
 
     def exited(self, exit: TaskExit) -> None:
-        self._event("exited", **exit_data(exit))
+        at = round(time.time(), 6)
+
+        def show(missing: int) -> None:
+            told = {"event": "exited", "time": at, **exit_data(exit), "missing": missing}
+            self._writer.out(to_json(told) + "\n")
+
+        self._behind_output(exit, show)
 
     def unreachable(self, host: str, reason: str) -> None:
         self._event("unreachable", host=host, reason=reason)
@@ -193,7 +204,10 @@ class JsonReporter(LogReporter):
 
     def _event(self, event: str, **fields: Any) -> None:
         line = to_json({"event": event, "time": round(time.time(), 6), **fields}) + "\n"
-        self._writer.put("message", lambda: self._writer.out(line))
+        if event in _AT_ONCE:
+            self._writer.put("message", lambda: self._writer.out(line))
+        else:
+            self._in_turn(lambda: self._writer.out(line), last=event == "report")
 
     def _assembler(self) -> LineAssembler:
         return LineAssembler(raw=True)
