@@ -22,6 +22,11 @@ FAILED = TaskExit(W1, "gpu02", 1, None, 1.1, TRACEBACK, log_bytes=len(TRACEBACK)
 VERDICT = "✗ worker/1 on gpu02 exited with code 1 after 1.1 s"
 
 
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
 # ---- in its turn: on one terminal, where both streams are in order
 
 

@@ -118,7 +118,10 @@ class LogReporter:
         return advice(first, self._interpreters.get(first.task)) if isinstance(first, TaskExit) else ""
 
     def close(self, wait: bool = True) -> None:
-        self._writer.put("message", lambda: self._tell_held(all_of_it=True))
+        def tell() -> None:
+            self._tell_held(all_of_it=True)
+
+        self._writer.put("message", tell)
         self._writer.close(wait)
 
     def _in_turn(self, show: Callable[[], None], last: bool = False) -> None:
