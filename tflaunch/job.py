@@ -105,7 +105,8 @@ class Requirements:
 class JobSpec:
     """One launch, as asked for, before any host is known.
 
-    `program` is what follows the interpreter: `("trainer.py",)` or `("-m", "package.module")`.
+    `program` is what follows the interpreter: `("trainer.py",)` or `("-m", "package.module")`; or, of what is no
+    Python, all of the command: `("/bin/bash", "train.sh")`.
     `args` follow the cluster flags byte for byte.  Whatever `roles` says, there are ps and workers; each other
     job name, TensorFlow's chief and evaluator or the user's own, is one of its keys.
     """
@@ -122,6 +123,11 @@ class JobSpec:
     container_engine: str = ""  # "": podman where a host has it, else docker
     mounts: tuple[str, ...] = ()  # SOURCE[:TARGET[:ro]], for all containers
     done: Done = "workers"
+
+    @property
+    def by_python(self) -> bool:
+        """Whether a Python runs the program, which the hosts name."""
+        return len(self.program) < 2 or self.program[0] == "-m"
 
     def role(self, job: str) -> Role:
         """That role; as is usual for it where nothing was said."""

@@ -38,7 +38,10 @@ def _signal_name(number: "Optional[int]") -> str:
 def _remedy(reason: str) -> str:
     """The next step when a task cannot be made ready."""
     if "no program" in reason:
-        return "name the interpreter of the tasks there by `python:` in the hostfile"
+        return (
+            "name the interpreter of the tasks there by `python:` in the hostfile, or install what the program's "
+            "first line names"
+        )
     if "container-init" in reason:
         return "install catatonit on that host"
     return "correct `setup:`, `conda:` or `venv:` in the hostfile" if "setup failed" in reason else ""

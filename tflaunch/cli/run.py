@@ -511,7 +511,7 @@ def program_to_run(
 ) -> tuple[tuple[str, ...], str, Bundle | None]:
     """(what follows the interpreter, a name for the run, the code to ship); what stays here is told."""
     from tflaunch.code_page import tell
-    from tflaunch.program import find_program
+    from tflaunch.program import find_program, program_there
     from tflaunch.sources import code_of
 
     target = module or script
@@ -524,7 +524,7 @@ def program_to_run(
             raise UsageError(
                 f"--ship {ship[0]}: the code is on the hosts, nothing is shipped", "leave it out"
             )
-        argv = ("-m", target) if module is not None else (target,)
+        argv = ("-m", target) if module is not None else program_there(target)
         return argv, target.rpartition(".")[2] if module is not None else Path(target).stem, None
     found = find_program(target, module is not None, directory, code_dir)
     bundle = code_of(found, ship, follow_links)
