@@ -18,7 +18,7 @@ from tests.sshd import SshNetwork
 from tests.test_sources import files, grow
 from tflaunch.code_imports import imported_files
 from tflaunch.errors import EXIT_USAGE, UsageError
-from tflaunch.job import JobSpec
+from tflaunch.job import by_python
 from tflaunch.program import find_program, place_of
 from tflaunch.sources import code_of
 
@@ -75,7 +75,7 @@ def test_what_runs_by_its_first_line_or_by_itself(
     (tmp_path / name).write_text(text)
     (tmp_path / name).chmod(0o755 if executable else 0o644)
     assert find_program(name, False, tmp_path).argv == argv
-    assert JobSpec(argv).by_python == (len(argv) == 1)
+    assert by_python(argv) == (len(argv) == 1)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -101,6 +101,11 @@ class Requirements:
         return hashlib.sha256(json.dumps([self.kind, *sorted(self.files.items())]).encode()).hexdigest()
 
 
+def by_python(program: Sequence[str]) -> bool:
+    """Whether a Python runs that program (JobSpec.program), which the hosts name."""
+    return len(program) < 2 or program[0] == "-m"
+
+
 @dataclass(frozen=True)
 class JobSpec:
     """One launch, as asked for, before any host is known.
@@ -123,11 +128,6 @@ class JobSpec:
     container_engine: str = ""  # "": podman where a host has it, else docker
     mounts: tuple[str, ...] = ()  # SOURCE[:TARGET[:ro]], for all containers
     done: Done = "workers"
-
-    @property
-    def by_python(self) -> bool:
-        """Whether a Python runs the program, which the hosts name."""
-        return len(self.program) < 2 or self.program[0] == "-m"
 
     def role(self, job: str) -> Role:
         """That role; as is usual for it where nothing was said."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import stat
+import sys
+import warnings
 import zlib
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -17,6 +20,7 @@ from tflaunch.agent import store
 from tflaunch.code_secrets import Secret
 from tflaunch.errors import UsageError
 from tflaunch.gitignore import Ignore, is_ignored, unreadable, work_tree
+from tflaunch.job import by_python
 from tflaunch.program import Program, home_directories
 
 LIMIT_BYTES = 100 * 2**20
@@ -53,6 +57,7 @@ class Bundle:
     ] = ()  # (path, where to) of those that lead out, and are shipped as links
     ignored: int = 0  # files and whole directories that .gitignore leaves out
     caches: int = 0  # likewise what is never code: caches, environments, .git
+    program: str = ""  # the path of the program, if a Python runs it
 
     @functools.cached_property
     def _text(self) -> bytes:
@@ -62,6 +67,15 @@ class Bundle:
     def digest(self) -> str:
         return store.digest_of(self._text)
 
+    @property
+    def to_read(self) -> dict[str, str] | None:
+        """The program, and by which Python it can be read for certain, as an agent takes it; None: it is no Python."""
+        entry = next((entry for entry in self.entries if self.program and entry[0] == self.program), ("", ""))
+        if entry[1] not in ("f", "x"):
+            return None
+        can = _readable(self.contents[str(entry[2])])
+        return {"file": self.program, "read_by": ".".join(map(str, sys.version_info[:2])) if can else ""}
+
     @functools.cached_property
     def manifest(self) -> bytes:
         """The entries as they are sent."""
@@ -70,12 +84,24 @@ class Bundle:
 
 def code_of(program: Program, ship: Collection[str] = (), follow_links: bool = False) -> Bundle:
     """The code of that program: its directory, or, where more lies in it than code, the modules that it imports."""
-    if not program.place:
-        return bundle(program.directory, keep=program.file, ship=ship, follow_links=follow_links)
-    from tflaunch.code_imports import imported_files
+    only = None
+    if program.place:
+        from tflaunch.code_imports import imported_files
 
-    only = imported_files(program.directory, program.file, program.package)
-    return bundle(program.directory, keep=program.file, only=only, ship=ship, follow_links=follow_links)
+        only = imported_files(program.directory, program.file, program.package)
+    code = bundle(program.directory, keep=program.file, only=only, ship=ship, follow_links=follow_links)
+    return dataclasses.replace(code, program=program.file if by_python(program.argv) else "")
+
+
+def _readable(source: bytes) -> bool:
+    """Whether this Python can read such a program."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, "program", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def bundle(
