@@ -3,6 +3,7 @@
 What the launcher's own Python has read is readable by all of that minor version.
 """
 
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -43,9 +44,11 @@ esac
 
 def check(file: str) -> str:
     """The lines of shell by which the interpreter `$1` reads that file of the working directory, or all ends."""
-    import shlex
+    return _CHECK % (_quoted(_READ), _quoted(file), _TOLD, UNREADABLE)
 
-    return _CHECK % (shlex.quote(_READ), shlex.quote(file), _TOLD, UNREADABLE)
+
+def _quoted(text: str) -> str:  # `shlex` takes longer to load than an interpreter takes to read a program
+    return "'%s'" % text.replace("'", "'\\''")
 
 
 def told(log: str) -> str:
@@ -75,5 +78,9 @@ def _knows(request: "Dict[str, Any]", read_by: str) -> bool:
     """Whether its interpreter is this one, and of the version that has read the program."""
     if request["setup"] or request.get("container") or "PATH" in request["env"]:
         return False
-    ours = request["argv"][0] in ("python3", sys.executable)
+    python = request["argv"][0]
+    # One of a virtual environment is a link to that which it was made of.
+    ours = python == "python3" or os.path.realpath(os.path.expanduser(python)) == os.path.realpath(
+        sys.executable
+    )
     return ours and read_by == "%d.%d" % sys.version_info[:2]
