@@ -28,7 +28,8 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
                could not be told to stop)
     error      kind (the class), message, hint, exit_code, problems: [where, line, column, message]
     report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (as in exited, with
-               tail; or as in lost; or reason, tasks, states, stacks (task -> lines)), unverified (host -> why),
+               tail, and error: the line of its log that says why, or ""; or as in lost; or reason, tasks, states,
+               stacks (task -> lines)), unverified (host -> why),
                survivors (host -> processes), cards (host -> [text, own] of each card that is not free again; own:
                the run itself is on it), record, host_logs (task -> path on its host), restarts, hint
     servers    run_id, cluster (job -> addresses), targets (task -> grpc://address), flags; all of them listen
@@ -52,6 +53,7 @@ from typing import TYPE_CHECKING, Any
 
 from tflaunch.console_logs import LogReporter, Options
 from tflaunch.console_pages import (
+    error_of,
     failure_rows,
     headline,
     stuck_lines,
@@ -173,6 +175,7 @@ class JsonReporter(LogReporter):
         first, told = outcome.first_failure, outcome_data(outcome)
         if isinstance(first, TaskExit):
             told["first_failure"]["tail"] = tail_lines(first.tail)
+            told["first_failure"]["error"] = error_of(first, outcome.record)
         if isinstance(first, TimedOut):
             told["first_failure"]["stacks"] = {
                 str(task): lines
