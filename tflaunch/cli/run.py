@@ -181,7 +181,8 @@ def run(
         str | None,
         typer.Argument(
             metavar="TRAINER.py",
-            help="The program (or -m PKG.MOD), or a job file: job.yaml.",
+            help="The program (or -m PKG.MOD), or a job file: job.yaml. Python runs by the hosts' `python:`, whatever "
+            "its first line says; a .sh or an executable runs by its first line (#!).",
             show_default=False,
         ),
     ] = None,
