@@ -103,7 +103,7 @@ class Requirements:
 
 def by_python(program: Sequence[str]) -> bool:
     """Whether a Python runs that program (JobSpec.program), which the hosts name."""
-    return len(program) < 2 or program[0] == "-m"
+    return len(program) < 2 or program[0].startswith("-")
 
 
 @dataclass(frozen=True)
