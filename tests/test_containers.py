@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -122,6 +123,19 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def hostfile(launcher: Launcher, count: int = 1, **defaults: object) -> Path:
     """Hosts that are this machine, their tasks in containers."""
     return launcher.local(count, container=IMAGE, mounts=["/usr:/usr:ro"], **defaults)
+
+
+def test_a_shell_script_runs_in_a_container_and_what_its_python_cannot_read_starts_in_none(
+    launcher: Launcher, engine: Engine
+) -> None:
+    script = launcher.script('#!/bin/sh -e\necho "runs $2"\n', name="train.sh")
+    words = ("--ps=0", "--workers=1")
+    done = launcher.run("run", hostfile(launcher), script, *words, env=engine.env).ran()
+    assert re.search("worker/0 │ runs --worker_hosts=", done.out)
+    broken = launcher.script("def f(:\n    pass\n")
+    failed = launcher.run("run", hostfile(launcher, 2), broken, "--ps=0", "--workers=2", env=engine.env)
+    assert failed.code == 70
+    assert failed.sentences.count("trainer.py:1:7: SyntaxError") == 1
 
 
 def test_a_task_in_a_container_is_like_any_other(launcher: Launcher, engine: Engine, tmp_path: Path) -> None:

@@ -299,3 +299,13 @@ def test_both_schemas_are_printed(launcher: Launcher) -> None:
         json.loads(launcher.run("schema", *words).ran().out)["title"] for words in ((), ("hosts",), ("job",))
     ]
     assert titles == ["tflaunch hostfile", "tflaunch hostfile", "tflaunch job file"]
+
+
+def test_a_yaml_file_that_is_no_job_file_says_where_it_belongs(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("learning_rate: 0.1\nlayers: [1, 2]\n")
+    with pytest.raises(JobFileError) as raised:
+        load(str(path))
+    [problem] = raised.value.problems
+    assert "this is no job file: it has none of a job's keys" in problem.message
+    assert "what is for the program itself comes behind --" in raised.value.hint

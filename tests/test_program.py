@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import shutil
 import textwrap
 import zipfile
@@ -12,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.launcher import Launcher
+from tests.sshd import SshNetwork
 from tests.test_sources import files, grow
 from tflaunch.code_imports import imported_files
 from tflaunch.errors import EXIT_USAGE, UsageError
+from tflaunch.job import by_python
 from tflaunch.program import find_program, place_of
 from tflaunch.sources import code_of
 
@@ -32,7 +36,6 @@ NEWER = "import os\nmatch os.name:\n    case 'posix' as x if x:\n        type X[
         ("numbers.csv", "1,2,3\n4,5,6\n", "data"),
         ("README.md", "# Title\n\nSome words, and more of them.\n", "text that no Python"),
         ("note.ipynb", '{"cells": [], "nbformat": 4}', "data"),
-        ("train.sh", "#!/bin/bash\npython trainer.py\n", "a script for bash"),
         ("train", "#!/usr/bin/env -S A=1 perl -w\nprint 1;\n", "a script for perl"),
         ("job.slurm", "#!/bin/sh\n#SBATCH -n 2\nls\n", "a script for sh"),
         ("train.py", "#!/bin/bash\npython3 -m trainer\n", "a script for bash"),
@@ -47,6 +50,87 @@ def test_what_is_no_python_program_is_refused(tmp_path: Path, name: str, text: s
         find_program(name, False, tmp_path)
     assert raised.value.exit_code == EXIT_USAGE
     assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "executable", "argv"),
+    [
+        ("train.sh", "#!/bin/bash\npython trainer.py\n", False, ("/bin/bash", "train.sh")),
+        ("train.sh", "#!/bin/sh -e -u\nls\n", True, ("/bin/sh", "-e -u", "train.sh")),  # as the kernel has it
+        ("train.sh", "python trainer.py\n", False, ("bash", "train.sh")),
+        ("-train.sh", "", False, ("bash", "./-train.sh")),
+        ("train", "#!/usr/bin/env -S uv run\nprint()\n", True, ("/usr/bin/env", "-S uv run", "train")),
+        ("train.py", "#! /usr/bin/env -S uv run --python 3.12\nprint()\n", True,
+         ("/usr/bin/env", "-S uv run --python 3.12", "train.py")),
+        ("train.py", "#!/usr/bin/env -S uv run\nprint()\n", False, ("train.py",)),
+        ("train.py", "#!/usr/bin/env python3\nprint()\n", True, ("train.py",)),
+        ("train", "#!/opt/tf/bin/python3.11 -u\nprint()\n", True, ("train",)),
+        ("train.py", "#!/bin/bash\npython3 -m trainer\n", True, ("/bin/bash", "train.py")),
+        ("elf", "\x7fELF\x02\x01\x01\0\0", True, ("/usr/bin/env", "./elf")),
+    ],
+)  # fmt: skip
+def test_what_runs_by_its_first_line_or_by_itself(
+    tmp_path: Path, name: str, text: str, executable: bool, argv: tuple[str, ...]
+) -> None:
+    (tmp_path / name).write_text(text)
+    (tmp_path / name).chmod(0o755 if executable else 0o644)
+    assert find_program(name, False, tmp_path).argv == argv
+    assert by_python(argv) == (len(argv) == 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "hint"),
+    [
+        ("train", "#!/bin/bash\nls\n", "chmod [+]x train"),
+        ("elf", "\x7fELF\x02\x01\x01\0\0", "chmod [+]x elf"),
+        ("train.sh", "#!/bin/bash\r\nls\r\n", "sed -i"),
+        ("train.sh", "ls\r\n", "sed -i"),
+        ("note.ipynb", '{"cells": [], "nbformat": 4}', "jupyter nbconvert --to script note.ipynb"),
+    ],
+)
+def test_what_would_run_after_one_step_says_which(tmp_path: Path, name: str, text: str, hint: str) -> None:
+    (tmp_path / name).write_bytes(text.encode())
+    with pytest.raises(UsageError) as raised:
+        find_program(name, False, tmp_path)
+    assert re.search(hint, raised.value.hint)
+
+
+def test_a_directory_without_python_names_its_shell_scripts(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.sh").touch()
+    with pytest.raises(UsageError) as raised:
+        find_program("scripts", False, tmp_path)
+    assert raised.value.hint == "Name one of its scripts: scripts/train.sh"
+    with pytest.raises(UsageError) as raised:
+        find_program("scripts/trein.sh", False, tmp_path)
+    assert raised.value.hint == "Did you mean scripts/train.sh?"
+
+
+@pytest.mark.parametrize("connection", ["local", "ssh"])
+def test_a_shell_script_runs_with_flags_and_arguments(
+    network: SshNetwork, launcher: Launcher, connection: str
+) -> None:
+    hosts = (
+        launcher.local(2)
+        if connection == "local"
+        else launcher.hostfile([network.add().name for _ in range(2)])
+    )
+    script = launcher.code / "train.sh"
+    script.write_text('#!/usr/bin/env -S bash -e\n./tool "$0" $BASH_VERSION "$@"\n')
+    tool = launcher.code / "tool"
+    tool.write_text('#!/bin/sh\nfor each; do echo "got $each"; done\n')
+    tool.chmod(0o755)
+    done = launcher.run("run", hosts, script, "--ps=0", "--workers=2", "--", "--steps", "a b").ran()
+    said = [line.partition("│ got ")[2] for line in done.out.splitlines() if line.startswith("worker/1")]
+    assert said[0] == "train.sh"
+    assert [word.partition("=")[0] for word in said[2:6]] == [
+        "--ps_hosts", "--worker_hosts", "--job_name", "--task_index",
+    ]  # fmt: skip
+    assert said[6:] == ["--steps", "a b"]
+    there = launcher.run("run", hosts, tool, "--no-sync", "--ps=0", "--workers=1")
+    assert there.code  # by Python: nobody can look at what is on the hosts
+    there = launcher.run("run", hosts, script, "--no-sync", "--ps=0", "--workers=1", cwd=launcher.code).ran()
+    assert "got --job_name=worker" in there.out
 
 
 def test_a_program_of_the_system_and_the_list_of_users_are_refused() -> None:

@@ -214,11 +214,13 @@ class Cluster:
         attempt: int = 0,
         detached: bool = False,
         dial_key: str = "",
+        program: Mapping[str, str] | None = None,
     ) -> None:
         """Make every task ready, so that all can start in the same moment; `entrust` may follow if `detached`.
 
         `about` is what every host keeps of the whole run (tflaunch.run_states).  With `dial_key`, the ports
-        of the tasks answer `dial_all` from now until the release.
+        of the tasks answer `dial_all` from now until the release.  `program`, of the code, is one that every
+        interpreter of the tasks is to be able to read (Bundle.to_read).
         Raises LaunchError, after nothing of the run is left anywhere; Stopped.
         """
         tasks_of: dict[str, list[dict[str, object]]] = {}
@@ -238,6 +240,7 @@ class Cluster:
                 "door": detached,
                 "about": about,
                 "dial_key": dial_key,
+                **({"program": program} if program else {}),
             }
             for name, tasks in tasks_of.items()
         }

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from tflaunch.errors import PlanError, UsageError
 from tflaunch.hosts import Host
-from tflaunch.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, TaskId
+from tflaunch.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, TaskId, by_python
 
 # Linux gives one argument, and one NAME=value of the environment, 32 pages with the closing NUL.
 ARGUMENT_LIMIT_BYTES = 32 * 4096 - 1
@@ -75,7 +75,8 @@ class Command:
         mine = {"job_name": task.job, "task_index": str(task.index)}
         flags = [f"{self._names[name]}={value}" for name, value in mine.items() if name in self._names]
         args = (*self._job.args, *self._job.role(task.job).args)
-        return (interpreter(host, self._job), *self._job.program, *self._hosts_flags, *flags, *args)
+        python = (interpreter(host, self._job),) if by_python(self._job.program) else ()
+        return (*python, *self._job.program, *self._hosts_flags, *flags, *args)
 
     def env(self, task: TaskId, host: Host, gpus: Sequence[str]) -> dict[str, str]:
         """What a task finds in its environment on top of what its host gives; `gpus` are its cards' UUIDs.

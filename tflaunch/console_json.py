@@ -22,7 +22,8 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
     log        task, host, line; and partial: true while a line is being rewritten (a progress bar)
     gap        task, host, bytes       of the log that cannot be shown
     log_end    task            nothing more comes from it
-    exited     task, host, code, signal (name), seconds, stopped (tflaunch had asked it to end), attempt
+    exited     task, host, code, signal (name), seconds, stopped (tflaunch had asked it to end), attempt,
+               missing (bytes of its output that come later: else all of it stands before)
     unreachable  host, reason  its tasks run on, and what they print comes later
     back       host, seconds   it was out of reach for so long
     lost       host, reason    for good
@@ -30,7 +31,8 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
                could not be told to stop)
     error      kind (the class), message, hint, exit_code, problems: [where, line, column, message]
     report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (as in exited, with
-               tail; or as in lost; or reason, tasks, states, stacks (task -> lines)), unverified (host -> why),
+               tail, and error: the line of its log that says why, or ""; or as in lost; or reason, tasks, states,
+               stacks (task -> lines)), unverified (host -> why),
                survivors (host -> processes), cards (host -> [text, own] of each card that is not free again; own:
                the run itself is on it), record, host_logs (task -> path on its host), restarts, hint
     servers    run_id, cluster (job -> addresses), targets (task -> grpc://address), flags; all of them listen
@@ -54,6 +56,7 @@ from typing import TYPE_CHECKING, Any
 
 from tflaunch.console_logs import LogReporter, Options
 from tflaunch.console_pages import (
+    error_of,
     failure_rows,
     headline,
     stuck_lines,
@@ -74,6 +77,10 @@ if TYPE_CHECKING:
     from tflaunch.sources import Bundle
     from tflaunch.visits import Finished
     from tflaunch.waiting import Turn
+
+
+# What does not wait for the output of a task that has ended.
+_AT_ONCE = frozenset({"phase", "waiting", "say", "warn", "log_end", "unreachable", "back", "lost"})
 
 
 class JsonReporter(LogReporter):
@@ -131,7 +138,13 @@ class JsonReporter(LogReporter):
         self._event("started", task=str(started.task), **told)
 
     def exited(self, exit: TaskExit) -> None:
-        self._event("exited", **exit_data(exit))
+        at = round(time.time(), 6)
+
+        def show(missing: int) -> None:
+            told = {"event": "exited", "time": at, **exit_data(exit), "missing": missing}
+            self._writer.out(to_json(told) + "\n")
+
+        self._behind_output(exit, show)
 
     def unreachable(self, host: str, reason: str) -> None:
         self._event("unreachable", host=host, reason=reason)
@@ -174,6 +187,7 @@ class JsonReporter(LogReporter):
         first, told = outcome.first_failure, outcome_data(outcome)
         if isinstance(first, TaskExit):
             told["first_failure"]["tail"] = tail_lines(first.tail)
+            told["first_failure"]["error"] = error_of(first, outcome.record)
         if isinstance(first, TimedOut):
             told["first_failure"]["stacks"] = {
                 str(task): lines
@@ -205,7 +219,10 @@ class JsonReporter(LogReporter):
 
     def _event(self, event: str, **fields: Any) -> None:
         line = to_json({"event": event, "time": round(time.time(), 6), **fields}) + "\n"
-        self._writer.put("message", lambda: self._writer.out(line))
+        if event in _AT_ONCE:
+            self._writer.put("message", lambda: self._writer.out(line))
+        else:
+            self._in_turn(lambda: self._writer.out(line), last=event == "report")
 
     def _assembler(self) -> LineAssembler:
         return LineAssembler(raw=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
 import re
 import shlex
 import signal
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
@@ -17,10 +20,11 @@ from rich.padding import Padding
 from rich.table import Table
 
 from tflaunch.console_line import Console, Text, paragraph
+from tflaunch.diagnosis.last_error import LIMIT_BYTES, last_error
 from tflaunch.errors import ConnectErrors, DialError, DocumentError, JobFileError, LaunchError, TflaunchError
 from tflaunch.hosts import fold
 from tflaunch.job import EVALUATOR, WORKER, TaskId, log_name
-from tflaunch.log_lines import LineAssembler
+from tflaunch.log_lines import LineAssembler, one_line
 from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit, TimedOut, how
 from tflaunch.times import duration
 from tflaunch.writer import Stream
@@ -123,6 +127,19 @@ def note_part(note: str) -> str:
 def tail_lines(data: bytes) -> list[str]:
     assembler = LineAssembler()
     return (assembler.feed(data) + assembler.end()).split("\n")[:-1][-TAIL_LINES:]
+
+
+def error_of(exit: TaskExit, record: str = "") -> str:
+    """The line of its log that says why a task failed, "" for none; of the launcher's copy, if `record` has one."""
+    end = exit.tail
+    if record:
+        with (
+            contextlib.suppress(OSError),
+            Path(record, "logs", log_name(exit.task, exit.attempt)).open("rb") as log,
+        ):
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LIMIT_BYTES))
+            end = log.read(LIMIT_BYTES) or end
+    return one_line(last_error(end.decode("utf-8", "backslashreplace")))
 
 
 def stuck_lines(tail: bytes) -> list[str]:
@@ -351,8 +368,17 @@ def report_lines(outcome: Outcome, marks: Marks, hint: str, above: bool) -> list
         sentence.add_row(Text(f"  {marks.next}", "cyan"), Text(hint, "cyan"))
         where.append(sentence)
     if above:
-        return [_last_line(outcome, marks, f": {first.task} on {first.host} {how(first)}"), *where, *others]
-    return [*_first_failure_lines(first, marks), *where, *others, *_last_lines(outcome, marks)]
+        last = _last_line(outcome, marks, f": {first.task} on {first.host} {how(first)}")
+        return [last, *_error_lines(first, outcome), *where, *others]
+    headline, *tail = _first_failure_lines(first, marks)
+    told = [headline, *_error_lines(first, outcome), *tail]
+    return [*told, *where, *others, *_last_lines(outcome, marks)]
+
+
+def _error_lines(first: TaskExit, outcome: Outcome) -> list[RenderableType]:
+    """Why it failed, where that is not what its last line says."""
+    error = error_of(first, outcome.record)
+    return [paragraph((f"  {error}", "bold"))] if error and [error] != tail_lines(first.tail)[-1:] else []
 
 
 def _lost_lines(lost: HostLost | None, marks: Marks) -> list[RenderableType]:

@@ -185,7 +185,12 @@ class TextReporter(LogReporter):
         mark, style = (marks.bad, "bold red") if exit.exit_code else (marks.ok, "green")
         ended = how(exit) if exit.exit_code else "finished"
         text = f"{exit.task} on {exit.host} {ended} after {duration(exit.seconds)}"
-        self._message(Text.assemble((f"{mark} ", style), text))
+
+        def show(missing: int) -> None:
+            late = f"; {missing:,} bytes of its output are still to come" if missing else ""
+            self._print(Text.assemble((f"{mark} ", style), text, (late, "dim")))
+
+        self._behind_output(exit, show)
 
     def unreachable(self, host: str, reason: str) -> None:
         mark = (f"{self._err.marks.warn} ", "yellow")
@@ -216,7 +221,7 @@ class TextReporter(LogReporter):
             above = isinstance(first, TaskExit) and self._still_above(first)
             self._print(*report_lines(outcome, self._err.marks, hint, above))
 
-        self._writer.put("message", show)
+        self._in_turn(show, last=True)
 
     def servers(self, plan: ClusterPlan) -> None:
         self._writer.put("message", lambda: self._show_servers(plan))
@@ -246,7 +251,7 @@ class TextReporter(LogReporter):
         self._message(*lines)
 
     def _message(self, *lines: RenderableType) -> None:
-        self._writer.put("message", lambda: self._print(*lines))
+        self._in_turn(lambda: self._print(*lines))
 
     def _notice(self, *parts: str | tuple[str, str]) -> None:
         line = paragraph(*parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -101,11 +101,17 @@ class Requirements:
         return hashlib.sha256(json.dumps([self.kind, *sorted(self.files.items())]).encode()).hexdigest()
 
 
+def by_python(program: Sequence[str]) -> bool:
+    """Whether a Python runs that program (JobSpec.program), which the hosts name."""
+    return len(program) < 2 or program[0].startswith("-")
+
+
 @dataclass(frozen=True)
 class JobSpec:
     """One launch, as asked for, before any host is known.
 
-    `program` is what follows the interpreter: `("trainer.py",)` or `("-m", "package.module")`.
+    `program` is what follows the interpreter: `("trainer.py",)` or `("-m", "package.module")`; or, of what is no
+    Python, all of the command: `("/bin/bash", "train.sh")`.
     `args` follow the cluster flags byte for byte.  Whatever `roles` says, there are ps and workers; each other
     job name, TensorFlow's chief and evaluator or the user's own, is one of its keys.
     """

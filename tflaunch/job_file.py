@@ -63,7 +63,14 @@ def load(source: str) -> JobFile:
     if not isinstance(data, dict):
         tree.report(root, f"{shown(root)} is not a job file: want a mapping with `program:` or `module:`")
         raise JobFileError(tree.problems)
-    document = validate(data, tree, _form())
+    form = _form()
+    if data and not data.keys() & {*form.keys[""], *form.elsewhere}:
+        tree.report(
+            root, "this is no job file: it has none of a job's keys, `program:` or `module:` above all"
+        )
+        hint = "Name the job file, or the program: tflaunch run hosts.yaml trainer.py"
+        raise JobFileError(tree.problems[-1:], f"{hint}; what is for the program itself comes behind --")
+    document = validate(data, tree, form)
     if document is not None:
         _check(document, data, tree)
     if tree.problems:

@@ -376,6 +376,7 @@ def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int
         attempt=attempt,
         detached=request.detach,
         dial_key=dial_key,
+        program=request.bundle.to_read if request.bundle is not None else None,
     )
     names = cluster.dial_all(plan, dial_key) if dial_key else {}
     places = {str(task.id): (task.host, task.address, task.port) for task in plan.tasks}

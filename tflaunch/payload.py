@@ -57,6 +57,7 @@ SHIPPED = (
     "tflaunch.agent.look",
     "tflaunch.agent.check",
     "tflaunch.agent.stacks",
+    "tflaunch.agent.syntax",
     "tflaunch.agent.channel",
     "tflaunch.agent.guard",
     "tflaunch.agent.aside",

@@ -1,4 +1,4 @@
-"""Which program runs: the script or module that is named, that it is Python, and which directory is its code."""
+"""Which program runs: the script or module that is named, what it runs by, and which directory is its code."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ if TYPE_CHECKING:  # a script is mostly one by its name
     import ast
 
 _SHOWN = 5
+_SHELL = (".sh", ".bash")
+_SCRIPTS = (".py", *_SHELL)
+_BY_ITSELF = ("/usr/bin/env",)  # which starts it from a directory where it may not be looked for
 
 
 class Program(NamedTuple):
-    """What to run: `argv` follows the interpreter in `directory`, the one to ship; `file` is in it."""
+    """What to run in `directory`, the one to ship; `file` is in it."""
 
     directory: Path  # absolute, without symbolic links
-    argv: tuple[str, ...]  # ("trainer.py",) or ("-m", "package.module")
+    argv: tuple[str, ...]  # as JobSpec.program
     file: str  # the program's file, relative to `directory`
     place: str = ""  # what `directory` is, when what lies there is not all code: "your home directory"
 
@@ -43,7 +46,7 @@ def find_program(target: str, module: bool, cwd: Path, root: Path | None = None)
     A script's own directory is shipped, after symbolic links, as Python itself puts that one on sys.path; a
     module is looked for in `cwd`, which is shipped.  `root` names another directory to ship, which must hold
     the program; without it, `place` tells where more lies than the code of one program.  Raises UsageError that
-    says what is there instead, also of a script that is no Python.
+    says what is there instead, also of what is neither Python nor runs by itself (`_runs_by`).
     """
     if root is not None:
         root = cwd / root
@@ -58,6 +61,11 @@ def find_program(target: str, module: bool, cwd: Path, root: Path | None = None)
         raise UsageError(f"{target[:200]!r}: {error.strerror}", hint) from None
 
 
+def program_there(target: str) -> tuple[str, ...]:
+    """JobSpec.program of a script that is on the hosts, where nobody can look: only its name tells what it runs by."""
+    return ("bash", target) if target.endswith(_SHELL) else (target,)
+
+
 def _find_script(target: str, cwd: Path, root: Path | None) -> Program:
     if not target:
         raise UsageError("no program is named", "Name a Python script or, with -m, a module.")
@@ -70,7 +78,7 @@ def _find_script(target: str, cwd: Path, root: Path | None) -> Program:
         raise _directory_as_script(target, path)
     if not stat.S_ISREG(mode):
         raise UsageError(f"{target}: not a regular file, so it cannot be shipped", "Name a Python script.")
-    _check_python(target, path)
+    runs_by = _runs_by(target, path)
     path = path.resolve()
     directory = root or path.parent
     if not path.is_relative_to(directory):
@@ -79,7 +87,8 @@ def _find_script(target: str, cwd: Path, root: Path | None) -> Program:
             "Let --code-dir name a directory that holds the script.",
         )
     file = str(path.relative_to(directory))
-    return Program(directory, (f"./{file}" if file.startswith("-") else file,), file)
+    named = f"./{file}" if file.startswith("-") or runs_by == _BY_ITSELF else file
+    return Program(directory, (*runs_by, named), file)
 
 
 def _check_readable(path: Path) -> None:
@@ -96,7 +105,7 @@ def _no_script(target: str, path: Path) -> UsageError:
     module = path.name.replace(".", "/")
     if "." in path.name and (path.parent / f"{module}.py").is_file():
         return UsageError(missing, f"To run the module: -m {target}")
-    here = {entry.stem: entry.name for entry in sorted(path.parent.glob("*.py"))}
+    here = {entry.stem: entry.name for entry in sorted(path.parent.glob("*")) if entry.suffix in _SCRIPTS}
     if near := difflib.get_close_matches(path.stem, here, n=3):
         folder = os.path.dirname(target)  # noqa: PTH120 - as the user wrote it
         meant = " or ".join(os.path.join(folder, here[stem]) for stem in near)  # noqa: PTH118
@@ -107,9 +116,10 @@ def _no_script(target: str, path: Path) -> UsageError:
 def _directory_as_script(target: str, path: Path) -> UsageError:
     if (path / "__main__.py").is_file():
         return UsageError(f"{target}: a directory, not a script", f"To run it as a module: -m {path.name}")
-    scripts = sorted(entry.name for entry in path.iterdir() if entry.suffix == ".py")
+    scripts = sorted(entry.name for entry in path.iterdir() if entry.suffix in _SCRIPTS)
     if not scripts:
-        return UsageError(f"{target}: a directory, not a script, and no .py file is in it", "Name a script.")
+        missing = f"{target}: a directory, not a script, and no .py or .sh file is in it"
+        return UsageError(missing, "Name a script.")
     shown = ", ".join(os.path.join(target, name) for name in scripts[:_SHOWN])  # noqa: PTH118
     more = ", ..." if len(scripts) > _SHOWN else ""
     return UsageError(f"{target}: a directory, not a script", f"Name one of its scripts: {shown}{more}")
@@ -148,7 +158,7 @@ def _find_module(name: str, directory: Path) -> Program:
     )
 
 
-# --- whether it is Python --------------------------------------------------------------------------------
+# --- what it runs by -------------------------------------------------------------------------------------
 
 _LOOKED_AT = 1 << 20  # bytes
 _OTHERS = {
@@ -163,20 +173,56 @@ _LOOKS_LIKE_PYTHON = (
 )
 
 
-def _check_python(target: str, path: Path) -> None:
-    """Raises UsageError for a file that is no Python program, whatever the Python; reads no more than 1 MiB."""
+def _runs_by(target: str, path: Path) -> tuple[str, ...]:
+    """The words in front of the program's file, as the kernel would put them; () for Python, which the hostfile names.
+
+    An executable runs by its first line (`#!`), which is one word and perhaps one argument, or by itself; a .sh by its
+    first line, executable or not, else by bash.  What names Python in its first line is Python.  Raises UsageError for
+    everything else; reads no more than 1 MiB.
+    """
     try:
         with path.open("rb") as file:
             head = file.read(_LOOKED_AT)
     except PermissionError as error:
         raise unreadable(path, error) from None
-    if what := _instead(path, head):
-        hint = "Name a Python script or, with -m, a module."
-        if path.suffix == ".ipynb":
-            hint = f"Make a script of the notebook: jupyter nbconvert --to script {target}"
-        elif head.startswith(b"#!"):
-            hint = "Name the Python script that it starts."
-        raise UsageError(f"{target}: this is no Python program, but {what}", hint)
+    what = _instead(path, head)
+    executable = os.access(path, os.X_OK)
+    shell = path.suffix in _SHELL
+    first = head.partition(b"\n")[0]
+    if (what or executable or shell) and b"\0" not in head and not _names_python(first):
+        words = os.fsdecode(first[2:]).strip(" \t").split(maxsplit=1) if first.startswith(b"#!") else []
+        if (words or shell) and first.endswith(b"\r"):
+            raise UsageError(
+                f"{target}: its lines end as on Windows (CR LF), so it runs by nothing",
+                f"Convert it: sed -i 's/\\r$//' {target}",
+            )
+        polyglot = not (what or shell) and _interpreter(" ".join(words)) in _OTHERS
+        if words and (executable or shell) and not polyglot:
+            return tuple(words)
+        if shell:
+            return ("bash",)
+    if not what:
+        return ()
+    hint = "Name a Python script, a .sh, an executable or, with -m, a module."
+    if head.startswith(b"\x7fELF"):
+        if str(path.resolve().parent) in _SYSTEM or place_of(path.resolve().parent) == _OF_THE_SYSTEM:
+            hint = "Name a script of yours that starts it."
+        elif executable:
+            return _BY_ITSELF
+        else:
+            hint = f"If it is to run by itself: chmod +x {target}"
+    elif path.suffix == ".ipynb":
+        hint = f"Make a script of the notebook: jupyter nbconvert --to script {target}"
+    elif head.startswith(b"#!"):
+        hint = f"If it is to run by its first line: chmod +x {target}"
+    raise UsageError(f"{target}: this is no Python program, but {what}", hint)
+
+
+def _names_python(first: bytes) -> bool:
+    return (
+        first.startswith(b"#!")
+        and re.match(r"(python|pypy)", _interpreter(os.fsdecode(first[2:]))) is not None
+    )
 
 
 def _instead(path: Path, head: bytes) -> str:
@@ -238,6 +284,8 @@ def _does_something(statement: ast.stmt) -> bool:
 
 # --- what lies around it ---------------------------------------------------------------------------------
 
+_OF_THE_SYSTEM = "a directory of the system"
+
 # Directories of the system, and those that hold the directories of users and disks; what is below may be a project.
 _SYSTEM = {
     "/", "/Applications", "/Users", "/Volumes", "/dev", "/home", "/media", "/mnt", "/opt", "/private", "/private/var",
@@ -264,7 +312,7 @@ def place_of(directory: Path) -> str:
     if mode & stat.S_IWOTH and mode & stat.S_ISVTX:
         return "a directory that everybody may write to"
     if str(directory) in _SYSTEM or any(directory.is_relative_to(tree) for tree in _SYSTEM_TREES):
-        return "a directory of the system"
+        return _OF_THE_SYSTEM
     if any(home.is_relative_to(directory) for home in homes):
         return "a directory of home directories"
     return ""

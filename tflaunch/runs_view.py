@@ -17,6 +17,7 @@ from typing import Any
 from tflaunch.clean import HERE, Kept, Place, Selection, named, titles
 from tflaunch.console_line import Text, paragraph
 from tflaunch.console_pages import Marks, Pen, tail_lines
+from tflaunch.diagnosis.last_error import last_error
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import fold
 from tflaunch.job import TaskId, log_name
@@ -257,7 +258,9 @@ def _failure_lines(failed: TaskState, run: RunState, marks: Marks) -> list[Text]
     more = f", then {also} more" if also else ""
     text = _sentence(failed) + more + ("; its last lines:" if tail else "")
     first = Text.assemble((f"{marks.bad} ", _BAD), (text, "bold"))
-    return [first, *(Text.assemble((f"  {marks.bar} ", _BAD), line) for line in tail)]
+    error = one_line(last_error(failed.tail))
+    why = [Text(f"  {error}", "bold")] if error and [error] != tail[-1:] else []
+    return [first, *why, *(Text.assemble((f"  {marks.bar} ", _BAD), line) for line in tail)]
 
 
 def _sentence(failed: TaskState) -> str:

@@ -6,6 +6,8 @@ import dataclasses
 import functools
 import os
 import stat
+import sys
+import warnings
 import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -18,6 +20,7 @@ from tflaunch.agent import store
 from tflaunch.code_secrets import Secret
 from tflaunch.errors import UsageError
 from tflaunch.gitignore import Ignore, is_ignored, left_out_by, unreadable, with_those_in, work_tree
+from tflaunch.job import by_python
 from tflaunch.patterns import IgnoreLine
 from tflaunch.program import Program, home_directories
 
@@ -62,6 +65,7 @@ class Bundle:
         tuple[str, str], ...
     ] = ()  # (path, where to) of those that lead out, and are shipped as links
     odd: tuple[str, ...] = ()  # lines of ignore files that cannot be meant
+    program: str = ""  # the path of the program, if a Python runs it
     place: str = ""  # what the directory is, where only the modules that the program imports are shipped
 
     @property
@@ -97,6 +101,15 @@ class Bundle:
     def digest(self) -> str:
         return store.digest_of(self._text)
 
+    @property
+    def to_read(self) -> dict[str, str] | None:
+        """The program, and by which Python it can be read for certain, as an agent takes it; None: it is no Python."""
+        entry = next((entry for entry in self.entries if self.program and entry[0] == self.program), ("", ""))
+        if entry[1] not in ("f", "x"):
+            return None
+        can = _readable(self.contents[str(entry[2])])
+        return {"file": self.program, "read_by": ".".join(map(str, sys.version_info[:2])) if can else ""}
+
     @functools.cached_property
     def manifest(self) -> bytes:
         """The entries as they are sent."""
@@ -123,7 +136,19 @@ def code_of(
         follow_links=follow_links,
         limit_bytes=limit_bytes,
     )
-    return dataclasses.replace(made, place=program.place)
+    run_by_python = program.file if by_python(program.argv) else ""
+    return dataclasses.replace(made, place=program.place, program=run_by_python)
+
+
+def _readable(source: bytes) -> bool:
+    """Whether this Python can read such a program."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, "program", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def bundle(

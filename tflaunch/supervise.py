@@ -368,7 +368,8 @@ def _give_up(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
     if state.ends.get(exited.task.job) != "sidecar":
         return _fail(state, exited, state.grace_s)
     state, actions = _maybe_done(state)
-    return state, [Say(f"{exited.task} on {exited.host} {how(exited)}; the run goes on without it"), *actions]
+    text = f"{exited.task} on {exited.host} {how(exited)}; the run goes on without it"
+    return state, [Say(text, urgent=False), *actions]
 
 
 def _cluster_stopped(state: State, now: float) -> tuple[State, list[Action]]:

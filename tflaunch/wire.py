@@ -22,7 +22,9 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     stage    {tasks, attempt, code, ports, gpus, about, door, dial_key, ...}   make every task ready to start; `staged`
                                                            or `failed`; with door, keep one port more, for `entrust`;
                                                            dial_key: of the dial check to come, "" for none; passing:
-                                                           it ends with its launcher, and nothing of it is kept
+                                                           it ends with its launcher, and nothing of it is kept;
+                                                           program: the file of the code that the tasks' Python is to
+                                                           be able to read, `read_by` the launcher's (3.11, or "")
                                                            (`failed` with again: ask with `code` what it lacks now,
                                                            and stage once more)
     dial     {key, targets: [[address, port, host]], patience_s, load}   call each of them, with load for many bytes;

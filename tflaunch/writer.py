@@ -217,7 +217,7 @@ class Writer:
         self._size = 0
         self._writing, self._position = b"", 0
         self._after: list[Job] = []  # to be done when all of the above is written
-        self._closing = self._hurry = False
+        self._closing = self._hurry = self._batch_over = False
         self._told_broken = False
         self._next_tick: float | None = None
         # A daemon: a terminal that is stopped for ever must not keep the process alive.
@@ -251,6 +251,10 @@ class Writer:
         while position < len(data):
             self.stderr.ready(1.0)
             position = self.stderr.write_some(data, position)
+
+    def end_batch(self) -> None:
+        """Have all that was given written, and `tick` called, before the next job but for notices."""
+        self._batch_over = True
 
     def after(self, job: Job) -> None:
         """Do `job` when everything that `out` was given is written, or was dropped."""
@@ -320,7 +324,8 @@ class Writer:
 
     def _work(self) -> None:
         """Do jobs until there is a batch to write; a message waits for the logs before it."""
-        while self._others and self._size < _BATCH:
+        self._batch_over = False
+        while self._others and self._size < _BATCH and not self._batch_over:
             kind, job = self._others[0]
             if kind == "message" and self._size:
                 return

@@ -325,7 +325,7 @@ class Requests:
             if "damaged" in told:
                 self._tell_damaged(viewer, told["damaged"])
             else:
-                self._team.stage(tasks, message["attempt"])
+                self._team.stage(tasks, message["attempt"], message.fields.get("program"))
 
         if store.small:
             told = store.copy_to(self._directory.work)

@@ -48,6 +48,9 @@ class Task:
     def _forget(self) -> None:
         """Nothing is known of the attempt that begins."""
         self.ready = False
+        self.reads = (
+            ""  # the program's file, if its interpreter is to read that before it is ready (agent.syntax)
+        )
         self.released_at = None  # type: Optional[float]
         self.stopped = False  # somebody asked it to end
         self.kill_at = None  # type: Optional[float]
@@ -115,11 +118,16 @@ class Task:
 
     def _shell(self, told: "Dict[str, str]", cwd: str) -> "List[str]":
         """The command that does the setup, here or in a container, and then is the gate. Raises OSError, HostError."""
+        gate = GATE
+        if self.reads:
+            from tflaunch.agent import syntax
+
+            gate = gate.replace("echo " + READY.decode(), syntax.check(self.reads) + "echo " + READY.decode())
         if not (self._contained or self.request["setup"]):
-            return ["/bin/sh", "-c", GATE, "tflaunch"]
+            return ["/bin/sh", "-c", gate, "tflaunch"]
         path = os.path.join(self._directory.path, self.id.replace("/", "-") + ".setup")
         decided = shell.exports([*self.request["decided"], *processes.MARKS], told)
-        gate = GATE.replace("on this host", "in this image") if self._contained else GATE
+        gate = gate.replace("on this host", "in this image") if self._contained else gate
         shell.write(path, told, self.request["setup"], decided, gate)
         if self._contained:
             return container.command(self._directory, self.request, self.logs.attempt, cwd, path)

@@ -38,7 +38,10 @@ def _signal_name(number: "Optional[int]") -> str:
 def _remedy(reason: str) -> str:
     """The next step when a task cannot be made ready."""
     if "no program" in reason:
-        return "name the interpreter of the tasks there by `python:` in the hostfile"
+        return (
+            "name the interpreter of the tasks there by `python:` in the hostfile, or install what the program's "
+            "first line names"
+        )
     if "container-init" in reason:
         return "install catatonit on that host"
     return "correct `setup:`, `conda:` or `venv:` in the hostfile" if "setup failed" in reason else ""
@@ -70,10 +73,21 @@ class Team:
 
     # -- their start
 
-    def stage(self, requests: "List[Dict[str, Any]]", attempt: int) -> None:
-        """Make all of them ready, and tell the launcher when they are; raises HostError."""
+    def stage(
+        self, requests: "List[Dict[str, Any]]", attempt: int, program: "Optional[Mapping[str, str]]" = None
+    ) -> None:
+        """Make all of them ready, and tell the launcher when they are; raises HostError.
+
+        `program` is what their interpreters are to be able to read (`wire`, of `stage`).
+        """
+        reads = {}  # type: Dict[str, str]
+        if program:
+            from tflaunch.agent import syntax
+
+            reads = syntax.who_checks(requests, program)
         for request in requests:
             task = Task(self._directory, request, attempt)
+            task.reads = reads.get(task.id, "")
             task.stage()
             self.tasks[task.id] = task
             self._listen_to(task)
@@ -206,11 +220,21 @@ class Team:
             self._tell_exit(task)
         elif self._staging:
             self._staging = False
-            # Without the task's name: it is the same for all tasks here, and hosts with one cause fold.
-            lines = task.logs.tail(0).decode("utf-8", "replace").strip().splitlines()[-10:]
-            how = "code %d" % task.code if task.code is not None else "signal %d" % (task.signal or 0)
-            reason = "\n".join(lines) or "the shell of a task ended with %s" % how
-            self._tell_launcher("failed", reason=reason.replace("tflaunch: ", ""), hint=_remedy(reason))
+            self._tell_launcher("failed", **self._why_not_ready(task))
+
+    def _why_not_ready(self, task: Task) -> "Dict[str, str]":
+        # Without the task's name: it is the same for all tasks here, and hosts with one cause fold.
+        log = task.logs.tail(0).decode("utf-8", "replace").strip()
+        if task.reads:
+            from tflaunch.agent import syntax
+
+            told = syntax.told(log) if task.code == syntax.UNREADABLE else ""
+            if told:
+                return {"reason": told, "hint": syntax.REMEDY}
+        lines = log.splitlines()[-10:]
+        how = "code %d" % task.code if task.code is not None else "signal %d" % (task.signal or 0)
+        reason = "\n".join(lines) or "the shell of a task ended with %s" % how
+        return {"reason": reason.replace("tflaunch: ", ""), "hint": _remedy(reason)}
 
     def _tell_exit(self, task: Task) -> None:
         if task.alone and not self.ending:  # it left nothing that could write more

@@ -183,7 +183,8 @@ def run(
         str | None,
         typer.Argument(
             metavar="TRAINER.py",
-            help="The program (or -m PKG.MOD), or a job file: job.yaml.",
+            help="The program (or -m PKG.MOD), or a job file: job.yaml. Python runs by the hosts' `python:`, whatever "
+            "its first line says; a .sh or an executable runs by its first line (#!).",
             show_default=False,
         ),
     ] = None,
@@ -521,7 +522,7 @@ def program_to_run(
 ) -> tuple[tuple[str, ...], str, Bundle | None]:
     """(what follows the interpreter, a name for the run, the code to ship); what stays here is told."""
     from tflaunch.code_page import own_code, tell
-    from tflaunch.program import find_program
+    from tflaunch.program import find_program, program_there
     from tflaunch.sizes import size
     from tflaunch.sources import LIMIT_BYTES, code_of
 
@@ -542,7 +543,7 @@ def program_to_run(
             )
         if not no_sync:
             reporter.note(own_code(hostfile))
-        argv = ("-m", target) if module is not None else (target,)
+        argv = ("-m", target) if module is not None else program_there(target)
         return argv, target.rpartition(".")[2] if module is not None else Path(target).stem, None
     found = find_program(target, module is not None, directory, code_dir)
     bundle = code_of(found, ship, follow_links, most)
