@@ -16,6 +16,8 @@ RestartOn = Literal["any", "retryable"]  # which failures are answered so: all, 
 # What a role has to do with the end of the run (`--done workers`): its success is awaited; it is stopped when the
 # work is done, and its failure is the run's; or likewise, and its failure is only told.
 RoleEnd = Literal["decides", "stopped", "sidecar"]
+# By whose words the program starts; auto: TensorFlow's, and the others' besides.
+Framework = Literal["auto", "tensorflow", "jax", "torch"]
 
 PS, WORKER, CHIEF, MASTER, EVALUATOR = "ps", "worker", "chief", "master", "evaluator"
 EVALUATOR_GRACE_S = 60.0  # to evaluate the last checkpoint when the work is done
@@ -122,6 +124,7 @@ class JobSpec:
     container_engine: str = ""  # "": podman where a host has it, else docker
     mounts: tuple[str, ...] = ()  # SOURCE[:TARGET[:ro]], for all containers
     done: Done = "workers"
+    framework: Framework = "auto"
 
     def role(self, job: str) -> Role:
         """That role; as is usual for it where nothing was said."""

@@ -378,7 +378,9 @@ def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int
         dial_key=dial_key,
     )
     names = cluster.dial_all(plan, dial_key) if dial_key else {}
-    places = {str(task.id): (task.host, task.address, task.port) for task in plan.tasks}
+    places = {
+        str(task.id): (task.host, task.address, task.port if task.listens else None) for task in plan.tasks
+    }
     return Oversight(places, names, request.limits_s)
 
 

@@ -339,6 +339,7 @@ _request = {
     "setup": [a_text],
     "?decided": [a_word],
     "?port": or_null(a_port),
+    "?shares_port": a_flag,
     "?gpus": [a_word],
     "?gpu_labels": [a_word],
     "?container": OneOf(nothing, an_empty_text, {"image": a_word, "mounts": [a_path]}),
