@@ -88,9 +88,14 @@ def train(flags, device, rank, world):
 
     x, y = points(device)
     loss_of = torch.nn.MSELoss()
-    first = float(loss_of(model(x), y))
     # Here all workers get the parameters of rank 0.
     parallel = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
+
+    @torch.no_grad()
+    def loss_of_all():
+        return float(loss_of(model(x), y))
+
+    first = loss_of_all()
     optimizer = torch.optim.SGD(parallel.parameters(), lr=flags.learning_rate)
     mine = torch.arange(rank, POINTS, world, device=device)
     dice = torch.Generator(device).manual_seed(rank + world * resumed)
@@ -104,7 +109,7 @@ def train(flags, device, rank, world):
             save(path, now, model)
             print(f"step {now}  loss of the batch {float(loss.detach()):.4f}", flush=True)
 
-    last = float(loss_of(model(x), y))
+    last = loss_of_all()
     print(f"final loss {last:.6f} (first {first:.6f})", flush=True)
     if last < first or resumed:  # a resumed run may have nothing left to learn
         return 0

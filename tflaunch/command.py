@@ -51,12 +51,20 @@ class Command:
     """The argv and the environment of every task of one cluster.
 
     `cluster` is TensorFlow's cluster spec: job name to the `address:port` of its tasks, in task order; a job
-    without tasks is not in it.  Raises UsageError for flag names that cannot work, PlanError when the cluster
+    without tasks is not in it.  `interfaces` maps a host to that of its network interfaces by which its peers reach
+    it, where that is known.  Raises UsageError for flag names that cannot work, PlanError when the cluster
     is too large for Linux to hand it over in one argument.
     """
 
-    def __init__(self, job: JobSpec, cluster: Mapping[str, Sequence[str]], run_id: str) -> None:
+    def __init__(
+        self,
+        job: JobSpec,
+        cluster: Mapping[str, Sequence[str]],
+        run_id: str,
+        interfaces: Mapping[str, str] | None = None,
+    ) -> None:
         self._job = job
+        self._interfaces = interfaces or {}
         self._run_id = run_id
         # What all tasks share is spelt once: a cluster of 2,000 tasks takes 30 kB in each of its spellings.
         self._names = flag_names(job)
@@ -110,7 +118,9 @@ class Command:
             "no_grpc_proxy": self._no_proxy,
             "TFLAUNCH_RUN": self._run_id,
             "TFLAUNCH_TASK": str(task),
-            **frameworks.variables(self._job, self._cluster, self._ranks, task),
+            **frameworks.variables(
+                self._job, self._cluster, self._ranks, task, self._interfaces.get(host.name, "")
+            ),
             **host.env,
             **self._job.env,
             **role,

@@ -298,8 +298,8 @@ class JobDocument(BaseModel):
         PlainValidator(_choice(Framework)),
         _one_of(
             Framework,
-            "By whose words it starts. torch, jax: no ps and no cluster flags unless asked for; auto: TensorFlow's, and "
-            "the variables of both besides.",
+            "By whose words it starts. torch, jax: no ps and no cluster flags unless asked for; auto: TensorFlow's, "
+            "and the variables of both besides.",
         ),
     ] = UNSAID
     env: Annotated[Variables, Field(description="Environment of all tasks.", default_factory=dict)]

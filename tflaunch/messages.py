@@ -94,6 +94,7 @@ _facts = {
     "hostname": a_word,
     "boot_id": a_word,
     "addresses": [an_address],
+    "?interfaces": [a_word],
     "python": a_word,
     "cores": a_whole_number,
     "load": a_number,

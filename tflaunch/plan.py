@@ -15,7 +15,7 @@ from tflaunch.gpu_choice import take_nearest
 from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.inventory import Device, Inventory
 from tflaunch.job import CHIEF, EVALUATOR, MASTER, PS, WORKER, JobSpec, TaskId
-from tflaunch.plan_addresses import peer_addresses, take_ports
+from tflaunch.plan_addresses import interfaces, peer_addresses, take_ports
 from tflaunch.plan_cards import (
     Seat,
     cards_of_worker,
@@ -199,7 +199,7 @@ def plan_cluster(
     cluster: dict[str, list[str]] = {}
     for task in members:
         cluster.setdefault(task.id.job, []).append(endpoint(dialled[task.host], ports[task.id]))
-    command = Command(job, cluster, run_id)
+    command = Command(job, cluster, run_id, interfaces(dialled, inventory))
     tasks = []
     for task in placed:
         host = hosts[task.host]

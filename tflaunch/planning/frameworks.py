@@ -108,9 +108,16 @@ def ranks(job: JobSpec, cluster: Mapping[str, Sequence[str]]) -> list[TaskId]:
 
 
 def variables(
-    job: JobSpec, cluster: Mapping[str, Sequence[str]], ranked: Mapping[TaskId, int], task: TaskId
+    job: JobSpec,
+    cluster: Mapping[str, Sequence[str]],
+    ranked: Mapping[TaskId, int],
+    task: TaskId,
+    interface: str,
 ) -> dict[str, str]:
-    """What tells `task` its rank, the number that `ranked` has for it, and where rank 0 is; nothing if it has none."""
+    """What tells `task` its rank, the number that `ranked` has for it, and where rank 0 is; nothing if it has none.
+
+    `interface` is the one by which its peers reach its host, "" where that is not known.
+    """
     if task not in ranked:
         return {}
     first, size, mine = next(iter(ranked)), len(ranked), ranked[task]
@@ -130,6 +137,10 @@ def variables(
             "ROLE_RANK": str(task.index),
             "ROLE_WORLD_SIZE": str(len(cluster[task.job])),
         }
+        if (
+            interface
+        ):  # else gloo listens where its host's own name leads: to 127.0.1.1, as Debian installs it
+            found["GLOO_SOCKET_IFNAME"] = interface
     if job.framework != "torch":
         found |= {
             "JAX_COORDINATOR_ADDRESS": meeting,
