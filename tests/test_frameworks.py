@@ -23,7 +23,7 @@ from tflaunch.command import Command
 from tflaunch.hosts import Host
 from tflaunch.job import Framework, JobSpec, Role, TaskId
 from tflaunch.plan_addresses import interfaces
-from tflaunch.planning.frameworks import framework_of, ranks, roles_for
+from tflaunch.planning.frameworks import ranks, roles_for, started_by
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -149,23 +149,18 @@ def test_there_is_no_ps_unless_somebody_asks_for_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "imported", "expected"),
+    ("words", "expected"),
     [
-        ({"torch.distributed.init_process_group"}, {"torch"}, "torch"),
-        ({"os.environ", "LOCAL_RANK"}, {"mine"}, "torch"),
-        ({"jax.distributed.initialize", "tensorflow.data.Dataset"}, {"jax", "tensorflow"}, "jax"),
-        ({"tensorflow.distribute.MirroredStrategy"}, {"tensorflow", "jax"}, "tensorflow"),
-        ({"TF_CONFIG", "torch.distributed"}, {"tensorflow", "torch"}, None),
-        ({"torch.nn.Linear"}, {"torch.nn", "numpy"}, "torch"),
-        (set(), {"torch", "tensorflow"}, None),
-        (set(), {"numpy"}, None),
-        ({"torch.distributedly"}, {"mine"}, None),
+        ({"torch.distributed", "tensorflow", "argparse"}, "torch"),
+        ({"LOCAL_RANK"}, "torch"),
+        ({"jax.distributed", "tensorflow"}, "jax"),
+        ({"jax.distributed", "RANK"}, "auto"),
+        ({"torch", "jax"}, "auto"),
+        (set(), "auto"),
     ],
 )
-def test_by_which_framework_a_program_starts(
-    named: set[str], imported: set[str], expected: str | None
-) -> None:
-    assert framework_of(named, imported) == expected
+def test_who_starts_a_program_with_these_words(words: set[str], expected: str) -> None:
+    assert started_by(words) == expected
 
 
 @pytest.mark.parametrize(

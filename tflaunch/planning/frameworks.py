@@ -25,64 +25,36 @@ is told the other two.  JAX_LOCAL_DEVICE_IDS is not given: all cards that a task
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tflaunch.job import EVALUATOR, PS, Framework, JobSpec, Role, TaskId, deciding, ends_as
 
-# By how a program is told to start.  One that neither has flags for its cluster nor parameter servers:
+# Those that have neither flags for a cluster nor parameter servers.
 OF_THEIR_OWN: frozenset[Framework] = frozenset({"jax", "torch"})
 
-# What in a program's source says that it starts so: dotted names that it imports or uses, and variables that it reads.
-# Names of this table stand for all that begins with them: `torch.distributed` for `torch.distributed.fsdp`.
-SIGNS: Mapping[Framework, tuple[str, ...]] = {
-    "torch": (
-        "torch.distributed",
-        "torch.nn.parallel.DistributedDataParallel",
-        "lightning",
-        "pytorch_lightning",
-        "accelerate",
-        "deepspeed",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
+# Words of a program's text, names that it imports or uses and variables that it reads, and who starts programs so.
+SIGNS: Mapping[str, Framework] = {
+    **dict.fromkeys(
+        (
+            "torch.distributed", "init_process_group", "DistributedDataParallel", "FullyShardedDataParallel",
+            "TrainingArguments", "lightning", "pytorch_lightning", "accelerate", "deepspeed", "MASTER_ADDR",
+            "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+        ),
+        "torch",
     ),
-    "jax": (
-        "jax.distributed",
-        "jax.experimental.multihost_utils",
-        "JAX_COORDINATOR_ADDRESS",
-        "JAX_NUM_PROCESSES",
-        "JAX_PROCESS_ID",
+    **dict.fromkeys(
+        (
+            "jax.distributed", "multihost_utils", "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID",
+        ),
+        "jax",
     ),
-    "tensorflow": (
-        "tensorflow.distribute",
-        "tensorflow.train.ClusterSpec",
-        "tensorflow.train.Server",
-        "tensorflow.compat.v1.train.Server",
-        "tensorflow.compat.v1.train.replica_device_setter",
-        "TF_CONFIG",
-    ),
-}
+}  # fmt: skip
 
 
-def framework_of(named: Collection[str], imported: Collection[str]) -> Framework | None:
-    """By which framework a program starts; None: that is in doubt, or by none.
-
-    `named` are the dotted names and the texts that its source has, with the names of imports written out (`tf.train`
-    as `tensorflow.train`); `imported` the modules that it imports.  What starts a cluster counts before what is only
-    imported: JAX and PyTorch programs often read their data with TensorFlow.
-    """
-
-    def shows(framework: Framework) -> bool:
-        signs = SIGNS[framework]
-        return any(name == sign or name.startswith(f"{sign}.") for name in named for sign in signs)
-
-    starts = [framework for framework in SIGNS if shows(framework)]
-    if starts:
-        return starts[0] if len(starts) == 1 else None
-    packages = {name.partition(".")[0] for name in imported}
-    there = [framework for framework in SIGNS if framework in packages]
-    return there[0] if len(there) == 1 else None
+def started_by(words: Iterable[str]) -> Framework:
+    """Who starts a program with these words in its text; "auto" where they say nothing, or name several."""
+    found = {SIGNS[word] for word in words if word in SIGNS}
+    return found.pop() if len(found) == 1 else "auto"
 
 
 def roles_for(framework: Framework, roles: Mapping[str, Role]) -> dict[str, Role]:
