@@ -116,6 +116,7 @@ class JobSpec:
     args: tuple[str, ...] = ()
     roles: Mapping[str, Role] = field(default_factory=dict)
     place: Place = "spread"
+    framework: Framework = "auto"
     flags: Mapping[str, str] | None = field(default_factory=lambda: dict(FLAGS))  # None: no flags at all
     env: Mapping[str, str] = field(default_factory=dict)
     masked: frozenset[str] = frozenset()  # variables of it whose values nobody is shown
@@ -124,7 +125,6 @@ class JobSpec:
     container_engine: str = ""  # "": podman where a host has it, else docker
     mounts: tuple[str, ...] = ()  # SOURCE[:TARGET[:ro]], for all containers
     done: Done = "workers"
-    framework: Framework = "auto"
 
     def role(self, job: str) -> Role:
         """That role; as is usual for it where nothing was said."""
