@@ -155,7 +155,7 @@ def test_endpoint_puts_ipv6_in_brackets() -> None:
 
 
 def test_environment() -> None:
-    env = command(JobSpec(("t.py",))).env(WORKER, HOST, ("GPU-a", "GPU-b"))
+    env = command(JobSpec(("t.py",), framework="tensorflow")).env(WORKER, HOST, ("GPU-a", "GPU-b"))
     assert json.loads(env.pop("TF_CONFIG")) == {"cluster": CLUSTER, "task": {"type": "worker", "index": 1}}
     assert env == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

@@ -153,7 +153,7 @@ def test_a_port_is_held_throughout_and_refuses_again_afterwards(loop: Loop, held
         assert all(map(refused, held))
         assert not any(map(can_bind, held))
     # As TensorFlow does: another socket joins the held port and is the only one that is called.
-    with socket.socket(fileno=ports.bind(held[0], reuse=True).detach()) as server:
+    with socket.socket(fileno=ports.bind(held[0], socket.SO_REUSEPORT).detach()) as server:
         server.listen()
         for _ in range(20):
             with socket.create_connection(("127.0.0.1", held[0])):

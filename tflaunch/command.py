@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from tflaunch.errors import PlanError, UsageError
 from tflaunch.hosts import Host
 from tflaunch.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, TaskId, by_python
+from tflaunch.planning import frameworks
 
 # Linux gives one argument, and one NAME=value of the environment, 32 pages with the closing NUL.
 ARGUMENT_LIMIT_BYTES = 32 * 4096 - 1
@@ -50,20 +51,35 @@ class Command:
     """The argv and the environment of every task of one cluster.
 
     `cluster` is TensorFlow's cluster spec: job name to the `address:port` of its tasks, in task order; a job
-    without tasks is not in it.  Raises UsageError for flag names that cannot work, PlanError when the cluster
+    without tasks is not in it.  `interfaces` maps a host to that of its network interfaces by which its peers reach
+    it, where that is known.  Raises UsageError for flag names that cannot work, PlanError when the cluster
     is too large for Linux to hand it over in one argument.
     """
 
-    def __init__(self, job: JobSpec, cluster: Mapping[str, Sequence[str]], run_id: str) -> None:
+    def __init__(
+        self,
+        job: JobSpec,
+        cluster: Mapping[str, Sequence[str]],
+        run_id: str,
+        interfaces: Mapping[str, str] | None = None,
+    ) -> None:
         self._job = job
+        self._interfaces = interfaces or {}
         self._run_id = run_id
         # What all tasks share is spelt once: a cluster of 2,000 tasks takes 30 kB in each of its spellings.
         self._names = flag_names(job)
         self._hosts_flags = self._spell_hosts_flags(cluster)
+        self._cluster = cluster
+        self._ranks = {task: rank for rank, task in enumerate(frameworks.ranks(job, cluster))}
         self._cluster_json = json.dumps(cluster, separators=(",", ":"))
         addresses = [task.rpartition(":")[0].strip("[]") for tasks in cluster.values() for task in tasks]
         self._no_proxy = ",".join(dict.fromkeys([*addresses, "localhost", "127.0.0.1"]))
         self._check_sizes()
+
+    @property
+    def first(self) -> TaskId | None:
+        """Rank 0, at whose port the other ranks of a PyTorch or JAX program meet it; None: nobody has a rank."""
+        return next(iter(self._ranks), None)
 
     def argv(self, task: TaskId, host: Host) -> tuple[str, ...]:
         """`python trainer.py --ps_hosts=a:1 --worker_hosts=b:2 --job_name=worker --task_index=0 ARGS`.
@@ -82,8 +98,9 @@ class Command:
         """What a task finds in its environment on top of what its host gives; `gpus` are its cards' UUIDs.
 
         `env:` of the hostfile, then the job's own and its role's come last and win, also over PYTHONUNBUFFERED,
-        PYTHONFAULTHANDLER, CUDA_DEVICE_ORDER and no_grpc_proxy.  What the plan has decided cannot be set by
-        them and raises PlanError: TF_CONFIG, CUDA_VISIBLE_DEVICES, TF_GRPC_REUSE_PORT, TFLAUNCH_RUN, TFLAUNCH_TASK.
+        PYTHONFAULTHANDLER, CUDA_DEVICE_ORDER, no_grpc_proxy and the ranks of PyTorch and JAX.  What the plan has
+        decided cannot be set by them and raises PlanError: TF_CONFIG, CUDA_VISIBLE_DEVICES, TF_GRPC_REUSE_PORT,
+        TFLAUNCH_RUN, TFLAUNCH_TASK.
         """
         role = self._job.role(task.job).env
         said = ((f"{host.name}: env", host.env), ("--env", self._job.env), (f"--job-env {task.job}", role))
@@ -102,6 +119,9 @@ class Command:
             "no_grpc_proxy": self._no_proxy,
             "TFLAUNCH_RUN": self._run_id,
             "TFLAUNCH_TASK": str(task),
+            **frameworks.variables(
+                self._job, self._cluster, self._ranks, task, self._interfaces.get(host.name, "")
+            ),
             **host.env,
             **self._job.env,
             **role,

@@ -226,6 +226,7 @@ class HostFacts:
     gpus: tuple[Gpu, ...] = ()
     gpu_note: str = ""  # why there are none, when a driver is there but does not answer
     proxies: tuple[str, ...] = ()  # names of proxy variables that tasks would inherit
+    interfaces: tuple[str, ...] = ()  # that of each address
     driver: str = ""  # NVIDIA's version: "550.54.15"; "" without one
     cuda: str = ""  # the newest that the driver serves: "12.4"
     load: float = 0.0  # processes that run or want to, mean of the last minute
@@ -255,6 +256,7 @@ class HostFacts:
             gpus=tuple(map(Gpu.from_wire, facts["gpus"])),
             gpu_note=facts["gpu_note"],
             proxies=tuple(facts["proxies"]),
+            interfaces=tuple(facts.get("interfaces", ())),
             driver=facts["driver"],
             cuda=facts["cuda"],
             load=facts["load"],

@@ -16,6 +16,8 @@ RestartOn = Literal["any", "retryable"]  # which failures are answered so: all, 
 # What a role has to do with the end of the run (`--done workers`): its success is awaited; it is stopped when the
 # work is done, and its failure is the run's; or likewise, and its failure is only told.
 RoleEnd = Literal["decides", "stopped", "sidecar"]
+# By whose words the program starts; auto: TensorFlow's, and the others' besides.
+Framework = Literal["auto", "tensorflow", "jax", "torch"]
 
 PS, WORKER, CHIEF, MASTER, EVALUATOR = "ps", "worker", "chief", "master", "evaluator"
 EVALUATOR_GRACE_S = 60.0  # to evaluate the last checkpoint when the work is done
@@ -120,6 +122,7 @@ class JobSpec:
     args: tuple[str, ...] = ()
     roles: Mapping[str, Role] = field(default_factory=dict)
     place: Place = "spread"
+    framework: Framework = "auto"
     flags: Mapping[str, str] | None = field(default_factory=lambda: dict(FLAGS))  # None: no flags at all
     env: Mapping[str, str] = field(default_factory=dict)
     masked: frozenset[str] = frozenset()  # variables of it whose values nobody is shown

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 
 from tflaunch.command import DECIDED
 from tflaunch.errors import UsageError
-from tflaunch.job import FLAGS, Done, Place, RestartOn, RestartPolicy, RoleEnd, job_name_fault
+from tflaunch.job import FLAGS, Done, Framework, Place, RestartOn, RestartPolicy, RoleEnd, job_name_fault
 from tflaunch.patterns import Pattern
 from tflaunch.sizes import size
 from tflaunch.times import TIME, seconds
@@ -292,6 +292,15 @@ class JobDocument(BaseModel):
                 "description": "Cluster flags under other names; false: TF_CONFIG alone tells who a task is.",
                 "examples": [{"task_index": "task_id"}, False],
             }
+        ),
+    ] = UNSAID
+    framework: Annotated[
+        Framework,
+        PlainValidator(_choice(Framework)),
+        _one_of(
+            Framework,
+            "By whose words it starts. torch, jax: no ps and no cluster flags unless asked for; auto: TensorFlow's, "
+            "and the variables of both besides.",
         ),
     ] = UNSAID
     env: Annotated[Variables, Field(description="Environment of all tasks.", default_factory=dict)]

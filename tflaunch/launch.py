@@ -379,7 +379,9 @@ def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int
         program=request.bundle.to_read if request.bundle is not None else None,
     )
     names = cluster.dial_all(plan, dial_key) if dial_key else {}
-    places = {str(task.id): (task.host, task.address, task.port) for task in plan.tasks}
+    places = {
+        str(task.id): (task.host, task.address, task.port if task.listens else None) for task in plan.tasks
+    }
     return Oversight(places, names, request.limits_s)
 
 

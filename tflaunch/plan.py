@@ -15,7 +15,7 @@ from tflaunch.gpu_choice import take_nearest
 from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.inventory import Device, Inventory
 from tflaunch.job import CHIEF, EVALUATOR, MASTER, PS, WORKER, JobSpec, TaskId
-from tflaunch.plan_addresses import peer_addresses, take_ports
+from tflaunch.plan_addresses import interfaces, peer_addresses, take_ports
 from tflaunch.plan_cards import (
     Seat,
     cards_of_worker,
@@ -27,6 +27,7 @@ from tflaunch.plan_cards import (
     too_few,
     too_few_for,
 )
+from tflaunch.planning.frameworks import OF_THEIR_OWN
 from tflaunch.supervise import decisive
 
 WORKERS_PER_PS = 4
@@ -52,6 +53,8 @@ class TaskPlan:
     container: str = ""  # the image that it runs in, with `setup`
     mounts: tuple[str, ...] = ()
     masked: tuple[str, ...] = ()  # variables whose values nobody is shown
+    listens: bool = True  # on its port, if it has one; of PyTorch and JAX only rank 0 does
+    shares_port: bool = False  # it opens its port with SO_REUSEADDR alone, as PyTorch's store does
 
     @property
     def endpoint(self) -> str | None:
@@ -77,18 +80,19 @@ class TaskPlan:
 
     def to_wire(self) -> dict[str, Any]:
         """The request for its agent."""
-        return {
+        request = {
             "id": str(self.id),
             "argv": list(self.argv),
             "env": dict(self.env),
             "cwd": self.cwd,
             "setup": list(self.setup),
             "decided": [name for name in DECIDED if name in self.env],
-            "port": self.port,
+            "port": self.port if self.listens else None,
             "gpus": list(self.gpus),
             "gpu_labels": list(self.gpu_labels),
             "container": self.container and {"image": self.container, "mounts": list(self.mounts)},
         }
+        return {**request, "shares_port": True} if self.shares_port else request
 
 
 @dataclass(frozen=True)
@@ -195,7 +199,7 @@ def plan_cluster(
     cluster: dict[str, list[str]] = {}
     for task in members:
         cluster.setdefault(task.id.job, []).append(endpoint(dialled[task.host], ports[task.id]))
-    command = Command(job, cluster, run_id)
+    command = Command(job, cluster, run_id, interfaces(dialled, inventory))
     tasks = []
     for task in placed:
         host = hosts[task.host]
@@ -215,6 +219,8 @@ def plan_cluster(
                 container=image(host, job),
                 mounts=(*host.mounts, *job.mounts),
                 masked=tuple(sorted(job.masked)),
+                listens=job.framework not in OF_THEIR_OWN or task.id == command.first,
+                shares_port=job.framework == "torch" and task.id == command.first,
             )
         )
     _note_models(job, placed, notes)

@@ -44,11 +44,7 @@ def peer_addresses(
     if one_machine and all(map(is_loopback, dialled.values())):
         return dialled
 
-    # An address that several machines have (a container bridge, say) leads nowhere.
-    machines: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    for facts in inventory.values():
-        for address in facts.addresses:
-            machines[address].add(_machine(facts))
+    machines = _machines(inventory)
     replaced: dict[str, str] = {}
     for host in used:
         if not is_loopback(dialled[host.name]):
@@ -76,6 +72,33 @@ def peer_addresses(
         )
     dialled.update(replaced)
     return dialled
+
+
+def _machines(inventory: Inventory) -> dict[str, set[tuple[str, str]]]:
+    """Whose each address is: one that several machines have (a container bridge, say) leads nowhere."""
+    machines: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for facts in inventory.values():
+        for address in facts.addresses:
+            machines[address].add(_machine(facts))
+    return machines
+
+
+def interfaces(dialled: Mapping[str, str], inventory: Inventory) -> dict[str, str]:
+    """The network interface by which the peers of each host reach it, where that is certain.
+
+    It has the address that they dial; where they dial a name, it is the only one with addresses of its own.  Not for
+    what is reached by loopback.
+    """
+    machines = _machines(inventory)
+    found = {}
+    for host, address in dialled.items():
+        facts = inventory[host]
+        named = list(zip(facts.addresses, facts.interfaces, strict=False))
+        own = {interface for each, interface in named if len(machines[each]) == 1}
+        exact = {interface for each, interface in named if each == address}
+        if not is_loopback(address) and len(exact or own) == 1:
+            found[host] = next(iter(exact or own))
+    return found
 
 
 def take_ports(places: Sequence[str], hosts: Mapping[str, Host], inventory: Inventory) -> list[int]:

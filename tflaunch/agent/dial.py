@@ -104,7 +104,7 @@ class Answering:
     def listen(self, held: "Iterable[int]") -> None:
         """Begin on each of these ports, which this very process holds; raises OSError."""
         for port in held:
-            listener = ports.bind(port, reuse=True)
+            listener = ports.bind(port, socket.SO_REUSEPORT)
             self._listeners.append(listener)
             listener.setblocking(False)
             listener.listen(BACKLOG)

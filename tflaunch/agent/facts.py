@@ -61,10 +61,12 @@ def collect(
                     device["lease"] = (leases.holder if device["promised"] else lease)(uuid, file)
                 except HostError as error:
                     device["lease_error"] = error.reason
+    named = interface_addresses()
     return {
         "hostname": socket.gethostname(),
         "boot_id": _first_line("/proc/sys/kernel/random/boot_id"),
-        "addresses": addresses(),
+        "addresses": [address for _, address in named],
+        "interfaces": [name.partition(":")[0] for name, _ in named],  # eth0:1 is eth0
         "python": "%d.%d.%d" % sys.version_info[:3],
         "cores": len(os.sched_getaffinity(0)),
         "load": os.getloadavg()[0],
@@ -131,13 +133,8 @@ def _disk_free(directory: str) -> int:
     return min(space.f_bavail * space.f_frsize, MOST)
 
 
-def addresses() -> "List[str]":
-    """The addresses of the network interfaces, IPv4 first; loopback and link-local ones left out."""
-    return [address for _, address in interface_addresses()]
-
-
 def interface_addresses() -> "List[Tuple[str, str]]":
-    """The same, each with the name of its interface."""
+    """(interface, address), IPv4 first; loopback and link-local addresses left out."""
     found = []
     for kind, message in _dump(RTM_GETADDR, _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
         family, _, _, scope, index = _ADDRESS.unpack_from(message)

@@ -1,7 +1,8 @@
 """Ports that are held from before the plan to the end of the run, so that nobody can take one in between.
 
 Each is bound, then opened to this user's other sockets by SO_REUSEPORT, and never listens: TensorFlow joins it
-(TF_GRPC_REUSE_PORT=true), every other bind is refused, and connects are refused until TensorFlow itself listens.
+(TF_GRPC_REUSE_PORT=true), as JAX's coordinator does by itself, every other bind is refused, and connects are refused
+until TensorFlow itself listens.  PyTorch's store only says SO_REUSEADDR, with libuv as without: see `share`.
 """
 
 import errno
@@ -61,6 +62,21 @@ class HeldPorts:
         """The held ports, ascending."""
         return sorted(self._held)
 
+    def share(self, port: int) -> None:
+        """Let a program listen there that says SO_REUSEADDR alone, from now on, also when it starts again.
+
+        Until it listens, whoever else on this machine says so may take that port before it; all others are refused,
+        and who asks for any port does not get it.
+        """
+        held = self._held.get(port)
+        if held is None:
+            return
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bind(port, socket.SO_REUSEADDR).close()
+        except OSError:  # no Linux kernel: let go of it
+            self._held.pop(port).close()
+
     def keep(self, ports: "Iterable[int]") -> None:
         """Let go of all others."""
         keep = set(ports)
@@ -72,25 +88,25 @@ def _hold(port: int) -> "Optional[socket.socket]":
     # First as everybody's, which is refused if anyone at all has it: two agents of one user could both bind it with
     # SO_REUSEPORT.  Only then is it opened, in no time at all, and with nothing that another user could take away.
     try:
-        bound = bind(port, reuse=False)
+        bound = bind(port)
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             return None
         raise
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        bind(port, reuse=True).close()
+        bind(port, socket.SO_REUSEPORT).close()
     except OSError:  # no Linux kernel, but what plays one: there it counts only what was said before
         bound.close()
         try:
-            return bind(port, reuse=True)
+            return bind(port, socket.SO_REUSEPORT)
         except OSError:
             return None
     return bound
 
 
-def bind(port: int, reuse: bool) -> socket.socket:
-    """A socket on every address, IPv4 and IPv6 as TensorFlow's own."""
+def bind(port: int, option: "Optional[int]" = None) -> socket.socket:
+    """A socket on every address, IPv4 and IPv6 as TensorFlow's own, with that option of how it may be shared."""
     try:
         bound = socket.socket(socket.AF_INET6)
         address = "::"
@@ -100,8 +116,8 @@ def bind(port: int, reuse: bool) -> socket.socket:
     try:
         if bound.family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        if reuse:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if option is not None:
+            bound.setsockopt(socket.SOL_SOCKET, option, 1)
         try:
             bound.bind((address, port))
         except OSError as error:
@@ -109,8 +125,8 @@ def bind(port: int, reuse: bool) -> socket.socket:
                 raise
             bound.close()  # IPv6 is compiled in but switched off
             bound = socket.socket(socket.AF_INET)
-            if reuse:
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if option is not None:
+                bound.setsockopt(socket.SOL_SOCKET, option, 1)
             bound.bind(("0.0.0.0", port))  # noqa: S104
     except OSError:
         bound.close()

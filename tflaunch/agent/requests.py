@@ -437,6 +437,9 @@ class Requests:
 
     def _on_release(self, viewer: Viewer, message: wire.Message) -> None:
         self._stop_dialling()
+        for task in self._team.tasks.values():
+            if task.request.get("shares_port"):
+                self._ports.share(task.request["port"])
         self._team.release()
 
     def _on_add(self, viewer: Viewer, message: wire.Message) -> None:

@@ -93,6 +93,7 @@ def check(
             container=container,
             container_engine=container_engine,
             mounts=mounts_of(mount, container, hostfile),
+            framework="tensorflow",
         )
         connect_s = min(CONNECT_S, timeout)
         to_hosts = connector(hostfile.hosts, accept_new, connect_s, ssh_config)

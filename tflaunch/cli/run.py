@@ -89,6 +89,7 @@ from tflaunch.cli.roles import roles_of
 from tflaunch.cli.values import time_of
 from tflaunch.errors import TflaunchError, UsageError
 from tflaunch.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, Role, TaskId
+from tflaunch.planning.frameworks import OF_THEIR_OWN, roles_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -167,6 +168,15 @@ class DoneChoice(str, Enum):
     workers = "workers"
     all = "all"
     never = "never"
+
+
+class FrameworkChoice(str, Enum):
+    """Values of --framework."""
+
+    auto = "auto"
+    tensorflow = "tensorflow"
+    jax = "jax"
+    torch = "torch"
 
 
 class RestartOnChoice(str, Enum):
@@ -261,6 +271,14 @@ def run(
         bool,
         typer.Option("--no-flags", help="Only TF_CONFIG tells a task who it is.", rich_help_panel=PROGRAM),
     ] = False,
+    framework: Annotated[
+        FrameworkChoice,
+        typer.Option(
+            help="By whose words it starts. torch, jax: no ps and no cluster flags unless asked for; auto: "
+            "TensorFlow's, and the variables of both besides.",
+            rich_help_panel=PROGRAM,
+        ),
+    ] = FrameworkChoice.auto,
     env: Env = None,
     env_file: EnvFile = None,
     done: Annotated[
@@ -436,6 +454,9 @@ def run(
             job_end=job_end or (),
             job_grace=job_grace or (),
         )
+        roles = roles_for(framework.value, roles)
+        if framework.value in OF_THEIR_OWN and not flag:
+            no_flags = True
         wish = wish_of(
             patterns_of(fetch or ()), to=fetch_to, overwrite=overwrite, keep_mode=keep_mode, most=fetch_max
         )
@@ -475,6 +496,7 @@ def run(
                 container_engine=container_engine,
                 mounts=mounts_of(mount, container, hostfile),
                 done=done.value,
+                framework=framework.value,
             ),
             hostfile=hostfile,
             gpus=gpus,

@@ -205,6 +205,7 @@ def up(
                 container=container,
                 container_engine=container_engine,
                 mounts=mounts_of(mount, container, hostfile),
+                framework="tensorflow",
                 done="never",
             ),
             hostfile=dataclasses.replace(hostfile, hosts=bare),

@@ -1,0 +1,122 @@
+"""What tasks are told in the words of PyTorch's and JAX's own launchers; pure.
+
+The tasks whose success decides the end of a run are the processes of such a program, in this order: the chief, the
+workers, then jobs of the user's own that decide.  The first one is rank 0: the others meet at its port.  A ps and an
+evaluator are none of them.
+
+**A task is a node with one process.**  `LOCAL_RANK` is 0 and `LOCAL_WORLD_SIZE` 1 in each, also where several share a
+host.  A task sees its own cards and no others (`CUDA_VISIBLE_DEVICES`), so that `cuda:{LOCAL_RANK}` must be its first:
+`torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` with a LOCAL_RANK of 1 fails where one card is visible.
+`torchrun --virtual-local-rank` decides the same, and so is a worker of Kubeflow's PyTorchJob, a pod of its own.  The
+other way, all cards of the run on a host visible to each of its tasks (torchrun by default, Ray Train), would give a
+program that says only `cuda` the card of another task, leaves open which of two cards a rank gets
+(`--gpus-per-worker 2`), and takes back that tasks cannot use each other's cards.  NCCL finds the fast way between
+cards that do not see each other, too (CUDA 10.1 or newer).
+
+What the variables mean stays true: RANK = GROUP_RANK x LOCAL_WORLD_SIZE + LOCAL_RANK, and Lightning, which counts
+`num_nodes` x `devices`, finds WORLD_SIZE nodes of one device.
+
+torchrun's TORCHELASTIC_* are left out: they say that an agent of torchrun's keeps the store and counts restarts.
+
+JAX (0.12) reads only JAX_COORDINATOR_ADDRESS by itself: `jax.distributed.initialize(num_processes=..., process_id=...)`
+is told the other two.  JAX_LOCAL_DEVICE_IDS is not given: all cards that a task sees are its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from tflaunch.job import EVALUATOR, PS, Framework, JobSpec, Role, TaskId, deciding, ends_as
+
+# Those that have neither flags for a cluster nor parameter servers.
+OF_THEIR_OWN: frozenset[Framework] = frozenset({"jax", "torch"})
+
+# Words of a program's text, names that it imports or uses and variables that it reads, and who starts programs so.
+SIGNS: Mapping[str, Framework] = {
+    **dict.fromkeys(
+        (
+            "torch.distributed", "init_process_group", "DistributedDataParallel", "FullyShardedDataParallel",
+            "TrainingArguments", "lightning", "pytorch_lightning", "accelerate", "deepspeed", "MASTER_ADDR",
+            "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+        ),
+        "torch",
+    ),
+    **dict.fromkeys(
+        (
+            "jax.distributed", "multihost_utils", "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID",
+        ),
+        "jax",
+    ),
+}  # fmt: skip
+
+
+def started_by(words: Iterable[str]) -> Framework:
+    """Who starts a program with these words in its text; "auto" where they say nothing, or name several."""
+    found = {SIGNS[word] for word in words if word in SIGNS}
+    return found.pop() if len(found) == 1 else "auto"
+
+
+def roles_for(framework: Framework, roles: Mapping[str, Role]) -> dict[str, Role]:
+    """Those roles; without a ps unless somebody asked for some, where the framework has none."""
+    ps = roles.get(PS, Role())
+    if framework not in OF_THEIR_OWN or ps.count is not None:
+        return dict(roles)
+    return {**roles, PS: dataclasses.replace(ps, count=0)}
+
+
+def ranks(job: JobSpec, cluster: Mapping[str, Sequence[str]]) -> list[TaskId]:
+    """The tasks of that cluster in the order of their ranks; `cluster` maps a job to the addresses of its tasks."""
+    if job.framework == "tensorflow":
+        return []
+    names = [
+        name
+        for name in cluster
+        if name not in (PS, EVALUATOR) and (job.role(name).end or ends_as(name)) == "decides"
+    ]
+    return sorted(
+        (TaskId(name, index) for name in names for index in range(len(cluster[name]))), key=deciding
+    )
+
+
+def variables(
+    job: JobSpec,
+    cluster: Mapping[str, Sequence[str]],
+    ranked: Mapping[TaskId, int],
+    task: TaskId,
+    interface: str,
+) -> dict[str, str]:
+    """What tells `task` its rank, the number that `ranked` has for it, and where rank 0 is; nothing if it has none.
+
+    `interface` is the one by which its peers reach its host, "" where that is not known.
+    """
+    if task not in ranked:
+        return {}
+    first, size, mine = next(iter(ranked)), len(ranked), ranked[task]
+    meeting = cluster[first.job][first.index]
+    address, _, port = meeting.rpartition(":")
+    found: dict[str, str] = {}
+    if job.framework != "jax":
+        found |= {
+            "MASTER_ADDR": address.strip("[]"),
+            "MASTER_PORT": port,
+            "RANK": str(mine),
+            "WORLD_SIZE": str(size),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "GROUP_RANK": str(mine),
+            "GROUP_WORLD_SIZE": str(size),
+            "ROLE_RANK": str(task.index),
+            "ROLE_WORLD_SIZE": str(len(cluster[task.job])),
+        }
+        if (
+            interface
+        ):  # else gloo listens where its host's own name leads: to 127.0.1.1, as Debian installs it
+            found["GLOO_SOCKET_IFNAME"] = interface
+    if job.framework != "torch":
+        found |= {
+            "JAX_COORDINATOR_ADDRESS": meeting,
+            "JAX_NUM_PROCESSES": str(size),
+            "JAX_PROCESS_ID": str(mine),
+        }
+    return found
