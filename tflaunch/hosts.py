@@ -29,7 +29,7 @@ class Host:
     """One host of the hostfile, `defaults` and group settings already folded in.  None: not said."""
 
     name: str  # unique; what messages and patterns use
-    connection: Literal["ssh", "local"] = "ssh"
+    connection: Literal["ssh", "openssh", "local"] = "ssh"
     ssh_host: str = ""  # what SSH looks up in ~/.ssh/config (the name, unless the hostfile says otherwise)
     address: str | None = None  # what TensorFlow peers dial
     user: str | None = None

@@ -144,7 +144,7 @@ class SshConfig:
     def target(self, host: Host) -> Target:
         """Everything that a connection to `host` needs; the hostfile's own settings win over ssh_config."""
         name = host.ssh_host or host.name
-        _check(host, name)
+        check_host(host, name)
         target = self._target(
             name,
             user=host.user,
@@ -437,7 +437,7 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
-def _check(host: Host, name: str) -> None:
+def check_host(host: Host, name: str) -> None:
     """Refuse what OpenSSH would refuse on its command line, whatever brought it here: a shell may see it next."""
     hops = [] if host.proxy_jump is None else [hop.rpartition("@") for hop in host.proxy_jump.split(",")]
     said = [

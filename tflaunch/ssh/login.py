@@ -297,13 +297,18 @@ def _bannerless(error: Exception, target: Target, stream: Stream, deadline: Dead
             f"ProxyCommand failed: {stream.child.last_words()}", f"try it alone: `{target.proxy_command}`"
         )
     if deadline.passed:
-        return ConnectError(
-            f"connected, but no SSH banner on port {target.port} within {deadline}",
-            "is it sshd that listens there? is the host overloaded?",
-        )
+        return without_banner(target, deadline)
     if stream.ended:
         return Dropped()
     return ConnectError(f"the SSH banner could not be read: {text(error)}", f"does `{target.ssh} true` work?")
+
+
+def without_banner(target: Target, deadline: Deadline) -> ConnectError:
+    """What accepts connections has not said that it is an SSH server."""
+    return ConnectError(
+        f"connected, but no SSH banner on port {target.port} within {deadline}",
+        "is it sshd that listens there? is the host overloaded?",
+    )
 
 
 def _name(target: Target) -> str:
