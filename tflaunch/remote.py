@@ -149,6 +149,13 @@ class Connector:
             link.close()
             raise
 
+    def unanswered(self, host: Host) -> ConnectError | None:
+        """What to say of a host whose network has not answered yet; None: it has, or it is not being dialled.
+
+        Then no TCP connection to it stands, or none to a jump host on the way.
+        """
+        return self._openssh.unanswered(host) if isinstance(self._openssh, OpenSsh) else None
+
     def dial_address(self, host: Host) -> str:
         """What SSH dials, after HostName: a name or an address without the port; "" for a local host."""
         if host.connection == "openssh":

@@ -23,6 +23,7 @@ from tflaunch.ssh.config import Target
 PASSPHRASE_TRIES = 3
 AGENT_ANSWERS_S = 5.0  # the list of its keys; a signature may wait for a finger on a token
 AGENT_SIGNS_S = 60.0
+FIDO = "a key on a FIDO token, with which tflaunch cannot sign"
 _MAGIC = b"openssh-key-v1\0"
 _LARGEST = 1024 * 1024  # bytes: OpenSSH reads no larger key
 
@@ -42,6 +43,7 @@ class Offers:
     keys: tuple[Offer, ...]
     skipped: tuple[str, ...]
     remedy: str = ""  # for the first key that is skipped because others may read it
+    token: bool = False  # one that is skipped is on a FIDO token
 
 
 @dataclass
@@ -134,7 +136,8 @@ class Keys:
         agent = self._agents[target.agent]
         if isinstance(agent, str) and agent:
             skipped.append(agent)
-        return Offers(tuple(keys), tuple(skipped), next(iter(remedies), ""))
+        token = any(reason.endswith(FIDO) for reason in skipped)
+        return Offers(tuple(keys), tuple(skipped), next(iter(remedies), ""), token)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -193,6 +196,8 @@ def _read(path: Path) -> _File:
     except TypeError:  # how cryptography says that a passphrase is wanted
         return _File(blob=blob, encrypted=True)
     except (ValueError, SSHException, UnknownKeyType, OSError):
+        if b"sk-" in blob[:8]:  # a kind's name is behind its length
+            return _File(blob=blob, problem=FIDO)
         return _File(blob=blob, problem="not a private key in a form that can be read")
 
 

@@ -17,7 +17,7 @@ from paramiko.ssh_exception import (
 )
 
 from tflaunch.errors import ConnectError, NoThreads
-from tflaunch.ssh.config import SSH_PORT, Target, known_hosts_name
+from tflaunch.ssh.config import SSH_PORT, Target, known_hosts_name, or_openssh
 from tflaunch.ssh.keys import Offers
 from tflaunch.ssh.known_hosts import KnownHosts, KnownKey, fingerprint
 from tflaunch.ssh.transport import (
@@ -31,6 +31,7 @@ from tflaunch.ssh.transport import (
 )
 
 SLOW = "check the network between, or give --connect-timeout"
+SILENT = "is it switched on? does a firewall stand between?"
 # sshd says this instead of a banner when it has too many connections that did not log in yet.
 _DROPPED = (b"MaxStartups", b"Not allowed at this time")
 # By the keyword of sshd_config: what it is, and one that every OpenSSH of the last ten years has.
@@ -40,6 +41,10 @@ _ALGORITHMS = {
     "Ciphers": ("cipher", "aes128-gcm@openssh.com"),
     "MACs": ("MAC for the ciphers in common", "hmac-sha2-256-etm@openssh.com"),
 }
+
+
+# What helps where a login asks.
+_MASTER = "goes through the connection of a ControlMaster that you have logged in to"
 
 
 class Dropped(Exception):
@@ -95,6 +100,10 @@ class HostKeyCheck:
             )
         if not self._accept_new:
             authority = any(line.marker == "@cert-authority" for line in lines)
+            known = (
+                f"compare {fingerprint(blob)} with what its administrator says, then `{self._target.ssh}` "
+                "once, or use --accept-new"
+            )
             raise ConnectError(
                 f"the server's {kind} host key is unknown"
                 + (
@@ -102,8 +111,7 @@ class HostKeyCheck:
                     if authority
                     else ""
                 ),
-                f"compare {fingerprint(blob)} with what its administrator says, then `{self._target.ssh}` "
-                "once, or use --accept-new",
+                or_openssh(known, "checks certificates") if authority else known,
             )
         try:
             self._known.add(self._target.host_key_name, kind, blob, hashed=self._target.hash_known_hosts)
@@ -156,13 +164,21 @@ def log_in(transport: Transport, target: Target, offers: Offers, deadline: Deadl
             if more := transport.auth_handler.wait_for_response(answered):  # type: ignore[union-attr]
                 raise ConnectError(
                     f"user {user}: the server wants more than a key ({', '.join(more)})",
-                    "tflaunch asks nothing while connecting: allow the key alone for this account",
+                    or_openssh(
+                        "tflaunch asks nothing while connecting: allow the key alone for this account",
+                        _MASTER,
+                    ),
                 )
             return
         except BadAuthenticationType as error:
             raise ConnectError(
                 f"user {user}: the server takes no keys, only {', '.join(error.allowed_types)}",
-                "set PubkeyAuthentication yes in its sshd_config",
+                or_openssh(
+                    "set PubkeyAuthentication yes in its sshd_config",
+                    "knows Kerberos (`kinit` before), and " + _MASTER
+                    if any("gssapi" in kind for kind in error.allowed_types)
+                    else _MASTER,
+                ),
             ) from None
         except (SSHException, OSError, EOFError) as error:
             tried.append(offer.label)
@@ -173,7 +189,7 @@ def log_in(transport: Transport, target: Target, offers: Offers, deadline: Deadl
                 ) from None
             if not transport.is_active():
                 raise _ended(user, tried, error) from None
-    raise _refused(user, tried, offers)
+    raise _refused(target, tried, offers)
 
 
 def _ended(user: str, tried: Sequence[str], error: Exception) -> ConnectError:
@@ -185,17 +201,27 @@ def _ended(user: str, tried: Sequence[str], error: Exception) -> ConnectError:
     return ConnectError(f"user {user}: the login broke off at {tried[-1]} ({text(error)})", SLOW)
 
 
-def _refused(user: str, tried: Sequence[str], offers: Offers) -> ConnectError:
-    reasons = "".join(f"; skipped {reason}" for reason in offers.skipped)
+def _refused(target: Target, tried: Sequence[str], offers: Offers) -> ConnectError:
+    user, reasons = target.user, "".join(f"; skipped {reason}" for reason in offers.skipped)
+    beyond = [*target.beyond, *["FIDO tokens"] * offers.token]
+
+    def remedy(usual: str) -> str:
+        return or_openssh(usual, f"knows {', '.join(beyond)}") if beyond else usual
+
     if not tried:
         return ConnectError(
             f"user {user}: there is no key to offer{reasons}",
-            offers.remedy or "name one with `identity_file:` or IdentityFile, or make one with `ssh-keygen`",
+            remedy(
+                offers.remedy
+                or "name one with `identity_file:` or IdentityFile, or make one with `ssh-keygen`"
+            ),
         )
     return ConnectError(
         f"user {user}: the server refused {_keys(tried)}{reasons}",
-        offers.remedy
-        or f"put its public half into {user}'s authorized_keys there, or set `user:` or `identity_file:`",
+        remedy(
+            offers.remedy
+            or f"put its public half into {user}'s authorized_keys there, or set `user:` or `identity_file:`"
+        ),
     )
 
 
@@ -277,7 +303,7 @@ def _incompatible(error: IncompatiblePeer, transport: Transport) -> ConnectError
     return ConnectError(
         f"the server allows no {what} that tflaunch has, though `ssh` may have one: it offers {_names(theirs)}; "
         f"tflaunch (by paramiko {paramiko.__version__}) has {_names(ours)}",
-        f"{remedy} in its sshd_config; no setting on this side helps",
+        or_openssh(f"{remedy} in its sshd_config", "may have one"),
     )
 
 

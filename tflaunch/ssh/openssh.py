@@ -74,17 +74,27 @@ class OpenSsh:
             options.append("StrictHostKeyChecking=accept-new")
         self._options = tuple(word for option in options for word in ("-o", option))
         self._hostnames: dict[str, str] = {}
+        self._dialling: dict[str, tuple[Target, SshLog]] = {}
 
     def open(self, host: Host, command: str, first: bytes, deadline: Deadline) -> OpenSshWire:
         """Log in and run the command; raises ConnectError, Dropped."""
         target = self._target(host)
         argv = [self._program, *self._named, "-T", *self._options, *_asked(host), "--", target.name, command]
+        log = SshLog()
+        self._dialling[host.name] = (target, log)
         try:
-            wire = OpenSshWire(argv, first, target, deadline)
+            wire = OpenSshWire(argv, first, target, log, deadline)
         except OSError as error:
             raise _not_started(error) from None
+        finally:
+            self._dialling.pop(host.name, None)
         self._hostnames[host.name] = wire.log.hostname
         return wire
+
+    def unanswered(self, host: Host) -> ConnectError | None:
+        """What to say of a host whose network has not answered yet; None: it has, or it is not being dialled."""
+        target, log = self._dialling.get(host.name, (None, None))
+        return log.unanswered(log.known(target)) if target and log else None
 
     def hostname(self, host: Host) -> str:
         """What it dials for that host, after HostName."""
@@ -145,8 +155,10 @@ class OpenSshWire:
     launcher is killed.
     """
 
-    def __init__(self, argv: Sequence[str], first: bytes, target: Target, deadline: Deadline) -> None:
-        self.log = SshLog()
+    def __init__(
+        self, argv: Sequence[str], first: bytes, target: Target, log: SshLog, deadline: Deadline
+    ) -> None:
+        self.log = log
         self._early: list[bytes] = []  # what came before anybody listened
         self._listener: Callable[[bytes], None] | None = None
         self._taking = threading.Lock()

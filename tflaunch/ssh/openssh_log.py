@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tflaunch.errors import ConnectError
 from tflaunch.ssh.config import Target, known_hosts_name
-from tflaunch.ssh.login import Dropped, unreached, without_banner
+from tflaunch.ssh.login import SILENT, Dropped, unreached, without_banner
 from tflaunch.ssh.transport import LARGE_PACKETS, WORDS_LIMIT, Deadline, words
 
 MOST_LINES = 400  # before the login, which takes some fifty
@@ -135,6 +135,13 @@ class SshLog:
             ]
             return words(f"the connection broke ({_plain(last)})", "\n".join(before).encode())
         return words(f"exit status {code}", self._said)
+
+    def unanswered(self, target: Target) -> ConnectError | None:
+        """What to say as long as no TCP connection stands; None once one does, or where `ssh` makes none itself."""
+        begun = self._has("Connecting to ") and not self._has("Remote protocol version")
+        if not begun or self._has("Connection established"):
+            return None
+        return ConnectError(f"no answer on port {target.port}", SILENT, absent=True)
 
     def why(self, code: int | None, target: Target, deadline: Deadline) -> Exception:
         """Why there is no login: a ConnectError, or Dropped; `code` None: it was not over at the deadline."""
