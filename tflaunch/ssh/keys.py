@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko import Message, PKey
 from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
@@ -195,7 +196,7 @@ def _read(path: Path) -> _File:
         return _File(key, key.asbytes())
     except TypeError:  # how cryptography says that a passphrase is wanted
         return _File(blob=blob, encrypted=True)
-    except (ValueError, SSHException, UnknownKeyType, OSError):
+    except (ValueError, SSHException, UnknownKeyType, UnsupportedAlgorithm, OSError):
         if b"sk-" in blob[:8]:  # a kind's name is behind its length
             return _File(blob=blob, problem=FIDO)
         return _File(blob=blob, problem="not a private key in a form that can be read")
@@ -217,7 +218,7 @@ def _unlock(path: Path, file: _File, ask: Callable[[str], str] | None) -> None:
             file.key = PKey.from_path(path, said.encode())  # type: ignore[arg-type]  # str is refused
         except ValueError:
             continue
-        except (SSHException, UnknownKeyType, OSError, TypeError):
+        except (SSHException, UnknownKeyType, UnsupportedAlgorithm, OSError, TypeError):
             file.problem = "not a private key in a form that can be read"
         return
     file.problem = f"encrypted, and {PASSPHRASE_TRIES} passphrases were wrong"

@@ -170,7 +170,15 @@ class OpenSshWire:
         self._stderr, stderr = os.pipe()
         try:
             self._process = subprocess.Popen(
-                argv, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=stderr, start_new_session=True
+                argv,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=stderr,
+                env={
+                    **os.environ,
+                    "SSH_ASKPASS_REQUIRE": "never",
+                },  # nor does the ssh that leads to a jump host ask
+                start_new_session=True,
             )
         except BaseException:
             self._release()
@@ -241,7 +249,7 @@ class OpenSshWire:
             with contextlib.suppress(OSError):
                 self._socket.settimeout(None)
         self._in.wait(deadline.left())
-        if self.log.logged_in or self._came:
+        if (self.log.logged_in or self._came) and not self.log.changed:
             return
         code = self._process.returncode if self._gone.is_set() else None
         raise self.log.why(code, self.log.known(target), deadline)
@@ -283,6 +291,8 @@ class OpenSshWire:
         except OSError:
             data = b""
         self.log.feed(data)
+        if self.log.changed:
+            self.kill()
         if self.log.logged_in:
             self._in.set()
         return bool(data)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tflaunch.errors import ConnectError
 from tflaunch.ssh.config import Target, known_hosts_name
-from tflaunch.ssh.login import SILENT, Dropped, unreached, without_banner
+from tflaunch.ssh.login import DROPPED, SILENT, Dropped, unreached, without_banner
 from tflaunch.ssh.transport import LARGE_PACKETS, WORDS_LIMIT, Deadline, words
 
 MOST_LINES = 400  # before the login, which takes some fifty
@@ -45,6 +45,15 @@ _CONFIG = re.compile(
     r"Can't open user config file|line \d+: |command-line: line 0|Unsupported option|no argument after keyword"
 )
 _ALGORITHM = re.compile(r"Unable to negotiate with .*?: no matching (.+?) found\. Their offer: (.*)")
+# What the outer `ssh` says when the one that leads to a jump host has ended.
+_FAR_END = re.compile(
+    r"(kex|ssh)_exchange_identification|Connection (closed|reset) by UNKNOWN|banner exchange"
+)
+# What that one says when no TCP connection came about, to the jump host or behind it.
+_ABSENT = re.compile(
+    r"Could not resolve hostname|connect to host .*: (?!Permission denied|Operation not permitted)|"
+    r"open failed: connect failed"
+)
 # Methods that want somebody who answers.
 _ASKING = ("keyboard-interactive", "password")
 
@@ -55,6 +64,9 @@ class SshLog:
     def __init__(self) -> None:
         self.lines: list[str] = []  # up to the login
         self.logged_in = False
+        self.changed = (
+            False  # the host key is not the known one: refused, whatever StrictHostKeyChecking says
+        )
         self._end = ""  # how the command ended, as sshd said: exit-status, exit-signal
         self._said = b""
         self._rest = b""
@@ -78,6 +90,7 @@ class SshLog:
         text = line.decode(errors="replace").rstrip("\r")
         if not self.logged_in:
             self.logged_in = _IN.match(text) is not None
+            self.changed = self.changed or "REMOTE HOST IDENTIFICATION HAS CHANGED" in text
             self.lines = [*self.lines[-MOST_LINES:], text]
             return
         # What the far side says may end without a newline, before what ssh has to say.
@@ -125,7 +138,7 @@ class SshLog:
         if closed or code is None:
             return words("", self._said)
         if code < 0:
-            return words(f"the connection broke (ssh was {_killed(code)})", self._said)
+            return words(f"the connection broke ({_signal(code)} has ended ssh)", self._said)
         if self._end == "exit-signal":
             return words("ended by a signal", self._said)
         if code == 255 and not self._end:
@@ -145,26 +158,26 @@ class SshLog:
 
     def why(self, code: int | None, target: Target, deadline: Deadline) -> Exception:
         """Why there is no login: a ConnectError, or Dropped; `code` None: it was not over at the deadline."""
-        if code is None:
-            return self._late(target, deadline)
-        if code < 0:
-            return ConnectError(f"ssh was {_killed(code)} before the login", "try again")
         own = [
             line
             for line in self.lines
             if line.strip() and not _DEBUG.match(line) and not _CHATTER.match(line)
         ]
         text = "\n".join(own)
+        if self.changed:
+            return self._changed(text, target)
+        if code is None:
+            return self._late(own, target, deadline)
+        if code < 0:
+            return ConnectError(f"{_signal(code)} has ended ssh before the login", "try again")
         behind_proxy = self._has("Executing proxy command") and not self._has("Remote protocol version")
         if behind_proxy and not self._has("Server host key:"):
             return self._broken_way(own, target)
-        if "WARNING: REVOKED HOST KEY" in text or "is marked as revoked" in text:
+        if found := re.search(r"revoked by file (.*)|is marked as revoked|WARNING: REVOKED HOST KEY", text):
             return ConnectError(
-                f"the server shows a {self._kind} host key that known_hosts has revoked",
+                f"the server shows a {self._kind} host key that {found[1] or 'known_hosts'} has revoked",
                 "do not use this host before its administrator has explained it",
             )
-        if "REMOTE HOST IDENTIFICATION HAS CHANGED" in text:
-            return self._changed(text, target)
         if "Host key verification failed" in text or "host key is known for" in text:
             return ConnectError(
                 f"the server's {self._kind} host key is unknown",
@@ -191,19 +204,30 @@ class SshLog:
             return self._refused(found[1].split(","), target)
         if "timed out during banner exchange" in text:
             return without_banner(target, deadline)
-        if re.search(
-            r"banner line|Bad remote protocol|nvalid.*(protocol|banner)|Protocol major versions", text
-        ):
+        if not self._has("Remote protocol version"):
+            answer = self._find(r"banner line 0: (.*)")
+            if answer and not any(word.decode() in answer for word in DROPPED):
+                return ConnectError(
+                    f"what answers on port {target.port} is not SSH: it said {answer[:80]!r}", "set `port:`"
+                )
+            if found := re.search(
+                r"could not read protocol version|[Ii]nvalid.*banner.*|banner line.*", text
+            ):
+                return ConnectError(
+                    f"what answers on port {target.port} is not SSH: {found[0]}", "set `port:`"
+                )
+            if re.search(r"exchange_identification|Connection (closed|reset)", text):
+                return Dropped()
+        elif found := re.search(r"Protocol major versions differ.*", text):
+            return ConnectError(f"what answers on port {target.port} is not SSH 2: {found[0]}", "set `port:`")
+        if found := re.search(r"channel 0: open failed: (.*?)(: open failed)?$", text, re.MULTILINE):
             return ConnectError(
-                f"what answers on port {target.port} is not SSH: {_plain(own[-1])}", "set `port:`"
+                f"the server logged in but refused a session ({found[1]})",
+                f"raise MaxSessions there; does `{target.ssh} true` work?",
             )
-        if not self._has("Remote protocol version") and re.search(
-            r"exchange_identification|Connection (closed|reset)", text
-        ):
-            return Dropped()
         if _CONFIG.search(text):
             return ConnectError(
-                f"ssh cannot use its configuration: {_plain(own[0])}",
+                f"ssh cannot use its configuration: {_plain('; '.join(own))}",
                 "correct it, or give another file with --ssh-config",
             )
         if own and re.search(
@@ -243,7 +267,7 @@ class SshLog:
     def _stage(self) -> str:
         return "the login" if self._has("SSH2_MSG_NEWKEYS received") else "the key exchange"
 
-    def _late(self, target: Target, deadline: Deadline) -> ConnectError:
+    def _late(self, own: list[str], target: Target, deadline: Deadline) -> ConnectError:
         """It is stuck: where, its log says."""
         if self._has("Executing proxy command") and not self._has("Remote protocol version"):
             return ConnectError(
@@ -260,11 +284,6 @@ class SshLog:
             return unreached(TimeoutError(), target, deadline)
         if not self._has("Remote protocol version"):
             return without_banner(target, deadline)
-        own = [
-            line
-            for line in self.lines
-            if line.strip() and not _DEBUG.match(line) and not _CHATTER.match(line)
-        ]
         waits = f"; ssh said last: {_plain(own[-1])}" if own else ""
         if self._stage == "the login":
             return ConnectError(
@@ -278,15 +297,14 @@ class SshLog:
         )
 
     def _broken_way(self, own: list[str], target: Target) -> Exception:
-        ours = re.compile(
-            r"(kex|ssh)_exchange_identification|Connection (closed|reset) by UNKNOWN|banner exchange"
-        )
-        theirs = [line for line in own if not ours.search(line)]
+        theirs = [line for line in own if not _FAR_END.search(line)]
         if not theirs:
             return Dropped()
+        telling = [line for line in theirs if not line.startswith("stdio forwarding failed")] or theirs
         return ConnectError(
-            f"the way through its ProxyJump or ProxyCommand failed: {_plain(theirs[-1])}",
+            f"the way through its ProxyJump or ProxyCommand failed: {_plain(telling[-1])}",
             f"does `{target.ssh} true` work?",
+            absent=_ABSENT.search(telling[-1]) is not None,
         )
 
     def _changed(self, text: str, target: Target) -> ConnectError:
@@ -307,39 +325,41 @@ class SshLog:
             f"~/.ssh/%C` and `ControlPersist 8h` for it into ~/.ssh/config, then `{target.ssh}`; tflaunch goes through "
             "that connection"
         )
-        if self._has("with partial success") or self._has("Authenticated using"):
+        user, takes = f"user {target.user}", ", ".join(methods)
+        if found := self._find(r"(session request failed: .*)"):
             return ConnectError(
-                f"user {target.user}: the server wants more than a key ({', '.join(methods)})", master
+                f"{user}: the connection of its ControlMaster takes no more sessions ({found})",
+                "raise MaxSessions in its sshd_config; each run takes one",
             )
+        if self._has("with partial success"):
+            return ConnectError(f"{user}: the server wants more than a key ({takes})", master)
+        if "publickey" not in methods and not any("gssapi" in method for method in methods):
+            return ConnectError(f"{user}: the server takes no keys, only {takes}", master)
         tried = self._tried
         if not tried:
+            own = "name a key with `identity_file:` or IdentityFile, `ssh-add` one that is encrypted, or `kinit` where "
             return ConnectError(
-                f"user {target.user}: ssh had no key to offer, and the server takes {', '.join(methods)}",
-                master
-                if asking
-                else "name a key with `identity_file:` or IdentityFile, `ssh-add` it if it is encrypted, or `kinit` if "
-                "the site uses Kerberos",
+                f"{user}: ssh had no key to offer; the server takes {takes}",
+                f"{own}Kerberos is used" + (f"; {master}" if asking else ""),
             )
-        accepted = self._find(r"debug1: Server accepts key: (\S+)")
-        if accepted:
+        if accepted := self._find(r"debug1: Server accepts key: (\S+)"):
             return ConnectError(
-                f"user {target.user}: the server would take key {accepted}, but ssh could not sign with it",
-                f"is it encrypted? `ssh-add {shlex.quote(accepted)}` before",
+                f"{user}: the server would take key {accepted}, but ssh could not sign with it",
+                f"is it encrypted? `ssh-add {shlex.quote(accepted)}` before; is its token there?",
             )
         return ConnectError(
-            f"user {target.user}: the server refused {_keys(tried)}; it takes {', '.join(methods)}",
-            f"{master}; or put the public half of a key into {target.user}'s authorized_keys there"
-            if asking
-            else f"put its public half into {target.user}'s authorized_keys there, or set `user:` or "
-            "`identity_file:`",
+            f"{user}: the server refused {_keys(tried)}"
+            + (f"; it takes {takes}" if len(methods) > 1 else ""),
+            f"put its public half into {target.user}'s authorized_keys there, or set `user:` or `identity_file:`"
+            + (f"; where a key is not enough: {master}" if asking else ""),
         )
 
 
-def _killed(code: int) -> str:
+def _signal(code: int) -> str:
     try:
-        return f"killed by signal {-code} ({signal.Signals(-code).name})"
+        return signal.Signals(-code).name
     except ValueError:
-        return f"killed by signal {-code}"
+        return f"signal {-code}"
 
 
 def _keys(tried: list[str]) -> str:
