@@ -237,7 +237,8 @@ class OpenSshWire:
         return self._gone.wait(seconds)
 
     def last_words(self) -> str:
-        self._gone.wait(END_S)
+        if not self.closed:
+            self._gone.wait(END_S)
         return self.log.last_words(self._process.returncode, closed=self.closed)
 
     def _begin(self, first: bytes, target: Target, deadline: Deadline) -> None:

@@ -27,6 +27,11 @@ _CHATTER = re.compile(
 )
 # It has logged in and was given a channel: its own, or one of a master's connection.
 _IN = re.compile(r"debug1: Sending command: |debug1: mux_client_request_session: master session id")
+# The end of what it says of a host key that has changed: where the known one is, and what comes of it.
+_WARNED = re.compile(
+    r"Offending \S+ key in |.* you have requested strict checking|Password authentication is disabled|"
+    r"Host key verification failed"
+)
 _EXIT = re.compile(r"rtype (exit-status|exit-signal) ")
 # The system's own words, in the locale C or the user's: both are looked for.
 _ERRNOS = {
@@ -67,6 +72,7 @@ class SshLog:
         self.changed = (
             False  # the host key is not the known one: refused, whatever StrictHostKeyChecking says
         )
+        self._warned = False
         self._end = ""  # how the command ended, as sshd said: exit-status, exit-signal
         self._said = b""
         self._rest = b""
@@ -90,7 +96,8 @@ class SshLog:
         text = line.decode(errors="replace").rstrip("\r")
         if not self.logged_in:
             self.logged_in = _IN.match(text) is not None
-            self.changed = self.changed or "REMOTE HOST IDENTIFICATION HAS CHANGED" in text
+            self._warned = self._warned or "REMOTE HOST IDENTIFICATION HAS CHANGED" in text
+            self.changed = self.changed or (self._warned and _WARNED.match(text) is not None)
             self.lines = [*self.lines[-MOST_LINES:], text]
             return
         # What the far side says may end without a newline, before what ssh has to say.
