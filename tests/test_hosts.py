@@ -421,7 +421,7 @@ BAD = {
         [
             ":1:19: user: 'a b' is not a user name",
             ":1:36: proxy_jump: '-x' is not `none` or [user@]host[:port], several separated by commas",
-            ":1:52: connection: 'telnet' is not ssh or local",
+            ":1:52: connection: 'telnet' is not ssh, openssh or local",
             ":1:67: slots: 'many' is not a whole number from 0 to 10000",
             ":1:81: python: '' is not a Python interpreter: python3, or a path on the host",
         ],

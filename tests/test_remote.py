@@ -35,6 +35,8 @@ from tflaunch.ssh.transport import Deadline, Stream, TunedTransport
 from tflaunch.wire import encode
 
 LOCAL = Host(name="here", connection="local")
+KINDS = ["ssh", "openssh", "local"]
+REMOTE = ["ssh", "openssh"]
 MIB = 1 << 20
 SESAME = "open sesame"
 
@@ -58,6 +60,10 @@ class Client:
         connector = Connector(hosts, options, ask)
         self._opened.append(connector)
         return connector
+
+    def host(self, kind: str, **options: Any) -> Host:
+        """A new host that is reached in that way."""
+        return LOCAL if kind == "local" else self.network.add(**options).host(connection=kind)
 
     def open(self, host: Host, command: str = "cat", first: bytes = b"", **options: Any) -> Line:
         wire = Line(self.connector([host], **options).open(host, command, first))
@@ -129,16 +135,16 @@ def everything(wire: Line) -> bytes:
 # -- what goes through -------------------------------------------------------------------------------------
 
 
-def test_a_wire_is_a_plain_duplex_stream(client: Client) -> None:
-    sshd = client.network.add()
-    wire = client.open(sshd.host(), "cat", b"first ")
+@pytest.mark.parametrize("kind", REMOTE)
+def test_a_wire_is_a_plain_duplex_stream(client: Client, kind: str) -> None:
+    wire = client.open(client.host(kind), "cat", b"first ")
     wire.send(b"second")
     assert read(wire, 12) == b"first second"
 
 
-@pytest.mark.parametrize("kind", ["ssh", "local"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_mebibyte_of_every_byte_comes_back_unchanged(client: Client, kind: str) -> None:
-    host = client.network.add().host() if kind == "ssh" else LOCAL
+    host = client.host(kind)
     data = bytes(range(256)) * (MIB // 256)
     wire = client.open(host, "cat", data[:100_000])
     sender = threading.Thread(target=wire.send, args=(data[100_000:],))
@@ -148,9 +154,9 @@ def test_a_mebibyte_of_every_byte_comes_back_unchanged(client: Client, kind: str
     assert hashlib.sha256(back).digest() == hashlib.sha256(data).digest()
 
 
-@pytest.mark.parametrize("kind", ["ssh", "local"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_end_of_a_command_is_told_in_its_own_words(client: Client, kind: str) -> None:
-    host = client.network.add().host() if kind == "ssh" else LOCAL
+    host = client.host(kind)
     wire = client.open(host, "echo out; echo 'no python3 here' >&2; exit 127")
     assert everything(wire) == b"out\n"
     assert wire.last_words() == "exit status 127; it said: no python3 here"
@@ -159,25 +165,25 @@ def test_the_end_of_a_command_is_told_in_its_own_words(client: Client, kind: str
             wire.send(b"x" * MIB)
 
 
-@pytest.mark.parametrize("kind", ["ssh", "local"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_command_that_never_reads_its_first_bytes_can_still_say_why(client: Client, kind: str) -> None:
-    host = client.network.add().host() if kind == "ssh" else LOCAL
+    host = client.host(kind)
     wire = client.open(host, "exec no-such-python", b"x" * 8 * MIB)
     assert everything(wire) == b""
     assert re.match(r"exit status 127; it said: .*no-such-python.*not found", wire.last_words())
 
 
-@pytest.mark.parametrize("kind", ["ssh", "local"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_command_that_a_signal_ends_says_so(client: Client, kind: str) -> None:
-    host = client.network.add().host() if kind == "ssh" else LOCAL
+    host = client.host(kind)
     wire = client.open(host, "kill -9 $$")
     assert everything(wire) == b""
     assert "signal" in wire.last_words()
 
 
-@pytest.mark.parametrize("kind", ["ssh", "local"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_close_wakes_a_blocked_recv_and_may_be_repeated(client: Client, kind: str) -> None:
-    host = client.network.add().host() if kind == "ssh" else LOCAL
+    host = client.host(kind)
     wire = client.open(host, "echo ready; exec cat")
     assert read(wire, 6) == b"ready\n"
     got: list[bytes] = []
@@ -192,8 +198,9 @@ def test_close_wakes_a_blocked_recv_and_may_be_repeated(client: Client, kind: st
         wire.send(b"x")
 
 
-def test_close_wakes_a_blocked_send(client: Client) -> None:
-    wire = client.open(client.network.add().host(), "echo ready; exec sleep 1000")
+@pytest.mark.parametrize("kind", REMOTE)
+def test_close_wakes_a_blocked_send(client: Client, kind: str) -> None:
+    wire = client.open(client.host(kind), "echo ready; exec sleep 1000")
     assert read(wire, 6) == b"ready\n"
     failed = threading.Event()
 
@@ -210,18 +217,20 @@ def test_close_wakes_a_blocked_send(client: Client) -> None:
     assert failed.is_set()
 
 
-def test_a_noisy_login_shell_comes_first(client: Client) -> None:
-    sshd = client.network.add(bashrc="echo 'Welcome!'; echo 'and to stderr' >&2")
+@pytest.mark.parametrize("kind", REMOTE)
+def test_a_noisy_login_shell_comes_first(client: Client, kind: str) -> None:
+    host = client.host(kind, bashrc="echo 'Welcome!'; echo 'and to stderr' >&2")
     if not os.environ.get("SHELL", "/bin/bash").endswith("bash"):
         pytest.skip("only bash reads a .bashrc here")
-    wire = client.open(sshd.host(), "echo agent")
+    wire = client.open(host, "echo agent")
     assert everything(wire) == b"Welcome!\nagent\n"
     assert "and to stderr" in wire.last_words()
 
 
-def test_a_flood_of_stderr_does_not_stop_stdout(client: Client) -> None:
+@pytest.mark.parametrize("kind", REMOTE)
+def test_a_flood_of_stderr_does_not_stop_stdout(client: Client, kind: str) -> None:
     noise = "i=0; while [ $i -lt 800 ]; do head -c 8192 /dev/zero >&2; echo line; i=$((i+1)); done"
-    wire = client.open(client.network.add().host(), noise)
+    wire = client.open(client.host(kind), noise)
     assert everything(wire) == b"line\n" * 800
 
 
@@ -239,10 +248,8 @@ def test_keys_are_exchanged_anew_in_a_flood(client: Client, monkeypatch: pytest.
 
 
 def test_what_would_have_to_wait_is_not_sent(client: Client) -> None:
-    for wire in (
-        client.open(client.network.add().host(), "echo ready; exec sleep 1000"),
-        client.open(LOCAL, "echo ready; exec sleep 1000"),
-    ):
+    for kind in KINDS:
+        wire = client.open(client.host(kind), "echo ready; exec sleep 1000")
         assert read(wire, 6) == b"ready\n"
         assert wire.send_now(b"x")
         assert not wire.send_now(b"x" * 8 * MIB)
@@ -253,8 +260,9 @@ def test_what_would_have_to_wait_is_not_sent(client: Client) -> None:
             assert not wire.send_now(b"x")
 
 
-def test_what_came_before_anybody_listened_is_not_lost(client: Client) -> None:
-    host = client.network.add().host()
+@pytest.mark.parametrize("kind", REMOTE)
+def test_what_came_before_anybody_listened_is_not_lost(client: Client, kind: str) -> None:
+    host = client.host(kind)
     for command, expected in (("echo hello", b"hello\n"), ("exit 3", b"")):
         wire = client.connector([host]).open(host, command)
         until(lambda wire=wire: "exit status" in wire.last_words(), "the command has ended")
@@ -263,19 +271,23 @@ def test_what_came_before_anybody_listened_is_not_lost(client: Client) -> None:
         line.close()
 
 
-def test_a_connection_is_let_go_of_when_its_agent_has_ended(client: Client) -> None:
-    sshd = client.network.add()
-    sessions = Sessions(client.connector([sshd.host()]), lambda *_: None)
-    sessions.connect([sshd.host()], "visit", "", lambda _: encode("bye"))
+@pytest.mark.parametrize("kind", REMOTE)
+def test_a_connection_is_let_go_of_when_its_agent_has_ended(client: Client, kind: str) -> None:
+    host = client.host(kind)
+    [sshd] = client.network.sshds
+    sessions = Sessions(client.connector([host]), lambda *_: None)
+    sessions.connect([host], "visit", "", lambda _: encode("bye"))
     while not isinstance(item := sessions.next(time.monotonic() + 60), Ended):
         assert item is not None
     until(lambda: not sshd.sessions(), "the connection is closed, too")  # before the host is dialled again
     sessions.close()
 
 
-def test_a_lost_connection_ends_the_stream(client: Client) -> None:
-    sshd = client.network.add()
-    wire = client.open(sshd.host(), "echo ready; exec cat")
+@pytest.mark.parametrize("kind", REMOTE)
+def test_a_lost_connection_ends_the_stream(client: Client, kind: str) -> None:
+    host = client.host(kind)
+    [sshd] = client.network.sshds
+    wire = client.open(host, "echo ready; exec cat")
     assert read(wire, 6) == b"ready\n"
     sshd.kill_sessions()
     assert wire.recv(1) == b""
@@ -284,9 +296,10 @@ def test_a_lost_connection_ends_the_stream(client: Client) -> None:
         wire.send(b"x")
 
 
-def test_many_threads_open_at_once(client: Client) -> None:
-    sshds = [client.network.add() for _ in range(4)]
-    hosts = [sshd.host() for sshd in sshds]
+@pytest.mark.parametrize("kind", REMOTE)
+def test_many_threads_open_at_once(client: Client, kind: str) -> None:
+    hosts = [client.host(kind) for _ in range(4)]
+    sshds = client.network.sshds
     connector = client.connector(hosts)
     with ThreadPoolExecutor(16) as pool:
         wires = list(pool.map(lambda n: Line(connector.open(hosts[n % 4], "cat", b"%d" % n)), range(32)))

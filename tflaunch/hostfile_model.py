@@ -229,8 +229,9 @@ def _ports(value: object) -> tuple[int, int]:
 
 
 def _connection(value: object) -> str:
-    if (text := text_of(value, "ssh or local", free=False)) not in ("ssh", "local"):
-        raise ValueError("is not ssh or local")
+    accepted = "ssh, openssh or local"
+    if (text := text_of(value, accepted, free=False)) not in ("ssh", "openssh", "local"):
+        raise ValueError(f"is not {accepted}")
     return str(text)
 
 
@@ -426,10 +427,14 @@ class Settings(BaseModel):
         ),
     ]
     connection: Annotated[
-        Literal["ssh", "local"],
+        Literal["ssh", "openssh", "local"],
         PlainValidator(_connection),
         WithJsonSchema(
-            {"enum": ["ssh", "local"], "description": "local: a process of this machine, without SSH."}
+            {
+                "enum": ["ssh", "openssh", "local"],
+                "description": "openssh: by the system's `ssh`, for what only that can do (ControlMaster, "
+                "certificates, Kerberos, FIDO keys); local: a process of this machine, without SSH.",
+            }
         ),
     ] = UNSAID
 

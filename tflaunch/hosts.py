@@ -29,7 +29,7 @@ class Host:
     """One host of the hostfile, `defaults` and group settings already folded in.  None: not said."""
 
     name: str  # unique; what messages and patterns use
-    connection: Literal["ssh", "local"] = "ssh"
+    connection: Literal["ssh", "openssh", "local"] = "ssh"
     ssh_host: str = ""  # what SSH looks up in ~/.ssh/config (the name, unless the hostfile says otherwise)
     address: str | None = None  # what TensorFlow peers dial
     user: str | None = None
@@ -89,27 +89,34 @@ def find_default(environ: Mapping[str, str], cwd: str | os.PathLike[str]) -> str
     return None
 
 
-def load(source: str, *, environ: Mapping[str, str] = os.environ) -> Hostfile:
+def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: str = "") -> Hostfile:
     """The hosts that `source` names, in its order.
 
-    `slurm:` and `pbs:` are read from `environ`.  Anything that can be opened is a file: YAML, unless its
-    first line is that of a plain hostfile (`host`, `host:4`, `host slots=4`).  What is no file is a list such
-    as `gpu[01-04]:2,me@big:8` (`:N` is the number of slots), unless it looks like the path of a missing file:
-    it has a `/`, a suffix such as `.yaml` or `.txt`, or ends in `hosts` or `hostfile`.
+    `connection` (ssh, openssh) is for the hosts of which the hostfile says nothing about it; without it, what
+    TFLAUNCH_CONNECTION in `environ` says.  `slurm:` and `pbs:` are read from `environ`.
+
+    Anything that can be opened is a file: YAML, unless its first line is that of a plain hostfile (`host`,
+    `host:4`, `host slots=4`).  What is no file is a list such as `gpu[01-04]:2,me@big:8` (`:N` is the number of
+    slots), unless it looks like the path of a missing file: it has a `/`, a suffix such as `.yaml` or `.txt`, or
+    ends in `hosts` or `hostfile`.
 
     `localhost` in a list or in a plain hostfile is this machine without SSH (`connection: local`); in YAML
     the key says so.  A name that is repeated on bare lines of a plain hostfile has as many slots.  Private
     keys that `identity_file:` names must be there, for OpenSSH and paramiko would try others without a word.
 
-    Raises HostfileError with every problem that was found.
+    Raises HostfileError with every problem that was found, UsageError for a connection that there is not.
     """
+    named = "--connection" if connection else "TFLAUNCH_CONNECTION"
+    connection = connection or environ.get("TFLAUNCH_CONNECTION", "") or "ssh"
+    if connection not in ("ssh", "openssh"):
+        raise UsageError(f"{named} {connection[:60]!r} is not ssh or openssh")
     if source == "slurm:":
         nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
         if not nodes:
             raise _error(
                 "slurm", "SLURM_JOB_NODELIST is not set", "Run this inside a job: salloc, sbatch or srun."
             )
-        hosts = _Hosts("slurm")
+        hosts = _Hosts("slurm", connection)
         _read_list(nodes, hosts)
         return hosts.hostfile("slurm")
     if source == "pbs:":
@@ -121,7 +128,7 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ) -> Hostfile:
             raise _error(
                 path, "no such file; PBS_NODEFILE names it", "Run this on the first node of the job."
             )
-        hosts = _Hosts(path)
+        hosts = _Hosts(path, connection)
         _read_plain(text, hosts, count_single=True)
         return hosts.hostfile("pbs")
     text = _open(source)
@@ -132,10 +139,10 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ) -> Hostfile:
         if _like_a_path(source):
             hint = "Name a hostfile that is there, or the hosts themselves: gpu01,gpu02"
             raise _error(source, "no such file", hint)
-        hosts = _Hosts("<inline>")
+        hosts = _Hosts("<inline>", connection)
         _read_list(source, hosts)
         return hosts.hostfile("<inline>")
-    hosts = _Hosts(source)
+    hosts = _Hosts(source, connection)
     if _like_plain(text):
         _read_plain(text, hosts)
         hint = "It was read as a plain hostfile (host slots=4); a YAML one begins with `hosts:` or `- `."
@@ -210,8 +217,9 @@ def _choices(hostfile: Hostfile) -> str:
 class _Hosts:
     """Collects hosts and what is wrong with them, whatever form they were written in."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, connection: str) -> None:
         self.where = where
+        self._connection = connection  # unless it is said
         self.problems: list[Problem] = []
         self._hosts: dict[str, Host] = {}
         self._entries: dict[str, Text] = {}  # host -> the name or range that brought it
@@ -245,7 +253,11 @@ class _Hosts:
             if host in self._hosts:
                 repeated.setdefault(self._entries[host], []).append(host)
                 continue
-            own = {**settings, **{key: values[index] for key, values in each.items()}}
+            own = {
+                "connection": self._connection,
+                **settings,
+                **{key: values[index] for key, values in each.items()},
+            }
             self._entries[host] = name
             self._hosts[host] = _host(host, own)
             self._check_machine(self._hosts[host])

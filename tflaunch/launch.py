@@ -437,14 +437,15 @@ def refuse_one_machine_twice(hostfile: Hostfile, inventory: Inventory, connectio
     """Two names that lead to one sshd would share its cards and ports while the plan counts them twice."""
     seen: dict[tuple[str, str], Host] = {}
     for host in hostfile.hosts:
-        key, boot_id = connections.host_key(host), inventory[host.name].boot_id
-        if not key or not boot_id:
+        facts, key, alike = inventory[host.name], connections.host_key(host), "same host key, same boot"
+        if not key and host.connection == "openssh":  # through a master's connection: nobody was shown a key
+            key, alike = facts.hostname, "same name of its own, same boot"
+        if not key or not facts.boot_id:
             continue
-        first = seen.setdefault((key, boot_id), host)
+        first = seen.setdefault((key, facts.boot_id), host)
         if first is not host:
             raise PlanError(
-                f"{hostfile.source}: {first.name} and {host.name} are one machine "
-                f"({inventory[host.name].hostname}: same host key, same boot)",
+                f"{hostfile.source}: {first.name} and {host.name} are one machine ({facts.hostname}: {alike})",
                 "list it once; several workers on it are --workers N or slots:",
             )
 

@@ -1,4 +1,4 @@
-"""The wires: duplex byte streams to the hosts, by SSH or by a local subprocess.
+"""The wires: duplex byte streams to the hosts, by SSH, by the system's `ssh`, or by a local subprocess.
 
     connector = Connector(hostfile.hosts, ConnectOptions(), ask=getpass.getpass)   # main thread: reads files
     wire = connector.open(host, "exec python3 -c ...", source)                     # from any thread
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from concurrent import futures
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import tflaunch.ssh  # noqa: F401 - before what follows
 
@@ -38,11 +38,14 @@ from tflaunch.ssh.config import SshConfig, Target
 from tflaunch.ssh.keys import Keys
 from tflaunch.ssh.known_hosts import KnownHosts, fingerprint
 from tflaunch.ssh.login import SLOW, Client, Dropped, HostKeyCheck, explained, log_in, unreached
-from tflaunch.ssh.transport import AT_ONCE, Child, Deadline, Stream, dial_tcp, has_room, text
+from tflaunch.ssh.openssh import OpenSsh, OpenSshWire
+from tflaunch.ssh.transport import AT_ONCE, END_S, Child, Deadline, Stream, dial_tcp, has_room, text
 
 RETRY_FIRST_S = 0.1
 RETRY_CAP_S = 2.0
 RECV_BYTES = 64 * 1024  # for more the C library asks the kernel for memory each time
+
+_T = TypeVar("_T")
 
 _FORBIDDEN_CHANNEL = 1  # RFC 4254, SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
 
@@ -96,6 +99,14 @@ class Connector:
     ) -> None:
         self._options = options
         self._targets: dict[str, Target | ConnectError] = {}
+        hosts = tuple(hosts)
+        self._openssh: OpenSsh | ConnectError | None = None
+        self._wires: list[OpenSshWire] = []
+        if any(host.connection == "openssh" for host in hosts):
+            try:
+                self._openssh = OpenSsh(options.ssh_config, options.accept_new)
+            except ConnectError as error:
+                self._openssh = error
         remote = [host for host in hosts if host.connection == "ssh"]
         if remote:
             config = SshConfig(options.ssh_config)
@@ -126,6 +137,8 @@ class Connector:
         """
         if host.connection == "local":
             return LocalWire(command, first)
+        if host.connection == "openssh":
+            return self._open_by_ssh(host, command, first)
         target = self._target(host)
         deadline = Deadline(min(self._options.timeout_s, target.timeout_s or self._options.timeout_s))
         link = self._connect(target, deadline)
@@ -136,12 +149,24 @@ class Connector:
             link.close()
             raise
 
+    def unanswered(self, host: Host) -> ConnectError | None:
+        """What to say of a host whose network has not answered yet; None: it has, or it is not being dialled.
+
+        Then no TCP connection to it stands, or none to a jump host on the way.
+        """
+        return self._openssh.unanswered(host) if isinstance(self._openssh, OpenSsh) else None
+
     def dial_address(self, host: Host) -> str:
         """What SSH dials, after HostName: a name or an address without the port; "" for a local host."""
+        if host.connection == "openssh":
+            return self._ssh().hostname(host)
         return "" if host.connection == "local" else self._target(host).hostname
 
     def host_key(self, host: Host) -> str:
-        """The SHA256 fingerprint of the key that the host showed; "" before it was connected, and locally."""
+        """The SHA256 fingerprint of the key that the host showed; "" before it was connected, and locally.
+
+        Nor is it known when `ssh` went through a master's connection.
+        """
         return self._fingerprints.get(host.name, "")
 
     def close(self) -> None:
@@ -152,6 +177,24 @@ class Connector:
             if hop.done() and not hop.exception():
                 hop.result().close()
         self._keys.close()
+        deadline = Deadline(END_S)
+        for wire in self._wires:
+            if wire.closed and not wire.wait(deadline.left()):
+                wire.kill()  # it hangs, and would outlive us
+
+    def _ssh(self) -> OpenSsh:
+        if isinstance(self._openssh, ConnectError):
+            raise ConnectError(self._openssh.message, self._openssh.hint)  # threads share no exception
+        assert self._openssh is not None  # noqa: S101
+        return self._openssh
+
+    def _open_by_ssh(self, host: Host, command: str, first: bytes) -> Wire:
+        ssh, deadline = self._ssh(), Deadline(self._options.timeout_s)
+        wire = _patiently(lambda: ssh.open(host, command, first, deadline), deadline)
+        if wire.log.host_key:
+            self._fingerprints[host.name] = wire.log.host_key
+        self._wires = [other for other in self._wires if not other.wait(0)] + [wire]
+        return wire
 
     def _target(self, host: Host) -> Target:
         target = self._targets[host.name]
@@ -160,25 +203,17 @@ class Connector:
         return target
 
     def _connect(self, target: Target, deadline: Deadline) -> Link:
-        """An authenticated connection; retried for as long as sshd drops it before its banner."""
-        tries = 0
-        while not deadline.passed:
+        """An authenticated connection."""
+
+        def attempt() -> Link:
             stream = self._dial(target, deadline)
             try:
                 return self._login(target, stream, deadline)
-            except Dropped:
-                stream.close()
             except BaseException:
                 stream.close()
                 raise
-            # Full jitter: clients that were dropped together must not come back together.
-            longest = min(RETRY_CAP_S, RETRY_FIRST_S * 2**tries, deadline.left())
-            time.sleep(random.uniform(0, longest))  # noqa: S311
-            tries += 1
-        raise ConnectError(
-            f"sshd dropped the connection before its banner, {tries} times in {deadline}",
-            "too many log in at once (raise MaxStartups there, or --connect-timeout), or it bars this address",
-        )
+
+        return _patiently(attempt, deadline)
 
     def _dial(self, target: Target, deadline: Deadline) -> Stream:
         try:
@@ -320,6 +355,22 @@ class LocalWire:
 
     def last_words(self) -> str:
         return self._child.last_words()
+
+
+def _patiently(attempt: Callable[[], _T], deadline: Deadline) -> _T:
+    """What `attempt` brings, which is made for as long as sshd drops the connection before its banner."""
+    tries = 0
+    while not deadline.passed:
+        with contextlib.suppress(Dropped):
+            return attempt()
+        # Full jitter: clients that were dropped together must not come back together.
+        longest = min(RETRY_CAP_S, RETRY_FIRST_S * 2**tries, deadline.left())
+        time.sleep(random.uniform(0, longest))  # noqa: S311
+        tries += 1
+    raise ConnectError(
+        f"sshd dropped the connection before its banner, {tries} times in {deadline}",
+        "too many log in at once (raise MaxStartups there, or --connect-timeout), or it bars this address",
+    )
 
 
 def _known_hosts(targets: Iterable[Target]) -> dict[tuple[tuple[Path, ...], tuple[Path, ...]], KnownHosts]:

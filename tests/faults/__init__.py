@@ -22,6 +22,8 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+import pytest
+
 from tests.bed import Bed, BedHost, FarLauncher
 from tests.launcher import PATIENCE_S, Process, Running, parents, until
 
@@ -81,13 +83,15 @@ BACK = re.compile(r"(\S+) is back after")
 # What else a task may say: that it waits, why it failed.
 NOISE = re.compile(rb"\S+ waits$|cannot fork: |Terminated$|Traceback |  |OSError: ")
 NOTHING = "nothing"
+# Faults of the connection happen to both kinds of it: paramiko's, and the system's `ssh`.
+over_both_wires = pytest.mark.parametrize("trial", ["ssh", "openssh"], indirect=True)
 QUICK = ("--grace=1", "--ps-grace=0.2", "--connect-timeout=5")
 
 
 class Trial:
     """One run on a bed, what befell it and when, and what must hold after it."""
 
-    def __init__(self, bed: Bed, far: FarLauncher, cards: Path, name: str) -> None:
+    def __init__(self, bed: Bed, far: FarLauncher, cards: Path, name: str, wire: str = "ssh") -> None:
         self.bed = bed
         self.far = far
         self.hosts: list[BedHost] = []
@@ -96,6 +100,7 @@ class Trial:
         self.run_id = ""
         self.detached = False
         self.times: dict[str, float] = {}  # what happened how many seconds after the fault
+        self.wire = wire
         self._cards = cards
         self._name = name
         self._at: float | None = None
@@ -124,7 +129,13 @@ class Trial:
     ) -> Running:
         """Start it, and wait until every task has printed a line; a worker has `lines` of them."""
         words = (
-            *("run", self.far.hostfile(self.hosts, gpus=None), self.far.script(NUMBERS)),
+            *(
+                "run",
+                self.far.hostfile(self.hosts, gpus=None, connection=self.wire),
+                self.far.script(NUMBERS),
+            ),
+            # The home directory of ssh is that of the account, whatever HOME says.
+            *(("-F", self.far.home / ".ssh/config") if self.wire == "openssh" else ()),
             *(f"--ps={ps}", f"--workers={workers}", f"--lease={lease_s}", *QUICK),
             *(f"--env=NUMBERS={lines} {rate} {code}", f"--env=MANNERS={manners}", *more),
         )

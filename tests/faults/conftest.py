@@ -21,4 +21,5 @@ def cards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trial(bed: Bed, far: FarLauncher, cards: Path, request: pytest.FixtureRequest) -> Trial:
     """A run to be, on a bed of its own."""
     marker = request.node.get_closest_marker("fault")
-    return Trial(bed, far, cards, marker.args[0] if marker else request.node.name)
+    name = marker.args[0] if marker else request.node.name
+    return Trial(bed, far, cards, name, wire=getattr(request, "param", "ssh"))

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.faults import NOTHING, Trial
+from tests.faults import NOTHING, Trial, over_both_wires
 from tests.launcher import until
 
 
@@ -25,6 +25,7 @@ def test_viewer_killed(trial: Trial) -> None:
 @pytest.mark.fault(
     "detached run: the launcher's machine is gone", "it ends by itself; all of it is seen later", NOTHING
 )
+@over_both_wires
 def test_no_launcher_any_more(trial: Trial) -> None:
     trial.up(3)
     viewer = trial.start(lines=500, workers=2, detached=True)

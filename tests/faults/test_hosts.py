@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.faults import FULL, NOTHING, Trial
+from tests.faults import FULL, NOTHING, Trial, over_both_wires
 from tests.launcher import until
 
 FLOOD_MB = 1000 if FULL else 50
@@ -140,6 +140,7 @@ def test_names_forgotten(trial: Trial) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.fault("a flood of output", "every byte of it is shown and recorded", NOTHING)
+@over_both_wires
 def test_log_flood(trial: Trial) -> None:
     trial.up(2)
     lines = FLOOD_MB * 10_000  # of 100 bytes
@@ -149,6 +150,7 @@ def test_log_flood(trial: Trial) -> None:
 
 
 @pytest.mark.fault("Ctrl-C in a flood of output", "the run ends as ever, 130", NOTHING)
+@over_both_wires
 def test_interrupt_in_a_flood(trial: Trial) -> None:
     trial.up(2)
     running = trial.start(lines=100_000_000, rate=0)

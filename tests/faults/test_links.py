@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults import NOTHING, Trial
+from tests.faults import NOTHING, Trial, over_both_wires
 
 
 @pytest.mark.fault("200 ms more each way and 2 % of all packets lost", "nothing but the delay", NOTHING)
@@ -23,6 +23,7 @@ def test_slow_and_lossy(trial: Trial) -> None:
     "the run ends, 76, and says that the host could not be checked; there, the agent ends it when the lease is over",
     "what its tasks printed since is on that host only",
 )
+@over_both_wires
 def test_link_cut_for_ever(trial: Trial) -> None:
     trial.up(2)
     trial.start(lines=100_000, lease_s=8)

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.faults import NOTHING, Trial
+from tests.faults import NOTHING, Trial, over_both_wires
 from tests.launcher import until
 
 
@@ -15,6 +15,7 @@ from tests.launcher import until
     "the agents end the run when its lease is over",
     "what the tasks printed after that is on the hosts only",
 )
+@over_both_wires
 def test_launcher_killed(trial: Trial) -> None:
     trial.up(2)
     running = trial.start(lines=100_000, lease_s=5)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.faults import BACK, FULL, NOTHING, Trial
+from tests.faults import BACK, FULL, NOTHING, Trial, over_both_wires
 
 
 def recovers(trial: Trial, lines: int = 500) -> None:
@@ -25,6 +25,7 @@ def for_a_while(trial: Trial, seconds: float) -> None:
 @pytest.mark.fault(
     "link to a host cut for 5 s", "nothing: what it printed comes when the link is back", NOTHING
 )
+@over_both_wires
 def test_link_cut_for_5_s(trial: Trial) -> None:
     trial.up(2)
     trial.start(lines=800)
@@ -42,6 +43,7 @@ def test_link_cut_for_5_s(trial: Trial) -> None:
     "said once noticed; the tasks run on, and what they printed comes after it",
     NOTHING,
 )
+@over_both_wires
 def test_link_cut_for_30_s(trial: Trial) -> None:
     trial.up(2)
     lines = 4000 if FULL else 1500
@@ -102,6 +104,7 @@ def test_launcher_moves(trial: Trial) -> None:
 
 
 @pytest.mark.fault("connections reset (RST)", "it comes back at once", NOTHING)
+@over_both_wires
 def test_reset(trial: Trial) -> None:
     trial.up(2)
     trial.start()
@@ -128,6 +131,7 @@ def test_sshd_restarted(trial: Trial) -> None:
 
 
 @pytest.mark.fault("process killed that sshd has started on the host", "it comes back at once", NOTHING)
+@over_both_wires
 def test_what_sshd_has_started_killed(trial: Trial) -> None:
     trial.up(2)
     trial.start()
@@ -138,6 +142,7 @@ def test_what_sshd_has_started_killed(trial: Trial) -> None:
 
 
 @pytest.mark.fault("host that hangs for a while", "as a link that was cut", NOTHING)
+@over_both_wires
 def test_host_hangs_for_a_while(trial: Trial) -> None:
     trial.up(2)
     trial.start(lines=1000)
@@ -190,6 +195,7 @@ def test_end_behind_a_cut(trial: Trial) -> None:
     "the others are ended, that one when it is back within the time; 130",
     NOTHING,
 )
+@over_both_wires
 def test_interrupt_behind_a_cut(trial: Trial) -> None:
     trial.up(2)
     running = trial.start(lines=100_000)

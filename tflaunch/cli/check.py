@@ -22,6 +22,7 @@ from tflaunch.cli.job_options import (
 from tflaunch.cli.options import (
     OUTPUT,
     AcceptNew,
+    ConnectionOption,
     Patient,
     SshConfig,
     connector,
@@ -67,6 +68,7 @@ def check(
     mount: Mount = None,
     accept_new: AcceptNew = False,
     ssh_config: SshConfig = None,
+    connection: ConnectionOption = "",
 ) -> None:
     """Find what would make a run fail on these hosts, and tell what to do about it.
 
@@ -85,7 +87,7 @@ def check(
     from tflaunch.session import Stopped
 
     with reporting("stopped; nothing is left on the hosts", json=json) as show:
-        hostfile = load_hosts(hosts)
+        hostfile = load_hosts(hosts, connection)
         job = JobSpec(
             (),
             env=env_and_files(env, env_file)[0],

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from tflaunch.cli.options import OUTPUT, AcceptNew, SshConfig, connector, load_hosts, reporting
+from tflaunch.cli.options import (
+    OUTPUT,
+    AcceptNew,
+    ConnectionOption,
+    SshConfig,
+    connector,
+    load_hosts,
+    reporting,
+)
 from tflaunch.cli.values import TIME_WORD, Command, time_of
 from tflaunch.errors import ConnectErrors, UsageError
 
@@ -100,6 +108,7 @@ def gpus(
     ] = 15.0,
     accept_new: AcceptNew = False,
     ssh_config: SshConfig = None,
+    connection: ConnectionOption = "",
 ) -> None:
     """Show the cards of all hosts: how they are, who uses them since when, which are free.
 
@@ -116,7 +125,7 @@ def gpus(
         forms = {"json": json, "csv": csv, "oneline": oneline, "topology": topology}
         form = _form(forms, watching=watch is not None)
         wanted = Wanted(free, model, size(min_free) if min_free else 0)
-        hostfile = _chosen(load_hosts(hosts), host)
+        hostfile = _chosen(load_hosts(hosts, connection), host)
         # What is left after connecting is for the answer, so that a dead host says what is wrong with it.
         to_hosts = connector(hostfile.hosts, accept_new, 0.8 * timeout, ssh_config)
         for note in to_hosts.notes:

@@ -48,6 +48,16 @@ SshConfig = Annotated[
     Path | None,
     typer.Option("--ssh-config", "-F", help="Use this file, not ~/.ssh/config.", rich_help_panel=CONNECTION),
 ]
+ConnectionOption = Annotated[
+    str,
+    typer.Option(
+        "--connection",
+        metavar="HOW",
+        help="ssh, or openssh: the system's `ssh`; for hosts whose hostfile does not say [$TFLAUNCH_CONNECTION, ssh]",
+        show_default=False,
+        rich_help_panel=CONNECTION,
+    ),
+]
 Json = Annotated[
     bool,
     typer.Option("--json", help="One JSON object a line on stdout, for programs.", rich_help_panel=OUTPUT),
@@ -75,8 +85,11 @@ def default_hosts() -> str | None:
     return find_default(os.environ, Path.cwd())
 
 
-def load_hosts(source: str | None) -> Hostfile:
-    """The hostfile that was named, or the default one; raises HostfileError, UsageError."""
+def load_hosts(source: str | None, connection: str = "") -> Hostfile:
+    """The hostfile that was named, or the default one; raises HostfileError, UsageError.
+
+    `connection` is what --connection says.
+    """
     from tflaunch import hosts
 
     found = source or default_hosts()
@@ -85,7 +98,7 @@ def load_hosts(source: str | None) -> Hostfile:
             "no hostfile: $TFLAUNCH_HOSTS, ./hosts.yaml and ~/.config/tflaunch/hosts.yaml do not exist",
             "name one: a file, host1,host2, slurm: or pbs:",
         )
-    return hosts.load(found)
+    return hosts.load(found, connection=connection)
 
 
 def connector(

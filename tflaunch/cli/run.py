@@ -76,6 +76,7 @@ from tflaunch.cli.job_options import (
 from tflaunch.cli.options import (
     OUTPUT,
     AcceptNew,
+    ConnectionOption,
     ConnectTimeout,
     Grace,
     Json,
@@ -385,6 +386,7 @@ def run(
     accept_new: AcceptNew = False,
     connect_timeout: ConnectTimeout = 30.0,
     ssh_config: SshConfig = None,
+    connection: ConnectionOption = "",
 ) -> None:
     """Start TRAINER.py as ps, worker and other tasks on HOSTS, show what they print, stop when the work is done.
 
@@ -460,7 +462,7 @@ def run(
         wish = wish_of(
             patterns_of(fetch or ()), to=fetch_to, overwrite=overwrite, keep_mode=keep_mode, most=fetch_max
         )
-        hostfile = load_hosts(hosts)
+        hostfile = load_hosts(hosts, connection)
         check_hosts(hostfile, gpus, roles)
         if no_sync:
             hostfile = on_every_host(file.directory, hostfile)

@@ -51,6 +51,7 @@ from tflaunch.cli.job_options import (
 )
 from tflaunch.cli.options import (
     AcceptNew,
+    ConnectionOption,
     ConnectTimeout,
     Grace,
     Json,
@@ -272,6 +273,7 @@ def sweep(
     accept_new: AcceptNew = False,
     connect_timeout: ConnectTimeout = 30.0,
     ssh_config: SshConfig = None,
+    connection: ConnectionOption = "",
 ) -> None:
     """Run TRAINER.py once for each set of values, as many at a time as HOSTS have cards for, and compare.
 
@@ -322,7 +324,7 @@ def sweep(
         if name is not None and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,31}[a-z0-9])?", name):
             raise UsageError(f"--name {name}: 1 to 33 of a-z, 0-9 and '-', no '-' at an end")
         chosen = _trials(grid or [], random or [], trials, trials_file)
-        hostfile = load_hosts(hosts)
+        hostfile = load_hosts(hosts, connection)
         gpus = gpu_choice(
             model=gpu_model,
             min_memory=min_gpu_memory,
@@ -467,5 +469,5 @@ def _run_one(ctx: typer.Context) -> tuple[str, ...]:
 _AS_OF_RUN = (
     "gpus_per_trial", "gpu_model", "min_gpu_memory", "mig", "include", "exclude", "share_gpus", "env", "env_file",
     "code_dir", "ship", "follow_links", "max_code", "no_sync", "requirements", "system_site_packages", "container",
-    "container_engine", "mount", "accept_new", "ssh_config",
+    "container_engine", "mount", "accept_new", "ssh_config", "connection",
 )  # fmt: skip

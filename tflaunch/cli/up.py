@@ -59,6 +59,7 @@ from tflaunch.cli.job_options import (
 from tflaunch.cli.options import (
     OUTPUT,
     AcceptNew,
+    ConnectionOption,
     ConnectTimeout,
     Grace,
     Json,
@@ -135,6 +136,7 @@ def up(
     accept_new: AcceptNew = False,
     connect_timeout: ConnectTimeout = 30.0,
     ssh_config: SshConfig = None,
+    connection: ConnectionOption = "",
 ) -> None:
     """Start TensorFlow servers on HOSTS, with no program of yours: they stand until tflaunch stop.
 
@@ -172,7 +174,7 @@ def up(
                 "leave it out",
             )
         # The servers run no code of the user's, so it does not matter where that is.
-        hostfile = load_hosts(hosts)
+        hostfile = load_hosts(hosts, connection)
         gpus = gpu_choice(
             model=gpu_model,
             min_memory=min_gpu_memory,

@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -68,6 +69,23 @@ _HOP_LIMIT = 8
 _UNSUPPORTED = {"revokedhostkeys": "none", "proxyusefdpass": "no"}
 
 
+# Ways in that only `ssh` has: a keyword, its value for no, and what the keyword means.
+_BEYOND = {
+    "certificatefile": ("none", "CertificateFile"),
+    "gssapiauthentication": ("no", "GSSAPIAuthentication"),
+    "pkcs11provider": ("none", "PKCS11Provider"),
+    "hostbasedauthentication": ("no", "HostbasedAuthentication"),
+}
+
+
+def or_openssh(remedy: str, does: str) -> str:
+    """The remedy, and that of the system's `ssh`, which `does` more; where there is none, the remedy alone."""
+    other = "`connection: openssh` in the hostfile (or --connection openssh) has the system's `ssh` connect, which "
+    if shutil.which("ssh") is None:
+        return remedy
+    return f"{remedy}; or {other}{does}"
+
+
 class _MatchExec:
     """Runs the command of `Match exec`; in place of invoke, which would read the user's terminal meanwhile."""
 
@@ -118,6 +136,7 @@ class Target:
     hash_known_hosts: bool
     family: Literal["any", "inet", "inet6"]
     timeout_s: float | None  # ConnectTimeout
+    beyond: tuple[str, ...] = ()  # what would let `ssh` in, and is not known here
     jumps: tuple[Target, ...] = ()  # in the order in which they are passed
     proxy_command: str = ""
     ssh: str = ""  # the command that asks OpenSSH for the same connection; `{host}` for the hostfile's name
@@ -144,7 +163,7 @@ class SshConfig:
     def target(self, host: Host) -> Target:
         """Everything that a connection to `host` needs; the hostfile's own settings win over ssh_config."""
         name = host.ssh_host or host.name
-        _check(host, name)
+        check_host(host, name)
         target = self._target(
             name,
             user=host.user,
@@ -181,7 +200,9 @@ class SshConfig:
             found["hostname"] = _percent(str(found["hostname"]), {"hostname": name}, name, "hn")
         for key, harmless in _UNSUPPORTED.items():
             if str(found.get(key, harmless)).lower() != harmless:
-                raise ConnectError(f"ssh_config sets {key}, which tflaunch cannot obey", _CORRECT)
+                raise ConnectError(
+                    f"ssh_config sets {key}, which tflaunch cannot obey", or_openssh(_CORRECT, "obeys it")
+                )
         return found
 
     def _target(
@@ -227,6 +248,7 @@ class SshConfig:
             hash_known_hosts=_yes(found, "hashknownhosts"),
             family=_family(found),
             timeout_s=_seconds(found, "connecttimeout"),
+            beyond=_beyond(found),
             jumps=jumps,
             proxy_command=command,
             ssh=shlex.join(("ssh", *words, name)),
@@ -305,7 +327,8 @@ def prepared(
             if inside != "Host *":
                 # It holds only where the block around the Include holds; paramiko has no such thing.
                 raise ConnectError(
-                    f"{where}: {line.strip()!r} in a file that is included by a block", _CORRECT
+                    f"{where}: {line.strip()!r} in a file that is included by a block",
+                    or_openssh(_CORRECT, "reads it"),
                 )
             block = f"{keyword} {value}"
         yield f"{keyword} {value}"
@@ -415,7 +438,8 @@ def _criteria(words: list[str], where: str) -> list[str]:
         if criterion not in _MATCH_CRITERIA:
             known = ", ".join(sorted(_MATCH_CRITERIA))
             raise ConnectError(
-                f"{where}: Match {_short(criterion)} is beyond tflaunch (it knows {known})", _CORRECT
+                f"{where}: Match {_short(criterion)} is beyond tflaunch (it knows {known})",
+                or_openssh(_CORRECT, "may know it"),
             )
         criteria.append("!" * word.startswith("!") + criterion)
         if criterion in _MATCH_ALONE:
@@ -437,7 +461,7 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
-def _check(host: Host, name: str) -> None:
+def check_host(host: Host, name: str) -> None:
     """Refuse what OpenSSH would refuse on its command line, whatever brought it here: a shell may see it next."""
     hops = [] if host.proxy_jump is None else [hop.rpartition("@") for hop in host.proxy_jump.split(",")]
     said = [
@@ -546,6 +570,18 @@ def _percent(text: str, found: Mapping[str, object], name: str = "", allowed: st
         return hashlib.sha1(whole.encode(errors="surrogateescape"), usedforsecurity=False).hexdigest()
 
     return re.sub(r"(?s)%(.?)", value, text)
+
+
+def _beyond(found: Mapping[str, object]) -> tuple[str, ...]:
+    said = [key for key, (no, _) in _BEYOND.items() if _first(found, key, no).lower() != no]
+    # Many systems say yes for everybody; it is of use to whoever has a ticket.
+    tickets = os.environ.get("KRB5CCNAME") or os.path.exists(f"/tmp/krb5cc_{os.getuid()}")  # noqa: PTH110, S108
+    return tuple(_BEYOND[key][1] for key in said if key != "gssapiauthentication" or tickets)
+
+
+def _first(found: Mapping[str, object], key: str, default: str) -> str:
+    """The value; of those that may be said often, the first."""
+    return str(next(iter(_list(found.get(key))), default))
 
 
 def _yes(found: dict[str, object], key: str) -> bool:

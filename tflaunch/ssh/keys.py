@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko import Message, PKey
 from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
@@ -23,6 +24,7 @@ from tflaunch.ssh.config import Target
 PASSPHRASE_TRIES = 3
 AGENT_ANSWERS_S = 5.0  # the list of its keys; a signature may wait for a finger on a token
 AGENT_SIGNS_S = 60.0
+FIDO = "a key on a FIDO token, with which tflaunch cannot sign"
 _MAGIC = b"openssh-key-v1\0"
 _LARGEST = 1024 * 1024  # bytes: OpenSSH reads no larger key
 
@@ -42,6 +44,7 @@ class Offers:
     keys: tuple[Offer, ...]
     skipped: tuple[str, ...]
     remedy: str = ""  # for the first key that is skipped because others may read it
+    token: bool = False  # one that is skipped is on a FIDO token
 
 
 @dataclass
@@ -134,7 +137,8 @@ class Keys:
         agent = self._agents[target.agent]
         if isinstance(agent, str) and agent:
             skipped.append(agent)
-        return Offers(tuple(keys), tuple(skipped), next(iter(remedies), ""))
+        token = any(reason.endswith(FIDO) for reason in skipped)
+        return Offers(tuple(keys), tuple(skipped), next(iter(remedies), ""), token)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -192,7 +196,9 @@ def _read(path: Path) -> _File:
         return _File(key, key.asbytes())
     except TypeError:  # how cryptography says that a passphrase is wanted
         return _File(blob=blob, encrypted=True)
-    except (ValueError, SSHException, UnknownKeyType, OSError):
+    except (ValueError, SSHException, UnknownKeyType, UnsupportedAlgorithm, OSError):
+        if b"sk-" in blob[:8]:  # a kind's name is behind its length
+            return _File(blob=blob, problem=FIDO)
         return _File(blob=blob, problem="not a private key in a form that can be read")
 
 
@@ -212,7 +218,7 @@ def _unlock(path: Path, file: _File, ask: Callable[[str], str] | None) -> None:
             file.key = PKey.from_path(path, said.encode())  # type: ignore[arg-type]  # str is refused
         except ValueError:
             continue
-        except (SSHException, UnknownKeyType, OSError, TypeError):
+        except (SSHException, UnknownKeyType, UnsupportedAlgorithm, OSError, TypeError):
             file.problem = "not a private key in a form that can be read"
         return
     file.problem = f"encrypted, and {PASSPHRASE_TRIES} passphrases were wrong"

@@ -17,7 +17,7 @@ from paramiko.ssh_exception import (
 )
 
 from tflaunch.errors import ConnectError, NoThreads
-from tflaunch.ssh.config import SSH_PORT, Target, known_hosts_name
+from tflaunch.ssh.config import SSH_PORT, Target, known_hosts_name, or_openssh
 from tflaunch.ssh.keys import Offers
 from tflaunch.ssh.known_hosts import KnownHosts, KnownKey, fingerprint
 from tflaunch.ssh.transport import (
@@ -31,8 +31,11 @@ from tflaunch.ssh.transport import (
 )
 
 SLOW = "check the network between, or give --connect-timeout"
+SILENT = "is it switched on? does a firewall stand between?"
+# Nobody is there.  What this machine itself forbids or lacks says nothing of the host.
+_ABSENT = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ETIMEDOUT)
 # sshd says this instead of a banner when it has too many connections that did not log in yet.
-_DROPPED = (b"MaxStartups", b"Not allowed at this time")
+DROPPED = (b"MaxStartups", b"Not allowed at this time")
 # By the keyword of sshd_config: what it is, and one that every OpenSSH of the last ten years has.
 _ALGORITHMS = {
     "KexAlgorithms": ("key exchange", "curve25519-sha256@libssh.org"),
@@ -40,6 +43,10 @@ _ALGORITHMS = {
     "Ciphers": ("cipher", "aes128-gcm@openssh.com"),
     "MACs": ("MAC for the ciphers in common", "hmac-sha2-256-etm@openssh.com"),
 }
+
+
+# What helps where a login asks.
+_MASTER = "goes through the connection of a ControlMaster that you have logged in to"
 
 
 class Dropped(Exception):
@@ -95,6 +102,10 @@ class HostKeyCheck:
             )
         if not self._accept_new:
             authority = any(line.marker == "@cert-authority" for line in lines)
+            known = (
+                f"compare {fingerprint(blob)} with what its administrator says, then `{self._target.ssh}` "
+                "once, or use --accept-new"
+            )
             raise ConnectError(
                 f"the server's {kind} host key is unknown"
                 + (
@@ -102,8 +113,7 @@ class HostKeyCheck:
                     if authority
                     else ""
                 ),
-                f"compare {fingerprint(blob)} with what its administrator says, then `{self._target.ssh}` "
-                "once, or use --accept-new",
+                or_openssh(known, "checks certificates") if authority else known,
             )
         try:
             self._known.add(self._target.host_key_name, kind, blob, hashed=self._target.hash_known_hosts)
@@ -156,13 +166,21 @@ def log_in(transport: Transport, target: Target, offers: Offers, deadline: Deadl
             if more := transport.auth_handler.wait_for_response(answered):  # type: ignore[union-attr]
                 raise ConnectError(
                     f"user {user}: the server wants more than a key ({', '.join(more)})",
-                    "tflaunch asks nothing while connecting: allow the key alone for this account",
+                    or_openssh(
+                        "tflaunch asks nothing while connecting: allow the key alone for this account",
+                        _MASTER,
+                    ),
                 )
             return
         except BadAuthenticationType as error:
             raise ConnectError(
                 f"user {user}: the server takes no keys, only {', '.join(error.allowed_types)}",
-                "set PubkeyAuthentication yes in its sshd_config",
+                or_openssh(
+                    "set PubkeyAuthentication yes in its sshd_config",
+                    "knows Kerberos (`kinit` before), and " + _MASTER
+                    if any("gssapi" in kind for kind in error.allowed_types)
+                    else _MASTER,
+                ),
             ) from None
         except (SSHException, OSError, EOFError) as error:
             tried.append(offer.label)
@@ -173,7 +191,7 @@ def log_in(transport: Transport, target: Target, offers: Offers, deadline: Deadl
                 ) from None
             if not transport.is_active():
                 raise _ended(user, tried, error) from None
-    raise _refused(user, tried, offers)
+    raise _refused(target, tried, offers)
 
 
 def _ended(user: str, tried: Sequence[str], error: Exception) -> ConnectError:
@@ -185,17 +203,27 @@ def _ended(user: str, tried: Sequence[str], error: Exception) -> ConnectError:
     return ConnectError(f"user {user}: the login broke off at {tried[-1]} ({text(error)})", SLOW)
 
 
-def _refused(user: str, tried: Sequence[str], offers: Offers) -> ConnectError:
-    reasons = "".join(f"; skipped {reason}" for reason in offers.skipped)
+def _refused(target: Target, tried: Sequence[str], offers: Offers) -> ConnectError:
+    user, reasons = target.user, "".join(f"; skipped {reason}" for reason in offers.skipped)
+    beyond = [*target.beyond, *["FIDO tokens"] * offers.token]
+
+    def remedy(usual: str) -> str:
+        return or_openssh(usual, f"knows {', '.join(beyond)}") if beyond else usual
+
     if not tried:
         return ConnectError(
             f"user {user}: there is no key to offer{reasons}",
-            offers.remedy or "name one with `identity_file:` or IdentityFile, or make one with `ssh-keygen`",
+            remedy(
+                offers.remedy
+                or "name one with `identity_file:` or IdentityFile, or make one with `ssh-keygen`"
+            ),
         )
     return ConnectError(
         f"user {user}: the server refused {_keys(tried)}{reasons}",
-        offers.remedy
-        or f"put its public half into {user}'s authorized_keys there, or set `user:` or `identity_file:`",
+        remedy(
+            offers.remedy
+            or f"put its public half into {user}'s authorized_keys there, or set `user:` or `identity_file:`"
+        ),
     )
 
 
@@ -203,29 +231,31 @@ def unreached(error: Exception, target: Target, deadline: Deadline) -> ConnectEr
     """Why no stream could be opened."""
     port = f"port {target.port}"
     if isinstance(error, NameTimeout):
-        return ConnectError(f"the name look-up took longer than {deadline}", "is the name server up?")
+        return ConnectError(
+            f"the name look-up took longer than {deadline}", "is the name server up?", absent=True
+        )
     if isinstance(error, socket.gaierror | UnicodeError):
         return ConnectError(
             "the name does not resolve",
             f"check the spelling of {_name(target)}, or give it a HostName in ~/.ssh/config",
+            absent=True,
         )
     if isinstance(error, OSError):
         known = {
             errno.ECONNREFUSED: (f"{port} refuses the connection", "is sshd running there? else set `port:`"),
             errno.EHOSTUNREACH: ("there is no route to it", "is it switched on, and is the network up?"),
             errno.ENETUNREACH: ("there is no route to its network", "is the network or the VPN up?"),
-            errno.ETIMEDOUT: (f"no answer on {port}", "is it switched on? does a firewall stand between?"),
+            errno.EHOSTDOWN: ("there is no route to it", "is it switched on, and is the network up?"),
+            errno.ETIMEDOUT: (f"no answer on {port}", SILENT),
             errno.EACCES: (f"this machine forbids the connection to {port}", "look at its own firewall"),
             errno.EPERM: (f"this machine forbids the connection to {port}", "look at its own firewall"),
             errno.EAGAIN: (NoThreads().message, NoThreads().hint),
             errno.EMFILE: ("this machine has no file descriptors left", "raise `ulimit -n`"),
         }
         if isinstance(error, TimeoutError):
-            return ConnectError(
-                f"no answer on {port} within {deadline}", "is it switched on? does a firewall stand between?"
-            )
+            return ConnectError(f"no answer on {port} within {deadline}", SILENT, absent=True)
         if error.errno in known:
-            return ConnectError(*known[error.errno])
+            return ConnectError(*known[error.errno], absent=error.errno in _ABSENT)
     return ConnectError(f"{port} could not be dialled: {text(error)}", f"does `{target.ssh} true` work?")
 
 
@@ -277,7 +307,7 @@ def _incompatible(error: IncompatiblePeer, transport: Transport) -> ConnectError
     return ConnectError(
         f"the server allows no {what} that tflaunch has, though `ssh` may have one: it offers {_names(theirs)}; "
         f"tflaunch (by paramiko {paramiko.__version__}) has {_names(ours)}",
-        f"{remedy} in its sshd_config; no setting on this side helps",
+        or_openssh(f"{remedy} in its sshd_config", "may have one"),
     )
 
 
@@ -287,7 +317,7 @@ def _names(algorithms: Sequence[str]) -> str:
 
 def _bannerless(error: Exception, target: Target, stream: Stream, deadline: Deadline) -> Exception:
     head = stream.head
-    if any(word in head for word in _DROPPED):
+    if any(word in head for word in DROPPED):
         return Dropped()
     if head and b"SSH-" not in head:
         line = head.splitlines()[0][:80].decode(errors="replace")
@@ -297,13 +327,18 @@ def _bannerless(error: Exception, target: Target, stream: Stream, deadline: Dead
             f"ProxyCommand failed: {stream.child.last_words()}", f"try it alone: `{target.proxy_command}`"
         )
     if deadline.passed:
-        return ConnectError(
-            f"connected, but no SSH banner on port {target.port} within {deadline}",
-            "is it sshd that listens there? is the host overloaded?",
-        )
+        return without_banner(target, deadline)
     if stream.ended:
         return Dropped()
     return ConnectError(f"the SSH banner could not be read: {text(error)}", f"does `{target.ssh} true` work?")
+
+
+def without_banner(target: Target, deadline: Deadline) -> ConnectError:
+    """What accepts connections has not said that it is an SSH server."""
+    return ConnectError(
+        f"connected, but no SSH banner on port {target.port} within {deadline}",
+        "is it sshd that listens there? is the host overloaded?",
+    )
 
 
 def _name(target: Target) -> str:
