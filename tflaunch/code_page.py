@@ -31,7 +31,7 @@ def tell(
 ) -> None:
     """Tell what stays here though a user may think otherwise; with `dry_run`, all that is left out."""
     reporter.code(code_data(program, bundle))
-    for line in warnings(program, bundle, SHOWN if not dry_run else None):
+    for line in (*warnings(program, bundle, SHOWN if not dry_run else None), *_faults(program)):
         reporter.warn(line)
     if not env_files and (line := unread_env(program, bundle)):
         reporter.warn(line)
@@ -96,6 +96,13 @@ def warnings(program: Program, bundle: Bundle, most: int | None) -> Iterator[str
         yield f"not shipped: {_some(bundle.skipped, most)}"
 
 
+def _faults(program: Program) -> list[str]:
+    """A line for each file of the program that is none to the Python here."""
+    from tflaunch.code_cluster import faults
+
+    return list(faults(program))[:SHOWN]
+
+
 def unread_env(program: Program, bundle: Bundle) -> str:
     """What to say when the program reads a `.env` that stays here; "" when it does not."""
     env = _env_that_stays(program, bundle)
@@ -139,12 +146,7 @@ def _files_of(program: Program) -> set[str]:
     """The program's file and those that it imports, from the directory that is shipped or from its own."""
     from tflaunch.code_imports import imported_files
 
-    own = Path(program.file).parent
-    beside = imported_files(program.directory / own, Path(program.file).name)
-    return {
-        *imported_files(program.directory, program.file, program.package),
-        *(str(own / each) for each in beside),
-    }
+    return set(imported_files(program.directory, program.file, program.package, program.roots))
 
 
 def _can_follow(goal: str, directory: str) -> bool:

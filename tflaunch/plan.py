@@ -163,7 +163,7 @@ def plan_cluster(
     it gets no port, and nobody dials it.
     """
     _check_counts(job)
-    notes: list[str] = []
+    notes: list[str] = list(job.notes)
     seats = {host.name: Seat(host, inventory[host.name]) for host in hostfile.hosts if host.name in inventory}
     if not seats:
         raise PlanError(f"{hostfile.source}: none of {len(hostfile.hosts)} hosts can take a task")
@@ -217,6 +217,7 @@ def plan_cluster(
                 masked=tuple(sorted(job.masked)),
             )
         )
+    _note_alone(job, placed, notes)
     _note_models(job, placed, notes)
     _note_proxies(job, used, inventory, notes)
     return ClusterPlan(run_id, tuple(tasks), tuple(notes))
@@ -459,6 +460,16 @@ def _place_bare(job: JobSpec, share: _Share, ps: int, placed: list[_Placed]) -> 
 
 
 # --- notes -----------------------------------------------------------------------------------------------
+
+
+def _note_alone(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> None:
+    jobs = Counter(task.id.job for task in placed)
+    workers = sum(jobs[name] for name in (WORKER, CHIEF, MASTER))
+    if job.alone and workers > 1:
+        ps = ", and each ps," if jobs[PS] else ""
+        notes.append(
+            f"each of {workers} workers{ps} trains alone: {job.alone}; --workers 1 --ps 0 starts one"
+        )
 
 
 def _note_models(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> None:
