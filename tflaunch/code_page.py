@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tflaunch.program import Program
+from tflaunch.program import Program, place_of
 from tflaunch.sizes import amount
 from tflaunch.sources import Bundle
 
 SHOWN = 8  # of each kind
+_ABOVE = 2  # directories above the one that is shipped, where a module of the user's may be
 _READS_ENV = re.compile(
     rb"\b(?:import[ \t]+dotenv|from[ \t]+dotenv|load_dotenv|dotenv_values|find_dotenv)\b|[\"'/]\.env[\"']"
 )
@@ -43,6 +44,7 @@ def code_data(program: Program, bundle: Bundle) -> dict[str, Any]:
     """It, as what JSON can hold."""
     return {
         "directory": bundle.directory,
+        "program": program.file,
         "digest": bundle.digest,
         "files": bundle.files,
         "bytes": bundle.size,
@@ -113,6 +115,32 @@ def unread_env(program: Program, bundle: Bundle) -> str:
     return (
         f"{reader} reads .env, and {shown} stays here; --env-file {shown} passes its variables to the tasks"
     )
+
+
+def where_it_lies(module: str, directory: Path, program: str) -> str:
+    """What to type for a module that a task did not find, if it lies here; `directory` was shipped, with `program`."""
+    own = (directory / program).parent
+    if found := _code_file(own, module):
+        path = found.relative_to(directory)
+        return f"{module} lies in {own} and did not come to the hosts: --ship {path} ships it"
+    if _code_file(directory, module):
+        return f"{module} lies in {directory}, not beside {program}: --env PYTHONPATH=. finds it there"
+    for above in directory.parents[:_ABOVE]:
+        if not place_of(above) and _code_file(above, module):
+            shown = min(str(above), os.path.relpath(above), key=len)
+            return (
+                f"{module} lies in {above}, which is not shipped: --code-dir {shown} --env PYTHONPATH=. ships it, and "
+                "finds it"
+            )
+    return ""
+
+
+def _code_file(folder: Path, module: str) -> Path | None:
+    """The file or package of that name, if there is code in it."""
+    base = folder.joinpath(*module.split("."))
+    if base.with_name(f"{base.name}.py").is_file():
+        return base.with_name(f"{base.name}.py")
+    return base if base.is_dir() and any(base.glob("*.py")) else None
 
 
 def _env_that_stays(program: Program, bundle: Bundle) -> Path | None:
