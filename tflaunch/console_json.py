@@ -9,7 +9,8 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
                env, setup, cwd (null: where the shipped code is), container (image or ""), mounts]
     code       directory, program (its file there), digest, files, bytes, modules_only (what the directory
                is, where no more than the modules that the program imports is shipped; else ""), ignored and
-               caches (how many are left out), secrets: [path, why] (left out), links (path -> where to; shipped as links), skipped
+               caches (how many are left out), secrets: [path, why] (left out), links (path -> where
+               to; shipped as links), skipped
     phase      name, done, total, note (what is awaited, or missing); one for each step
     waiting    place (in the queue), behind, free, needed, held: [cards, why], lost; one for each change
     note       text            something that happened

@@ -46,8 +46,8 @@ class Rule(NamedTuple):
 
 # The last line that fits any of them counts, and for it the first rule that fits.
 RULES = (
-    Rule(rf"unrecognized arguments: (?:.*? )?--{_HOSTS}\b", _NO_FLAGS),  # argparse
-    Rule(rf"unrecognized arguments: (?:.*? )?--{_OWN}\b", _ONE_FLAG),
+    Rule(rf"unrecognized arguments: (?:.*? )??--{_HOSTS}\b", _NO_FLAGS),  # argparse
+    Rule(rf"unrecognized arguments: (?:.*? )??--{_OWN}\b", _ONE_FLAG),
     Rule(r"unrecognized arguments: ", _WRONG_WORD),
     Rule(rf"Unknown command line flag '{_HOSTS}'", _NO_FLAGS),  # absl
     Rule(rf"Unknown command line flag '{_OWN}'", _ONE_FLAG),
@@ -58,7 +58,7 @@ RULES = (
     Rule(r"(?:[Nn]o such option:? '?-|Got unexpected extra arguments?\b)", _WRONG_WORD),
     Rule(rf"Could not consume arg: --{_HOSTS}\b", _NO_FLAGS),  # fire
     Rule(rf"option --{_HOSTS} not recognized", _NO_FLAGS),  # getopt
-    Rule(rf"the following arguments are required: (?:.*? )?--{_HOSTS}\b", _WITH_FLAGS),
+    Rule(rf"the following arguments are required: (?:.*? )??--{_HOSTS}\b", _WITH_FLAGS),
     Rule(r"^\S{1,200}: (?:.{0,400}: )?No module named '?(\w{1,80}(?:\.\w{1,80}){0,8})", _NO_MODULE),
     Rule(r"There is no id for task_type 'ps'", _NO_PS),
     Rule(r"ckpt\S{0,100}_temp\S{0,200}; No such file or directory", _SHARDED, last=1000),  # a graph's 30 lines follow
