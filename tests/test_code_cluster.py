@@ -408,7 +408,8 @@ def test_who_knows_nothing_of_others_trains_alone(tmp_path: Path, text: str, alo
     job = fit(tmp_path, text)
     assert job.alone == alone
     several = plan(job, facts("g1"), facts("g2")).notes[len(job.notes) :]
-    told = f"each of 2 workers, and each ps, trains alone: {alone}; --workers 1 --ps 0 starts one"
+    words = "--workers 1 --ps 0" + ("" if job.flags is None else " --no-flags")
+    told = f"each of 2 workers, and each ps, trains alone: {alone}; {words} starts one"
     assert several == ((told,) if alone else ())
     assert plan(job, facts("g1")).notes == job.notes
 

@@ -467,9 +467,8 @@ def _note_alone(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> No
     workers = sum(jobs[name] for name in (WORKER, CHIEF, MASTER))
     if job.alone and workers > 1:
         ps = ", and each ps," if jobs[PS] else ""
-        notes.append(
-            f"each of {workers} workers{ps} trains alone: {job.alone}; --workers 1 --ps 0 starts one"
-        )
+        words = "--workers 1 --ps 0" + (" --no-flags" if job.flags is not None else "")
+        notes.append(f"each of {workers} workers{ps} trains alone: {job.alone}; {words} starts one")
 
 
 def _note_models(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> None:

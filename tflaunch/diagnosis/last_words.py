@@ -12,8 +12,8 @@ from typing import NamedTuple
 _LONGEST = 1000  # characters of a line that are looked at: what a pattern may take is bounded
 
 _NO_FLAGS = (
-    "the program does not take the cluster flags: --no-flags leaves them out (TF_CONFIG tells each task who it is), "
-    "and --ps 0 the parameter servers if it has none; --flag ps_hosts=NAME says what it calls one"
+    "the program does not take the cluster flags: --no-flags leaves them out, for TF_CONFIG tells a task who it is "
+    "(--ps 0, too, if it has no parameter servers); --flag ps_hosts=NAME if it calls them otherwise"
 )
 _ONE_FLAG = "the program has no {0}: --flag {0}=NAME says what it calls it, --flag {0}= leaves it out"
 _WITH_FLAGS = (
