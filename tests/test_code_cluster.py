@@ -451,4 +451,4 @@ def test_what_the_python_here_cannot_read_is_told_with_its_place(tmp_path: Path)
     )
     told = list(faults(find_program("trainer.py", False, tmp_path)))
     assert [line.partition(" ")[0] for line in told] == ["old.py:2:", "odd.py:3:"]
-    assert "this is no program: 'return' outside function" in told[1]
+    assert "here cannot read it: 'return' outside function" in told[1]

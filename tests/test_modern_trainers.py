@@ -92,5 +92,5 @@ def test_what_to_type_for_a_module_above_the_program_works(launcher: Launcher) -
 def test_what_the_python_here_cannot_read_is_told_before_the_start(launcher: Launcher) -> None:
     trainer = launcher.script("import os\nprint 'hello'\n")
     done = launcher.run("run", launcher.local(), trainer, "--workers=1", "--ps=0")
-    warning = done.err.index("! trainer.py:2: to Python")
+    warning = done.err.index("! trainer.py:2: Python 3.")
     assert warning < done.err.index("connected")

@@ -192,10 +192,8 @@ def faults(program: Program) -> Iterator[str]:
     for module in modules(program.directory, program.file, program.package, program.roots):
         if module.fault is not None and module.path.endswith(".py"):
             place = f"{module.path}:{module.fault.lineno}" if module.fault.lineno else module.path
-            yield (
-                f"{place}: to Python {ours}, which is the one here, this is no program: {module.fault.msg}; that of "
-                "the hosts has the last word"
-            )
+            what = f"{place}: Python {ours} here cannot read it: {module.fault.msg}"
+            yield f"{what}; the hosts' own Python has the last word"
 
 
 def _plain(name: str) -> str:

@@ -258,7 +258,7 @@ def run(
         bool | None,
         typer.Option(
             "--flags/--no-flags",
-            help="Pass the cluster flags, or let TF_CONFIG alone tell a task who it is [by the program's text]",
+            help="Pass the cluster flags, or only TF_CONFIG [by the program's text]",
             show_default=False,
             rich_help_panel=PROGRAM,
         ),
