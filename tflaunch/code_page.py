@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch.console_line import Text
 from tflaunch.hosts import fold
-from tflaunch.program import Program
+from tflaunch.program import Program, place_of
 from tflaunch.sizes import amount
 from tflaunch.sources import Bundle
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SHOWN = 8  # of each kind
 _NAME_COLUMNS = 40
+_ABOVE = 2  # directories above the one that is shipped, where a module of the user's may be
 _READS_ENV = re.compile(
     rb"\b(?:import[ \t]+dotenv|from[ \t]+dotenv|load_dotenv|dotenv_values|find_dotenv)\b|[\"'/]\.env[\"']"
 )
@@ -49,10 +50,11 @@ def tell(
 
     With `show_files`, each file that is shipped, and each that is not.
     """
-    reporter.code({**code_data(bundle), **(files_data(bundle) if show_files else {})})
+    reporter.code({**code_data(program, bundle), **(files_data(bundle) if show_files else {})})
     most = SHOWN if not dry_run else None
     unread = unread_env(program, bundle) if not env_files else ""
-    for line in warnings(program, bundle, most, propose_env_file=not (env_files or unread)):
+    told = warnings(program, bundle, most, propose_env_file=not (env_files or unread))
+    for line in (*told, *_faults(program)):
         reporter.warn(line)
     if unread:
         reporter.warn(unread)
@@ -74,10 +76,11 @@ def own_code(hostfile: Hostfile) -> str:
     return f"no code is shipped to {'; '.join(where)} (`workdir:` in {hostfile.source})" if having else ""
 
 
-def code_data(bundle: Bundle) -> dict[str, Any]:
+def code_data(program: Program, bundle: Bundle) -> dict[str, Any]:
     """It, as what JSON can hold."""
     return {
         "directory": bundle.directory,
+        "program": program.file,
         "digest": bundle.digest,
         "files": bundle.files,
         "bytes": bundle.size,
@@ -199,6 +202,13 @@ def warnings(
         yield f"not shipped: {_some(bundle.skipped, most)}"
 
 
+def _faults(program: Program) -> list[str]:
+    """A line for each file of the program that is none to the Python here."""
+    from tflaunch.code_cluster import faults
+
+    return list(faults(program))[:SHOWN]
+
+
 def unread_env(program: Program, bundle: Bundle) -> str:
     """What to say when the program reads a `.env` that stays here; "" when it does not."""
     env = _env_that_stays(program, bundle)
@@ -209,6 +219,32 @@ def unread_env(program: Program, bundle: Bundle) -> str:
     return (
         f"{reader} reads .env, and {shown} stays here; --env-file {shown} passes its variables to the tasks"
     )
+
+
+def where_it_lies(module: str, directory: Path, program: str) -> str:
+    """What to type for a module that a task did not find, if it lies here; `directory` was shipped, with `program`."""
+    own = (directory / program).parent
+    if found := _code_file(own, module):
+        path = found.relative_to(directory)
+        return f"{module} lies in {own} and did not come to the hosts: --ship {path} ships it"
+    if _code_file(directory, module):
+        return f"{module} lies in {directory}, not beside {program}: --env PYTHONPATH=. finds it there"
+    for above in directory.parents[:_ABOVE]:
+        if not place_of(above) and _code_file(above, module):
+            shown = min(str(above), os.path.relpath(above), key=len)
+            return (
+                f"{module} lies in {above}, which is not shipped: --code-dir {shown} --env PYTHONPATH=. ships it, and "
+                "finds it"
+            )
+    return ""
+
+
+def _code_file(folder: Path, module: str) -> Path | None:
+    """The file or package of that name, if there is code in it."""
+    base = folder.joinpath(*module.split("."))
+    if base.with_name(f"{base.name}.py").is_file():
+        return base.with_name(f"{base.name}.py")
+    return base if base.is_dir() and any(base.glob("*.py")) else None
 
 
 def _env_that_stays(program: Program, bundle: Bundle) -> Path | None:
@@ -242,12 +278,7 @@ def _files_of(program: Program) -> set[str]:
     """The program's file and those that it imports, from the directory that is shipped or from its own."""
     from tflaunch.code_imports import imported_files
 
-    own = Path(program.file).parent
-    beside = imported_files(program.directory / own, Path(program.file).name)
-    return {
-        *imported_files(program.directory, program.file, program.package),
-        *(str(own / each) for each in beside),
-    }
+    return set(imported_files(program.directory, program.file, program.package, program.roots))
 
 
 def _is_env_file(path: str) -> bool:

@@ -7,9 +7,10 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tflaunch.console_pages import (
     advice,
@@ -82,11 +83,15 @@ class LogReporter:
         ] = {}  # of those attempts, whose output is still to come
         self._through: dict[TaskId, int] = {}  # no more comes of their output, of that attempt and before
         self._interpreters: dict[TaskId, str] = {}
+        self._code: Mapping[str, Any] = {}
         self._writer = Writer(stdout, stderr, self._tick, self._break)
 
     @property
     def broken(self) -> bool:
         return self._writer.stdout.broken is not None
+
+    def code(self, data: Mapping[str, Any]) -> None:
+        self._code = data
 
     def log(
         self,
@@ -115,7 +120,16 @@ class LogReporter:
 
     def _next_step(self, outcome: Outcome) -> str:
         first = outcome.first_failure
-        return advice(first, self._interpreters.get(first.task)) if isinstance(first, TaskExit) else ""
+        if not isinstance(first, TaskExit):
+            return ""
+        return advice(first, self._interpreters.get(first.task), self._where_it_lies)
+
+    def _where_it_lies(self, module: str) -> str:
+        if not self._code:
+            return ""
+        from tflaunch.code_page import where_it_lies
+
+        return where_it_lies(module, Path(self._code["directory"]), self._code["program"])
 
     def close(self, wait: bool = True) -> None:
         def tell() -> None:

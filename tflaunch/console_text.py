@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.progress_bar import ProgressBar
@@ -147,9 +147,6 @@ class TextReporter(LogReporter):
 
     def say(self, text: str) -> None:
         self._notice((text, "bold"))
-
-    def code(self, data: Mapping[str, Any]) -> None:
-        pass
 
     def files(self, bundle: Bundle) -> None:
         from tflaunch.code_page import files_lines

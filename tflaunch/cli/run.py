@@ -268,10 +268,15 @@ def run(
             rich_help_panel=PROGRAM,
         ),
     ] = None,
-    no_flags: Annotated[
-        bool,
-        typer.Option("--no-flags", help="Only TF_CONFIG tells a task who it is.", rich_help_panel=PROGRAM),
-    ] = False,
+    flags: Annotated[
+        bool | None,
+        typer.Option(
+            "--flags/--no-flags",
+            help="Pass the cluster flags, or only TF_CONFIG [by the program's text]",
+            show_default=False,
+            rich_help_panel=PROGRAM,
+        ),
+    ] = None,
     framework: Annotated[
         FrameworkChoice,
         typer.Option(
@@ -396,8 +401,10 @@ def run(
     line or hostfile; 65 the job does not fit; 69 no connection; 70 a host cannot start its tasks; 73 no record;
     74 not all outputs were fetched; 76 a host was lost, or not all could be stopped; 124 a time limit was reached.
     """
+    from tflaunch.code_cluster import fitted
     from tflaunch.job_file import JobFile
     from tflaunch.launch import Request, dry, launch
+    from tflaunch.program import find_program
     from tflaunch.runs import new_run_id
 
     words = list(arguments or ())
@@ -457,8 +464,8 @@ def run(
             job_grace=job_grace or (),
         )
         roles = roles_for(framework.value, roles)
-        if framework.value in OF_THEIR_OWN and not flag:
-            no_flags = True
+        if framework.value in OF_THEIR_OWN and flags is None and not flag:
+            flags = False
         wish = wish_of(
             patterns_of(fetch or ()), to=fetch_to, overwrite=overwrite, keep_mode=keep_mode, most=fetch_max
         )
@@ -483,14 +490,18 @@ def run(
             dry_run=dry_run,
         )
         variables, masked = env_and_files(env, env_file)
+        spec = JobSpec(program, roles=roles, flags=None if flags is False else _flags(flag or [], roles))
+        if bundle is not None and all(
+            host.workdir is None for host in hostfile.hosts
+        ):  # else another may run
+            found = find_program(module or script or "", module is not None, file.directory, code_dir)
+            spec = fitted(spec, found, anyway=bool(flags or flag))
         request = Request(
             run_id=new_run_id(stem),
-            job=JobSpec(
-                program=program,
+            job=dataclasses.replace(
+                spec,
                 args=(*file.args, *words),
-                roles=roles,
                 place=place.value,
-                flags=None if no_flags else _flags(flag or [], roles),
                 env=variables,
                 masked=masked,
                 requirements=packages,
@@ -511,7 +522,7 @@ def run(
             drain_s=ps_grace,
             detach=detach,
             spares=spares,
-            restarts=_restarts(restarts, restart or [], restart_window, restart_on.value, roles),
+            restarts=_restarts(restarts, restart or [], restart_window, restart_on.value, spec.roles),
             dial_check=not no_dial_check,
             limits_s={"timeout_s": timeout, "startup_s": startup_timeout, "stall_s": stall_timeout},
             tensorboard=tensorboard,
