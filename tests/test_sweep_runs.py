@@ -153,6 +153,7 @@ def test_a_grid_from_the_command_line_to_the_best_one(lab: Lab) -> None:
     name = lab.record().name
     lab.launcher.run("fetch", name, "trial-[13]/", "--hosts", hostfile, "--to", lab.out / "f").ran()
     assert sorted(str(path.relative_to(lab.out / "f")) for path in (lab.out / "f").rglob("*")) == [
+        ".tflaunch-fetched",
         *("trial-1", "trial-1/kept", "trial-1/kept/new", "trial-1/mine"),  # and no link to the code
         *("trial-3", "trial-3/kept", "trial-3/kept/new", "trial-3/mine"),
     ]

@@ -132,14 +132,22 @@ def _fetch_pattern(text: str) -> object:
 
 
 def _gitignore(data: bytes, directory: Path) -> object:
+    return _bundled_with(".gitignore", data, directory)
+
+
+def _fetched_mark(data: bytes, directory: Path) -> object:
+    return _bundled_with(".tflaunch-fetched", data, directory)
+
+
+def _bundled_with(name: str, data: bytes, directory: Path) -> object:
     from tflaunch import sources
 
     code = directory / "code"
     if not code.exists():
         (code / "data" / "deep").mkdir(parents=True)
-        for name in ("trainer.py", "a.log", "data/x.bin", "data/deep/a-b", "a" * 200):
-            (code / name).touch()
-    (code / ".gitignore").write_bytes(data)
+        for file in ("trainer.py", "a.log", "data/x.bin", "data/deep/a-b", "a" * 200):
+            (code / file).touch()
+    (code / name).write_bytes(data)
     return sources.bundle(code)
 
 
@@ -645,6 +653,7 @@ TARGETS = (
         _GLOBS,
     ),
     Target("gitignore", _gitignore, _USER, ("*.log\n!a.log\n/data/\n# x\n", "**/deep/\\!x\n"), _GLOBS),
+    Target("fetched-mark", _fetched_mark, _USER, ("# x\n/data/\n/a.log\n",), _GLOBS),
     Target("wire", _wire, (), (), _FRAMES),
     Target(
         "messages",
