@@ -673,7 +673,8 @@ def test_shipped_hostfiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(small.read_text().splitlines()) == 6
     cluster = load(str(HOSTFILES / "cluster.yaml"))
     assert (
-        fold(host.name for host in cluster.hosts) == "gpu[01-08].lab,fat[1-2],vm[1-5],boxed,old,storage,here"
+        fold(host.name for host in cluster.hosts)
+        == "gpu[01-08].lab,fat[1-2],vm[1-5],boxed,old,storage,vault,here"
     )
     assert fold(host.name for host in match("zone=a", cluster)) == "vm[1-4]"
 

@@ -193,7 +193,8 @@ class Connector:
         wire = _patiently(lambda: ssh.open(host, command, first, deadline), deadline)
         if wire.log.host_key:
             self._fingerprints[host.name] = wire.log.host_key
-        self._wires = [other for other in self._wires if not other.wait(0)] + [wire]
+        with self._hops_lock:
+            self._wires = [*(other for other in self._wires if not other.wait(0)), wire]
         return wire
 
     def _target(self, host: Host) -> Target:

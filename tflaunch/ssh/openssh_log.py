@@ -329,7 +329,7 @@ class SshLog:
         asking = [method for method in _ASKING if method in methods]
         master = (
             f"tflaunch answers no questions; log in once yourself: write `ControlMaster auto`, `ControlPath "
-            f"~/.ssh/%C` and `ControlPersist 8h` for it into ~/.ssh/config, then `{target.ssh}`; tflaunch goes through "
+            f"~/.ssh/%C` and `ControlPersist 8h` for it into your ssh_config, then `{target.ssh}`; tflaunch goes through "
             "that connection"
         )
         user, takes = f"user {target.user}", ", ".join(methods)
