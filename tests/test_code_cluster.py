@@ -423,6 +423,13 @@ def test_a_tf_config_that_the_program_sets_is_told(tmp_path: Path) -> None:
     assert len(fit(tmp_path / "2", asked).notes) == 1
 
 
+def test_of_a_huge_program_only_a_part_is_read_and_nothing_is_left_out(tmp_path: Path) -> None:
+    much = "# " + "much " * 500_000 + "\n"
+    job = fit(tmp_path, {"trainer.py": READS + "import data, never\n", "data.py": much, "never.py": "("})
+    assert job.flags is not None
+    assert "for trainer.py is more than is read here; --no-flags" in job.notes[0]
+
+
 def test_modules_are_looked_for_where_the_program_finds_them(tmp_path: Path) -> None:
     files = {
         "train/trainer.py": READS + "import beside\n",

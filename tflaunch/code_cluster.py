@@ -8,8 +8,10 @@ an installed package does, a name that is made up when the program runs, text of
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import sys
+import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -18,7 +20,7 @@ from tflaunch.code_imports import DYNAMIC, Module, modules
 from tflaunch.job import FLAGS, PS, JobSpec, Role
 from tflaunch.program import Program
 
-_MOST_NODES = 1_000_000  # of all syntax trees together: a second of reading
+_MOST_BYTES = 2 * 2**20  # of all text together: a second of reading
 
 # --- what the words mean ---------------------------------------------------------------------------------
 
@@ -180,23 +182,50 @@ def read(program: Program, job: JobSpec) -> Reading:
     # TensorFlow's own API has these words, too: in it they are no flags.
     words = {"job_name", "task_index", "task_id"}
     found = _Findings(Reading(program.file), names - words, words | (names & words))
-    nodes = 0
-    for module in modules(program.directory, program.file, program.package, program.roots):
-        nodes += found.take(module)
-        if nodes > _MOST_NODES:
-            found.note("hidden", "imports more than is read here", module.path)
-            break
+    for module in _modules(program):
+        if module is None:
+            found.note("hidden", "is more than is read here", program.file)
+        else:
+            found.take(module)
     return found.reading
+
+
+def _modules(program: Program) -> Iterator[Module | None]:
+    """The files of it, as many as are read here; None: and more."""
+    size = 0
+    for module in modules(program.directory, program.file, program.package, program.roots):
+        yield module
+        with contextlib.suppress(OSError):
+            size += (program.directory / module.path).stat().st_size
+        if size > _MOST_BYTES:
+            yield None
+            return
 
 
 def faults(program: Program) -> Iterator[str]:
     """A sentence for each file of it that is no Python to the Python here."""
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
-    for module in modules(program.directory, program.file, program.package, program.roots):
-        if module.fault is not None and module.path.endswith(".py"):
-            place = f"{module.path}:{module.fault.lineno}" if module.fault.lineno else module.path
-            what = f"{place}: Python {ours} here cannot read it: {module.fault.msg}"
+    for module in _modules(program):
+        fault = module and (module.fault or _refused(module))
+        if module and fault and module.path.endswith(".py"):
+            place = f"{module.path}:{fault.lineno}" if fault.lineno else module.path
+            what = f"{place}: Python {ours} here cannot read it: {fault.msg}"
             yield f"{what}; the hosts' own Python has the last word"
+
+
+def _refused(module: Module) -> SyntaxError | None:
+    """What is wrong with text that fits the grammar, as `return` outside a function."""
+    if module.tree is None:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(module.tree, module.path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return error
+    except (ValueError, RecursionError, MemoryError):
+        pass
+    return None
 
 
 def _plain(name: str) -> str:
@@ -218,8 +247,8 @@ class _Findings:
         if getattr(self.reading, kind) is None:
             setattr(self.reading, kind, Found(what, f"{path}:{line}" if line else path))
 
-    def take(self, module: Module) -> int:
-        """Look at all of it; returns how many nodes that were."""
+    def take(self, module: Module) -> None:
+        """Look at all of it."""
         self.path, self.seen = module.path, set()
         if module.tree is None:
             self.note("hidden", "cannot be read by the Python here", module.path)
@@ -228,12 +257,10 @@ class _Findings:
         for statement in module.tree.body if module.tree else ():
             if isinstance(statement, ast.Assign) and any(map(_is_tf_config, statement.targets)):
                 self._found("sets", "sets TF_CONFIG itself", statement.lineno)
-        count, line = 0, 0
+        line = 0
         for node in ast.walk(module.tree) if module.tree else ():
-            count += 1
             line = getattr(node, "lineno", line)
             self._node(node, line)
-        return count
 
     def _found(self, kind: str, what: str, line: int) -> None:
         self.note(kind, what, self.path, line)

@@ -174,11 +174,7 @@ def _parsed(path: Path, _size: int, _changed: int) -> tuple[ast.Module | None, S
     try:
         with warnings.catch_warnings():  # it is the user's program that they are about
             warnings.simplefilter("ignore")
-            tree = ast.parse(path.read_bytes())
-            compile(
-                tree, path.name, "exec", dont_inherit=True
-            )  # `return` outside a function is in no grammar
-            return tree, None
+            return ast.parse(path.read_bytes()), None
     except SyntaxError as error:
         return None, error
     except (ValueError, RecursionError, MemoryError):
