@@ -21,7 +21,7 @@ from tflaunch.errors import HostfileError, Problem, UsageError
 from tflaunch.hostnames import expand, fold
 from tflaunch.ownership import planted
 
-__all__ = ["Host", "Hostfile", "expand", "find_default", "fold", "load", "match"]
+__all__ = ["Host", "Hostfile", "expand", "find_default", "fold", "listed", "load", "match"]
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,7 @@ def find_default(environ: Mapping[str, str], cwd: str | os.PathLike[str]) -> str
             named = shlex.quote(str(path))
             raise UsageError(
                 f"{path} does not count as the default hostfile: {reason}",
-                f"read it, then name it (tflaunch gpus {named}), or make file and directory yours alone "
-                "(chown, chmod go-w)",
+                f"read it, then name it ({named}), or make file and directory yours alone (chown, chmod go-w)",
             )
         return str(path)
     return None
@@ -132,9 +131,7 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ) -> Hostfile:
         if _like_a_path(source):
             hint = "Name a hostfile that is there, or the hosts themselves: gpu01,gpu02"
             raise _error(source, "no such file", hint)
-        hosts = _Hosts("<inline>")
-        _read_list(source, hosts)
-        return hosts.hostfile("<inline>")
+        return listed(source)
     hosts = _Hosts(source)
     if _like_plain(text):
         _read_plain(text, hosts)
@@ -148,6 +145,13 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ) -> Hostfile:
     for entry in entries:
         hosts.add(*entry)
     return hosts.hostfile(source)
+
+
+def listed(names: str) -> Hostfile:
+    """The hosts of a list such as `gpu[01-04]:2,me@big`, whatever files there are; raises HostfileError."""
+    hosts = _Hosts("<inline>")
+    _read_list(names, hosts)
+    return hosts.hostfile("<inline>")
 
 
 def match(pattern: str, hostfile: Hostfile) -> list[Host]:

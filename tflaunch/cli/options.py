@@ -75,17 +75,22 @@ def default_hosts() -> str | None:
     return find_default(os.environ, Path.cwd())
 
 
-def load_hosts(source: str | None) -> Hostfile:
-    """The hostfile that was named, or the default one; raises HostfileError, UsageError."""
+def load_hosts(source: str | None, reporter: Reporter | None = None) -> Hostfile:
+    """The hostfile that was named, or the default one, which `reporter` tells; raises HostfileError, UsageError."""
     from tflaunch import hosts
 
     found = source or default_hosts()
     if found is None:
         raise UsageError(
             "no hostfile: $TFLAUNCH_HOSTS, ./hosts.yaml and ~/.config/tflaunch/hosts.yaml do not exist",
-            "name one: a file, host1,host2, slurm: or pbs:",
+            "make one: tflaunch init; or name one: a file, host1,host2, slurm: or pbs:",
         )
-    return hosts.load(found)
+    hostfile = hosts.load(found)
+    if reporter is not None and not source:
+        count = len(hostfile.hosts)
+        named = "$TFLAUNCH_HOSTS" if os.environ.get("TFLAUNCH_HOSTS") else "none was named"
+        reporter.note(f"hosts: {found} ({named}): {count} host{'' if count == 1 else 's'}")
+    return hostfile
 
 
 def connector(

@@ -91,6 +91,7 @@ from tflaunch.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, Role, Tas
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tflaunch.cli.words import Line
     from tflaunch.code_page import CodeReporter
     from tflaunch.hosts import Hostfile
     from tflaunch.job import RestartOn, RestartPolicy
@@ -102,22 +103,44 @@ JOBS = (PS, WORKER, CHIEF)
 
 
 class TrainerCommand(JobCommand):
-    """A verb with a trainer, whose most likely slip is an option of the trainer's in front of `--`."""
+    """A verb with a trainer: tells HOSTS from it by what they are, and what is the trainer's own from options."""
 
     instead: ClassVar[Mapping[str, str]] = {}  # of options that other verbs have
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """As typer's, with a next step in the error."""
-        try:
+        """As typer's, less what it cannot know: HOSTS may be left out, and what is for the trainer follows `--`.
+
+        Raises UsageError with the corrected command.
+        """
+        if ctx.resilient_parsing:  # for completion
             return super().parse_args(ctx, args)
-        except Exception as error:
-            if type(error).__name__ == "NoSuchOption" and hasattr(error, "message"):
-                if instead := self.instead.get(getattr(error, "option_name", "")):
-                    error.message += f". {instead}"
-                    error.possibilities = None  # type: ignore[attr-defined]
-                else:
-                    error.message += ". The trainer's own options go behind --"
-            raise
+        from tflaunch.cli.words import Line, chosen
+
+        line = Line.read(self.params, self.optional_values, args)
+        if any(word in ("--help", "-h") for word in line.options):
+            return super().parse_args(ctx, ["--help"])
+        verb = ctx.info_name or ""
+        for option in line.unknown:
+            self.refuse(verb, option, line)
+        rest = super().parse_args(ctx, line.options)
+        hosts, script, arguments = chosen(verb, line, ctx.params.get("module"))
+        ctx.params.update(hosts=hosts, script=script, arguments=arguments)
+        return rest
+
+    def refuse(self, verb: str, option: str, line: Line) -> None:
+        """Raise UsageError for an option that this verb lacks, if it was most likely meant for it."""
+        from tflaunch.cli.mistakes import no_such_option
+        from tflaunch.cli.words import moved
+
+        name = option.partition("=")[0]
+        if instead := self.instead.get(name):
+            raise UsageError(f"tflaunch {verb} has no option {name}", instead)
+        known = [each for param in self.params for each in param.opts if each.startswith("--")]
+        error = no_such_option(name, known, "", f"tflaunch {verb}")
+        if error.hint:
+            own = moved(verb, line)
+            error.hint += f"\nif it is the trainer's own, it goes behind --: {own}" if own else ""
+            raise error
 
 
 class RunCommand(TrainerCommand):
@@ -137,8 +160,10 @@ def _take_job_file(ctx: typer.Context) -> None:
 
     What is wrong with it is reported by `run`, which knows how.
     """
+    from tflaunch.cli.words import kind_of
+
     script = ctx.params.get("script")
-    if script is None or ctx.params.get("module") is not None or not script.endswith((".yaml", ".yml")):
+    if script is None or not (script.endswith((".yaml", ".yml")) or kind_of(script) == "job"):
         return
     from tflaunch import job_file
 
@@ -176,7 +201,7 @@ class RestartOnChoice(str, Enum):
 
 def run(
     ctx: typer.Context,
-    hosts: JobHosts,
+    hosts: JobHosts = None,
     script: Annotated[
         str | None,
         typer.Argument(
@@ -375,9 +400,6 @@ def run(
     from tflaunch.launch import Request, dry, launch
     from tflaunch.runs import new_run_id
 
-    words = list(arguments or ())
-    if module is not None and script is not None:
-        words.insert(0, script)  # with -m, all that follows HOSTS is the program's own
     with reporting(
         "stopped; nothing was started, nothing is left",
         json=json,
@@ -434,7 +456,7 @@ def run(
         wish = wish_of(
             patterns_of(fetch or ()), to=fetch_to, overwrite=overwrite, keep_mode=keep_mode, most=fetch_max
         )
-        hostfile = load_hosts(hosts)
+        hostfile = load_hosts(hosts, show.reporter)
         check_hosts(hostfile, gpus, roles)
         if no_sync:
             hostfile = on_every_host(file.directory, hostfile)
@@ -456,7 +478,7 @@ def run(
             run_id=new_run_id(stem),
             job=JobSpec(
                 program=program,
-                args=(*file.args, *words),
+                args=(*file.args, *(arguments or ())),
                 roles=roles,
                 place=place.value,
                 flags=None if no_flags else _flags(flag or [], roles),
