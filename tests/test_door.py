@@ -91,6 +91,17 @@ def test_a_file_is_known_by_its_content_and_another_word_by_its_form(
     assert kind_of(word) == kind
 
 
+def test_where_everything_is_executable_a_hostfile_is_no_program(here: Path) -> None:
+    for name in ("hosts.yaml", "plain", "job.yaml", "notes"):
+        (here / name).chmod(0o755)
+    assert [kind_of(name) for name in ("hosts.yaml", "plain", "job.yaml", "notes")] == [
+        "hosts",
+        "",
+        "job",
+        "program",
+    ]
+
+
 def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) -> None:
     fifo = tmp_path / "hosts.yaml"
     os.mkfifo(fifo)
@@ -223,7 +234,7 @@ def test_every_verb_that_other_tools_have_leads_to_one_that_there_is() -> None:
         ("trainer.py -- 3", "tflaunch run trainer.py -- 3"),
         ("hosts.yaml trainer.py", "tflaunch run hosts.yaml trainer.py"),
         ("version", "tflaunch --version"),
-        ("frobnicate", "it has run, up, sweep"),
+        ("frobnicate", "tflaunch --help"),
     ],
 )
 def test_a_verb_that_there_is_not_leads_to_the_right_one(words: str, meant: str) -> None:

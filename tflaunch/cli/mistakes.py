@@ -48,9 +48,7 @@ def unknown_verb(word: str, rest: Sequence[str], verbs: Sequence[str]) -> UsageE
     folded = word.lower().replace("_", "-")
     near = [folded] if folded in verbs else difflib.get_close_matches(folded, [*verbs, *INSTEAD], 1)
     if not near:
-        return UsageError(
-            f"tflaunch has no command {word!r}", f"it has {', '.join(verbs)}; tflaunch --help says more"
-        )
+        return UsageError(f"tflaunch has no command {word!r}", "tflaunch --help says which there are")
     meant = INSTEAD.get(near[0], near[0])
     if folded in INSTEAD:
         return UsageError(

@@ -117,7 +117,7 @@ class TrainerCommand(JobCommand):
         from tflaunch.cli.words import Line, chosen
 
         line = Line.read(self.params, self.optional_values, args)
-        if any(word in ("--help", "-h") for word in line.options):
+        if any(word.texts[0] in ("--help", "-h") for word in line.words):
             return super().parse_args(ctx, ["--help"])
         verb = ctx.info_name or ""
         for option in line.unknown:

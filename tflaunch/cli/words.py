@@ -172,9 +172,9 @@ def _kind_of_text(text: str, executable: bool) -> Kind:
         return "job"
     if re.match(r"-\s", said[0]):
         return "hosts"
-    if executable:
-        return "program"
-    return "hosts" if all(_HOST_LINE.fullmatch(line.partition(" #")[0].strip()) for line in said) else ""
+    if all(_HOST_LINE.fullmatch(line.partition(" #")[0].strip()) for line in said):
+        return "" if executable else "hosts"  # on some file systems everything is executable
+    return "program" if executable else ""
 
 
 def moved(verb: str, line: Line) -> str:
