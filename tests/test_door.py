@@ -168,6 +168,13 @@ def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) ->
             "are swapped",
             "tflaunch sweep hosts.yaml trainer.py --grid x=1",
         ),
+        (
+            "run --hosts hosts.yaml trainer.py --ps 1 -- 3",
+            "has no option --hosts: HOSTS stand by themselves",
+            "tflaunch run hosts.yaml trainer.py --ps 1 -- 3",
+        ),
+        ("run trainer.py -H a,b", "has no option -H", "tflaunch run a,b trainer.py"),
+        ("sweep --hostfile=h trainer.py --grid x=1", "", "tflaunch sweep h trainer.py --grid x=1"),
         ("run hosts.yaml trainer.py --worker=2", "has no option --worker", "did you mean --workers?"),
         (
             "run hosts.yaml trainer.py --worker=2",

@@ -130,8 +130,10 @@ class TrainerCommand(JobCommand):
     def refuse(self, verb: str, option: str, line: Line) -> None:
         """Raise UsageError for an option that this verb lacks, if it was most likely meant for it."""
         from tflaunch.cli.mistakes import no_such_option
-        from tflaunch.cli.words import moved
+        from tflaunch.cli.words import moved, with_hosts
 
+        if error := with_hosts(verb, line, option):
+            raise error
         name = option.partition("=")[0]
         if instead := self.instead.get(name):
             raise UsageError(f"tflaunch {verb} has no option {name}", instead)

@@ -19,6 +19,7 @@ HEAD_BYTES = 64 * 1024  # of a file, enough to tell what it is
 _OF_JOB = {"program", "module", "roles", "jobs"}
 _OF_HOSTFILE = {"hosts", "defaults"}
 _SCRIPT = (".py", ".pyc", ".pyz", ".sh", ".bash")
+_HOSTS_OPTIONS = ("--hosts", "--host", "--hostfile", "--machinefile", "-H", "-hostfile", "-f")
 _HOST_LINE = re.compile(r"[\w.@\[\],-]+(:[0-9]+)?(\s+(max[_-])?slots\s*=\s*[0-9]+)*")
 _HOST_NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
@@ -187,6 +188,22 @@ def moved(verb: str, line: Line) -> str:
     if not module and not plain:
         return ""
     return command(verb, [*plain[:taken], *line.options], [*line.own(taken), *(line.behind or ())])
+
+
+def with_hosts(verb: str, line: Line, option: str) -> UsageError | None:
+    """The error for `--hosts hosts.yaml`, as other verbs and launchers have it; None for another option."""
+    name, _, value = option.partition("=")
+    if name not in _HOSTS_OPTIONS:
+        return None
+    texts = [text for word in line.words if word.kind != "option" for text in word.texts]
+    place = texts.index(option)
+    others = texts[:place] + texts[place + 1 :]
+    if not value and len(others) > place:
+        value = others.pop(place)
+    return UsageError(
+        f"tflaunch {verb} has no option {name}: HOSTS stand by themselves, in front of the trainer",
+        command(verb, [value or "hosts.yaml", *others, *line.options], line.behind),
+    )
 
 
 class Chosen(NamedTuple):
