@@ -775,7 +775,7 @@ def test_a_hostfile_that_nobody_named_counts_only_if_nobody_else_could_write_it(
         find_default({}, shared)
     assert caught.value.message.startswith(f"{path} does not count as the default hostfile: ")
     assert said in caught.value.message
-    assert f"tflaunch gpus {path}" in caught.value.hint
+    assert f"name it ({path})" in caught.value.hint
     assert "chmod go-w" in caught.value.hint
     assert find_default({"TFLAUNCH_HOSTS": str(path)}, shared) == str(path)  # named
     assert [host.name for host in load(str(path)).hosts] == ["gpu01"]

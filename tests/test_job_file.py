@@ -76,7 +76,18 @@ args: [yes]
         ("program: [\n", "2:1: not YAML"),
         ('program: a.py\nargs: "\'"\n', '2:7: args: "\'" cannot be split into words'),
         ("program: a.py\nlease: 2s\n", "2:8: lease: '2s' is less than 5 s"),
-        ("program: a.py\nroles: {data: {grace: -1}}\n", "2:23: grace: '-1' is not a time"),
+        ("program: a.py\njobs: {data: {grace: -1}}\n", "2:22: grace: '-1' is not a time"),
+        (
+            "program: a.py\nroles: {workers: 4}\n",
+            "2:9: 'workers' is no role; did you mean 'worker'? A job of your own goes under `jobs:`",
+        ),
+        ("program: a.py\nroles: {evalutor: 1}\n", "2:9: 'evalutor' is no role; did you mean 'evaluator'?"),
+        ("program: a.py\nroles: {PS: 1}\n", "2:9: 'PS' is no role; did you mean 'ps'?"),
+        (
+            "program: a.py\nroles: {data: 2}\n",
+            "2:9: 'data' is none of TensorFlow's roles (ps, worker, chief, master, evaluator); a job of your own",
+        ),
+        ("program: a.py\njobs: {worker: 2}\n", "2:8: 'worker' is one of TensorFlow's roles; put it under"),
         (
             "program: a.py\ntensorboard_port: http\n",
             "2:19: tensorboard_port: 'http' is not a whole number from 0",
@@ -117,7 +128,9 @@ def test_what_it_says(tmp_path: Path) -> None:
           ps: 2
           worker: {hosts: "gpu*", gpus: 2}
           evaluator: {grace: 2m}
+        jobs:
           data: {count: 3, env: {A: 2}, args: [-n, 8], end: sidecar, restart: task}
+          workers: 1
         restarts: 3
         restart: cluster
         restart_window: 90
@@ -140,6 +153,7 @@ def test_what_it_says(tmp_path: Path) -> None:
         "worker": Role(None, "gpu*", 2),
         "evaluator": Role(1, grace_s=120.0),
         "data": Role(3, env={"A": "2"}, args=("-n", "8"), end="sidecar"),
+        "workers": Role(1),  # of the user's own, who says so
     }
     assert file.options == {
         "code_dir": tmp_path / "src",
@@ -192,14 +206,15 @@ def test_every_option_of_run_can_be_said_in_it() -> None:
     }  # fmt: skip
     called = {"no_sync": "sync", "no_dial_check": "dial_check", "flag": "flags"}
     said = {called.get(name, name) for name in options - of_roles - of_this_terminal}
-    assert said == JobDocument.model_fields.keys() - {"program", "args", "roles"}
+    assert said == JobDocument.model_fields.keys() - {"program", "args", "roles", "jobs"}
 
 
 def test_schema_describes_every_key() -> None:
     schema = json_schema()
     json.dumps(schema)
     assert schema["properties"].keys() == JobDocument.model_fields.keys()
-    role = schema["properties"]["roles"]["additionalProperties"]["anyOf"][1]
+    role = schema["properties"]["jobs"]["additionalProperties"]["anyOf"][1]
+    assert schema["properties"]["roles"]["properties"]["worker"]["anyOf"][1] == role
     assert role["properties"].keys() == RoleSettings.model_fields.keys()
     for name, described in {**schema["properties"], **role["properties"]}.items():
         assert described["description"], name
@@ -261,6 +276,7 @@ def test_options_win_over_it_and_arguments_follow_its_own(launcher: Launcher, tm
         roles:
           ps: 2
           worker: {{count: 4, hosts: local1, args: [--of-worker]}}
+        jobs:
           data: {{count: 2, env: {{X: role}}, end: decides}}
         place: pack
         grace: 2

@@ -24,6 +24,7 @@ from tests.launcher import Launcher, Running, until
 from tests.nvml import build
 from tests.sshd import SshNetwork, logins
 from tflaunch.cli import application
+from tflaunch.errors import UsageError
 
 # Says what it was told and where it is, then ends as its parameters have it; with $OUT/hold it waits for $OUT/go, or
 # $OUT/go-7 of its own, first.
@@ -483,10 +484,10 @@ def test_what_is_no_sweep(
     ("option", "instead"), [("--detach", "tmux"), ("-d", "tmux"), ("--only=worker/0", "logs NAME trial/7")]
 )
 def test_options_of_other_verbs_are_told_what_to_do_instead(option: str, instead: str) -> None:
-    refused = CliRunner().invoke(application(), ["sweep", "h1,h2", option, "trainer.py"])
-    assert refused.exit_code == 2
-    assert instead in " ".join(refused.output.replace("│", " ").split())
-    assert "behind --" not in refused.output
+    refused = CliRunner().invoke(application(), ["sweep", "h1,h2", option, "trainer.py"]).exception
+    assert isinstance(refused, UsageError)
+    assert instead in refused.hint
+    assert "behind --" not in refused.hint
 
 
 def test_a_job_file_is_not_swept(lab: Lab) -> None:

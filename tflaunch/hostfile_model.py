@@ -22,10 +22,9 @@ from pydantic import (
 from tflaunch import hostnames
 from tflaunch.yaml_values import (
     UNSAID,
-    EnvName,
-    EnvValue,
     Unacceptable,
     Untitled,
+    Variables,
     sendable,
     string,
     text_of,
@@ -354,7 +353,7 @@ class Settings(BaseModel):
         string("Where run directories go, on a local disk of the host.", "/scratch/me", pattern="^(/|~/|~$)"),
     ] = UNSAID
     env: Annotated[
-        dict[EnvName, EnvValue],
+        Variables,
         Field(
             description="Environment variables of the tasks.",
             examples=[{"OMP_NUM_THREADS": "8"}],

@@ -21,7 +21,7 @@ from tflaunch.errors import HostfileError, Problem, UsageError
 from tflaunch.hostnames import expand, fold
 from tflaunch.ownership import planted
 
-__all__ = ["Host", "Hostfile", "expand", "find_default", "fold", "load", "match"]
+__all__ = ["Host", "Hostfile", "expand", "find_default", "fold", "listed", "load", "match"]
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,7 @@ def find_default(environ: Mapping[str, str], cwd: str | os.PathLike[str]) -> str
             named = shlex.quote(str(path))
             raise UsageError(
                 f"{path} does not count as the default hostfile: {reason}",
-                f"read it, then name it (tflaunch gpus {named}), or make file and directory yours alone "
-                "(chown, chmod go-w)",
+                f"read it, then name it ({named}), or make file and directory yours alone (chown, chmod go-w)",
             )
         return str(path)
     return None
@@ -106,10 +105,7 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
 
     Raises HostfileError with every problem that was found, UsageError for a connection that there is not.
     """
-    named = "--connection" if connection else "TFLAUNCH_CONNECTION"
-    connection = connection or environ.get("TFLAUNCH_CONNECTION", "") or "ssh"
-    if connection not in ("ssh", "openssh"):
-        raise UsageError(f"{named} {connection[:60]!r} is not ssh or openssh")
+    connection = _connection(connection, environ)
     if source == "slurm:":
         nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
         if not nodes:
@@ -139,9 +135,7 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
         if _like_a_path(source):
             hint = "Name a hostfile that is there, or the hosts themselves: gpu01,gpu02"
             raise _error(source, "no such file", hint)
-        hosts = _Hosts("<inline>", connection)
-        _read_list(source, hosts)
-        return hosts.hostfile("<inline>")
+        return listed(source, environ=environ, connection=connection)
     hosts = _Hosts(source, connection)
     if _like_plain(text):
         _read_plain(text, hosts)
@@ -155,6 +149,21 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
     for entry in entries:
         hosts.add(*entry)
     return hosts.hostfile(source)
+
+
+def listed(names: str, *, environ: Mapping[str, str] = os.environ, connection: str = "") -> Hostfile:
+    """The hosts of a list such as `gpu[01-04]:2,me@big`, whatever files there are; else as `load`."""
+    hosts = _Hosts("<inline>", _connection(connection, environ))
+    _read_list(names, hosts)
+    return hosts.hostfile("<inline>")
+
+
+def _connection(connection: str, environ: Mapping[str, str]) -> str:
+    named = "--connection" if connection else "TFLAUNCH_CONNECTION"
+    connection = connection or environ.get("TFLAUNCH_CONNECTION", "") or "ssh"
+    if connection not in ("ssh", "openssh"):
+        raise UsageError(f"{named} {connection[:60]!r} is not ssh or openssh")
+    return connection
 
 
 def match(pattern: str, hostfile: Hostfile) -> list[Host]:

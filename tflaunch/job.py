@@ -20,6 +20,14 @@ RoleEnd = Literal["decides", "stopped", "sidecar"]
 Framework = Literal["auto", "tensorflow", "jax", "torch"]
 
 PS, WORKER, CHIEF, MASTER, EVALUATOR = "ps", "worker", "chief", "master", "evaluator"
+ROLES = (PS, WORKER, CHIEF, MASTER, EVALUATOR)  # TensorFlow's own job names; any other is the user's
+_NEAR = 0.8  # of difflib: cheif, woker, evalutor; not reader, loader
+_ALSO_CALLED = {
+    "parameterserver": PS,
+    "parameterservers": PS,
+    "eval": EVALUATOR,
+    "evaluation": EVALUATOR,
+}
 EVALUATOR_GRACE_S = 60.0  # to evaluate the last checkpoint when the work is done
 
 # The names that TensorFlow's own trainers give to the flags; `--flag task_index=task_id` renames one.
@@ -56,6 +64,18 @@ def job_name_fault(name: str) -> str:
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,62}", name):
         return ""
     return "is not a job name: a letter, then letters, digits and '_', 63 at most"
+
+
+def near_role(name: str) -> str:
+    """The role of TensorFlow's that a job name was most likely meant to be, "" for none and for a role's own name."""
+    import difflib
+
+    if name in ROLES:
+        return ""
+    folded = name.lower().replace("_", "").replace("-", "")
+    if folded in _ALSO_CALLED:
+        return _ALSO_CALLED[folded]
+    return "".join(difflib.get_close_matches(folded, ROLES, 1, _NEAR))
 
 
 def ends_as(job: str) -> RoleEnd:

@@ -86,12 +86,18 @@ def _form() -> Form[JobDocument]:
 
     return Form(
         JobDocument,
-        keys={"": JobDocument.model_fields, "roles": RoleSettings.model_fields},
+        keys={
+            "": JobDocument.model_fields,
+            "roles": RoleSettings.model_fields,
+            "jobs": RoleSettings.model_fields,
+        },
         elsewhere={
             **dict.fromkeys(
                 ("hosts", "defaults"), "that is a hostfile's, which comes first: hosts.yaml job.yaml"
             ),
-            **dict.fromkeys(("ps", "worker", "workers", "chief", "evaluator"), "put it under `roles:`"),
+            **dict.fromkeys(
+                ("ps", "worker", "workers", "chief", "master", "evaluator"), "put it under `roles:`"
+            ),
             "script": "it is called `program`",
         },
     )
@@ -134,14 +140,14 @@ def _job_file(document: JobDocument, directory: Path) -> JobFile:
         document.program,
         document.module,
         document.args or (),
-        {job: _role(job, settings) for job, settings in document.roles.items()},
+        {job: _role(job, settings) for job, settings in (document.roles | document.jobs).items()},
         options,
         lists,
     )
 
 
 def _restart_by_job(document: JobDocument) -> list[str]:
-    return [f"{job}={role.restart}" for job, role in document.roles.items() if role.restart]
+    return [f"{job}={role.restart}" for job, role in (document.roles | document.jobs).items() if role.restart]
 
 
 def _role(job: str, said: RoleSettings) -> Role:

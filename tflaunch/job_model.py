@@ -13,18 +13,27 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
-from tflaunch.command import DECIDED
 from tflaunch.errors import UsageError
-from tflaunch.job import FLAGS, Done, Framework, Place, RestartOn, RestartPolicy, RoleEnd, job_name_fault
+from tflaunch.job import (
+    FLAGS,
+    ROLES,
+    Done,
+    Framework,
+    Place,
+    RestartOn,
+    RestartPolicy,
+    RoleEnd,
+    job_name_fault,
+    near_role,
+)
 from tflaunch.patterns import Pattern
 from tflaunch.sizes import size
 from tflaunch.times import TIME, seconds
 from tflaunch.yaml_values import (
     UNSAID,
-    EnvName,
-    EnvValue,
     Unacceptable,
     Untitled,
+    Variables,
     sendable,
     string,
     text_of,
@@ -32,17 +41,26 @@ from tflaunch.yaml_values import (
 )
 
 
+def _role_name(value: object) -> str:
+    text = text_of(value, "a role")
+    if text in ROLES:
+        return str(text)
+    if near := near_role(text):
+        raise ValueError(f"is no role; did you mean {near!r}? A job of your own goes under `jobs:`")
+    if fault := job_name_fault(text):
+        raise ValueError(f"is none of TensorFlow's roles ({', '.join(ROLES)}), and {fault}")
+    raise ValueError(
+        f"is none of TensorFlow's roles ({', '.join(ROLES)}); a job of your own goes under `jobs:`"
+    )
+
+
 def _job_name(value: object) -> str:
     text = text_of(value, "a job name")
     if fault := job_name_fault(text):
         raise ValueError(fault)
+    if text in ROLES:
+        raise ValueError("is one of TensorFlow's roles; put it under `roles:`")
     return str(text)
-
-
-def _env_name(value: str) -> str:
-    if value in DECIDED:
-        raise ValueError(f"is what tflaunch sets for every task. {DECIDED[value]}")
-    return value
 
 
 def _words(value: object) -> tuple[str, ...]:
@@ -216,7 +234,7 @@ def _flag(description: str) -> WithJsonSchema:
 
 Truth = PlainValidator(_truth)
 Seconds = PlainValidator(_seconds)
-Variables = dict[Annotated[EnvName, BeforeValidator(_env_name)], EnvValue]
+RoleName = Annotated[str, PlainValidator(_role_name), WithJsonSchema({"type": "string"})]
 JobName = Annotated[str, PlainValidator(_job_name), WithJsonSchema({"type": "string"})]
 
 
@@ -331,10 +349,18 @@ class JobDocument(BaseModel):
     ] = UNSAID
 
     roles: Annotated[
+        dict[RoleName, Annotated[RoleSettings, BeforeValidator(_whole_role)]],
+        Field(
+            description="The tasks in TensorFlow's roles: ps, worker, chief, master, evaluator.",
+            examples=[{"ps": 1, "worker": {"count": 4, "gpus": 1}, "evaluator": 1}],
+            default_factory=dict,
+        ),
+    ]
+    jobs: Annotated[
         dict[JobName, Annotated[RoleSettings, BeforeValidator(_whole_role)]],
         Field(
-            description="The tasks: ps, worker, chief, evaluator, and any job name of your own.",
-            examples=[{"ps": 1, "worker": {"count": 4, "gpus": 1}, "evaluator": 1}],
+            description="The tasks of jobs of your own, under any other name.",
+            examples=[{"data": {"count": 2, "args": ["--shards", 8]}}],
             default_factory=dict,
         ),
     ]
@@ -424,5 +450,13 @@ def json_schema() -> dict[str, Any]:
     schema = JobDocument.model_json_schema(schema_generator=Untitled)
     number = {"type": "integer", "minimum": 0}
     role = schema["$defs"].pop("RoleSettings")
-    schema["properties"]["roles"]["additionalProperties"] = {"anyOf": [number, role]}
+    tasks, known = {"anyOf": [number, role]}, list(ROLES)
+    own = {"pattern": "^[A-Za-z][A-Za-z0-9_]{0,62}$", "not": {"enum": known}}
+    for key in ("roles", "jobs"):
+        schema["properties"][key].pop("propertyNames", None)
+    schema["properties"]["roles"] |= {
+        "properties": dict.fromkeys(known, tasks),
+        "additionalProperties": False,
+    }
+    schema["properties"]["jobs"] |= {"propertyNames": own, "additionalProperties": tasks}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": {}}

@@ -12,6 +12,7 @@ import json
 import math
 import random
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +130,21 @@ def _named(option: str, spec: str, before: Iterable[str]) -> tuple[str, str]:
         raise UsageError(f"{option} {spec}: not NAME=VALUES", f"for example {option} lr=0.1,0.01")
     if name in before:
         raise UsageError(f"{option} {spec}: {name} is there twice", "give all of its values at once")
+    _refuse_another(option, spec, text)
     return name, text
+
+
+def _refuse_another(option: str, spec: str, text: str) -> None:
+    """Raise UsageError for `lr=0.1,0.2,layers=2,3`: the second half is meant as another parameter."""
+    found = re.search(rf"[,\s]+({_NAME.pattern}=)", text)
+    if found and "=" not in text[: found.start()]:
+        end = len(spec) - len(text) + found.start()
+        first, second = spec[:end], spec[len(spec) - len(text) + found.start(1) :]
+        raise UsageError(
+            f"{option} {spec}: {found[1]} looks like another parameter, and each has its own {option}",
+            f"{option} {shlex.quote(first)} {option} {shlex.quote(second)}   (as a value it can stand in a "
+            "--trials-file)",
+        )
 
 
 def _choices(option: str, spec: str, text: str) -> list[str]:

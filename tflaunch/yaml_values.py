@@ -12,6 +12,8 @@ from typing import Annotated, Any
 from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 
+from tflaunch.command import ARGUMENT_LIMIT_BYTES, DECIDED
+
 
 def text_of(value: object, accepted: str, *, free: bool = True) -> str:
     """One line of text as written; `free` when a quoted "yes" would do."""
@@ -40,6 +42,8 @@ def _env_name(value: object) -> str:
     text = text_of(value, "a variable")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
         raise ValueError("is not the name of a variable: letters, digits and '_', not a digit first")
+    if text in DECIDED:
+        raise ValueError(f"is what tflaunch sets for every task. {DECIDED[text]}")
     return str(text)
 
 
@@ -48,6 +52,8 @@ def _env_value(value: object) -> str:
         text_of(value, 'its value ("" for an empty one)')
     if not sendable(str(value)):
         raise ValueError("holds a character that no environment takes")
+    if (size := len(str(value).encode())) > LONGEST_VALUE:
+        raise ValueError(f"is {size:,} bytes long; Linux takes {ARGUMENT_LIMIT_BYTES:,} with its name")
     return str(value)
 
 
@@ -74,8 +80,10 @@ class Untitled(GenerateJsonSchema):
         return False
 
 
+LONGEST_VALUE = ARGUMENT_LIMIT_BYTES - 256  # bytes; the rest is for the name
 EnvName = Annotated[str, PlainValidator(_env_name), WithJsonSchema({"type": "string"})]
 EnvValue = Annotated[str, PlainValidator(_env_value), WithJsonSchema({"type": ["string", "number"]})]
+Variables = dict[EnvName, EnvValue]
 
 # Optional without null: an empty value is an error, and the JSON Schema shows no default.
 UNSAID: Any = Field(default_factory=lambda: None)

@@ -17,6 +17,9 @@ from tflaunch.writer import screen_streams
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
+# What typer's parser raises, whose class is its own or click's, by its version.
+_REFUSED: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
 _COMMAND = "values:Command"
 # verb -> its function and its class of command, in the modules here
 VERBS = {
@@ -28,6 +31,7 @@ VERBS = {
     "fetch": ("fetch:fetch", _COMMAND),
     "tensorboard": ("tensorboard:tensorboard", _COMMAND),
     "stop": ("stop:stop", _COMMAND),
+    "init": ("init:init", _COMMAND),
     "gpus": ("gpus:gpus", "gpus:GpusCommand"),
     "check": ("check:check", _COMMAND),
     "ps": ("ps:ps", _COMMAND),
@@ -78,12 +82,7 @@ def main() -> int:
     try:
         code = _run()
     except TflaunchError as error:
-        from tflaunch.console import open_reporter
-
-        reporter = open_reporter(json="--json" in sys.argv)
-        reporter.error(error)
-        reporter.close()
-        code = error.exit_code
+        code = _tell(error)
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     except RuntimeError as error:
@@ -105,12 +104,38 @@ def main() -> int:
 
 
 def _run() -> int:
+    """Parse and carry out; raises UsageError for what the parser refuses, which it would tell in a style of its own."""
     word = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    if word not in VERBS and [word] == sys.argv[1:2]:
+        from tflaunch.cli.mistakes import unknown_verb
+
+        raise unknown_verb(word, sys.argv[2:], list(VERBS))
     try:
-        application([word] if word in VERBS else VERBS)()
+        code = application([word] if word in VERBS else VERBS)(prog_name="tflaunch", standalone_mode=False)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else end.code is not None
-    return 0
+    except _REFUSED as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help has been shown
+            print(error.message, end="")
+            return int(error.exit_code)
+        from tflaunch.cli.mistakes import in_our_words
+
+        raise in_our_words(error) from None
+    except typer.Abort:  # the input has ended where a question stood
+        print("tflaunch: no answer", file=sys.stderr)
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _tell(error: TflaunchError) -> int:
+    from tflaunch.console import open_reporter
+
+    words = sys.argv[1:]
+    own = words[: words.index("--")] if "--" in words else words  # what follows is the trainer's
+    reporter = open_reporter(json="--json" in own)
+    reporter.error(error)
+    reporter.close()
+    return error.exit_code
 
 
 def _unwritable(error: OSError) -> int:

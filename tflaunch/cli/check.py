@@ -38,7 +38,7 @@ def check(
     hosts: Annotated[
         str | None,
         typer.Argument(
-            metavar="[HOSTS]",
+            metavar="HOSTS",
             help="A hostfile, or host1,host2, or slurm: [$TFLAUNCH_HOSTS, ./hosts.yaml, "
             "~/.config/tflaunch/hosts.yaml]",
             show_default=False,
@@ -87,7 +87,7 @@ def check(
     from tflaunch.session import Stopped
 
     with reporting("stopped; nothing is left on the hosts", json=json) as show:
-        hostfile = load_hosts(hosts, connection)
+        hostfile = load_hosts(hosts, connection, None if json else show.reporter)
         job = JobSpec(
             (),
             env=env_and_files(env, env_file)[0],

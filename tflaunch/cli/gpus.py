@@ -48,7 +48,7 @@ def gpus(
     hosts: Annotated[
         str | None,
         typer.Argument(
-            metavar="[HOSTS]",
+            metavar="HOSTS",
             help="A hostfile, or host1,host2, or slurm: [$TFLAUNCH_HOSTS, ./hosts.yaml, "
             "~/.config/tflaunch/hosts.yaml]",
             show_default=False,

@@ -48,9 +48,12 @@ def _patience(text: str) -> float:
 
 
 JobHosts = Annotated[
-    str,
+    str | None,
     typer.Argument(
-        metavar="HOSTS", help="A hostfile, or host1:2,host2, or slurm: or pbs:", show_default=False
+        metavar="HOSTS",
+        help="A hostfile, or host1:2,host2, or slurm: or pbs: [$TFLAUNCH_HOSTS, ./hosts.yaml, "
+        "~/.config/tflaunch/hosts.yaml]",
+        show_default=False,
     ),
 ]
 Ps = Annotated[
@@ -387,7 +390,12 @@ def check_wait(wait: float | None, dry_run: bool) -> None:
 
 
 def environment(wanted: Iterable[str] | None, option: str = "") -> dict[str, str]:
-    """The variables of --env, or of another `option`; raises UsageError for one that has no value here."""
+    """The variables of --env, or of another `option`.
+
+    Raises UsageError for one that has no value here, and for what tflaunch itself tells the tasks.
+    """
+    from tflaunch.command import DECIDED
+
     env = {}
     for each in wanted or ():
         name, equals, value = each.partition("=")
@@ -396,6 +404,10 @@ def environment(wanted: Iterable[str] | None, option: str = "") -> dict[str, str
             raise UsageError(
                 f"{option or f'--env {each}'}: {name or 'a name'} is not set here",
                 f"give it a value: {written}=VALUE",
+            )
+        if name in DECIDED:
+            raise UsageError(
+                f"{option or f'--env {name}'}: {name} is what tflaunch sets for every task", DECIDED[name]
             )
         env[name] = value if equals else os.environ[name]
     return env

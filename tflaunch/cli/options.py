@@ -85,8 +85,8 @@ def default_hosts() -> str | None:
     return find_default(os.environ, Path.cwd())
 
 
-def load_hosts(source: str | None, connection: str = "") -> Hostfile:
-    """The hostfile that was named, or the default one; raises HostfileError, UsageError.
+def load_hosts(source: str | None, connection: str = "", reporter: Reporter | None = None) -> Hostfile:
+    """The hostfile that was named, or the default one, which `reporter` tells; raises HostfileError, UsageError.
 
     `connection` is what --connection says.
     """
@@ -96,9 +96,14 @@ def load_hosts(source: str | None, connection: str = "") -> Hostfile:
     if found is None:
         raise UsageError(
             "no hostfile: $TFLAUNCH_HOSTS, ./hosts.yaml and ~/.config/tflaunch/hosts.yaml do not exist",
-            "name one: a file, host1,host2, slurm: or pbs:",
+            "make one: tflaunch init; or name one: a file, host1,host2, slurm: or pbs:",
         )
-    return hosts.load(found, connection=connection)
+    hostfile = hosts.load(found, connection=connection)
+    if reporter is not None and not source:
+        count = len(hostfile.hosts)
+        named = "$TFLAUNCH_HOSTS" if os.environ.get("TFLAUNCH_HOSTS") else "none was named"
+        reporter.note(f"hosts: {found} ({named}): {count} host{'' if count == 1 else 's'}")
+    return hostfile
 
 
 def connector(

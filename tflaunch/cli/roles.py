@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,7 +11,7 @@ from typing import Any, cast, get_args
 
 from tflaunch.cli.job_options import environment
 from tflaunch.errors import UsageError
-from tflaunch.job import CHIEF, EVALUATOR, PS, WORKER, Role, RoleEnd, job_name_fault
+from tflaunch.job import CHIEF, EVALUATOR, PS, WORKER, Role, RoleEnd, job_name_fault, near_role
 from tflaunch.times import seconds
 
 MOST_TASKS = 10_000  # of one role
@@ -62,6 +63,7 @@ def roles_of(
     ]
     for option, texts, field, read in fields:
         for job, value, text in _pairs(option, texts):
+            _refuse_typo(job, value, option, in_file)
             try:
                 put(job, field, read(value), text)
             except ValueError as error:
@@ -70,6 +72,7 @@ def roles_of(
                 ) from None
     env: dict[str, dict[str, str]] = {}
     for job, value, text in _pairs("--job-env", job_env):
+        _refuse_typo(job, value.partition("=")[0], "--job-env", in_file)  # the value may be a secret
         env.setdefault(job, {}).update(environment([value], text))
         said[job, "env"] = text
     for job, variables in env.items():
@@ -77,8 +80,19 @@ def roles_of(
         roles[job] = dataclasses.replace(role, env={**role.env, **variables})
     for (job, _), option in said.items():
         if job not in (PS, WORKER) and roles[job].count is None:
-            raise UsageError(f"{option}: there are no {job} tasks", f"say how many: --job {job}=1")
+            near = difflib.get_close_matches(job, [name for name in roles if name != job], 1)
+            meant = f"did you mean {near[0]}? else " if near else ""
+            raise UsageError(f"{option}: there are no {job} tasks", f"{meant}say how many: --job {job}=1")
     return roles
+
+
+def _refuse_typo(job: str, value: str, option: str, in_file: Mapping[str, Role]) -> None:
+    """Raise UsageError for a job name that is nearly one of TensorFlow's, unless the job file has such a job."""
+    if job not in in_file and (near := near_role(job)):
+        raise UsageError(
+            f"{option} {job}={value}: {job!r} is no role; did you mean {option} {near}={value}?",
+            f"if {job} is a job of your own, write it under `jobs:` of a job file",
+        )
 
 
 _EXAMPLES = {

@@ -95,6 +95,7 @@ from tflaunch.planning.frameworks import OF_THEIR_OWN, roles_for
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tflaunch.cli.words import Line
     from tflaunch.code_page import CodeReporter
     from tflaunch.hosts import Hostfile
     from tflaunch.job import RestartOn, RestartPolicy
@@ -106,22 +107,46 @@ JOBS = (PS, WORKER, CHIEF)
 
 
 class TrainerCommand(JobCommand):
-    """A verb with a trainer, whose most likely slip is an option of the trainer's in front of `--`."""
+    """A verb with a trainer: tells HOSTS from it by what they are, and what is the trainer's own from options."""
 
     instead: ClassVar[Mapping[str, str]] = {}  # of options that other verbs have
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """As typer's, with a next step in the error."""
-        try:
+        """As typer's, less what it cannot know: HOSTS may be left out, and what is for the trainer follows `--`.
+
+        Raises UsageError with the corrected command.
+        """
+        if ctx.resilient_parsing:  # for completion
             return super().parse_args(ctx, args)
-        except Exception as error:
-            if type(error).__name__ == "NoSuchOption" and hasattr(error, "message"):
-                if instead := self.instead.get(getattr(error, "option_name", "")):
-                    error.message += f". {instead}"
-                    error.possibilities = None  # type: ignore[attr-defined]
-                else:
-                    error.message += ". The trainer's own options go behind --"
-            raise
+        from tflaunch.cli.words import Line, chosen
+
+        line = Line.read(self.params, self.optional_values, args)
+        if any(word.texts[0] in ("--help", "-h") for word in line.words):
+            return super().parse_args(ctx, ["--help"])
+        verb = ctx.info_name or ""
+        for option in line.unknown:
+            self.refuse(verb, option, line)
+        rest = super().parse_args(ctx, line.options)
+        hosts, script, arguments = chosen(verb, line, ctx.params.get("module"))
+        ctx.params.update(hosts=hosts, script=script, arguments=arguments)
+        return rest
+
+    def refuse(self, verb: str, option: str, line: Line) -> None:
+        """Raise UsageError for an option that this verb lacks, if it was most likely meant for it."""
+        from tflaunch.cli.mistakes import no_such_option
+        from tflaunch.cli.words import moved, with_hosts
+
+        if error := with_hosts(verb, line, option):
+            raise error
+        name = option.partition("=")[0]
+        if instead := self.instead.get(name):
+            raise UsageError(f"tflaunch {verb} has no option {name}", instead)
+        known = [each for param in self.params for each in param.opts if each.startswith("--")]
+        error = no_such_option(name, known, "", f"tflaunch {verb}")
+        if error.hint:
+            own = moved(verb, line)
+            error.hint += f"\nif it is the trainer's own, it goes behind --: {own}" if own else ""
+            raise error
 
 
 class RunCommand(TrainerCommand):
@@ -141,8 +166,10 @@ def _take_job_file(ctx: typer.Context) -> None:
 
     What is wrong with it is reported by `run`, which knows how.
     """
+    from tflaunch.cli.words import kind_of
+
     script = ctx.params.get("script")
-    if script is None or ctx.params.get("module") is not None or not script.endswith((".yaml", ".yml")):
+    if script is None or not (script.endswith((".yaml", ".yml")) or kind_of(script) == "job"):
         return
     from tflaunch import job_file
 
@@ -189,7 +216,7 @@ class RestartOnChoice(str, Enum):
 
 def run(
     ctx: typer.Context,
-    hosts: JobHosts,
+    hosts: JobHosts = None,
     script: Annotated[
         str | None,
         typer.Argument(
@@ -407,9 +434,6 @@ def run(
     from tflaunch.program import find_program
     from tflaunch.runs import new_run_id
 
-    words = list(arguments or ())
-    if module is not None and script is not None:
-        words.insert(0, script)  # with -m, all that follows HOSTS is the program's own
     with reporting(
         "stopped; nothing was started, nothing is left",
         json=json,
@@ -469,7 +493,7 @@ def run(
         wish = wish_of(
             patterns_of(fetch or ()), to=fetch_to, overwrite=overwrite, keep_mode=keep_mode, most=fetch_max
         )
-        hostfile = load_hosts(hosts, connection)
+        hostfile = load_hosts(hosts, connection, show.reporter)
         check_hosts(hostfile, gpus, roles)
         if no_sync:
             hostfile = on_every_host(file.directory, hostfile)
@@ -500,7 +524,7 @@ def run(
             run_id=new_run_id(stem),
             job=dataclasses.replace(
                 spec,
-                args=(*file.args, *words),
+                args=(*file.args, *(arguments or ())),
                 place=place.value,
                 env=variables,
                 masked=masked,

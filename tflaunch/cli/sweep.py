@@ -63,6 +63,7 @@ from tflaunch.cli.options import (
 )
 from tflaunch.cli.run import TrainerCommand, on_every_host, program_to_run
 from tflaunch.cli.values import time_of
+from tflaunch.cli.words import Line, command, kind_of
 from tflaunch.errors import UsageError
 from tflaunch.job import PS, WORKER, JobSpec, Role
 
@@ -96,10 +97,36 @@ class SweepCommand(TrainerCommand):
         "--spares": "The trials of a host that is lost run on the others",
     }
 
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """As of any trainer; raises UsageError for a parameter that stands behind another one."""
+        if not ctx.resilient_parsing:
+            _refuse_parameters_alone(ctx.info_name or "", Line.read(self.params, self.optional_values, args))
+        return super().parse_args(ctx, args)
+
+
+def _refuse_parameters_alone(verb: str, line: Line) -> None:
+    """`--random lr=0.1..1 layers=1..6`: each parameter wants an option of its own."""
+    option = ""
+    alone: list[str] = []
+    words: list[str] = []
+    for texts, kind in line.words:
+        name = texts[0].partition("=")[0]
+        if name in ("--grid", "--random"):
+            option = name
+        elif option and kind == "plain" and re.fullmatch(r"[A-Za-z_][\w.-]*=.*", texts[0], re.DOTALL):
+            alone += texts
+            words.append(option)
+        words += texts
+    if alone:
+        raise UsageError(
+            f"{' '.join(alone)}: no {option} in front of it; each parameter has its own",
+            command(verb, words, line.behind),
+        )
+
 
 def sweep(
     ctx: typer.Context,
-    hosts: JobHosts,
+    hosts: JobHosts = None,
     script: Annotated[
         str | None,
         typer.Argument(metavar="TRAINER.py", help="The program (or -m PKG.MOD).", show_default=False),
@@ -293,12 +320,9 @@ def sweep(
     from tflaunch.sweep_room import SweepRequest
     from tflaunch.sweep_view import open_reporter
 
-    words = list(arguments or ())
-    if module is not None and script is not None:
-        words.insert(0, script)  # with -m, all that follows HOSTS is the program's own
     reporter = open_reporter(json=json)
     with reporting("stopped; no trial was started, nothing is left", reporter) as show:
-        if module is None and script is not None and script.endswith((".yaml", ".yml")):
+        if script is not None and (script.endswith((".yaml", ".yml")) or kind_of(script) == "job"):
             raise UsageError(
                 f"{script}: a job file is for tflaunch run", "name the program; options say the rest"
             )
@@ -324,7 +348,7 @@ def sweep(
         if name is not None and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,31}[a-z0-9])?", name):
             raise UsageError(f"--name {name}: 1 to 33 of a-z, 0-9 and '-', no '-' at an end")
         chosen = _trials(grid or [], random or [], trials, trials_file)
-        hostfile = load_hosts(hosts, connection)
+        hostfile = load_hosts(hosts, connection, reporter)
         gpus = gpu_choice(
             model=gpu_model,
             min_memory=min_gpu_memory,
@@ -361,7 +385,7 @@ def sweep(
                 run_id=new_run_id(f"{stem}-sweep"),
                 job=JobSpec(
                     program=program,
-                    args=tuple(words),
+                    args=tuple(arguments or ()),
                     roles={PS: Role(0), WORKER: Role(gpus=gpus_per_trial)},
                     flags=None,
                     env=variables,
@@ -463,7 +487,8 @@ def _run_one(ctx: typer.Context) -> tuple[str, ...]:
             words += [option, *([] if said is True or said == "" else [str(said)])]
     module, script = ctx.params["module"], ctx.params["script"]
     program = ["-m", module] if module is not None else [script or ""]
-    return ("tflaunch", "run", ctx.params["hosts"], *words, *program, "--")
+    hosts = ctx.params["hosts"]
+    return ("tflaunch", "run", *([] if hosts is None else [hosts]), *words, *program, "--")
 
 
 _AS_OF_RUN = (

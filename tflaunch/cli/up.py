@@ -86,7 +86,7 @@ OPEN = (
 
 
 def up(
-    hosts: JobHosts,
+    hosts: JobHosts = None,
     *,
     ps: Ps = None,
     workers: Workers = None,
@@ -174,7 +174,7 @@ def up(
                 "leave it out",
             )
         # The servers run no code of the user's, so it does not matter where that is.
-        hostfile = load_hosts(hosts, connection)
+        hostfile = load_hosts(hosts, connection, show.reporter)
         gpus = gpu_choice(
             model=gpu_model,
             min_memory=min_gpu_memory,

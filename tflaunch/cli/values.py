@@ -57,6 +57,10 @@ class Command(typer.core.TyperCommand):
             if errors := getattr(error.__cause__, "errors", None):
                 error.message = _sentence(errors()[0])
             raise
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:  # the parser leaves out whose error it is
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
 
     def _completed(self, args: Sequence[str]) -> list[str]:
         told: list[str] = []

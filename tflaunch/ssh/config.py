@@ -285,6 +285,28 @@ class SshConfig:
         return tuple(hops)
 
 
+def host_names(path: Path) -> list[str]:
+    """The hosts that an ssh_config spells out, with what it includes, in their order; patterns are none.
+
+    Empty where there is no such file.  Raises ConnectError for what cannot be read.
+    """
+    if not os.path.exists(path):  # noqa: PTH110  Path.exists may raise
+        return []
+    found: dict[str, None] = {}
+    for line in prepared(path, path.parent if path != Path.home() / ".ssh/config" else None):
+        keyword, _, value = line.partition(" ")
+        if keyword != "host":
+            continue
+        for word in value.replace('"', " ").split():
+            if not re.search(r"[*?!\[\],/]", word):
+                try:
+                    hostnames.check(word)
+                except ValueError:
+                    continue
+                found[word] = None
+    return list(found)
+
+
 def known_hosts_name(hostname: str, port: int) -> str:
     """How known_hosts writes a server: its name in lower case, with the port when that is not 22."""
     name = hostname.lower()

@@ -1,0 +1,340 @@
+"""`tflaunch init`: a hostfile of the hosts that are named, with what is found on them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tflaunch.cli.options import (
+    AcceptNew,
+    ConnectionOption,
+    ConnectTimeout,
+    Patient,
+    SshConfig,
+    connector,
+    reporting,
+)
+from tflaunch.cli.values import time_of
+from tflaunch.errors import ConnectError, ConnectErrors, RecordError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tflaunch.checked import Visited
+    from tflaunch.console import Reporter
+    from tflaunch.hosts import Host, Hostfile
+    from tflaunch.inputs.hostfile_text import Found
+    from tflaunch.remote import Connector
+
+STDOUT = Path("-")
+TOLD_EACH = 24  # hosts; of more only the file tells each
+
+
+def init(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="HOST",
+            help="Names as ssh knows them: gpu01, ada@gpu02; 'gpu[01-04]'; 'gpu*' of those in ~/.ssh/config "
+            "[all of those; asks which]",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The hostfile to write; - prints it.")
+    ] = Path("hosts.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Also over a file that is there.")] = False,
+    timeout: Annotated[
+        float, typer.Option(parser=time_of(1), metavar="TIME", help="For each host to tell what it has.")
+    ] = 60.0,
+    accept_new: AcceptNew = False,
+    connect_timeout: ConnectTimeout = 15.0,
+    connection: ConnectionOption = "",
+    ssh_config: SshConfig = None,
+) -> None:
+    """Make a hostfile: connect to the hosts, all at once, and write down what is there.
+
+    Each host stands in it with its cards, cores, memory, Python and TensorFlow as a comment. One that cannot be
+    reached is a comment as a whole, with the reason. Nothing is installed or kept on the hosts.
+
+    Exit code: 0; 69 a host could not be reached (the others are written; if none could, nothing is); 2 command line;
+    73 the file cannot be written.
+    """
+    from tflaunch.inputs.hostfile_text import hostfile_text
+
+    with reporting("stopped; nothing is written") as show:
+        _check_output(output, force)
+        hostfile = _wanted(names or [], connection, ssh_config)
+        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
+        for note in to_hosts.notes:
+            show.reporter.warn(note)
+        try:
+            visited = _visit(hostfile, to_hosts, show.reporter, timeout, connect_timeout)
+            found = _found(visited, to_hosts)
+        finally:
+            to_hosts.close()
+        failures = {each.host.name: each.error for each in visited if each.error is not None}
+        if len(failures) == len(visited):
+            show.reporter.warn(f"{_name(output)} is not written: it would have no host")
+            raise ConnectErrors(failures, len(visited))
+        text = hostfile_text(found, time.strftime("%Y-%m-%d"))
+        if output == STDOUT:
+            sys.stdout.write(text)
+        else:
+            _write(output, text, force)
+        _tell(found, failures, output, show.reporter)
+        if failures:
+            show.exit_code = ConnectErrors.exit_code
+
+
+def _name(output: Path) -> str:
+    return "the hostfile" if output == STDOUT else str(output)
+
+
+def _check_output(output: Path, force: bool) -> None:
+    """Raises UsageError now for what would fail when all hosts have been asked."""
+    if output == STDOUT:
+        return
+    if output.is_dir():
+        raise UsageError(f"{output} is a directory", f"name a file in it: -o {output / 'hosts.yaml'}")
+    if not output.parent.is_dir():
+        raise UsageError(f"-o {output}: there is no directory {output.parent}", "make it, or name another")
+    if os.path.lexists(output) and not force:
+        raise UsageError(
+            f"{output} is there already", "it stays as it is: -o FILE writes another, --force overwrites it"
+        )
+    if not os.access(output.parent, os.W_OK):
+        raise UsageError(
+            f"-o {output}: you may not write in {output.parent.absolute()}", "name a file elsewhere: -o FILE"
+        )
+
+
+# --- which hosts -----------------------------------------------------------------------------------------
+
+
+def _wanted(names: Sequence[str], connection: str, ssh_config: Path | None) -> Hostfile:
+    """The hosts that are named, or chosen; raises UsageError, HostfileError."""
+    from tflaunch import hosts
+
+    if ssh_config is not None and not ssh_config.is_file():
+        raise UsageError(f"--ssh-config {ssh_config}: there is no such file")
+    listed = [] if names else [host.name for host in _chosen(ssh_config).hosts]
+    for name in names:
+        if name in ("slurm:", "pbs:"):
+            raise UsageError(f"{name} needs no hostfile", f"inside a job: tflaunch run {name} trainer.py")
+        if "/" in name.partition("[")[0] or (
+            Path(name).is_file() and name.endswith((".yaml", ".yml", ".txt"))
+        ):
+            raise UsageError(
+                f"{name} is a file, and no host",
+                "name the hosts themselves: tflaunch init 'gpu[01-04]' storage",
+            )
+        if "*" in name or "?" in name:
+            known = _of_ssh_config(ssh_config)
+            listed += [host.name for host in hosts.match(name, known)]
+        else:
+            listed.append(name)
+    return hosts.listed(",".join(dict.fromkeys(listed)), connection=connection)
+
+
+def _of_ssh_config(ssh_config: Path | None) -> Hostfile:
+    """The hosts that ssh_config spells out; raises UsageError where there are none."""
+    from tflaunch.hosts import Host, Hostfile
+    from tflaunch.ssh.config import host_names
+
+    path = ssh_config or Path("~/.ssh/config")
+    try:
+        names = host_names(path.expanduser())
+    except ConnectError as error:
+        raise UsageError(error.message, error.hint) from None
+    if not names:
+        raise UsageError(
+            f"no host is named, and {path} names none", "say which: tflaunch init 'gpu[01-04]' storage"
+        )
+    return Hostfile(str(path), tuple(Host(name, ssh_host=name) for name in names))
+
+
+def _chosen(ssh_config: Path | None) -> Hostfile:
+    """Those of ssh_config, less what the user does not want; raises UsageError where nobody can be asked."""
+    from tflaunch.hosts import Hostfile, fold, match
+    from tflaunch.log_lines import one_line
+
+    known = _of_ssh_config(ssh_config)
+    names = fold(host.name for host in known.hosts)
+    many = f"{len(known.hosts)} host{'' if len(known.hosts) == 1 else 's'}"
+    if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(
+            f"no host is named; {known.source} names {many}: {names}",
+            shlex.join(["tflaunch", "init", *_words(names)]),
+        )
+    sys.stderr.write(one_line(f"{known.source} names {many}: {names}") + "\n")
+    while True:
+        sys.stderr.write("which of them? names or patterns: gpu[01-04],big, or gpu*!gpu03; Enter: all\n> ")
+        sys.stderr.flush()
+        if not (answer := sys.stdin.readline()):
+            raise UsageError("no host is chosen", "say which: tflaunch init 'gpu[01-04]'")
+        try:
+            pattern = ",".join(answer.replace(",", " ").split()).replace(",!", "!")
+            return Hostfile(known.source, tuple(match(pattern, known))) if pattern else known
+        except UsageError as error:
+            sys.stderr.write(one_line(f"{error.message}. {error.hint}") + "\n")
+
+
+def _words(names: str) -> list[str]:
+    from tflaunch.hostnames import split
+
+    return [part for _, part, _ in split(names)]
+
+
+# --- what is there ---------------------------------------------------------------------------------------
+
+
+def _visit(
+    hostfile: Hostfile, to_hosts: Connector, reporter: Reporter, timeout_s: float, connect_s: float
+) -> tuple[Visited, ...]:
+    """Ask every host, as `tflaunch check --no-tensorflow` does; nothing of it is left there."""
+    from tflaunch.checkup import Checkup
+    from tflaunch.job import JobSpec
+    from tflaunch.session import Stopped
+
+    patient = Patient(reporter, json=False)
+    checkup = Checkup(
+        hostfile,
+        to_hosts,
+        patient.phase,
+        timeout_s=timeout_s,
+        connect_s=connect_s,
+        job=JobSpec(()),
+        tensorflow=False,
+        calls=False,
+    )
+    try:
+        with checkup.interrupts():
+            return checkup.run().hosts
+    except Stopped as stopped:
+        for host, why in stopped.unconfirmed.items():
+            reporter.warn(f"{host}: something of this may still be alive: {why}")
+        raise
+    finally:
+        patient.settle()
+
+
+def _found(visited: Sequence[Visited], to_hosts: Connector) -> list[Found]:
+    from tflaunch.inputs.hostfile_text import Found
+
+    found: list[Found] = []
+    first: dict[tuple[str, str], Host] = {}
+    for each in visited:
+        if each.error is not None or each.facts is None:
+            error = each.error or ConnectError("it told nothing")
+            hint = f" ({error.hint.format(host=each.host.name)})" if error.hint else ""
+            found.append(Found(each.host, why_not=f"cannot be reached: {error.message}{hint}"))
+            continue
+        # A run refuses one machine under two names: see launch.refuse_one_machine_twice.
+        machine = (to_hosts.host_key(each.host), each.facts.boot_id)
+        same = first.setdefault(machine, each.host) if all(machine) else each.host
+        if same is not each.host:
+            found.append(Found(each.host, why_not=f"is the same machine as {same.name}"))
+        else:
+            found.append(_described(each))
+    return found
+
+
+def _described(each: Visited) -> Found:
+    from tflaunch.cards import short_name
+    from tflaunch.inputs.hostfile_text import Found
+    from tflaunch.sizes import amount
+
+    facts = each.facts
+    assert facts is not None  # noqa: S101 - the caller has looked
+    trouble = each.lost or each.refused
+    note = f"its python3 was not asked: {trouble.message}" if trouble is not None else facts.gpu_note
+    if trouble is None and not each.report and each.tried is not None:
+        note = "its python3 does not work" + (f": {each.tried.lines[-1]}" if each.tried.lines else "")
+    return Found(
+        each.host,
+        cards=tuple(short_name(gpu.name) or "an unknown GPU" for gpu in facts.gpus),
+        cores=facts.cores,
+        memory=amount(facts.memory_bytes),
+        python=each.versions.get("Python", ""),
+        tensorflow=each.versions.get("TensorFlow", ""),
+        note=note,
+    )
+
+
+# --- the file --------------------------------------------------------------------------------------------
+
+
+def _write(output: Path, text: str, force: bool) -> None:
+    """Whole, and such that nobody else may write it whatever the umask is: else it would not count as a default."""
+    partial = output.with_name(f".{output.name}.{os.getpid()}") if force else output
+    made = False
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        made = True
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        if force:
+            partial.replace(output)
+    except OSError as error:
+        if made:
+            partial.unlink(missing_ok=True)
+        raise RecordError(f"{output} cannot be written: {error.strerror}", "-o - prints it instead") from None
+
+
+def _tell(
+    found: Sequence[Found], failures: Mapping[str, ConnectError], output: Path, reporter: Reporter
+) -> None:
+    from tflaunch.hosts import fold
+    from tflaunch.inputs.hostfile_text import comment
+
+    there = [each for each in found if not each.why_not]
+    if len(there) <= TOLD_EACH:
+        width = max(len(each.host.name) for each in there)
+        for each in there:
+            reporter.note(f"{each.host.name:{width}}  {comment(each.described)}")
+        reporter.settle()  # what is warned of overtakes
+    for each in found:
+        if each.why_not and each.host.name not in failures:
+            reporter.warn(f"{each.host.name} {each.why_not}, and is a comment in {_name(output)}")
+    if lacking := [each.host.name for each in there if not each.tensorflow]:
+        which = "no host" if len(lacking) == len(there) else fold(lacking)
+        has = "has" if which == "no host" else "have no" if len(lacking) > 1 else "has no"
+        reporter.warn(
+            f"{which} {has} TensorFlow for python3: write the Python that has it as `python:`, or `venv:`, `conda:`"
+        )
+    if failures:
+        reporter.failures(ConnectErrors(failures, len(found)))
+    if output == STDOUT:
+        return
+    cards = sum(len(each.cards) for each in there)
+    reporter.note(f"{output} is written: {_count(len(there), 'host')}, {_count(cards, 'GPU')}")
+    _tell_next(output, reporter)
+
+
+def _tell_next(output: Path, reporter: Reporter) -> None:
+    from tflaunch.ownership import planted
+
+    default = output.absolute() == Path.cwd() / "hosts.yaml"
+    try:
+        reason = planted(output.absolute()) if default else ""
+    except OSError:
+        reason = ""
+    if reason:
+        reporter.warn(
+            f"it does not count as the default hostfile: {reason}; name it, or keep it elsewhere: "
+            "~/.config/tflaunch/hosts.yaml"
+        )
+    named = "" if default and not reason else f" {shlex.quote(str(output))}"
+    reporter.note(f"next: tflaunch check{named}, then tflaunch run{named} trainer.py")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,123 @@
+"""What the parser of the command line refuses, and verbs that there are not, as errors of tflaunch's own."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tflaunch.errors import UsageError
+
+# What other tools call it -> the verb, or the option, that does it here.
+INSTEAD: Mapping[str, str] = {
+    **dict.fromkeys(("list", "ls", "runs", "jobs", "queue", "squeue", "qstat", "history", "top"), "ps"),
+    **dict.fromkeys(
+        ("kill", "cancel", "end", "abort", "terminate", "halt", "quit", "down", "scancel", "qdel"), "stop"
+    ),
+    **dict.fromkeys(("rm", "remove", "delete", "del", "prune", "purge", "gc", "cleanup"), "clean"),
+    **dict.fromkeys(
+        ("nodes", "hosts", "machines", "cards", "gpu", "devices", "sinfo", "nvidia-smi", "smi", "free"), "gpus"
+    ),
+    **dict.fromkeys(
+        ("start", "launch", "exec", "execute", "submit", "sbatch", "srun", "qsub", "mpirun", "train", "job"), "run"
+    ),
+    **dict.fromkeys(("serve", "server", "servers", "cluster"), "up"),
+    **dict.fromkeys(("log", "tail", "output", "cat"), "logs"),
+    **dict.fromkeys(("watch", "follow", "view", "join", "reattach", "connect"), "attach"),
+    **dict.fromkeys(("info", "show", "describe", "inspect", "stat"), "status"),
+    **dict.fromkeys(("get", "download", "copy", "cp", "scp", "pull", "rsync", "results", "outputs"), "fetch"),
+    **dict.fromkeys(("test", "verify", "doctor", "diagnose", "validate", "ping", "probe"), "check"),
+    **dict.fromkeys(("tune", "search", "grid", "hpo", "trials", "hyperparameters"), "sweep"),
+    **dict.fromkeys(("new", "create", "setup", "configure", "config", "hostfile", "discover"), "init"),
+    **dict.fromkeys(("board", "tb"), "tensorboard"),
+    "version": "--version",
+    "help": "--help",
+}  # fmt: skip
+
+
+def unknown_verb(word: str, rest: Sequence[str], verbs: Sequence[str]) -> UsageError:
+    """The error for a first word that is no verb, with the command that was most likely meant."""
+    if os.path.lexists(word) or re.search(r"\.(py|sh|ya?ml)$|[/,\[@]", word) or word in ("slurm:", "pbs:"):
+        return UsageError(
+            f"{word} is no command of tflaunch, but something to run",
+            shlex.join(["tflaunch", "run", word, *rest]),
+        )
+    folded = word.lower().replace("_", "-")
+    near = [folded] if folded in verbs else difflib.get_close_matches(folded, [*verbs, *INSTEAD], 1)
+    if not near:
+        return UsageError(f"tflaunch has no command {word!r}", "tflaunch --help says which there are")
+    meant = INSTEAD.get(near[0], near[0])
+    if folded in INSTEAD:
+        return UsageError(
+            f"tflaunch has no command {word!r}; here it is {meant}", shlex.join(["tflaunch", meant, *rest])
+        )
+    return UsageError(
+        f"tflaunch has no command {word!r}; did you mean {meant}?", shlex.join(["tflaunch", meant, *rest])
+    )
+
+
+def in_our_words(error: Any) -> UsageError:
+    """An error of typer's parser, whose classes are typer's own or click's, by its version."""
+    ctx: Any = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx is not None else "tflaunch"
+    see = f"{path} --help says what there is"
+    kind = type(error).__name__
+    if kind == "NoSuchOption":
+        return no_such_option(error.option_name, _options(ctx), see, path)
+    if kind == "MissingParameter" and error.param is not None:
+        if error.param.param_type_name != "option":
+            return UsageError(f"{_name(error.param)} is missing", " ".join(ctx.get_usage().split()[1:]))
+        return UsageError(f"{path}: {error.param.opts[0]} is missing", _explained(error.param) or see)
+    if kind == "BadParameter" and error.param is not None:
+        message = error.message.rstrip(".")
+        return UsageError(f"{_name(error.param)}: {message}", _explained(error.param) or see)
+    if kind == "BadOptionUsage":
+        param = _param(ctx, error.option_name)
+        if param is not None and "requires" in error.message:
+            return UsageError(f"{error.option_name} has no value", _explained(param) or see)
+        return UsageError(error.message.rstrip("."), see)
+    if found := re.fullmatch(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", error.message, re.DOTALL):
+        usage = " ".join(ctx.get_usage().split()[1:])
+        return UsageError(f"{path} has no place for: {found[1]}", usage)
+    return UsageError(error.format_message().rstrip("."), see)
+
+
+def no_such_option(name: str, known: Sequence[str], otherwise: str, path: str) -> UsageError:
+    """The error for an option that the verb does not have."""
+    near = difflib.get_close_matches(name, known, 3, 0.75)
+    hint = f"did you mean {' or '.join(near)}?" if near else ""
+    return UsageError(f"{path} has no option {name}", "\n".join(filter(None, (hint, otherwise * (not near)))))
+
+
+def _options(ctx: Any) -> list[str]:
+    if ctx is None:
+        return []
+    return [name for param in ctx.command.get_params(ctx) for name in _names(param) if name.startswith("--")]
+
+
+def _names(param: Any) -> list[str]:
+    return [*param.opts, *param.secondary_opts] if param.param_type_name == "option" else []
+
+
+def _param(ctx: Any, name: str) -> Any:
+    return next((each for each in ctx.command.get_params(ctx) if name in _names(each)), None)
+
+
+def _name(param: Any) -> str:
+    if param.param_type_name == "option":
+        return str(max(param.opts, key=len))
+    return str(param.metavar or param.name.upper()).strip("[]")
+
+
+def _explained(param: Any) -> str:
+    """`--workers N: worker tasks [one per free GPU, or host]`."""
+    text = (getattr(param, "help", None) or "").replace(r"\[", "[")
+    if not text:
+        return ""
+    if param.param_type_name != "option":
+        return f"{_name(param)}: {text}"
+    metavar = f" {param.metavar}" if param.metavar else ""
+    return f"{_name(param)}{metavar}: {text}"

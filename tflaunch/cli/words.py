@@ -1,0 +1,327 @@
+"""The words of a command line: which are options, which are HOSTS and which the trainer; the corrected command."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from tflaunch.errors import UsageError
+
+Kind = Literal["hosts", "job", "program", ""]
+HEAD_BYTES = 64 * 1024  # of a file, enough to tell what it is
+_OF_JOB = {"program", "module", "roles", "jobs"}
+_OF_HOSTFILE = {"hosts", "defaults"}
+_SCRIPT = (".py", ".pyc", ".pyz", ".sh", ".bash")
+_HOSTS_OPTIONS = ("--hosts", "--host", "--hostfile", "--machinefile", "-H", "-hostfile", "-f")
+_HOST_LINE = re.compile(r"[\w.@\[\],-]+(:[0-9]+)?(\s+(max[_-])?slots\s*=\s*[0-9]+)*")
+_HOST_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+
+
+class Word(NamedTuple):
+    """A word in front of `--`, an option together with its value."""
+
+    texts: tuple[str, ...]
+    kind: Literal["option", "unknown", "plain"]  # unknown: an option that the verb does not have
+
+
+@dataclass(frozen=True)
+class Line:
+    """The words behind a verb, in their order; `behind` is what follows `--`, None where there is no `--`."""
+
+    words: tuple[Word, ...]
+    behind: tuple[str, ...] | None
+
+    @classmethod
+    def read(
+        cls, params: Iterable[Any], optional: Mapping[str, tuple[str, str]], args: Sequence[str]
+    ) -> Line:
+        """Take `args` apart as typer will; `params` are the verb's, `optional` its `optional_values`."""
+        takes = {name: not param.is_flag for param in params for name in _names(param)}
+        takes |= {"--help": False, "-h": False}
+        words: list[Word] = []
+        rest = list(args)
+        while rest:
+            word = rest.pop(0)
+            if word == "--":
+                return cls(tuple(words), tuple(rest))
+            name, equals, _ = word.partition("=")
+            if not word.startswith("-") or word == "-":
+                words.append(Word((word,), "plain"))
+            elif word in optional:
+                pattern = optional[word][0]
+                value = [rest.pop(0)] if rest and re.fullmatch(pattern, rest[0]) else []
+                words.append(Word((word, *value), "option"))
+            elif name in takes:
+                value = [rest.pop(0)] if takes[name] and not equals and rest else []
+                words.append(Word((word, *value), "option"))
+            elif word.startswith("--"):
+                words.append(Word((word,), "unknown"))
+            else:
+                words.append(_cluster(word, takes, rest))
+        return cls(tuple(words), None)
+
+    @property
+    def plain(self) -> list[str]:
+        """The words that are no options."""
+        return [word.texts[0] for word in self.words if word.kind == "plain"]
+
+    @property
+    def options(self) -> list[str]:
+        """The options, with their values."""
+        return [text for word in self.words if word.kind == "option" for text in word.texts]
+
+    @property
+    def unknown(self) -> list[str]:
+        """The options that the verb does not have."""
+        return [word.texts[0] for word in self.words if word.kind == "unknown"]
+
+    def own(self, taken: int) -> list[str]:
+        """What in front of `--` is the trainer's: options that the verb lacks, plain words after `taken` of them."""
+        found: list[str] = []
+        plain = 0
+        for word in self.words:
+            plain += word.kind == "plain"
+            if word.kind == "unknown" or (word.kind == "plain" and plain > taken):
+                found += word.texts
+        return found
+
+
+def _names(param: Any) -> list[str]:
+    return [*param.opts, *param.secondary_opts] if param.param_type_name == "option" else []
+
+
+def _cluster(word: str, takes: Mapping[str, bool], rest: list[str]) -> Word:
+    """`-dq`, `-eNAME=1`: one letter after the other, the first that takes a value takes what is left."""
+    for number, letter in enumerate(word[1:], 2):
+        if f"-{letter}" not in takes:
+            return Word((word,), "unknown")
+        if takes[f"-{letter}"]:
+            value = [] if number < len(word) or not rest else [rest.pop(0)]
+            return Word((word, *value), "option")
+    return Word((word,), "option")
+
+
+def command(verb: str, words: Iterable[str], behind: Sequence[str] | None = None) -> str:
+    """`tflaunch VERB ...` as a shell takes it.
+
+    Where it may end up in a log, the values of --env and --job-env are left out, as they are in records.
+    """
+    from tflaunch.runs import without_values
+
+    whole = ("tflaunch", verb, *words, *(("--", *behind) if behind else ()))
+    if sys.stderr is None or not sys.stderr.isatty():
+        whole = without_values(whole)
+    return shlex.join(whole)
+
+
+def kind_of(word: str) -> Kind:
+    """What a word that is HOSTS or a program stands for, as far as it and the file of that name tell; "" in doubt.
+
+    Only the beginning of a regular file is read: what comes through a pipe is read once, by whom it is for.
+    """
+    path = Path(word).expanduser() if word.startswith("~/") else Path(word)
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            return ""
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except (OSError, ValueError):
+        return _kind_of_missing(word)
+    if word.endswith(_SCRIPT) or head.startswith(b"#!"):
+        return "program"
+    if b"\0" in head:
+        return "program" if about.st_mode & stat.S_IXUSR else ""
+    return _kind_of_text(head.decode("utf-8", "replace"), bool(about.st_mode & stat.S_IXUSR))
+
+
+def _kind_of_missing(word: str) -> Kind:
+    if word.endswith(_SCRIPT):
+        return "program"
+    if word in ("slurm:", "pbs:") or word.endswith(("hosts.yaml", "hosts.yml", "hostfile")):
+        return "hosts"
+    if word.endswith(("job.yaml", "job.yml")):
+        return "job"
+    listed = (
+        r"[\w.@-]*(\[[0-9,/-]+\][\w.-]*)+(:[0-9]+)?|[\w.-]+@[\w.-]+|[A-Za-z][\w.-]*:[0-9]+|[A-Za-z][\w.-]*"
+    )
+    parts = re.sub(r"\[[^\]]*\]", "[1]", word).split(",")
+    sure = len(parts) > 1 or not _HOST_NAME.fullmatch(word)
+    return "hosts" if sure and all(re.fullmatch(listed, part) for part in parts) else ""
+
+
+def _kind_of_text(text: str, executable: bool) -> Kind:
+    lines = [line for line in text.removeprefix("\ufeff").splitlines() if line.strip()]
+    said = [line.rstrip() for line in lines if not line.lstrip().startswith("#")]
+    if not said:
+        return ""
+    if any(re.match(r"(import \w|from [\w.]+ import )", line) for line in said):
+        return "program"
+    keys = {found[1] for line in said if (found := re.match(r"""["']?(\w+)["']?\s*:(\s|$)""", line))}
+    if said[0].startswith("{"):
+        keys = set(re.findall(r"""[{,]\s*["']?(\w+)["']?\s*:""", text))
+    if keys & _OF_HOSTFILE and not keys & {"program", "module"}:
+        return "hosts"
+    if keys & _OF_JOB:
+        return "job"
+    if re.match(r"-\s", said[0]):
+        return "hosts"
+    if all(_HOST_LINE.fullmatch(line.partition(" #")[0].strip()) for line in said):
+        return "" if executable else "hosts"  # on some file systems everything is executable
+    return "program" if executable else ""
+
+
+def moved(verb: str, line: Line) -> str:
+    """The command with what is the trainer's own behind `--`; "" where it is not plain what the trainer is."""
+    plain = line.plain
+    module = any(text in ("-m", "--module") or text.startswith(("-m", "--module=")) for text in line.options)
+    taken = 0 if module else 1
+    if plain and kind_of(plain[0]) not in ("program", "job"):
+        taken = min(len(plain), taken + 1)
+    if not module and not plain:
+        return ""
+    return command(verb, [*plain[:taken], *line.options], [*line.own(taken), *(line.behind or ())])
+
+
+def with_hosts(verb: str, line: Line, option: str) -> UsageError | None:
+    """The error for `--hosts hosts.yaml`, as other verbs and launchers have it; None for another option."""
+    name, _, value = option.partition("=")
+    if name not in _HOSTS_OPTIONS:
+        return None
+    texts = [text for word in line.words if word.kind != "option" for text in word.texts]
+    place = texts.index(option)
+    others = texts[:place] + texts[place + 1 :]
+    if not value and len(others) > place:
+        value = others.pop(place)
+    return UsageError(
+        f"tflaunch {verb} has no option {name}: HOSTS stand by themselves, in front of the trainer",
+        command(verb, [value or "hosts.yaml", *others, *line.options], line.behind),
+    )
+
+
+class Chosen(NamedTuple):
+    """What a command line with a trainer says."""
+
+    hosts: str | None  # None: the default hostfile
+    script: str | None
+    arguments: list[str]  # the trainer's own
+
+
+def chosen(verb: str, line: Line, module: str | None) -> Chosen:
+    """Which word is HOSTS and which the trainer, by what they are; raises UsageError with the corrected command."""
+    plain, behind = line.plain, list(line.behind or ())
+    if module is not None:
+        return _of_module(verb, line, plain, module)
+    kinds = [kind_of(word) for word in plain[:2]]
+
+    def corrected(*words: str, own: Sequence[str] = ()) -> str:
+        return command(verb, [*words, *line.options], [*own, *behind])
+
+    if not plain:
+        raise _nothing_to_run(verb, line, None)
+    first, *more = plain
+    if len(plain) == 1:
+        if kinds[0] == "hosts":
+            raise _nothing_to_run(verb, line, first)
+        if kinds[0] == "" and not _may_be_program(first):
+            raise UsageError(
+                f"{first}: there is no such program here, nor a hostfile of that name",
+                f"{corrected(first, 'trainer.py')} where {first} is a host; or name a program that is there"
+                if _HOST_NAME.fullmatch(first) and not first.endswith((".yaml", ".yml"))
+                else f"name the trainer: {corrected('trainer.py')}",
+            )
+        if own := line.own(1):
+            raise _before_the_dashes(verb, own, first, corrected(first, own=own))
+        return Chosen(None, first, behind)
+    second = more[0]
+    if kinds[0] in ("program", "job"):
+        raise _no_hosts_first(verb, line, (first, second), (kinds[0], kinds[1]), corrected)
+    if kinds[1] == "hosts" and Path(second).is_file():
+        raise UsageError(
+            f"{second} is a hostfile, and no program", f"name the trainer: {corrected(first, 'trainer.py')}"
+        )
+    if own := line.own(2):
+        raise _before_the_dashes(verb, own, second, corrected(first, second, own=own))
+    return Chosen(first, second, behind)
+
+
+def _may_be_program(word: str) -> bool:
+    """Whether what is no known kind may be a program all the same: it is there, or on the hosts at that path."""
+    return os.path.lexists(word) or ("/" in word and not word.endswith((".yaml", ".yml")))
+
+
+def _of_module(verb: str, line: Line, plain: list[str], module: str) -> Chosen:
+    behind = list(line.behind or ())
+    kind = kind_of(plain[0]) if plain else ""
+    if kind in ("program", "job"):
+        raise UsageError(
+            f"-m {module} and {plain[0]} both say what to run",
+            f"leave one of them out; an argument of the module's own goes behind --: "
+            f"{command(verb, line.options, [*line.own(0), *behind])}",
+        )
+    is_host = bool(plain) and (kind == "hosts" or not re.fullmatch(r"[0-9.]+", plain[0]))
+    if own := line.own(int(is_host)):
+        words = [*plain[: int(is_host)], *line.options]
+        raise _before_the_dashes(verb, own, f"-m {module}", command(verb, words, [*own, *behind]))
+    return Chosen(plain[0] if plain else None, None, behind)
+
+
+def _nothing_to_run(verb: str, line: Line, hosts: str | None) -> UsageError:
+    behind = list(line.behind or ())
+    named = [] if hosts is None else [hosts]
+    own = line.own(len(named))
+    what = f"{hosts} says where; " if hosts is not None else ""
+    if behind and kind_of(behind[0]) in ("program", "job"):
+        return UsageError(
+            f"{what}nothing to run in front of --: what stands behind it is the trainer's own",
+            command(verb, [*named, behind[0], *line.options], [*own, *behind[1:]]),
+        )
+    return UsageError(
+        f"{what}nothing to run: neither TRAINER.py nor -m PKG.MOD",
+        command(verb, [*named, "trainer.py", *line.options], [*own, *behind]),
+    )
+
+
+def _no_hosts_first(
+    verb: str,
+    line: Line,
+    words: tuple[str, str],
+    kinds: tuple[Kind, Kind],
+    corrected: Callable[..., str],
+) -> UsageError:
+    """The program stands first, and something behind it that is no option."""
+    first, second = words
+    if kinds[1] == "hosts":
+        return UsageError(
+            f"HOSTS come first, then what to run: {first} and {second} are swapped",
+            corrected(second, first, own=line.own(2)),
+        )
+    if kinds[0] == "job":
+        return UsageError(
+            f"{first} is a job file, which names its program: {second} is too much",
+            f"{corrected(first)}; arguments of the program's own go behind --",
+        )
+    own = line.own(1)
+    as_argument = corrected(first, own=own)
+    if _HOST_NAME.fullmatch(second) and kinds[1] == "" and not os.path.lexists(second):
+        return UsageError(
+            f"{first} is a program, and {second} stands behind it",
+            f"{corrected(second, first, own=line.own(2))}   if {second} is a host\n"
+            f"{as_argument}   if it is an argument of {first}",
+        )
+    return _before_the_dashes(verb, own, first, as_argument)
+
+
+def _before_the_dashes(verb: str, own: Sequence[str], program: str, corrected: str) -> UsageError:
+    said = shlex.join(own)
+    return UsageError(
+        f"{said}: tflaunch {verb} has no such option or argument; what is for {program} goes behind --",
+        corrected,
+    )
