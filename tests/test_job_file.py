@@ -81,7 +81,7 @@ args: [yes]
             "program: a.py\ntensorboard_port: http\n",
             "2:19: tensorboard_port: 'http' is not a whole number from 0",
         ),
-        ("program: a.py\nflags: true\n", "2:8: flags: 'true' is not false"),
+        ("program: a.py\nflags: 3\n", "2:8: flags: '3' is not true, false"),
         ("program: a.py\nmin_gpu_memory: lots\n", "2:17: min_gpu_memory: 'lots' is not an amount of memory"),
         ("program: a.py\nroles: [ps]\n", "2:8: roles: a list is not a mapping of keys to values"),
         (
@@ -164,6 +164,15 @@ def test_what_it_says(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(("said", "flags"), [("true", True), ("false", False), ("{task_index: t}", None)])
+def test_flags_are_wanted_or_not_or_renamed(tmp_path: Path, said: str, flags: bool | None) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"program: a.py\nflags: {said}\n")
+    file = load(str(path))
+    assert file.options.get("flags") is flags
+    assert file.lists["flag"] == (() if flags is not None else ("task_index=t",))
+
+
 def test_every_option_of_run_can_be_said_in_it() -> None:
     run = typer.main.get_command(application()).commands["run"]  # type: ignore[attr-defined]
     options = {option.name for option in run.params}
@@ -181,7 +190,7 @@ def test_every_option_of_run_can_be_said_in_it() -> None:
         "hosts", "script", "arguments", "json", "quiet", "only", "show_host", "dry_run", "accept_new",
         "connect_timeout", "ssh_config", "help",
     }  # fmt: skip
-    called = {"no_sync": "sync", "no_dial_check": "dial_check", "no_flags": "flags", "flag": "flags"}
+    called = {"no_sync": "sync", "no_dial_check": "dial_check", "flag": "flags"}
     said = {called.get(name, name) for name in options - of_roles - of_this_terminal}
     assert said == JobDocument.model_fields.keys() - {"program", "args", "roles"}
 

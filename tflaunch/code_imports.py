@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-_DYNAMIC = ("import_module", "__import__")  # with the name written out
+DYNAMIC = ("import_module", "__import__")  # with the name written out
 # Where this Python cannot read the text, one of another version may.
 _IMPORT_LINE = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(.+)|import[ \t]+(.+))$", re.MULTILINE
@@ -23,35 +24,70 @@ class _Import(NamedTuple):
     name: str
     level: int = 0
     of: tuple[str, ...] = ()
+    line: int = 0
 
 
-def imported_files(directory: Path, file: str, package: str = "") -> list[str]:
+class Module(NamedTuple):
+    """One file of a program."""
+
+    path: str  # relative to the directory
+    tree: ast.Module | None  # None: a module in C, or text that this Python cannot read
+    fault: SyntaxError | None  # what is wrong with the text, for this Python
+    elsewhere: tuple[tuple[str, int], ...]  # (what it imports that is not here, the line)
+
+
+def imported_files(directory: Path, file: str, package: str = "", roots: Sequence[str] = ("",)) -> list[str]:
     """The files below `directory` that the program `file` there is made of, itself the first.
 
     Those are the modules that it imports by name, and those that they import, anywhere in their text; of a package its
-    `__init__.py`, and what is imported of it.  `package` is the one that `python -m` runs the file in.  What is
-    imported under a name that is made up when it runs is not found.
+    `__init__.py`, and what is imported of it.  `package` is the one that `python -m` runs the file in.  `roots` are the
+    directories, below `directory`, that modules are looked for in.  What is imported under a name that is made up when
+    it runs is not found.
     """
-    found: dict[str, None] = {}
+    return [module.path for module in modules(directory, file, package, roots)]
+
+
+def modules(directory: Path, file: str, package: str = "", roots: Sequence[str] = ("",)) -> Iterator[Module]:
+    """The same, each as it is read: who has seen enough stops."""
+
+    def of_name(name: str) -> list[tuple[str, str]]:
+        return [
+            (os.path.join(root, path), inside)  # noqa: PTH118
+            for root in roots
+            for path, inside in _module(directory / root, name)
+        ]
+
+    seen: set[str] = set()
     pending = [(file, package)]
     for depth in range(1, len(package.split(".")) + 1 if package else 1):
-        pending += _module(directory, ".".join(package.split(".")[:depth]))
+        pending += of_name(".".join(package.split(".")[:depth]))
     while pending:
         path, inside = pending.pop(0)
-        if path in found:
+        if path in seen:
             continue
-        found[path] = None
-        for each in _imports(directory / path):
+        seen.add(path)
+        tree, fault = _read(directory / path)
+        elsewhere: list[tuple[str, int]] = []
+        for each in _imports(directory / path, tree):
             name = _absolute(each, inside)
             if name is None:
+                elsewhere.append(("." * each.level + each.name, each.line))
                 continue
             parts = name.split(".") if name else []
-            for depth in range(1, len(parts) + 1):
-                pending += _module(directory, ".".join(parts[:depth]))
-            of = _all_of(directory, name) if "*" in each.of else each.of
-            for sub in of:
-                pending += _module(directory, f"{name}.{sub}" if name else sub)
-    return list(found)
+            for depth in range(1, len(parts)):
+                pending += of_name(".".join(parts[:depth]))
+            here = of_name(name) if name else []
+            of = (
+                {sub for root in roots for sub in _all_of(directory / root, name)}
+                if "*" in each.of
+                else each.of
+            )
+            for sub in sorted(of):
+                here += of_name(f"{name}.{sub}" if name else sub)
+            pending += here
+            if name and not here:
+                elsewhere.append((name, each.line))
+        yield Module(path, tree, fault, tuple(elsewhere))
 
 
 def _absolute(each: _Import, package: str) -> str | None:
@@ -93,7 +129,7 @@ def _module(directory: Path, name: str) -> Iterator[tuple[str, str]]:
 def _all_of(directory: Path, name: str) -> tuple[str, ...]:
     """What `from name import *` takes, as far as it is written down."""
     init = directory.joinpath(*name.split("."), "__init__.py") if name else None
-    tree = _tree(init) if init is not None and init.is_file() else None
+    tree = _read(init)[0] if init is not None and init.is_file() else None
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Assign) and any(
             isinstance(to, ast.Name) and to.id == "__all__" for to in node.targets
@@ -103,33 +139,50 @@ def _all_of(directory: Path, name: str) -> tuple[str, ...]:
     return ()
 
 
-def _imports(path: Path) -> Iterator[_Import]:
-    tree = _tree(path)
+def _imports(path: Path, tree: ast.Module | None) -> Iterator[_Import]:
     if tree is None:
-        yield from _by_lines(path)
+        if path.suffix != ".so":
+            yield from _by_lines(path)
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (_Import(alias.name) for alias in node.names)
+            yield from (_Import(alias.name, line=node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield _Import(node.module or "", node.level, tuple(alias.name for alias in node.names))
+            of = tuple(alias.name for alias in node.names)
+            yield _Import(node.module or "", node.level, of, node.lineno)
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             name = node.args[0].value
-            if called in _DYNAMIC and isinstance(name, str) and name.strip("."):
+            if called in DYNAMIC and isinstance(name, str) and name.strip("."):
                 level = len(name) - len(name.lstrip("."))
-                yield _Import(name[level:], level)
+                yield _Import(name[level:], level, line=node.lineno)
 
 
-def _tree(path: Path) -> ast.AST | None:
+def _read(path: Path) -> tuple[ast.Module | None, SyntaxError | None]:
+    """What is written there, read once while it stays the same."""
     if path.suffix == ".so":
-        return ast.Module([], [])
+        return None, None
+    try:
+        facts = path.stat()
+        return _parsed(path, facts.st_size, facts.st_mtime_ns)
+    except OSError:
+        return None, None
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed(path: Path, _size: int, _changed: int) -> tuple[ast.Module | None, SyntaxError | None]:
     try:
         with warnings.catch_warnings():  # it is the user's program that they are about
             warnings.simplefilter("ignore")
-            return ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+            tree = ast.parse(path.read_bytes())
+            compile(
+                tree, path.name, "exec", dont_inherit=True
+            )  # `return` outside a function is in no grammar
+            return tree, None
+    except SyntaxError as error:
+        return None, error
+    except (ValueError, RecursionError, MemoryError):
+        return None, None
 
 
 def _by_lines(path: Path) -> Iterator[_Import]:

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tflaunch.program import Program
+from tflaunch.program import Program, place_of
 from tflaunch.sizes import amount
 from tflaunch.sources import Bundle
 
 SHOWN = 8  # of each kind
+_ABOVE = 2  # directories above the one that is shipped, where a module of the user's may be
 _READS_ENV = re.compile(
     rb"\b(?:import[ \t]+dotenv|from[ \t]+dotenv|load_dotenv|dotenv_values|find_dotenv)\b|[\"'/]\.env[\"']"
 )
@@ -31,7 +32,7 @@ def tell(
 ) -> None:
     """Tell what stays here though a user may think otherwise; with `dry_run`, all that is left out."""
     reporter.code(code_data(program, bundle))
-    for line in warnings(program, bundle, SHOWN if not dry_run else None):
+    for line in (*warnings(program, bundle, SHOWN if not dry_run else None), *_faults(program)):
         reporter.warn(line)
     if not env_files and (line := unread_env(program, bundle)):
         reporter.warn(line)
@@ -43,6 +44,7 @@ def code_data(program: Program, bundle: Bundle) -> dict[str, Any]:
     """It, as what JSON can hold."""
     return {
         "directory": bundle.directory,
+        "program": program.file,
         "digest": bundle.digest,
         "files": bundle.files,
         "bytes": bundle.size,
@@ -96,6 +98,13 @@ def warnings(program: Program, bundle: Bundle, most: int | None) -> Iterator[str
         yield f"not shipped: {_some(bundle.skipped, most)}"
 
 
+def _faults(program: Program) -> list[str]:
+    """A line for each file of the program that is none to the Python here."""
+    from tflaunch.code_cluster import faults
+
+    return list(faults(program))[:SHOWN]
+
+
 def unread_env(program: Program, bundle: Bundle) -> str:
     """What to say when the program reads a `.env` that stays here; "" when it does not."""
     env = _env_that_stays(program, bundle)
@@ -106,6 +115,32 @@ def unread_env(program: Program, bundle: Bundle) -> str:
     return (
         f"{reader} reads .env, and {shown} stays here; --env-file {shown} passes its variables to the tasks"
     )
+
+
+def where_it_lies(module: str, directory: Path, program: str) -> str:
+    """What to type for a module that a task did not find, if it lies here; `directory` was shipped, with `program`."""
+    own = (directory / program).parent
+    if found := _code_file(own, module):
+        path = found.relative_to(directory)
+        return f"{module} lies in {own} and did not come to the hosts: --ship {path} ships it"
+    if _code_file(directory, module):
+        return f"{module} lies in {directory}, not beside {program}: --env PYTHONPATH=. finds it there"
+    for above in directory.parents[:_ABOVE]:
+        if not place_of(above) and _code_file(above, module):
+            shown = min(str(above), os.path.relpath(above), key=len)
+            return (
+                f"{module} lies in {above}, which is not shipped: --code-dir {shown} --env PYTHONPATH=. ships it, and "
+                "finds it"
+            )
+    return ""
+
+
+def _code_file(folder: Path, module: str) -> Path | None:
+    """The file or package of that name, if there is code in it."""
+    base = folder.joinpath(*module.split("."))
+    if base.with_name(f"{base.name}.py").is_file():
+        return base.with_name(f"{base.name}.py")
+    return base if base.is_dir() and any(base.glob("*.py")) else None
 
 
 def _env_that_stays(program: Program, bundle: Bundle) -> Path | None:
@@ -139,12 +174,7 @@ def _files_of(program: Program) -> set[str]:
     """The program's file and those that it imports, from the directory that is shipped or from its own."""
     from tflaunch.code_imports import imported_files
 
-    own = Path(program.file).parent
-    beside = imported_files(program.directory / own, Path(program.file).name)
-    return {
-        *imported_files(program.directory, program.file, program.package),
-        *(str(own / each) for each in beside),
-    }
+    return set(imported_files(program.directory, program.file, program.package, program.roots))
 
 
 def _can_follow(goal: str, directory: str) -> bool:

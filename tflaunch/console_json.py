@@ -7,9 +7,10 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
                (null: not part of the cluster), gpus (UUIDs),
                gpu_labels (the same as people see them: "3", or "3.1" for MIG instance 1 of card 3), argv,
                env, setup, cwd (null: where the shipped code is), container (image or ""), mounts]
-    code       directory, digest, files, bytes, modules_only (what the directory is, where no more than the
-               modules that the program imports is shipped; else ""), ignored and caches (how many are left
-               out), secrets: [path, why] (left out), links (path -> where to; shipped as links), skipped
+    code       directory, program (its file there), digest, files, bytes, modules_only (what the directory
+               is, where no more than the modules that the program imports is shipped; else ""), ignored and
+               caches (how many are left out), secrets: [path, why] (left out), links (path -> where
+               to; shipped as links), skipped
     phase      name, done, total, note (what is awaited, or missing); one for each step
     waiting    place (in the queue), behind, free, needed, held: [cards, why], lost; one for each change
     note       text            something that happened
@@ -103,6 +104,7 @@ class JsonReporter(LogReporter):
         self._event("say", text=text)
 
     def code(self, data: Mapping[str, Any]) -> None:
+        super().code(data)
         self._event("code", **data)
 
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:  # noqa: ARG002  a program skips what it likes

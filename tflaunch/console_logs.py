@@ -6,9 +6,10 @@ import errno
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tflaunch.console_pages import (
     advice,
@@ -64,11 +65,15 @@ class LogReporter:
         self._logs: dict[TaskId, _Log] = {}
         self._rewriting: set[TaskId] = set()
         self._interpreters: dict[TaskId, str] = {}
+        self._code: Mapping[str, Any] = {}
         self._writer = Writer(stdout, stderr, self._tick, self._break)
 
     @property
     def broken(self) -> bool:
         return self._writer.stdout.broken is not None
+
+    def code(self, data: Mapping[str, Any]) -> None:
+        self._code = data
 
     def log(
         self,
@@ -93,7 +98,16 @@ class LogReporter:
 
     def _next_step(self, outcome: Outcome) -> str:
         first = outcome.first_failure
-        return advice(first, self._interpreters.get(first.task)) if isinstance(first, TaskExit) else ""
+        if not isinstance(first, TaskExit):
+            return ""
+        return advice(first, self._interpreters.get(first.task), self._where_it_lies)
+
+    def _where_it_lies(self, module: str) -> str:
+        if not self._code:
+            return ""
+        from tflaunch.code_page import where_it_lies
+
+        return where_it_lies(module, Path(self._code["directory"]), self._code["program"])
 
     def close(self, wait: bool = True) -> None:
         self._writer.close(wait)

@@ -8,7 +8,7 @@ import re
 import shlex
 import signal
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from tflaunch.console_line import Console, Text, paragraph
+from tflaunch.diagnosis import last_words
 from tflaunch.errors import ConnectErrors, DialError, DocumentError, JobFileError, LaunchError, TflaunchError
 from tflaunch.hosts import fold
 from tflaunch.job import EVALUATOR, WORKER, TaskId, log_name
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tflaunch.visits import Finished
 
 TAIL_LINES = 30
+WORDS = 1000  # lines that are looked at for what is known of them
 STACKS_SHOWN = 3
 PROBLEMS_SHOWN = 20  # of a hostfile; a file that is no hostfile has one in every line
 _ROWS = 24  # of a terminal that does not tell
@@ -120,9 +122,9 @@ def note_part(note: str) -> str:
     return f"  {note}" if note else ""
 
 
-def tail_lines(data: bytes) -> list[str]:
+def tail_lines(data: bytes, most: int = TAIL_LINES) -> list[str]:
     assembler = LineAssembler()
-    return (assembler.feed(data) + assembler.end()).split("\n")[:-1][-TAIL_LINES:]
+    return (assembler.feed(data) + assembler.end()).split("\n")[:-1][-most:]
 
 
 def stuck_lines(tail: bytes) -> list[str]:
@@ -409,21 +411,15 @@ def _log_lines(exit: TaskExit, outcome: Outcome) -> list[RenderableType]:
     return lines
 
 
-# How Python ends when an import fails, and when `-m` names what is not there.
-_NO_MODULE = re.compile(r"^\S+: (?:.*: )?No module named '?(\w+(?:\.\w+)*)", re.MULTILINE)
-
-
-def advice(exit: TaskExit, interpreter: str | None) -> str:
-    """The next step to take after a failure of the likely kinds, or ""."""
+def advice(exit: TaskExit, interpreter: str | None, where: Callable[[str], str] = lambda _: "") -> str:
+    """The next step to take after a failure of the likely kinds, or ""; `where`: see tflaunch.diagnosis.last_words."""
     if exit.signal == signal.SIGKILL and not exit.stopped:
         return f"ssh {exit.host} 'dmesg -T | grep -i oom' tells whether memory ran out, if nobody killed it"
-    if exit.code and (modules := _NO_MODULE.findall("\n".join(tail_lines(exit.tail)))):
-        return (
-            f"{interpreter or 'the interpreter'} on {exit.host} has no {modules[-1]}: name another by `python:`, "
-            "`venv:` or `conda:` in the hostfile, or have it installed by --requirements; if the module is yours, see "
-            "--code-dir"
-        )
-    return ""
+    if not exit.code:
+        return ""
+    return last_words.advice(
+        tail_lines(exit.tail, WORDS), python=interpreter or "", host=exit.host, where=where
+    )
 
 
 def _other_failures(outcome: Outcome, marks: Marks) -> list[RenderableType]:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.progress_bar import ProgressBar
@@ -145,9 +145,6 @@ class TextReporter(LogReporter):
 
     def say(self, text: str) -> None:
         self._notice((text, "bold"))
-
-    def code(self, data: Mapping[str, Any]) -> None:
-        pass
 
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:
         self._writer.put("message", lambda: self._show_plan(plan, brief))

@@ -125,6 +125,8 @@ class JobSpec:
     container_engine: str = ""  # "": podman where a host has it, else docker
     mounts: tuple[str, ...] = ()  # SOURCE[:TARGET[:ro]], for all containers
     done: Done = "workers"
+    notes: tuple[str, ...] = ()  # what was decided before any host was known, for the user
+    alone: str = ""  # why workers of it know nothing of each other; "": they do, or nobody knows
 
     def role(self, job: str) -> Role:
         """That role; as is usual for it where nothing was said."""

@@ -110,8 +110,8 @@ def _job_file(document: JobDocument, directory: Path) -> JobFile:
         options["no_sync"] = not document.sync
     if "dial_check" in said:
         options["no_dial_check"] = not document.dial_check
-    if "flags" in said and document.flags is None:
-        options["no_flags"] = True
+    if "flags" in said and not document.flags:
+        options["flags"] = document.flags is not None
     for name in _PATHS & said:
         options[name] = directory / Path(getattr(document, name)).expanduser()
     restart = (*([document.restart] if document.restart else []), *_restart_by_job(document))

@@ -170,8 +170,10 @@ def _mig(value: object) -> str | None:
 def _flags(value: object) -> dict[str, str] | None:
     if value is False:
         return None
+    if value is True:
+        return {}
     if not isinstance(value, dict):
-        raise ValueError("is not false (no flags at all), or a mapping such as task_index: task_id")
+        raise ValueError("is not true, false (no flags at all), or a mapping such as task_index: task_id")
     for name, other in value.items():
         if name not in FLAGS and not (name.endswith("_hosts") and not job_name_fault(name)):
             raise Unacceptable(f"renames a flag that is none of {', '.join(FLAGS)}, JOB_hosts", name)
@@ -285,10 +287,11 @@ class JobDocument(BaseModel):
         WithJsonSchema(
             {
                 "anyOf": [
-                    {"const": False},
+                    {"type": "boolean"},
                     {"type": "object", "additionalProperties": {"type": "string"}},
                 ],
-                "description": "Cluster flags under other names; false: TF_CONFIG alone tells who a task is.",
+                "description": "Cluster flags under other names, or under their own: true; false: TF_CONFIG alone "
+                "tells who a task is.",
                 "examples": [{"task_index": "task_id"}, False],
             }
         ),

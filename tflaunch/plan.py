@@ -167,7 +167,7 @@ def plan_cluster(
     it gets no port, and nobody dials it.
     """
     _check_counts(job)
-    notes: list[str] = []
+    notes: list[str] = list(job.notes)
     seats = {host.name: Seat(host, inventory[host.name]) for host in hostfile.hosts if host.name in inventory}
     if not seats:
         raise PlanError(f"{hostfile.source}: none of {len(hostfile.hosts)} hosts can take a task")
@@ -223,6 +223,7 @@ def plan_cluster(
                 shares_port=job.framework == "torch" and task.id == command.first,
             )
         )
+    _note_alone(job, placed, notes)
     _note_models(job, placed, notes)
     _note_proxies(job, used, inventory, notes)
     return ClusterPlan(run_id, tuple(tasks), tuple(notes))
@@ -465,6 +466,15 @@ def _place_bare(job: JobSpec, share: _Share, ps: int, placed: list[_Placed]) -> 
 
 
 # --- notes -----------------------------------------------------------------------------------------------
+
+
+def _note_alone(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> None:
+    jobs = Counter(task.id.job for task in placed)
+    workers = sum(jobs[name] for name in (WORKER, CHIEF, MASTER))
+    if job.alone and workers > 1:
+        ps = ", and each ps," if jobs[PS] else ""
+        words = "--workers 1 --ps 0" + (" --no-flags" if job.flags is not None else "")
+        notes.append(f"each of {workers} workers{ps} trains alone: {job.alone}; {words} starts one")
 
 
 def _note_models(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> None:

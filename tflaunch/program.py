@@ -36,6 +36,12 @@ class Program(NamedTuple):
             return ""
         return self.argv[1] if Path(self.file).name == "__main__.py" else self.argv[1].rpartition(".")[0]
 
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """Where in `directory` its modules may be: beside a script, and in `directory` itself."""
+        own = "" if self.argv[0] == "-m" else str(Path(self.file).parent)
+        return ("",) if own in ("", ".") else (own, "")
+
 
 def find_program(target: str, module: bool, cwd: Path, root: Path | None = None) -> Program:
     """Find the script `target`, or with `module` the module of that dotted name, on this machine.

@@ -16,7 +16,8 @@ from typing import Any
 
 from tflaunch.clean import HERE, Kept, Place, Selection, named, titles
 from tflaunch.console_line import Text, paragraph
-from tflaunch.console_pages import Marks, Pen, tail_lines
+from tflaunch.console_pages import WORDS, Marks, Pen, tail_lines
+from tflaunch.diagnosis import last_words
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import fold
 from tflaunch.job import TaskId, log_name
@@ -252,12 +253,26 @@ def status_lines(run: RunState, holder: str, screen: Screen, now: float) -> list
 
 
 def _failure_lines(failed: TaskState, run: RunState, marks: Marks) -> list[Text]:
-    tail = tail_lines(failed.tail.encode("utf-8", "backslashreplace"))[-TAIL_LINES:]
+    tail = _lines_of(failed)[-TAIL_LINES:]
     also = sum(task.failed for task in run.tasks) - 1
     more = f", then {also} more" if also else ""
     text = _sentence(failed) + more + ("; its last lines:" if tail else "")
     first = Text.assemble((f"{marks.bad} ", _BAD), (text, "bold"))
-    return [first, *(Text.assemble((f"  {marks.bar} ", _BAD), line) for line in tail)]
+    lines = [first, *(Text.assemble((f"  {marks.bar} ", _BAD), line) for line in tail)]
+    if hint := hint_of(failed):
+        lines.append(paragraph(f"  {marks.next} {hint}", style="cyan"))
+    return lines
+
+
+def hint_of(failed: TaskState | None) -> str:
+    """The next step to take after that failure, if it is of a known kind."""
+    if failed is None or not failed.code:
+        return ""
+    return last_words.advice(_lines_of(failed), host=failed.host)
+
+
+def _lines_of(failed: TaskState) -> list[str]:
+    return tail_lines(failed.tail.encode("utf-8", "backslashreplace"), WORDS)
 
 
 def _sentence(failed: TaskState) -> str:

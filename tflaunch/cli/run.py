@@ -264,10 +264,6 @@ def run(
             rich_help_panel=PROGRAM,
         ),
     ] = None,
-    no_flags: Annotated[
-        bool,
-        typer.Option("--no-flags", help="Only TF_CONFIG tells a task who it is.", rich_help_panel=PROGRAM),
-    ] = False,
     framework: Annotated[
         FrameworkChoice,
         typer.Option(
@@ -276,6 +272,15 @@ def run(
             rich_help_panel=PROGRAM,
         ),
     ] = FrameworkChoice.auto,
+    flags: Annotated[
+        bool | None,
+        typer.Option(
+            "--flags/--no-flags",
+            help="Pass the cluster flags, or let TF_CONFIG alone tell a task who it is [by the program's text]",
+            show_default=False,
+            rich_help_panel=PROGRAM,
+        ),
+    ] = None,
     env: Env = None,
     env_file: EnvFile = None,
     done: Annotated[
@@ -389,8 +394,10 @@ def run(
     line or hostfile; 65 the job does not fit; 69 no connection; 70 a host cannot start its tasks; 73 no record;
     74 not all outputs were fetched; 76 a host was lost, or not all could be stopped; 124 a time limit was reached.
     """
+    from tflaunch.code_cluster import fitted
     from tflaunch.job_file import JobFile
     from tflaunch.launch import Request, dry, launch
+    from tflaunch.program import find_program
     from tflaunch.runs import new_run_id
 
     words = list(arguments or ())
@@ -450,8 +457,8 @@ def run(
             job_grace=job_grace or (),
         )
         roles = roles_for(framework.value, roles)
-        if framework.value in OF_THEIR_OWN and not flag:
-            no_flags = True
+        if framework.value in OF_THEIR_OWN and not flag and flags is None:
+            flags = False
         wish = wish_of(
             patterns_of(fetch or ()), to=fetch_to, overwrite=overwrite, keep_mode=keep_mode, most=fetch_max
         )
@@ -473,14 +480,23 @@ def run(
             dry_run=dry_run,
         )
         variables, masked = env_and_files(env, env_file)
+        spec = JobSpec(
+            program,
+            roles=roles,
+            flags=None if flags is False else _flags(flag or [], roles),
+            framework=framework.value,
+        )
+        if bundle is not None and all(
+            host.workdir is None for host in hostfile.hosts
+        ):  # else another may run
+            found = find_program(module or script or "", module is not None, file.directory, code_dir)
+            spec = fitted(spec, found, anyway=bool(flags or flag))
         request = Request(
             run_id=new_run_id(stem),
-            job=JobSpec(
-                program=program,
+            job=dataclasses.replace(
+                spec,
                 args=(*file.args, *words),
-                roles=roles,
                 place=place.value,
-                flags=None if no_flags else _flags(flag or [], roles),
                 env=variables,
                 masked=masked,
                 requirements=packages,
@@ -488,7 +504,6 @@ def run(
                 container_engine=container_engine,
                 mounts=mounts_of(mount, container, hostfile),
                 done=done.value,
-                framework=framework.value,
             ),
             hostfile=hostfile,
             gpus=gpus,
@@ -501,7 +516,7 @@ def run(
             drain_s=ps_grace,
             detach=detach,
             spares=spares,
-            restarts=_restarts(restarts, restart or [], restart_window, restart_on.value, roles),
+            restarts=_restarts(restarts, restart or [], restart_window, restart_on.value, spec.roles),
             dial_check=not no_dial_check,
             limits_s={"timeout_s": timeout, "startup_s": startup_timeout, "stall_s": stall_timeout},
             tensorboard=tensorboard,

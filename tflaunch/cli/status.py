@@ -45,7 +45,7 @@ def status(
     """
     from tflaunch.run_states import chosen, data, missing_from
     from tflaunch.runs import check_run_id, list_runs
-    from tflaunch.runs_view import Screen, reader_may_leave, status_lines, unreachable_data
+    from tflaunch.runs_view import Screen, hint_of, reader_may_leave, status_lines, unreachable_data
     from tflaunch.visits import Visits
 
     with reporting("stopped before all hosts had answered", json=json) as show:
@@ -86,6 +86,7 @@ def status(
         with reader_may_leave():
             if json:
                 told = {"time": now, **data(one), "held_by": _holder(one)}
+                told["hint"] = hint_of(one.first_failure)
                 told["unreachable"] = unreachable_data(failures)
                 screen.write_json(told)
             else:
