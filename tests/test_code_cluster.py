@@ -330,11 +330,30 @@ def test_trainers(tmp_path: Path, name: str) -> None:
         ("multi_worker_mirrored.py", (False, False)),
         ("evaluator.py", (False, False)),
         ("hyperparameters.py", (True, True)),
+        ("torch_ddp.py", (False, False)),
+        ("jax_data_parallel.py", (False, False)),
     ],
 )
 def test_our_own_examples(name: str, expected: tuple[bool, bool]) -> None:
     program = find_program(name, False, EXAMPLES)
     assert chosen(fitted(JobSpec(program.argv), program)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import torch.distributed as dist\ndist.init_process_group()\n", "torch"),
+        ("import os\nrank = os.environ['RANK']\n", "torch"),
+        ("import jax\njax.distributed.initialize()\n", "jax"),
+        ("import jax, torch.distributed\njax.distributed.initialize()\n", "auto"),
+        ("import os, torch.distributed\nprint(os.environ['TF_CONFIG'])\n", "auto"),
+        ("import torch.distributed\nimport tensorflow as tf\ntf.distribute.Server({})\n", "auto"),
+        ("import torch\n", "auto"),
+    ],
+)
+def test_who_starts_a_program_is_found_in_its_text(tmp_path: Path, text: str, expected: str) -> None:
+    assert fit(tmp_path, text).framework == expected
+    assert fit(tmp_path, text, framework="tensorflow").framework == "tensorflow"
 
 
 def test_the_plan_says_what_was_chosen_and_why(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tflaunch.command import Command
 from tflaunch.hosts import Host
 from tflaunch.job import Framework, JobSpec, Role, TaskId
 from tflaunch.plan_addresses import interfaces
-from tflaunch.planning.frameworks import ranks, roles_for
+from tflaunch.planning.frameworks import ranks, roles_for, started_by
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -146,6 +146,21 @@ def test_there_is_no_ps_unless_somebody_asks_for_one() -> None:
     assert roles_for("jax", {"ps": Role(hosts="a")})["ps"] == Role(0, hosts="a")
     assert roles_for("torch", {"ps": Role(2)})["ps"].count == 2
     assert "ps" not in roles_for("auto", {"worker": Role(2)})
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ({"torch.distributed", "tensorflow", "argparse"}, "torch"),
+        ({"LOCAL_RANK"}, "torch"),
+        ({"jax.distributed", "tensorflow"}, "jax"),
+        ({"jax.distributed", "RANK"}, "auto"),
+        ({"torch", "jax"}, "auto"),
+        (set(), "auto"),
+    ],
+)
+def test_who_starts_a_program_with_these_words(words: set[str], expected: str) -> None:
+    assert started_by(words) == expected
 
 
 @pytest.mark.parametrize(

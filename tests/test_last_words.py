@@ -46,6 +46,16 @@ WORDS = {
     "ck/model.ckpt-0_temp; No such file or directory": "with --no-sync, or its path as the program's own argument)",
     "logs/model.ckpt-12_temp_9f/part-00000-of-00002.index; No such file or directory": "Saver(sharded=False)",
     "ValueError: There is no id for task_type 'ps'": "--ps 0",
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 1, "
+    "useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use": "--framework torch",
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. The "
+    "server socket has failed to bind to [::]:1 (errno: 98 - Address already in use).": "--framework torch",
+    "ValueError: Number of processes must be defined.": "JAX_NUM_PROCESSES",
+    "RuntimeError: Gloo connectFullMesh failed with [/__w/gloo/transport/tcp/pair.cc:152] timed out connecting: "
+    "Connection refused, remote=[127.0.1.1]:2465": "on gpu01 that must be",
+    "RuntimeError: Unable to initialize backend 'cpu': [enforce fail at external/gloo/gloo/transport/tcp/device.cc:99] "
+    "rv == 0. -3 vs 0 (you may need to": "in /etc/hosts",
+    "torch.AcceleratorError: CUDA error: invalid device ordinal": "cuda:LOCAL_RANK",
     # of which nothing is known
     "we have No module named 'x' but go on": "",
     "data/train.csv; No such file or directory": "",

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from tflaunch.code_imports import DYNAMIC, Module, modules
 from tflaunch.job import FLAGS, PS, JobSpec, Role
+from tflaunch.planning.frameworks import started_by
 from tflaunch.program import Program
 
 _MOST_BYTES = 2 * 2**20  # of all text together: a second of reading
@@ -116,6 +117,7 @@ class Reading:
     mirrored: Found | None = None  # a strategy that takes no ps
     ps: Found | None = None  # a word about parameter servers
     framework: Found | None = None  # variables of PyTorch's or JAX's launchers
+    starts: set[str] = field(default_factory=set)  # all such words
     otherwise: Found | None = None  # it knows of other machines in other ways
     learns: Found | None = None  # the import of a framework
     hidden: Found | None = None  # code of it that cannot be read here
@@ -135,6 +137,8 @@ def fitted(job: JobSpec, program: Program, *, anyway: bool = False) -> JobSpec:
     `anyway`: the flags are passed whatever the program takes.  What is in doubt stays as it is.
     """
     found = read(program, job)
+    if job.framework == "auto" and not (found.tf_config or found.flags or found.otherwise):
+        job = replace(job, framework=started_by(found.starts))
     if not anyway and job.flags is not None:
         job = _with_flags(job, found)
     if job.role(PS) == Role():  # nobody has said a word of ps
@@ -263,6 +267,8 @@ class _Findings:
             self._node(node, line)
 
     def _found(self, kind: str, what: str, line: int) -> None:
+        if kind == "framework":
+            self.reading.starts.add(what.rpartition(" ")[2])
         self.note(kind, what, self.path, line)
 
     def _import(self, name: str, line: int) -> None:

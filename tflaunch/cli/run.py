@@ -295,6 +295,14 @@ def run(
             rich_help_panel=PROGRAM,
         ),
     ] = None,
+    framework: Annotated[
+        FrameworkChoice,
+        typer.Option(
+            help="By whose words it starts. torch, jax: no ps and no cluster flags unless asked for; auto: "
+            "TensorFlow's, and the variables of both besides.",
+            rich_help_panel=PROGRAM,
+        ),
+    ] = FrameworkChoice.auto,
     flags: Annotated[
         bool | None,
         typer.Option(
@@ -304,14 +312,6 @@ def run(
             rich_help_panel=PROGRAM,
         ),
     ] = None,
-    framework: Annotated[
-        FrameworkChoice,
-        typer.Option(
-            help="By whose words it starts. torch, jax: no ps and no cluster flags unless asked for; auto: "
-            "TensorFlow's, and the variables of both besides.",
-            rich_help_panel=PROGRAM,
-        ),
-    ] = FrameworkChoice.auto,
     env: Env = None,
     env_file: EnvFile = None,
     done: Annotated[
@@ -488,7 +488,7 @@ def run(
             job_grace=job_grace or (),
         )
         roles = roles_for(framework.value, roles)
-        if framework.value in OF_THEIR_OWN and flags is None and not flag:
+        if framework.value in OF_THEIR_OWN and not flag and flags is None:
             flags = False
         wish = wish_of(
             patterns_of(fetch or ()), to=fetch_to, overwrite=overwrite, keep_mode=keep_mode, most=fetch_max
@@ -514,7 +514,12 @@ def run(
             dry_run=dry_run,
         )
         variables, masked = env_and_files(env, env_file)
-        spec = JobSpec(program, roles=roles, flags=None if flags is False else _flags(flag or [], roles))
+        spec = JobSpec(
+            program,
+            roles=roles,
+            flags=None if flags is False else _flags(flag or [], roles),
+            framework=framework.value,
+        )
         if bundle is not None and all(
             host.workdir is None for host in hostfile.hosts
         ):  # else another may run
@@ -533,7 +538,6 @@ def run(
                 container_engine=container_engine,
                 mounts=mounts_of(mount, container, hostfile),
                 done=done.value,
-                framework=framework.value,
             ),
             hostfile=hostfile,
             gpus=gpus,

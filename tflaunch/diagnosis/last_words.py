@@ -30,6 +30,18 @@ _SHARDED = (
     "on a shared disk with --no-sync, or its path as the program's own argument), or Saver(sharded=False) in the "
     "program, then the chief writes all of it"
 )
+_HELD_PORT = "rank 0's port is held for TensorFlow, and PyTorch's store cannot join it so: --framework torch lets it in"
+_NOT_TOLD = (
+    "JAX finds the coordinator by itself, and must be told the rest: jax.distributed.initialize("
+    'num_processes=int(os.environ["JAX_NUM_PROCESSES"]), process_id=int(os.environ["JAX_PROCESS_ID"]))'
+)
+_LOOPBACK = (
+    "gloo listens where its host's own name leads: on {host} that must be the address that the other hosts reach, in "
+    "/etc/hosts; PyTorch's takes --env GLOO_SOCKET_IFNAME=eth0, the name of an interface, instead"
+)
+_ONE_CARD = (
+    "each task sees its own cards only: its device is cuda:LOCAL_RANK, which is 0 in each, not cuda:RANK"
+)
 _NO_PS = "MultiWorkerMirroredStrategy takes no parameter servers: --ps 0"
 
 _HOSTS = r"(?:ps|worker|chief)[-_]hosts"
@@ -60,6 +72,10 @@ RULES = (
     Rule(rf"option --{_HOSTS} not recognized", _NO_FLAGS),  # getopt
     Rule(rf"the following arguments are required: (?:.*? )??--{_HOSTS}\b", _WITH_FLAGS),
     Rule(r"^\S{1,200}: (?:.{0,400}: )?No module named '?(\w{1,80}(?:\.\w{1,80}){0,8})", _NO_MODULE),
+    Rule(r"server socket has failed to listen on any .{0,400}(?:EADDRINUSE|Address already in use)", _HELD_PORT),
+    Rule(r"(?:Number of processes|The process id of the current process) must be defined", _NOT_TOLD),
+    Rule(r"[Gg]loo.{0,400}(?:remote=\[127\.|tcp/device\.cc:\d{1,5}\] rv == 0)", _LOOPBACK),
+    Rule(r"CUDA error: invalid device ordinal", _ONE_CARD),
     Rule(r"There is no id for task_type 'ps'", _NO_PS),
     Rule(r"ckpt\S{0,100}_temp\S{0,200}; No such file or directory", _SHARDED, last=1000),  # a graph's 30 lines follow
 )  # fmt: skip

@@ -25,12 +25,36 @@ is told the other two.  JAX_LOCAL_DEVICE_IDS is not given: all cards that a task
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tflaunch.job import EVALUATOR, PS, Framework, JobSpec, Role, TaskId, deciding, ends_as
 
 # Those that have neither flags for a cluster nor parameter servers.
 OF_THEIR_OWN: frozenset[Framework] = frozenset({"jax", "torch"})
+
+# Words of a program's text, names that it imports or uses and variables that it reads, and who starts programs so.
+SIGNS: Mapping[str, Framework] = {
+    **dict.fromkeys(
+        (
+            "torch.distributed", "init_process_group", "DistributedDataParallel", "FullyShardedDataParallel",
+            "TrainingArguments", "lightning", "pytorch_lightning", "accelerate", "deepspeed", "MASTER_ADDR",
+            "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+        ),
+        "torch",
+    ),
+    **dict.fromkeys(
+        (
+            "jax.distributed", "multihost_utils", "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID",
+        ),
+        "jax",
+    ),
+}  # fmt: skip
+
+
+def started_by(words: Iterable[str]) -> Framework:
+    """Who starts a program with these words in its text; "auto" where they say nothing, or name several."""
+    found = {SIGNS[word] for word in words if word in SIGNS}
+    return found.pop() if len(found) == 1 else "auto"
 
 
 def roles_for(framework: Framework, roles: Mapping[str, Role]) -> dict[str, Role]:
