@@ -135,10 +135,8 @@ def error_of(exit: TaskExit, record: str = "") -> str:
     """The line of its log that says why a task failed, "" for none; of the launcher's copy, if `record` has one."""
     end = exit.tail
     if record:
-        with (
-            contextlib.suppress(OSError),
-            Path(record, "logs", log_name(exit.task, exit.attempt)).open("rb") as log,
-        ):
+        copy = Path(record, "logs", log_name(exit.task, exit.attempt))
+        with contextlib.suppress(OSError, ValueError), copy.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - LIMIT_BYTES))
             end = log.read(LIMIT_BYTES) or end
     return one_line(last_error(end.decode("utf-8", "backslashreplace")))
