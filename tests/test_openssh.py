@@ -368,6 +368,16 @@ def test_a_network_that_does_not_answer_is_told_while_it_is_dialled(client: Clie
         thread.join()
         assert errors[0].message == f"no answer on port {host.port} within 3 s"
         assert connector.unanswered(host) is None
+        # Who goes on without it leaves no process behind.
+        connector = client.connector([host])
+        thread = threading.Thread(target=dial)
+        thread.start()
+        until(lambda: connector.unanswered(host), "a word of who is dialled")
+        connector.close()
+        until(lambda: not processes(client.network.config), "no ssh any more")
+        thread.join()
+        with pytest.raises(ConnectError, match="the command is at its end"):
+            connector.open(host, "true")
         for each in waiting:
             each.close()
 

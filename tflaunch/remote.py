@@ -38,8 +38,8 @@ from tflaunch.ssh.config import SshConfig, Target
 from tflaunch.ssh.keys import Keys
 from tflaunch.ssh.known_hosts import KnownHosts, fingerprint
 from tflaunch.ssh.login import SLOW, Client, Dropped, HostKeyCheck, explained, log_in, unreached
-from tflaunch.ssh.openssh import OpenSsh, OpenSshWire
-from tflaunch.ssh.transport import AT_ONCE, END_S, Child, Deadline, Stream, dial_tcp, has_room, text
+from tflaunch.ssh.openssh import OpenSsh
+from tflaunch.ssh.transport import AT_ONCE, Child, Deadline, Stream, dial_tcp, has_room, text
 
 RETRY_FIRST_S = 0.1
 RETRY_CAP_S = 2.0
@@ -101,7 +101,6 @@ class Connector:
         self._targets: dict[str, Target | ConnectError] = {}
         hosts = tuple(hosts)
         self._openssh: OpenSsh | ConnectError | None = None
-        self._wires: list[OpenSshWire] = []
         if any(host.connection == "openssh" for host in hosts):
             try:
                 self._openssh = OpenSsh(options.ssh_config, options.accept_new)
@@ -177,10 +176,8 @@ class Connector:
             if hop.done() and not hop.exception():
                 hop.result().close()
         self._keys.close()
-        deadline = Deadline(END_S)
-        for wire in self._wires:
-            if wire.closed and not wire.wait(deadline.left()):
-                wire.kill()  # it hangs, and would outlive us
+        if isinstance(self._openssh, OpenSsh):
+            self._openssh.close()
 
     def _ssh(self) -> OpenSsh:
         if isinstance(self._openssh, ConnectError):
@@ -193,8 +190,6 @@ class Connector:
         wire = _patiently(lambda: ssh.open(host, command, first, deadline), deadline)
         if wire.log.host_key:
             self._fingerprints[host.name] = wire.log.host_key
-        with self._hops_lock:
-            self._wires = [*(other for other in self._wires if not other.wait(0)), wire]
         return wire
 
     def _target(self, host: Host) -> Target:

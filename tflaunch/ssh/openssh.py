@@ -74,27 +74,50 @@ class OpenSsh:
             options.append("StrictHostKeyChecking=accept-new")
         self._options = tuple(word for option in options for word in ("-o", option))
         self._hostnames: dict[str, str] = {}
-        self._dialling: dict[str, tuple[Target, SshLog]] = {}
+        self._dialling: dict[str, tuple[Target, OpenSshWire]] = {}
+        self._wires: list[OpenSshWire] = []
+        self._lock = threading.Lock()
+        self._over = False
 
     def open(self, host: Host, command: str, first: bytes, deadline: Deadline) -> OpenSshWire:
         """Log in and run the command; raises ConnectError, Dropped."""
         target = self._target(host)
         argv = [self._program, *self._named, "-T", *self._options, *_asked(host), "--", target.name, command]
-        log = SshLog()
-        self._dialling[host.name] = (target, log)
+        with self._lock:
+            if self._over:
+                raise ConnectError("it was not dialled: the command is at its end")
+            try:
+                wire = OpenSshWire(argv)
+            except OSError as error:
+                raise _not_started(error) from None
+            self._wires = [*(other for other in self._wires if not other.wait(0)), wire]
+            self._dialling[host.name] = (target, wire)
         try:
-            wire = OpenSshWire(argv, first, target, log, deadline)
-        except OSError as error:
-            raise _not_started(error) from None
+            wire.log_in(first, target, deadline)
+        except BaseException:
+            wire.close()
+            raise
         finally:
             self._dialling.pop(host.name, None)
         self._hostnames[host.name] = wire.log.hostname
         return wire
 
+    def close(self) -> None:
+        """End every process that is still on its way or let go of; those of wires in use belong to their users."""
+        with self._lock:
+            self._over = True
+            for _, wire in list(self._dialling.values()):
+                wire.close()
+                wire.kill()
+        deadline = Deadline(END_S)
+        for wire in self._wires:
+            if wire.closed and not wire.wait(deadline.left()):
+                wire.kill()  # it hangs, and would outlive us
+
     def unanswered(self, host: Host) -> ConnectError | None:
         """What to say of a host whose network has not answered yet; None: it has, or it is not being dialled."""
-        target, log = self._dialling.get(host.name, (None, None))
-        return log.unanswered(log.known(target)) if target and log else None
+        target, wire = self._dialling.get(host.name, (None, None))
+        return wire.log.unanswered(wire.log.known(target)) if target and wire else None
 
     def hostname(self, host: Host) -> str:
         """What it dials for that host, after HostName."""
@@ -155,10 +178,8 @@ class OpenSshWire:
     launcher is killed.
     """
 
-    def __init__(
-        self, argv: Sequence[str], first: bytes, target: Target, log: SshLog, deadline: Deadline
-    ) -> None:
-        self.log = log
+    def __init__(self, argv: Sequence[str]) -> None:
+        self.log = SshLog()
         self._early: list[bytes] = []  # what came before anybody listened
         self._listener: Callable[[bytes], None] | None = None
         self._taking = threading.Lock()
@@ -193,11 +214,23 @@ class OpenSshWire:
             self._process.wait()
             self._release()
             raise
-        try:
-            self._begin(first, target, deadline)
-        except BaseException:
-            self.close()
-            raise
+
+    def log_in(self, first: bytes, target: Target, deadline: Deadline) -> None:
+        """Hand over the first bytes, which wait in the socket meanwhile, and wait for the login.
+
+        Raises ConnectError, Dropped.
+        """
+        if first:
+            self._socket.settimeout(deadline.left())
+            with contextlib.suppress(OSError):  # what follows tells why
+                self._socket.sendall(first)
+            with contextlib.suppress(OSError):
+                self._socket.settimeout(None)
+        self._in.wait(deadline.left())
+        if (self.log.logged_in or self._came) and not self.log.changed:
+            return
+        code = self._process.returncode if self._gone.is_set() else None
+        raise self.log.why(code, self.log.known(target), deadline)
 
     def listen(self, take: Callable[[bytes], None]) -> None:
         with self._taking:
@@ -240,20 +273,6 @@ class OpenSshWire:
         if not self.closed:
             self._gone.wait(END_S)
         return self.log.last_words(self._process.returncode, closed=self.closed)
-
-    def _begin(self, first: bytes, target: Target, deadline: Deadline) -> None:
-        """Hand over the first bytes, which wait in the socket meanwhile, and wait for the login."""
-        if first:
-            self._socket.settimeout(deadline.left())
-            with contextlib.suppress(OSError):  # what follows tells why
-                self._socket.sendall(first)
-            with contextlib.suppress(OSError):
-                self._socket.settimeout(None)
-        self._in.wait(deadline.left())
-        if (self.log.logged_in or self._came) and not self.log.changed:
-            return
-        code = self._process.returncode if self._gone.is_set() else None
-        raise self.log.why(code, self.log.known(target), deadline)
 
     _came = False  # anything on its stdout: then it is in, whatever its log says
 

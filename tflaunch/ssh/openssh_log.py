@@ -328,7 +328,7 @@ class SshLog:
     def _refused(self, methods: list[str], target: Target) -> ConnectError:
         asking = [method for method in _ASKING if method in methods]
         master = (
-            f"tflaunch answers no questions; log in once yourself: write `ControlMaster auto`, `ControlPath "
+            f"tflaunch answers no question; log in once yourself: write `ControlMaster auto`, `ControlPath "
             f"~/.ssh/%C` and `ControlPersist 8h` for it into your ssh_config, then `{target.ssh}`; tflaunch goes "
             "through that connection"
         )
