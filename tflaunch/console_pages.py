@@ -152,7 +152,16 @@ def plan_lines(plan: ClusterPlan, pen: Pen) -> list[RenderableType]:
     if others := list(places)[1:]:
         lines.append(Text(f"some in {', '.join(others)}", "dim"))
     lines.append(Text("--json shows each task with its environment", "dim"))
+    lines += [paragraph((f"{pen.marks.warn} ", "yellow"), text) for text in without(plan)]
     return lines + _plan_notes(plan, pen.marks)
+
+
+def without(plan: ClusterPlan) -> list[str]:
+    """Which hosts it goes without, those with one cause together."""
+    causes: dict[str, list[str]] = {}
+    for host, why in plan.left_out.items():
+        causes.setdefault(why, []).append(host)
+    return [f"without {fold(hosts)}: {why}" for why, hosts in causes.items()]
 
 
 def _task_lines(plan: ClusterPlan, columns: int) -> list[RenderableType]:

@@ -105,9 +105,16 @@ class ConnectError(TflaunchError):
 
     Hosts with equal `message` and `hint` are folded into one row of the report, so neither names the host
     (the remedy may: `{host}` in `hint` stands for it).
+
+    `absent`: no TCP connection came about, for there is no such name, no route, no sshd, or no answer.  A run may
+    go on without such a host; any other failure is one that somebody must look at.
     """
 
     exit_code = EXIT_CONNECT
+
+    def __init__(self, message: str, hint: str = "", *, absent: bool = False) -> None:
+        super().__init__(message, hint)
+        self.absent = absent
 
 
 class WireClosed(ConnectError):
@@ -145,8 +152,8 @@ class ConnectErrors(TflaunchError):
 
     exit_code = EXIT_CONNECT
 
-    def __init__(self, failures: Mapping[str, ConnectError], total: int) -> None:
-        super().__init__(f"{len(failures)} of {total} hosts could not be used")
+    def __init__(self, failures: Mapping[str, ConnectError], total: int, hint: str = "") -> None:
+        super().__init__(f"{len(failures)} of {total} hosts could not be used", hint)
         self.failures = dict(failures)
         self.total = total
 

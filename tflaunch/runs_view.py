@@ -248,6 +248,8 @@ def status_lines(run: RunState, holder: str, screen: Screen, now: float) -> list
     lines += [Text(), *_host_table(run, screen)]
     for trouble in run.troubles:
         lines.append(Text.assemble((f"{marks.bad} ", _BAD), trouble))
+    for host, why in run.left_out.items():
+        lines.append(Text.assemble((f"{marks.warn} ", _WARN), f"it goes without {host}: {why}"))
     return lines
 
 

@@ -247,6 +247,14 @@ NoDialCheck = Annotated[
         rich_help_panel=CLUSTER,
     ),
 ]
+RequireAll = Annotated[
+    bool,
+    typer.Option(
+        "--require-all",
+        help="Start nothing while a host cannot be reached, also where it would fit on the others.",
+        rich_help_panel=CLUSTER,
+    ),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=CLUSTER)
 ]

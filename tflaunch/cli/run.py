@@ -53,6 +53,7 @@ from tflaunch.cli.job_options import (
     Ps,
     PsHosts,
     Quiet,
+    RequireAll,
     RequirementsFile,
     RestartWindow,
     ShareGpus,
@@ -273,6 +274,7 @@ def run(
     container_engine: ContainerEngine = "",
     mount: Mount = None,
     no_dial_check: NoDialCheck = False,
+    require_all: RequireAll = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     only: Annotated[
@@ -485,6 +487,7 @@ def run(
             tensorboard=tensorboard,
             tensorboard_port=tensorboard_port,
             fetch=wish if fetch else None,
+            require_all=require_all,
             wait_s=wait,
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)

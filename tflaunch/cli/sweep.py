@@ -34,6 +34,7 @@ from tflaunch.cli.job_options import (
     Mount,
     NoSync,
     Overwrite,
+    RequireAll,
     RequirementsFile,
     ShareGpus,
     Ship,
@@ -191,6 +192,7 @@ def sweep(
     exclude: Exclude = None,
     share_gpus: ShareGpus = False,
     wait: Wait = None,
+    require_all: RequireAll = False,
     metric: Annotated[
         str | None,
         typer.Option(
@@ -373,6 +375,7 @@ def sweep(
                 tensorboard=tensorboard,
                 tensorboard_port=tensorboard_port,
                 fetch=wish if fetch else None,
+                require_all=require_all,
                 wait_s=wait,
             ),
             trials=chosen,
@@ -458,7 +461,7 @@ def _run_one(ctx: typer.Context) -> tuple[str, ...]:
 
 
 _AS_OF_RUN = (
-    "gpus_per_trial", "gpu_model", "min_gpu_memory", "mig", "include", "exclude", "share_gpus", "env", "env_file",
-    "code_dir", "ship", "follow_links", "no_sync", "requirements", "system_site_packages", "container",
-    "container_engine", "mount", "accept_new", "ssh_config",
+    "gpus_per_trial", "gpu_model", "min_gpu_memory", "mig", "include", "exclude", "share_gpus", "require_all",
+    "env", "env_file", "code_dir", "ship", "follow_links", "no_sync", "requirements", "system_site_packages",
+    "container", "container_engine", "mount", "accept_new", "ssh_config",
 )  # fmt: skip

@@ -40,6 +40,7 @@ from tflaunch.cli.job_options import (
     Ps,
     PsHosts,
     Quiet,
+    RequireAll,
     RequirementsFile,
     RestartWindow,
     ShareGpus,
@@ -98,6 +99,7 @@ def up(
     worker_hosts: WorkerHosts = None,
     place: Place = PlaceChoice.spread,
     no_dial_check: NoDialCheck = False,
+    require_all: RequireAll = False,
     dry_run: DryRun = False,
     gpus_per_worker: GpusPerWorker = None,
     gpu_model: GpuModel = "",
@@ -219,6 +221,7 @@ def up(
             restarts=Restarts(restarts, restart_window),
             dial_check=not no_dial_check,
             limits_s={"startup_s": startup_timeout},
+            require_all=require_all,
             wait_s=wait,
             announce=announce,
         )

@@ -31,6 +31,9 @@ from tflaunch.ssh.transport import (
 )
 
 SLOW = "check the network between, or give --connect-timeout"
+SILENT = "is it switched on? does a firewall stand between?"
+# Nobody is there.  What this machine itself forbids or lacks says nothing of the host.
+_ABSENT = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ETIMEDOUT)
 # sshd says this instead of a banner when it has too many connections that did not log in yet.
 _DROPPED = (b"MaxStartups", b"Not allowed at this time")
 # By the keyword of sshd_config: what it is, and one that every OpenSSH of the last ten years has.
@@ -203,29 +206,31 @@ def unreached(error: Exception, target: Target, deadline: Deadline) -> ConnectEr
     """Why no stream could be opened."""
     port = f"port {target.port}"
     if isinstance(error, NameTimeout):
-        return ConnectError(f"the name look-up took longer than {deadline}", "is the name server up?")
+        return ConnectError(
+            f"the name look-up took longer than {deadline}", "is the name server up?", absent=True
+        )
     if isinstance(error, socket.gaierror | UnicodeError):
         return ConnectError(
             "the name does not resolve",
             f"check the spelling of {_name(target)}, or give it a HostName in ~/.ssh/config",
+            absent=True,
         )
     if isinstance(error, OSError):
         known = {
             errno.ECONNREFUSED: (f"{port} refuses the connection", "is sshd running there? else set `port:`"),
             errno.EHOSTUNREACH: ("there is no route to it", "is it switched on, and is the network up?"),
             errno.ENETUNREACH: ("there is no route to its network", "is the network or the VPN up?"),
-            errno.ETIMEDOUT: (f"no answer on {port}", "is it switched on? does a firewall stand between?"),
+            errno.EHOSTDOWN: ("there is no route to it", "is it switched on, and is the network up?"),
+            errno.ETIMEDOUT: (f"no answer on {port}", SILENT),
             errno.EACCES: (f"this machine forbids the connection to {port}", "look at its own firewall"),
             errno.EPERM: (f"this machine forbids the connection to {port}", "look at its own firewall"),
             errno.EAGAIN: (NoThreads().message, NoThreads().hint),
             errno.EMFILE: ("this machine has no file descriptors left", "raise `ulimit -n`"),
         }
         if isinstance(error, TimeoutError):
-            return ConnectError(
-                f"no answer on {port} within {deadline}", "is it switched on? does a firewall stand between?"
-            )
+            return ConnectError(f"no answer on {port} within {deadline}", SILENT, absent=True)
         if error.errno in known:
-            return ConnectError(*known[error.errno])
+            return ConnectError(*known[error.errno], absent=error.errno in _ABSENT)
     return ConnectError(f"{port} could not be dialled: {text(error)}", f"does `{target.ssh} true` work?")
 
 
