@@ -59,6 +59,16 @@ class Reporter(Protocol):
     def say(self, text: str) -> None:
         """Say what tflaunch does now because the user asked for it; overtakes all that is queued."""
 
+    @property
+    def can_ask(self) -> bool:
+        """Whether a user sees the questions, and can answer: stdin and stderr are terminals, and it is no program."""
+
+    def ask(self, question: str) -> None:
+        """Show a question that is answered on the line where it ends, and keep it the last on the screen."""
+
+    def asked(self, typed: bool) -> None:
+        """The question is over; `typed` if its line was ended by the user."""
+
     def code(self, data: Mapping[str, Any]) -> None:
         """Tell programs which code is shipped and what of it is not; people hear it from `warn` and `note`."""
 

@@ -65,6 +65,7 @@ from tflaunch.cli.job_options import (
     Wait,
     WorkerHosts,
     Workers,
+    Yes,
     check_hosts,
     check_wait,
     env_and_files,
@@ -276,6 +277,7 @@ def run(
     no_dial_check: NoDialCheck = False,
     require_all: RequireAll = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
     quiet: Quiet = False,
     only: Annotated[
         list[str] | None,
@@ -488,6 +490,7 @@ def run(
             tensorboard_port=tensorboard_port,
             fetch=wish if fetch else None,
             require_all=require_all,
+            yes=yes,
             wait_s=wait,
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)

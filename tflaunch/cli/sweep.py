@@ -41,6 +41,7 @@ from tflaunch.cli.job_options import (
     SystemSite,
     TensorboardPort,
     Wait,
+    Yes,
     check_hosts,
     check_wait,
     env_and_files,
@@ -167,6 +168,7 @@ def sweep(
             rich_help_panel=TRIALS,
         ),
     ] = False,
+    yes: Yes = False,
     gpus_per_trial: Annotated[
         int | None,
         typer.Option(
@@ -376,6 +378,7 @@ def sweep(
                 tensorboard_port=tensorboard_port,
                 fetch=wish if fetch else None,
                 require_all=require_all,
+                yes=yes,
                 wait_s=wait,
             ),
             trials=chosen,

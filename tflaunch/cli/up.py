@@ -50,6 +50,7 @@ from tflaunch.cli.job_options import (
     Wait,
     WorkerHosts,
     Workers,
+    Yes,
     check_hosts,
     check_wait,
     env_and_files,
@@ -101,6 +102,7 @@ def up(
     no_dial_check: NoDialCheck = False,
     require_all: RequireAll = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
     gpus_per_worker: GpusPerWorker = None,
     gpu_model: GpuModel = "",
     min_gpu_memory: MinGpuMemory = "",
@@ -222,6 +224,7 @@ def up(
             dial_check=not no_dial_check,
             limits_s={"startup_s": startup_timeout},
             require_all=require_all,
+            yes=yes,
             wait_s=wait,
             announce=announce,
         )
