@@ -32,7 +32,10 @@ Style = Callable[[Options, Stream, Stream], "Reporter"]
 
 
 class Reporter(Protocol):
-    """What a run tells to whoever watches it.  All but `settle` never block and may be called from a signal handler."""
+    """What a run tells to whoever watches it.
+
+    All but `settle` and `asked` never block and may be called from a signal handler.
+    """
 
     @property
     def broken(self) -> bool:
@@ -67,7 +70,7 @@ class Reporter(Protocol):
         """Show a question that is answered on the line where it ends, and keep it the last on the screen."""
 
     def asked(self, typed: bool) -> None:
-        """The question is over; `typed` if its line was ended by the user."""
+        """Leave the line of the question, which is over; `typed`: the user has ended it."""
 
     def code(self, data: Mapping[str, Any]) -> None:
         """Tell programs which code is shipped and what of it is not; people hear it from `warn` and `note`."""

@@ -161,12 +161,16 @@ class TextReporter(LogReporter):
         self._writer.put("message", show)
 
     def asked(self, typed: bool) -> None:
+        left = threading.Event()
+
         def leave() -> None:
             self._question_shown &= not typed
             self._wipe()
             self._question = ""
+            left.set()
 
         self._writer.put("message", leave)
+        left.wait(_SETTLE_S)  # a notice would overtake it
 
     def code(self, data: Mapping[str, Any]) -> None:
         pass
