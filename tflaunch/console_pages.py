@@ -152,14 +152,14 @@ def plan_lines(plan: ClusterPlan, pen: Pen) -> list[RenderableType]:
     if others := list(places)[1:]:
         lines.append(Text(f"some in {', '.join(others)}", "dim"))
     lines.append(Text("--json shows each task with its environment", "dim"))
-    lines += [paragraph((f"{pen.marks.warn} ", "yellow"), text) for text in without(plan)]
+    lines += [paragraph((f"{pen.marks.warn} ", "yellow"), text) for text in without(plan.left_out)]
     return lines + _plan_notes(plan, pen.marks)
 
 
-def without(plan: ClusterPlan) -> list[str]:
-    """Which hosts it goes without, those with one cause together."""
+def without(left_out: Mapping[str, str]) -> list[str]:
+    """Which hosts a plan goes without, those with one cause together."""
     causes: dict[str, list[str]] = {}
-    for host, why in plan.left_out.items():
+    for host, why in left_out.items():
         causes.setdefault(why, []).append(host)
     return [f"without {fold(hosts)}: {why}" for why, hosts in causes.items()]
 

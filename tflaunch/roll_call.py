@@ -34,6 +34,7 @@ class Connections(Protocol):
 class Reporter(Protocol):
     """`tflaunch.console.Reporter`, as far as it is needed here."""
 
+    def phase(self, name: str, done: int, total: int) -> None: ...
     def warn(self, text: str) -> None: ...
 
 
@@ -112,9 +113,14 @@ class RollCall:
 
     def tell(self) -> None:
         """Say which hosts it goes on without."""
+        self._all_connected()
         for names, cause in _by_cause(self.absent):
             them = "it" if len(names) == 1 else "them"
             self.reporter.warn(f"{fold(names)} cannot be reached ({cause}): going on without {them}")
+
+    def _all_connected(self) -> None:
+        """End that step: nobody waits for the others any more."""
+        self.reporter.phase("connecting", len(self.inventory), len(self.inventory))
 
     def refusal(self, hint: str) -> ConnectErrors:
         """The error for a run that does not go on without the hosts that are absent."""
@@ -139,6 +145,7 @@ class RollCall:
         self, planner: Planner, plan: ClusterPlan, why: str, refused: Callable[[str], TflaunchError]
     ) -> None:
         """Ask whether there may be fewer workers, while no card is held; raises what `refused` makes of a hint."""
+        self._all_connected()
         while True:
             count = _workers(plan)
             so = f"with {plural(count, 'worker')} on {fold(task.host for task in plan.tasks)}"

@@ -16,7 +16,7 @@ from typing import Any
 
 from tflaunch.clean import HERE, Kept, Place, Selection, named, titles
 from tflaunch.console_line import Text, paragraph
-from tflaunch.console_pages import Marks, Pen, tail_lines
+from tflaunch.console_pages import Marks, Pen, tail_lines, without
 from tflaunch.errors import ConnectError
 from tflaunch.hosts import fold
 from tflaunch.job import TaskId, log_name
@@ -248,8 +248,8 @@ def status_lines(run: RunState, holder: str, screen: Screen, now: float) -> list
     lines += [Text(), *_host_table(run, screen)]
     for trouble in run.troubles:
         lines.append(Text.assemble((f"{marks.bad} ", _BAD), trouble))
-    for host, why in run.left_out.items():
-        lines.append(Text.assemble((f"{marks.warn} ", _WARN), f"it goes without {host}: {why}"))
+    for told in without(run.left_out):
+        lines.append(Text.assemble((f"{marks.warn} ", _WARN), told))
     return lines
 
 

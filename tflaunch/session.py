@@ -358,7 +358,7 @@ def interruption(item: Item | None) -> Interrupted | None:
     return None
 
 
-class _Silence:
+class Silence:
     """For how long no TCP connection to a host has come about, as far as this thread has looked."""
 
     def __init__(self, unanswered: Callable[[str], ConnectError | None] | None) -> None:
@@ -486,7 +486,7 @@ class Sessions:
         With `unanswered`, which says what of a host that no TCP connection leads to, such hosts are given up after
         TCP_S, once all others that are waited for have answered, and any host is up.
         """
-        silence = _Silence(unanswered)
+        silence = Silence(unanswered)
         replies: dict[str, wire.Message] = {}
         failures = {name: self.ended[name] for name in hosts if name in self.ended}
         missing = set(hosts) - failures.keys()
@@ -499,9 +499,7 @@ class Sessions:
                 self._phase(phase, len(replies), len(hosts), awaited)
             if (silent := silence.over(missing)) and self.by_host:
                 failures |= silent
-                for name, error in silent.items():
-                    self.ended[name] = error
-                    self.forget(name)
+                self.give_up(silent)
                 break
             match self.next(min(deadline + self.slept_s, silence.look_at)):
                 case None if time.monotonic() - self.slept_s < deadline:
@@ -620,6 +618,12 @@ class Sessions:
     def forget(self, host: str) -> None:
         """Whatever is still to come of a host that is being connected to is not wanted any more."""
         self._dropped.add(host)
+
+    def give_up(self, errors: Mapping[str, ConnectError]) -> None:
+        """Wait no longer for hosts that are being connected to: they are at their end, each with why."""
+        for host, error in errors.items():
+            self.ended[host] = error
+            self.forget(host)
 
     def drop(self, host: str) -> Session:
         """Take leave of one agent."""

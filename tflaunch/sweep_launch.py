@@ -141,9 +141,8 @@ def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, 
 
 def _end_what_is_left(run: Request, record: Record, connections: Connections, reporter: Reporter) -> None:
     """Trials that a dead launcher has left running go on until their lease is over: they are started anew."""
-    usable = usable_hosts(run.job, run.hostfile, run.gpus)
     before = {host.name for host in hostfile_from(record).hosts}
-    hosts = [host for host in run.hostfile.hosts if host in usable or host.name in before]
+    hosts = [host for host in run.hostfile.hosts if host.name in before]
     unanswered = None if run.require_all else connections.unanswered
     visits = Visits(connections, reporter)
     with visits.interrupts():
