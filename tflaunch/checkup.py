@@ -141,7 +141,7 @@ class Checkup:
             self._said = {key: said for key, said in self._said.items() if key[1] != "clock"}
             for name in self._there():
                 self._sessions.send([name], "clock", sent=time.time())
-            self._await("clock", self._there(), CLOCK_S, "", self._hear_clock)
+            self._await("clock", self._there(), CLOCK_S, "", hear=self._hear_clock)
 
     def _hear_clock(self, name: str, message: wire.Message) -> None:
         sent, now = message["sent"], time.time()
@@ -357,6 +357,7 @@ class Checkup:
         hosts: Collection[str],
         timeout_s: float,
         phase: str,
+        *,
         hear: Callable[[str, wire.Message], None] | None = None,
         silence: Silence | None = None,
     ) -> None:

@@ -23,6 +23,8 @@ def usable_hosts(job: JobSpec, hostfile: Hostfile, gpus: GpuChoice, spares: str 
     `spares`: a pattern of more hosts that are left out.  Raises UsageError when no host is left.
     """
     usable = {name for role in _roles(job) for name in _hosts_for(*role, hostfile, gpus)}
+    if not (usable or gpus.include or gpus.exclude):
+        return hostfile.hosts  # a job without tasks, which the plan refuses
     if not usable:
         said = [f"--include {each}" for each in gpus.include] + [f"--exclude {each}" for each in gpus.exclude]
         raise UsageError(f"{' '.join(said)}: no host is left for the run", "name others, or fewer")
