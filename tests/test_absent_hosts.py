@@ -222,6 +222,21 @@ def test_who_waits_for_cards_dials_absent_hosts_again(cards: Cards) -> None:
         holder.done().ran()
 
 
+def test_no_card_is_held_while_it_is_asked(cards: Cards) -> None:
+    cards.add(2)
+    cards.add().kill()
+    cards.let_end("first", "second")
+    run, _, script, *rest = cards.words("second", 0)
+    words = [run, cards.hostfile, script, *(each for each in rest if not str(each).startswith("--workers"))]
+    launcher = cards.launcher
+    with Terminal(launcher.argv(*map(str, words)), launcher.env(), launcher.code) as terminal:
+        terminal.wait_for("go on without, with 2 workers on host1? [y/N]")
+        launcher.run(*cards.words("first", 2, "--exclude=host2")).ran()
+        terminal.type("y\n")
+        assert terminal.end() == 0, terminal.shown
+    assert cards.order == ["first"] * 2 + ["second"] * 2
+
+
 # A host whose agent is killed is lost.
 
 

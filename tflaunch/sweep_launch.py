@@ -199,7 +199,9 @@ def _seats(
             raise PlanError("no card of these hosts can be taken", "tflaunch gpus shows who is on them")
     except PlanError as error:
         if roll.absent:
-            raise roll.refusal(f"without {fold(roll.absent)}: {error.message}. {error.hint}") from None
+            raise roll.refusal(
+                f"without {fold(roll.absent)}: {error.message}. {error.hint}".rstrip()
+            ) from None
         raise
     roll.tell()
     for note in notes:

@@ -129,11 +129,11 @@ Mig = Annotated[
 ]
 Include = Annotated[
     list[str] | None,
-    typer.Option(metavar="HOST[:0,2]", help="Only these cards; repeatable.", rich_help_panel=GPUS),
+    typer.Option(metavar="HOST[:0,2]", help="Only these hosts, or cards; repeatable.", rich_help_panel=GPUS),
 ]
 Exclude = Annotated[
     list[str] | None,
-    typer.Option(metavar="HOST[:0,2]", help="Not these cards; repeatable.", rich_help_panel=GPUS),
+    typer.Option(metavar="HOST[:0,2]", help="Not these hosts, or cards; repeatable.", rich_help_panel=GPUS),
 ]
 ShareGpus = Annotated[
     bool,

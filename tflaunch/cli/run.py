@@ -354,7 +354,7 @@ def run(
         str,
         typer.Option(
             metavar="PATTERN",
-            help="Hosts that are kept for when another one is lost (with --restarts).",
+            help="Hosts that are kept for when another one is lost, or not there (with --restarts).",
             rich_help_panel=AGAIN,
         ),
     ] = "",
