@@ -455,10 +455,11 @@ def _plan(
     addresses = {host.name: connections.dial_address(host) for host in (*hosts, *spares)}
 
     planner = Planner(job, hostfile, gpus, addresses, request.run_id)
+    waits, agreed = request.wait_s is not None, request.yes
     if before is not None:
         as_before = dataclasses.replace(planner, job=as_counted(job, before))
-        planner = roll.settle_again(as_before, job, lost or {}, request.yes)
-    waits, agreed = request.wait_s is not None, request.yes or before is not None
+        planner = roll.settle_again(as_before, job, lost or {}, waits=waits, agreed=agreed)
+        agreed = True
     roll.settle(planner, spares=spares, waits=waits, agreed=agreed)
     absent = {name: error.message for name, error in roll.absent.items()}
     if not lease:

@@ -97,12 +97,14 @@ class RollCall:
         if fits:
             self.tell()
 
-    def settle_again(self, planner: Planner, job: JobSpec, lost: Collection[str], agreed: bool) -> Planner:
+    def settle_again(
+        self, planner: Planner, job: JobSpec, lost: Collection[str], *, waits: bool, agreed: bool
+    ) -> Planner:
         """The planner for a run that has lost hosts: for as many tasks as before, or for fewer if that is agreed to.
 
-        `planner` is for as many, `job` is what was asked for.  Raises PlanError, Stopped.
+        `planner` is for as many, `job` is what was asked for; the rest as of `settle`.  Raises PlanError, Stopped.
         """
-        if job.role(WORKER).count is not None or self._plan(planner, waits=True)[1] is not None:
+        if job.role(WORKER).count is not None or self._plan(planner, waits)[1] is not None:
             return planner
         fewer = dataclasses.replace(planner, job=job)
         plan = fewer.plan(self.inventory)
