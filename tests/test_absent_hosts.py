@@ -249,14 +249,31 @@ def lose(launcher: Launcher, host: str, *words: str) -> tuple[str, str]:
     ) as running:
         running.wait_for(" on local2")
         running.wait_for(" on local1")
-        for pid in launcher.agents(host).values():
-            with_pid = [each for each in launcher.leftovers() if each.pid == pid]
-            for each in with_pid:
-                each.kill()
+        end_agent(launcher, host)
         running.wait_for("planning anew")
         hold.touch()
         done = running.done()
     return " ".join(done.err.split()), f"{done.code} {places(done.out)}"
+
+
+def end_agent(launcher: Launcher, host: str) -> None:
+    pids = launcher.agents(host).values()
+    for each in launcher.leftovers():
+        if each.pid in pids:
+            each.kill()
+
+
+def test_a_new_plan_asks_on_a_terminal_before_it_has_fewer_workers(launcher: Launcher) -> None:
+    hold = launcher.directory / "hold"
+    words = ("run", launcher.local(2, slots=1), launcher.script(WHERE), "--ps=0", "--restarts=1")
+    with Terminal(launcher.argv(*words, f"--env=HOLD={hold}"), launcher.env(), launcher.code) as terminal:
+        terminal.wait_for(" on local2")
+        terminal.wait_for(" on local1")
+        end_agent(launcher, "local2")
+        terminal.wait_for("local2 is lost: go on without, with 1 worker on local1? [y/N]")
+        hold.touch()
+        terminal.type("y\n")
+        assert terminal.end() == 0, terminal.shown
 
 
 def test_a_new_plan_has_as_many_workers_as_before_or_asks(launcher: Launcher) -> None:
