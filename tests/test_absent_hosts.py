@@ -170,6 +170,10 @@ def test_spares_take_the_place_of_a_host_that_is_not_there(launcher: Launcher, l
     assert f"{cause(lab[2])}: calling host1 of --spares" in done.sentences
     assert places(done.out) == ["worker/0 on host1", "worker/1 on host2"]
 
+    alone = hostfile(launcher, [lab[2], lab[0]])
+    done = launcher.run("run", alone, script, "--workers=1", "--restarts=1", "--ps=0", "--spares=host1").ran()
+    assert places(done.out) == ["worker/0 on host1"]
+
 
 def test_a_sweep_runs_on_the_hosts_that_are_there_and_goes_on_so(launcher: Launcher, lab: list[Sshd]) -> None:
     words = ("sweep", hostfile(launcher, lab), launcher.script(WHERE), "--name=s")

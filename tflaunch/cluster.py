@@ -104,10 +104,10 @@ class Cluster:
             more, silent = self._send_modules(facts)
             facts.update(more)
             failures |= silent
+        self._never |= absent.keys()
         if not self.connected or len(absent) < len(failures):
             self.abandon()
             raise ConnectErrors(failures, len(names))
-        self._never |= absent.keys()
         return {
             name: HostFacts.from_wire(name, facts[name].fields) for name in names if name in facts
         }, absent

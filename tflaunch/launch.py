@@ -448,10 +448,10 @@ def _plan(
     roll = RollCall(
         cluster, connections, reporter, hostfile, request.connect_s, ports, lease, request.require_all
     )
-    roll.call(hosts)
+    spares = () if before else _spares(request, hosts)
+    roll.call(hosts, spares)
     if job.done == "chief" and not (job.count(CHIEF) or job.count(MASTER)):
         reporter.note("no chief in this run: worker/0's end is the run's (--done chief)")
-    spares = () if before else _spares(request, hosts)
     addresses = {host.name: connections.dial_address(host) for host in (*hosts, *spares)}
 
     planner = Planner(job, hostfile, gpus, addresses, request.run_id)

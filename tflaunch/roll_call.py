@@ -54,16 +54,23 @@ class RollCall:
     absent: dict[str, ConnectError] = dataclasses.field(default_factory=dict)
     _why: str = ""  # the job does not fit without them
 
-    def call(self, hosts: Collection[Host]) -> None:
-        """Connect to these hosts, too, and learn what they have.
+    def call(self, hosts: Collection[Host], spares: Collection[Host] = ()) -> None:
+        """Connect to these hosts, too, and learn what they have; `spares` are called when none of them is there.
 
         Raises ConnectErrors when one fails and is not just absent, or none is there; PlanError for a machine that is
         there twice; Stopped.
         """
         unanswered = None if self.require_all else self.connections.unanswered
-        inventory, absent = self.cluster.open(
-            hosts, self.ports_wanted, self.connect_s, self.lease, unanswered
-        )
+        try:
+            inventory, absent = self.cluster.open(
+                hosts, self.ports_wanted, self.connect_s, self.lease, unanswered
+            )
+        except ConnectErrors as error:
+            if self.require_all or not spares or not all(each.absent for each in error.failures.values()):
+                raise
+            self.absent |= error.failures
+            self._call_spares(spares)
+            return
         self.inventory |= inventory
         self.absent |= absent
         refuse_one_machine_twice(self.hostfile, self.inventory, self.connections)
@@ -78,10 +85,9 @@ class RollCall:
         if not self.absent:
             return
         fits, plan = self._plan(planner, waits)
-        if plan is None and spares:
-            names = fold(host.name for host in spares)
-            self.reporter.warn(f"{described(self.absent)}: calling {names} of --spares")
-            self.call(spares)
+        more = [host for host in spares if host.name not in {**self.inventory, **self.absent}]
+        if plan is None and more:
+            self._call_spares(more)
             fits, plan = self._plan(planner, waits)
         if plan is None:
             raise self.refusal(self._why)
@@ -112,6 +118,11 @@ class RollCall:
             gone = f"{fold(lost)} {'is' if len(lost) == 1 else 'are'} lost"
             self._agree(fewer, plan, gone, lambda hint: PlanError(self._why, hint))
         return fewer
+
+    def _call_spares(self, spares: Collection[Host]) -> None:
+        names = fold(host.name for host in spares)
+        self.reporter.warn(f"{described(self.absent)}: calling {names} of --spares")
+        self.call(spares)
 
     def tell(self) -> None:
         """Say which hosts it goes on without."""
