@@ -34,7 +34,7 @@ from tflaunch.oversight import DIAL_S
 from tflaunch.plan import TaskPlan, ports_wanted
 from tflaunch.plan_addresses import peer_addresses
 from tflaunch.plan_cards import free_cards
-from tflaunch.session import AWAITED_SHOWN, Opener, Said, Sessions, Stopped, interruption
+from tflaunch.session import AWAITED_SHOWN, Opener, Said, Sessions, Silence, Stopped, interruption
 
 CLOCK_ROUNDS = 3  # the quickest answer says most
 CLOCK_S = 5.0
@@ -53,6 +53,7 @@ class Connections(Opener, Protocol):
     """`tflaunch.remote.Connector`, as far as it is needed here."""
 
     def dial_address(self, host: Host) -> str: ...
+    def unanswered(self, host: Host) -> ConnectError | None: ...
 
 
 class Checkup:
@@ -121,7 +122,9 @@ class Checkup:
         )
         names = {host.name for host in hosts}
         patience_s = self._sessions.patience_s(len(hosts), self._connect_s)
-        self._await("facts", names, patience_s, "connecting")
+        there = {host.name: host for host in hosts}
+        silence = Silence(lambda name: self._connections.unanswered(there[name]))
+        self._await("facts", names, patience_s, "connecting", silence=silence)
         lacking = [name for name in names if (said := self._said.get((name, "facts"))) and said["lacks"]]
         for name in lacking:
             del self._said[name, "facts"]
@@ -140,7 +143,7 @@ class Checkup:
             self._said = {key: said for key, said in self._said.items() if key[1] != "clock"}
             for name in self._there():
                 self._sessions.send([name], "clock", sent=time.time())
-            self._await("clock", self._there(), CLOCK_S, "", self._hear_clock)
+            self._await("clock", self._there(), CLOCK_S, "", hear=self._hear_clock)
 
     def _hear_clock(self, name: str, message: wire.Message) -> None:
         sent, now = message["sent"], time.time()
@@ -356,7 +359,9 @@ class Checkup:
         hosts: Collection[str],
         timeout_s: float,
         phase: str,
+        *,
         hear: Callable[[str, wire.Message], None] | None = None,
+        silence: Silence | None = None,
     ) -> None:
         """Until each of the hosts has said that, or cannot any more, or the time is up. Raises Stopped."""
         deadline = time.monotonic() - self._sessions.slept_s + timeout_s
@@ -366,6 +371,9 @@ class Checkup:
             now, until = time.monotonic(), deadline + self._sessions.slept_s
             if now >= until:
                 break
+            if silence and (silent := silence.over(missing)) and self._sessions.by_host:
+                self._sessions.give_up(silent)
+                continue
             match self._sessions.next(min(until, now + 1.0)):
                 case Said(name, message) if message.type == "failed":
                     self._failed[name] = ConnectError(message["reason"], message.fields.get("hint", ""))

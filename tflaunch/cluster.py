@@ -47,6 +47,10 @@ class Watcher(LogWatcher, Protocol):
     def back(self, host: str, away_s: float) -> None: ...
     def lost(self, lost: HostLost) -> None: ...
     def shipped(self, bundle: Bundle, shipped: shipping.Shipped) -> None: ...
+    @property
+    def can_ask(self) -> bool: ...
+    def ask(self, question: str) -> None: ...
+    def asked(self, typed: bool) -> None: ...
 
 
 class Cluster:
@@ -63,19 +67,29 @@ class Cluster:
         self._shipped: tuple[Bundle, float] | None = None  # and how long that may take
         self._board: Board | None = None
         self._lost: dict[str, ConnectError] = {}  # hosts that were connected before, and may not be now
+        self._never: set[str] = set()  # hosts that never were
         self.interrupts = self._sessions.interrupts
 
     # -- before the tasks run
 
     def open(
-        self, hosts: Collection[Host], ports_wanted: int, connect_s: float, lease: bool = True
-    ) -> Inventory:
+        self,
+        hosts: Collection[Host],
+        ports_wanted: int,
+        connect_s: float,
+        lease: bool = True,
+        unanswered: Callable[[Host], ConnectError | None] | None = None,
+    ) -> tuple[Inventory, Mapping[str, ConnectError]]:
         """Connect to every host, boot its agent and learn its facts: one round trip after the handshake.
 
         With `lease`, every card that nobody has is leased in the same step, until `keep_cards` or `let_go`.
-        Raises ConnectErrors with every host that failed, after all are closed; Stopped.
+        With `unanswered` (see Connector), hosts that are not there fail alone, and early: returned with the facts of
+        the others is why each of them is not.
+        Raises ConnectErrors with every host that failed, after all are closed, unless all of them are such hosts and
+        others are up; Stopped.
         """
-        self._hosts = {host.name: host for host in hosts}
+        there = {host.name: host for host in hosts}
+        self._hosts |= there
         self._sessions.connect(
             hosts,
             "start",
@@ -84,14 +98,20 @@ class Cluster:
         )
         names = [host.name for host in hosts]
         patience_s = self._sessions.patience_s(len(names), connect_s)
-        facts, failures = self._sessions.gather("facts", names, patience_s, "connecting")
-        if not failures:
-            more, failures = self._send_modules(facts)
+        by_name = (lambda name: unanswered(there[name])) if unanswered else None
+        facts, failures = self._sessions.gather("facts", names, patience_s, "connecting", by_name)
+        absent = {name: error for name, error in failures.items() if unanswered and error.absent}
+        if len(absent) == len(failures):
+            more, silent = self._send_modules(facts)
             facts.update(more)
-        if failures:
+            failures |= silent
+        self._never |= absent.keys()
+        if not self.connected or len(absent) < len(failures):
             self.abandon()
             raise ConnectErrors(failures, len(names))
-        return {name: HostFacts.from_wire(name, facts[name].fields) for name in names}
+        return {
+            name: HostFacts.from_wire(name, facts[name].fields) for name in names if name in facts
+        }, absent
 
     def _send_modules(
         self, facts: Mapping[str, wire.Message]
@@ -142,6 +162,7 @@ class Cluster:
         told = [host.name for host in hosts if host.name not in failures]
         for name in told:
             self._lost.pop(name, None)
+            self._never.discard(name)
         return {name: HostFacts.from_wire(name, facts[name].fields) for name in told}, failures
 
     def pause(self, wait_s: float) -> None:
@@ -150,6 +171,16 @@ class Cluster:
         while (item := self._sessions.next(deadline)) is not None:
             if interrupted := interruption(item):
                 raise Stopped(interrupted)
+
+    def ask(self, question: str) -> bool | None:
+        """Whether the user agrees (` [y/N]` is added); None: nobody can be asked. Raises Stopped.
+
+        Connections and leases live on meanwhile; whoever waits for cards calls `let_go` first.  No answer for 60 s
+        is no.
+        """
+        from tflaunch.asking import agreed
+
+        return agreed(self._sessions, self._watcher, question)
 
     @property
     def connected(self) -> Collection[str]:
@@ -163,7 +194,8 @@ class Cluster:
 
     def reopen(self, host: Host) -> None:
         """Begin to connect anew to a host that has ended: `connected` or `ended` will have it again."""
-        self._lost[host.name] = self._sessions.ended[host.name]
+        if host.name not in self._never:
+            self._lost[host.name] = self._sessions.ended[host.name]
         if session := self._sessions.by_host.pop(host.name, None):
             session.close()
         self._sessions.connect([host], "start", self._run_id, lambda _: b"")

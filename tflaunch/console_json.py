@@ -3,7 +3,8 @@
 Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epoch seconds):
 
     event      fields
-    plan       run_id, cluster (job -> addresses), notes, tasks: [task, host, address, port
+    plan       run_id, cluster (job -> addresses), notes, left_out (hosts that could not be reached, or are
+               lost -> why; the run goes on without them), tasks: [task, host, address, port
                (null: not part of the cluster), gpus (UUIDs),
                gpu_labels (the same as people see them: "3", or "3.1" for MIG instance 1 of card 3), argv,
                env, setup, cwd (null: where the shipped code is), container (image or ""), mounts]
@@ -113,6 +114,16 @@ class JsonReporter(LogReporter):
 
     def say(self, text: str) -> None:
         self._event("say", text=text)
+
+    @property
+    def can_ask(self) -> bool:
+        return False
+
+    def ask(self, question: str) -> None:
+        pass
+
+    def asked(self, typed: bool) -> None:
+        pass
 
     def code(self, data: Mapping[str, Any]) -> None:
         super().code(data)

@@ -70,7 +70,7 @@ class Pen:
     """Turns rich's renderables into text for one stream, as wide and as colourful as that stream takes."""
 
     def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+        self.stream = stream
         # Not the stream's own file: to that rich would write, if only an empty string, and fail with it.
         page = io.TextIOWrapper(io.BytesIO(), encoding=stream.encoding)
         self.console = Console(file=page, force_terminal=stream.terminal or None)
@@ -80,12 +80,12 @@ class Pen:
     @property
     def columns(self) -> int:
         """How wide the terminal is now, for a window may be resized; 0 when there is none."""
-        return self._stream.size()[0]
+        return self.stream.size()[0]
 
     @property
     def rows(self) -> int:
         """How high the terminal is."""
-        return self._stream.size()[1] or _ROWS
+        return self.stream.size()[1] or _ROWS
 
     def render(self, renderable: RenderableType, spare: int = 0) -> str:
         """Return the text of `renderable`, in lines shorter than the terminal by `spare` columns."""
@@ -169,7 +169,16 @@ def plan_lines(plan: ClusterPlan, pen: Pen) -> list[RenderableType]:
     if others := list(places)[1:]:
         lines.append(Text(f"some in {', '.join(others)}", "dim"))
     lines.append(Text("--json shows each task with its environment", "dim"))
+    lines += [paragraph((f"{pen.marks.warn} ", "yellow"), text) for text in without(plan.left_out)]
     return lines + _plan_notes(plan, pen.marks)
+
+
+def without(left_out: Mapping[str, str]) -> list[str]:
+    """Which hosts a plan goes without, those with one cause together."""
+    causes: dict[str, list[str]] = {}
+    for host, why in left_out.items():
+        causes.setdefault(why, []).append(host)
+    return [f"without {fold(hosts)}: {why}" for why, hosts in causes.items()]
 
 
 def _task_lines(plan: ClusterPlan, columns: int) -> list[RenderableType]:

@@ -152,8 +152,8 @@ class ConnectErrors(TflaunchError):
 
     exit_code = EXIT_CONNECT
 
-    def __init__(self, failures: Mapping[str, ConnectError], total: int) -> None:
-        super().__init__(f"{len(failures)} of {total} hosts could not be used")
+    def __init__(self, failures: Mapping[str, ConnectError], total: int, hint: str = "") -> None:
+        super().__init__(f"{len(failures)} of {total} hosts could not be used", hint)
         self.failures = dict(failures)
         self.total = total
 

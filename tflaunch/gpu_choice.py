@@ -48,6 +48,18 @@ def check(choice: GpuChoice, hostfile: Hostfile) -> None:
     _selected("--exclude", choice.exclude, hostfile)
 
 
+def excluded_hosts(choice: GpuChoice, hostfile: Hostfile) -> set[str]:
+    """The hosts that --exclude names whole, without any numbers of cards."""
+    return {host for host, cards in _selected("--exclude", choice.exclude, hostfile).items() if cards is None}
+
+
+def not_included(choice: GpuChoice, hostfile: Hostfile) -> set[str]:
+    """The hosts that --include, where it is given, does not name."""
+    if not choice.include:
+        return set()
+    return {host.name for host in hostfile.hosts} - _selected("--include", choice.include, hostfile).keys()
+
+
 def choose(inventory: Inventory, choice: GpuChoice, hostfile: Hostfile) -> dict[str, HostFacts]:
     """The inventory as the plan shall see it; raises UsageError for a pattern that fits nothing.
 

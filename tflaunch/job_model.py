@@ -384,6 +384,11 @@ class JobDocument(BaseModel):
         UNSAID
     )
     share_gpus: Annotated[bool, Truth, _flag("Also cards that others compute on.")] = UNSAID
+    require_all: Annotated[
+        bool,
+        Truth,
+        _flag("Start nothing while a host cannot be reached, also where it would fit on the others."),
+    ] = UNSAID
     wait: Annotated[
         float | None, PlainValidator(_wait), _or_text("Queue for cards in use, so long.", True, "2h")
     ] = UNSAID

@@ -88,6 +88,7 @@ class Lanes:
         self._sessions = sessions
         self._watcher = watcher
         self._lanes: dict[str, _Lane] = {}
+        self._given_up: dict[str, ConnectError] = {}  # maybe when nothing was asked of them
         self._links = Links(hosts, self, time.monotonic())
         for host in hosts:
             if isinstance(error := sessions.ended.get(host), Breach):
@@ -99,6 +100,7 @@ class Lanes:
     def work(self, steps: Mapping[str, Sequence[Steps]]) -> None:
         """Take each host through its steps, several side by side, as fast as it answers. Raises Stopped."""
         awake = self._awake
+        self.unreached |= {host: error for host, error in self._given_up.items() if host in steps}
         self._lanes = {
             host: _Lane(list(map(_Thread, each)), awake)
             for host, each in steps.items()
@@ -186,6 +188,7 @@ class Lanes:
 
     def _give_up(self, host: str, error: ConnectError) -> None:
         self._links.forget(host)
+        self._given_up.setdefault(host, error)
         if host in self._lanes and not self._lanes[host].over:
             self.unreached[host] = error
             self._lanes[host].close()

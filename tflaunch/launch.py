@@ -9,21 +9,22 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch import dial_check
 from tflaunch.cluster import Cluster, Watcher
 from tflaunch.environments import PREPARE_TIMEOUT_S
-from tflaunch.errors import FetchError, PlanError, RecordError, TflaunchError, UsageError
+from tflaunch.errors import ConnectError, FetchError, RecordError, TflaunchError
 from tflaunch.gpu_choice import GpuChoice
-from tflaunch.hosts import Host, Hostfile, fold, match
-from tflaunch.inventory import Inventory
+from tflaunch.hosts import Host, Hostfile, fold
 from tflaunch.job import CHIEF, EVALUATOR, EVALUATOR_GRACE_S, MASTER, JobSpec, TaskId
 from tflaunch.outcome import CardLeft, HostLost, Outcome
 from tflaunch.oversight import Oversight
 from tflaunch.plan import ClusterPlan, ports_wanted
+from tflaunch.planning.usable_hosts import moved, usable_hosts
+from tflaunch.roll_call import RollCall, as_counted
 from tflaunch.runs import Record
 from tflaunch.session import Opener, Stopped
 from tflaunch.supervise import Restarts, State, outcome_of
@@ -47,6 +48,7 @@ class Connections(Opener, Protocol):
 
     def dial_address(self, host: Host) -> str: ...
     def host_key(self, host: Host) -> str: ...
+    def unanswered(self, host: Host) -> ConnectError | None: ...
 
 
 class Reporter(Watcher, WaitingReporter, Protocol):
@@ -82,6 +84,8 @@ class Request:
     tensorboard: str | None = None  # the directory that it shows while they run
     tensorboard_port: int = 0  # of this machine; 0: any
     fetch: Wish | None = None  # which outputs are brought here at the end
+    require_all: bool = False  # hosts that are absent end it, also if it would fit without them
+    yes: bool = False  # whatever would be asked is agreed to
     wait_s: float | None = None  # for cards that are in use; None: not at all
     # Servers that stand: told of the plan once all of them listen.  Until then none is started again, and it is
     # only then that the run is detached.
@@ -112,10 +116,9 @@ class Finished(Protocol):
 
 def dry(request: Request, connections: Connections, reporter: Reporter) -> int:
     """Show the plan, start nothing, leave nothing; returns the exit code. Raises TflaunchError, Stopped."""
-    request = dataclasses.replace(request, hostfile=without_spares(request))
     cluster = Cluster(request.run_id, connections, reporter, request.lease_s)
     with cluster.interrupts(), nothing_left(cluster, reporter):
-        reporter.plan(_plan(request, cluster, connections, reporter, lease=False))
+        reporter.plan(_plan(request, _at_first(request), cluster, connections, reporter, lease=False))
         cluster.abandon()
     return 0
 
@@ -144,16 +147,17 @@ def tunnel_of(request: Request) -> Iterator[Tunnel | None]:
 
 def _launch(request: Request, run: _Run, reporter: Reporter) -> int:
     begun = time.monotonic()
-    ended = run.once(without_spares(request))
+    ended = run.once(_at_first(request))
     if ended is None:
         return 0
-    while (remaining := _left(request, ended.state, ended.number)) is not None:
+    while remaining := _left(request, ended.state, ended.number):
         lost = ", ".join(ended.state.lost)
-        reporter.say(f"{lost} is lost; planning anew on {fold(host.name for host in remaining.hosts)}")
+        reporter.say(f"{lost} is lost; planning anew on {fold(host.name for host in remaining)}")
         try:
             ended = run.once(remaining, ended) or ended
         except TflaunchError as error:
-            reporter.warn(f"it cannot go on without {lost}: {error.message}")
+            why = f"{error.message}. {error.hint}".rstrip(". ")
+            reporter.warn(f"it cannot go on without {lost}: {why}")
             break
         except Stopped as stopped:
             signal = stopped.interrupted.signal
@@ -163,22 +167,18 @@ def _launch(request: Request, run: _Run, reporter: Reporter) -> int:
     return run.finish(ended, time.monotonic() - begun)
 
 
-def without_spares(request: Request) -> Hostfile:
-    """The hosts that are used as long as none is lost; raises UsageError for a pattern that leaves none."""
-    spares = {host.name for host in match(request.spares, request.hostfile)} if request.spares else set()
-    hosts = tuple(host for host in request.hostfile.hosts if host.name not in spares)
-    if not hosts:
-        raise UsageError(f"--spares {request.spares} leaves no host for the run", "name fewer of them")
-    return dataclasses.replace(request.hostfile, hosts=hosts)
+def _at_first(request: Request) -> tuple[Host, ...]:
+    """The hosts that are used as long as none is lost; raises UsageError when an option leaves none."""
+    return usable_hosts(request.job, request.hostfile, request.gpus, request.spares)
 
 
-def _left(request: Request, state: State, number: int) -> Hostfile | None:
-    """The hosts for a new plan, when one was lost and a restart is left; None otherwise."""
+def _left(request: Request, state: State, number: int) -> tuple[Host, ...]:
+    """The hosts for a new plan, when one was lost and a restart is left; none otherwise."""
     lost = isinstance(state.first_failure, HostLost) and not request.detach
     if not lost or state.interrupts or request.restarts.most <= number + len(state.restarted):
-        return None
-    hosts = tuple(host for host in request.hostfile.hosts if host.name not in state.lost)
-    return dataclasses.replace(request.hostfile, hosts=hosts) if hosts else None
+        return ()
+    usable = usable_hosts(request.job, request.hostfile, request.gpus)
+    return tuple(host for host in usable if host.name not in state.lost)
 
 
 @dataclass(frozen=True)
@@ -204,19 +204,31 @@ class _Run:
         self._connections = connections
         self._reporter = reporter
         self._record: Record | None = None
+        self._plan: ClusterPlan | None = None
+        self._visited: set[str] = set()  # hosts that have had an agent of this run
         self._begun = time.monotonic()
         self._released: float | None = None  # when the tasks ran for the first time
         self._fetched = True  # all that was asked for
 
-    def once(self, hostfile: Hostfile, before: _Ended | None = None) -> _Ended | None:
+    def once(self, hosts: Sequence[Host], before: _Ended | None = None) -> _Ended | None:
         """Plan, start and drive until all is over; None: it goes on by itself. Raises TflaunchError, Stopped."""
-        request, reporter = dataclasses.replace(self._request, hostfile=hostfile), self._reporter
+        request, reporter = self._request, self._reporter
         attempt = 1 + max(before.state.attempts.values(), default=0) if before else 0
         cluster = Cluster(request.run_id, self._connections, reporter, request.lease_s)
         with cluster.interrupts(), nothing_left(cluster, reporter):
-            plan = _plan(request, cluster, self._connections, reporter, lease=True)
+            plan = _plan(
+                request,
+                hosts,
+                cluster,
+                self._connections,
+                reporter,
+                lease=True,
+                before=self._plan,
+                lost=before.state.lost if before else None,
+            )
+            self._plan = plan
             reporter.plan(plan, brief=True)
-            record = self._record_of(plan)
+            record = self._record_of(plan, cluster.connected)
             try:
                 oversight = _prepare(request, cluster, plan, attempt)
                 if request.detach and request.announce is None:
@@ -247,7 +259,7 @@ class _Run:
                 raise
             state = cluster.drive(state, oversight)
             number = before.number + 1 if before else 0
-            if _left(self._request, state, number) is None:
+            if not _left(self._request, state, number):
                 cluster.tell_outcome(
                     outcome_of(
                         state,
@@ -260,7 +272,7 @@ class _Run:
                 cluster.tell_replanned(state.lost)
             missing = cluster.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else cluster.drain()
             host_logs = cluster.log_paths()
-            if _left(self._request, state, number) is None:
+            if not _left(self._request, state, number):
                 self._fetched = fetch_outputs(self._request, cluster, state, self._reporter)
             cluster.close()
         for task, size in missing.items():
@@ -281,19 +293,23 @@ class _Run:
         run_id, logdir = self._request.run_id, self._request.tensorboard
         cluster.show(Board(run_id, host_of(state.hosts), logdir, self._tunnel, self._reporter))
 
-    def _record_of(self, plan: ClusterPlan) -> Record:
+    def _record_of(self, plan: ClusterPlan, connected: Collection[str]) -> Record:
+        """The record, with this plan; its hosts are those on which something of the run may be."""
         request = self._request
+        self._visited |= set(connected)
+        hosts = tuple(host for host in request.hostfile.hosts if host.name in self._visited)
+        hostfile = dataclasses.replace(request.hostfile, hosts=hosts)
         if self._record is None:
             self._record = Record.create(
                 request.run_id,
                 plan=plan,
-                hostfile=request.hostfile,
+                hostfile=hostfile,
                 command=request.command,
                 ssh_config=request.ssh_config,
                 detached=request.detach,
             )
         else:
-            self._record.replan(plan)
+            self._record.replan(plan, hostfile)
         return self._record
 
     def finish(self, ended: _Ended, seconds: float) -> int:
@@ -411,43 +427,62 @@ def about_run(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
         "detached": request.detach,
         "hosts": sorted({task.host for task in plan.tasks}),
         "tasks": {str(task.id): task.host for task in plan.tasks},
+        **({"left_out": dict(plan.left_out)} if plan.left_out else {}),
     }
 
 
 def _plan(
-    request: Request, cluster: Cluster, connections: Connections, reporter: Reporter, lease: bool
+    request: Request,
+    hosts: Sequence[Host],
+    cluster: Cluster,
+    connections: Connections,
+    reporter: Reporter,
+    *,
+    lease: bool,
+    before: ClusterPlan | None = None,
+    lost: Mapping[str, str] | None = None,
 ) -> ClusterPlan:
-    """The plan for what the hosts have now; with `lease`, its cards are held already."""
-    hosts = request.hostfile.hosts
-    ports = ports_wanted(request.job, request.hostfile) + request.detach
-    inventory = cluster.open(hosts, ports, request.connect_s, lease)
-    refuse_one_machine_twice(request.hostfile, inventory, connections)
-    if request.job.done == "chief" and not (request.job.count(CHIEF) or request.job.count(MASTER)):
+    """The plan for what those hosts have now; with `lease`, its cards are held already.
+
+    `before` is the plan that was carried out until hosts were lost.
+    """
+    job, hostfile, gpus = request.job, request.hostfile, request.gpus
+    ports = ports_wanted(job, hostfile, hosts) + request.detach
+    roll = RollCall(
+        cluster, connections, reporter, hostfile, request.connect_s, ports, lease, request.require_all
+    )
+    spares = () if before else _spares(request, hosts)
+    roll.call(hosts, spares)
+    if job.done == "chief" and not (job.count(CHIEF) or job.count(MASTER)):
         reporter.note("no chief in this run: worker/0's end is the run's (--done chief)")
-    addresses = {host.name: connections.dial_address(host) for host in hosts}
+    addresses = {host.name: connections.dial_address(host) for host in (*hosts, *spares)}
 
-    planner = Planner(request.job, request.hostfile, request.gpus, addresses, request.run_id)
+    planner = Planner(job, hostfile, gpus, addresses, request.run_id)
+    waits, agreed = request.wait_s is not None, request.yes
+    if before is not None:
+        as_before = dataclasses.replace(planner, job=as_counted(job, before))
+        planner = roll.settle_again(as_before, job, lost or {}, waits=waits, agreed=agreed)
+        agreed = True
+    roll.settle(planner, spares=spares, waits=waits, agreed=agreed)
+    absent = {name: error.message for name, error in roll.absent.items()}
     if not lease:
-        return planner.plan(inventory)
-    taking = Acquisition(planner, cluster, reporter, ports_wanted=ports, wait_s=request.wait_s)
-    return taking.plan(inventory)
+        plan = planner.plan(roll.inventory)
+    else:
+        taking = Acquisition(
+            planner, cluster, reporter, ports_wanted=ports, wait_s=request.wait_s, absent=roll.absent
+        )
+        plan = taking.plan(roll.inventory)
+        absent = {name: why for name, why in absent.items() if name not in cluster.connected}
+    told = moved(job, hostfile, gpus, absent=absent, plan=plan, before=before)
+    return dataclasses.replace(
+        plan, notes=(*plan.notes, *([told] if told else [])), left_out={**(lost or {}), **absent}
+    )
 
 
-def refuse_one_machine_twice(hostfile: Hostfile, inventory: Inventory, connections: Connections) -> None:
-    """Two names that lead to one sshd would share its cards and ports while the plan counts them twice."""
-    seen: dict[tuple[str, str], Host] = {}
-    for host in hostfile.hosts:
-        facts, key, alike = inventory[host.name], connections.host_key(host), "same host key, same boot"
-        if not key and host.connection == "openssh":  # through a master's connection: nobody was shown a key
-            key, alike = facts.hostname, "same name of its own, same boot"
-        if not key or not facts.boot_id:
-            continue
-        first = seen.setdefault((key, facts.boot_id), host)
-        if first is not host:
-            raise PlanError(
-                f"{hostfile.source}: {first.name} and {host.name} are one machine ({facts.hostname}: {alike})",
-                "list it once; several workers on it are --workers N or slots:",
-            )
+def _spares(request: Request, hosts: Sequence[Host]) -> tuple[Host, ...]:
+    """The hosts that are kept for when another one is lost, or absent."""
+    usable = usable_hosts(request.job, request.hostfile, request.gpus)
+    return tuple(host for host in usable if host not in hosts)
 
 
 def _state(request: Request, plan: ClusterPlan, attempt: int = 0) -> State:

@@ -159,6 +159,7 @@ _about = {
     "?planned": a_number,
     "?hosts": [a_word],
     "?tasks": Each(a_task, a_word),
+    "?left_out": Each(a_word, a_text),
     "?detached": a_flag,
 }
 _end = {

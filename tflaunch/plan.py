@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tflaunch.command import DECIDED, Command, endpoint, flag_names, image
@@ -102,6 +102,7 @@ class ClusterPlan:
     run_id: str
     tasks: tuple[TaskPlan, ...]  # by job name; each job in the order of its indices
     notes: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)  # hosts that it goes without, each with why
 
     @property
     def cluster(self) -> dict[str, list[str]]:
@@ -137,6 +138,7 @@ class ClusterPlan:
             "cluster": self.cluster,
             "tasks": [task.to_json() for task in self.tasks],
             "notes": list(self.notes),
+            "left_out": dict(self.left_out),
         }
 
 
@@ -179,7 +181,7 @@ def plan_cluster(
     if worker_seats:
         make_room(worker_seats, per_worker, notes)
     workers, ps = _counts(job, worker_seats, per_worker)
-    leading = _leading(job)
+    leading = chiefs_as_workers(job)
     if job.role(WORKER).count is not None and per_worker:
         keep_to_one_model(worker_seats, workers + len(leading), per_worker)
     waiting = [TaskId(name, 0) for name in leading] + [TaskId(WORKER, index) for index in range(workers)]
@@ -267,20 +269,21 @@ def usable_cards(job: JobSpec, hostfile: Hostfile, inventory: Inventory) -> dict
     return {name: tuple(gpu.uuid for gpu in seats[name].cards) for name in seats if name in uses}
 
 
-def ports_wanted(job: JobSpec, hostfile: Hostfile) -> int:
-    """How many ports each agent should hold before the plan is known: enough for the fullest host.
+def ports_wanted(job: JobSpec, hostfile: Hostfile, usable: Collection[Host] | None = None) -> int:
+    """How many ports each agent should hold before the plan is known: enough for the fullest of the `usable` hosts.
 
     Raises UsageError for what can be refused before any host is asked.
     """
     _check_counts(job)
     flag_names(job)
+    names = {host.name for host in (hostfile.hosts if usable is None else usable)}
 
     def fullest(count: int, pattern: str | None) -> int:
         """The most tasks of so many on one host."""
-        hosts = len(match(pattern, hostfile)) if pattern is not None else len(hostfile.hosts)
-        return count if job.place == "pack" else -(-count // max(1, hosts))
+        hosts = {host.name for host in match(pattern, hostfile)} & names if pattern is not None else names
+        return count if job.place == "pack" else -(-count // max(1, len(hosts)))
 
-    leading = _leading(job)
+    leading = chiefs_as_workers(job)
     apart = {name: role for name, role in job.others.items() if name not in (*leading, EVALUATOR)}
     others = sum(fullest(role.count or 0, role.hosts) for role in apart.values())
     slots = max((host.slots or 0 for host in hostfile.hosts), default=0)
@@ -305,7 +308,7 @@ class _Share:
     seats: Sequence[Seat]  # where it may go
 
 
-def _leading(job: JobSpec) -> list[str]:
+def chiefs_as_workers(job: JobSpec) -> list[str]:
     """The chiefs that are placed as workers are."""
     worker = job.role(WORKER)
     return [
@@ -326,10 +329,13 @@ def _shares(
         names = {host.name for host in match(pattern, hostfile)}
         found = [seat for name, seat in seats.items() if name in names]
         if not found:
-            raise PlanError(f"{hostfile.source}: none of the hosts of {pattern!r} can take a task")
+            raise PlanError(
+                f"{hostfile.source}: none of the hosts of {pattern!r} can take a task",
+                "they are left out by another option, or cannot be reached",
+            )
         return found
 
-    worker, leading = job.role(WORKER), _leading(job)
+    worker, leading = job.role(WORKER), chiefs_as_workers(job)
     worker_seats = chosen(worker.hosts) if worker.count != 0 or leading else []
     per_worker = cards_of_worker(worker.gpus, worker_seats)
     roles = {name: role for name, role in job.others.items() if name not in leading}
@@ -395,7 +401,7 @@ def _counts(job: JobSpec, seats: Sequence[Seat], per_worker: int) -> tuple[int, 
     """How many workers (the chief not counted) and ps there are; raises PlanError when workers do not fit."""
     places = sum(1 if seat.room is None else seat.room for seat in seats)
     bounded = all(seat.room is not None for seat in seats)
-    leading, workers = _leading(job), job.role(WORKER).count
+    leading, workers = chiefs_as_workers(job), job.role(WORKER).count
     asked = max(0, 1 - len(leading)) if workers is None else workers
     if bounded and asked + len(leading) > places:
         raise too_few(asked, leading, seats, per_worker, places)

@@ -18,7 +18,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from tflaunch.ssh.channel import Link, SshWire
 from tflaunch.ssh.config import SshConfig, Target
 from tflaunch.ssh.keys import Keys
 from tflaunch.ssh.known_hosts import KnownHosts, fingerprint
-from tflaunch.ssh.login import SLOW, Client, Dropped, HostKeyCheck, explained, log_in, unreached
+from tflaunch.ssh.login import SILENT, SLOW, Client, Dropped, HostKeyCheck, explained, log_in, unreached
 from tflaunch.ssh.openssh import OpenSsh
 from tflaunch.ssh.transport import AT_ONCE, Child, Deadline, Stream, dial_tcp, has_room, text
 
@@ -47,7 +47,8 @@ RECV_BYTES = 64 * 1024  # for more the C library asks the kernel for memory each
 
 _T = TypeVar("_T")
 
-_FORBIDDEN_CHANNEL = 1  # RFC 4254, SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
+# RFC 4254: SSH_OPEN_ADMINISTRATIVELY_PROHIBITED, SSH_OPEN_CONNECT_FAILED
+_FORBIDDEN_CHANNEL, _FAILED_CHANNEL = 1, 2
 
 # Errors reach the user as ConnectError; paramiko would print them with tracebacks on stderr as well.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -120,6 +121,9 @@ class Connector:
         self._known = _known_hosts(reached)
         self.notes = (*_notes(reached), *self._keys.notes)
         self._fingerprints: dict[str, str] = {}
+        self._dialled: dict[
+            Target, str
+        ] = {}  # that wait for TCP's answer, each with what is to be said of it
         self._hops: dict[Target, futures.Future[Link]] = {}
         self._hops_lock = threading.Lock()
         # One for all: each takes a millisecond to make.  ssh_config is settled; what fabric would make of it (hops in
@@ -153,7 +157,12 @@ class Connector:
 
         Then no TCP connection to it stands, or none to a jump host on the way.
         """
-        return self._openssh.unanswered(host) if isinstance(self._openssh, OpenSsh) else None
+        if host.connection == "openssh":
+            return self._openssh.unanswered(host) if isinstance(self._openssh, OpenSsh) else None
+        target = self._targets.get(host.name)
+        hops = _way_to(target) if isinstance(target, Target) else ()
+        said = next((said for hop in hops if (said := self._dialled.get(hop))), "")
+        return ConnectError(said, SILENT, absent=True) if said else None
 
     def dial_address(self, host: Host) -> str:
         """What SSH dials, after HostName: a name or an address without the port; "" for a local host."""
@@ -195,7 +204,9 @@ class Connector:
     def _target(self, host: Host) -> Target:
         target = self._targets[host.name]
         if isinstance(target, ConnectError):
-            raise ConnectError(target.message, target.hint)  # threads share no exception
+            raise ConnectError(
+                target.message, target.hint
+            )  # threads share no exception; it was never dialled
         return target
 
     def _connect(self, target: Target, deadline: Deadline) -> Link:
@@ -219,16 +230,21 @@ class Connector:
                 shell = os.environ.get("SHELL", "/bin/sh")
                 child = Child([shell, "-c", f"exec {target.proxy_command}"])
                 return Stream(child.socket, child)
-            return Stream(dial_tcp(target, deadline))
+            silent = f"no answer on port {target.port}"
+            return Stream(dial_tcp(target, deadline, lambda: self._dialled.update({target: silent})))
         except (OSError, ValueError, OverflowError) as error:
             raise unreached(error, target, deadline) from None
+        finally:
+            self._dialled.pop(target, None)
 
     def _dial_through(self, target: Target, deadline: Deadline) -> Stream:
         *before, last = target.jumps
         hop = replace(last, jumps=tuple(before))
+        transport = None
         try:
             transport = self._hop(hop, deadline).transport
             place = (target.hostname, target.port)
+            self._dialled[target] = f"jump host {last.name} gets no answer on port {target.port} behind it"
             channel = transport.open_channel("direct-tcpip", place, ("127.0.0.1", 0), timeout=deadline.left())
         except futures.TimeoutError:  # another thread is still at it
             raise ConnectError(f"jump host {last.name}: no connection within {deadline}", SLOW) from None
@@ -241,8 +257,15 @@ class Connector:
             raise ConnectError(
                 f"jump host {last.name} could not reach port {target.port} behind it",
                 f"try it from there: `{last.ssh} ssh-keyscan -p {target.port} {target.hostname}`",
+                absent=error.code == _FAILED_CHANNEL,
             ) from None
         except (SSHException, OSError, EOFError) as error:
+            if deadline.passed and transport is not None and transport.is_active():
+                raise ConnectError(
+                    f"jump host {last.name} got no answer on port {target.port} behind it within {deadline}",
+                    SILENT,
+                    absent=True,
+                ) from None
             cause = f"no answer within {deadline}" if deadline.passed else text(error)
             raise ConnectError(f"jump host {last.name}: its connection broke ({cause})", SLOW) from None
         return Stream(channel)
@@ -263,14 +286,16 @@ class Connector:
             except _HopError as error:
                 future.set_exception(error)
             except ConnectError as error:
-                future.set_exception(_HopError(f"jump host {hop.name}: {error.message}", error.hint))
+                reason = f"jump host {hop.name}: {error.message}"
+                future.set_exception(_HopError(reason, error.hint, absent=error.absent))
             except BaseException as error:
                 future.set_exception(error)
                 raise
         try:
             return future.result(deadline.left())
         except _HopError as error:
-            raise _HopError(error.message, error.hint) from None  # threads share no exception
+            # Threads share no exception.
+            raise _HopError(error.message, error.hint, absent=error.absent) from None
 
     def _login(self, target: Target, stream: Stream, deadline: Deadline) -> Link:
         known = self._known[target.known_hosts, target.global_known_hosts]
@@ -294,6 +319,14 @@ class Connector:
             transport.close()
             raise reason from None
         return Link(target, transport, stream, key.asbytes())
+
+
+def _way_to(target: Target) -> Iterator[Target]:
+    """The target and each jump host on the way to it, as `_dial_through` has them."""
+    yield target
+    if target.jumps:
+        *before, last = target.jumps
+        yield from _way_to(replace(last, jumps=tuple(before)))
 
 
 class _HopError(ConnectError):

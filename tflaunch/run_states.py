@@ -121,6 +121,9 @@ class RunState:
     detached: bool = False
     outcome: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     planned: float = 0.0  # by the launcher's clock; later where it was planned anew
+    left_out: Mapping[str, str] = dataclasses.field(
+        default_factory=dict
+    )  # hosts that the plan goes without: why
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -293,6 +296,7 @@ def _run(
         command=without_values([str(word) for word in about.get("command") or ()]),
         detached=bool(about.get("detached")),
         outcome=outcome,
+        left_out=about.get("left_out") or {},
     )
 
 

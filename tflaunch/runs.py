@@ -253,13 +253,19 @@ class Record:
         record._lock = lock
         return record
 
-    def resume(self, hostfile: Hostfile, command: Sequence[str], ssh_config: str | None) -> None:
-        """Note that the run goes on, and how its hosts are reached now; raises RecordError."""
+    def resume(
+        self,
+        hostfile: Hostfile,
+        command: Sequence[str],
+        ssh_config: str | None,
+        left_out: Mapping[str, str] | None = None,
+    ) -> None:
+        """Note that the run goes on, how its hosts are reached now, and why others are left out; raises RecordError."""
         from tflaunch.plan import ClusterPlan
 
         about = _about(
             self.run_id,
-            plan=ClusterPlan(self.run_id, ()),
+            plan=ClusterPlan(self.run_id, (), left_out=left_out or {}),
             hostfile=hostfile,
             command=command,
             ssh_config=ssh_config,
@@ -350,9 +356,9 @@ class Record:
             raise ValueError(f"not a job name: {task.job!r}")
         return self.path / "logs" / log_name(task, attempt)
 
-    def replan(self, plan: ClusterPlan) -> None:
-        """Note that the run goes on by another plan; raises RecordError."""
-        self.about = {**self.about, "plan": _plain(_without_values(plan))}
+    def replan(self, plan: ClusterPlan, hostfile: Hostfile) -> None:
+        """Note that the run goes on by another plan, and on which hosts it may be; raises RecordError."""
+        self.about = {**self.about, "plan": _plain(_without_values(plan)), "hostfile": _plain(hostfile)}
         with _writing(self.path):
             _write_json(self.path / "run.json", self.about)
 

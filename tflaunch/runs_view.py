@@ -16,7 +16,7 @@ from typing import Any
 
 from tflaunch.clean import HERE, Kept, Place, Selection, named, titles
 from tflaunch.console_line import Text, paragraph
-from tflaunch.console_pages import WORDS, Marks, Pen, tail_lines
+from tflaunch.console_pages import WORDS, Marks, Pen, tail_lines, without
 from tflaunch.diagnosis import last_words
 from tflaunch.diagnosis.last_error import last_error
 from tflaunch.errors import ConnectError
@@ -250,6 +250,8 @@ def status_lines(run: RunState, holder: str, screen: Screen, now: float) -> list
     lines += [Text(), *_host_table(run, screen)]
     for trouble in run.troubles:
         lines.append(Text.assemble((f"{marks.bad} ", _BAD), trouble))
+    for told in without(run.left_out):
+        lines.append(Text.assemble((f"{marks.warn} ", _WARN), told))
     return lines
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import queue
 import signal
 import sys
@@ -35,6 +36,10 @@ FAREWELL_S = 1.0  # for the last words to all hosts together
 ASLEEP_S = 6.0  # the queue is looked into at least every RENEW_S
 AWAITED_SHOWN = 3  # hosts that are named while they are waited for
 BOOT_S = 15.0  # from a log-in to the first word of the agent
+# A host whose network has not answered for so long, while others are up, is not there: SYNs were sent after 0, 1 and
+# 3 s, and a kernel answers them however slow its host is.
+TCP_S = 5.0
+TCP_LOOK_S = 0.5
 UNREAD = 50_000  # messages of one host that wait to be read: no agent sends so many unasked
 _COMMAND = "exec /bin/sh -c"  # how the line begins that boots the agent
 _SWALLOWED = "a start-up file of the login shell there reads what was sent to the agent"
@@ -321,7 +326,17 @@ class Written(NamedTuple):
     size: int
 
 
-Item = Said | Ended | Connected | Written | Interrupted
+class Answered(NamedTuple):
+    """The user has typed a line; None: the input is at its end."""
+
+    words: str | None
+    asker: object  # whose question it was
+    again: bool = (
+        False  # nothing was typed: this process was stopped, and the question may have left the screen
+    )
+
+
+Item = Said | Ended | Connected | Written | Interrupted | Answered
 
 
 class Stopped(Exception):
@@ -341,6 +356,39 @@ def interruption(item: Item | None) -> Interrupted | None:
         case Said(_, message) if message.type == "expired" and message["asked"]:
             return Interrupted(signal.SIGTERM)
     return None
+
+
+class Silence:
+    """For how long no TCP connection to a host has come about, as far as this thread has looked."""
+
+    def __init__(self, unanswered: Callable[[str], ConnectError | None] | None) -> None:
+        self._unanswered = unanswered
+        self._seconds: dict[str, float] = {}
+        self._looked = time.monotonic()
+
+    @property
+    def look_at(self) -> float:
+        """When to look again (monotonic)."""
+        return math.inf if self._unanswered is None else self._looked + TCP_LOOK_S
+
+    def over(self, missing: Collection[str]) -> dict[str, ConnectError]:
+        """Why these are given up, once that is true of all of them."""
+        if self._unanswered is None:
+            return {}
+        now = time.monotonic()
+        # No host was silent while this process was asleep.
+        passed, self._looked = min(now - self._looked, 2 * TCP_LOOK_S), now
+        errors = {name: self._unanswered(name) for name in missing}
+        self._seconds = {
+            name: self._seconds.get(name, 0.0) + passed for name, error in errors.items() if error
+        }
+        if any(self._seconds.get(name, 0.0) < TCP_S for name in missing):
+            return {}
+        return {
+            name: ConnectError(f"{error.message} for {TCP_S:g} s", error.hint, absent=True)
+            for name, error in errors.items()
+            if error
+        }
 
 
 class Sessions:
@@ -426,9 +474,19 @@ class Sessions:
             self.by_host[host].send(type, body, **fields)
 
     def gather(
-        self, wanted: str, hosts: Collection[str], timeout_s: float, phase: str = ""
+        self,
+        wanted: str,
+        hosts: Collection[str],
+        timeout_s: float,
+        phase: str = "",
+        unanswered: Callable[[str], ConnectError | None] | None = None,
     ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
-        """One message of type `wanted` from each host, or why there is none; raises Stopped."""
+        """One message of type `wanted` from each host, or why there is none; raises Stopped.
+
+        With `unanswered`, which says what of a host that no TCP connection leads to, such hosts are given up after
+        TCP_S, once all others that are waited for have answered, and any host is up.
+        """
+        silence = Silence(unanswered)
         replies: dict[str, wire.Message] = {}
         failures = {name: self.ended[name] for name in hosts if name in self.ended}
         missing = set(hosts) - failures.keys()
@@ -439,7 +497,11 @@ class Sessions:
             if phase:
                 awaited = fold(missing) if len(missing) <= AWAITED_SHOWN else ""
                 self._phase(phase, len(replies), len(hosts), awaited)
-            match self.next(deadline + self.slept_s):
+            if (silent := silence.over(missing)) and self.by_host:
+                failures |= silent
+                self.give_up(silent)
+                break
+            match self.next(min(deadline + self.slept_s, silence.look_at)):
                 case None if time.monotonic() - self.slept_s < deadline:
                     continue
                 case None:
@@ -556,6 +618,12 @@ class Sessions:
     def forget(self, host: str) -> None:
         """Whatever is still to come of a host that is being connected to is not wanted any more."""
         self._dropped.add(host)
+
+    def give_up(self, errors: Mapping[str, ConnectError]) -> None:
+        """Wait no longer for hosts that are being connected to: they are at their end, each with why."""
+        for host, error in errors.items():
+            self.ended[host] = error
+            self.forget(host)
 
     def drop(self, host: str) -> Session:
         """Take leave of one agent."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tflaunch.cluster import Cluster
 from tflaunch.environments import PREPARE_TIMEOUT_S
 from tflaunch.errors import ConnectErrors, FetchError, PlanError, RecordError, StopError
+from tflaunch.hosts import Hostfile, fold
 from tflaunch.inventory import Inventory, when_free
 from tflaunch.launch import (
     DRAIN_AFTER_CTRL_C_S,
@@ -25,14 +26,15 @@ from tflaunch.launch import (
     about_run,
     fetch_outputs,
     nothing_left,
-    refuse_one_machine_twice,
     tunnel_of,
     verify,
 )
 from tflaunch.outcome import Outcome
 from tflaunch.plan import ClusterPlan
+from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.results import TRIALS, Results, new_seed, ranked
-from tflaunch.runs import VALUE_LEFT_OUT
+from tflaunch.roll_call import RollCall, described
+from tflaunch.runs import VALUE_LEFT_OUT, Record, hostfile_from
 from tflaunch.sweep import Seat, outcome_of
 from tflaunch.sweep_desk import Desk, Planned, Reporter, Summary, Work
 from tflaunch.sweep_known import about_sweep, compare, known_sweep, record_of, succeeded, with_its_metric
@@ -70,9 +72,8 @@ def dry(request: SweepRequest, connections: Connections, reporter: Reporter) -> 
     room = Room(request)
     cluster = Cluster(run.run_id, connections, reporter, run.lease_s)
     with cluster.interrupts(), nothing_left(cluster, reporter):
-        inventory = cluster.open(run.hostfile.hosts, 0, run.connect_s, lease=False)
-        refuse_one_machine_twice(run.hostfile, inventory, connections)
-        seats, others = _seats(room, inventory, reporter)
+        roll = _roll_call(run, cluster, connections, reporter, lease=False)
+        seats, others = _seats(room, roll, reporter)
         cluster.abandon()
     reporter.planned(
         Planned(
@@ -117,7 +118,7 @@ def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, 
             reporter.summary(_summary(request, results, wanted))
             return 0
         if not is_new:
-            _end_what_is_left(request.run, connections, reporter)
+            _end_what_is_left(request.run, record, connections, reporter)
         results.keep_trials(everything, seed, {**results.about, **about_sweep(request)})
         work = Work(request, results, wanted, left, begun)
         desk, outcome, fetched = _run(work, connections, reporter, tunnel)
@@ -138,36 +139,71 @@ def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, 
         record.close()
 
 
-def _end_what_is_left(run: Request, connections: Connections, reporter: Reporter) -> None:
+def _end_what_is_left(run: Request, record: Record, connections: Connections, reporter: Reporter) -> None:
     """Trials that a dead launcher has left running go on until their lease is over: they are started anew."""
+    before = {host.name for host in hostfile_from(record).hosts}
+    hosts = [host for host in run.hostfile.hosts if host.name in before]
+    unanswered = None if run.require_all else connections.unanswered
     visits = Visits(connections, reporter)
     with visits.interrupts():
         try:
-            failures = visits.open(run.hostfile.hosts, run.connect_s, "checking")
+            failures = visits.open(hosts, run.connect_s, "checking", unanswered)
             finished, more = visits.finish(run.run_id, run.grace_s, "")
         finally:
             visits.close()
+    absent = {name: error for name, error in failures.items() if unanswered and error.absent}
     if failures := {**failures, **more}:
-        raise ConnectErrors(failures, len(run.hostfile.hosts))
+        if len(absent) < len(failures) or not finished:
+            raise ConnectErrors(failures, len(hosts))
+        reporter.warn(
+            f"{described(absent)}: trials that a killed command has left there end by themselves, {run.lease_s:g} s "
+            "after it was last heard of"
+        )
     if left := [host for host, end in finished.items() if not end.clean]:
         raise StopError(
             f"something of {run.run_id} is still alive on {', '.join(left)}", "tflaunch stop tells what"
         )
 
 
+def _roll_call(
+    run: Request, cluster: Cluster, connections: Connections, reporter: Reporter, lease: bool = True
+) -> RollCall:
+    roll = RollCall(cluster, connections, reporter, run.hostfile, run.connect_s, 0, lease, run.require_all)
+    roll.call(usable_hosts(run.job, run.hostfile, run.gpus))
+    return roll
+
+
+def _recorded(run: Request, results: Results, inventory: Inventory) -> Hostfile:
+    """The hosts on which something of the sweep may be: also those of its trials that have ended before."""
+    before = {host.name for host in hostfile_from(results.record).hosts} if results.last else set()
+    hosts = tuple(host for host in run.hostfile.hosts if host.name in before or host.name in inventory)
+    return dataclasses.replace(run.hostfile, hosts=hosts)
+
+
 def _seats(
-    room: Room, inventory: Inventory, reporter: Reporter
+    room: Room, roll: RollCall, reporter: Reporter
 ) -> tuple[tuple[Seat, ...], Mapping[str, tuple[str, ...]]]:
-    """What is free now, and the cards that may be free later; raises PlanError where there never will be any."""
-    notes = list[str]()
+    """What is free now, and the cards that may be free later.
+
+    Raises PlanError where there never will be any, ConnectErrors where that may be for want of a host.
+    """
+    notes, inventory = list[str](), roll.inventory
     try:
-        seats = room.seats(inventory, notes)
-    except PlanError:
-        room.seats(when_free(inventory), notes)
-        seats = ()
-    others = room.others(inventory, seats)
-    if not (seats or others):
-        raise PlanError("no card of these hosts can be taken", "tflaunch gpus shows who is on them")
+        try:
+            seats = room.seats(inventory, notes)
+        except PlanError:
+            room.seats(when_free(inventory), notes)
+            seats = ()
+        others = room.others(inventory, seats)
+        if not (seats or others):
+            raise PlanError("no card of these hosts can be taken", "tflaunch gpus shows who is on them")
+    except PlanError as error:
+        if roll.absent:
+            raise roll.refusal(
+                f"without {fold(roll.absent)}: {error.message}. {error.hint}".rstrip()
+            ) from None
+        raise
+    roll.tell()
     for note in notes:
         reporter.note(in_words_of_trials(note))
     return seats, others
@@ -180,9 +216,10 @@ def _run(
     room = Room(work.request)
     cluster = Cluster(run.run_id, connections, reporter, run.lease_s)
     with cluster.interrupts(), nothing_left(cluster, reporter):
-        inventory = cluster.open(run.hostfile.hosts, 0, run.connect_s)
-        refuse_one_machine_twice(run.hostfile, inventory, connections)
-        seats, others = _seats(room, inventory, reporter)
+        roll = _roll_call(run, cluster, connections, reporter)
+        inventory = roll.inventory
+        seats, others = _seats(room, roll, reporter)
+        left_out = {name: error.message for name, error in roll.absent.items()}
         if run.wait_s is not None:
             seats = seats_in_turn(room, cluster, inventory, reporter, run.wait_s)
             others = room.others({host: inventory[host] for host in cluster.connected}, seats)
@@ -195,9 +232,9 @@ def _run(
             cluster.ship(run.bundle, {host for host in hosts if code[host]}, SHIP_TIMEOUT_S)
         cluster.prepare(room.images(hosts), run.job, PREPARE_TIMEOUT_S)
         gpus = {host: [uuid for seat in seats if seat.host == host for uuid in seat.gpus] for host in hosts}
-        about = {**about_run(run, ClusterPlan(run.run_id, ())), "hosts": sorted(hosts)}
+        about = {**about_run(run, ClusterPlan(run.run_id, (), left_out=left_out)), "hosts": sorted(hosts)}
         cluster.stage_none(gpus, code, STAGE_TIMEOUT_S, about)
-        results.record.resume(run.hostfile, run.command, run.ssh_config)
+        results.record.resume(_recorded(run, results, inventory), run.command, run.ssh_config, left_out)
         reporter.begins(run.run_id, len(work.wanted), len(work.left), seats, work.request.metric)
         cluster.release({}, 0, desk.read, results.record)
         if tunnel is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,13 +53,22 @@ class Visits:
         self.interrupts = self._sessions.interrupts
 
     def open(
-        self, hosts: Collection[Host], connect_s: float, phase: str = "connecting"
+        self,
+        hosts: Collection[Host],
+        connect_s: float,
+        phase: str = "connecting",
+        unanswered: Callable[[Host], ConnectError | None] | None = None,
     ) -> dict[str, ConnectError]:
-        """Connect to all; returns the hosts that could not be reached. Raises Stopped."""
+        """Connect to all; returns the hosts that could not be reached, early with `unanswered` (see Connector).
+
+        Raises Stopped.
+        """
         self._sessions.connect(hosts, "visit", "", lambda _: b"")
         names = [host.name for host in hosts]
         patience_s = self._sessions.patience_s(len(names), connect_s)
-        _, failures = self._sessions.gather("hello", names, patience_s, phase)
+        there = {host.name: host for host in hosts}
+        by_name = (lambda name: unanswered(there[name])) if unanswered else None
+        _, failures = self._sessions.gather("hello", names, patience_s, phase, by_name)
         for name in failures.keys() & self._sessions.by_host.keys():
             self._sessions.drop(name)
         self._unreachable = dict(failures)

@@ -21,7 +21,7 @@ from typing import Protocol
 from tflaunch.cluster import Cluster
 from tflaunch.errors import Breach, ConnectErrors, PlanError
 from tflaunch.gpu_choice import GpuChoice, choose
-from tflaunch.hosts import Hostfile, fold
+from tflaunch.hosts import Host, Hostfile, fold
 from tflaunch.inventory import Inventory, in_use, when_free
 from tflaunch.job import WORKER, JobSpec
 from tflaunch.plan import ClusterPlan, plan_cluster, usable_cards
@@ -116,15 +116,20 @@ class Acquisition:
         *,
         ports_wanted: int,
         wait_s: float | None,
+        absent: Collection[str] = (),
     ) -> None:
-        """`wait_s` is how long the run may queue; None: it does not wait for cards that are in use."""
+        """`wait_s` is how long the run may queue; None: it does not wait for cards that are in use.
+
+        Hosts that are `absent` have never been reached; a run that waits dials them again.
+        """
         self._planner = planner
         self._cluster = cluster
         self._reporter = reporter
         self._ports_wanted = ports_wanted
         self._patient = wait_s is not None
         self._wait_s = RACE_S if wait_s is None else wait_s
-        self._hosts = {host.name: host for host in planner.hostfile.hosts}
+        self._absent = set(absent)
+        self._hosts: dict[str, Host] = {}
         self._counted = planner.job.role(WORKER).count is not None
         self._claims: Mapping[str, tuple[str, ...]] = {}
         self._needed = 0
@@ -139,6 +144,8 @@ class Acquisition:
 
         Raises PlanError, with how long it has waited; ConnectErrors, for a run that does not wait; Stopped.
         """
+        dialled = {*inventory, *(self._absent if self._patient else ())}
+        self._hosts = {host.name: host for host in self._planner.hostfile.hosts if host.name in dialled}
         self._claims = self._planner.claims(inventory)
         try:
             plan = self._planner.plan(inventory)
@@ -206,7 +213,7 @@ class Acquisition:
             self._cluster.pause(min(next_s, self._wait_s - waited_s))
             pause_s = min(longest_s, 1.5 * pause_s)
         for name in self._hosts.keys() - answered:
-            self._reporter.warn(f"{name} is lost: the run begins without it")
+            self._reporter.warn(f"{name} {self._gone(name)}: the run begins without it")
             self._cluster.forget(name)
         if shown:
             self._reporter.phase("waiting", self._needed, self._needed)
@@ -240,7 +247,8 @@ class Acquisition:
             raise ConnectErrors(failures, len(self._hosts))
         for name, facts in inventory.items():
             if self._tries.pop(name, 0):
-                self._reporter.note(f"{name} is back")
+                self._reporter.note(f"{name} {'can be reached' if name in self._absent else 'is back'}")
+                self._absent.discard(name)
             if facts.queue_error and name not in self._warned:
                 self._warned.add(name)
                 self._reporter.warn(f"{name}: no place in its queue for cards: {facts.queue_error}")
@@ -250,6 +258,8 @@ class Acquisition:
         first, most = RETRY_S
         now = time.monotonic()
         for name, error in dict(self._cluster.ended).items():
+            if name not in self._hosts:  # it goes on without that one
+                continue
             if not self._patient:
                 raise ConnectErrors({name: error}, len(self._hosts))
             if isinstance(error, Breach) and name in self._tries:
@@ -257,14 +267,18 @@ class Acquisition:
             if name not in self._retry_at:
                 tries = self._tries[name] = self._tries.get(name, 0) + 1
                 if tries == 1:
+                    gone = self._gone(name)
                     self._reporter.warn(
-                        f"{name} is lost: {error.message}; dialling it again while this run waits"
+                        f"{name} {gone}: {error.message}; dialling it again while this run waits"
                     )
                 self._queued.discard(name)
                 self._retry_at[name] = now + min(most, first * 2 ** (tries - 1))
             elif self._retry_at[name] <= now:
                 del self._retry_at[name]
                 self._cluster.reopen(self._hosts[name])
+
+    def _gone(self, name: str) -> str:
+        return "cannot be reached" if name in self._absent else "is lost"
 
     def _turn(self, inventory: Inventory) -> Turn:
         ahead: dict[tuple[float, str], str] = {}

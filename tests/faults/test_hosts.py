@@ -12,6 +12,24 @@ from tests.launcher import until
 FLOOD_MB = 1000 if FULL else 50
 
 
+@pytest.mark.fault(
+    "host not there at the start: no such name, no route, no answer, or no sshd",
+    "the run goes on without it where what was asked for fits on the others, and names it; else nothing is started, 69",
+    NOTHING,
+)
+def test_host_not_there_at_the_start(trial: Trial) -> None:
+    _, silent, refusing, _ = trial.up(4)
+    trial.bed.block(trial.bed.launcher, silent, 22)
+    refusing.kill_sshd(sessions=True)
+    trial.start(lines=100)
+    assert {host.name for host in trial.placement.values()} == {"host1", "host4"}
+    for host in (silent, refusing):
+        assert re.search(
+            rf"^! {host.name} cannot be reached \(.*\): going on without it$", trial.running.err, re.MULTILINE
+        )
+    trial.check(0, all_lines=100)
+
+
 @pytest.mark.parametrize("keep_disk", [True, False], ids=["disk-kept", "disk-lost"])
 @pytest.mark.fault(
     "host rebooted: all its processes killed, its disk kept or lost",

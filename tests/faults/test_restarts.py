@@ -46,7 +46,12 @@ def test_task_starts_again(trial: Trial) -> None:
 )
 def test_spare_host(trial: Trial, how: str) -> None:
     hosts = trial.up(3)
-    trial.start(lines=1500, lease_s=8, more=["--restarts=1", "--restart=cluster", "--spares=host3"])
+    patterns = [
+        "--worker-hosts=host[1-3]",
+        "--ps-hosts=host[1-3]",
+    ]  # they keep their meaning when one is lost
+    more = ["--restarts=1", "--restart=cluster", "--spares=host3", *patterns]
+    trial.start(lines=1500, lease_s=8, more=more)
     host = trial.placement["worker/0"]
     assert {host, trial.placement["ps/0"]} == {*hosts[:2]}
     trial.now()

@@ -237,7 +237,7 @@ def _found(visited: Sequence[Visited], to_hosts: Connector) -> list[Found]:
             hint = f" ({error.hint.format(host=each.host.name)})" if error.hint else ""
             found.append(Found(each.host, why_not=f"cannot be reached: {error.message}{hint}"))
             continue
-        # A run refuses one machine under two names: see launch.refuse_one_machine_twice.
+        # A run refuses one machine under two names: see tflaunch.roll_call.
         machine = (to_hosts.host_key(each.host), each.facts.boot_id)
         same = first.setdefault(machine, each.host) if all(machine) else each.host
         if same is not each.host:

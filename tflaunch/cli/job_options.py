@@ -132,11 +132,11 @@ Mig = Annotated[
 ]
 Include = Annotated[
     list[str] | None,
-    typer.Option(metavar="HOST[:0,2]", help="Only these cards; repeatable.", rich_help_panel=GPUS),
+    typer.Option(metavar="HOST[:0,2]", help="Only these hosts, or cards; repeatable.", rich_help_panel=GPUS),
 ]
 Exclude = Annotated[
     list[str] | None,
-    typer.Option(metavar="HOST[:0,2]", help="Not these cards; repeatable.", rich_help_panel=GPUS),
+    typer.Option(metavar="HOST[:0,2]", help="Not these hosts, or cards; repeatable.", rich_help_panel=GPUS),
 ]
 ShareGpus = Annotated[
     bool,
@@ -267,8 +267,26 @@ NoDialCheck = Annotated[
         rich_help_panel=CLUSTER,
     ),
 ]
+RequireAll = Annotated[
+    bool,
+    typer.Option(
+        "--require-all",
+        help="Start nothing while a host cannot be reached, also where it would fit on the others.",
+        rich_help_panel=CLUSTER,
+    ),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=CLUSTER)
+]
+Yes = Annotated[
+    bool,
+    typer.Option(
+        "--yes",
+        "-y",
+        envvar="TFLAUNCH_YES",
+        help="Go on where tflaunch would ask first.",
+        rich_help_panel=CLUSTER,
+    ),
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show no output of the tasks.", rich_help_panel=OUTPUT)

@@ -54,6 +54,7 @@ from tflaunch.cli.job_options import (
     Ps,
     PsHosts,
     Quiet,
+    RequireAll,
     RequirementsFile,
     RestartWindow,
     ShareGpus,
@@ -66,6 +67,7 @@ from tflaunch.cli.job_options import (
     Wait,
     WorkerHosts,
     Workers,
+    Yes,
     check_hosts,
     check_wait,
     env_and_files,
@@ -329,7 +331,9 @@ def run(
     container_engine: ContainerEngine = "",
     mount: Mount = None,
     no_dial_check: NoDialCheck = False,
+    require_all: RequireAll = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
     quiet: Quiet = False,
     only: Annotated[
         list[str] | None,
@@ -406,7 +410,7 @@ def run(
         str,
         typer.Option(
             metavar="PATTERN",
-            help="Hosts that are kept for when another one is lost (with --restarts).",
+            help="Hosts that are kept for when another one is lost, or not there (with --restarts).",
             rich_help_panel=AGAIN,
         ),
     ] = "",
@@ -556,6 +560,8 @@ def run(
             tensorboard=tensorboard,
             tensorboard_port=tensorboard_port,
             fetch=wish if fetch else None,
+            require_all=require_all,
+            yes=yes,
             wait_s=wait,
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)

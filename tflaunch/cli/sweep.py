@@ -35,6 +35,7 @@ from tflaunch.cli.job_options import (
     Mount,
     NoSync,
     Overwrite,
+    RequireAll,
     RequirementsFile,
     ShareGpus,
     Ship,
@@ -42,6 +43,7 @@ from tflaunch.cli.job_options import (
     SystemSite,
     TensorboardPort,
     Wait,
+    Yes,
     check_hosts,
     check_wait,
     env_and_files,
@@ -196,6 +198,7 @@ def sweep(
             rich_help_panel=TRIALS,
         ),
     ] = False,
+    yes: Yes = False,
     gpus_per_trial: Annotated[
         int | None,
         typer.Option(
@@ -221,6 +224,7 @@ def sweep(
     exclude: Exclude = None,
     share_gpus: ShareGpus = False,
     wait: Wait = None,
+    require_all: RequireAll = False,
     metric: Annotated[
         str | None,
         typer.Option(
@@ -406,6 +410,8 @@ def sweep(
                 tensorboard=tensorboard,
                 tensorboard_port=tensorboard_port,
                 fetch=wish if fetch else None,
+                require_all=require_all,
+                yes=yes,
                 wait_s=wait,
             ),
             trials=chosen,
@@ -492,7 +498,7 @@ def _run_one(ctx: typer.Context) -> tuple[str, ...]:
 
 
 _AS_OF_RUN = (
-    "gpus_per_trial", "gpu_model", "min_gpu_memory", "mig", "include", "exclude", "share_gpus", "env", "env_file",
-    "code_dir", "ship", "follow_links", "max_code", "no_sync", "requirements", "system_site_packages", "container",
-    "container_engine", "mount", "accept_new", "ssh_config", "connection",
+    "gpus_per_trial", "gpu_model", "min_gpu_memory", "mig", "include", "exclude", "share_gpus", "require_all",
+    "env", "env_file", "code_dir", "ship", "follow_links", "max_code", "no_sync", "requirements",
+    "system_site_packages", "container", "container_engine", "mount", "accept_new", "ssh_config", "connection",
 )  # fmt: skip

@@ -327,11 +327,16 @@ class TunedTransport(Transport):
         """Nothing: sshd tells each login about authorized_keys, and paramiko spells that out letter by letter."""
 
 
-def dial_tcp(target: Target, deadline: Deadline) -> socket.socket:
-    """A connection to the first address that answers; raises OSError, NameTimeout when no name server did."""
+def dial_tcp(target: Target, deadline: Deadline, dialling: Callable[[], None]) -> socket.socket:
+    """A connection to the first address that answers; raises OSError, NameTimeout when no name server did.
+
+    `dialling()` is called when only the last address is left to answer.
+    """
     addresses = _resolve(target, deadline)
     last: OSError = OSError(errno.EADDRNOTAVAIL, "no address")
     for tried, (family, kind, protocol, _, address) in enumerate(addresses):
+        if tried == len(addresses) - 1:
+            dialling()
         connecting = socket.socket(family, kind, protocol)
         try:
             # An address that does not answer leaves time for the next one.

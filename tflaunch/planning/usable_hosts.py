@@ -1,0 +1,118 @@
+"""Which hosts of the hostfile a job can use at all, and what is changed by those that are not there.  Pure.
+
+Patterns always select among all hosts of the hostfile, whoever of them is there: a plan gets the whole hostfile and the
+facts of the hosts that are up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tflaunch.errors import UsageError
+from tflaunch.gpu_choice import GpuChoice, excluded_hosts, not_included
+from tflaunch.hosts import Host, Hostfile, match
+from tflaunch.job import CHIEF, MASTER, PS, WORKER, JobSpec, Role, deciding
+from tflaunch.plan import ClusterPlan, TaskPlan, chiefs_as_workers
+
+
+def usable_hosts(job: JobSpec, hostfile: Hostfile, gpus: GpuChoice, spares: str = "") -> tuple[Host, ...]:
+    """The hosts on which any task of the job may run, whatever cards they have; nobody need ask the others.
+
+    Left out are hosts that --exclude names whole, that the patterns of all roles leave out, and that --include does
+    not name, unless `gpus: 0` says that they are for tasks without cards, or the pattern of such a role selects them.
+    `spares`: a pattern of more hosts that are left out.  Raises UsageError when no host is left.
+    """
+    usable = {name for role in _roles(job) for name in _hosts_for(*role, hostfile, gpus)}
+    if not (usable or gpus.include or gpus.exclude):
+        return hostfile.hosts  # a job without tasks, which the plan refuses
+    if not usable:
+        said = [f"--include {each}" for each in gpus.include] + [f"--exclude {each}" for each in gpus.exclude]
+        raise UsageError(f"{' '.join(said)}: no host is left for the run", "name others, or fewer")
+    if spares:
+        usable -= {host.name for host in match(spares, hostfile)}
+        if not usable:
+            raise UsageError(f"--spares {spares} leaves no host for the run", "name fewer of them")
+    return tuple(host for host in hostfile.hosts if host.name in usable)
+
+
+def spare_hosts(hostfile: Hostfile, gpus: GpuChoice, spares: str) -> tuple[Host, ...]:
+    """The hosts of --spares that no option excludes, in the order of the pattern."""
+    excluded = excluded_hosts(gpus, hostfile)
+    return tuple(host for host in match(spares, hostfile) if host.name not in excluded) if spares else ()
+
+
+def fewer_workers(
+    job: JobSpec, hostfile: Hostfile, gpus: GpuChoice, absent: Collection[str], plan: ClusterPlan
+) -> bool:
+    """Whether there may be fewer workers in the plan than nobody has counted, because those hosts are absent."""
+    return job.role(WORKER).count is None and any(
+        host.name in absent for host in _for_workers(job, hostfile, gpus, plan)
+    )
+
+
+def moved(
+    job: JobSpec,
+    hostfile: Hostfile,
+    gpus: GpuChoice,
+    *,
+    absent: Collection[str],
+    plan: ClusterPlan,
+    before: ClusterPlan | None,
+) -> str:
+    """A sentence where the task that writes checkpoints, the chief or worker/0, is not where they may lie; else "".
+
+    `before` is the plan of this run that was carried out before.  Without one, an earlier run may have had that task
+    on a host that comes first in the hostfile and is absent.
+    """
+    here = _first(plan)
+    if before is not None:
+        there = _first(before)
+        if there.host == here.host:
+            return ""
+        ways = f"{here.id} moves from {there.host} to {here.host}"
+        return f"{ways}: it finds no checkpoints that lie on {there.host} alone"
+    for host in _for_workers(job, hostfile, gpus, plan, here.id.job):
+        if host.name == here.host:
+            break
+        if host.name in absent:
+            return (
+                f"{here.id} is on {here.host}; were {host.name} there, it might be on that: it finds no checkpoints of "
+                f"earlier runs that lie on {host.name} alone"
+            )
+    return ""
+
+
+def _first(plan: ClusterPlan) -> TaskPlan:
+    return min(plan.tasks, key=lambda task: deciding(task.id))
+
+
+def _for_workers(
+    job: JobSpec, hostfile: Hostfile, gpus: GpuChoice, plan: ClusterPlan, name: str = WORKER
+) -> list[Host]:
+    """The hosts on which workers may run, or a chief, that have cards where those of the plan have some."""
+    role = job.role(WORKER) if name in chiefs_as_workers(job) else job.role(name)
+    names = _hosts_for(name, role, hostfile, gpus)
+    with_cards = any(task.gpus for task in plan.tasks if task.id.job == name)
+    return [
+        host for host in hostfile.hosts if host.name in names and not (with_cards and host.gpus in (0, ()))
+    ]
+
+
+def _roles(job: JobSpec) -> list[tuple[str, Role]]:
+    """Each role that may have tasks, by its name, as it is placed: most chiefs are placed as workers are."""
+    as_workers = chiefs_as_workers(job)
+    worker, ps = job.role(WORKER), job.role(PS)
+    roles = [(WORKER, worker)] if worker.count != 0 or as_workers else []
+    roles += [(PS, ps)] if ps.count != 0 else []
+    return roles + [(name, role) for name, role in job.others.items() if name not in as_workers]
+
+
+def _hosts_for(name: str, role: Role, hostfile: Hostfile, gpus: GpuChoice) -> set[str]:
+    chosen = {
+        host.name for host in (match(role.hosts, hostfile) if role.hosts is not None else hostfile.hosts)
+    }
+    takes_cards = role.gpus != 0 if name in (WORKER, CHIEF, MASTER) else bool(role.gpus)
+    without_cards = {host.name for host in hostfile.hosts if host.gpus in (0, ())}
+    if takes_cards or role.hosts is None:
+        chosen -= not_included(gpus, hostfile) - without_cards
+    return chosen - excluded_hosts(gpus, hostfile)
