@@ -46,6 +46,10 @@ class Watcher(LogWatcher, Protocol):
     def unreachable(self, host: str, reason: str) -> None: ...
     def back(self, host: str, away_s: float) -> None: ...
     def lost(self, lost: HostLost) -> None: ...
+    @property
+    def can_ask(self) -> bool: ...
+    def ask(self, question: str) -> None: ...
+    def asked(self, typed: bool) -> None: ...
 
 
 class Cluster:
@@ -149,6 +153,16 @@ class Cluster:
         while (item := self._sessions.next(deadline)) is not None:
             if interrupted := interruption(item):
                 raise Stopped(interrupted)
+
+    def ask(self, question: str) -> bool | None:
+        """Whether the user agrees (` [y/N]` is added); None: nobody can be asked. Raises Stopped.
+
+        Connections and leases live on meanwhile; whoever waits for cards calls `let_go` first.  No answer for 60 s
+        is no.
+        """
+        from tflaunch.asking import agreed
+
+        return agreed(self._sessions, self._watcher, question)
 
     @property
     def connected(self) -> Collection[str]:

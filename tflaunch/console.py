@@ -32,7 +32,10 @@ Style = Callable[[Options, Stream, Stream], "Reporter"]
 
 
 class Reporter(Protocol):
-    """What a run tells to whoever watches it.  All but `settle` never block and may be called from a signal handler."""
+    """What a run tells to whoever watches it.
+
+    All but `settle` and `asked` never block and may be called from a signal handler.
+    """
 
     @property
     def broken(self) -> bool:
@@ -58,6 +61,16 @@ class Reporter(Protocol):
 
     def say(self, text: str) -> None:
         """Say what tflaunch does now because the user asked for it; overtakes all that is queued."""
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a user sees the questions, and can answer: stdin and stderr are terminals, and it is no program."""
+
+    def ask(self, question: str) -> None:
+        """Show a question that is answered on the line where it ends, and keep it the last on the screen."""
+
+    def asked(self, typed: bool) -> None:
+        """Leave the line of the question, which is over; `typed`: the user has ended it."""
 
     def code(self, data: Mapping[str, Any]) -> None:
         """Tell programs which code is shipped and what of it is not; people hear it from `warn` and `note`."""

@@ -102,6 +102,16 @@ class JsonReporter(LogReporter):
     def say(self, text: str) -> None:
         self._event("say", text=text)
 
+    @property
+    def can_ask(self) -> bool:
+        return False
+
+    def ask(self, question: str) -> None:
+        pass
+
+    def asked(self, typed: bool) -> None:
+        pass
+
     def code(self, data: Mapping[str, Any]) -> None:
         self._event("code", **data)
 

@@ -64,7 +64,7 @@ class Pen:
     """Turns rich's renderables into text for one stream, as wide and as colourful as that stream takes."""
 
     def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+        self.stream = stream
         # Not the stream's own file: to that rich would write, if only an empty string, and fail with it.
         page = io.TextIOWrapper(io.BytesIO(), encoding=stream.encoding)
         self.console = Console(file=page, force_terminal=stream.terminal or None)
@@ -74,12 +74,12 @@ class Pen:
     @property
     def columns(self) -> int:
         """How wide the terminal is now, for a window may be resized; 0 when there is none."""
-        return self._stream.size()[0]
+        return self.stream.size()[0]
 
     @property
     def rows(self) -> int:
         """How high the terminal is."""
-        return self._stream.size()[1] or _ROWS
+        return self.stream.size()[1] or _ROWS
 
     def render(self, renderable: RenderableType, spare: int = 0) -> str:
         """Return the text of `renderable`, in lines shorter than the terminal by `spare` columns."""

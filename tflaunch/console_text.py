@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
 from collections import deque
@@ -105,6 +106,8 @@ class TextReporter(LogReporter):
         self._phase: _Phase | None = None
         self._live = stderr.terminal and not self._err.console.is_dumb_terminal
         self._live_shown = False
+        self._question = ""
+        self._question_shown = False
         self._training = False  # log lines may come at any moment: no live line any more
         self._failed: set[TaskId] = set()  # and have not been started again
         self._turn: Turn | None = None
@@ -145,6 +148,29 @@ class TextReporter(LogReporter):
 
     def say(self, text: str) -> None:
         self._notice((text, "bold"))
+
+    @property
+    def can_ask(self) -> bool:
+        return self._err.stream.terminal and sys.stdin is not None and sys.stdin.isatty()
+
+    def ask(self, question: str) -> None:
+        def show() -> None:
+            self._wipe()  # also the same question: the shell has written behind it
+            self._question = question
+
+        self._writer.put("message", show)
+
+    def asked(self, typed: bool) -> None:
+        left = threading.Event()
+
+        def leave() -> None:
+            self._question_shown &= not typed
+            self._wipe()
+            self._question = ""
+            left.set()
+
+        self._writer.put("message", leave)
+        left.wait(_SETTLE_S)  # a notice would overtake it
 
     def code(self, data: Mapping[str, Any]) -> None:
         pass
@@ -248,12 +274,21 @@ class TextReporter(LogReporter):
             self._recent.extend((None, row) for row in text.splitlines())
 
     def _wipe(self) -> None:
+        if self._question_shown:
+            self._writer.err("\n")
+            self._question_shown = False
         if self._live_shown:
             self._writer.err("", before="\r\x1b[K")
             self._live_shown = False
 
     def _tick(self) -> float | None:
         soonest = super()._tick()
+        if self._question:
+            if not self._question_shown:
+                self._wipe()
+                self._writer.err(self._err.render(Text(self._question, "bold")).rstrip("\n") + " ")
+                self._question_shown = True
+            return soonest
         phase = self._phase
         if not self._live or self._training or phase is None or phase.over:
             return soonest

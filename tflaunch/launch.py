@@ -82,6 +82,7 @@ class Request:
     tensorboard: str | None = None  # the directory that it shows while they run
     tensorboard_port: int = 0  # of this machine; 0: any
     fetch: Wish | None = None  # which outputs are brought here at the end
+    yes: bool = False  # whatever would be asked is agreed to
     wait_s: float | None = None  # for cards that are in use; None: not at all
     # Servers that stand: told of the plan once all of them listen.  Until then none is started again, and it is
     # only then that the run is detached.

@@ -321,7 +321,17 @@ class Written(NamedTuple):
     size: int
 
 
-Item = Said | Ended | Connected | Written | Interrupted
+class Answered(NamedTuple):
+    """The user has typed a line; None: the input is at its end."""
+
+    words: str | None
+    asker: object  # whose question it was
+    again: bool = (
+        False  # nothing was typed: this process was stopped, and the question may have left the screen
+    )
+
+
+Item = Said | Ended | Connected | Written | Interrupted | Answered
 
 
 class Stopped(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +25,7 @@ from tflaunch.times import seconds
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tflaunch.asking import Asker
     from tflaunch.clean import Criteria, Place, Selection
     from tflaunch.errors import ConnectError
     from tflaunch.hosts import Hostfile
@@ -119,7 +119,7 @@ def clean(
             with reader_may_leave():
                 if not json:
                     screen.show(selection_lines(known, chosen, screen))
-                if dry_run or yes or json or _agreed(chosen):
+                if dry_run or yes or json or _agreed(chosen, visits, show.reporter):
                     with visits.interrupts():
                         cleaned, more = _carry_out(visits, known, chosen, criteria, dry_run)
                     patient.settle()
@@ -196,14 +196,18 @@ def _chosen(
     return criteria, chosen
 
 
-def _agreed(chosen: Selection) -> bool:
-    """Whether the user wants that; without a terminal nobody is asked."""
-    if not chosen.goes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+def _agreed(chosen: Selection, visits: Visits, asker: Asker) -> bool:
+    """Whether the user wants that; without a terminal nobody is asked. Raises Stopped."""
+    from tflaunch.asking import agreed
+
+    if not chosen.goes:
         return True
     count = len({run for runs in chosen.goes.values() for run in runs})
-    sys.stderr.write(f"remove {'it' if count == 1 else f'these {count} runs'}? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    with visits.interrupts():
+        return (
+            agreed(visits.sessions, asker, f"remove {'it' if count == 1 else f'these {count} runs'}?")
+            is not False
+        )
 
 
 def _carry_out(

@@ -250,6 +250,16 @@ NoDialCheck = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=CLUSTER)
 ]
+Yes = Annotated[
+    bool,
+    typer.Option(
+        "--yes",
+        "-y",
+        envvar="TFLAUNCH_YES",
+        help="Go on where tflaunch would ask first.",
+        rich_help_panel=CLUSTER,
+    ),
+]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show no output of the tasks.", rich_help_panel=OUTPUT)
 ]

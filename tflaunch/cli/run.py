@@ -64,6 +64,7 @@ from tflaunch.cli.job_options import (
     Wait,
     WorkerHosts,
     Workers,
+    Yes,
     check_hosts,
     check_wait,
     env_and_files,
@@ -274,6 +275,7 @@ def run(
     mount: Mount = None,
     no_dial_check: NoDialCheck = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
     quiet: Quiet = False,
     only: Annotated[
         list[str] | None,
@@ -485,6 +487,7 @@ def run(
             tensorboard=tensorboard,
             tensorboard_port=tensorboard_port,
             fetch=wish if fetch else None,
+            yes=yes,
             wait_s=wait,
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)

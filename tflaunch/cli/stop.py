@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,8 +24,10 @@ from tflaunch.errors import ConnectErrors, StopError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tflaunch.console import Reporter
     from tflaunch.hosts import Hostfile
     from tflaunch.run_states import RunState
+    from tflaunch.visits import Visits
 
 LIST_TIMEOUT_S = 30.0
 
@@ -74,7 +75,7 @@ def stop(
                     raise ConnectErrors(unreachable, len(hostfile.hosts))
                 listed = visits.runs(LIST_TIMEOUT_S)
                 alive = listed.runs
-                chosen = _choose(run, alive, show)
+                chosen = _choose(run, alive, visits, show)
                 finished, failures = visits.finish(chosen, grace) if chosen else ({}, {})
                 failures = {**listed.failures, **failures}
         finally:
@@ -126,7 +127,7 @@ def _refuse_unknown(run: str, alive: Sequence[RunState]) -> None:
     )
 
 
-def _choose(run: str | None, alive: Sequence[RunState], show: Show) -> str | None:
+def _choose(run: str | None, alive: Sequence[RunState], visits: Visits, show: Show) -> str | None:
     """The run that is meant; None when nothing is alive and no run was named."""
     if run is not None:
         matches = [each.run_id for each in alive if each.run_id.startswith(run)]
@@ -138,18 +139,23 @@ def _choose(run: str | None, alive: Sequence[RunState], show: Show) -> str | Non
         return None
     if len(alive) == 1:
         return alive[0].run_id
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(
-            f"{len(alive)} runs are alive: {', '.join(each.run_id for each in alive)}",
-            "say which: tflaunch stop RUN",
-        )
-    return _ask_which(alive)
+    if show.reporter.can_ask and (chosen := _ask_which(alive, visits, show.reporter)):
+        return chosen
+    raise UsageError(
+        f"{len(alive)} runs are alive: {', '.join(each.run_id for each in alive)}",
+        "say which: tflaunch stop RUN",
+    )
 
 
-def _ask_which(alive: Sequence[RunState]) -> str:
-    from rich.prompt import IntPrompt
+def _ask_which(alive: Sequence[RunState], visits: Visits, reporter: Reporter) -> str | None:
+    from tflaunch.asking import answer
 
     for number, each in enumerate(alive, 1):
-        typer.echo(f"{number:3}  {each.run_id}  {len(each.tasks)} tasks on {len(each.hosts)} hosts", err=True)
-    number = IntPrompt.ask("stop which", choices=[str(n + 1) for n in range(len(alive))], show_choices=False)
-    return alive[number - 1].run_id
+        reporter.note(f"{number:3}  {each.run_id}  {len(each.tasks)} tasks on {len(each.hosts)} hosts")
+    by_number = {str(number): each.run_id for number, each in enumerate(alive, 1)}
+    question = "stop which?"
+    while words := answer(visits.sessions, reporter, question):
+        if chosen := by_number.get(words.strip()):
+            return chosen
+        question = f"stop which, 1 to {len(alive)}?"
+    return None

@@ -40,6 +40,7 @@ from tflaunch.cli.job_options import (
     SystemSite,
     TensorboardPort,
     Wait,
+    Yes,
     check_hosts,
     check_wait,
     env_and_files,
@@ -166,6 +167,7 @@ def sweep(
             rich_help_panel=TRIALS,
         ),
     ] = False,
+    yes: Yes = False,
     gpus_per_trial: Annotated[
         int | None,
         typer.Option(
@@ -373,6 +375,7 @@ def sweep(
                 tensorboard=tensorboard,
                 tensorboard_port=tensorboard_port,
                 fetch=wish if fetch else None,
+                yes=yes,
                 wait_s=wait,
             ),
             trials=chosen,

@@ -49,6 +49,7 @@ from tflaunch.cli.job_options import (
     Wait,
     WorkerHosts,
     Workers,
+    Yes,
     check_hosts,
     check_wait,
     env_and_files,
@@ -99,6 +100,7 @@ def up(
     place: Place = PlaceChoice.spread,
     no_dial_check: NoDialCheck = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
     gpus_per_worker: GpusPerWorker = None,
     gpu_model: GpuModel = "",
     min_gpu_memory: MinGpuMemory = "",
@@ -219,6 +221,7 @@ def up(
             restarts=Restarts(restarts, restart_window),
             dial_check=not no_dial_check,
             limits_s={"startup_s": startup_timeout},
+            yes=yes,
             wait_s=wait,
             announce=announce,
         )
