@@ -21,8 +21,8 @@ if TYPE_CHECKING:  # YAML and the models are heavy, and most runs have no job fi
 _AS_THEY_ARE = (
     "done", "place", "grace", "ps_grace", "timeout", "startup_timeout", "stall_timeout", "lease", "detach", "restarts",
     "restart_window", "restart_on", "spares", "wait", "gpu_model", "min_gpu_memory", "mig", "include", "exclude",
-    "share_gpus", "follow_links", "system_site_packages", "container", "container_engine", "mount", "fetch",
-    "fetch_max", "keep_mode", "overwrite", "tensorboard", "tensorboard_port",
+    "mix_models", "share_gpus", "follow_links", "system_site_packages", "container", "container_engine", "mount",
+    "fetch", "fetch_max", "keep_mode", "overwrite", "tensorboard", "tensorboard_port",
 )  # fmt: skip
 _PATHS = {"code_dir", "requirements", "fetch_to"}
 

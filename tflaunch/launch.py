@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch import dial_check
 from tflaunch.cluster import Cluster, Watcher
+from tflaunch.consent import Consent
 from tflaunch.environments import PREPARE_TIMEOUT_S
 from tflaunch.errors import FetchError, PlanError, RecordError, TflaunchError, UsageError
 from tflaunch.gpu_choice import GpuChoice
 from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.inventory import Inventory
-from tflaunch.job import CHIEF, EVALUATOR, EVALUATOR_GRACE_S, MASTER, JobSpec, TaskId
+from tflaunch.job import CHIEF, EVALUATOR, EVALUATOR_GRACE_S, MASTER, WORKER, JobSpec, TaskId
 from tflaunch.outcome import CardLeft, HostLost, Outcome
 from tflaunch.oversight import Oversight
 from tflaunch.plan import ClusterPlan, ports_wanted
@@ -47,6 +48,7 @@ class Connections(Opener, Protocol):
 
     def dial_address(self, host: Host) -> str: ...
     def host_key(self, host: Host) -> str: ...
+    def user(self, host: Host) -> str: ...
 
 
 class Reporter(Watcher, WaitingReporter, Protocol):
@@ -215,7 +217,7 @@ class _Run:
         attempt = 1 + max(before.state.attempts.values(), default=0) if before else 0
         cluster = Cluster(request.run_id, self._connections, reporter, request.lease_s)
         with cluster.interrupts(), nothing_left(cluster, reporter):
-            plan = _plan(request, cluster, self._connections, reporter, lease=True)
+            plan = _plan(request, cluster, self._connections, reporter, lease=True, before=before)
             reporter.plan(plan, brief=True)
             record = self._record_of(plan)
             try:
@@ -413,9 +415,18 @@ def about_run(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
 
 
 def _plan(
-    request: Request, cluster: Cluster, connections: Connections, reporter: Reporter, lease: bool
+    request: Request,
+    cluster: Cluster,
+    connections: Connections,
+    reporter: Reporter,
+    *,
+    lease: bool,
+    before: _Ended | None = None,
 ) -> ClusterPlan:
-    """The plan for what the hosts have now; with `lease`, its cards are held already."""
+    """The plan for what the hosts have now; with `lease`, its cards are held already.
+
+    When hosts were lost nobody is asked again: uncounted workers are then no more than there were `before`.
+    """
     hosts = request.hostfile.hosts
     ports = ports_wanted(request.job, request.hostfile) + request.detach
     inventory = cluster.open(hosts, ports, request.connect_s, lease)
@@ -424,11 +435,27 @@ def _plan(
         reporter.note("no chief in this run: worker/0's end is the run's (--done chief)")
     addresses = {host.name: connections.dial_address(host) for host in hosts}
 
-    planner = Planner(request.job, request.hostfile, request.gpus, addresses, request.run_id)
+    job, consent = request.job, consent_for(request, connections)
+    if before is not None:
+        job = dataclasses.replace(job, most_workers=sum(task.job == WORKER for task in before.state.hosts))
+        consent.needed = False
+    planner = Planner(job, request.hostfile, request.gpus, addresses, request.run_id)
     if not lease:
-        return planner.plan(inventory)
-    taking = Acquisition(planner, cluster, reporter, ports_wanted=ports, wait_s=request.wait_s)
+        plan = planner.plan(inventory)
+        consent.tell(planner.shares(plan), inventory, reporter)
+        return plan
+    taking = Acquisition(
+        planner, cluster, reporter, ports_wanted=ports, wait_s=request.wait_s, consent=consent
+    )
     return taking.plan(inventory)
+
+
+def consent_for(request: Request, connections: Connections) -> Consent:
+    """What the user has agreed to so far: to nothing, unless he has counted the workers or said --yes."""
+    hosts = request.hostfile.hosts
+    needed = request.job.role(WORKER).count is None and not request.yes
+    mine = {host.name: connections.user(host) for host in hosts} if needed else {}
+    return Consent(request.hostfile, request.run_id, mine, needed)
 
 
 def refuse_one_machine_twice(hostfile: Hostfile, inventory: Inventory, connections: Connections) -> None:

@@ -23,6 +23,7 @@ from tflaunch.launch import (
     Connections,
     Request,
     about_run,
+    consent_for,
     fetch_outputs,
     nothing_left,
     refuse_one_machine_twice,
@@ -31,6 +32,7 @@ from tflaunch.launch import (
 )
 from tflaunch.outcome import Outcome
 from tflaunch.plan import ClusterPlan
+from tflaunch.planning.taking import Share
 from tflaunch.results import TRIALS, Results, new_seed, ranked
 from tflaunch.runs import VALUE_LEFT_OUT
 from tflaunch.sweep import Seat, outcome_of
@@ -73,6 +75,7 @@ def dry(request: SweepRequest, connections: Connections, reporter: Reporter) -> 
         inventory = cluster.open(run.hostfile.hosts, 0, run.connect_s, lease=False)
         refuse_one_machine_twice(run.hostfile, inventory, connections)
         seats, others = _seats(room, inventory, reporter)
+        consent_for(run, connections).tell(_most(room, inventory, seats, len(left)), inventory, reporter)
         cluster.abandon()
     reporter.planned(
         Planned(
@@ -173,6 +176,13 @@ def _seats(
     return seats, others
 
 
+def _most(room: Room, inventory: Inventory, seats: tuple[Seat, ...], trials: int) -> list[Share]:
+    """What so many trials may come to take: also cards that others use now, if there are too few."""
+    if trials > len(seats) and room.others(inventory, seats):
+        seats = room.seats(when_free(inventory), [])
+    return room.shares(seats, trials)
+
+
 def _run(
     work: Work, connections: Connections, reporter: Reporter, tunnel: Tunnel | None
 ) -> tuple[Desk, Outcome, bool]:
@@ -183,8 +193,20 @@ def _run(
         inventory = cluster.open(run.hostfile.hosts, 0, run.connect_s)
         refuse_one_machine_twice(run.hostfile, inventory, connections)
         seats, others = _seats(room, inventory, reporter)
-        if run.wait_s is not None:
-            seats = seats_in_turn(room, cluster, inventory, reporter, run.wait_s)
+        consent, trials = consent_for(run, connections), len(work.left)
+        if run.wait_s is None:
+            while (wanted := consent.lacking(_most(room, inventory, seats, trials), inventory)) is not None:
+                cluster.let_go()
+                later = trials > len(seats) and bool(others)
+                consent.ask(cluster, wanted, *(("up to ", " as they become free") if later else ()))
+                inventory, failures = cluster.look(run.hostfile.hosts, 0, room.others(inventory, ()))
+                if failures:
+                    raise ConnectErrors(failures, len(run.hostfile.hosts))
+                seats, others = _seats(room, inventory, reporter)
+        else:
+            seats = seats_in_turn(
+                room, trials, cluster, inventory, reporter, wait_s=run.wait_s, consent=consent
+            )
             others = room.others({host: inventory[host] for host in cluster.connected}, seats)
         hosts = {seat.host for seat in seats} | others.keys()
         cluster.keep(hosts)
