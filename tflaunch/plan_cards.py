@@ -159,6 +159,10 @@ def free_cards(host: Host, facts: HostFacts) -> list[Device]:
     free = [gpu for gpu in there if not gpu.busy]
     if host.gpus == "auto":
         return free
+    if host.gpus_by and (isinstance(host.gpus, int) or any(not _named(want, facts) for want in host.gpus)):
+        # A job that sees only its own cards counts them from 0, whatever their numbers are on the host.
+        count = host.gpus if isinstance(host.gpus, int) else len(host.gpus)
+        return free[:count] if isinstance(host.gpus, int) or len(there) <= count else _not_those(host, facts)
     if isinstance(host.gpus, int):
         if host.gpus > len(there):
             raise PlanError(
@@ -172,7 +176,7 @@ def free_cards(host: Host, facts: HostFacts) -> list[Device]:
         if not found:
             cards = "".join(f"; {gpu.label}: {gpu.uuid}" for gpu in there)
             raise PlanError(
-                f"{host.name}: `gpus:` names {want}, but {_count_there(facts)}{cards}",
+                f"{host.name}: {_listed(host)} names {want}, but {_count_there(facts)}{cards}",
                 "Correct `gpus:` in the hostfile, or write `gpus: auto`.",
             )
         reasons = [gpu.busy for gpu in found if not isinstance(gpu.busy, LeftOut) or gpu.busy == NEEDS_MIG]
@@ -181,9 +185,21 @@ def free_cards(host: Host, facts: HostFacts) -> list[Device]:
             if reasons[0] == NEEDS_MIG:
                 labels = ", ".join(gpu.label for gpu in found)
                 hint = f"Take its instances with --mig, or name them: {labels}."
-            raise PlanError(f"{host.name}: `gpus:` names {want}, which is busy: {reasons[0]}", hint)
+            raise PlanError(f"{host.name}: {_listed(host)} names {want}, which is busy: {reasons[0]}", hint)
         named.update(gpu.uuid for gpu in found)
     return [gpu for gpu in free if gpu.uuid in named]
+
+
+def _listed(host: Host) -> str:
+    return host.gpus_by or "`gpus:`"
+
+
+def _not_those(host: Host, facts: HostFacts) -> list[Device]:
+    raise PlanError(
+        f"{host.name}: the job has the cards {host.gpus_by.partition('=')[2]} there ({host.gpus_by}), but "
+        f"{_count_there(facts)}",
+        "Name the hosts in a hostfile, with `gpus:` for those that are the job's.",
+    )
 
 
 def _named(want: int | str, facts: HostFacts) -> tuple[Device, ...]:
@@ -229,8 +245,10 @@ def too_few(
     ways = [f"ask for {plural(places - len(leading), 'worker')} at most"] if places > len(leading) else []
     if not per_worker:
         slots = _by_host((seat.host.name, str(seat.host.slots)) for seat in seats)
-        message = f"need {plural(tasks, 'slot')} ({who}), {places} are given: {slots}"
-        return PlanError(message, _one_of(*ways, "raise `slots:`"))
+        message = (
+            f"need {plural(tasks, 'slot')} ({who}), {places} {'is' if places == 1 else 'are'} given: {slots}"
+        )
+        return PlanError(message + _by_the_job(seats), _one_of(*ways, _more_slots(seats)))
     if per_worker == "all":
         cards = _by_host((seat.host.name, _describe_cards(seat)) for seat in seats)
         message = f"need {plural(tasks, 'host')} with a free GPU ({who}, each with all GPUs of its host), "
@@ -245,12 +263,25 @@ def too_few(
         if any(len({card.name for card in seat.cards}) > 1 for seat in seats):
             message += " and of one model (--mix-models)"
         if any(seat.host.slots is not None for seat in seats):
-            message += " and `slots:` limits them"
+            by = next((seat.host.slots_by for seat in seats if seat.host.slots_by), "`slots:`")
+            message += f" and {by} limits them"
     if (instances := [seat.host.name for seat in seats if seat.needs_mig]) and per_worker == 1:
         ways.append(f"take the MIG instances of {fold(instances)} with --mig")
     lower = "lower" if per_worker > 1 else "place workers without cards:"
     lower += " --gpus-per-worker" if per_worker > 1 else " --gpus-per-worker 0"
     return PlanError(message, _one_of(*ways, lower))
+
+
+def _by_the_job(seats: Sequence[Seat]) -> str:
+    by = dict.fromkeys(seat.host.slots_by for seat in seats if seat.host.slots_by)
+    return f" ({', '.join(by)}: a worker for each task of the job)" if by else ""
+
+
+def _more_slots(seats: Sequence[Seat]) -> str:
+    by = next((seat.host.slots_by for seat in seats if seat.host.slots_by), "")
+    if by.startswith("SLURM"):
+        return "have the job ask for more tasks: --ntasks-per-node"
+    return "have the job ask for more processes: mpiprocs, ppn" if by else "raise `slots:`"
 
 
 def _one_of(*ways: str) -> str:
@@ -276,9 +307,9 @@ def _describe_cards(seat: Seat) -> str:
     why += [f"{cards} for {job}" for job, cards in seat.given.items()]
     if seat.host.gpus != "auto":
         listed = seat.host.gpus if isinstance(seat.host.gpus, int) else list(seat.host.gpus)
-        why.append(f"`gpus: {listed}`")
+        why.append(seat.host.gpus_by or f"`gpus: {listed}`")
     if seat.host.slots is not None:
-        why.append(f"`slots: {seat.host.slots}`")
+        why.append(seat.host.slots_by or f"`slots: {seat.host.slots}`")
     count = str(len(seat.cards)) if len(seat.cards) == len(there) else f"{len(seat.cards)} of {len(there)}"
     return f"{count} ({'; '.join(why)})" if why else count
 
