@@ -383,6 +383,13 @@ def test_a_worker_gets_cards_of_one_model_though_nobody_counted_them() -> None:
     )
 
 
+def test_uncounted_workers_are_no_more_than_before_when_a_host_was_lost() -> None:
+    members = (models("g1", "AA"), models("g2", "AA"))
+    limited = replace(asked(PROGRAM, ps=0), most_workers=3)
+    assert len(taken(plan(limited, *members))) == 3
+    assert len(taken(plan(limited, members[0]))) == 2
+
+
 def test_all_cards_of_a_host_are_one_worker_s() -> None:
     members = (models("g1", "AAA"), models("g2", "A"), models("g3", ""))
     job = asked(PROGRAM, ps=0, gpus_per_worker="all")
