@@ -166,6 +166,24 @@ def test_parameter_server_strategy_survives_the_loss_of_a_worker_and_resumes(tmp
     assert losses(chief)[0] == final
 
 
+def test_mirrored_ps_is_synchronous_on_a_machine_and_asynchronous_between_them(tmp_path: Path) -> None:
+    options = "--ps 1 --workers 2 --no-flags --grace 2"
+    flags = ("--steps=300", "--checkpoint_steps=100", "--replicas=2")
+    run = launch(tmp_path, "mirrored_ps.py", options, *flags)
+    assert run.code == 0
+    assert run.codes() == {"ps/0": None, "worker/0": 0, "worker/1": 0}
+    made = 0
+    for number in range(2):
+        output = run.output(f"worker/{number}")
+        assert f"worker/{number} trains on 2 devices in step" in output
+        found = re.search(rf"^worker/{number} made (\d+) of the 300 steps$", output, re.MULTILINE)
+        assert found, output
+        made += int(found[1])
+    assert 300 <= made <= 301  # a worker may be in a step when the other makes the last one
+    first, last = losses(run.output("worker/0"))
+    assert last < first / 5
+
+
 def test_multi_worker_mirrored_agrees_on_a_checkpoint_that_all_workers_have(tmp_path: Path) -> None:
     options = "--ps 0 --workers 2 --no-flags --grace 2 --timeout 100"
     train = tmp_path / "train"

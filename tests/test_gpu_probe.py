@@ -268,7 +268,7 @@ def test_a_run_takes_only_free_cards_and_masks_each_task(
     network.add(env=free.env)
     script = launcher.script("import os\nprint('card', os.environ['CUDA_VISIBLE_DEVICES'] or 'none')\n")
     hostfile = launcher.hostfile(["host1", "host2"], gpus="auto")
-    done = launcher.run("run", hostfile, script, "--ps", "1", "--done", "all").ran()
+    done = launcher.run("run", hostfile, script, "--ps", "1", "--done", "all", "--yes").ran()
     seen = dict(re.findall(r"^(\S+) +│ card (\S+)$", done.out, re.MULTILINE))
     assert seen == {"worker/0": "GPU-a1", "worker/1": "GPU-b0", "worker/2": "GPU-b1", "ps/0": "none"}
 
@@ -419,7 +419,7 @@ def test_two_workers_get_two_instances_of_one_card(
     assert seen == {"worker/0": "MIG-a", "worker/1": "MIG-b", "ps/0": ""}
     assert "2 workers  on host1  1 MIG instance each" in done.err
 
-    planned = launcher.run(*map(str, parted), "--mig", "--ps=0", "--dry-run").ran()
+    planned = launcher.run(*map(str, parted), "--mig", "--ps=0", "--mix-models", "--dry-run").ran()
     rows = re.findall(r"^worker/[0-9] .* (\S+\.[0-9])$", planned.out, re.MULTILINE)
     assert rows == ["1.0", "1.1", "1.2"]
     data = launcher.run(*map(str, parted), "--mig=3g", "--ps=0", "--dry-run", "--json").ran().events

@@ -601,7 +601,13 @@ def test_slurm() -> None:
 
 def test_pbs(write: Write) -> None:
     hostfile = load("pbs:", environ={"PBS_NODEFILE": write("a.lab\na.lab\nb.lab\n")})
-    assert hostfile == Hostfile("pbs", (host("a.lab", slots=2), host("b.lab", slots=1)))
+    assert hostfile == Hostfile(
+        "pbs",
+        (
+            host("a.lab", slots=2, slots_by="PBS_NODEFILE"),
+            host("b.lab", slots=1, slots_by="PBS_NODEFILE"),
+        ),
+    )
     assert problems("pbs:") == ["pbs: PBS_NODEFILE is not set"]
     assert problems("pbs:", PBS_NODEFILE="/no/such") == ["/no/such: no such file; PBS_NODEFILE names it"]
     assert problems("pbs:", PBS_NODEFILE=write("")) == ["hosts.yaml: names no host; list at least one"]

@@ -17,7 +17,7 @@ from tflaunch.errors import EXIT_PLAN, EXIT_USAGE, PlanError, UsageError
 from tflaunch.gpu_choice import GpuChoice, choose
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.inventory import NO_INSTANCE, Gpu, GpuProcess, HostFacts, Lease, MigDevice, when_free, why_busy
-from tflaunch.job import CHIEF, PS, WORKER, JobSpec, Role
+from tflaunch.job import CHIEF, PS, WORKER, Cards, JobSpec, Role
 from tflaunch.plan import PORTS_HELD, ClusterPlan, plan_cluster, ports_wanted, usable_cards
 
 PROGRAM = ("trainer.py",)
@@ -31,7 +31,7 @@ def asked(
     chief: bool = False,
     ps_hosts: str | None = None,
     worker_hosts: str | None = None,
-    gpus_per_worker: int | None = None,
+    gpus_per_worker: Cards | None = None,
     roles: Mapping[str, Role] | None = None,
     **more: Any,
 ) -> JobSpec:
@@ -287,13 +287,27 @@ def test_a_card_seen_under_two_names_is_given_once() -> None:
     assert "g2: cards that another host shows too are left to that one" in planned.notes
 
 
-def test_mixed_models_are_noted() -> None:
-    planned = plan(
-        asked(PROGRAM),
+def test_models_are_mixed_only_where_that_is_asked_for_and_noted() -> None:
+    members = (
         facts("g1", cards("g1", 2)),
         facts("g2", cards("g2", 2)),
         facts("g3", cards("g3", 1, name="V100")),
     )
+    error = refused(asked(PROGRAM), *members)
+    assert (error.exit_code, error.message) == (
+        65,
+        "5 workers would get GPUs of 2 models: 4 x A100 (g[1-2]), 1 x V100 (g3); in step, the slowest sets the pace",
+    )
+    assert error.hint == (
+        "Take one model: --gpu-model A100, say how many workers: --workers N, or mix them: --mix-models."
+    )
+    error = refused(asked(PROGRAM, workers=5), *members)
+    assert error.message.endswith("sets the pace. No one model is enough for 5 workers")
+    assert error.hint == (
+        "Take one model: --gpu-model A100, ask for fewer workers: --workers N, or mix them: --mix-models."
+    )
+    assert not plan(asked(PROGRAM, workers=4), *members).notes
+    planned = plan(replace(asked(PROGRAM), mix_models=True), *members)
     assert planned.notes == (
         "workers get different cards: 4 x A100 (g[1-2]), 1 x V100 (g3); in step, the slowest sets the pace",
     )
@@ -318,7 +332,8 @@ def models(host: str, letters: str) -> HostFacts:
         (2, 1, ["AB", "B", "A"], ["g1:0", "g3:0"]),
         (1, 2, ["AB", "BB"], ["g2:0,1"]),
         (2, 2, ["ABBA", "AA"], ["g1:0,3", "g2:0,1"]),
-        (2, 1, ["A", "B"], ["g1:0", "g2:0"]),  # none is enough
+        # None is enough, so only --mix-models helps.
+        (2, 1, ["A", "B"], ["g1:0", "g2:0"]),
         (2, 2, ["AB", "AA", "BB"], ["g2:0,1", "g3:0,1"]),  # but each worker can have one model
         (2, 2, ["AB", "AA"], ["g1:0,1", "g2:0,1"]),  # nothing else would do
         (2, 2, ["ABAB"], ["g1:0,2", "g1:1,3"]),
@@ -328,8 +343,13 @@ def test_counted_workers_get_cards_of_one_model(
     workers: int, each: int, hosts: list[str], expected: list[str]
 ) -> None:
     members = [models(f"g{i}", letters) for i, letters in enumerate(hosts, 1)]
-    planned = plan(asked(PROGRAM, workers=workers, gpus_per_worker=each, ps=0), *members)
+    job = asked(PROGRAM, workers=workers, gpus_per_worker=each, ps=0)
+    planned = plan(replace(job, mix_models=True), *members)
     assert taken(planned) == expected
+    if len({letter for place in expected for letter in _letters(place, hosts)}) == 1:
+        assert taken(plan(job, *members)) == expected
+    else:
+        assert "--mix-models" in f"{(error := refused(job, *members)).message} {error.hint}"
     used = {letter for place in expected for letter in _letters(place, hosts)}
     assert [note.partition(":")[0] for note in planned.notes] == (
         ["workers get different cards, since no one model is enough"] if len(used) > 1 else []
@@ -349,9 +369,45 @@ def test_the_chief_and_slots_count_for_one_model() -> None:
 
 
 def test_workers_that_are_not_counted_use_all_cards() -> None:
-    assert taken(plan(asked(PROGRAM, ps=0), models("g1", "A"), models("g2", "BB"))) == [
+    assert taken(plan(asked(PROGRAM, ps=0), models("g1", "A"), models("g2", "AA"))) == [
         *("g1:0", "g2:0", "g2:1"),
     ]
+
+
+def test_a_worker_gets_cards_of_one_model_though_nobody_counted_them() -> None:
+    assert taken(plan(asked(PROGRAM, ps=0, gpus_per_worker=2), models("g1", "AAAB"))) == ["g1:0,1"]
+    error = refused(asked(PROGRAM, ps=0, workers=2, gpus_per_worker=2), models("g1", "AAAB"))
+    assert error.message == (
+        "need 4 GPUs (2 workers x 2), 4 are free: g1 4; they hold 1 worker, since the cards of one are on one host and "
+        "of one model (--mix-models)"
+    )
+
+
+def test_all_cards_of_a_host_are_one_worker_s() -> None:
+    members = (models("g1", "AAA"), models("g2", "A"), models("g3", ""))
+    job = asked(PROGRAM, ps=0, gpus_per_worker="all")
+    assert taken(plan(job, *members)) == ["g1:0,1,2", "g2:0"]
+    assert taken(plan(asked(PROGRAM, ps=0, workers=1, gpus_per_worker="all"), *members)) == ["g1:0,1,2"]
+    error = refused(asked(PROGRAM, ps=0, workers=3, gpus_per_worker="all"), *members)
+    assert error.message == (
+        "need 3 hosts with a free GPU (3 workers, each with all GPUs of its host), 2 have one: g1 3, g2 1, g3 none"
+    )
+    assert error.hint == "Ask for 2 workers at most, or say how many cards one gets: --gpus-per-worker 1."
+    assert taken(plan(job, models("g1", "AA"), hosts={"g1": {"gpus": (1,)}})) == ["g1:1"]
+
+
+def test_all_cards_of_a_host_that_has_two_models_are_refused_unless_they_may_be_mixed() -> None:
+    job = asked(PROGRAM, ps=0, gpus_per_worker="all")
+    error = refused(job, models("g1", "AAB"))
+    assert error.message.startswith("1 worker would get GPUs of 2 models: 2 x A (g1), 1 x B (g1)")
+    assert taken(plan(replace(job, mix_models=True), models("g1", "AAB"))) == ["g1:0,1,2"]
+    counted = asked(PROGRAM, ps=0, workers=1, gpus_per_worker="all")
+    assert taken(plan(counted, models("g1", "AAB"))) == ["g1:0,1"], "all of one model"
+
+
+def test_all_instances_of_a_host_are_no_worker_s() -> None:
+    error = refused(asked(PROGRAM, ps=0, gpus_per_worker="all"), facts("g1", (split("g1", 0, 2),)), mig="")
+    assert "0.0 is a MIG instance, of which a process can use only one" in error.message
 
 
 # --- MIG instances ---------------------------------------------------------------------------------------
@@ -420,7 +476,8 @@ def test_where_mig_is_on_the_next_step_is_told() -> None:
 )
 def test_instances_that_a_host_gives(gpus: Any, mig: str | None, expected: list[str]) -> None:
     members = facts("g1", (split("g1", 0, 2), split("g1", 1, 2), cards("g1", 3)[2]))
-    assert taken(plan(asked(PROGRAM, ps=0), members, hosts={"g1": {"gpus": gpus}}, mig=mig)) == expected
+    job = replace(asked(PROGRAM, ps=0), mix_models=True)  # a whole card is another model than an instance
+    assert taken(plan(job, members, hosts={"g1": {"gpus": gpus}}, mig=mig)) == expected
 
 
 @pytest.mark.parametrize(

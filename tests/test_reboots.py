@@ -56,7 +56,7 @@ def test_a_run_whose_host_is_restarted_says_so(bed: Bed, far: FarLauncher) -> No
 def test_a_sweep_whose_trials_have_all_succeeded_elsewhere_is_a_success(bed: Bed, far: FarLauncher) -> None:
     one, two = bed.up(2)
     hosts = far.hostfile([one, two])
-    with far.start("sweep", hosts, far.script(WAITS), "--grid=x=0,1,2,3", "--grace=1") as sweep:
+    with far.start("sweep", hosts, far.script(WAITS), "--grid=x=0,1,2,3", "--grace=1", "--yes") as sweep:
         until(lambda: any(each.env.get("TFLAUNCH_HOST") for each in two.processes()), "a trial there")
         bed.reboot(two)
         done = sweep.done(120).ran(0)

@@ -71,7 +71,7 @@ class Lab:
 
     def words(self, hostfile: Path, *options: str) -> tuple[str | Path, ...]:
         """The command line, less the program's own arguments."""
-        return ("sweep", hostfile, self.trainer, f"--env=OUT={self.out}", *options)
+        return ("sweep", hostfile, self.trainer, f"--env=OUT={self.out}", "--yes", *options)
 
     def hold(self) -> None:
         """Let trials wait from now on."""

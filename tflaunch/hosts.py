@@ -11,15 +11,18 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tflaunch import hostnames
 from tflaunch.documents import Text, read_file
 from tflaunch.errors import HostfileError, Problem, UsageError
 from tflaunch.hostnames import expand, fold
 from tflaunch.ownership import planted
+
+if TYPE_CHECKING:
+    from tflaunch.inputs.batch_job import Given
 
 __all__ = ["Host", "Hostfile", "expand", "find_default", "fold", "listed", "load", "match"]
 
@@ -49,6 +52,10 @@ class Host:
     slots: int | None = None  # most workers that may run here (`slots=4` of an MPI hostfile)
     ports: tuple[int, int] | None = None  # first and last of the range that tasks may use, inclusive
     labels: Mapping[str, str] = field(default_factory=dict)
+    slots_by: str = (
+        ""  # the variable of a batch job that gives those slots, and its value: SLURM_TASKS_PER_NODE=2
+    )
+    gpus_by: str = ""  # likewise
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,8 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
     """The hosts that `source` names, in its order.
 
     `connection` (ssh, openssh) is for the hosts of which the hostfile says nothing about it; without it, what
-    TFLAUNCH_CONNECTION in `environ` says.  `slurm:` and `pbs:` are read from `environ`.
+    TFLAUNCH_CONNECTION in `environ` says.  `slurm:` and `pbs:` are read from `environ`: the hosts of the job, with
+    the tasks and GPUs that it has there (tflaunch.inputs.batch_job).
 
     Anything that can be opened is a file: YAML, unless its first line is that of a plain hostfile (`host`,
     `host:4`, `host slots=4`).  What is no file is a list such as `gpu[01-04]:2,me@big:8` (`:N` is the number of
@@ -107,14 +115,23 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
     """
     connection = _connection(connection, environ)
     if source == "slurm:":
-        nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
+        from tflaunch.inputs import batch_job
+
+        nodes = batch_job.slurm_nodes(environ)
         if not nodes:
             raise _error(
                 "slurm", "SLURM_JOB_NODELIST is not set", "Run this inside a job: salloc, sbatch or srun."
             )
         hosts = _Hosts("slurm", connection)
         _read_list(nodes, hosts)
-        return hosts.hostfile("slurm")
+        hostfile = hosts.hostfile("slurm")
+        names = [host.name for host in hostfile.hosts]
+        try:
+            return _given_by_job(hostfile, dict(zip(names, batch_job.slurm(environ, names), strict=True)))
+        except ValueError as error:
+            raise _error(
+                "slurm", str(error), "Run this inside the job whose nodes these are, or name the hosts."
+            ) from None
     if source == "pbs:":
         path = environ.get("PBS_NODEFILE")
         if not path:
@@ -126,7 +143,12 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
             )
         hosts = _Hosts(path, connection)
         _read_plain(text, hosts, count_single=True)
-        return hosts.hostfile("pbs")
+        from tflaunch.inputs import batch_job
+
+        hostfile = hosts.hostfile("pbs")
+        slots = {host.name: host.slots for host in hostfile.hosts}
+        gpu_file = environ.get("PBS_GPUFILE")
+        return _given_by_job(hostfile, batch_job.pbs(environ, slots, _open(gpu_file) if gpu_file else None))
     text = _open(source)
     if _like_python(source, text):
         hint = f"HOSTS comes first: tflaunch run hosts.yaml {shlex.quote(source)}"
@@ -188,6 +210,18 @@ def match(pattern: str, hostfile: Hostfile) -> list[Host]:
     if not chosen:
         raise UsageError(f"{pattern!r} selects no host", _choices(hostfile))
     return list(chosen.values())
+
+
+def _given_by_job(hostfile: Hostfile, given: Mapping[str, Given]) -> Hostfile:
+    """The hosts with no more than the job has there."""
+
+    def limited(host: Host) -> Host:
+        mine = given[host.name]
+        slots, slots_by = (host.slots, "") if mine.slots is None else (mine.slots, mine.slots_by)
+        gpus, gpus_by = (host.gpus, "") if mine.gpus is None else (mine.gpus, mine.gpus_by)
+        return replace(host, slots=slots, gpus=gpus, slots_by=slots_by, gpus_by=gpus_by)
+
+    return replace(hostfile, hosts=tuple(map(limited, hostfile.hosts)))
 
 
 def _select(term: str, hostfile: Hostfile) -> dict[str, Host]:

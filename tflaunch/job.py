@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 Place = Literal["spread", "pack"]
 Done = Literal["chief", "workers", "all", "never"]
+Cards = int | Literal["all"]
 RestartPolicy = Literal["task", "cluster", "never"]  # what starts again when a task of that job fails
 RestartOn = Literal["any", "retryable"]  # which failures are answered so: all, or exit codes 128 to 255 only
 # What a role has to do with the end of the run (`--done workers`): its success is awaited; it is stopped when the
@@ -99,9 +100,9 @@ class Role:
 
     count: int | None = None  # ps and workers: decided from the hosts; others: none
     hosts: str | None = None  # NodeSet pattern, or None: any host
-    gpus: int | None = (
-        None  # cards of each task; workers: 1 where the hosts have cards; chief: as workers; others: 0
-    )
+    # Of each task: cards, or all that can be taken on its host; workers: 1 where the hosts have cards; chief: as
+    # workers; others: 0.
+    gpus: Cards | None = None
     env: Mapping[str, str] = field(default_factory=dict)  # on top of the job's
     args: tuple[str, ...] = ()  # behind the job's
     end: RoleEnd | None = None
@@ -153,6 +154,7 @@ class JobSpec:
     done: Done = "workers"
     notes: tuple[str, ...] = ()  # what was decided before any host was known, for the user
     alone: str = ""  # why workers of it know nothing of each other; "": they do, or nobody knows
+    mix_models: bool = False  # workers may get cards of several models
 
     def role(self, job: str) -> Role:
         """That role; as is usual for it where nothing was said."""

@@ -22,8 +22,8 @@ _AS_THEY_ARE = (
     "framework",
     "done", "place", "grace", "ps_grace", "timeout", "startup_timeout", "stall_timeout", "lease", "detach", "restarts",
     "restart_window", "restart_on", "spares", "wait", "gpu_model", "min_gpu_memory", "mig", "include", "exclude",
-    "require_all", "share_gpus", "follow_links", "max_code", "system_site_packages", "container", "container_engine",
-    "mount", "fetch", "fetch_max", "keep_mode", "overwrite", "tensorboard", "tensorboard_port",
+    "mix_models", "require_all", "share_gpus", "follow_links", "max_code", "system_site_packages", "container",
+    "container_engine", "mount", "fetch", "fetch_max", "keep_mode", "overwrite", "tensorboard", "tensorboard_port",
 )  # fmt: skip
 _PATHS = {"code_dir", "requirements", "fetch_to"}
 

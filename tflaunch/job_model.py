@@ -17,6 +17,7 @@ from tflaunch.errors import UsageError
 from tflaunch.job import (
     FLAGS,
     ROLES,
+    Cards,
     Done,
     Framework,
     Place,
@@ -122,8 +123,13 @@ def _port(value: object) -> int:
     return whole(value, 0, 65535)
 
 
-def _gpus(value: object) -> int:
-    return whole(value, 0, 1024)
+def _gpus(value: object) -> Cards:
+    if value == "all":
+        return "all"
+    try:
+        return whole(value, 0, 1024)
+    except ValueError as error:
+        raise ValueError(f"{error}, or all") from None
 
 
 def _seconds(value: object) -> float:
@@ -209,6 +215,11 @@ def _number(description: str, low: int, high: int) -> WithJsonSchema:
     return WithJsonSchema({"type": "integer", "minimum": low, "maximum": high, "description": description})
 
 
+def _cards(description: str) -> WithJsonSchema:
+    kinds = [{"type": "integer", "minimum": 0, "maximum": 1024}, {"const": "all"}]
+    return WithJsonSchema({"anyOf": kinds, "description": description, "examples": [1, "all"]})
+
+
 def _time(description: str) -> WithJsonSchema:
     kinds = [{"type": "number", "minimum": 0}, {"type": "string", "pattern": "^[0-9.]+ *[smhdw]?$"}]
     return WithJsonSchema({"anyOf": kinds, "description": description, "examples": [90, "15m", "12h"]})
@@ -247,7 +258,7 @@ class RoleSettings(BaseModel):
     hosts: Annotated[
         str, PlainValidator(_text), string("Where they may run: names, ranges, globs, labels.", "gpu[01-02]")
     ] = UNSAID
-    gpus: Annotated[int, PlainValidator(_gpus), _number("GPUs of each task.", 0, 1024)] = UNSAID
+    gpus: Annotated[Any, PlainValidator(_gpus), _cards("GPUs of each task; all: those of its host.")] = UNSAID
     env: Annotated[
         Variables, Field(description="In their environment, over `env` of the job.", default_factory=dict)
     ]
@@ -383,6 +394,7 @@ class JobDocument(BaseModel):
     exclude: Annotated[tuple[str, ...], PlainValidator(_texts), _list("Not these cards.", ["gpu01:3"])] = (
         UNSAID
     )
+    mix_models: Annotated[bool, Truth, _flag("Workers may get cards of several models.")] = UNSAID
     share_gpus: Annotated[bool, Truth, _flag("Also cards that others compute on.")] = UNSAID
     require_all: Annotated[
         bool,

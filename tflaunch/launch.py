@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch import dial_check
 from tflaunch.cluster import Cluster, Watcher
+from tflaunch.consent import Consent
 from tflaunch.environments import PREPARE_TIMEOUT_S
 from tflaunch.errors import ConnectError, FetchError, RecordError, TflaunchError
 from tflaunch.gpu_choice import GpuChoice
 from tflaunch.hosts import Host, Hostfile, fold
-from tflaunch.job import CHIEF, EVALUATOR, EVALUATOR_GRACE_S, MASTER, JobSpec, TaskId
+from tflaunch.job import CHIEF, EVALUATOR, EVALUATOR_GRACE_S, MASTER, WORKER, JobSpec, TaskId
 from tflaunch.outcome import CardLeft, HostLost, Outcome
 from tflaunch.oversight import Oversight
 from tflaunch.plan import ClusterPlan, ports_wanted
@@ -49,6 +50,7 @@ class Connections(Opener, Protocol):
     def dial_address(self, host: Host) -> str: ...
     def host_key(self, host: Host) -> str: ...
     def unanswered(self, host: Host) -> ConnectError | None: ...
+    def user(self, host: Host) -> str: ...
 
 
 class Reporter(Watcher, WaitingReporter, Protocol):
@@ -444,7 +446,8 @@ def _plan(
 ) -> ClusterPlan:
     """The plan for what those hosts have now; with `lease`, its cards are held already.
 
-    `before` is the plan that was carried out until hosts were lost.
+    `before` is the plan that was carried out until hosts were lost: there are no more tasks than in that one, and the
+    user is asked again only about fewer.
     """
     job, hostfile, gpus = request.job, request.hostfile, request.gpus
     ports = ports_wanted(job, hostfile, hosts) + request.detach
@@ -458,18 +461,28 @@ def _plan(
     addresses = {host.name: connections.dial_address(host) for host in (*hosts, *spares)}
 
     planner = Planner(job, hostfile, gpus, addresses, request.run_id)
+    consent = consent_for(request, connections)
     waits, agreed = request.wait_s is not None, request.yes
     if before is not None:
         as_before = dataclasses.replace(planner, job=as_counted(job, before))
         planner = roll.settle_again(as_before, job, lost or {}, waits=waits, agreed=agreed)
-        agreed = True
+        consent.needed, agreed = False, True
     roll.settle(planner, spares=spares, waits=waits, agreed=agreed)
+    if roll.agreed is not None:  # one question is enough
+        consent.agree(planner.shares(roll.agreed), roll.inventory)
     absent = {name: error.message for name, error in roll.absent.items()}
     if not lease:
         plan = planner.plan(roll.inventory)
+        consent.tell(planner.shares(plan), roll.inventory, reporter)
     else:
         taking = Acquisition(
-            planner, cluster, reporter, ports_wanted=ports, wait_s=request.wait_s, absent=roll.absent
+            planner,
+            cluster,
+            reporter,
+            ports_wanted=ports,
+            wait_s=request.wait_s,
+            absent=roll.absent,
+            consent=consent,
         )
         plan = taking.plan(roll.inventory)
         absent = {name: why for name, why in absent.items() if name not in cluster.connected}
@@ -477,6 +490,14 @@ def _plan(
     return dataclasses.replace(
         plan, notes=(*plan.notes, *([told] if told else [])), left_out={**(lost or {}), **absent}
     )
+
+
+def consent_for(request: Request, connections: Connections) -> Consent:
+    """What the user has agreed to so far: to nothing, unless he has counted the workers or said --yes."""
+    hosts = request.hostfile.hosts
+    needed = request.job.role(WORKER).count is None and not request.yes
+    mine = {host.name: connections.user(host) for host in hosts} if needed else {}
+    return Consent(request.hostfile, request.run_id, mine, needed)
 
 
 def _spares(request: Request, hosts: Sequence[Host]) -> tuple[Host, ...]:

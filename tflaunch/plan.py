@@ -14,7 +14,7 @@ from tflaunch.errors import PlanError, UsageError
 from tflaunch.gpu_choice import take_nearest
 from tflaunch.hosts import Host, Hostfile, fold, match
 from tflaunch.inventory import Device, Inventory
-from tflaunch.job import CHIEF, EVALUATOR, MASTER, PS, WORKER, JobSpec, TaskId
+from tflaunch.job import CHIEF, EVALUATOR, MASTER, PS, WORKER, Cards, JobSpec, TaskId
 from tflaunch.plan_addresses import interfaces, peer_addresses, take_ports
 from tflaunch.plan_cards import (
     Seat,
@@ -23,7 +23,9 @@ from tflaunch.plan_cards import (
     deal,
     keep_to_one_model,
     make_room,
+    mixed,
     note_silent,
+    share_of,
     too_few,
     too_few_for,
 )
@@ -179,13 +181,18 @@ def plan_cluster(
         if share.cards:
             _place_with_cards(job, share, placed)
     if worker_seats:
-        make_room(worker_seats, per_worker, notes)
+        make_room(worker_seats, per_worker, notes, job.mix_models)
     workers, ps = _counts(job, worker_seats, per_worker)
     leading = chiefs_as_workers(job)
     if job.role(WORKER).count is not None and per_worker:
         keep_to_one_model(worker_seats, workers + len(leading), per_worker)
     waiting = [TaskId(name, 0) for name in leading] + [TaskId(WORKER, index) for index in range(workers)]
     _place_workers(job, worker_seats, waiting, per_worker, placed)
+    if not job.mix_models:
+        alike = [task for task in placed if task.id.job == WORKER or task.id.job in leading]
+        cards = [(task.host, card) for task in alike for card in task.gpus]
+        if error := mixed(cards, len(alike), job.role(WORKER).count is not None):
+            raise error
     for share in apart:
         if not share.cards:
             _place_bare(job, share, ps, placed)
@@ -248,7 +255,7 @@ def places(
     for turn in range(max(rooms)):
         for seat, room in zip(seats, rooms, strict=True):
             if turn < room:
-                mine, seat.cards = take_nearest(seat.cards, per_worker)
+                mine, seat.cards = take_nearest(seat.cards, share_of(seat, per_worker))
                 found.append((seat.host, mine))
     return found
 
@@ -262,10 +269,10 @@ def usable_cards(job: JobSpec, hostfile: Hostfile, inventory: Inventory) -> dict
             seats[host.name] = Seat(replace(host, gpus="auto") if any_of_them else host, inventory[host.name])
     worker_seats, per_worker, apart = _shares(job, hostfile, seats, [])
     if per_worker:
-        make_room(worker_seats, per_worker, [])
+        make_room(worker_seats, per_worker, [], job.mix_models)
     uses = {seat.host.name for seat in worker_seats if per_worker and seat.room}
     for share in apart:
-        uses |= {seat.host.name for seat in share.seats if 0 < share.cards <= len(seat.cards)}
+        uses |= {seat.host.name for seat in share.seats if 0 < share_of(seat, share.cards) <= len(seat.cards)}
     return {name: tuple(gpu.uuid for gpu in seats[name].cards) for name in seats if name in uses}
 
 
@@ -304,7 +311,7 @@ class _Share:
 
     job: str
     count: int | None  # None, of ps: by the workers
-    cards: int  # of each task
+    cards: Cards  # of each task
     seats: Sequence[Seat]  # where it may go
 
 
@@ -320,7 +327,7 @@ def chiefs_as_workers(job: JobSpec) -> list[str]:
 
 def _shares(
     job: JobSpec, hostfile: Hostfile, seats: Mapping[str, Seat], notes: list[str]
-) -> tuple[list[Seat], int, list[_Share]]:
+) -> tuple[list[Seat], Cards, list[_Share]]:
     """(seats for workers, cards of a worker, the other roles); each seat has got its free cards."""
 
     def chosen(pattern: str | None) -> list[Seat]:
@@ -374,7 +381,7 @@ def _check_counts(job: JobSpec) -> None:
             (options.get(name, f"--job {name}="), role.count),
             ("--gpus-per-worker " if name == WORKER else f"--job-gpus {name}=", role.gpus),
         ):
-            if count is not None and count < 0:
+            if isinstance(count, int) and count < 0:
                 raise UsageError(f"{option}{count}: a count cannot be negative")
         if name in (CHIEF, MASTER) and (role.count or 0) > 1:
             raise UsageError(f"--job {name}={role.count}: a cluster has one {name}", f"Say --job {name}=1.")
@@ -397,7 +404,7 @@ def _default_ps(workers: int) -> int:
     return max(1, workers // WORKERS_PER_PS)
 
 
-def _counts(job: JobSpec, seats: Sequence[Seat], per_worker: int) -> tuple[int, int]:
+def _counts(job: JobSpec, seats: Sequence[Seat], per_worker: Cards) -> tuple[int, int]:
     """How many workers (the chief not counted) and ps there are; raises PlanError when workers do not fit."""
     places = sum(1 if seat.room is None else seat.room for seat in seats)
     bounded = all(seat.room is not None for seat in seats)
@@ -422,7 +429,7 @@ def _place_with_cards(job: JobSpec, share: _Share, placed: list[_Placed]) -> Non
         fits = [
             (mine[seat.host.name] if job.place == "spread" else 0, len(seat.cards), -order)
             for order, seat in enumerate(share.seats)
-            if len(seat.cards) >= share.cards
+            if len(seat.cards) >= max(1, share_of(seat, share.cards))
         ]
         if not fits:
             for seat, cards in zip(share.seats, before, strict=True):
@@ -430,14 +437,14 @@ def _place_with_cards(job: JobSpec, share: _Share, placed: list[_Placed]) -> Non
                 del seat.given[share.job]
             raise too_few_for(share.job, share.count or 0, share.cards, share.seats)
         seat = share.seats[-min(fits)[-1]]
-        gpus, seat.cards = take_nearest(seat.cards, share.cards)
-        seat.given[share.job] += share.cards
+        gpus, seat.cards = take_nearest(seat.cards, share_of(seat, share.cards))
+        seat.given[share.job] += len(gpus)
         mine[seat.host.name] += 1
         placed.append(_Placed(TaskId(share.job, index), seat.host.name, gpus))
 
 
 def _place_workers(
-    job: JobSpec, seats: Sequence[Seat], tasks: Sequence[TaskId], per_worker: int, placed: list[_Placed]
+    job: JobSpec, seats: Sequence[Seat], tasks: Sequence[TaskId], per_worker: Cards, placed: list[_Placed]
 ) -> None:
     waiting = list(reversed(tasks))
     while waiting:
@@ -449,7 +456,7 @@ def _place_workers(
                 turn = seat.room if job.place == "pack" else min(turn, seat.room)
                 seat.room -= min(turn, len(waiting))
             for _ in range(min(turn, len(waiting))):
-                mine, seat.cards = take_nearest(seat.cards, per_worker)
+                mine, seat.cards = take_nearest(seat.cards, share_of(seat, per_worker))
                 placed.append(_Placed(waiting.pop(), seat.host.name, mine))
         assert len(waiting) < before, "the counts were checked against the room"  # noqa: S101
 

@@ -170,6 +170,19 @@ class Connector:
             return self._ssh().hostname(host)
         return "" if host.connection == "local" else self._target(host).hostname
 
+    def user(self, host: Host) -> str:
+        """The account that is logged in to there."""
+        if host.connection == "openssh":
+            return self._ssh().user(host)
+        if host.connection != "local":
+            return self._target(host).user
+        import getpass
+
+        try:
+            return getpass.getuser()
+        except (KeyError, OSError):  # an account without a name
+            return ""
+
     def host_key(self, host: Host) -> str:
         """The SHA256 fingerprint of the key that the host showed; "" before it was connected, and locally.
 

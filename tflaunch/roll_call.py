@@ -52,6 +52,7 @@ class RollCall:
     require_all: bool = False
     inventory: dict[str, HostFacts] = dataclasses.field(default_factory=dict)
     absent: dict[str, ConnectError] = dataclasses.field(default_factory=dict)
+    agreed: ClusterPlan | None = None  # with fewer workers than there might have been: by the user
     _why: str = ""  # the job does not fit without them
 
     def call(self, hosts: Collection[Host], spares: Collection[Host] = ()) -> None:
@@ -182,6 +183,7 @@ class RollCall:
             if now is None:
                 raise refused(self._why)
             if _workers(now) >= count:
+                self.agreed = plan
                 return
             plan = now
 

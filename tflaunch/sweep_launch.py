@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.cluster import Cluster
+from tflaunch.consent import Consent
 from tflaunch.environments import PREPARE_TIMEOUT_S
 from tflaunch.errors import ConnectErrors, FetchError, PlanError, RecordError, StopError
 from tflaunch.hosts import Hostfile, fold
@@ -24,6 +25,7 @@ from tflaunch.launch import (
     Connections,
     Request,
     about_run,
+    consent_for,
     fetch_outputs,
     nothing_left,
     tunnel_of,
@@ -31,6 +33,7 @@ from tflaunch.launch import (
 )
 from tflaunch.outcome import Outcome
 from tflaunch.plan import ClusterPlan
+from tflaunch.planning.taking import Share
 from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.results import TRIALS, Results, new_seed, ranked
 from tflaunch.roll_call import RollCall, described
@@ -74,6 +77,9 @@ def dry(request: SweepRequest, connections: Connections, reporter: Reporter) -> 
     with cluster.interrupts(), nothing_left(cluster, reporter):
         roll = _roll_call(run, cluster, connections, reporter, lease=False)
         seats, others = _seats(room, roll, reporter)
+        roll.tell()
+        wanted_cards = _most(room, roll.inventory, seats, len(left))
+        consent_for(run, connections).tell(wanted_cards, roll.inventory, reporter)
         cluster.abandon()
     reporter.planned(
         Planned(
@@ -203,9 +209,34 @@ def _seats(
                 f"without {fold(roll.absent)}: {error.message}. {error.hint}".rstrip()
             ) from None
         raise
-    roll.tell()
     for note in notes:
         reporter.note(in_words_of_trials(note))
+    return seats, others
+
+
+def _most(room: Room, inventory: Inventory, seats: tuple[Seat, ...], trials: int) -> list[Share]:
+    """What so many trials may come to take: also cards that others use now, if there are too few."""
+    if trials > len(seats) and room.others(inventory, seats):
+        seats = room.seats(when_free(inventory), [])
+    return room.shares(seats, trials)
+
+
+def _agreed(
+    room: Room, roll: RollCall, cluster: Cluster, reporter: Reporter, consent: Consent, *, trials: int
+) -> tuple[tuple[Seat, ...], Mapping[str, tuple[str, ...]]]:
+    """As `_seats`, once the user has agreed to what they take; raises UsageError when he does not, Stopped."""
+    seats, others = _seats(room, roll, reporter)
+    roll.tell()
+    while (wanted := consent.lacking(_most(room, roll.inventory, seats, trials), roll.inventory)) is not None:
+        cluster.let_go()
+        later = trials > len(seats) and bool(others)
+        consent.ask(cluster, wanted, *(("up to ", " as they become free") if later else ()))
+        hosts = [host for host in room.hostfile.hosts if host.name in roll.inventory]
+        found, failures = cluster.look(hosts, 0, room.others(roll.inventory, ()))
+        if failures:
+            raise ConnectErrors(failures, len(hosts))
+        roll.inventory = found
+        seats, others = _seats(room, roll, reporter)
     return seats, others
 
 
@@ -218,10 +249,17 @@ def _run(
     with cluster.interrupts(), nothing_left(cluster, reporter):
         roll = _roll_call(run, cluster, connections, reporter)
         inventory = roll.inventory
-        seats, others = _seats(room, roll, reporter)
         left_out = {name: error.message for name, error in roll.absent.items()}
-        if run.wait_s is not None:
-            seats = seats_in_turn(room, cluster, inventory, reporter, run.wait_s)
+        consent, trials = consent_for(run, connections), len(work.left)
+        if run.wait_s is None:
+            seats, others = _agreed(room, roll, cluster, reporter, consent, trials=trials)
+            inventory = roll.inventory
+        else:
+            _seats(room, roll, reporter)  # refuses what can never run
+            roll.tell()
+            seats = seats_in_turn(
+                room, trials, cluster, inventory, reporter, wait_s=run.wait_s, consent=consent
+            )
             others = room.others({host: inventory[host] for host in cluster.connected}, seats)
         hosts = {seat.host for seat in seats} | others.keys()
         cluster.keep(hosts)

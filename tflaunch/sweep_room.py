@@ -16,9 +16,10 @@ from tflaunch.hosts import Host, Hostfile
 from tflaunch.inventory import Inventory, when_free
 from tflaunch.launch import Request
 from tflaunch.plan import TaskPlan, places, usable_cards
+from tflaunch.planning.taking import Share
 from tflaunch.results import Metric
 from tflaunch.sweep import Seat
-from tflaunch.trials import Params, Trial, arguments, plain
+from tflaunch.trials import JOB, Params, Trial, arguments, plain
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,10 @@ class Room:
         usable = usable_cards(self.request.run.job, self.hostfile, seen)
         others = {host: tuple(each for each in uuids if each not in held) for host, uuids in usable.items()}
         return {host: uuids for host, uuids in others.items() if uuids}
+
+    def shares(self, seats: Sequence[Seat], trials: int) -> list[Share]:
+        """What so many trials take of these seats; the others' cards are given back when it begins."""
+        return [Share(seat.host, JOB, seat.gpus) for seat in seats[:trials]]
 
     def images(self, hosts: Iterable[str]) -> dict[str, set[str]]:
         """What the containers of those hosts are made of."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tflaunch.cluster import Cluster
+from tflaunch.consent import Consent
 from tflaunch.inventory import Inventory
 from tflaunch.job import WORKER, TaskId
 from tflaunch.plan import ClusterPlan, TaskPlan
+from tflaunch.planning.taking import Share
 from tflaunch.sweep import Seat
 from tflaunch.sweep_room import Room
 from tflaunch.waiting import Acquisition, Planner, Reporter
@@ -18,6 +20,11 @@ class _Planner(Planner):
     """Its tasks only say which cards are wanted: no trial is bound to any of them."""
 
     room: Room
+    trials: int
+
+    def shares(self, plan: ClusterPlan) -> list[Share]:
+        places = [Seat(task.host, task.gpus, task.gpu_labels) for task in plan.tasks]
+        return self.room.shares(self.room.shared(places), self.trials)
 
     def _plan(self, inventory: Inventory) -> ClusterPlan:
         tasks = (
@@ -39,13 +46,22 @@ class _Planner(Planner):
 
 
 def seats_in_turn(
-    room: Room, cluster: Cluster, inventory: Inventory, reporter: Reporter, wait_s: float
+    room: Room,
+    trials: int,
+    cluster: Cluster,
+    inventory: Inventory,
+    reporter: Reporter,
+    *,
+    wait_s: float,
+    consent: Consent,
 ) -> tuple[Seat, ...]:
     """The seats whose cards the sweep holds once its turn has come; `inventory` is the first look.
 
-    Raises PlanError when `wait_s` is over, or there never will be any; Stopped.
+    Raises PlanError when `wait_s` is over, or there never will be any; UsageError when the user does not agree;
+    Stopped.
     """
     run = room.request.run
-    planner = _Planner(run.job, room.hostfile, run.gpus, {}, run.run_id, room=room)
-    plan = Acquisition(planner, cluster, reporter, ports_wanted=0, wait_s=wait_s).plan(inventory)
+    planner = _Planner(run.job, room.hostfile, run.gpus, {}, run.run_id, room=room, trials=trials)
+    taking = Acquisition(planner, cluster, reporter, ports_wanted=0, wait_s=wait_s, consent=consent)
+    plan = taking.plan(inventory)
     return room.shared([Seat(task.host, task.gpus, task.gpu_labels) for task in plan.tasks])

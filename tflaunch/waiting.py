@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tflaunch.cluster import Cluster
+from tflaunch.consent import Consent
 from tflaunch.errors import Breach, ConnectErrors, PlanError
 from tflaunch.gpu_choice import GpuChoice, choose
 from tflaunch.hosts import Host, Hostfile, fold
 from tflaunch.inventory import Inventory, in_use, when_free
 from tflaunch.job import WORKER, JobSpec
 from tflaunch.plan import ClusterPlan, plan_cluster, usable_cards
+from tflaunch.planning.taking import Share
 from tflaunch.session import RETRY_S
 from tflaunch.times import clock_time, duration
 
@@ -101,6 +103,10 @@ class Planner:
         """All cards that the run could use, by host, if they were free."""
         return usable_cards(self.job, self.hostfile, self.seen(when_free(inventory)))
 
+    def shares(self, plan: ClusterPlan) -> list[Share]:
+        """What that plan takes."""
+        return [Share(task.host, task.id.job, task.gpus) for task in plan.tasks]
+
     def _plan(self, inventory: Inventory) -> ClusterPlan:
         return plan_cluster(self.job, self.hostfile, self.seen(inventory), self.addresses, self.run_id)
 
@@ -117,11 +123,13 @@ class Acquisition:
         ports_wanted: int,
         wait_s: float | None,
         absent: Collection[str] = (),
+        consent: Consent,
     ) -> None:
         """`wait_s` is how long the run may queue; None: it does not wait for cards that are in use.
 
         Hosts that are `absent` have never been reached; a run that waits dials them again.
         """
+        self._consent = consent
         self._planner = planner
         self._cluster = cluster
         self._reporter = reporter
@@ -142,10 +150,28 @@ class Acquisition:
     def plan(self, inventory: Inventory) -> ClusterPlan:
         """A plan whose cards are held; `inventory` is the first look, at which every free card was leased.
 
-        Raises PlanError, with how long it has waited; ConnectErrors, for a run that does not wait; Stopped.
+        The user is asked before it takes much that he has not counted: before it queues if it has to, then for the
+        most that this may come to.  Raises PlanError, with how long it has waited; UsageError when he does not agree;
+        ConnectErrors, for a run that does not wait; Stopped.
         """
         dialled = {*inventory, *(self._absent if self._patient else ())}
         self._hosts = {host.name: host for host in self._planner.hostfile.hosts if host.name in dialled}
+        while True:
+            plan, inventory = self._acquire(inventory)
+            wanted = self._consent.lacking(self._planner.shares(plan), inventory)
+            if wanted is None:
+                break
+            self._cluster.let_go()
+            self._consent.ask(self._cluster, wanted)
+            inventory = self._look({host: list(gpus) for host, gpus in self._claims.items()})
+        for name in self._hosts.keys() - inventory.keys() - self._absent:
+            self._reporter.warn(f"{name} is lost: the run begins without it")
+            self._cluster.forget(name)
+        self._cluster.keep_cards(plan)
+        return plan
+
+    def _acquire(self, inventory: Inventory) -> tuple[ClusterPlan, Inventory]:
+        """(a plan whose cards are held, the look at which it was made)."""
         self._claims = self._planner.claims(inventory)
         try:
             plan = self._planner.plan(inventory)
@@ -155,16 +181,20 @@ class Acquisition:
                 raise
             settled = False
         if not settled:
-            tasks = self._planner.plan_when_free(inventory).tasks
+            when_free = self._planner.plan_when_free(inventory)
+            wanted = self._consent.lacking(self._planner.shares(when_free), inventory)
+            if wanted is not None and self._patient:  # when its turn has come, nobody may be here
+                self._cluster.let_go()
+                self._consent.ask(self._cluster, wanted, "up to ", " once they are free")
+            tasks = when_free.tasks
             workers = [len(task.gpus) for task in tasks if task.id.job == WORKER]
             others = sum(len(task.gpus) for task in tasks if task.id.job != WORKER)
             # Who did not say how many workers starts with the first that fits.
             self._needed = max(1, others + (sum(workers) if self._counted else max(workers, default=0)))
             # The clock of no launcher: a run must not come before another because a laptop's clock is slow.
-            self._since = max(facts.clock for facts in inventory.values())
-            plan = self._wait()
-        self._cluster.keep_cards(plan)
-        return plan
+            self._since = self._since or max(facts.clock for facts in inventory.values())
+            return self._wait()
+        return plan, inventory
 
     def _contended(self, inventory: Inventory) -> bool:
         """Whether somebody has, or was promised, a card of ours just because he is planning at this moment."""
@@ -183,7 +213,7 @@ class Acquisition:
         """
         return self._counted or not self._contended(inventory)
 
-    def _wait(self) -> ClusterPlan:
+    def _wait(self) -> tuple[ClusterPlan, Inventory]:
         begun = time.monotonic()
         shown = False
         longest_s = PAUSES_S[2 if self._patient else 1]
@@ -193,7 +223,7 @@ class Acquisition:
             inventory = self._look({})
             try:
                 plan = self._planner.plan(inventory)
-                if self._settled(inventory) and (answered := self._take(plan)):
+                if self._settled(inventory) and (taken := self._take(plan)):
                     break
                 refusal = PlanError("others plan with the same cards", "Try again.")
             except PlanError as error:
@@ -212,14 +242,14 @@ class Acquisition:
             next_s = pause_s * random.uniform(0.7, 1.3)  # noqa: S311
             self._cluster.pause(min(next_s, self._wait_s - waited_s))
             pause_s = min(longest_s, 1.5 * pause_s)
-        for name in self._hosts.keys() - answered:
-            self._reporter.warn(f"{name} {self._gone(name)}: the run begins without it")
+        for name in self._absent & (self._hosts.keys() - taken.keys()):
+            self._reporter.warn(f"{name} cannot be reached: the run begins without it")
             self._cluster.forget(name)
         if shown:
             self._reporter.phase("waiting", self._needed, self._needed)
-        return plan
+        return plan, taken
 
-    def _take(self, plan: ClusterPlan) -> Collection[str]:
+    def _take(self, plan: ClusterPlan) -> Inventory:
         """Lease the cards of that plan; returns the hosts that answered, none of them when a card was gone."""
         cards: dict[str, list[str]] = {}
         for task in plan.tasks:
@@ -227,11 +257,11 @@ class Acquisition:
         inventory = self._look(cards)
         try:
             if self._planner.plan(inventory).tasks == plan.tasks:
-                return inventory.keys()
+                return inventory
         except PlanError:
             pass  # somebody was quicker
         self._cluster.let_go()
-        return ()
+        return {}
 
     def _look(self, lease: Mapping[str, list[str]]) -> Inventory:
         """What the hosts have that can be asked now; others are dialled again in the background."""

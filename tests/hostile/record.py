@@ -169,7 +169,7 @@ SCENARIOS = {
     "gpus": Scenario(("gpus", "../hosts.yaml"), cards=True),
     "topology": Scenario(("gpus", "../hosts.yaml", "--topology"), cards=True),
     "check": Scenario(("check", "../hosts.yaml", "--no-tensorflow"), cards=True),
-    "sweep": Scenario(("sweep", "../hosts.yaml", "trainer.py", "--grid=x=1,2")),
+    "sweep": Scenario(("sweep", "../hosts.yaml", "trainer.py", "--grid=x=1,2", "--yes")),
     "up": Scenario(("up", "../hosts.yaml", "--workers=2", "--ps=0"), beside=_interrupt, ends=False),
     "tensorboard": Scenario(
         ("tensorboard", "{run}", "out"),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -19,11 +20,12 @@ from tflaunch.times import FOR_EVER
 if TYPE_CHECKING:
     from tflaunch.gpu_choice import GpuChoice
     from tflaunch.hosts import Hostfile
-    from tflaunch.job import Requirements, Role
+    from tflaunch.job import Cards, Requirements, Role
 
 ROLES = "Roles, under any job name"
 CLUSTER, GPUS, PROGRAM, END, AGAIN = "Cluster", "GPUs", "Program", "The end", "When a task fails"
 OUTPUTS = "Outputs"
+MOST_CARDS = 1024  # of one task
 LEASE_S = {False: 60.0, True: 600.0}  # by whether it is detached
 
 
@@ -45,6 +47,15 @@ class PlaceChoice(str, Enum):
 
 def _patience(text: str) -> float:
     return math.inf if text == FOR_EVER else time_of()(text)
+
+
+def cards(text: str) -> Cards:
+    """`2`, or `all`; raises BadParameter."""
+    if text == "all":
+        return "all"
+    if not re.fullmatch(r"[0-9]{1,4}", text) or int(text) > MOST_CARDS:
+        raise typer.BadParameter(f"{text!r} is not a whole number from 0 to {MOST_CARDS}, or all")
+    return int(text)
 
 
 JobHosts = Annotated[
@@ -91,7 +102,7 @@ HostsOfJob = Annotated[
 ]
 GpusOfJob = Annotated[
     list[str] | None,
-    typer.Option(metavar="JOB=N", help="GPUs of each of them.", rich_help_panel=ROLES),
+    typer.Option(metavar="JOB=N|all", help="GPUs of each of them.", rich_help_panel=ROLES),
 ]
 EnvOfJob = Annotated[
     list[str] | None,
@@ -112,8 +123,18 @@ Place = Annotated[
     PlaceChoice, typer.Option(help="Over all hosts, or on as few as can be.", rich_help_panel=CLUSTER)
 ]
 GpusPerWorker = Annotated[
-    int | None,
-    typer.Option(min=0, metavar="N", help="GPUs of a worker [1 where there are any]", rich_help_panel=GPUS),
+    Any,
+    typer.Option(
+        parser=cards,
+        metavar="N|all",
+        help="GPUs of a worker [1 where there are any]; all: one worker with those of its host.",
+        show_default=False,
+        rich_help_panel=GPUS,
+    ),
+]
+MixModels = Annotated[
+    bool,
+    typer.Option("--mix-models", help="Workers may get cards of several models.", rich_help_panel=GPUS),
 ]
 GpuModel = Annotated[
     str,
@@ -369,13 +390,13 @@ def gpu_choice(
     exclude: list[str] | None,
     mig: str | None,
     share: bool,
-    per_worker: int | None,
+    per_worker: Cards | None,
 ) -> GpuChoice:
     """Which cards may be taken; raises UsageError."""
     from tflaunch.gpu_choice import GpuChoice
     from tflaunch.sizes import size
 
-    if mig is not None and per_worker is not None and per_worker > 1:
+    if mig is not None and (per_worker == "all" or (per_worker or 0) > 1):
         raise UsageError(
             f"--mig --gpus-per-worker {per_worker}: a process can use one MIG instance only",
             "leave --gpus-per-worker out; --workers says how many instances the run uses",

@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 
 from tflaunch.cli.job_options import environment
 from tflaunch.errors import UsageError
-from tflaunch.job import CHIEF, EVALUATOR, PS, WORKER, Role, RoleEnd, job_name_fault, near_role
+from tflaunch.job import CHIEF, EVALUATOR, PS, WORKER, Cards, Role, RoleEnd, job_name_fault, near_role
 from tflaunch.times import seconds
 
 MOST_TASKS = 10_000  # of one role
@@ -22,7 +22,7 @@ def roles_of(
     *,
     counts: Mapping[str, int | None],
     hosts: Mapping[str, str | None],
-    gpus_per_worker: int | None,
+    gpus_per_worker: Cards | None,
     jobs: Iterable[str],
     job_hosts: Iterable[str],
     job_gpus: Iterable[str],
@@ -56,7 +56,7 @@ def roles_of(
     fields: list[tuple[str, Iterable[str], str, Callable[[str], Any]]] = [
         ("--job", jobs, "count", _count),
         ("--job-hosts", job_hosts, "hosts", str),
-        ("--job-gpus", job_gpus, "gpus", _count),
+        ("--job-gpus", job_gpus, "gpus", _cards),
         ("--job-args", job_args, "args", _words),
         ("--job-end", job_end, "end", _end),
         ("--job-grace", job_grace, "grace_s", seconds),
@@ -121,6 +121,15 @@ def _count(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > MOST_TASKS:
         raise ValueError(f"is not a whole number from 0 to {MOST_TASKS}")
     return int(text)
+
+
+def _cards(text: str) -> Cards:
+    if text == "all":
+        return "all"
+    try:
+        return _count(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or all") from None
 
 
 def _words(text: str) -> tuple[str, ...]:

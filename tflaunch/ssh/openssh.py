@@ -123,10 +123,20 @@ class OpenSsh:
         """What it dials for that host, after HostName."""
         found = self._hostnames.get(host.name, "")
         if not found:  # not dialled yet, or a master has
-            said = self._ask("-G", *self._named, *_asked(host), "--", self._target(host).name)
-            name = re.search(r"^hostname (\S+)$", said, re.MULTILINE)
-            found = self._hostnames[host.name] = name[1] if name else host.ssh_host or host.name
+            found = self._hostnames[host.name] = (
+                self._configured("hostname", host) or host.ssh_host or host.name
+            )
         return found
+
+    def user(self, host: Host) -> str:
+        """The account there; "" where ssh does not tell."""
+        return host.user or self._configured("user", host)
+
+    def _configured(self, key: str, host: Host) -> str:
+        """What ssh's configuration says of that host; "" where it does not tell."""
+        said = self._ask("-G", *self._named, *_asked(host), "--", self._target(host).name)
+        found = re.search(rf"^{key} (\S+)$", said, re.MULTILINE)
+        return found[1] if found else ""
 
     def _target(self, host: Host) -> Target:
         """What is known before it is dialled; ssh itself finds out the rest."""

@@ -1,0 +1,127 @@
+"""What a run takes of its hosts where nobody has said how many workers it has, and when that is asked first: pure.
+
+It is asked when the plan takes more than one machine, more than MOST_CARDS cards, or the last free card of a host
+that others use: somebody else's process computes on one of its cards, or somebody else's run has one or waits for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tflaunch.hosts import Hostfile, fold
+from tflaunch.inventory import HostFacts, Inventory
+from tflaunch.job import WORKER
+
+MOST_CARDS = 8
+
+
+@dataclass(frozen=True)
+class Share:
+    """Tasks, or trials, of one host, and the cards that they take, by UUID."""
+
+    host: str
+    job: str
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Taking:
+    """What is taken."""
+
+    tasks: Mapping[str, int]  # of each job
+    cards: int
+    there: int  # all cards of those hosts, free or not
+    hosts: tuple[str, ...]
+    machines: int  # hosts of `connection: local` are one
+    full: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # no card stays free -> the others that use it
+    instances: bool = False  # of cards in MIG mode
+
+    @property
+    def much(self) -> bool:
+        """Whether it is asked for."""
+        return self.machines > 1 or self.cards > MOST_CARDS or bool(self.full)
+
+    def exceeds(self, agreed: Taking | None) -> bool:
+        """Whether it is asked for though the user has agreed to that."""
+        if not self.much:
+            return False
+        return agreed is None or (
+            self.cards > agreed.cards
+            or self.machines > agreed.machines
+            or any(count > agreed.tasks.get(job, 0) for job, count in self.tasks.items())
+            or not self.full.keys() <= agreed.full.keys()
+        )
+
+    def __str__(self) -> str:
+        where = f"{len(self.hosts)} hosts" if len(self.hosts) > 1 else self.hosts[0]
+        noun = "MIG instances" if self.instances else "cards" if self.there > 1 else "card"
+        of_cards = f"{self.cards} of {self.there} {noun} of " if self.cards else ""
+        text = f"{counted(self.tasks)} on {of_cards}{where}"
+        users = list(dict.fromkeys(user for each in self.full.values() for user in each))
+        return text + (f" (none stays free on {fold(self.full)}, which {_and(users)} uses)" if users else "")
+
+
+def taking(
+    shares: Iterable[Share], hostfile: Hostfile, inventory: Inventory, run_id: str, mine: Mapping[str, str]
+) -> Taking:
+    """What these shares are together; `mine` is the user's own name on each host."""
+    shares = list(shares)
+    names = {share.host for share in shares}
+    hosts = [host for host in hostfile.hosts if host.name in names]
+    cards: dict[str, set[str]] = {}
+    for share in shares:
+        cards.setdefault(share.host, set()).update(share.gpus)
+    full = {}
+    for host in hosts:
+        facts = inventory[host.name]
+        stays = any(not device.busy and device.uuid not in cards[host.name] for device in facts.devices)
+        if cards[host.name] and not stays and (users := others_on(facts, run_id, mine.get(host.name, ""))):
+            full[host.name] = users
+    devices = [device for host in hosts for device in inventory[host.name].devices]
+    taken = set().union(*cards.values())
+    return Taking(
+        Counter(share.job for share in shares),
+        len(taken),
+        len(devices),
+        tuple(host.name for host in hosts),
+        len({"" if host.connection == "local" else host.name for host in hosts}),
+        full,
+        any("." in device.label for device in devices if device.uuid in taken),
+    )
+
+
+def others_on(facts: HostFacts, run_id: str, me: str) -> tuple[str, ...]:
+    """Who else uses the cards of a host: computes on one, has one for a run, or waits for one.
+
+    A desktop is none of them.  Whom the host does not tell is `somebody`.
+    """
+    users: dict[str, None] = {}
+    for device in facts.devices:
+        claims = [
+            claim for claim in (device.lease, device.promised) if claim is not None and claim.run != run_id
+        ]
+        computing = [each.user for each in device.processes if each.kind == "compute"]
+        users |= dict.fromkeys([*(claim.user for claim in claims), *computing])
+    users |= dict.fromkeys(ticket.user for ticket in facts.queue if ticket.run != run_id)
+    return tuple(user or "somebody" for user in users if user != me)
+
+
+def counted(tasks: Mapping[str, int]) -> str:
+    """`17 workers, 4 ps and 1 chief`: the workers first."""
+    names = sorted(tasks, key=lambda job: (job not in (WORKER, "trial"), -tasks[job]))
+    return _and([_of(tasks[name], name) for name in names])
+
+
+def _of(count: int, job: str) -> str:
+    if job == "trial":
+        return f"{count} {'trial' if count == 1 else 'trials'} at a time"
+    return f"{count} {job}" if count == 1 or job != WORKER else f"{count} {job}s"
+
+
+def _and(parts: list[str]) -> str:
+    *most, last = parts
+    return f"{', '.join(most)} and {last}" if most else last
