@@ -131,7 +131,7 @@ class _Stage:
 
     def odd(self) -> tuple[str, ...]:
         """Files that nobody asked for: all but records of runs, and outputs that match the patterns."""
-        got = r"code/got(/out(/[\w-]+\.txt|/\.tflaunch-[\w-]+\.part)?)?"
+        got = r"code/got(/\.tflaunch-fetched|/out(/[\w-]+\.txt|/\.tflaunch-[\w-]+\.part)?)?"
         mine = re.compile(rf"(state|scratch|home/\.cache)(/.*)?|out|err|{got}")
         odd = [name for name in sorted(self._files() - self.before) if not mine.fullmatch(name)]
         odd += [name for name in self._files() if MARK in name]
