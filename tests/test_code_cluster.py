@@ -363,23 +363,23 @@ def test_the_plan_says_what_was_chosen_and_why(tmp_path: Path) -> None:
     assert planned.tasks[0].argv == ("python3", "trainer.py")
     line = next(n for n, text in enumerate(MIRRORED.split("\n"), 1) if "Strategy()" in text)
     uses = f"trainer.py:{line} uses MultiWorkerMirroredStrategy"
-    assert planned.to_json()["notes"] == [
+    assert planned.to_json()["choices"] == [
         f"no cluster flags: {uses}, and names none of them; --flags passes them",
         f"no ps: {uses}, and speaks of none; --ps N starts N",
     ]
 
 
 def test_in_doubt_the_plan_says_why_nothing_is_left_out(tmp_path: Path) -> None:
-    assert fit(tmp_path / "1", READS + "\nimport official.vision\n").notes == (
+    assert fit(tmp_path / "1", READS + "\nimport official.vision\n").choices == (
         "the cluster flags are passed, too, though trainer.py:2 reads TF_CONFIG, for trainer.py:4 imports "
         "official.vision, which is not read here; --no-flags leaves them out",
     )
     both = "import tensorflow as tf\na = tf.distribute.MultiWorkerMirroredStrategy\nif ps: ...\n"
-    assert fit(tmp_path / "2", both).notes[1:] == (
+    assert fit(tmp_path / "2", both).choices[1:] == (
         "ps are planned, though trainer.py:2 uses MultiWorkerMirroredStrategy, for trainer.py:3 has ps; "
         "--ps 0 leaves them out",
     )
-    assert fit(tmp_path / "3", CLASSIC).notes == ()
+    assert fit(tmp_path / "3", CLASSIC).choices == ()
 
 
 def test_who_says_what_is_wanted_is_obeyed(tmp_path: Path) -> None:
@@ -388,10 +388,10 @@ def test_who_says_what_is_wanted_is_obeyed(tmp_path: Path) -> None:
     for said in (Role(2), Role(hosts="g1"), Role(0)):
         job = fit(tmp_path, files, roles={PS: said, WORKER: Role()})
         assert job.role(PS) == said
-        assert len(job.notes) == 1
+        assert len(job.choices) == 1
     assert chosen(fit(tmp_path, files, roles={PS: Role(), WORKER: Role(2)})) == (False, False)
     none = fit(tmp_path, files, flags=None, roles={PS: Role(0)})
-    assert (none.flags, none.notes) == (None, ())
+    assert (none.flags, none.choices) == (None, ())
 
 
 def test_flags_by_other_names_are_known_too(tmp_path: Path) -> None:
@@ -439,14 +439,14 @@ def test_a_tf_config_that_the_program_sets_is_told(tmp_path: Path) -> None:
         "trainer.py:2 sets TF_CONFIG itself: that hides the TF_CONFIG that tflaunch gives each task"
     )
     asked = "import os\nif not os.environ.get('TF_CONFIG'):\n    os.environ['TF_CONFIG'] = '{}'\n"
-    assert len(fit(tmp_path / "2", asked).notes) == 1
+    assert not fit(tmp_path / "2", asked).notes
 
 
 def test_of_a_huge_program_only_a_part_is_read_and_nothing_is_left_out(tmp_path: Path) -> None:
     much = "# " + "much " * 500_000 + "\n"
     job = fit(tmp_path, {"trainer.py": READS + "import data, never\n", "data.py": much, "never.py": "("})
     assert job.flags is not None
-    assert "for trainer.py is more than is read here; --no-flags" in job.notes[0]
+    assert "for trainer.py is more than is read here; --no-flags" in job.choices[0]
 
 
 def test_modules_are_looked_for_where_the_program_finds_them(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ class Reading:
 
 
 def fitted(job: JobSpec, program: Program, *, anyway: bool = False) -> JobSpec:
-    """`job` as the text of its program wants it where nobody has said: flags, ps, and notes of what was chosen.
+    """`job` as the text of its program wants it where nobody has said: flags, ps, and what was chosen and why.
 
     `anyway`: the flags are passed whatever the program takes.  What is in doubt stays as it is.
     """
@@ -144,7 +144,8 @@ def fitted(job: JobSpec, program: Program, *, anyway: bool = False) -> JobSpec:
     if job.role(PS) == Role():  # nobody has said a word of ps
         job = _with_ps(job, found)
     if found.sets and not (found.flags or found.otherwise):
-        job = _noted(job, f"{found.sets}: that hides the TF_CONFIG that tflaunch gives each task")
+        hides = f"{found.sets}: that hides the TF_CONFIG that tflaunch gives each task"
+        job = replace(job, notes=(*job.notes, hides))
     knows = found.tf_config or found.framework or found.flags or found.otherwise
     if found.learns and not (knows or found.doubt):
         local = f", and {found.local}, for the cards of one machine" if found.local else ""
@@ -157,12 +158,12 @@ def _with_flags(job: JobSpec, found: Reading) -> JobSpec:
     if told is None or found.flags:
         return job
     if found.doubt:
-        return _noted(
+        return _chosen(
             job,
             f"the cluster flags are passed, too, though {told}, for {found.doubt}; --no-flags leaves them out",
         )
     job = replace(job, flags=None)
-    return _noted(job, f"no cluster flags: {told}, and names none of them; --flags passes them")
+    return _chosen(job, f"no cluster flags: {told}, and names none of them; --flags passes them")
 
 
 def _with_ps(job: JobSpec, found: Reading) -> JobSpec:
@@ -170,13 +171,13 @@ def _with_ps(job: JobSpec, found: Reading) -> JobSpec:
     if without is None:
         return job
     if why := found.ps or found.hidden:
-        return _noted(job, f"ps are planned, though {without}, for {why}; --ps 0 leaves them out")
+        return _chosen(job, f"ps are planned, though {without}, for {why}; --ps 0 leaves them out")
     job = replace(job, roles={**job.roles, PS: Role(0)})
-    return _noted(job, f"no ps: {without}, and speaks of none; --ps N starts N")
+    return _chosen(job, f"no ps: {without}, and speaks of none; --ps N starts N")
 
 
-def _noted(job: JobSpec, note: str) -> JobSpec:
-    return replace(job, notes=(*job.notes, note))
+def _chosen(job: JobSpec, choice: str) -> JobSpec:
+    return replace(job, choices=(*job.choices, choice))
 
 
 def read(program: Program, job: JobSpec) -> Reading:

@@ -3,9 +3,9 @@
 Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epoch seconds):
 
     event      fields
-    plan       run_id, cluster (job -> addresses), notes, left_out (hosts that could not be reached, or are
-               lost -> why; the run goes on without them), tasks: [task, host, address, port
-               (null: not part of the cluster), gpus (UUIDs),
+    plan       run_id, cluster (job -> addresses), notes, choices (what the program's text has decided, and why),
+               left_out (hosts that could not be reached, or are lost -> why; the run goes on without them),
+               tasks: [task, host, address, port (null: not part of the cluster), gpus (UUIDs),
                gpu_labels (the same as people see them: "3", or "3.1" for MIG instance 1 of card 3), argv,
                env, setup, cwd (null: where the shipped code is), container (image or ""), mounts]
     code       directory, program (its file there), digest, files, bytes, modules_only (what the directory

@@ -256,7 +256,8 @@ def brief_plan_lines(plan: ClusterPlan, marks: Marks) -> list[RenderableType]:
 
 
 def _plan_notes(plan: ClusterPlan, marks: Marks) -> list[RenderableType]:
-    return [paragraph((f"{marks.warn} ", "yellow"), note) for note in plan.notes]
+    choices: list[RenderableType] = [paragraph("  ", choice, style="dim") for choice in plan.choices]
+    return choices + [paragraph((f"{marks.warn} ", "yellow"), note) for note in plan.notes]
 
 
 def tasks_there(job: str, plan: ClusterPlan) -> str:

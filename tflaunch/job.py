@@ -152,7 +152,8 @@ class JobSpec:
     container_engine: str = ""  # "": podman where a host has it, else docker
     mounts: tuple[str, ...] = ()  # SOURCE[:TARGET[:ro]], for all containers
     done: Done = "workers"
-    notes: tuple[str, ...] = ()  # what was decided before any host was known, for the user
+    choices: tuple[str, ...] = ()  # what the text of the program has decided, and why, for the user
+    notes: tuple[str, ...] = ()  # what else he should know before any host is known
     alone: str = ""  # why workers of it know nothing of each other; "": they do, or nobody knows
     mix_models: bool = False  # workers may get cards of several models
 

@@ -104,6 +104,7 @@ class ClusterPlan:
     run_id: str
     tasks: tuple[TaskPlan, ...]  # by job name; each job in the order of its indices
     notes: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()  # what the text of the program has decided, and why
     left_out: Mapping[str, str] = field(default_factory=dict)  # hosts that it goes without, each with why
 
     @property
@@ -140,6 +141,7 @@ class ClusterPlan:
             "cluster": self.cluster,
             "tasks": [task.to_json() for task in self.tasks],
             "notes": list(self.notes),
+            "choices": list(self.choices),
             "left_out": dict(self.left_out),
         }
 
@@ -235,7 +237,7 @@ def plan_cluster(
     _note_alone(job, placed, notes)
     _note_models(job, placed, notes)
     _note_proxies(job, used, inventory, notes)
-    return ClusterPlan(run_id, tuple(tasks), tuple(notes))
+    return ClusterPlan(run_id, tuple(tasks), tuple(notes), job.choices)
 
 
 def places(
