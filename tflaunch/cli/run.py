@@ -302,8 +302,8 @@ def run(
     framework: Annotated[
         FrameworkChoice,
         typer.Option(
-            help="By whose words it starts. torch, jax: no ps and no cluster flags unless asked for; auto: "
-            "TensorFlow's, and the variables of both besides.",
+            help="By whose words it starts. auto: as the program's text says, in doubt by all; torch, jax: no ps and "
+            "no cluster flags unless asked for.",
             rich_help_panel=PROGRAM,
         ),
     ] = FrameworkChoice.auto,
