@@ -46,6 +46,7 @@ CASES = {
     "include a directory": "Include conf.d\nPort 9\n",
     "include what is not hidden": "Include hidden.d/*\nPort 9\n",
     "brackets are no class": "Host gpu[0]1\n  Port 8\nMatch host gpu[0-9]1\n  Port 7\n",
+    "the first proxy command holds": "ProxyCommand nc %h %p\nProxyCommand none\n",
     "proxy command before the name": "ProxyCommand nc %h %% %n\nHostName %h.lab\n",
     "a value with a token in it": "User %h\nProxyCommand nc %r %h\n",
     "small letters and quotes": "match HOST gpu01 user *\n  'port' 5\n".replace("'", '"'),

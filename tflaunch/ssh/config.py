@@ -334,7 +334,7 @@ def prepared(
     """
     if depth > _INCLUDE_DEPTH:
         raise ConnectError(f"{path}: Too many recursive configuration includes", _CORRECT)
-    block = inside
+    block, has_command = inside, False
     for number, line in enumerate(_lines(path, named, size := size or [0]), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -352,7 +352,11 @@ def prepared(
                     f"{where}: {line.strip()!r} in a file that is included by a block",
                     or_openssh(_CORRECT, "reads it"),
                 )
-            block = f"{keyword} {value}"
+            block, has_command = f"{keyword} {value}", False
+        if keyword == "proxycommand":
+            if has_command and value.lower() == "none":
+                continue  # the first one holds; paramiko takes this one
+            has_command = True
         yield f"{keyword} {value}"
 
 
