@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bed import Bed, FarLauncher
 from tests.launcher import Launcher, until
 
 SCRIPT = str(Path(sys.executable).with_name("tflaunch"))
@@ -58,3 +59,22 @@ def test_at_every_moment_from_its_first_line_on_a_signal_ends_it_as_a_shell_tell
         assert b"Traceback" not in err, said
         assert b"Aborted" not in err, said
         assert out == b"", said
+
+
+def test_ctrl_c_while_a_lost_host_is_looked_for_ends_the_run_and_there_is_no_new_plan(
+    bed: Bed, far: FarLauncher
+) -> None:
+    hosts = bed.up(2)
+    script = far.script("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    words = ("--workers=2", "--ps=0", "--restarts=1", "--lease=5s", "--grace=1")
+    with far.start("run", far.hostfile(hosts), script, *words) as running:
+        running.wait_for("begun", 2)
+        bed.block(bed.launcher, hosts[1], 22)
+        running.wait_for("host2 is lost")
+        time.sleep(3)  # by then the rest has ended, and host2 is dialled for 10 s
+        running.interrupt()
+        done = running.done()
+    assert done.code == 130, done.err
+    assert "tflaunch was told not to wait" in done.sentences
+    assert "planning anew" not in done.err
+    bed.heal(hosts[1])

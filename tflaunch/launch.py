@@ -280,7 +280,13 @@ class _Run:
         for task, size in missing.items():
             where = f"{state.hosts[task]}: {host_logs.get(task, '?')}"
             reporter.warn(f"{task}: {size:,} more bytes of its log are on {where}")
-        unverified, survivors, cards = verify(request, state, self._connections, reporter)
+        return self._checked(state, number, host_logs)
+
+    def _checked(self, state: State, number: int, host_logs: Mapping[TaskId, str]) -> _Ended:
+        """How the run has ended on its hosts; whoever does not wait for that wants no new plan either."""
+        unverified, survivors, cards, signal = verify(self._request, state, self._connections, self._reporter)
+        if signal is not None and _left(self._request, state, number):
+            state = dataclasses.replace(state, first_failure=None, interrupts=(signal,))
         return _Ended(state, number, unverified, survivors, cards, host_logs)
 
     def _leave(self, plan: ClusterPlan, record: Record, keeper: str) -> None:
@@ -536,8 +542,8 @@ def _keeper(record: Record, reporter: Reporter) -> Callable[[TaskId, int, int, b
 
 def verify(
     request: Request, state: Swept, connections: Connections, reporter: Reporter
-) -> tuple[Mapping[str, str], Mapping[str, tuple[str, ...]], Mapping[str, tuple[CardLeft, ...]]]:
-    """(hosts that could not be checked, what is still alive, cards that are not free).
+) -> tuple[Mapping[str, str], Mapping[str, tuple[str, ...]], Mapping[str, tuple[CardLeft, ...]], int | None]:
+    """(hosts that could not be checked, what is still alive, cards that are not free, the signal that cut it short).
 
     Hosts whose agent was lost are visited afresh.
     """
@@ -545,11 +551,12 @@ def verify(
     cards = dict(state.cards)
     lost = [host for host in request.hostfile.hosts if host.name in state.lost]
     if not lost:
-        return {}, survivors, cards
+        return {}, survivors, cards, None
     from tflaunch.run_states import was_restarted
     from tflaunch.visits import UNSURE, Visits
 
     visits = Visits(connections, reporter)
+    signal: int | None = None
     with visits.interrupts():
         try:
             failures = visits.open(lost, VERIFY_TIMEOUT_S, "checking")
@@ -562,7 +569,8 @@ def verify(
             for host, end in finished.items():
                 if end.restarted:
                     reporter.note(was_restarted(host, end.restarted))
-        except Stopped:
+        except Stopped as stopped:
+            signal = stopped.interrupted.signal
             unverified, unsure = {host.name: "tflaunch was told not to wait" for host in lost}, {}
         finally:
             visits.close()
@@ -570,4 +578,4 @@ def verify(
         f"; its agent ends the run there by itself {request.lease_s:g} s after it last heard of this launcher"
     )
     unverified = {**{host: reason + lease for host, reason in unverified.items()}, **unsure}
-    return unverified, survivors, cards
+    return unverified, survivors, cards, signal

@@ -287,7 +287,7 @@ def _run(
         cluster.close()
     for task, size in missing.items():
         reporter.warn(f"{task}: {size:,} more bytes of its log are on its host: {host_logs.get(task, '?')}")
-    unverified, survivors, cards = verify(run, state, connections, reporter)
+    unverified, survivors, cards, _ = verify(run, state, connections, reporter)
     more: dict[str, Any] = {
         "survivors": survivors,
         "cards": {host: left for host, left in cards.items() if left},
