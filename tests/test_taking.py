@@ -155,6 +155,26 @@ def test_who_has_agreed_is_asked_again_only_when_it_is_more() -> None:
     assert consent(needed=False).lacking(shares(4, 4, 4), inventory) is None
 
 
+def test_who_waits_is_not_asked_again_for_whoever_comes_to_the_same_hosts_meanwhile() -> None:
+    free = {name: facts(name, cards(name, 2)) for name in ("g1", "g2")}
+    ticket = Ticket("bob", "his-bbbbbb", 1.0, wants=1, uuids=("GPU-g1-0",))
+    shared = {**free, "g1": replace(free["g1"], queue=(ticket,))}
+
+    def shares(*hosts: str) -> list[Share]:
+        return [Share(name, "worker", (f"GPU-{name}-{card}",)) for name in hosts for card in range(2)]
+
+    for hosts in (["g1"], ["g1", "g2"]):
+        user = consent()
+        if wanted := user.lacking(shares(*hosts), free):
+            user.ask(Asked(True), wanted)
+        assert user.lacking(shares(*hosts), shared) is not None
+        user.wait(shares(*hosts), free)
+        assert user.lacking(shares(*hosts), shared) is None
+    user = consent()
+    user.wait(shares("g1"), free)
+    assert user.lacking(shares("g1", "g2"), free) is not None, "another machine"
+
+
 @pytest.mark.parametrize(("answer", "said"), [(False, "nothing was started"), (None, "nobody can be asked")])
 def test_who_does_not_agree_is_told_what_to_type(answer: bool | None, said: str) -> None:
     inventory = {name: facts(name, cards(name, 1)) for name in ("g1", "g2")}

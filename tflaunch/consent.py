@@ -48,6 +48,15 @@ class Consent:
         """Take it that the user has agreed to these, by the answer to another question."""
         self.agreed = taking(shares, self.hostfile, inventory, self.run_id, self.mine)
 
+    def wait(self, shares: Iterable[Share], inventory: Inventory) -> None:
+        """Take it that these are agreed to for when their turn has come, whoever uses the same hosts by then.
+
+        Nobody may be here any more, and the user has heard the most that it may come to.
+        """
+        before = self.agreed or taking(shares, self.hostfile, inventory, self.run_id, self.mine)
+        full = {host.name: () for host in self.hostfile.hosts}
+        self.agreed = dataclasses.replace(before, full=full)
+
     def tell(self, shares: Iterable[Share], inventory: Inventory, reporter: Notes) -> None:
         """Say what a run would ask for."""
         if wanted := self.lacking(shares, inventory):

@@ -465,11 +465,10 @@ def _plan(
     waits, agreed = request.wait_s is not None, request.yes
     if before is not None:
         as_before = dataclasses.replace(planner, job=as_counted(job, before))
-        planner = roll.settle_again(as_before, job, lost or {}, waits=waits, agreed=agreed)
-        consent.needed, agreed = False, True
-    roll.settle(planner, spares=spares, waits=waits, agreed=agreed)
-    if roll.agreed is not None:  # one question is enough
-        consent.agree(planner.shares(roll.agreed), roll.inventory)
+        consent.needed = False
+        planner = roll.settle_again(as_before, job, lost or {}, consent, waits=waits, agreed=agreed)
+        agreed = True
+    roll.settle(planner, consent, spares=spares, waits=waits, agreed=agreed)
     absent = {name: error.message for name, error in roll.absent.items()}
     if not lease:
         plan = planner.plan(roll.inventory)
