@@ -73,7 +73,10 @@ def test_the_plan_names_who_is_left_out(launcher: Launcher, lab: list[Sshd]) -> 
     [plan] = [each for each in launcher.run(*words, "--json").ran().events if each["event"] == "plan"]
     assert plan["left_out"] == {"host3": why}
     asks = launcher.run(*words).ran()
-    assert f"{cause(lab[2])}: a run without --workers asks before it goes on with this plan" in asks.sentences
+    asked = "this would be asked first (--yes agrees): go on without, with 2 workers on 2 hosts?"
+    assert f"{cause(lab[2])}: {asked}" in asks.sentences
+    assert asks.sentences.count("would be asked") == 1
+    assert "connected 2/2" in asks.err
 
 
 def test_a_number_of_workers_that_nobody_gave_is_not_made_smaller_unasked(

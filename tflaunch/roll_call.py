@@ -101,9 +101,10 @@ class RollCall:
             if self.lease:
                 self._agree(planner, plan, without, self.refusal, consent=consent, fits=fits)
             else:
-                self.reporter.warn(
-                    f"{without}: a run without --workers asks before it goes on with this plan"
-                )
+                self._all_connected()
+                so = self._so(planner, plan, consent, fits)
+                self.reporter.warn(f"{without}: this would be asked first (--yes agrees): go on without, {so}?")
+                consent.agree(planner.shares(plan), self.inventory)
                 return
         if fits:
             self.tell()
@@ -182,14 +183,13 @@ class RollCall:
         self._all_connected()
         while True:
             count = _workers(plan)
-            wanted = consent.lacking(planner.shares(plan), self.inventory)
-            what = wanted or f"{plural(count, 'worker')} on {fold(task.host for task in plan.tasks)}"
-            so = f"with {what}" if fits else f"with up to {what} once they are free"
+            so = self._so(planner, plan, consent, fits)
+            more = consent.lacking(planner.shares(plan), self.inventory) is not None
             self.cluster.let_go()
             if not self.cluster.ask(f"{why}: go on without, {so}?"):
                 ways = [
                     f"--workers {count}",
-                    *([f"--exclude {fold(self.absent)}"] if self.absent and wanted is None else []),
+                    *([f"--exclude {fold(self.absent)}"] if self.absent and not more else []),
                     "--yes",
                 ]
                 raise refused(
@@ -208,6 +208,14 @@ class RollCall:
             if _workers(now) >= count:
                 return
             plan = now
+
+
+    def _so(self, planner: Planner, plan: ClusterPlan, consent: Consent, fits: bool) -> str:
+        """What the question says of that plan."""
+        wanted = consent.lacking(planner.shares(plan), self.inventory)
+        hosts = fold(dict.fromkeys(task.host for task in plan.tasks))
+        what = wanted or f"{plural(_workers(plan), 'worker')} on {hosts}"
+        return f"with {what}" if fits else f"with up to {what} once they are free"
 
 
 def described(absent: Mapping[str, ConnectError]) -> str:
