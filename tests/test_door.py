@@ -154,6 +154,16 @@ def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) ->
         ("run gpu01", "gpu01: there is no such program here", "tflaunch run gpu01 trainer.py"),
         ("run no-such.yaml", "no-such.yaml: there is no such program here", "tflaunch run trainer.py"),
         (
+            "sweep hosts.yaml trainer.py --grid lr=0.1, 0.2, 1e-3 --dry-run",
+            "0.2, 1e-3: the values of --grid stand in one word, with commas between them",
+            "tflaunch sweep hosts.yaml trainer.py --grid lr=0.1,0.2,1e-3 --dry-run",
+        ),
+        (
+            "sweep hosts.yaml trainer.py --grid lr=0.1 0.2 layers=1 2",
+            "layers=1: no --grid in front of it",
+            "tflaunch sweep hosts.yaml trainer.py --grid lr=0.1,0.2 --grid layers=1,2",
+        ),
+        (
             "sweep hosts.yaml trainer.py --random lr=0.1..1 layers=1..6 --trials 3",
             "layers=1..6: no --random in front of it",
             "tflaunch sweep hosts.yaml trainer.py --random lr=0.1..1 --random layers=1..6 --trials 3",

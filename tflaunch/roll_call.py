@@ -103,7 +103,9 @@ class RollCall:
             else:
                 self._all_connected()
                 so = self._so(planner, plan, consent, fits)
-                self.reporter.warn(f"{without}: this would be asked first (--yes agrees): go on without, {so}?")
+                self.reporter.warn(
+                    f"{without}: this would be asked first (--yes agrees): go on without, {so}?"
+                )
                 consent.agree(planner.shares(plan), self.inventory)
                 return
         if fits:
@@ -208,7 +210,6 @@ class RollCall:
             if _workers(now) >= count:
                 return
             plan = now
-
 
     def _so(self, planner: Planner, plan: ClusterPlan, consent: Consent, fits: bool) -> str:
         """What the question says of that plan."""
