@@ -14,7 +14,10 @@ from tflaunch.hosts import Host, Hostfile
 from tflaunch.inventory import GpuProcess, HostFacts, Lease, Ticket
 from tflaunch.planning.taking import Share, Taking, taking
 
-ADA = {f"g{number}": "ada" for number in range(1, 5)}
+
+def ada(_: str) -> str:
+    """Her name on each host."""
+    return "ada"
 
 
 def took(*members: HostFacts, local: bool = False, **most: int) -> Taking:
@@ -27,7 +30,7 @@ def took(*members: HostFacts, local: bool = False, **most: int) -> Taking:
     ]
     shares += [Share(each.host, "worker") for each in members if not each.gpus]
     inventory = {each.host: each for each in members}
-    return taking([*shares, Share("g1", "ps")], hostfile, inventory, "mine-aaaaaa", ADA)
+    return taking([*shares, Share("g1", "ps")], hostfile, inventory, "mine-aaaaaa", ada)
 
 
 def with_card(host: HostFacts, number: int, **changes: Any) -> HostFacts:
@@ -124,7 +127,7 @@ class Asked:
 
 def consent(needed: bool = True) -> Consent:
     hosts = tuple(Host(f"g{number}") for number in range(1, 4))
-    return Consent(Hostfile("hosts.yaml", hosts), "mine-aaaaaa", ADA, needed)
+    return Consent(Hostfile("hosts.yaml", hosts), "mine-aaaaaa", ada, needed)
 
 
 def test_who_has_agreed_is_asked_again_only_when_it_is_more() -> None:

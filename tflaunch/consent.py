@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from tflaunch.errors import UsageError
@@ -33,7 +33,7 @@ class Consent:
 
     hostfile: Hostfile
     run_id: str
-    mine: Mapping[str, str]  # the user's name on each host
+    mine: Callable[[str], str]  # the user's name on a host
     needed: bool = True  # nobody has counted the workers, nor agreed to whatever it is
     agreed: Taking | None = None  # so much was asked for
 

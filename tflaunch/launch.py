@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import getpass
 import os
 import secrets
@@ -493,9 +494,10 @@ def _plan(
 
 def consent_for(request: Request, connections: Connections) -> Consent:
     """What the user has agreed to so far: to nothing, unless he has counted the workers or said --yes."""
-    hosts = request.hostfile.hosts
     needed = request.job.role(WORKER).count is None and not request.yes
-    mine = {host.name: connections.user(host) for host in hosts} if needed else {}
+    hosts = {host.name: host for host in request.hostfile.hosts}
+    # Asked for as late as can be: a host that is left out may have no way in, and each may cost a run of `ssh -G`.
+    mine = functools.cache(lambda name: connections.user(hosts[name]))
     return Consent(request.hostfile, request.run_id, mine, needed)
 
 
