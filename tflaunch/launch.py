@@ -431,6 +431,7 @@ def about_run(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
         "hosts": sorted({task.host for task in plan.tasks}),
         "tasks": {str(task.id): task.host for task in plan.tasks},
         **({"left_out": dict(plan.left_out)} if plan.left_out else {}),
+        **({"moved": plan.moved} if plan.moved else {}),
     }
 
 
@@ -488,7 +489,10 @@ def _plan(
         absent = {name: why for name, why in absent.items() if name not in cluster.connected}
     told = moved(job, hostfile, gpus, absent=absent, plan=plan, before=before)
     return dataclasses.replace(
-        plan, notes=(*plan.notes, *([told] if told else [])), left_out={**(lost or {}), **absent}
+        plan,
+        notes=(*plan.notes, *([told] if told else [])),
+        left_out={**(lost or {}), **absent},
+        moved=told,
     )
 
 

@@ -105,6 +105,7 @@ class ClusterPlan:
     tasks: tuple[TaskPlan, ...]  # by job name; each job in the order of its indices
     notes: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)  # hosts that it goes without, each with why
+    moved: str = ""  # one of the notes: the task that writes checkpoints is not where they may lie
 
     @property
     def cluster(self) -> dict[str, list[str]]:
