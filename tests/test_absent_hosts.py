@@ -63,6 +63,7 @@ def test_what_fits_on_the_hosts_that_are_there_goes_on(launcher: Launcher, lab: 
     assert [host["name"] for host in about["hostfile"]["hosts"]] == ["host1", "host2"]
     shown = launcher.run("status", record.name).ran()  # and does not ask that host
     assert f"! without host3: {why}" in shown.out
+    assert moved in " ".join(shown.out.split())
     assert json.loads(launcher.run("status", record.name, "--json").ran().out)["left_out"] == {"host3": why}
 
 
@@ -73,7 +74,10 @@ def test_the_plan_names_who_is_left_out(launcher: Launcher, lab: list[Sshd]) -> 
     [plan] = [each for each in launcher.run(*words, "--json").ran().events if each["event"] == "plan"]
     assert plan["left_out"] == {"host3": why}
     asks = launcher.run(*words).ran()
-    assert f"{cause(lab[2])}: a run without --workers asks before it goes on with this plan" in asks.sentences
+    asked = "this would be asked first (--yes agrees): go on without, with 2 workers on 2 hosts?"
+    assert f"{cause(lab[2])}: {asked}" in asks.sentences
+    assert asks.sentences.count("would be asked") == 1
+    assert "connected 2/2" in asks.err
 
 
 def test_a_number_of_workers_that_nobody_gave_is_not_made_smaller_unasked(
@@ -82,12 +86,21 @@ def test_a_number_of_workers_that_nobody_gave_is_not_made_smaller_unasked(
     hosts, script = hostfile(launcher, lab), launcher.script(WHERE)
     done = launcher.run("run", hosts, script, "--ps=0").ran(69)
     assert "how many workers there are was not said, and fewer are another batch" in done.sentences
-    assert "to go on with 2 workers on host[1-2]: --workers 2, --exclude host3 or --yes" in done.sentences
+    assert "to go on with 2 workers on 2 hosts: --workers 2 or --yes" in done.sentences
     assert launcher.records() == []
 
     two = ["worker/0 on host1", "worker/1 on host2"]
-    for way in ("--yes", "--workers=2", "--exclude=host3", "--worker-hosts=host[1-2]"):
-        assert places(launcher.run("run", hosts, script, "--ps=0", way).ran().out) == two, way
+    for ways in (["--yes"], ["--workers=2"], ["--exclude=host3", "-y"], ["--worker-hosts=host[1-2]", "-y"]):
+        assert places(launcher.run("run", hosts, script, "--ps=0", *ways).ran().out) == two, ways
+
+
+def test_a_host_may_be_excluded_where_nothing_else_would_be_asked(
+    launcher: Launcher, lab: list[Sshd]
+) -> None:
+    hosts, script = hostfile(launcher, [lab[0], lab[2]]), launcher.script(WHERE)
+    done = launcher.run("run", hosts, script, "--ps=0").ran(69)
+    assert "to go on with 1 worker on host1: --workers 1, --exclude host3 or --yes" in done.sentences
+    launcher.run("run", hosts, script, "--ps=0", "--exclude=host3").ran()
 
 
 @pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("\n", 69)], ids=["yes", "no"])
@@ -95,9 +108,10 @@ def test_on_a_terminal_it_is_asked(launcher: Launcher, lab: list[Sshd], typed: s
     words = launcher.argv("run", hostfile(launcher, lab), launcher.script(WHERE), "--ps=0")
     with Terminal(words, launcher.env(), launcher.code) as terminal:
         terminal.wait_for("[y/N]")
-        assert f"{cause(lab[2])}: go on without, with 2 workers on host[1-2]? [y/N]" in terminal.sentences
+        assert f"{cause(lab[2])}: go on without, with 2 workers on 2 hosts? [y/N]" in terminal.sentences
         terminal.type(typed)
         assert terminal.end() == code
+        assert terminal.sentences.count("[y/N]") == 1
     assert ("going on without it" in terminal.sentences) == (not code)
     assert ("1 of 3 hosts could not be used" in terminal.sentences) == bool(code)
 
@@ -241,6 +255,28 @@ def test_no_card_is_held_while_it_is_asked(cards: Cards) -> None:
     assert cards.order == ["first"] * 2 + ["second"] * 2
 
 
+def test_one_question_tells_who_is_absent_and_what_is_taken_and_when(cards: Cards) -> None:
+    cards.add(2)
+    cards.add(2)
+    cards.add().kill()
+    cards.let_end("second")
+    run, _, script, *rest = cards.words("second", 0)
+    words = [run, cards.hostfile, script, *(each for each in rest if not str(each).startswith("--workers"))]
+    launcher = cards.launcher
+    with launcher.start(*cards.words("first", 4, "--exclude=host3")) as first:
+        first.wait_for("has GPU", 4)
+        with Terminal(launcher.argv(*map(str, words), "--wait"), launcher.env(), launcher.code) as terminal:
+            terminal.wait_for("host3 cannot be reached (port")
+            most = "with up to 4 workers on 4 of 4 cards of 2 hosts once they are free"
+            terminal.wait_for(f"go on without, {most}? [y/N]")
+            terminal.type("y\n")
+            terminal.wait_for("dialling it again while this run waits")
+            cards.let_end("first")
+            first.done().ran()
+            assert terminal.end() == 0, terminal.shown
+            assert terminal.sentences.count("[y/N]") == 1
+
+
 # A host whose agent is killed is lost.
 
 
@@ -282,7 +318,7 @@ def test_a_new_plan_asks_on_a_terminal_before_it_has_fewer_workers(launcher: Lau
 
 def test_a_new_plan_has_as_many_workers_as_before_or_asks(launcher: Launcher) -> None:
     err, out = lose(launcher, "local2")
-    assert "it cannot go on without local2: need 2 slots (2 workers), 1 are given: local1 1" in err
+    assert "it cannot go on without local2: need 2 slots (2 workers), 1 is given: local1 1" in err
     assert "to go on with 1 worker on local1: --workers 1 or --yes" in err
     assert out.startswith("76 ")
 

@@ -70,6 +70,15 @@ def test_only_yes_is_yes(local: Launcher, typed: str, answer: str) -> None:
         )
 
 
+def test_what_was_typed_before_the_question_answers_nothing(local: Launcher) -> None:
+    with Terminal(asking(local), local.env(), local.code) as terminal:
+        terminal.type("y\n")
+        terminal.wait_for("take all of it? [y/N]")
+        terminal.type("n\n")
+        assert terminal.end() == 0
+        assert "answer: False" in terminal.shown
+
+
 def test_the_end_of_the_input_is_no(local: Launcher) -> None:
     with Terminal(asking(local), local.env(), local.code) as terminal:
         terminal.wait_for("[y/N]")
@@ -141,9 +150,9 @@ def test_stop_asks_which_until_it_is_one_of_them(local: Launcher) -> None:
             terminal.wait_for("stop which, 1 to 2?")
             terminal.type(CTRL_C)
             assert terminal.end() == 130
-        for _ in range(2):
-            with Terminal(local.argv("stop"), local.env(), local.code) as terminal:
-                if "which" in terminal.sentences:
-                    terminal.wait_for("stop which?")
-                terminal.type("2\n")
-                assert terminal.end() == 0
+        with Terminal(local.argv("stop"), local.env(), local.code) as terminal:
+            terminal.wait_for("stop which?")
+            terminal.type("2\n")
+            assert terminal.end() == 0
+        with Terminal(local.argv("stop"), local.env(), local.code) as terminal:  # there is one only
+            assert terminal.end() == 0

@@ -160,6 +160,13 @@ def test_who_waits_is_asked_before_he_queues_for_the_most_that_it_may_come_to(ca
     assert set(cards.order[4:]) == {"it"}
 
 
+def test_how_a_host_that_is_left_out_would_be_reached_does_not_matter(cards: Cards) -> None:
+    cards.network.prepend("Host odd\n  RevokedHostKeys /nowhere")
+    run, _, *rest = words(cards, "--exclude=odd")
+    hosts = cards.launcher.hostfile(["host1", "odd"], gpus="auto")
+    cards.launcher.run(run, hosts, *rest).ran()
+
+
 def test_models_are_not_mixed_unasked(cards: Cards) -> None:
     cards.fleets[1].change('gpu uuid=GPU-20 name="NVIDIA V100" mem=16384')
     done = cards.launcher.run(*words(cards, "--yes")).ran(65)

@@ -16,6 +16,7 @@ from tests.launcher import TELL, Launcher, told
 from tflaunch import cli, trials
 from tflaunch.cli import VERBS, application
 from tflaunch.cli.mistakes import INSTEAD, unknown_verb
+from tflaunch.cli.options import load_hosts
 from tflaunch.cli.roles import roles_of
 from tflaunch.cli.words import Line, kind_of
 from tflaunch.errors import HostfileError, UsageError
@@ -154,6 +155,16 @@ def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) ->
         ("run gpu01", "gpu01: there is no such program here", "tflaunch run gpu01 trainer.py"),
         ("run no-such.yaml", "no-such.yaml: there is no such program here", "tflaunch run trainer.py"),
         (
+            "sweep hosts.yaml trainer.py --grid lr=0.1, 0.2, 1e-3 --dry-run",
+            "0.2, 1e-3: the values of --grid stand in one word, with commas between them",
+            "tflaunch sweep hosts.yaml trainer.py --grid lr=0.1,0.2,1e-3 --dry-run",
+        ),
+        (
+            "sweep hosts.yaml trainer.py --grid lr=0.1 0.2 layers=1 2",
+            "layers=1: no --grid in front of it",
+            "tflaunch sweep hosts.yaml trainer.py --grid lr=0.1,0.2 --grid layers=1,2",
+        ),
+        (
             "sweep hosts.yaml trainer.py --random lr=0.1..1 layers=1..6 --trials 3",
             "layers=1..6: no --random in front of it",
             "tflaunch sweep hosts.yaml trainer.py --random lr=0.1..1 --random layers=1..6 --trials 3",
@@ -176,6 +187,7 @@ def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) ->
         ("run trainer.py -H a,b", "has no option -H", "tflaunch run a,b trainer.py"),
         ("sweep --hostfile=h trainer.py --grid x=1", "", "tflaunch sweep h trainer.py --grid x=1"),
         ("run hosts.yaml trainer.py --worker=2", "has no option --worker", "did you mean --workers?"),
+        ("run hosts.yaml trainer.py --gpus 2", "has no option --gpus", "did you mean --gpus-per-worker?"),
         (
             "run hosts.yaml trainer.py --worker=2",
             "",
@@ -189,6 +201,12 @@ def test_what_is_no_command_is_told_with_the_corrected_one(
     error = refused(words)
     assert fact in error.message
     assert corrected in error.hint.splitlines() or corrected in error.hint
+
+
+def test_an_empty_word_is_not_the_default_hostfile(here: Path) -> None:
+    with pytest.raises(UsageError, match="HOSTS is empty"):
+        load_hosts("")
+    assert load_hosts(None).source == str(here / "hosts.yaml")
 
 
 def test_a_word_behind_the_program_that_may_be_a_host_is_told_both_ways(

@@ -468,7 +468,7 @@ def test_no_run_acts_on_the_terminal(columns: int | None) -> None:
         assert "\n" not in line.plain
         harmless(line.plain)
     for told in found.runs:
-        run = dataclasses.replace(told, left_out={EVIL: EVIL})
+        run = dataclasses.replace(told, left_out={EVIL: EVIL}, moved=EVIL)
         harmless("\n".join(line.plain for line in status_lines(run, EVIL, screen, test_ps.NOW)))
         assert_json(to_json(data(run)))
     place = {

@@ -129,6 +129,8 @@ def test_what_it_writes_is_found_and_runs(network: SshNetwork, launcher: Launche
     assert f"{dead.name} port {dead.port} refuses the connection" in done.sentences
     assert "alias is the same machine as host2, and is a comment in hosts.yaml" in done.sentences
     assert "hosts.yaml is written: 2 hosts, 0 GPUs" in done.sentences
+    next_to_type = f"tflaunch check -F {network.config}, then tflaunch run -F {network.config} trainer.py"
+    assert f"next: {next_to_type}" in done.sentences
     written = launcher.code / "hosts.yaml"
     assert [host.name for host in load(str(written)).hosts] == [first.name, second.name]
     text = written.read_text()

@@ -14,7 +14,10 @@ from tflaunch.hosts import Host, Hostfile
 from tflaunch.inventory import GpuProcess, HostFacts, Lease, Ticket
 from tflaunch.planning.taking import Share, Taking, taking
 
-ADA = {f"g{number}": "ada" for number in range(1, 5)}
+
+def ada(_: str) -> str:
+    """Her name on each host."""
+    return "ada"
 
 
 def took(*members: HostFacts, local: bool = False, **most: int) -> Taking:
@@ -27,7 +30,7 @@ def took(*members: HostFacts, local: bool = False, **most: int) -> Taking:
     ]
     shares += [Share(each.host, "worker") for each in members if not each.gpus]
     inventory = {each.host: each for each in members}
-    return taking([*shares, Share("g1", "ps")], hostfile, inventory, "mine-aaaaaa", ADA)
+    return taking([*shares, Share("g1", "ps")], hostfile, inventory, "mine-aaaaaa", ada)
 
 
 def with_card(host: HostFacts, number: int, **changes: Any) -> HostFacts:
@@ -124,7 +127,7 @@ class Asked:
 
 def consent(needed: bool = True) -> Consent:
     hosts = tuple(Host(f"g{number}") for number in range(1, 4))
-    return Consent(Hostfile("hosts.yaml", hosts), "mine-aaaaaa", ADA, needed)
+    return Consent(Hostfile("hosts.yaml", hosts), "mine-aaaaaa", ada, needed)
 
 
 def test_who_has_agreed_is_asked_again_only_when_it_is_more() -> None:
@@ -153,6 +156,26 @@ def test_who_has_agreed_is_asked_again_only_when_it_is_more() -> None:
         "more is free now: 5 workers on 5 of 8 cards of 2 hosts: go on?",
     ]
     assert consent(needed=False).lacking(shares(4, 4, 4), inventory) is None
+
+
+def test_who_waits_is_not_asked_again_for_whoever_comes_to_the_same_hosts_meanwhile() -> None:
+    free = {name: facts(name, cards(name, 2)) for name in ("g1", "g2")}
+    ticket = Ticket("bob", "his-bbbbbb", 1.0, wants=1, uuids=("GPU-g1-0",))
+    shared = {**free, "g1": replace(free["g1"], queue=(ticket,))}
+
+    def shares(*hosts: str) -> list[Share]:
+        return [Share(name, "worker", (f"GPU-{name}-{card}",)) for name in hosts for card in range(2)]
+
+    for hosts in (["g1"], ["g1", "g2"]):
+        user = consent()
+        if wanted := user.lacking(shares(*hosts), free):
+            user.ask(Asked(True), wanted)
+        assert user.lacking(shares(*hosts), shared) is not None
+        user.wait(shares(*hosts), free)
+        assert user.lacking(shares(*hosts), shared) is None
+    user = consent()
+    user.wait(shares("g1"), free)
+    assert user.lacking(shares("g1", "g2"), free) is not None, "another machine"
 
 
 @pytest.mark.parametrize(("answer", "said"), [(False, "nothing was started"), (None, "nobody can be asked")])

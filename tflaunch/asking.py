@@ -1,7 +1,8 @@
 """A question to the user in the middle of a command: connections and leases are kept alive while it waits.
 
 The terminal is read by a thread that leaves when the answer is not wanted any more, so that nothing which is typed
-later is lost to it.  Ctrl-C is heard as always; after Ctrl-Z and fg the question is shown again.
+later is lost to it; what was typed before the question was shown answers nothing.  Ctrl-C is heard as always; after
+Ctrl-Z and fg the question is shown again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import select
 import signal
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -54,6 +56,7 @@ def answer(sessions: Sessions, asker: Asker, question: str) -> str | None:
     """
     me = object()
     typed = False
+    _forget_what_was_typed()
     with _reading(lambda words, again: sessions.put(Answered(words, me, again))):
         asker.ask(question)
         deadline = time.monotonic() + PATIENCE_S
@@ -72,6 +75,14 @@ def answer(sessions: Sessions, asker: Asker, question: str) -> str | None:
             asker.asked(typed)
     asker.note(f"no answer for {PATIENCE_S:g} s, which is taken for a no")
     return None
+
+
+def _forget_what_was_typed() -> None:
+    terminal = sys.stdin.fileno()
+    # From the background that would stop this process; when it comes back the question is shown anew.
+    with contextlib.suppress(OSError, termios.error):
+        if _in_foreground(terminal):
+            termios.tcflush(terminal, termios.TCIFLUSH)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from tflaunch.errors import UsageError
@@ -33,7 +33,7 @@ class Consent:
 
     hostfile: Hostfile
     run_id: str
-    mine: Mapping[str, str]  # the user's name on each host
+    mine: Callable[[str], str]  # the user's name on a host
     needed: bool = True  # nobody has counted the workers, nor agreed to whatever it is
     agreed: Taking | None = None  # so much was asked for
 
@@ -47,6 +47,15 @@ class Consent:
     def agree(self, shares: Iterable[Share], inventory: Inventory) -> None:
         """Take it that the user has agreed to these, by the answer to another question."""
         self.agreed = taking(shares, self.hostfile, inventory, self.run_id, self.mine)
+
+    def wait(self, shares: Iterable[Share], inventory: Inventory) -> None:
+        """Take it that these are agreed to for when their turn has come, whoever uses the same hosts by then.
+
+        Nobody may be here any more, and the user has heard the most that it may come to.
+        """
+        before = self.agreed or taking(shares, self.hostfile, inventory, self.run_id, self.mine)
+        full = {host.name: () for host in self.hostfile.hosts}
+        self.agreed = dataclasses.replace(before, full=full)
 
     def tell(self, shares: Iterable[Share], inventory: Inventory, reporter: Notes) -> None:
         """Say what a run would ask for."""

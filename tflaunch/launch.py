@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import getpass
 import os
 import secrets
@@ -436,6 +437,7 @@ def about_run(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
         "hosts": sorted({task.host for task in plan.tasks}),
         "tasks": {str(task.id): task.host for task in plan.tasks},
         **({"left_out": dict(plan.left_out)} if plan.left_out else {}),
+        **({"moved": plan.moved} if plan.moved else {}),
     }
 
 
@@ -471,11 +473,10 @@ def _plan(
     waits, agreed = request.wait_s is not None, request.yes
     if before is not None:
         as_before = dataclasses.replace(planner, job=as_counted(job, before))
-        planner = roll.settle_again(as_before, job, lost or {}, waits=waits, agreed=agreed)
-        consent.needed, agreed = False, True
-    roll.settle(planner, spares=spares, waits=waits, agreed=agreed)
-    if roll.agreed is not None:  # one question is enough
-        consent.agree(planner.shares(roll.agreed), roll.inventory)
+        consent.needed = False
+        planner = roll.settle_again(as_before, job, lost or {}, consent, waits=waits, agreed=agreed)
+        agreed = True
+    roll.settle(planner, consent, spares=spares, waits=waits, agreed=agreed)
     absent = {name: error.message for name, error in roll.absent.items()}
     if not lease:
         plan = planner.plan(roll.inventory)
@@ -494,15 +495,19 @@ def _plan(
         absent = {name: why for name, why in absent.items() if name not in cluster.connected}
     told = moved(job, hostfile, gpus, absent=absent, plan=plan, before=before)
     return dataclasses.replace(
-        plan, notes=(*plan.notes, *([told] if told else [])), left_out={**(lost or {}), **absent}
+        plan,
+        notes=(*plan.notes, *([told] if told else [])),
+        left_out={**(lost or {}), **absent},
+        moved=told,
     )
 
 
 def consent_for(request: Request, connections: Connections) -> Consent:
     """What the user has agreed to so far: to nothing, unless he has counted the workers or said --yes."""
-    hosts = request.hostfile.hosts
     needed = request.job.role(WORKER).count is None and not request.yes
-    mine = {host.name: connections.user(host) for host in hosts} if needed else {}
+    hosts = {host.name: host for host in request.hostfile.hosts}
+    # Asked for as late as can be: a host that is left out may have no way in, and each may cost a run of `ssh -G`.
+    mine = functools.cache(lambda name: connections.user(hosts[name]))
     return Consent(request.hostfile, request.run_id, mine, needed)
 
 

@@ -160,6 +160,7 @@ _about = {
     "?hosts": [a_word],
     "?tasks": Each(a_task, a_word),
     "?left_out": Each(a_word, a_text),
+    "?moved": a_text,
     "?detached": a_flag,
 }
 _end = {

@@ -106,6 +106,7 @@ class ClusterPlan:
     notes: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()  # what the text of the program has decided, and why
     left_out: Mapping[str, str] = field(default_factory=dict)  # hosts that it goes without, each with why
+    moved: str = ""  # one of the notes: the task that writes checkpoints is not where they may lie
 
     @property
     def cluster(self) -> dict[str, list[str]]:

@@ -21,6 +21,7 @@ from tflaunch.planning.usable_hosts import fewer_workers
 
 if TYPE_CHECKING:
     from tflaunch.cluster import Cluster
+    from tflaunch.consent import Consent
     from tflaunch.waiting import Planner
 
 
@@ -52,7 +53,6 @@ class RollCall:
     require_all: bool = False
     inventory: dict[str, HostFacts] = dataclasses.field(default_factory=dict)
     absent: dict[str, ConnectError] = dataclasses.field(default_factory=dict)
-    agreed: ClusterPlan | None = None  # with fewer workers than there might have been: by the user
     _why: str = ""  # the job does not fit without them
 
     def call(self, hosts: Collection[Host], spares: Collection[Host] = ()) -> None:
@@ -76,8 +76,12 @@ class RollCall:
         self.absent |= absent
         refuse_one_machine_twice(self.hostfile, self.inventory, self.connections)
 
-    def settle(self, planner: Planner, *, spares: Collection[Host], waits: bool, agreed: bool) -> None:
+    def settle(
+        self, planner: Planner, consent: Consent, *, spares: Collection[Host], waits: bool, agreed: bool
+    ) -> None:
         """Go on without the hosts that are absent, and say so, or raise ConnectErrors.
+
+        The question whether it shall is also that for `consent`: one is enough.
 
         Where the job does not fit without them, `spares` are called to take their place.  `waits`: a run that waits
         for cards in use dials absent hosts again meanwhile.  `agreed`: to fewer workers than there might have been.
@@ -95,17 +99,27 @@ class RollCall:
         if not agreed and fewer_workers(planner.job, planner.hostfile, planner.gpus, self.absent, plan):
             without = described(self.absent)
             if self.lease:
-                self._agree(planner, plan, without, self.refusal)
+                self._agree(planner, plan, without, self.refusal, consent=consent, fits=fits)
             else:
+                self._all_connected()
+                so = self._so(planner, plan, consent, fits)
                 self.reporter.warn(
-                    f"{without}: a run without --workers asks before it goes on with this plan"
+                    f"{without}: this would be asked first (--yes agrees): go on without, {so}?"
                 )
+                consent.agree(planner.shares(plan), self.inventory)
                 return
         if fits:
             self.tell()
 
     def settle_again(
-        self, planner: Planner, job: JobSpec, lost: Collection[str], *, waits: bool, agreed: bool
+        self,
+        planner: Planner,
+        job: JobSpec,
+        lost: Collection[str],
+        consent: Consent,
+        *,
+        waits: bool,
+        agreed: bool,
     ) -> Planner:
         """The planner for a run that has lost hosts: for as many tasks as before, or for fewer if that is agreed to.
 
@@ -117,7 +131,9 @@ class RollCall:
         plan = fewer.plan(self.inventory)
         if not agreed:
             gone = f"{fold(lost)} {'is' if len(lost) == 1 else 'are'} lost"
-            self._agree(fewer, plan, gone, lambda hint: PlanError(self._why, hint))
+            self._agree(
+                fewer, plan, gone, lambda hint: PlanError(self._why, hint), consent=consent, fits=True
+            )
         return fewer
 
     def _call_spares(self, spares: Collection[Host]) -> None:
@@ -156,36 +172,51 @@ class RollCall:
         return False, None
 
     def _agree(
-        self, planner: Planner, plan: ClusterPlan, why: str, refused: Callable[[str], TflaunchError]
+        self,
+        planner: Planner,
+        plan: ClusterPlan,
+        why: str,
+        refused: Callable[[str], TflaunchError],
+        *,
+        consent: Consent,
+        fits: bool,
     ) -> None:
         """Ask whether there may be fewer workers, while no card is held; raises what `refused` makes of a hint."""
         self._all_connected()
         while True:
             count = _workers(plan)
-            so = f"with {plural(count, 'worker')} on {fold(task.host for task in plan.tasks)}"
+            so = self._so(planner, plan, consent, fits)
+            more = consent.lacking(planner.shares(plan), self.inventory) is not None
             self.cluster.let_go()
             if not self.cluster.ask(f"{why}: go on without, {so}?"):
                 ways = [
                     f"--workers {count}",
-                    *([f"--exclude {fold(self.absent)}"] if self.absent else []),
+                    *([f"--exclude {fold(self.absent)}"] if self.absent and not more else []),
                     "--yes",
                 ]
                 raise refused(
                     f"how many workers there are was not said, and fewer are another batch; to go on {so}: "
                     f"{', '.join(ways[:-1])} or {ways[-1]}"
                 )
+            consent.agree(planner.shares(plan), self.inventory)
             hosts = [host for host in self.hostfile.hosts if host.name in self.inventory]
             inventory, failures = self.cluster.look(hosts, self.ports_wanted, planner.claims(self.inventory))
             if failures:
                 raise ConnectErrors(failures, len(hosts))
             self.inventory = dict(inventory)
-            _, now = self._plan(planner, waits=True)
+            fits, now = self._plan(planner, waits=True)
             if now is None:
                 raise refused(self._why)
             if _workers(now) >= count:
-                self.agreed = plan
                 return
             plan = now
+
+    def _so(self, planner: Planner, plan: ClusterPlan, consent: Consent, fits: bool) -> str:
+        """What the question says of that plan."""
+        wanted = consent.lacking(planner.shares(plan), self.inventory)
+        hosts = fold(dict.fromkeys(task.host for task in plan.tasks))
+        what = wanted or f"{plural(_workers(plan), 'worker')} on {hosts}"
+        return f"with {what}" if fits else f"with up to {what} once they are free"
 
 
 def described(absent: Mapping[str, ConnectError]) -> str:

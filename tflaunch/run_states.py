@@ -124,6 +124,7 @@ class RunState:
     left_out: Mapping[str, str] = dataclasses.field(
         default_factory=dict
     )  # hosts that the plan goes without: why
+    moved: str = ""  # the task that writes checkpoints is not where they may lie
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -297,6 +298,7 @@ def _run(
         detached=bool(about.get("detached")),
         outcome=outcome,
         left_out=about.get("left_out") or {},
+        moved=str(about.get("moved") or ""),
     )
 
 

@@ -250,8 +250,8 @@ def status_lines(run: RunState, holder: str, screen: Screen, now: float) -> list
     lines += [Text(), *_host_table(run, screen)]
     for trouble in run.troubles:
         lines.append(Text.assemble((f"{marks.bad} ", _BAD), trouble))
-    for told in without(run.left_out):
-        lines.append(Text.assemble((f"{marks.warn} ", _WARN), told))
+    for told in [*without(run.left_out), *([run.moved] if run.moved else [])]:
+        lines.append(paragraph((f"{marks.warn} ", _WARN), told))
     return lines
 
 

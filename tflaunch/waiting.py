@@ -182,10 +182,12 @@ class Acquisition:
             settled = False
         if not settled:
             when_free = self._planner.plan_when_free(inventory)
-            wanted = self._consent.lacking(self._planner.shares(when_free), inventory)
-            if wanted is not None and self._patient:  # when its turn has come, nobody may be here
-                self._cluster.let_go()
-                self._consent.ask(self._cluster, wanted, "up to ", " once they are free")
+            if self._patient:  # when its turn has come, nobody may be here
+                shares = self._planner.shares(when_free)
+                if wanted := self._consent.lacking(shares, inventory):
+                    self._cluster.let_go()
+                    self._consent.ask(self._cluster, wanted, "up to ", " once they are free")
+                self._consent.wait(shares, inventory)
             tasks = when_free.tasks
             workers = [len(task.gpus) for task in tasks if task.id.job == WORKER]
             others = sum(len(task.gpus) for task in tasks if task.id.job != WORKER)

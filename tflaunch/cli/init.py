@@ -90,6 +90,8 @@ def init(
         else:
             _write(output, text, force)
         _tell(found, failures, output, show.reporter)
+        if output != STDOUT:
+            _tell_next(output, ssh_config, show.reporter)
         if failures:
             show.exit_code = ConnectErrors.exit_code
 
@@ -178,7 +180,12 @@ def _chosen(ssh_config: Path | None) -> Hostfile:
     while True:
         sys.stderr.write("which of them? names or patterns: gpu[01-04],big, or gpu*!gpu03; Enter: all\n> ")
         sys.stderr.flush()
-        if not (answer := sys.stdin.readline()):
+        try:
+            answer = sys.stdin.readline()
+        except KeyboardInterrupt:
+            sys.stderr.write("\n")
+            raise
+        if not answer:
             raise UsageError("no host is chosen", "say which: tflaunch init 'gpu[01-04]'")
         try:
             pattern = ",".join(answer.replace(",", " ").split()).replace(",!", "!")
@@ -316,10 +323,9 @@ def _tell(
         return
     cards = sum(len(each.cards) for each in there)
     reporter.note(f"{output} is written: {_count(len(there), 'host')}, {_count(cards, 'GPU')}")
-    _tell_next(output, reporter)
 
 
-def _tell_next(output: Path, reporter: Reporter) -> None:
+def _tell_next(output: Path, ssh_config: Path | None, reporter: Reporter) -> None:
     from tflaunch.ownership import planted
 
     default = output.absolute() == Path.cwd() / "hosts.yaml"
@@ -333,6 +339,8 @@ def _tell_next(output: Path, reporter: Reporter) -> None:
             "~/.config/tflaunch/hosts.yaml"
         )
     named = "" if default and not reason else f" {shlex.quote(str(output))}"
+    if ssh_config is not None:  # the hostfile cannot say it
+        named += f" -F {shlex.quote(str(ssh_config))}"
     reporter.note(f"next: tflaunch check{named}, then tflaunch run{named} trainer.py")
 
 

@@ -87,7 +87,11 @@ def in_our_words(error: Any) -> UsageError:
 
 def no_such_option(name: str, known: Sequence[str], otherwise: str, path: str) -> UsageError:
     """The error for an option that the verb does not have."""
-    near = difflib.get_close_matches(name, known, 3, 0.75)
+    near = (
+        difflib.get_close_matches(name, known, 3, 0.85)
+        or [each for each in known if each.startswith(f"{name}-")][:3]  # --gpus: --gpus-per-worker
+        or difflib.get_close_matches(name, known, 3, 0.75)
+    )
     hint = f"did you mean {' or '.join(near)}?" if near else ""
     return UsageError(f"{path} has no option {name}", "\n".join(filter(None, (hint, otherwise * (not near)))))
 

@@ -92,6 +92,8 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
     """
     from tflaunch import hosts
 
+    if source == "":  # a variable of the shell that is not set, and no wish for whatever hosts there are
+        raise UsageError("HOSTS is empty", "name hosts, or leave that word out for the default hostfile")
     found = source or default_hosts()
     if found is None:
         raise UsageError(

@@ -82,6 +82,7 @@ _NOT_ALONE = (
 )
 _SILENT = "A sweep shows no output of its trials; tflaunch logs NAME trial/7 does, also while they run"
 _ONE_PROCESS = "A trial is one process; tflaunch run starts clusters"
+_NUMBER = re.compile(r"[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?,?", re.IGNORECASE)
 
 
 class SweepCommand(TrainerCommand):
@@ -107,21 +108,34 @@ class SweepCommand(TrainerCommand):
 
 
 def _refuse_parameters_alone(verb: str, line: Line) -> None:
-    """`--random lr=0.1..1 layers=1..6`: each parameter wants an option of its own."""
+    """Raise UsageError for `--random lr=0.1..1 layers=1..6` and `--grid lr=0.1 0.2`, with what is meant."""
     option = ""
+    values_of = ""  # the parameter of --grid that stands just in front
     alone: list[str] = []
+    apart: list[str] = []
     words: list[str] = []
     for texts, kind in line.words:
         name = texts[0].partition("=")[0]
+        if values_of and kind == "plain" and _NUMBER.fullmatch(texts[0]):
+            apart += texts
+            words[-1] = f"{words[-1].rstrip(',')},{texts[0]}"
+            continue
+        values_of = texts[-1].removeprefix("--grid=").partition("=")[0] if name == "--grid" else ""
         if name in ("--grid", "--random"):
             option = name
         elif option and kind == "plain" and re.fullmatch(r"[A-Za-z_][\w.-]*=.*", texts[0], re.DOTALL):
             alone += texts
             words.append(option)
+            values_of = name if option == "--grid" else ""
         words += texts
     if alone:
         raise UsageError(
             f"{' '.join(alone)}: no {option} in front of it; each parameter has its own",
+            command(verb, words, line.behind),
+        )
+    if apart:
+        raise UsageError(
+            f"{' '.join(apart)}: the values of --grid stand in one word, with commas between them",
             command(verb, words, line.behind),
         )
 

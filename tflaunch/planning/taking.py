@@ -7,7 +7,7 @@ that others use: somebody else's process computes on one of its cards, or somebo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tflaunch.hosts import Hostfile, fold
@@ -66,9 +66,13 @@ class Taking:
 
 
 def taking(
-    shares: Iterable[Share], hostfile: Hostfile, inventory: Inventory, run_id: str, mine: Mapping[str, str]
+    shares: Iterable[Share],
+    hostfile: Hostfile,
+    inventory: Inventory,
+    run_id: str,
+    mine: Callable[[str], str],
 ) -> Taking:
-    """What these shares are together; `mine` is the user's own name on each host."""
+    """What these shares are together; `mine` tells the user's own name on a host, where that matters."""
     shares = list(shares)
     names = {share.host for share in shares}
     hosts = [host for host in hostfile.hosts if host.name in names]
@@ -79,7 +83,7 @@ def taking(
     for host in hosts:
         facts = inventory[host.name]
         stays = any(not device.busy and device.uuid not in cards[host.name] for device in facts.devices)
-        if cards[host.name] and not stays and (users := others_on(facts, run_id, mine.get(host.name, ""))):
+        if cards[host.name] and not stays and (users := others_on(facts, run_id, mine(host.name))):
             full[host.name] = users
     devices = [device for host in hosts for device in inventory[host.name].devices]
     taken = set().union(*cards.values())
