@@ -103,11 +103,12 @@ class Bundle:
 
     @property
     def to_read(self) -> dict[str, str] | None:
-        """The program, and by which Python it can be read for certain, as an agent takes it; None: it is no Python."""
+        """The program, and by which Python it can be read for certain, as an agent takes it; None: it is no text."""
         entry = next((entry for entry in self.entries if self.program and entry[0] == self.program), ("", ""))
-        if entry[1] not in ("f", "x"):
+        content = self.contents[str(entry[2])] if entry[1] in ("f", "x") else b"\0"
+        if b"\0" in content:  # a zip archive, or what is compiled already: Python runs them, and does not read them
             return None
-        can = _readable(self.contents[str(entry[2])])
+        can = _readable(content)
         return {"file": self.program, "read_by": ".".join(map(str, sys.version_info[:2])) if can else ""}
 
     @functools.cached_property
