@@ -255,6 +255,27 @@ TRAINERS: dict[str, tuple[str | dict[str, str], bool, bool]] = {
         True,
     ),
     "a configuration that is run": (READS + "exec(open('configurator.py').read())\n", True, True),
+    "a configuration that is loaded by its path": (
+        READS + "import importlib.util\nspec = importlib.util.spec_from_file_location('c', 'conf/c.py')\n",
+        True,
+        True,
+    ),
+    "sys by another name": (READS + "import sys as system\nrest = system.argv[1:]\n", True, True),
+    "the command of another program": (
+        READS + "import subprocess, sys\nsubprocess.run(['python', 'real.py', *sys.orig_argv[2:]])\n",
+        True,
+        True,
+    ),
+    "add_argument by another name": (
+        READS + ARGPARSE + "add = parser.add_argument\nfor name in open('names'):\n    add('--' + name)\n",
+        True,
+        True,
+    ),
+    "absl's DEFINE of whatever kind": (
+        READS + "from absl import flags\ngetattr(flags, 'DEFINE_string')(name, '', '')\n",
+        True,
+        True,
+    ),
     "fire with options of any name": (
         READS + "import fire\ndef main(**options): ...\nfire.Fire(main)\n",
         True,

@@ -82,7 +82,8 @@ _KNOWN_PACKAGES = {
 # Those that make options of the names of parameters and fields.
 _BY_SIGNATURE = {"fire", "typer"}
 
-_DEFINES = re.compile(r"add_argument|add_option|option|DEFINE(_\w+)?")  # what takes the name of an option
+_DEFINES = re.compile(r"add_argument|(add_|make_)?option|DEFINE(_\w+)?")  # what takes the name of an option
+_DEFINES_ONLY = re.compile(r"add_argument|(add_|make_)option|DEFINE_\w+")  # and has no other meaning
 _STRICT = {"parse_args", "parse_args_into_dataclasses", "parse_intermixed_args", "getopt", "gnu_getopt"}
 _STRICT_CALLS = {"click.command", "click.group", "fire.Fire", "typer.run", "typer.Typer"}
 _TOLERANT = {
@@ -91,6 +92,12 @@ _TOLERANT = {
 }  # fmt: skip
 _PS_NAME = re.compile(r"(?:.*_)?ps(?:_.*)?|.*parameter_?server.*", re.IGNORECASE)
 _PS_TEXT = re.compile(r"(?<![a-z0-9])ps(?![a-z0-9])|parameter[_ -]?server", re.IGNORECASE)
+# What runs a file that an import does not name.
+_RUNS_FILES = {
+    "exec", "execfile", "globals", "load_source", "run_module", "run_path", "SourceFileLoader",
+    "spec_from_file_location",
+}  # fmt: skip
+_ARGV = {"argv", "orig_argv"}
 # A part of the name of a flag, from which the whole is made: f"{job}_hosts".
 _HOSTS_PART = re.compile(r"[_-]hosts\b|^-{0,2}hosts=?$")
 
@@ -327,6 +334,10 @@ class _Findings:
             self._found("framework", f"reads {text}", line)
         if _VARIABLE_OF_OTHERS.fullmatch(text):
             self._found("otherwise", f"reads {text}", line)
+        if _DEFINES_ONLY.fullmatch(text):  # getattr(flags, "DEFINE_string")
+            self._found("any_flags", "makes the names of its flags when it runs", line)
+        if text in _ARGV:
+            self._found("argv", "reads sys.argv as a whole", line)
         if text in _TOLERANT:
             self._found("any_flags", f"takes options that it does not know ({text})", line)
         if _PS_TEXT.search(text):
@@ -372,8 +383,10 @@ class _Findings:
             isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
         ):
             self._found("flags", f"has {node.attr}", line)  # of an object that some parser has made
-        if _is_argv(node) and id(node) not in self.seen:
+        if node.attr in _ARGV and id(node) not in self.seen:  # whatever name `sys` has there
             self._found("argv", "reads sys.argv as a whole", line)
+        if id(node) not in self.seen and _DEFINES_ONLY.fullmatch(node.attr):
+            self._found("any_flags", "makes the names of its flags when it runs", line)
         chain = _chain(node)
         last = ".".join(chain[-2:])
         if last in _FRAMEWORK_NAMES:
@@ -411,7 +424,7 @@ class _Findings:
             self._found("any_flags", "takes options that it does not know (tf.app.run)", line)
         if "estimator" in module and (used := names & _OF_ESTIMATOR):
             self._found("tf_config", f"uses tf.estimator.{min(used)}", line)
-        if module == "sys" and "argv" in names:
+        if module == "sys" and names.intersection(_ARGV):
             self._found("argv", "reads sys.argv as a whole", line)
         if top in ("tensorflow", "official") and "*" in names:
             self._found("hidden", f"imports all of {module}", line)
@@ -423,13 +436,14 @@ class _Findings:
         if called == "len" and node.args and _is_argv(node.args[0]):
             self.seen.add(id(node.args[0]))
         elif _DEFINES.fullmatch(called):
+            self.seen.add(id(node.func))
             first = node.args[:1] if called.startswith("DEFINE") else node.args
             named = [word.value for word in node.keywords if word.arg == "name"]
             if not all(isinstance(name, ast.Constant) for name in [*first, *named]):
                 self._found("any_flags", "makes the names of its flags when it runs", line)
         elif called in DYNAMIC and node.args and not isinstance(node.args[0], ast.Constant):
             self._found("hidden", "imports what has no name before it runs", line)
-        elif called in ("exec", "run_path", "run_module", "globals"):
+        elif called in _RUNS_FILES:
             self._found("hidden", f"runs what cannot be read here ({called})", line)
 
 

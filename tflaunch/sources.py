@@ -106,7 +106,9 @@ class Bundle:
         """The program, and by which Python it can be read for certain, as an agent takes it; None: it is no text."""
         entry = next((entry for entry in self.entries if self.program and entry[0] == self.program), ("", ""))
         content = self.contents[str(entry[2])] if entry[1] in ("f", "x") else b"\0"
-        if b"\0" in content:  # a zip archive, or what is compiled already: Python runs them, and does not read them
+        if (
+            b"\0" in content
+        ):  # a zip archive, or what is compiled already: Python runs them, and does not read them
             return None
         can = _readable(content)
         return {"file": self.program, "read_by": ".".join(map(str, sys.version_info[:2])) if can else ""}
