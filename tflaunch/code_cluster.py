@@ -22,6 +22,7 @@ from tflaunch.planning.frameworks import started_by
 from tflaunch.program import Program
 
 _MOST_BYTES = 2 * 2**20  # of all text together: a second of reading
+_MORE = "is more than is read here"
 
 # --- what the words mean ---------------------------------------------------------------------------------
 
@@ -195,7 +196,7 @@ def read(program: Program, job: JobSpec) -> Reading:
     found = _Findings(Reading(program.file), names - words, words | (names & words))
     for module in _modules(program):
         if module is None:
-            found.note("hidden", "is more than is read here", program.file)
+            found.note("hidden", _MORE, program.file)
         else:
             found.take(module)
     return found.reading
@@ -262,7 +263,8 @@ class _Findings:
         """Look at all of it."""
         self.path, self.seen = module.path, set()
         if module.tree is None:
-            self.note("hidden", "cannot be read by the Python here", module.path)
+            much = not module.fault and module.path.endswith(".py")
+            self.note("hidden", _MORE if much else "cannot be read by the Python here", module.path)
         for name, line in module.elsewhere:
             self._import(name, line)
         for statement in module.tree.body if module.tree else ():
