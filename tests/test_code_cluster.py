@@ -366,6 +366,8 @@ def test_our_own_examples(name: str, expected: tuple[bool, bool]) -> None:
     [
         ("import torch.distributed as dist\ndist.init_process_group()\n", "torch"),
         ("import os\nrank = os.environ['RANK']\n", "torch"),
+        ("import os, ours\nrank = os.environ['RANK']\n", "auto"),
+        ("import ours, torch.distributed\nrank = os.environ['RANK']\n", "torch"),
         ("import jax\njax.distributed.initialize()\n", "jax"),
         ("import jax, torch.distributed\njax.distributed.initialize()\n", "auto"),
         ("import os, torch.distributed\nprint(os.environ['TF_CONFIG'])\n", "auto"),

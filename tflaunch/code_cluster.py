@@ -146,7 +146,9 @@ def fitted(job: JobSpec, program: Program, *, anyway: bool = False) -> JobSpec:
     """
     found = read(program, job)
     if job.framework == "auto" and not (found.tf_config or found.flags or found.otherwise):
-        job = replace(job, framework=started_by(found.starts))
+        # A name such as RANK alone may be anything's where not all of the program is read.
+        starts = found.starts - _FRAMEWORK_VARIABLES if found.doubt else found.starts
+        job = replace(job, framework=started_by(starts))
     if not anyway and job.flags is not None:
         job = _with_flags(job, found)
     if job.role(PS) == Role():  # nobody has said a word of ps
