@@ -11,6 +11,7 @@ import pytest
 from tests.test_plan import facts, plan
 from tests.test_sources import grow
 from tflaunch.code_cluster import faults, fitted
+from tflaunch.code_imports import modules
 from tflaunch.job import PS, WORKER, JobSpec, Role
 from tflaunch.program import find_program
 
@@ -255,6 +256,27 @@ TRAINERS: dict[str, tuple[str | dict[str, str], bool, bool]] = {
         True,
     ),
     "a configuration that is run": (READS + "exec(open('configurator.py').read())\n", True, True),
+    "a configuration that is loaded by its path": (
+        READS + "import importlib.util\nspec = importlib.util.spec_from_file_location('c', 'conf/c.py')\n",
+        True,
+        True,
+    ),
+    "sys by another name": (READS + "import sys as system\nrest = system.argv[1:]\n", True, True),
+    "the command of another program": (
+        READS + "import subprocess, sys\nsubprocess.run(['python', 'real.py', *sys.orig_argv[2:]])\n",
+        True,
+        True,
+    ),
+    "add_argument by another name": (
+        READS + ARGPARSE + "add = parser.add_argument\nfor name in open('names'):\n    add('--' + name)\n",
+        True,
+        True,
+    ),
+    "absl's DEFINE of whatever kind": (
+        READS + "from absl import flags\ngetattr(flags, 'DEFINE_string')(name, '', '')\n",
+        True,
+        True,
+    ),
     "fire with options of any name": (
         READS + "import fire\ndef main(**options): ...\nfire.Fire(main)\n",
         True,
@@ -344,6 +366,8 @@ def test_our_own_examples(name: str, expected: tuple[bool, bool]) -> None:
     [
         ("import torch.distributed as dist\ndist.init_process_group()\n", "torch"),
         ("import os\nrank = os.environ['RANK']\n", "torch"),
+        ("import os, ours\nrank = os.environ['RANK']\n", "auto"),
+        ("import ours, torch.distributed\nrank = os.environ['RANK']\n", "torch"),
         ("import jax\njax.distributed.initialize()\n", "jax"),
         ("import jax, torch.distributed\njax.distributed.initialize()\n", "auto"),
         ("import os, torch.distributed\nprint(os.environ['TF_CONFIG'])\n", "auto"),
@@ -443,10 +467,24 @@ def test_a_tf_config_that_the_program_sets_is_told(tmp_path: Path) -> None:
 
 
 def test_of_a_huge_program_only_a_part_is_read_and_nothing_is_left_out(tmp_path: Path) -> None:
-    much = "# " + "much " * 500_000 + "\n"
-    job = fit(tmp_path, {"trainer.py": READS + "import data, never\n", "data.py": much, "never.py": "("})
+    much = "# " + "much " * 250_000 + "\n"
+    files = {
+        "trainer.py": READS + "import data, more, never\n",
+        "data.py": much,
+        "more.py": much,
+        "never.py": "(",
+    }
+    job = fit(tmp_path, files)
     assert job.flags is not None
     assert "for trainer.py is more than is read here; --no-flags" in job.choices[0]
+
+
+def test_a_module_that_is_all_numbers_is_not_parsed(tmp_path: Path) -> None:
+    numbers = "import hidden\nX = [" + "1, " * 1_000_000 + "]\n"
+    grow(tmp_path, {"trainer.py": "import data\n", "data.py": numbers, "hidden.py": ""})
+    found = {module.path: module.tree for module in modules(tmp_path, "trainer.py")}
+    assert found.keys() == {"trainer.py", "data.py", "hidden.py"}
+    assert found["data.py"] is None
 
 
 def test_modules_are_looked_for_where_the_program_finds_them(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.launcher import Launcher
 from tests.test_console import on_terminal, plain, shown
 from tflaunch.console import Reporter
+from tflaunch.console_pages import error_of
 from tflaunch.diagnosis.last_error import LIMIT_BYTES, last_error
 from tflaunch.job import TaskId
 from tflaunch.outcome import Outcome, TaskExit
@@ -130,6 +132,26 @@ def test_what_stands_in_the_last_line_is_not_told_twice() -> None:
     exit = TaskExit(W1, "gpu02", 1, None, 1.1, b"Traceback (most recent call last):\n  File 'a'\nE: x\n")
     report = shown(lambda reporter: reporter.report(Outcome("r-1", "failed", 1, 2.0, {W1: exit}, exit)))[1]
     assert report.count("E: x") == 1
+
+
+def test_what_is_cut_is_not_told_twice_either() -> None:
+    said = "ValueError: " + "long " * 100
+    exit = TaskExit(
+        W1, "gpu02", 1, None, 1.1, f"Traceback (most recent call last):\n  File 'a'\n{said}\n".encode()
+    )
+    report = shown(lambda reporter: reporter.report(Outcome("r-1", "failed", 1, 2.0, {W1: exit}, exit)))[1]
+    assert report.count("ValueError") == 1
+
+
+def test_a_copy_that_lacks_the_end_does_not_say_why(tmp_path: Path) -> None:
+    old = "Traceback (most recent call last):\n  File 'a'\nOldError: dealt with\n"
+    tail = "Traceback (most recent call last):\n  File 'a'\nNewError: the cause\n"
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "worker-1.log").write_text(old)
+    exit = TaskExit(W1, "gpu02", 1, None, 1.1, tail.encode(), log_bytes=len(old + tail))
+    assert error_of(exit, str(tmp_path)) == "NewError: the cause"
+    (tmp_path / "logs" / "worker-1.log").write_text(old + tail)
+    assert error_of(exit, str(tmp_path)) == "NewError: the cause"
 
 
 def test_why_is_told_where_the_output_stands_on_the_screen_too() -> None:

@@ -368,14 +368,19 @@ def test_a_network_that_does_not_answer_is_told_while_it_is_dialled(client: Clie
         thread.join()
         assert errors[0].message == f"no answer on port {host.port} within 3 s"
         assert connector.unanswered(host) is None
-        # Who goes on without it leaves no process behind.
+        # Who goes on without it leaves no process behind, also where it was given up and is dialled once more.
         connector = client.connector([host])
-        thread = threading.Thread(target=dial)
-        thread.start()
-        until(lambda: connector.unanswered(host), "a word of who is dialled")
+        threads = [threading.Thread(target=dial) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(processes(client.network.config)) == 2, "two of them")
         connector.close()
         until(lambda: not processes(client.network.config), "no ssh any more")
-        thread.join()
+        for thread in threads:
+            thread.join()
+        assert not any(
+            "within" in error.message for error in errors[1:]
+        )  # it ended them, and no deadline did
         with pytest.raises(ConnectError, match="the command is at its end"):
             connector.open(host, "true")
         for each in waiting:

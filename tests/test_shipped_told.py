@@ -123,6 +123,13 @@ def test_what_was_fetched_is_not_shipped_but_what_lies_beside_it_is(tmp_path: Pa
         assert set(shipped.fetched) == set(packed.fetched) - {ship, f"{ship}/"} - come
 
 
+@pytest.mark.parametrize("name", [".gitignore", ".tflaunchignore"])
+def test_a_pipe_is_no_ignore_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a.py").touch()
+    os.mkfifo(tmp_path / name)
+    assert [entry[0] for entry in bundle(tmp_path).entries] == ["a.py"]
+
+
 def test_a_fetched_directory_that_is_the_program_s_place_is_shipped(tmp_path: Path) -> None:
     bring(tmp_path / "trainer-k3f9x2", "trainer.py", "sub/b.py")
     grow(tmp_path, {"main.py": ""})

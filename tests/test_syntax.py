@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import py_compile
 import sys
+import zipapp
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,16 @@ def test_what_is_told_of_a_program_is_what_this_python_makes_of_it(tmp_path: Pat
     (tmp_path / "pkg" / "__main__.py").touch()
     module = code_of(find_program("pkg", True, tmp_path)).to_read
     assert module == {"file": "pkg/__main__.py", "read_by": HERE}
+
+
+def test_what_python_runs_without_reading_its_text_is_not_read_before(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__main__.py").write_text("print()\n")
+    zipapp.create_archive(tmp_path / "app", tmp_path / "app.pyz")
+    (tmp_path / "a.py").write_text("print()\n")
+    py_compile.compile(str(tmp_path / "a.py"), str(tmp_path / "a.pyc"))
+    for name in ("app.pyz", "a.pyc"):
+        assert code_of(find_program(name, False, tmp_path)).to_read is None
 
 
 @pytest.mark.skipif(not OLD, reason="no Python here that is older than the match statement")

@@ -22,6 +22,7 @@ from tflaunch.planning.frameworks import started_by
 from tflaunch.program import Program
 
 _MOST_BYTES = 2 * 2**20  # of all text together: a second of reading
+_MORE = "is more than is read here"
 
 # --- what the words mean ---------------------------------------------------------------------------------
 
@@ -82,7 +83,8 @@ _KNOWN_PACKAGES = {
 # Those that make options of the names of parameters and fields.
 _BY_SIGNATURE = {"fire", "typer"}
 
-_DEFINES = re.compile(r"add_argument|add_option|option|DEFINE(_\w+)?")  # what takes the name of an option
+_DEFINES = re.compile(r"add_argument|(add_|make_)?option|DEFINE(_\w+)?")  # what takes the name of an option
+_DEFINES_ONLY = re.compile(r"add_argument|(add_|make_)option|DEFINE_\w+")  # and has no other meaning
 _STRICT = {"parse_args", "parse_args_into_dataclasses", "parse_intermixed_args", "getopt", "gnu_getopt"}
 _STRICT_CALLS = {"click.command", "click.group", "fire.Fire", "typer.run", "typer.Typer"}
 _TOLERANT = {
@@ -91,6 +93,12 @@ _TOLERANT = {
 }  # fmt: skip
 _PS_NAME = re.compile(r"(?:.*_)?ps(?:_.*)?|.*parameter_?server.*", re.IGNORECASE)
 _PS_TEXT = re.compile(r"(?<![a-z0-9])ps(?![a-z0-9])|parameter[_ -]?server", re.IGNORECASE)
+# What runs a file that an import does not name.
+_RUNS_FILES = {
+    "exec", "execfile", "globals", "load_source", "run_module", "run_path", "SourceFileLoader",
+    "spec_from_file_location",
+}  # fmt: skip
+_ARGV = {"argv", "orig_argv"}
 # A part of the name of a flag, from which the whole is made: f"{job}_hosts".
 _HOSTS_PART = re.compile(r"[_-]hosts\b|^-{0,2}hosts=?$")
 
@@ -138,7 +146,9 @@ def fitted(job: JobSpec, program: Program, *, anyway: bool = False) -> JobSpec:
     """
     found = read(program, job)
     if job.framework == "auto" and not (found.tf_config or found.flags or found.otherwise):
-        job = replace(job, framework=started_by(found.starts))
+        # A name such as RANK alone may be anything's where not all of the program is read.
+        starts = found.starts - _FRAMEWORK_VARIABLES if found.doubt else found.starts
+        job = replace(job, framework=started_by(starts))
     if not anyway and job.flags is not None:
         job = _with_flags(job, found)
     if job.role(PS) == Role():  # nobody has said a word of ps
@@ -189,7 +199,7 @@ def read(program: Program, job: JobSpec) -> Reading:
     found = _Findings(Reading(program.file), names - words, words | (names & words))
     for module in _modules(program):
         if module is None:
-            found.note("hidden", "is more than is read here", program.file)
+            found.note("hidden", _MORE, program.file)
         else:
             found.take(module)
     return found.reading
@@ -256,7 +266,8 @@ class _Findings:
         """Look at all of it."""
         self.path, self.seen = module.path, set()
         if module.tree is None:
-            self.note("hidden", "cannot be read by the Python here", module.path)
+            much = not module.fault and module.path.endswith(".py")
+            self.note("hidden", _MORE if much else "cannot be read by the Python here", module.path)
         for name, line in module.elsewhere:
             self._import(name, line)
         for statement in module.tree.body if module.tree else ():
@@ -328,6 +339,10 @@ class _Findings:
             self._found("framework", f"reads {text}", line)
         if _VARIABLE_OF_OTHERS.fullmatch(text):
             self._found("otherwise", f"reads {text}", line)
+        if _DEFINES_ONLY.fullmatch(text):  # getattr(flags, "DEFINE_string")
+            self._found("any_flags", "makes the names of its flags when it runs", line)
+        if text in _ARGV:
+            self._found("argv", "reads sys.argv as a whole", line)
         if text in _TOLERANT:
             self._found("any_flags", f"takes options that it does not know ({text})", line)
         if _PS_TEXT.search(text):
@@ -373,8 +388,10 @@ class _Findings:
             isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
         ):
             self._found("flags", f"has {node.attr}", line)  # of an object that some parser has made
-        if _is_argv(node) and id(node) not in self.seen:
+        if node.attr in _ARGV and id(node) not in self.seen:  # whatever name `sys` has there
             self._found("argv", "reads sys.argv as a whole", line)
+        if id(node) not in self.seen and _DEFINES_ONLY.fullmatch(node.attr):
+            self._found("any_flags", "makes the names of its flags when it runs", line)
         chain = _chain(node)
         last = ".".join(chain[-2:])
         if last in _FRAMEWORK_NAMES:
@@ -412,7 +429,7 @@ class _Findings:
             self._found("any_flags", "takes options that it does not know (tf.app.run)", line)
         if "estimator" in module and (used := names & _OF_ESTIMATOR):
             self._found("tf_config", f"uses tf.estimator.{min(used)}", line)
-        if module == "sys" and "argv" in names:
+        if module == "sys" and names.intersection(_ARGV):
             self._found("argv", "reads sys.argv as a whole", line)
         if top in ("tensorflow", "official") and "*" in names:
             self._found("hidden", f"imports all of {module}", line)
@@ -424,13 +441,14 @@ class _Findings:
         if called == "len" and node.args and _is_argv(node.args[0]):
             self.seen.add(id(node.args[0]))
         elif _DEFINES.fullmatch(called):
+            self.seen.add(id(node.func))
             first = node.args[:1] if called.startswith("DEFINE") else node.args
             named = [word.value for word in node.keywords if word.arg == "name"]
             if not all(isinstance(name, ast.Constant) for name in [*first, *named]):
                 self._found("any_flags", "makes the names of its flags when it runs", line)
         elif called in DYNAMIC and node.args and not isinstance(node.args[0], ast.Constant):
             self._found("hidden", "imports what has no name before it runs", line)
-        elif called in ("exec", "run_path", "run_module", "globals"):
+        elif called in _RUNS_FILES:
             self._found("hidden", f"runs what cannot be read here ({called})", line)
 
 

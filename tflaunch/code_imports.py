@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 DYNAMIC = ("import_module", "__import__")  # with the name written out
+_MOST_BYTES = 2 * 2**20  # of a file that is parsed: a tree takes a hundred times as much memory
 # Where this Python cannot read the text, one of another version may.
 _IMPORT_LINE = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(.+)|import[ \t]+(.+))$", re.MULTILINE
@@ -31,7 +32,7 @@ class Module(NamedTuple):
     """One file of a program."""
 
     path: str  # relative to the directory
-    tree: ast.Module | None  # None: a module in C, or text that this Python cannot read
+    tree: ast.Module | None  # None: a module in C, text that this Python cannot read, or too much of it
     fault: SyntaxError | None  # what is wrong with the text, for this Python
     elsewhere: tuple[tuple[str, int], ...]  # (what it imports that is not here, the line)
 
@@ -164,6 +165,8 @@ def _read(path: Path) -> tuple[ast.Module | None, SyntaxError | None]:
         return None, None
     try:
         facts = path.stat()
+        if facts.st_size > _MOST_BYTES:  # numbers, mostly
+            return None, None
         return _parsed(path, facts.st_size, facts.st_mtime_ns)
     except OSError:
         return None, None

@@ -132,14 +132,23 @@ def tail_lines(data: bytes, most: int = TAIL_LINES) -> list[str]:
 
 
 def error_of(exit: TaskExit, record: str = "") -> str:
-    """The line of its log that says why a task failed, "" for none; of the launcher's copy, if `record` has one."""
+    """The line of its log that says why a task failed, "" for none; of the copy here, if `record` has all of it."""
     end = exit.tail
     if record:
         copy = Path(record, "logs", log_name(exit.task, exit.attempt))
         with contextlib.suppress(OSError, ValueError), copy.open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - LIMIT_BYTES))
-            end = log.read(LIMIT_BYTES) or end
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - LIMIT_BYTES))
+            if size >= exit.log_bytes:  # else its end, and what stands there, is not here
+                end = log.read(LIMIT_BYTES) or end
     return one_line(last_error(end.decode("utf-8", "backslashreplace")))
+
+
+def is_last(error: str, tail: Sequence[str]) -> bool:
+    """Whether that is the last of these lines, whole or cut."""
+    if not tail:
+        return False
+    return tail[-1] == error or (error.endswith(" ...") and tail[-1].startswith(error[:-4]))
 
 
 def stuck_lines(tail: bytes) -> list[str]:
@@ -388,7 +397,7 @@ def report_lines(outcome: Outcome, marks: Marks, hint: str, above: bool) -> list
 def _error_lines(first: TaskExit, outcome: Outcome) -> list[RenderableType]:
     """Why it failed, where that is not what its last line says."""
     error = error_of(first, outcome.record)
-    return [paragraph((f"  {error}", "bold"))] if error and [error] != tail_lines(first.tail)[-1:] else []
+    return [paragraph((f"  {error}", "bold"))] if error and not is_last(error, tail_lines(first.tail)) else []
 
 
 def _lost_lines(lost: HostLost | None, marks: Marks) -> list[RenderableType]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
@@ -83,8 +84,10 @@ def above(
 def read(path: Path, base: str) -> Ignore | None:
     """The ignore file of that path, if there is one; raises UsageError when it cannot be read."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would never end
+            return None
         text = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):  # .git is a file in a linked work tree
+    except (FileNotFoundError, NotADirectoryError):  # .git is a file in a linked work tree
         return None
     except OSError as error:
         raise unreadable(path, error) from None

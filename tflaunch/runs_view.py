@@ -16,7 +16,7 @@ from typing import Any
 
 from tflaunch.clean import HERE, Kept, Place, Selection, named, titles
 from tflaunch.console_line import Text, paragraph
-from tflaunch.console_pages import WORDS, Marks, Pen, tail_lines, without
+from tflaunch.console_pages import WORDS, Marks, Pen, is_last, tail_lines, without
 from tflaunch.diagnosis import last_words
 from tflaunch.diagnosis.last_error import last_error
 from tflaunch.errors import ConnectError
@@ -262,7 +262,7 @@ def _failure_lines(failed: TaskState, run: RunState, marks: Marks) -> list[Text]
     text = _sentence(failed) + more + ("; its last lines:" if tail else "")
     first = Text.assemble((f"{marks.bad} ", _BAD), (text, "bold"))
     error = one_line(last_error(failed.tail))
-    why = [Text(f"  {error}", "bold")] if error and [error] != tail[-1:] else []
+    why = [Text(f"  {error}", "bold")] if error and not is_last(error, tail) else []
     lines = [first, *why, *(Text.assemble((f"  {marks.bar} ", _BAD), line) for line in tail)]
     if hint := hint_of(failed):
         lines.append(paragraph(f"  {marks.next} {hint}", style="cyan"))

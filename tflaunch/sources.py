@@ -25,6 +25,7 @@ from tflaunch.patterns import IgnoreLine
 from tflaunch.program import Program, home_directories
 
 LIMIT_BYTES = 100 * 2**20  # unless --max-code says otherwise
+_READ_BYTES = 2 * 2**20  # of a program; a larger one is read by the hosts alone
 _ENTRIES_SEEN = 100_000  # once over the limit, how many more are looked at to name the largest
 _LARGEST_SHOWN = 5
 _LARGEST_SHARE = 0.9  # of a directory: a part this large is named instead of the whole
@@ -103,11 +104,14 @@ class Bundle:
 
     @property
     def to_read(self) -> dict[str, str] | None:
-        """The program, and by which Python it can be read for certain, as an agent takes it; None: it is no Python."""
+        """The program, and by which Python it can be read for certain, as an agent takes it; None: it is no text."""
         entry = next((entry for entry in self.entries if self.program and entry[0] == self.program), ("", ""))
-        if entry[1] not in ("f", "x"):
+        content = self.contents[str(entry[2])] if entry[1] in ("f", "x") else b"\0"
+        if (
+            b"\0" in content
+        ):  # a zip archive, or what is compiled already: Python runs them, and does not read them
             return None
-        can = _readable(self.contents[str(entry[2])])
+        can = len(content) <= _READ_BYTES and _readable(content)
         return {"file": self.program, "read_by": ".".join(map(str, sys.version_info[:2])) if can else ""}
 
     @functools.cached_property

@@ -74,7 +74,8 @@ class OpenSsh:
             options.append("StrictHostKeyChecking=accept-new")
         self._options = tuple(word for option in options for word in ("-o", option))
         self._hostnames: dict[str, str] = {}
-        self._dialling: dict[str, tuple[Target, OpenSshWire]] = {}
+        # Those on their way; a host that was given up may be dialled again before the first attempt is over.
+        self._dialling: dict[OpenSshWire, tuple[str, Target]] = {}
         self._wires: list[OpenSshWire] = []
         self._lock = threading.Lock()
         self._over = False
@@ -91,14 +92,15 @@ class OpenSsh:
             except OSError as error:
                 raise _not_started(error) from None
             self._wires = [*(other for other in self._wires if not other.wait(0)), wire]
-            self._dialling[host.name] = (target, wire)
+            self._dialling[wire] = host.name, target
         try:
             wire.log_in(first, target, deadline)
         except BaseException:
             wire.close()
             raise
         finally:
-            self._dialling.pop(host.name, None)
+            with self._lock:
+                del self._dialling[wire]
         self._hostnames[host.name] = wire.log.hostname
         return wire
 
@@ -106,7 +108,7 @@ class OpenSsh:
         """End every process that is still on its way or let go of; those of wires in use belong to their users."""
         with self._lock:
             self._over = True
-            for _, wire in list(self._dialling.values()):
+            for wire in self._dialling:
                 wire.close()
                 wire.kill()
         deadline = Deadline(END_S)
@@ -116,8 +118,12 @@ class OpenSsh:
 
     def unanswered(self, host: Host) -> ConnectError | None:
         """What to say of a host whose network has not answered yet; None: it has, or it is not being dialled."""
-        target, wire = self._dialling.get(host.name, (None, None))
-        return wire.log.unanswered(wire.log.known(target)) if target and wire else None
+        with self._lock:
+            of_it = [
+                (wire.log, target) for wire, (name, target) in self._dialling.items() if name == host.name
+            ]
+        log, target = of_it[-1] if of_it else (None, None)
+        return log.unanswered(log.known(target)) if log and target else None
 
     def hostname(self, host: Host) -> str:
         """What it dials for that host, after HostName."""
