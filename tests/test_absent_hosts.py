@@ -138,12 +138,12 @@ def test_hosts_that_options_leave_out_are_never_dialled(launcher: Launcher, netw
     )
     for words in (
         (script, "--workers=2", "--exclude=host3"),
-        (script, "--worker-hosts=host[1-2]", "--ps-hosts=host1"),
+        (script, "--yes", "--worker-hosts=host[1-2]", "--ps-hosts=host1"),
         (script, "--ps=0", "--workers=1", "--worker-hosts=host1", "--job-hosts=data=host2", "--job=data=1"),
         (job,),
     ):
         launcher.run("run", hosts, *words).ran()
-    launcher.run("sweep", hosts, script, "--grid=a=1,2", "--exclude=host3").ran()
+    launcher.run("sweep", hosts, script, "--grid=a=1,2", "--exclude=host3", "--yes").ran()
     assert logins(sshds[0]) >= 5
     assert "Connection from" not in sshds[2].log()
     assert logins(sshds[2]) == 0
@@ -190,7 +190,7 @@ def test_spares_take_the_place_of_a_host_that_is_not_there(launcher: Launcher, l
 
 
 def test_a_sweep_runs_on_the_hosts_that_are_there_and_goes_on_so(launcher: Launcher, lab: list[Sshd]) -> None:
-    words = ("sweep", hostfile(launcher, lab), launcher.script(WHERE), "--name=s")
+    words = ("sweep", hostfile(launcher, lab), launcher.script(WHERE), "--name=s", "--yes")
     first = launcher.run(*words, "--grid=a=1,2").ran()
     assert f"{cause(lab[2])}: going on without it" in first.sentences
     [record] = launcher.records()
