@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -610,6 +611,7 @@ def why(text: str, code: int | None = 255) -> tuple[str, bool]:
             True,
         ),
         ("ssh: connect to host gpu01 port 22: Connection timed out\r\n", 255, "no answer on port 22", True),
+        ("ssh: connect to host gpu01 port 22: Host is down\r\n", 255, "there is no route to it", True),
         ("ssh: connect to host gpu01 port 22: Permission denied\r\n", 255, "this machine forbids", False),
         ("", None, "ssh did not begin to connect within 5 s", False),
         (BEFORE.partition("debug1: Connection")[0], None, "no answer on port 22 within 5 s", True),
@@ -664,6 +666,12 @@ def test_why_there_is_no_login(text: str, code: int | None, said: str, absent: b
     message, was_absent = why(text, code)
     assert said in message
     assert was_absent is absent
+
+
+def test_a_master_whose_host_is_gone_is_ended_by_what_is_told() -> None:
+    target = replace(TARGET, ssh="ssh -F cfg {host}")
+    error = SshLog().why(None, target, Deadline(5))
+    assert "`ssh -O exit -F cfg {host}` ends a ControlMaster" in error.hint  # type: ignore[attr-defined]
 
 
 def test_what_the_far_side_says_is_told_apart_from_what_ssh_says() -> None:

@@ -38,6 +38,7 @@ _ERRNOS = {
     os.strerror(number): number
     for number in (
         errno.ECONNREFUSED,
+        errno.EHOSTDOWN,
         errno.EHOSTUNREACH,
         errno.ENETUNREACH,
         errno.ETIMEDOUT,
@@ -285,7 +286,8 @@ class SshLog:
             return ConnectError(
                 f"ssh did not begin to connect within {deadline}: it looks up the name, runs a `Match exec`, or waits "
                 "for a ControlMaster that does not answer",
-                f"does `{target.ssh} true` work?",
+                f"does `{target.ssh} true` work? `{target.ssh.replace('ssh', 'ssh -O exit', 1)}` ends a ControlMaster "
+                "whose host is gone",
             )
         if not self._has("Connection established") and not self._has("Remote protocol version"):
             return unreached(TimeoutError(), target, deadline)
