@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tflaunch.command import ARGUMENT_LIMIT_BYTES, Command, endpoint, interpreter
+from tflaunch.command import Command, endpoint, interpreter
 from tflaunch.errors import PlanError, UsageError
 from tflaunch.hosts import Host
+from tflaunch.inputs.variables import ARGUMENT_LIMIT_BYTES
 from tflaunch.job import FLAGS, JobSpec, Requirements, Role, TaskId
 
 CLUSTER = {"ps": ["gpu1:20000"], "worker": ["gpu1:20001", "gpu2:20000"]}

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from tflaunch.command import DECIDED
 from tflaunch.documents import read_file
 from tflaunch.errors import EnvFileError, Problem
+from tflaunch.inputs.variables import DECIDED
 
 
 def read(paths: Iterable[Path]) -> dict[str, str]:

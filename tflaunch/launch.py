@@ -503,9 +503,12 @@ def _plan(
 
 
 def consent_for(request: Request, connections: Connections) -> Consent:
-    """What the user has agreed to so far: to nothing, unless he has counted the workers or said --yes."""
-    needed = request.job.role(WORKER).count is None and not request.yes
+    """What the user has agreed to so far: to nothing, unless he, or the scheduler of his job, has counted the workers,
+    or he has said --yes.
+    """
     hosts = {host.name: host for host in request.hostfile.hosts}
+    counted = request.job.role(WORKER).count is not None or all(host.slots_by for host in hosts.values())
+    needed = not (counted or request.yes)
     # Asked for as late as can be: a host that is left out may have no way in, and each may cost a run of `ssh -G`.
     mine = functools.cache(lambda name: connections.user(hosts[name]))
     return Consent(request.hostfile, request.run_id, mine, needed)

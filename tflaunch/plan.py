@@ -8,11 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tflaunch.command import DECIDED, Command, endpoint, flag_names, image
+from tflaunch.command import Command, endpoint, flag_names, image
 from tflaunch.environments import setup
 from tflaunch.errors import PlanError, UsageError
 from tflaunch.gpu_choice import take_nearest
 from tflaunch.hosts import Host, Hostfile, fold, match
+from tflaunch.inputs.variables import DECIDED
 from tflaunch.inventory import Device, Inventory
 from tflaunch.job import CHIEF, EVALUATOR, MASTER, PS, WORKER, Cards, JobSpec, TaskId
 from tflaunch.plan_addresses import interfaces, peer_addresses, take_ports

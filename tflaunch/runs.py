@@ -513,7 +513,7 @@ def _without_value(before: str, word: str) -> str:
 
 def _without_values(plan: ClusterPlan) -> ClusterPlan:
     """That plan without the values of variables that tflaunch does not decide: they may be secrets."""
-    from tflaunch.command import DECIDED
+    from tflaunch.inputs.variables import DECIDED
 
     tasks = [
         dataclasses.replace(

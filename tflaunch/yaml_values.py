@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 
-from tflaunch.command import ARGUMENT_LIMIT_BYTES, DECIDED
+from tflaunch.inputs.variables import ARGUMENT_LIMIT_BYTES, DECIDED
 
 
 def text_of(value: object, accepted: str, *, free: bool = True) -> str:

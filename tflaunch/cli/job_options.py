@@ -433,7 +433,7 @@ def environment(wanted: Iterable[str] | None, option: str = "") -> dict[str, str
 
     Raises UsageError for one that has no value here, and for what tflaunch itself tells the tasks.
     """
-    from tflaunch.command import DECIDED
+    from tflaunch.inputs.variables import DECIDED
 
     env = {}
     for each in wanted or ():
