@@ -195,6 +195,7 @@ TRAINERS: dict[str, tuple[str | dict[str, str], bool, bool]] = {
         True,
     ),
     "PyTorch": (TORCH, False, False),
+    "PyTorch with a package that is not read here": (TORCH + "import somebodys_models\n", False, False),
     "JAX": (JAX, False, False),
     "a launcher's variables": (READS + "rank = os.environ['RANK']\n", False, False),
     # as they are for the classic trainers

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tflaunch.code_imports import DYNAMIC, Module, modules
 from tflaunch.job import FLAGS, PS, JobSpec, Role
-from tflaunch.planning.frameworks import started_by
+from tflaunch.planning.frameworks import OF_THEIR_OWN, started_by
 from tflaunch.program import Program
 
 _MOST_BYTES = 2 * 2**20  # of all text together: a second of reading
@@ -167,7 +167,9 @@ def _with_flags(job: JobSpec, found: Reading) -> JobSpec:
     told = found.tf_config or found.framework or found.local
     if told is None or found.flags:
         return job
-    if found.doubt:
+    if (
+        found.doubt and job.framework not in OF_THEIR_OWN
+    ):  # whose programs take none, whatever is not read here
         return _chosen(
             job,
             f"the cluster flags are passed, too, though {told}, for {found.doubt}; --no-flags leaves them out",
@@ -180,7 +182,7 @@ def _with_ps(job: JobSpec, found: Reading) -> JobSpec:
     without = found.mirrored or found.framework
     if without is None:
         return job
-    if why := found.ps or found.hidden:
+    if why := found.ps or (found.hidden if job.framework not in OF_THEIR_OWN else None):
         return _chosen(job, f"ps are planned, though {without}, for {why}; --ps 0 leaves them out")
     job = replace(job, roles={**job.roles, PS: Role(0)})
     return _chosen(job, f"no ps: {without}, and speaks of none; --ps N starts N")
