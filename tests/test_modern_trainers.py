@@ -31,7 +31,7 @@ def test_a_trainer_that_knows_tf_config_alone_runs_at_once(launcher: Launcher) -
     done = launcher.run("run", launcher.local(), trainer, "--workers=2", "--", "--epochs", "5").ran()
     assert "task 1 of ['worker'] epochs 5" in done.out
     assert "  no cluster flags: trainer.py:7 reads TF_CONFIG, and names none of them" in done.err
-    assert "! no ps: worker_strategy.py:4 uses MultiWorkerMirroredStrategy" in done.err
+    assert "  no ps: worker_strategy.py:4 uses MultiWorkerMirroredStrategy" in done.err
 
     planned = (
         launcher.run("run", launcher.local(), trainer, "--workers=1", "--dry-run", "--json").ran().events
