@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     from tflaunch.code_page import CodeReporter
     from tflaunch.hosts import Hostfile
     from tflaunch.job import RestartOn, RestartPolicy
+    from tflaunch.program import Program
     from tflaunch.sources import Bundle
     from tflaunch.supervise import Restarts
 
@@ -437,7 +438,6 @@ def run(
     from tflaunch.code_cluster import fitted
     from tflaunch.job_file import JobFile
     from tflaunch.launch import Request, dry, launch
-    from tflaunch.program import find_program
     from tflaunch.runs import new_run_id
 
     with reporting(
@@ -504,7 +504,7 @@ def run(
         if no_sync:
             hostfile = on_every_host(file.directory, hostfile)
         packages = packages_of(requirements, system_site_packages, container, hostfile)
-        program, stem, bundle = program_to_run(
+        program, stem, bundle, found = program_to_run(
             module,
             script,
             file.directory,
@@ -526,10 +526,7 @@ def run(
             flags=None if flags is False else _flags(flag or [], roles),
             framework=framework.value,
         )
-        if bundle is not None and all(
-            host.workdir is None for host in hostfile.hosts
-        ):  # else another may run
-            found = find_program(module or script or "", module is not None, file.directory, code_dir)
+        if found is not None and all(host.workdir is None for host in hostfile.hosts):  # else another may run
             spec = fitted(spec, found, anyway=bool(flags or flag))
         request = Request(
             run_id=new_run_id(stem),
@@ -591,8 +588,11 @@ def program_to_run(
     env_files: Sequence[Path],
     reporter: CodeReporter,
     dry_run: bool,
-) -> tuple[tuple[str, ...], str, Bundle | None]:
-    """(what follows the interpreter, a name for the run, the code to ship); what stays here is told."""
+) -> tuple[tuple[str, ...], str, Bundle | None, Program | None]:
+    """(what follows the interpreter, a name for the run, the code to ship, where its text is); tells what stays here.
+
+    The last two are None where the code is on all hosts already.  Raises UsageError.
+    """
     from tflaunch.code_page import own_code, tell
     from tflaunch.program import find_program, program_there
     from tflaunch.sizes import size
@@ -616,13 +616,13 @@ def program_to_run(
         if not no_sync:
             reporter.note(own_code(hostfile))
         argv = ("-m", target) if module is not None else program_there(target)
-        return argv, target.rpartition(".")[2] if module is not None else Path(target).stem, None
+        return argv, target.rpartition(".")[2] if module is not None else Path(target).stem, None, None
     found = find_program(target, module is not None, directory, code_dir)
     bundle = code_of(found, ship, follow_links, most)
     tell(found, bundle, env_files, reporter, dry_run=dry_run, show_files=show_files)
     if text := own_code(hostfile):
         reporter.note(text)
-    return found.argv, Path(found.file).stem, bundle
+    return found.argv, Path(found.file).stem, bundle, found
 
 
 def on_every_host(directory: Path, hostfile: Hostfile) -> Hostfile:

@@ -382,7 +382,7 @@ def sweep(
         wish = wish_of(patterns, to=fetch_to, overwrite=overwrite, keep_mode=keep_mode, most=fetch_max)
         if no_sync:
             hostfile = on_every_host(Path.cwd(), hostfile)
-        program, stem, bundle = program_to_run(
+        program, stem, bundle, _ = program_to_run(
             module,
             script,
             Path.cwd(),
