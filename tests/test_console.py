@@ -28,6 +28,7 @@ from typing import Any, TextIO
 import pytest
 
 from tflaunch.console import Reporter, open_reporter
+from tflaunch.console_line import Console, Text, hung
 from tflaunch.errors import (
     ConnectError,
     ConnectErrors,
@@ -1119,3 +1120,18 @@ def test_every_event_of_json_is_documented() -> None:
     assert emitted
     assert console_json.__doc__ is not None
     assert emitted == set(re.findall(r"^    (\w+)  +\w+[ ,(].*", console_json.__doc__, re.M)) - {"event"}
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("! one two three four", ["! one two", "  three", "  four"]),
+        ("  one two three", ["  one two", "  three"]),
+        ("one two three", ["one two", "three"]),
+        ("! one two", ["! one two"]),
+        ("! averylongword", ["! averylon", "  gword"]),
+    ],
+)
+def test_a_wrapped_line_goes_on_below_its_first_word(line: str, shown: list[str]) -> None:
+    console = Console(file=io.StringIO(), width=10)
+    assert [each.rstrip() for each in hung(Text(line), console, 10).plain.split("\n")] == shown

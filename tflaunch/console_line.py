@@ -6,6 +6,7 @@ tflaunch.log_lines.one_line has it.  More lines than one have only what `paragra
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import rich.console
@@ -14,6 +15,7 @@ import rich.text
 from tflaunch.log_lines import one_line
 
 INDENT = "    "
+_LEAD = re.compile(r" *(?:[^\w\s]{1,2} )?")  # of a line: its indent, and the mark that it begins with
 
 
 class Text(rich.text.Text):
@@ -69,6 +71,21 @@ def paragraph(*parts: str | tuple[str, str], style: str = "", indent: str = INDE
         lines = [first, *(line if line.startswith(indent) else indent + line for line in others)]
         rich.text.Text.append(made, "\n".join(lines), its_style or None)
     return made
+
+
+def hung(text: rich.text.Text, console: rich.console.Console, width: int) -> Text:
+    """That text in lines of `width` columns at most; the later ones of a line begin below its first word."""
+    lines: list[rich.text.Text] = []
+    for line in text.split("\n", allow_blank=True):
+        if line.cell_len <= width:
+            lines.append(line)
+            continue
+        found = _LEAD.match(line.plain)
+        depth = min(found.end() if found else 0, width // 2)
+        lead, body = line[:depth], line[depth:]
+        first, *more = body.wrap(console, width - depth)
+        lines += [Text.assemble(lead, first), *(Text.assemble(" " * depth, each) for each in more)]
+    return _ours(rich.text.Text("\n").join(lines))
 
 
 class Console(rich.console.Console):

@@ -19,7 +19,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 
-from tflaunch.console_line import Console, Text, paragraph
+from tflaunch.console_line import Console, Text, hung, paragraph
 from tflaunch.diagnosis import last_words
 from tflaunch.diagnosis.last_error import LIMIT_BYTES, last_error
 from tflaunch.errors import ConnectErrors, DialError, DocumentError, JobFileError, LaunchError, TflaunchError
@@ -92,6 +92,8 @@ class Pen:
         columns = self.columns
         self.console.width = max(20, (columns or PIPE_COLUMNS) - spare)
         whole = isinstance(renderable, Text) and (not columns or bool(renderable.no_wrap))
+        if isinstance(renderable, Text) and not whole:
+            renderable = hung(renderable, self.console, self.console.width)
         with self.console.capture() as captured:
             self.console.print(renderable, soft_wrap=whole)
         return _TRAILING.sub("\n", captured.get())
