@@ -91,6 +91,11 @@ _TOLERANT = {
     "parse_known_args", "parse_known_intermixed_args", "ignore_unknown_options", "allow_extra_args", "known_only",
     "return_remaining_strings",
 }  # fmt: skip
+# What a name of these tells: a field of Reading.
+_USES = {
+    "tf_config": _BY_TF_CONFIG, "mirrored": _MIRRORED, "local": _ON_ONE_MACHINE, "otherwise": _OTHER_CLUSTERS,
+    "framework": _FRAMEWORK_NAMES, "strict": _STRICT,
+}  # fmt: skip
 _PS_NAME = re.compile(r"(?:.*_)?ps(?:_.*)?|.*parameter_?server.*", re.IGNORECASE)
 _PS_TEXT = re.compile(r"(?<![a-z0-9])ps(?![a-z0-9])|parameter[_ -]?server", re.IGNORECASE)
 # What runs a file that an import does not name.
@@ -367,20 +372,11 @@ class _Findings:
         plain = _plain(name)
         if plain in self.names:
             self._found("flags", f"has {name}", line)
-        if name in _BY_TF_CONFIG:
-            self._found("tf_config", f"uses {name}", line)
-        if name in _MIRRORED:
-            self._found("mirrored", f"uses {name}", line)
-        elif name in _ON_ONE_MACHINE:
-            self._found("local", f"uses {name}", line)
-        elif name in _OTHER_CLUSTERS:
-            self._found("otherwise", f"uses {name}", line)
-        if name in _FRAMEWORK_NAMES:
-            self._found("framework", f"uses {name}", line)
+        for kind, known in _USES.items():
+            if name in known:
+                self._found(kind, f"uses {name}", line)
         if name in _TOLERANT:
             self._found("any_flags", f"takes options that it does not know ({name})", line)
-        if name in _STRICT:
-            self._found("strict", f"uses {name}", line)
         if _PS_NAME.fullmatch(name):
             self._found("ps", f"has {name}", line)
 
