@@ -338,6 +338,8 @@ def test_hosts_with_a_workdir_are_shipped_nothing_and_that_is_said(
     assert "shipped 1 file" not in done.sentences
     assert f"IN {launcher.code}" in done.out
     assert "no code is shipped" not in launcher.run(*words, "--no-sync").ran().sentences
+    files = launcher.run(*words, "--dry-run", "--show-files").ran(2)
+    assert "--show-files: the code is on the hosts, nothing is shipped" in files.sentences
 
 
 def test_links_to_directories_elsewhere_are_links_on_the_host(tmp_path: Path) -> None:

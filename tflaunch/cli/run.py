@@ -609,10 +609,9 @@ def program_to_run(
             "nothing to run: neither TRAINER.py nor -m PKG.MOD", "tflaunch run hosts.yaml trainer.py"
         )
     if all(host.workdir is not None for host in hostfile.hosts):  # the code is there: on no host is it ours
-        if ship:
-            raise UsageError(
-                f"--ship {ship[0]}: the code is on the hosts, nothing is shipped", "leave it out"
-            )
+        if ship or show_files:
+            option = f"--ship {ship[0]}" if ship else "--show-files"
+            raise UsageError(f"{option}: the code is on the hosts, nothing is shipped", "leave it out")
         if not no_sync:
             reporter.note(own_code(hostfile))
         argv = ("-m", target) if module is not None else program_there(target)
