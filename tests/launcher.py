@@ -54,7 +54,7 @@ task = os.environ["TFLAUNCH_TASK"]
 told = {
     "argv": [os.fsencode(word).hex() for word in sys.argv],
     "env": dict(os.environ),
-    "cwd": os.getcwd(),
+    "cwd": os.getcwd(),  # noqa: PTH109  the logical or physical directory, whichever the system gives
     "python": sys.executable,
     "here": os.path.dirname(os.path.abspath(__file__)),
     "stdin": sys.stdin.read(),

@@ -11,8 +11,8 @@ import pytest
 from tests.agent_over_pipes import Host, marked, shell, staged
 from tflaunch.agent.journal import Journal
 from tflaunch.agent.rundir import RunDirectory
-from tflaunch.agent.selector import Selector
 from tflaunch.agent.team import Team
+from tflaunch.protocol.selector import Selector
 
 # Leaves a process behind that no group or parent leads to; says where it is, and whether it has been there before.
 LEAVES = "pwd; ls; touch mine; setsid sh -c \"trap '' TERM HUP INT; sleep 600\" & sleep 0.2; exit $CODE"

@@ -19,12 +19,12 @@ from tests.agent_over_pipes import Host, interpreters, running, task
 from tests.launcher import Done, Launcher, until
 from tests.sshd import SshNetwork
 from tests.test_stop import endless, kill
-from tflaunch import wire
-from tflaunch.agent import garbage, removal
-from tflaunch.agent.store import digest_of
-from tflaunch.clean import Criteria, Kept, Place, Selection, full_names, select
-from tflaunch.errors import UsageError
-from tflaunch.times import seconds
+from tflaunch.agent import garbage
+from tflaunch.inputs.times import seconds
+from tflaunch.protocol import removal, wire
+from tflaunch.protocol.code_manifest import digest_of
+from tflaunch.protocol.errors import UsageError
+from tflaunch.runs.clean import Criteria, Kept, Place, Selection, full_names, select
 
 IS_ROOT = os.geteuid() == 0
 DAY_S = 86400.0
@@ -173,7 +173,8 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path) -> None:
     (tmp_path / "tree" / "mounted").mkdir(parents=True)
     script = (
         f"mount -t tmpfs none {tmp_path}/tree/mounted && touch {tmp_path}/tree/mounted/file && "
-        "python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); from tflaunch.agent import garbage, removal; "
+        "python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); from tflaunch.agent import garbage; "
+        "from tflaunch.protocol import removal; "
         f'print(garbage._mounted("{tmp_path}/tree")); print(removal.remove("{tmp_path}/tree"))\' "$@"'
     )
     root = str(Path(garbage.__file__).parents[2])

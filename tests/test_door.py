@@ -13,15 +13,16 @@ import pytest
 import typer.main
 
 from tests.launcher import TELL, Launcher, told
-from tflaunch import cli, trials
+from tflaunch import cli
 from tflaunch.cli import VERBS, application
 from tflaunch.cli.mistakes import INSTEAD, unknown_verb
 from tflaunch.cli.options import load_hosts
 from tflaunch.cli.roles import roles_of
 from tflaunch.cli.words import Line, kind_of
-from tflaunch.errors import HostfileError, UsageError
 from tflaunch.hosts import load
-from tflaunch.job import Role, near_role
+from tflaunch.protocol.errors import HostfileError, UsageError
+from tflaunch.protocol.job import Role, near_role
+from tflaunch.sweeps import trials
 
 FILES = {
     "trainer.py": "import sys\n",

@@ -20,7 +20,7 @@ IMPATIENT = """
 import sys
 from tflaunch import diagnose
 diagnose.LOOK_S, diagnose.STOPPED_S, diagnose.WAIT_S, diagnose.DIAL_AGAIN_S = 0.5, 1.0, {wait_s}, 5.0
-from tflaunch.cli import main
+from tflaunch.cli import main  # noqa: E402
 sys.exit(main())
 """
 

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from tests.launcher import until
-from tflaunch import links, wire
 from tflaunch.agent import journal, peers
 from tflaunch.agent.entrusted import Entrusted
 from tflaunch.agent.rundir import RunDirectory
-from tflaunch.agent.selector import Selector
-from tflaunch.links import Links
+from tflaunch.lifecycle import links
+from tflaunch.lifecycle.links import Links
+from tflaunch.protocol import wire
+from tflaunch.protocol.selector import Selector
 
 
 class Hands:
@@ -24,7 +25,7 @@ class Hands:
     def __init__(self) -> None:
         self.did: list[str] = []
 
-    def dial(self, host: str) -> None:  # noqa: ARG002
+    def dial(self, host: str) -> None:  # noqa: ARG002 - there is only one
         self.did.append("dial")
 
     def hang_up(self, host: str) -> None:  # noqa: ARG002

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.agent_over_pipes import Channel, Host, shell, task, until
-from tflaunch.agent.look import LINE_BYTES
+from tflaunch.agent.task_look import LINE_BYTES
 
 # A server as TensorFlow's: it joins a held port when it is told to, and calls whom it is told to.
 SERVER = """

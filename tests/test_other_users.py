@@ -28,9 +28,9 @@ from tests.lab import PATH
 from tests.nvml import Fleet, build
 from tests.test_payload import kept_modules
 from tests.test_tickets import another, busy, look, wait_for
-from tflaunch import messages, wire
 from tflaunch.agent import ancestry
-from tflaunch.inventory import HostFacts
+from tflaunch.planning.inventory import HostFacts
+from tflaunch.protocol import messages, wire
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 

@@ -17,8 +17,9 @@ import pytest
 
 import tflaunch
 from tests.agent_over_pipes import Channel, interpreters
-from tflaunch import payload, wire
-from tflaunch.wire import MAGIC
+from tflaunch.protocol import wire
+from tflaunch.protocol.wire import MAGIC
+from tflaunch.sessions import payload
 
 ROOT = Path(tflaunch.__file__).parent
 OF_SOME = {"_sha2", "_sha256"}  # not every Python has both
@@ -222,15 +223,10 @@ def test_a_channel_that_says_nothing_more_is_not_waited_for_forever() -> None:
 # ---- what is shipped
 
 
-def test_all_of_the_agent_is_shipped() -> None:
-    there = {
-        "tflaunch.agent" + ("" if path.stem == "__init__" else f".{path.stem}")
-        for path in (ROOT / "agent").glob("*.py")
-    }
-    assert there == {name for name in payload.SHIPPED if name.startswith("tflaunch.agent")}
+SHIPPED = payload.shipped_files()
 
 
-@pytest.mark.parametrize("name", payload.SHIPPED)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_what_is_shipped_needs_nothing_but_itself_and_the_standard_library(name: str) -> None:
     path = payload.shipped_files()[name]
     tree = ast.parse(path.read_text("utf-8"), feature_version=(3, 8))
@@ -241,13 +237,13 @@ def test_what_is_shipped_needs_nothing_but_itself_and_the_standard_library(name:
             assert node.level == 0, f"{path}:{node.lineno}: a relative import"
             base = node.module or ""
             whole = [f"{base}.{alias.name}" for alias in node.names]
-            wanted = [each if each in payload.SHIPPED else base for each in whole]
+            wanted = [each if each in SHIPPED else base for each in whole]
         else:
             continue
         for module in wanted:
             top = module.split(".")[0]
             if top == "tflaunch":
-                assert module in payload.SHIPPED, f"{path}:{node.lineno}: {module} is not shipped"
+                assert module in SHIPPED, f"{path}:{node.lineno}: {module} is not shipped"
             elif module != "pynvml":  # the host's own, or sent when it is wanted
                 assert top in {*sys.stdlib_module_names, *OF_SOME}, f"{path}:{node.lineno}: {module}"
 
@@ -257,9 +253,9 @@ def test_an_agent_loads_little(python: str) -> None:
     """Each of these is milliseconds of CPU on every host of every run."""
     script = (
         f"import sys; sys.path.insert(0, {str(ROOT.parent)!r})\n"
-        "from tflaunch import wire\n"
+        "from tflaunch.protocol import dialling, wire\n"
         "from tflaunch import gpu_probe\n"
-        "from tflaunch.agent import daemon, dial, guard, processes\n"
+        "from tflaunch.agent import daemon, dial_answering, guard, processes\n"
         "processes.become_subreaper()\n"
         "gpu_probe.probe()\n"
         "said = {'a': [1, 2.5, None, True, 'x\\udcff\\u00e9'], 'b': {}}\n"
@@ -419,7 +415,7 @@ def test_what_is_packed_is_what_the_loader_has_announced(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """An upgrade, or an edit, while tflaunch runs: no host may keep other modules under that digest."""
-    files = {name: tmp_path / f"{name}.py" for name in ("tflaunch", "tflaunch.wire")}
+    files = {name: tmp_path / f"{name}.py" for name in ("tflaunch", "tflaunch.protocol.wire")}
     for path in files.values():
         path.write_text("old = 1\n")
     monkeypatch.setattr(payload, "shipped_files", lambda: files)

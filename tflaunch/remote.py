@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import tflaunch.ssh  # noqa: F401 - before what follows
 
@@ -31,8 +31,9 @@ from fabric import Config, Connection
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import ChannelException, SSHException
 
-from tflaunch.errors import ConnectError, NoThreads, WireClosed
 from tflaunch.hosts import Host
+from tflaunch.protocol.errors import ConnectError, NoThreads, WireClosed
+from tflaunch.sessions.wires import Wire
 from tflaunch.ssh.channel import Link, SshWire
 from tflaunch.ssh.config import SshConfig, Target
 from tflaunch.ssh.keys import Keys
@@ -61,29 +62,6 @@ class ConnectOptions:
     timeout_s: float = 30.0  # one hard deadline over name look-up, TCP, banner, authentication and retries
     accept_new: bool = False  # unknown host keys are written to known_hosts; changed ones are still refused
     ssh_config: Path | None = None  # None: ~/.ssh/config and /etc/ssh/ssh_config
-
-
-class Wire(Protocol):
-    """Any duplex byte stream to an agent; any thread may send or close."""
-
-    def listen(self, take: Callable[[bytes], None]) -> None:
-        """From now on, once: `take` gets what comes, in order, and b"" at the end of the stream, however it ended.
-
-        It is called by one thread at a time, of the wire's own or (what has come already) this one.  It must not
-        send, nor wait: nothing more comes meanwhile.
-        """
-
-    def send(self, data: bytes) -> None:
-        """Hand all of `data` to the stream, waiting while it is full; raises WireClosed."""
-
-    def send_now(self, data: bytes) -> bool:
-        """Send it if that takes no waiting, in one piece; else nothing of it.  Raises WireClosed."""
-
-    def close(self) -> None:
-        """End the stream and wake whoever waits in it; idempotent, from any thread."""
-
-    def last_words(self) -> str:
-        """What the far side said on stderr and how it ended, for messages; "" when nothing is known."""
 
 
 class Connector:

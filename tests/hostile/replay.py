@@ -218,7 +218,7 @@ def _load() -> None:
     import tflaunch
 
     for module in pkgutil.walk_packages(tflaunch.__path__, "tflaunch."):
-        if not module.name.startswith(("tflaunch.agent", "tflaunch.server", "tflaunch.__main__")):
+        if not module.name.startswith(("tflaunch.agent", "tflaunch.in_task", "tflaunch.__main__")):
             importlib.import_module(module.name)
 
 

@@ -4,12 +4,13 @@ import os
 import select
 import time
 
-from tflaunch import messages, wire
 from tflaunch.agent import facts, journal
 from tflaunch.agent.channel import write_all
 from tflaunch.agent.logs import TaskLogs
 from tflaunch.agent.outputs import Outputs
 from tflaunch.agent.viewer import Viewer
+from tflaunch.protocol import messages, wire
+from tflaunch.protocol.machine import this_machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Archive:
 
         booted = restarted(self._directory)
         if not booted:
-            here = self._directory.read("agent.json").get("machine") == facts.machine()
+            here = self._directory.read("agent.json").get("machine") == this_machine()
             return KILLED if here else GONE
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(booted))
         return "the host was restarted (booted at %s)" % at

@@ -2,9 +2,10 @@
 
 import os
 
-from tflaunch.agent import processes, signal
+from tflaunch.agent import processes
 from tflaunch.agent.guard import close_all_but
 from tflaunch.agent.rundir import HostError, explain
+from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

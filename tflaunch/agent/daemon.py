@@ -6,16 +6,17 @@ It belongs to its run, not to a channel: launchers and viewers come and go.  Wha
 import os
 import time
 
-from tflaunch import wire
-from tflaunch.agent import container, processes, signal, socket, stacks
+from tflaunch.agent import container, processes, stacks
 from tflaunch.agent.guard import leftovers, removed
 from tflaunch.agent.journal import NAME, Journal, note
-from tflaunch.agent.notice import Notice
+from tflaunch.agent.log_notice import Notice
 from tflaunch.agent.requests import Requests
 from tflaunch.agent.rundir import RunDirectory
-from tflaunch.agent.selector import EVENT_READ, Selector
 from tflaunch.agent.team import Team
 from tflaunch.agent.viewer import COORDINATOR, Viewer, Viewers
+from tflaunch.protocol import machine, wire
+from tflaunch.protocol.light_stdlib import signal, socket
+from tflaunch.protocol.selector import EVENT_READ, Selector
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Daemon:
         self._notice = Notice(directory.logs, self._selector)
         self._hear_signals()
         processes.become_subreaper()
-        processes.allow_many_descriptors()  # each held port takes one
+        machine.allow_many_descriptors()  # each held port takes one
         self._team.record()
         launcher = self._viewers.attach(first)
         launcher.launches, launcher.told = True, 0

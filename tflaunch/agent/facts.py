@@ -1,4 +1,4 @@
-"""What this host is, as the `facts` message tells it (tflaunch.inventory reads it on the other side)."""
+"""What this host is, as the `facts` message tells it (tflaunch.planning.inventory reads it on the other side)."""
 
 import os
 import struct
@@ -6,11 +6,13 @@ import sys
 import time
 import zlib
 
-from tflaunch import wire
-from tflaunch.agent import leases, socket, tickets
+from tflaunch.agent import leases, tickets
 from tflaunch.agent.rundir import HostError
 from tflaunch.agent.tickets import Place
 from tflaunch.gpu_probe import Look
+from tflaunch.protocol import wire
+from tflaunch.protocol.light_stdlib import socket
+from tflaunch.protocol.machine import first_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def collect(
     named = interface_addresses()
     return {
         "hostname": socket.gethostname(),
-        "boot_id": _first_line("/proc/sys/kernel/random/boot_id"),
+        "boot_id": first_line("/proc/sys/kernel/random/boot_id"),
         "addresses": [address for _, address in named],
         "interfaces": [name.partition(":")[0] for name, _ in named],  # eth0:1 is eth0
         "python": "%d.%d.%d" % sys.version_info[:3],
@@ -97,11 +99,6 @@ def _told(queue: "List[Dict[str, Any]]", cards: "List[Dict[str, Any]]") -> "List
         if size > QUEUE_BYTES:
             return told[:-1]
     return told
-
-
-def machine() -> "List[str]":
-    """[host name, boot id]: pids mean something only where both are the same."""
-    return [socket.gethostname(), _first_line("/proc/sys/kernel/random/boot_id")]
 
 
 def take_module(name: str, packed: bytes) -> None:
@@ -186,11 +183,3 @@ def _attributes(data: bytes) -> "Dict[int, bytes]":
 
 def _aligned(size: int) -> int:
     return max(size + 3 & ~3, 4)
-
-
-def _first_line(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.readline().strip()
-    except OSError:
-        return ""

@@ -11,12 +11,13 @@ import os
 import stat
 import time
 
-from tflaunch import wire
-from tflaunch.agent import environment, facts, ledger
+from tflaunch.agent import environment, ledger
+from tflaunch.agent.code_store import FILES, TREE, contents_of
 from tflaunch.agent.journal import read as read_journal
-from tflaunch.agent.removal import DIRECTORY, GOING, Size, free, sentence, set_aside
 from tflaunch.agent.rundir import CODE, ENVIRONMENTS, HostError, RunDirectory, hosts_of
-from tflaunch.agent.store import FILES, TREE, contents_of
+from tflaunch.protocol import wire
+from tflaunch.protocol.machine import this_machine
+from tflaunch.protocol.removal import ALIVE, DIRECTORY, GOING, Size, free, sentence, set_aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def usage(parent: str) -> "Dict[str, Any]":
     runs = sorted((_run(parent, name, census) for name in names), key=lambda run: -run["idle_s"])
     sizes = itertools.accumulate(len(wire.dumps(run)) for run in runs)
     return {
-        "machine": facts.machine(),
+        "machine": this_machine(),
         "directory": parent,
         "place": ledger.place(parent),
         # As many as fit into a message, those first that nobody has used for longest: the others another time.
@@ -80,9 +81,6 @@ def _run_ended(directory: RunDirectory) -> bool:
         each["type"] == "outcome" or (each["type"] == "expired" and each.get("asked")) for each in events
     )
     return told and bool(directory.read("agent.json").get("over", False))
-
-
-ALIVE = "it is alive"
 
 
 def _keep(parent: str, run: str, census: ledger.Census) -> str:

@@ -2,8 +2,9 @@
 
 import os
 
-from tflaunch.agent import processes, signal
+from tflaunch.agent import processes
 from tflaunch.agent.rundir import RunDirectory
+from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

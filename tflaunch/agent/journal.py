@@ -4,7 +4,7 @@ import os
 import sys
 import time
 
-from tflaunch import wire
+from tflaunch.protocol import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

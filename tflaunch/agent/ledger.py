@@ -8,11 +8,12 @@ import os
 import re
 import time
 
-from tflaunch import messages, wire
 from tflaunch.agent import facts, processes
 from tflaunch.agent.journal import NAME as EVENTS
 from tflaunch.agent.journal import read as read_journal
 from tflaunch.agent.rundir import RunDirectory, all_runs
+from tflaunch.protocol import messages, wire
+from tflaunch.protocol.machine import this_machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,13 +79,13 @@ def _marks(variables: "Iterable[bytes]") -> "Tuple[str, ...]":
 def foreign(agent: "Dict[str, Any]") -> str:
     """The machine that this agent.json was written on, if that is another one than this: a disk that both share."""
     machine = agent.get("machine") or [""]
-    return str(machine[0]) if machine[0] and machine[0] != facts.machine()[0] else ""
+    return str(machine[0]) if machine[0] and machine[0] != this_machine()[0] else ""
 
 
 def lives(agent: "Dict[str, Any]") -> bool:
     """Whether the agent that wrote this agent.json lives, and on this machine."""
     machine = agent.get("machine")
-    if machine and machine != facts.machine():
+    if machine and machine != this_machine():
         return False  # written before this machine started anew, or on another one
     return processes.alive(agent.get("pid", 0), agent.get("start", 0))
 
@@ -96,7 +97,7 @@ def restarted(directory: RunDirectory) -> float:
     must be older than this start.
     """
     agent = directory.read("agent.json")
-    then, now = agent.get("machine"), facts.machine()
+    then, now = agent.get("machine"), this_machine()
     if agent.get("over", False) or not (isinstance(then, list) and len(then) == 2):
         return 0.0
     if then[0] != now[0] or then[1] == now[1] or not (then[1] and now[1]):
@@ -133,7 +134,7 @@ def runs(parent: str, everything: bool, only: str = "", tail_bytes: int = 0) -> 
     told = {entry["run"] for entry in listed}
     others = (others | {entry["run"] for entry in found}) - told
     return {
-        "machine": facts.machine(),
+        "machine": this_machine(),
         "place": place(parent),
         "clock": clock,
         "runs": listed,
@@ -295,7 +296,7 @@ def _logs(directory: RunDirectory) -> "Dict[str, Tuple[int, str, int, Optional[f
 
 
 def _waits(process: "processes.Process") -> bool:
-    """Whether it is still the shell that waits at the gate (tflaunch.agent.tasks)."""
+    """Whether it is still the shell that waits at the gate (tflaunch.agent.task)."""
     words = processes.command(process.pid)
     return b"tflaunch-ready" in b"".join(words[2:3]) or (len(words) > 2 and words[2].endswith(b".setup"))
 

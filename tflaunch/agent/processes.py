@@ -3,11 +3,12 @@
 import os
 import time
 
-from tflaunch.agent import signal
+from tflaunch.protocol.light_stdlib import signal
+from tflaunch.protocol.machine import libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, List, Optional, Set
+    from typing import Callable, Dict, Iterable, List, Optional, Set
 
 
 class Process:
@@ -138,7 +139,7 @@ def booted() -> float:
 
 def serves(words: "List[bytes]") -> str:
     """The run whose agent, or guard, or what holds its channel has this command line, or ""."""
-    # tflaunch.payload.boot_line: name, size of the payload, verb, run.  A host's name may look like a run's.
+    # tflaunch.sessions.payload.boot_line: name, size of the payload, verb, run.  A host's name may look like a run's.
     at = words.index(b"tflaunch-agent") if b"tflaunch-agent" in words else len(words)
     verb, run = (*words[at + 2 : at + 4], b"", b"")[:2]
     return os.fsdecode(run) if verb == b"start" else ""
@@ -165,28 +166,6 @@ def marked(
 def become_subreaper() -> None:
     """Orphans below this process become its children instead of init's."""
     libc("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def libc(function: str, *arguments: "Any") -> int:
-    """What that function of the C library returns; raises OSError or AttributeError when it has none of that name."""
-    try:
-        from _ctypes import call_function, dlopen, dlsym  # the rest of `ctypes` takes longer to load
-    except ImportError:
-        import ctypes
-
-        return int(getattr(ctypes.CDLL(None), function)(*arguments))
-    return int(call_function(dlsym(dlopen(None, 0), function), arguments))  # type: ignore[arg-type]
-
-
-def allow_many_descriptors() -> None:
-    """Let this process open as many files as it may."""
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):
-        pass  # what there is mostly suffices
 
 
 def send(process: "Process", signal_number: int) -> None:

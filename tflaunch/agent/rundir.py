@@ -12,7 +12,7 @@
     shipped.json   the files in it that are shipped code, and when they were modified as it came
     agent.log      the agent's own last words
 
-`<parent>/code/` keeps shipped code for the next run (tflaunch.agent.store), `<parent>/.environments/` virtual
+`<parent>/code/` keeps shipped code for the next run (tflaunch.agent.code_store), `<parent>/.environments/` virtual
 environments.
 """
 
@@ -21,9 +21,9 @@ import fcntl
 import os
 import stat
 
-from tflaunch import wire
-from tflaunch.agent import socket
 from tflaunch.agent.ancestry import weak_place
+from tflaunch.protocol import wire
+from tflaunch.protocol.light_stdlib import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,12 +3,13 @@
 import os
 import time
 
-from tflaunch import wire
 from tflaunch.agent import facts, processes
 from tflaunch.agent.journal import note
 from tflaunch.agent.rundir import HostError
-from tflaunch.agent.selector import EVENT_READ
-from tflaunch.agent.tasks import Task
+from tflaunch.agent.task import Task
+from tflaunch.protocol import wire
+from tflaunch.protocol.machine import this_machine
+from tflaunch.protocol.selector import EVENT_READ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.journal import Journal
     from tflaunch.agent.logs import TaskLogs
     from tflaunch.agent.rundir import RunDirectory
-    from tflaunch.agent.selector import Selector
+    from tflaunch.protocol.selector import Selector
 
 
 TURN_S = 0.2  # of the loop, to stage what was added: a working directory of its own may take its time
@@ -284,7 +285,7 @@ class Team:
                     "start": me.start if me else 0,
                     "guard": os.getppid(),
                     "guard_start": guard.start if guard else 0,
-                    "machine": facts.machine(),
+                    "machine": this_machine(),
                     "user": os.environ.get("USER") or str(os.getuid()),
                     "started": os.stat(self._directory.logs).st_mtime,
                     "tasks": list(self.tasks),

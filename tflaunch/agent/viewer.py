@@ -3,12 +3,12 @@
 import os
 import time
 
-from tflaunch import wire
 from tflaunch.agent import logs
 from tflaunch.agent.channel import PASSED, Caller, Channel
 from tflaunch.agent.journal import note
 from tflaunch.agent.rundir import HostError
-from tflaunch.agent.selector import EVENT_READ, EVENT_WRITE
+from tflaunch.protocol import wire
+from tflaunch.protocol.selector import EVENT_READ, EVENT_WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.outputs import Outputs
     from tflaunch.agent.peers import SealedStream
     from tflaunch.agent.rundir import RunDirectory
-    from tflaunch.agent.selector import Selector
+    from tflaunch.protocol.selector import Selector
 
     Connection = Union[Channel, Caller, SealedStream]
 

@@ -10,12 +10,13 @@ import os
 import select
 import time
 
-from tflaunch import messages, wire
-from tflaunch.agent import container, facts, ledger, processes, socket
+from tflaunch.agent import container, facts, ledger, processes
 from tflaunch.agent.channel import pass_on, write_all
 from tflaunch.agent.rundir import HostError, RunDirectory, all_runs
 from tflaunch.agent.tickets import Place
 from tflaunch.gpu_probe import Look
+from tflaunch.protocol import messages, wire
+from tflaunch.protocol.light_stdlib import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,10 +73,10 @@ class Visit:
                         self._attach(message, decoder, came[number:])
                         return
                     elif message.type == "board":
-                        from tflaunch.agent import board
+                        from tflaunch.agent import tensorboard
 
                         place = self._place(message["run"], message["host"])
-                        board.serve(place, self._in, self._out, decoder, message["logdir"])
+                        tensorboard.serve(place, self._in, self._out, decoder, message["logdir"])
                         return
                     elif message.type == "bye":
                         return

@@ -25,16 +25,16 @@ from tflaunch.cli.options import (
 )
 from tflaunch.cli.values import time_of
 from tflaunch.cli.where import hosts_of_all, hosts_of_run
-from tflaunch.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
-from tflaunch.job import TaskId
-from tflaunch.times import duration
+from tflaunch.inputs.times import duration
+from tflaunch.protocol.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
+from tflaunch.protocol.job import TaskId
 
 if TYPE_CHECKING:
-    from tflaunch.outcome import Outcome
+    from tflaunch.protocol.outcome import Outcome
     from tflaunch.remote import Connector
-    from tflaunch.run_states import RunState
-    from tflaunch.view import View, Wanted
-    from tflaunch.visits import Visits
+    from tflaunch.runs.follow import View, Wanted
+    from tflaunch.runs.states import RunState
+    from tflaunch.runs.visits import Visits
 
 LIST_TIMEOUT_S = 30.0
 REPLAN_S = 120.0  # for a launcher that has lost a host: it looks whether anything is left there, and plans
@@ -112,7 +112,7 @@ def attach(
     Exit code: the run's, as of `tflaunch run`; 130 when you left before its end; 2 which run?; 69 hosts could not
     be reached; 76 how it ended cannot be told.
     """
-    from tflaunch.runs import note_end
+    from tflaunch.runs.record import note_end
 
     tasks = _tasks(only or [])
     options = {"quiet": quiet, "only": tasks, "show_host": show_host, "grep": _pattern(grep), "json": json}
@@ -199,10 +199,10 @@ def open_view(
 
     After `before` it is the run by a later plan, which is waited for.
     """
-    from tflaunch.run_states import missing_from
-    from tflaunch.runs import check_run_id
-    from tflaunch.view import View
-    from tflaunch.visits import Visits
+    from tflaunch.runs.follow import View
+    from tflaunch.runs.record import check_run_id
+    from tflaunch.runs.states import missing_from
+    from tflaunch.runs.visits import Visits
 
     if run is None:
         hostfile, known_config = hosts_of_all(reach.hosts, "attach", everything=False)
@@ -235,8 +235,8 @@ def open_view(
 
 def _troubles(view: View, to_hosts: Connector, patient: Patient, connect_timeout: float) -> list[str]:
     """What is there, now, on hosts whose agent is gone: of those that can be asked. Raises Stopped."""
-    from tflaunch.run_states import chosen
-    from tflaunch.visits import Visits
+    from tflaunch.runs.states import chosen
+    from tflaunch.runs.visits import Visits
 
     visits = Visits(to_hosts, patient)
     try:
@@ -252,7 +252,7 @@ def _troubles(view: View, to_hosts: Connector, patient: Patient, connect_timeout
 
 def _state(visits: Visits, run: str | None, before: View | None) -> RunState:
     """How the run is; raises UsageError when it is not clear which one is meant, StopError, Stopped."""
-    from tflaunch.run_states import chosen
+    from tflaunch.runs.states import chosen
 
     deadline = time.monotonic() + REPLAN_S
     while True:
@@ -283,6 +283,6 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 
 def _wanted(tasks: tuple[TaskId, ...], since: float | None, tail: int | None) -> Wanted:
-    from tflaunch.view import Wanted
+    from tflaunch.runs.follow import Wanted
 
     return Wanted(tasks, time.time() - since if since is not None else None, tail)

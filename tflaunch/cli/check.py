@@ -79,12 +79,12 @@ def check(
     Exit code: 0 a run can start, warnings or not; 70 it would fail (with --strict: or there are warnings);
     69 a host could not be asked; 2 command line or hostfile.
     """
-    from tflaunch.check import Verdict
-    from tflaunch.check_view import document, page
-    from tflaunch.checkup import Checkup
-    from tflaunch.job import JobSpec
-    from tflaunch.runs_view import Screen, reader_may_leave
-    from tflaunch.session import Stopped
+    from tflaunch.console.check_page import document, page
+    from tflaunch.console.runs_page import Screen, reader_may_leave
+    from tflaunch.protocol.job import JobSpec
+    from tflaunch.sessions.group import Stopped
+    from tflaunch.survey.check_findings import Verdict
+    from tflaunch.survey.check_run import Checkup
 
     with reporting("stopped; nothing is left on the hosts", json=json) as show:
         hostfile = load_hosts(hosts, connection, None if json else show.reporter)

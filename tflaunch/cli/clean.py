@@ -19,17 +19,17 @@ from tflaunch.cli.options import (
 )
 from tflaunch.cli.values import time_of
 from tflaunch.cli.where import default_or_none, hosts_of_run, merged, nowhere, recorded_hosts
-from tflaunch.errors import CleanError, ConnectErrors, UsageError
-from tflaunch.times import seconds
+from tflaunch.inputs.times import seconds
+from tflaunch.protocol.errors import CleanError, ConnectErrors, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tflaunch.asking import Asker
-    from tflaunch.clean import Criteria, Place, Selection
-    from tflaunch.errors import ConnectError
     from tflaunch.hosts import Hostfile
-    from tflaunch.visits import Visits
+    from tflaunch.protocol.errors import ConnectError
+    from tflaunch.runs.clean import Criteria, Place, Selection
+    from tflaunch.runs.visits import Visits
+    from tflaunch.sessions.asking import Asker
 
 OLDER = "14d"
 MEASURE_S = 300.0  # a million small files on a disk that turns
@@ -96,9 +96,15 @@ def clean(
 
     Exit code: 0; 2 which run?; 69 hosts could not be asked, 74 something could not be removed: the rest is done.
     """
-    from tflaunch.clean import document, places, recorded_place
-    from tflaunch.runs_view import Screen, cleaned_lines, reader_may_leave, selection_lines, unreachable_data
-    from tflaunch.visits import Visits
+    from tflaunch.console.runs_page import (
+        Screen,
+        cleaned_lines,
+        reader_may_leave,
+        selection_lines,
+        unreachable_data,
+    )
+    from tflaunch.runs.clean import document, places, recorded_place
+    from tflaunch.runs.visits import Visits
 
     with reporting("stopped; what a host was told to remove it goes on removing", json=json) as show:
         criteria = _criteria(runs or [], older, keep_last, max_size)
@@ -144,9 +150,9 @@ def clean(
 
 
 def _criteria(runs: list[str], older_s: float | None, keep_last: int, max_size: str | None) -> Criteria:
-    from tflaunch.clean import Criteria
-    from tflaunch.runs import check_run_id
-    from tflaunch.sizes import size
+    from tflaunch.inputs.sizes import size
+    from tflaunch.runs.clean import Criteria
+    from tflaunch.runs.record import check_run_id
 
     if runs and (older_s is not None or keep_last or max_size):
         raise UsageError("RUN names what is to go: no --older, --keep-last or --max-size beside it")
@@ -181,7 +187,7 @@ def _chosen(
     """The criteria with the whole names of the runs, and what they choose; a named run that must stay is an error."""
     import dataclasses
 
-    from tflaunch.clean import full_names, select
+    from tflaunch.runs.clean import full_names, select
 
     try:
         criteria = dataclasses.replace(criteria, runs=full_names(criteria.runs, known))
@@ -198,7 +204,7 @@ def _chosen(
 
 def _agreed(chosen: Selection, visits: Visits, asker: Asker) -> bool:
     """Whether the user wants that; without a terminal nobody is asked. Raises Stopped."""
-    from tflaunch.asking import agreed
+    from tflaunch.sessions.asking import agreed
 
     if not chosen.goes:
         return True
@@ -214,7 +220,7 @@ def _carry_out(
     visits: Visits, known: list[Place], chosen: Selection, criteria: Criteria, dry_run: bool
 ) -> tuple[dict[int, Any], dict[str, ConnectError]]:
     """What each place says after it, by number, and the hosts that did not."""
-    from tflaunch.clean import remove_records
+    from tflaunch.runs.clean import remove_records
 
     wanted = {
         place.names[0]: chosen.goes.get(number, ()) for number, place in enumerate(known) if place.names

@@ -10,10 +10,10 @@ import typer
 
 from tflaunch.cli.attach import Hosts, Reach, Run, open_view
 from tflaunch.cli.options import AcceptNew, ConnectTimeout, Json, SshConfig, reporting
-from tflaunch.errors import ConnectErrors, FetchError, UsageError
+from tflaunch.protocol.errors import ConnectErrors, FetchError, UsageError
 
 if TYPE_CHECKING:
-    from tflaunch.patterns import Pattern, Wish
+    from tflaunch.inputs.patterns import Pattern, Wish
 
 EVERYTHING = "**"
 
@@ -56,8 +56,8 @@ def fetch(
     Exit code: 0 all of it is here; 2 which run?; 69 hosts could not be reached, 74 something did not come, or nothing
     matches: the rest is here.
     """
-    from tflaunch.fetch import Fetch
-    from tflaunch.view import Wanted
+    from tflaunch.runs.fetch import Fetch
+    from tflaunch.runs.follow import Wanted
 
     with reporting("stopped; the same command goes on where it was", json=json) as show:
         wanted = patterns_of(patterns or [EVERYTHING], option="")
@@ -81,7 +81,7 @@ def fetch(
 
 def patterns_of(texts: Sequence[str], option: str = "--fetch ") -> tuple[Pattern, ...]:
     """The patterns of a command line; raises UsageError."""
-    from tflaunch.patterns import Pattern
+    from tflaunch.inputs.patterns import Pattern
 
     found = []
     for text in texts:
@@ -99,8 +99,8 @@ def wish_of(
     patterns: tuple[Pattern, ...], *, to: Path | None, overwrite: bool, keep_mode: bool, most: str
 ) -> Wish:
     """How what they match is brought; raises UsageError for a directory that cannot be one, and for no size."""
-    from tflaunch.patterns import Wish
-    from tflaunch.sizes import size
+    from tflaunch.inputs.patterns import Wish
+    from tflaunch.inputs.sizes import size
 
     if to is not None and to.exists() and not to.is_dir():
         raise UsageError(f"{to} is not a directory", "name another one")

@@ -19,10 +19,10 @@ from tflaunch.cli.options import (
     reporting,
 )
 from tflaunch.cli.values import TIME_WORD, Command, time_of
-from tflaunch.errors import ConnectErrors, UsageError
+from tflaunch.protocol.errors import ConnectErrors, UsageError
 
 if TYPE_CHECKING:
-    from tflaunch.cards_output import Form
+    from tflaunch.console.gpus_output import Form
     from tflaunch.hosts import Hostfile
 
 CARDS = "Which cards"
@@ -116,10 +116,10 @@ def gpus(
 
     Exit code: 0; 2 command line or hostfile; 69 a host could not be asked (the others are shown).
     """
-    from tflaunch.cards import Wanted
-    from tflaunch.cards_output import CardsOutput
-    from tflaunch.sizes import size
-    from tflaunch.survey import Survey
+    from tflaunch.console.gpus_output import CardsOutput
+    from tflaunch.inputs.sizes import size
+    from tflaunch.survey.gpus import Wanted
+    from tflaunch.survey.survey import Survey
 
     with reporting("stopped before all hosts had answered", json=json) as show:
         forms = {"json": json, "csv": csv, "oneline": oneline, "topology": topology}

@@ -21,16 +21,16 @@ from tflaunch.cli.options import (
     reporting,
 )
 from tflaunch.cli.values import time_of
-from tflaunch.errors import ConnectError, ConnectErrors, RecordError, UsageError
+from tflaunch.protocol.errors import ConnectError, ConnectErrors, RecordError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tflaunch.checked import Visited
-    from tflaunch.console import Reporter
+    from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Host, Hostfile
-    from tflaunch.inputs.hostfile_text import Found
     from tflaunch.remote import Connector
+    from tflaunch.survey.check_answers import Visited
+    from tflaunch.survey.hostfile_text import Found
 
 STDOUT = Path("-")
 TOLD_EACH = 24  # hosts; of more only the file tells each
@@ -67,7 +67,7 @@ def init(
     Exit code: 0; 69 a host could not be reached (the others are written; if none could, nothing is); 2 command line;
     73 the file cannot be written.
     """
-    from tflaunch.inputs.hostfile_text import hostfile_text
+    from tflaunch.survey.hostfile_text import hostfile_text
 
     with reporting("stopped; nothing is written") as show:
         _check_output(output, force)
@@ -166,7 +166,7 @@ def _of_ssh_config(ssh_config: Path | None) -> Hostfile:
 def _chosen(ssh_config: Path | None) -> Hostfile:
     """Those of ssh_config, less what the user does not want; raises UsageError where nobody can be asked."""
     from tflaunch.hosts import Hostfile, fold, match
-    from tflaunch.log_lines import one_line
+    from tflaunch.sessions.log_lines import one_line
 
     known = _of_ssh_config(ssh_config)
     names = fold(host.name for host in known.hosts)
@@ -195,7 +195,7 @@ def _chosen(ssh_config: Path | None) -> Hostfile:
 
 
 def _words(names: str) -> list[str]:
-    from tflaunch.hostnames import split
+    from tflaunch.inputs.hostnames import split
 
     return [part for _, part, _ in split(names)]
 
@@ -207,9 +207,9 @@ def _visit(
     hostfile: Hostfile, to_hosts: Connector, reporter: Reporter, timeout_s: float, connect_s: float
 ) -> tuple[Visited, ...]:
     """Ask every host, as `tflaunch check --no-tensorflow` does; nothing of it is left there."""
-    from tflaunch.checkup import Checkup
-    from tflaunch.job import JobSpec
-    from tflaunch.session import Stopped
+    from tflaunch.protocol.job import JobSpec
+    from tflaunch.sessions.group import Stopped
+    from tflaunch.survey.check_run import Checkup
 
     patient = Patient(reporter, json=False)
     checkup = Checkup(
@@ -234,7 +234,7 @@ def _visit(
 
 
 def _found(visited: Sequence[Visited], to_hosts: Connector) -> list[Found]:
-    from tflaunch.inputs.hostfile_text import Found
+    from tflaunch.survey.hostfile_text import Found
 
     found: list[Found] = []
     first: dict[tuple[str, str], Host] = {}
@@ -244,7 +244,7 @@ def _found(visited: Sequence[Visited], to_hosts: Connector) -> list[Found]:
             hint = f" ({error.hint.format(host=each.host.name)})" if error.hint else ""
             found.append(Found(each.host, why_not=f"cannot be reached: {error.message}{hint}"))
             continue
-        # A run refuses one machine under two names: see tflaunch.roll_call.
+        # A run refuses one machine under two names: see tflaunch.launch.roll_call.
         machine = (to_hosts.host_key(each.host), each.facts.boot_id)
         same = first.setdefault(machine, each.host) if all(machine) else each.host
         if same is not each.host:
@@ -255,9 +255,9 @@ def _found(visited: Sequence[Visited], to_hosts: Connector) -> list[Found]:
 
 
 def _described(each: Visited) -> Found:
-    from tflaunch.cards import short_name
-    from tflaunch.inputs.hostfile_text import Found
-    from tflaunch.sizes import amount
+    from tflaunch.inputs.sizes import amount
+    from tflaunch.survey.gpus import short_name
+    from tflaunch.survey.hostfile_text import Found
 
     facts = each.facts
     assert facts is not None  # noqa: S101 - the caller has looked
@@ -300,7 +300,7 @@ def _tell(
     found: Sequence[Found], failures: Mapping[str, ConnectError], output: Path, reporter: Reporter
 ) -> None:
     from tflaunch.hosts import fold
-    from tflaunch.inputs.hostfile_text import comment
+    from tflaunch.survey.hostfile_text import comment
 
     there = [each for each in found if not each.why_not]
     if len(there) <= TOLD_EACH:
@@ -326,7 +326,7 @@ def _tell(
 
 
 def _tell_next(output: Path, ssh_config: Path | None, reporter: Reporter) -> None:
-    from tflaunch.ownership import planted
+    from tflaunch.inputs.ownership import planted
 
     default = output.absolute() == Path.cwd() / "hosts.yaml"
     try:

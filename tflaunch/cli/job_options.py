@@ -14,13 +14,13 @@ import typer
 
 from tflaunch.cli.options import OUTPUT
 from tflaunch.cli.values import TIME_WORD, Command, time_of
-from tflaunch.errors import UsageError
-from tflaunch.times import FOR_EVER
+from tflaunch.inputs.times import FOR_EVER
+from tflaunch.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from tflaunch.gpu_choice import GpuChoice
     from tflaunch.hosts import Hostfile
-    from tflaunch.job import Cards, Requirements, Role
+    from tflaunch.planning.gpu_choice import GpuChoice
+    from tflaunch.protocol.job import Cards, Requirements, Role
 
 ROLES = "Roles, under any job name"
 CLUSTER, GPUS, PROGRAM, END, AGAIN = "Cluster", "GPUs", "Program", "The end", "When a task fails"
@@ -393,8 +393,8 @@ def gpu_choice(
     per_worker: Cards | None,
 ) -> GpuChoice:
     """Which cards may be taken; raises UsageError."""
-    from tflaunch.gpu_choice import GpuChoice
-    from tflaunch.sizes import size
+    from tflaunch.inputs.sizes import size
+    from tflaunch.planning.gpu_choice import GpuChoice
 
     if mig is not None and (per_worker == "all" or (per_worker or 0) > 1):
         raise UsageError(
@@ -413,8 +413,8 @@ def gpu_choice(
 
 def check_hosts(hostfile: Hostfile, gpus: GpuChoice, roles: Mapping[str, Role]) -> None:
     """Read every pattern of hosts before one is contacted; raises UsageError for one that fits nothing."""
-    from tflaunch.gpu_choice import check
     from tflaunch.hosts import match
+    from tflaunch.planning.gpu_choice import check
 
     check(gpus, hostfile)
     for role in roles.values():
@@ -462,7 +462,7 @@ def env_and_files(
     env = environment(wanted)
     if not files:
         return env, frozenset()
-    from tflaunch.env_file import read
+    from tflaunch.inputs.env_file import read
 
     from_files = read(files)
     return {**from_files, **env}, frozenset(from_files.keys() - env.keys())
@@ -472,7 +472,7 @@ def packages_of(
     path: Path | None, system_site: bool, container: str, hostfile: Hostfile
 ) -> Requirements | None:
     """What --requirements asks for; raises UsageError."""
-    from tflaunch.environments import read
+    from tflaunch.planning.environments import read
 
     if path is None:
         if system_site:
@@ -492,7 +492,7 @@ def mounts_of(wanted: list[str] | None, container: str, hostfile: Hostfile) -> t
         return ()
     if not (container or any(host.container for host in hostfile.hosts)):
         raise UsageError(f"--mount {wanted[0]} without a container", "add --container IMAGE")
-    from tflaunch.hostfile_model import mount
+    from tflaunch.inputs.hostfile_model import mount
 
     for each in wanted:
         try:

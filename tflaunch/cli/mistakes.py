@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tflaunch.errors import UsageError
+from tflaunch.protocol.errors import UsageError
 
 # What other tools call it -> the verb, or the option, that does it here.
 INSTEAD: Mapping[str, str] = {

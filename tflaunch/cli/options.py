@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tflaunch.cli.values import time_of
-from tflaunch.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_UNCLEAN, TflaunchError, UsageError
+from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_UNCLEAN, TflaunchError, UsageError
 
 if TYPE_CHECKING:
-    from tflaunch.console import Reporter
+    from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Host, Hostfile
     from tflaunch.remote import Connector
 
@@ -73,7 +73,7 @@ def command_line() -> tuple[str, ...]:
 
     The values of --env and --job-env are left out: they may be secrets, which nobody else is to see.
     """
-    from tflaunch.runs import without_values
+    from tflaunch.runs.record import without_values
 
     return ("tflaunch", *without_values(sys.argv[1:]))
 
@@ -125,7 +125,7 @@ def connector(
 def _ask(prompt: str) -> str:
     import getpass
 
-    from tflaunch.log_lines import one_line
+    from tflaunch.sessions.log_lines import one_line
 
     return getpass.getpass(one_line(prompt), stream=sys.stderr)
 
@@ -178,8 +178,8 @@ def reporting(stopped: str, reporter: Reporter | None = None, /, **options: Any)
 
     `stopped` is what Ctrl-C has done when it comes before there is a run to stop.
     """
-    from tflaunch.console import open_reporter
-    from tflaunch.session import Stopped
+    from tflaunch.console.reporter import open_reporter
+    from tflaunch.sessions.group import Stopped
 
     show = Show(reporter or open_reporter(**options))
     wait = True

@@ -17,7 +17,7 @@ from tflaunch.cli.options import (
     reporting,
 )
 from tflaunch.cli.where import hosts_of_all
-from tflaunch.errors import ConnectErrors, UsageError
+from tflaunch.protocol.errors import ConnectErrors, UsageError
 
 LIST_TIMEOUT_S = 30.0
 
@@ -46,10 +46,10 @@ def ps(
 
     Exit code: 0; 2 command line or hostfile; 69 a host could not be asked (the others are shown).
     """
-    from tflaunch.run_states import data
-    from tflaunch.runs import list_runs
-    from tflaunch.runs_view import Screen, reader_may_leave, run_lines, unreachable_data
-    from tflaunch.visits import Visits
+    from tflaunch.console.runs_page import Screen, reader_may_leave, run_lines, unreachable_data
+    from tflaunch.runs.record import list_runs
+    from tflaunch.runs.states import data
+    from tflaunch.runs.visits import Visits
 
     with reporting("stopped before all hosts had answered", json=json) as show:
         if quiet and json:

@@ -10,9 +10,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast, get_args
 
 from tflaunch.cli.job_options import environment
-from tflaunch.errors import UsageError
-from tflaunch.job import CHIEF, EVALUATOR, PS, WORKER, Cards, Role, RoleEnd, job_name_fault, near_role
-from tflaunch.times import seconds
+from tflaunch.inputs.times import seconds
+from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.job import (
+    CHIEF,
+    EVALUATOR,
+    PS,
+    WORKER,
+    Cards,
+    Role,
+    RoleEnd,
+    job_name_fault,
+    near_role,
+)
 
 MOST_TASKS = 10_000  # of one role
 

@@ -1,4 +1,4 @@
-"""`tflaunch run`: from the command line to a request, which tflaunch.launch carries out."""
+"""`tflaunch run`: from the command line to a request, which tflaunch.launch.launch carries out."""
 
 from __future__ import annotations
 
@@ -91,20 +91,20 @@ from tflaunch.cli.options import (
 )
 from tflaunch.cli.roles import roles_of
 from tflaunch.cli.values import time_of
-from tflaunch.errors import TflaunchError, UsageError
-from tflaunch.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, Role, TaskId
 from tflaunch.planning.frameworks import OF_THEIR_OWN, roles_for
+from tflaunch.protocol.errors import TflaunchError, UsageError
+from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, Role, TaskId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tflaunch.cli.words import Line
-    from tflaunch.code_page import CodeReporter
+    from tflaunch.code.bundle import Bundle
+    from tflaunch.code.program import Program
+    from tflaunch.console.code_page import CodeReporter
     from tflaunch.hosts import Hostfile
-    from tflaunch.job import RestartOn, RestartPolicy
-    from tflaunch.program import Program
-    from tflaunch.sources import Bundle
-    from tflaunch.supervise import Restarts
+    from tflaunch.lifecycle.states import Restarts
+    from tflaunch.protocol.job import RestartOn, RestartPolicy
 
 
 JOBS = (PS, WORKER, CHIEF)
@@ -175,7 +175,7 @@ def _take_job_file(ctx: typer.Context) -> None:
     script = ctx.params.get("script")
     if script is None or not (script.endswith((".yaml", ".yml")) or kind_of(script) == "job"):
         return
-    from tflaunch import job_file
+    from tflaunch.inputs import job_file
 
     try:
         ctx.obj = file = job_file.load(script)
@@ -435,10 +435,10 @@ def run(
     line or hostfile; 65 the job does not fit; 69 no connection; 70 a host cannot start its tasks; 73 no record;
     74 not all outputs were fetched; 76 a host was lost, or not all could be stopped; 124 a time limit was reached.
     """
-    from tflaunch.code_cluster import fitted
-    from tflaunch.job_file import JobFile
-    from tflaunch.launch import Request, dry, launch
-    from tflaunch.runs import new_run_id
+    from tflaunch.code.cluster_calls import fitted
+    from tflaunch.inputs.job_file import JobFile
+    from tflaunch.launch.launch import Request, dry, launch
+    from tflaunch.runs.record import new_run_id
 
     with reporting(
         "stopped; nothing was started, nothing is left",
@@ -593,10 +593,10 @@ def program_to_run(
 
     The last two are None where the code is on all hosts already.  Raises UsageError.
     """
-    from tflaunch.code_page import own_code, tell
-    from tflaunch.program import find_program, program_there
-    from tflaunch.sizes import size
-    from tflaunch.sources import LIMIT_BYTES, code_of
+    from tflaunch.code.bundle import LIMIT_BYTES, code_of
+    from tflaunch.code.program import find_program, program_there
+    from tflaunch.console.code_page import own_code, tell
+    from tflaunch.inputs.sizes import size
 
     most = size(max_code, "an amount of data for --max-code") if max_code else LIMIT_BYTES
     if show_files and not dry_run:
@@ -635,7 +635,7 @@ def on_every_host(directory: Path, hostfile: Hostfile) -> Hostfile:
 def _restarts(
     most: int, policies: list[str], window_s: float, on: RestartOn, roles: Mapping[str, Role]
 ) -> Restarts:
-    from tflaunch.supervise import Restarts
+    from tflaunch.lifecycle.states import Restarts
 
     default: RestartPolicy = "cluster" if roles.get(PS, Role()).count == 0 else "task"
     by_job: dict[str, RestartPolicy] = {}

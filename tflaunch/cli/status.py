@@ -10,10 +10,10 @@ import typer
 from tflaunch.cli.options import OUTPUT, AcceptNew, ConnectTimeout, Patient, SshConfig, connector, reporting
 from tflaunch.cli.ps import LIST_TIMEOUT_S
 from tflaunch.cli.where import hosts_of_all, hosts_of_run
-from tflaunch.errors import ConnectErrors, RecordError, UsageError
+from tflaunch.protocol.errors import ConnectErrors, RecordError, UsageError
 
 if TYPE_CHECKING:
-    from tflaunch.run_states import RunState
+    from tflaunch.runs.states import RunState
 
 TAIL_BYTES = 8192
 
@@ -43,10 +43,10 @@ def status(
 
     Exit code: 0; 2 which run?; 69 a host could not be asked (what the others tell is shown).
     """
-    from tflaunch.run_states import chosen, data, missing_from
-    from tflaunch.runs import check_run_id, list_runs
-    from tflaunch.runs_view import Screen, hint_of, reader_may_leave, status_lines, unreachable_data
-    from tflaunch.visits import Visits
+    from tflaunch.console.runs_page import Screen, hint_of, reader_may_leave, status_lines, unreachable_data
+    from tflaunch.runs.record import check_run_id, list_runs
+    from tflaunch.runs.states import chosen, data, missing_from
+    from tflaunch.runs.visits import Visits
 
     with reporting("stopped before all hosts had answered", json=json) as show:
         if run is not None:
@@ -99,7 +99,7 @@ def status(
 
 def _holder(run: RunState) -> str:
     """What keeps it alive."""
-    from tflaunch.runs import Record
+    from tflaunch.runs.record import Record
 
     if not run.alive:
         return ""

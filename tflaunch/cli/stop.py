@@ -19,15 +19,15 @@ from tflaunch.cli.options import (
     reporting,
 )
 from tflaunch.cli.where import default_or_none, hosts_of_run, nowhere, recorded_hosts
-from tflaunch.errors import ConnectErrors, StopError, UsageError
+from tflaunch.protocol.errors import ConnectErrors, StopError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tflaunch.console import Reporter
+    from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
-    from tflaunch.run_states import RunState
-    from tflaunch.visits import Visits
+    from tflaunch.runs.states import RunState
+    from tflaunch.runs.visits import Visits
 
 LIST_TIMEOUT_S = 30.0
 
@@ -56,9 +56,9 @@ def stop(
 
     Exit code: 0 nothing of it is alive; 2 which run?; 69 hosts could not be asked; 76 something lives on.
     """
-    from tflaunch.run_states import was_restarted
-    from tflaunch.runs import check_run_id, forget_orphan
-    from tflaunch.visits import UNSURE, Visits
+    from tflaunch.runs.record import check_run_id, forget_orphan
+    from tflaunch.runs.states import was_restarted
+    from tflaunch.runs.visits import UNSURE, Visits
 
     with reporting(
         "not waiting; what was told to end goes on ending, look with: tflaunch stop", json=json
@@ -114,7 +114,7 @@ def _where(run: str | None, source: str | None) -> tuple[str | None, Hostfile, P
 
 def _refuse_unknown(run: str, alive: Sequence[RunState]) -> None:
     """A typo must not look like a run that is stopped; one that this machine has a record of is none."""
-    from tflaunch.runs import Record
+    from tflaunch.runs.record import Record
 
     try:
         if Record.open(run).run_id == run:
@@ -148,7 +148,7 @@ def _choose(run: str | None, alive: Sequence[RunState], visits: Visits, show: Sh
 
 
 def _ask_which(alive: Sequence[RunState], visits: Visits, reporter: Reporter) -> str | None:
-    from tflaunch.asking import answer
+    from tflaunch.sessions.asking import answer
 
     for number, each in enumerate(alive, 1):
         reporter.note(f"{number:3}  {each.run_id}  {len(each.tasks)} tasks on {len(each.hosts)} hosts")

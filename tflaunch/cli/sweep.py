@@ -1,4 +1,4 @@
-"""`tflaunch sweep`: from the command line to a request, which tflaunch.sweep_launch carries out."""
+"""`tflaunch sweep`: from the command line to a request, which tflaunch.sweeps.run carries out."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ from tflaunch.cli.options import (
 from tflaunch.cli.run import TrainerCommand, on_every_host, program_to_run
 from tflaunch.cli.values import time_of
 from tflaunch.cli.words import Line, command, kind_of
-from tflaunch.errors import UsageError
-from tflaunch.job import PS, WORKER, JobSpec, Role
+from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.job import PS, WORKER, JobSpec, Role
 
 if TYPE_CHECKING:
     from tflaunch.hosts import Hostfile
-    from tflaunch.trials import Params
+    from tflaunch.sweeps.trials import Params
 
 TRIALS, METRIC, AGAIN = "Trials", "Results", "When something fails"
 
@@ -330,13 +330,13 @@ def sweep(
     74 not all outputs were fetched; 76 all hosts were lost, or not all could be stopped; 124 a trial took longer than
     --timeout.
     """
-    from tflaunch.launch import Request
-    from tflaunch.results import Metric
-    from tflaunch.runs import new_run_id
-    from tflaunch.sweep_launch import dry
-    from tflaunch.sweep_launch import sweep as carry_out
-    from tflaunch.sweep_room import SweepRequest
-    from tflaunch.sweep_view import open_reporter
+    from tflaunch.console.sweep import open_reporter
+    from tflaunch.launch.launch import Request
+    from tflaunch.runs.record import new_run_id
+    from tflaunch.sweeps.results import Metric
+    from tflaunch.sweeps.run import dry
+    from tflaunch.sweeps.run import sweep as carry_out
+    from tflaunch.sweeps.slots import SweepRequest
 
     reporter = open_reporter(json=json)
     with reporting("stopped; no trial was started, nothing is left", reporter) as show:
@@ -456,7 +456,7 @@ def _trials(
     file: Path | None,
 ) -> Callable[[int], list[Params]]:
     """What is to be tried, from the one of three ways that was chosen."""
-    from tflaunch import trials
+    from tflaunch.sweeps import trials
 
     ways = [way for way, given in (("--grid", grid), ("--random", random), ("--trials-file", file)) if given]
     if not ways:
@@ -480,15 +480,15 @@ def _trials(
 
 def _of_trials(patterns: list[str], hostfile: Hostfile) -> list[str]:
     """Patterns seen from each trial's own directory, if it has one, as patterns seen from what holds them all."""
-    from tflaunch.trials import JOB
+    from tflaunch.protocol.job import TRIAL
 
     if any(host.workdir is not None for host in hostfile.hosts):
         return patterns
     found = []
     for text in patterns:
         mark, plain = "!" * text.startswith("!"), text.removeprefix("!")
-        bound = "/" in plain.rstrip("/") and not plain.startswith(("**/", f"{JOB}-", f"/{JOB}-"))
-        found.append(f"{mark}{JOB}-*/{plain.removeprefix('/')}" if bound else text)
+        bound = "/" in plain.rstrip("/") and not plain.startswith(("**/", f"{TRIAL}-", f"/{TRIAL}-"))
+        found.append(f"{mark}{TRIAL}-*/{plain.removeprefix('/')}" if bound else text)
     return found
 
 

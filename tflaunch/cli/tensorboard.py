@@ -8,7 +8,7 @@ import typer
 
 from tflaunch.cli.attach import Hosts, Reach, Run, open_view
 from tflaunch.cli.options import AcceptNew, ConnectTimeout, Json, SshConfig, reporting
-from tflaunch.errors import LaunchError
+from tflaunch.protocol.errors import LaunchError
 
 Port = Annotated[
     int,
@@ -39,9 +39,9 @@ def tensorboard(
 
     Exit code: 130 after Ctrl-C; 2 which run?, or the port is taken; 69 no connection; 70 TensorBoard does not start.
     """
-    from tflaunch.board import show_board
-    from tflaunch.tunnel import Tunnel
-    from tflaunch.view import Wanted
+    from tflaunch.runs.follow import Wanted
+    from tflaunch.runs.tensorboard import show_board
+    from tflaunch.runs.tunnel import Tunnel
 
     with reporting("TensorBoard is stopped", json=json) as show:
         tunnel = Tunnel(port)

@@ -73,13 +73,13 @@ from tflaunch.cli.options import (
     reporting,
 )
 from tflaunch.cli.roles import roles_of
-from tflaunch.errors import RecordError, UsageError
-from tflaunch.job import CHIEF, EVALUATOR, PS, WORKER, JobSpec
+from tflaunch.protocol.errors import RecordError, UsageError
+from tflaunch.protocol.job import CHIEF, EVALUATOR, PS, WORKER, JobSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tflaunch.plan import ClusterPlan
+    from tflaunch.planning.plan import ClusterPlan
 
 PROGRAM = "tf_server.py"
 OPEN = (
@@ -153,10 +153,10 @@ def up(
     listened in time; 130 after Ctrl-C; 2 command line or hostfile; 65 they do not fit; 69 no connection; 70 a host
     cannot start them; 73 no spec file, no record; 76 a host was lost, or not all could be stopped.
     """
-    from tflaunch.launch import Request, dry, launch
-    from tflaunch.runs import new_run_id
-    from tflaunch.sources import bundle
-    from tflaunch.supervise import Restarts
+    from tflaunch.code.bundle import bundle
+    from tflaunch.launch.launch import Request, dry, launch
+    from tflaunch.lifecycle.states import Restarts
+    from tflaunch.runs.record import new_run_id
 
     with reporting(
         "stopped; nothing is left", json=json, quiet=quiet or not foreground, show_host=show_host

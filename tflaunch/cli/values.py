@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import typer
 import typer.core
 
-from tflaunch.times import TIME, seconds, written
+from tflaunch.inputs.times import TIME, seconds, written
 
 TIME_WORD = r"[0-9]*\.?[0-9]+[a-z]*"  # of optional_values: meant as a time, right or wrong; 10.0.0.1 is none
 

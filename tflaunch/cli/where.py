@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tflaunch.cli.options import default_hosts, load_hosts
-from tflaunch.errors import RecordError, UsageError
+from tflaunch.protocol.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
     from tflaunch.hosts import Hostfile
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def hosts_of_run(run: str, source: str | None) -> tuple[str, Hostfile, Path | None]:
     """(full run id if it is known here, the hosts to look on, the ssh_config that leads there)."""
-    from tflaunch.runs import Record, hostfile_from
+    from tflaunch.runs.record import Record, hostfile_from
 
     if source is not None:
         return run, load_hosts(source), None
@@ -42,7 +42,7 @@ def hosts_of_all(source: str | None, verb: str, *, everything: bool) -> tuple[Ho
 
 def recorded_hosts(*, lively: bool) -> tuple[Hostfile | None, Path | None]:
     """The hosts of all runs on record here (`lively`: of those that may be alive), and the ssh_config."""
-    from tflaunch.runs import LIVELY, Record, hostfile_from, list_runs
+    from tflaunch.runs.record import LIVELY, Record, hostfile_from, list_runs
 
     hostfiles, configs = [], []
     for info in list_runs():

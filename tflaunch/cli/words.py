@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from tflaunch.errors import UsageError
+from tflaunch.protocol.errors import UsageError
 
 Kind = Literal["hosts", "job", "program", ""]
 HEAD_BYTES = 64 * 1024  # of a file, enough to tell what it is
@@ -113,7 +113,7 @@ def command(verb: str, words: Iterable[str], behind: Sequence[str] | None = None
 
     Where it may end up in a log, the values of --env and --job-env are left out, as they are in records.
     """
-    from tflaunch.runs import without_values
+    from tflaunch.runs.record import without_values
 
     whole = ("tflaunch", verb, *words, *(("--", *behind) if behind else ()))
     if sys.stderr is None or not sys.stderr.isatty():

@@ -32,10 +32,6 @@ WORDS_LIMIT = 4096  # bytes of stderr that are kept
 AHEAD_BYTES = 4096  # that are read at least, if they are there: most packets are smaller
 AHEAD_IN_FLOOD = 256 * 1024
 AT_ONCE = 16 * 1024  # bytes for which a socket has room that has any
-LARGE_PACKETS = (
-    "are large packets lost between here and there (MTU)? try: ping -M do -s 1472 {host}; if only smaller ones "
-    "(-s 500) come back, set the MTU of the network card here or there to what passes: ip link set dev eth0 mtu N"
-)
 HEAD = 255  # bytes that are kept: the longest identification string of RFC 4253
 
 

@@ -1,0 +1,117 @@
+"""The called end of the dial check (tflaunch.protocol.dialling): it listens on the ports that are held for the tasks.
+
+It listens beside their holders (tflaunch.agent.ports), which do not, and stops when the check ends: afterwards connects
+are refused as before, until TensorFlow listens.  It lives in the agent's one loop: no threads, nothing blocks.
+"""
+
+import time
+
+from tflaunch.agent import ports
+from tflaunch.protocol.dialling import AT_ONCE, HELLO, HELLO_LOAD, LOAD_BYTES, NONCE_BYTES, proof, set_option
+from tflaunch.protocol.light_stdlib import socket
+from tflaunch.protocol.selector import EVENT_READ
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterable, List, Optional, Tuple
+
+    from tflaunch.protocol.selector import Selector
+
+BACKLOG = 1024  # all hosts of a large run may dial one port in the same moment
+LINGER_S = 10.0  # for a caller that connects and does not say the hello
+
+
+class Answering:
+    """Listens on held ports and answers each caller with a proof, until it is closed."""
+
+    def __init__(self, selector: "Selector", key: str, host: str) -> None:
+        self._selector = selector
+        self._key = key
+        self._host = host
+        self._listeners = []  # type: List[socket.socket]
+        self._callers = {}  # type: Dict[socket.socket, Tuple[bytes, float]]
+        self._look_at = 0.0  # for callers that say nothing
+
+    def listen(self, held: "Iterable[int]") -> None:
+        """Begin on each of these ports, which this very process holds; raises OSError."""
+        for port in held:
+            listener = ports.bind(port, socket.SO_REUSEPORT)
+            self._listeners.append(listener)
+            listener.setblocking(False)
+            listener.listen(BACKLOG)
+            # Whoever has not spoken yet need not wake the loop; the answer acknowledges what was said; one that does
+            # not reset its connection, since it is frozen or the reset is lost, must not keep the port from the next
+            # run for a minute.
+            set_option(listener, "TCP_DEFER_ACCEPT", int(LINGER_S))
+            set_option(listener, "TCP_QUICKACK", 0)
+            set_option(listener, "TCP_LINGER2", 1)
+            accept = lambda listener=listener, port=port: self._accept(listener, port)  # noqa: E731
+            self._selector.register(listener, EVENT_READ, accept)
+
+    def _accept(self, listener: socket.socket, port: int) -> None:
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + LINGER_S
+            for late in [each for each, (_, since) in self._callers.items() if now - since > LINGER_S]:
+                self._drop(late)
+        for _ in range(AT_ONCE):  # then others have their turn, too
+            caller = self._selector.accept(listener)
+            if caller is None:
+                return
+            heard = self._answer(caller, port, b"")
+            if heard is None:  # mostly it has spoken before it is its turn
+                caller.close()
+            else:
+                self._callers[caller] = (heard, now)
+                hear = lambda caller=caller: self._hear(caller, port)  # noqa: E731
+                self._selector.register(caller, EVENT_READ, hear)
+
+    def _hear(self, caller: socket.socket, port: int) -> None:
+        if caller not in self._callers:
+            return  # dropped in this same turn of the loop
+        heard, since = self._callers[caller]
+        heard_now = self._answer(caller, port, heard)
+        if heard_now is None:
+            self._drop(caller)
+        else:
+            self._callers[caller] = (heard_now, since)
+
+    def _answer(self, caller: socket.socket, port: int, heard: bytes) -> "Optional[bytes]":
+        """What it has said until now, if that is not all yet; None when it has been answered, or is a stranger."""
+        wanted = len(HELLO) + NONCE_BYTES
+        try:
+            data = caller.recv(wanted - len(heard) + 1, socket.MSG_DONTWAIT)
+            heard += data
+            begins = heard[: len(HELLO)]
+            if data and len(heard) < wanted and (HELLO.startswith(begins) or HELLO_LOAD.startswith(begins)):
+                return heard
+            if data and len(heard) == wanted and begins in (HELLO, HELLO_LOAD):
+                name = self._host.encode("utf-8", "surrogateescape")
+                line = proof(self._key, heard[len(HELLO) :], self._host, port) + b" " + name + b"\n"
+                if begins == HELLO:
+                    caller.send(line, socket.MSG_DONTWAIT | socket.MSG_MORE)  # in one packet with the goodbye
+                else:  # apart, or the proof were lost with the load
+                    caller.send(line, socket.MSG_DONTWAIT)
+                    room = 4 * LOAD_BYTES  # for all of it at once
+                    caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
+                    caller.send(b"." * LOAD_BYTES, socket.MSG_DONTWAIT)
+                # It may be closed at once: the dialler resets the connection, and the port keeps no TIME_WAIT.
+        except BlockingIOError:
+            return heard
+        except OSError:
+            pass
+        return None
+
+    def _drop(self, caller: socket.socket) -> None:
+        del self._callers[caller]
+        self._selector.unregister(caller)
+        caller.close()
+
+    def close(self) -> None:
+        """Let go of the ports' second sockets: from now on connects are refused; idempotent."""
+        for caller in list(self._callers):
+            self._drop(caller)
+        for listener in self._listeners:
+            self._selector.unregister(listener)
+            listener.close()
+        self._listeners = []

@@ -1,0 +1,94 @@
+"""The agent's start: `main` serves the channel that sshd gave it, as the agent of a new run or as a visit."""
+
+import gc
+import os
+import sys
+import time
+
+from tflaunch.agent.channel import Channel, hold, own_channel, write_all
+from tflaunch.agent.rundir import (
+    HostError,
+    RunDirectory,
+    check_ours,
+    check_way,
+    explain,
+    parent_directory,
+)
+from tflaunch.protocol import wire
+from tflaunch.protocol.light_stdlib import socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List
+
+LEAVING_S = 3.0  # an agent of a run that is planned anew may be about to leave
+
+
+def main(arguments: "List[str]", early: bytes = b"") -> None:
+    """Serve the channel on descriptors 0 and 1, of which `early` has been read already.
+
+    The `arguments` are verb, run, host and the configured `run_dir`.
+
+    Verb `start`: a new daemon for this run and host.  `visit`: whatever concerns any run, living or not.
+    """
+    verb, run, host, configured = arguments
+    channel_in, channel_out = own_channel()
+    try:
+        if not os.path.exists("/proc/self/stat"):
+            raise HostError("this host has no /proc", "tflaunch runs tasks on Linux only")
+        for descriptor in os.listdir("/proc/self/fd"):  # what this process was given is nothing to the tasks
+            try:
+                os.set_inheritable(int(descriptor), int(descriptor) <= 2)
+            except OSError:
+                pass  # the listing's own
+        parent = parent_directory(configured)
+        check_way(parent)
+        if os.path.lexists(parent):
+            check_ours(parent)
+        if verb == "visit":
+            from tflaunch.agent.visit import Visit
+
+            gc.enable()
+            Visit(parent, channel_in, channel_out).run(early)
+            return
+        directory = RunDirectory(parent, run, host)
+        deadline = time.monotonic() + LEAVING_S
+        connection = directory.connect()
+        while connection is not None and time.monotonic() < deadline:
+            connection.close()
+            time.sleep(0.1)
+            connection = directory.connect()
+        if connection is not None:
+            raise HostError("run %s lives on this host already" % run, "tflaunch stop %s" % run)
+        holder = _start(directory, channel_in, channel_out, early)
+    except HostError as error:
+        write_all(channel_out, wire.encode("failed", reason=error.reason, hint=error.hint))
+        return
+    hold(channel_in, channel_out, holder)
+
+
+def _start(directory: RunDirectory, channel_in: int, channel_out: int, early: bytes) -> socket.socket:
+    from tflaunch.agent.guard import under_guard
+
+    directory.create()
+    ours, theirs = socket.socketpair()
+
+    def agent() -> None:
+        from tflaunch.agent.daemon import Daemon
+
+        ours.close()
+        gc.enable()
+        daemon = Daemon(directory, Channel(channel_in, channel_out, theirs), early)
+        begun.append(daemon)
+        daemon.run()
+
+    def failed(error: OSError) -> None:
+        if not begun:  # else the launcher has heard of it, and more may be on its way
+            told = explain(error, directory.path)
+            write_all(channel_out, wire.encode("failed", reason=told.reason, hint=told.hint))
+
+    begun = []  # type: List[object]
+    sys.stdout.flush()
+    under_guard(directory, agent, failed)
+    theirs.close()
+    return ours

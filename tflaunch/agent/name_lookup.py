@@ -1,0 +1,128 @@
+"""Names of hosts looked up by a child process: a resolver blocks, and the agent's one loop must not."""
+
+import os
+import time
+
+from tflaunch.agent import processes
+from tflaunch.protocol import wire
+from tflaunch.protocol.dialling import addresses_of
+from tflaunch.protocol.light_stdlib import signal
+from tflaunch.protocol.selector import EVENT_READ
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _thread
+    from typing import Dict, List, Optional, Tuple, Union
+
+    from tflaunch.protocol.dialling import AnySelector
+
+RESOLVER_THREADS = 16
+QUICK_S = 0.02  # one thread looks names up for so long before another helps it
+
+
+class NameLookup:
+    """A child that looks names up, since that blocks; it is killed when for so long no name has been found."""
+
+    def __init__(self, selector: "AnySelector", names: "List[str]", patience_s: float) -> None:
+        self._selector = selector
+        self._names = names
+        self._deadline = time.monotonic() + patience_s
+        self._patience_s = patience_s
+        self._told = b""
+        self._pipe, pipe = os.pipe()
+        os.set_blocking(self._pipe, False)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _resolve_and_exit(names, pipe)
+        except OSError:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(pipe)
+        self._child = processes.read(pid)
+        self._ended = False
+        selector.register(self._pipe, EVENT_READ, self._hear)
+
+    def _hear(self) -> None:
+        try:
+            data = os.read(self._pipe, 65536)
+        except BlockingIOError:
+            return
+        self._told += data
+        self._deadline = time.monotonic() + self._patience_s
+        if not data and not self._ended:
+            self._ended = True
+            self._selector.unregister(self._pipe)
+
+    def step(self, now: float) -> "Optional[Dict[str, Union[str, List[Tuple[int, str]]]]]":
+        """What each name stands for, or why not; None while some are still looked up."""
+        lines = self._told.splitlines()
+        if len(lines) < len(self._names) and not self._ended and now < self._deadline:
+            return None
+        self.close()
+        late = "no answer within %g s" % self._patience_s
+        told = dict.fromkeys(self._names, late)  # type: Dict[str, Union[str, List[Tuple[int, str]]]]
+        for line in lines:
+            name, found = wire.loads(line.decode("ascii"))
+            told[name] = found
+        return told
+
+    def close(self) -> None:
+        """End the child."""
+        if not self._ended:
+            self._ended = True
+            self._selector.unregister(self._pipe)
+        os.close(self._pipe)
+        if self._child is not None:
+            processes.send(self._child, signal.SIGKILL)  # the agent's loop reaps it
+
+
+def _resolve_and_exit(names: "List[str]", pipe: int) -> None:
+    """In the child: a line for each name as soon as it is known, however long the others take."""
+    try:
+        import _thread  # `threading` takes longer to load than the names of a small run to be found
+
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        for entry in os.listdir("/proc/self/fd"):  # what the agent closes must be seen to close
+            if int(entry) > 2 and int(entry) != pipe:
+                try:
+                    os.close(int(entry))
+                except OSError:
+                    pass  # the listing's own
+        names = list(names)
+
+        def work(done: "_thread.LockType") -> None:
+            try:
+                while True:
+                    name = names.pop()
+                    found = addresses_of(name, 0)
+                    told = (
+                        found if isinstance(found, str) else [(family, where[0]) for family, where in found]
+                    )
+                    # In one piece, since it is shorter than PIPE_BUF: threads do not mix their lines.
+                    os.write(pipe, wire.dumps([name, told]).encode("ascii") + b"\n")
+            except IndexError:
+                pass  # that was the last
+            finally:
+                done.release()
+
+        working = []  # type: List[_thread.LockType]
+        while names and len(working) < RESOLVER_THREADS:  # one is enough for a file of names
+            done = _thread.allocate_lock()
+            done.acquire()
+            try:
+                _thread.start_new_thread(work, (done,))
+            except RuntimeError:  # there is no room for another
+                if not working:
+                    work(done)
+                break
+            working.append(done)
+            if done.acquire(timeout=QUICK_S):
+                done.release()
+        for done in working:
+            done.acquire()
+    finally:
+        os._exit(0)

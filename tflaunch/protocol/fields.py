@@ -1,0 +1,273 @@
+"""Fields of JSON documents that somebody else has written: whether each has the type and the range that it must have.
+
+A record is a dict of fields, `?name` for one that may lack.  A list [X] stands for a list of X, a tuple (X, Y) for a
+list of just these, Each(K, X) for an object from K to X, OneOf for alternatives, and a function for whatever it is
+true of.  What a text says stays unchecked: it may hold control characters and lone surrogates, and is made safe where
+it is shown.
+"""
+
+from tflaunch.gpu_probe import MODULE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterable, Mapping
+
+WORD, TEXT, PATH, NAME = 1024, 64 * 1024, 16 * 1024, 255  # characters
+ARGUMENT = 128 * 1024  # of a word of a command line, as Linux has it
+WHOLE = 2**63
+NUMBER = 1e15  # seconds, bytes, degrees: whatever is more is made up
+ATTEMPTS = 10**6
+_DIGITS = frozenset("0123456789")
+_JOB = _DIGITS.union("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
+_HEX = _DIGITS.union("abcdefABCDEF")
+_ADDRESS = _HEX.union(".:")
+
+
+class Each:
+    """An object whose keys and values are alike."""
+
+    def __init__(self, key: "Callable[[Any], bool]", value: "Any") -> None:
+        self.key = key
+        self.value = value
+
+
+class OneOf:
+    """One of these alternatives."""
+
+    def __init__(self, *specs: "Any") -> None:
+        self.specs = specs
+
+
+class Record:
+    """Such a record, of which that rule holds, too; `words` say what it is not when it does not."""
+
+    def __init__(self, fields: "Mapping[str, Any]", rule: "Callable[[Any], bool]", words: str) -> None:
+        self.fields = fields
+        self.rule = rule
+        self.words = words
+
+
+def a_flag(value: "Any") -> bool:
+    return value is True or value is False
+
+
+def a_text(value: "Any") -> bool:
+    return isinstance(value, str) and len(value) <= TEXT
+
+
+def an_argument(value: "Any") -> bool:
+    """A word of a command line, or the value of a variable."""
+    return isinstance(value, str) and len(value) <= ARGUMENT
+
+
+def a_word(value: "Any") -> bool:
+    return isinstance(value, str) and len(value) <= WORD
+
+
+def a_path(value: "Any") -> bool:
+    return isinstance(value, str) and len(value) <= PATH and "\0" not in value
+
+
+def a_directory_name(value: "Any") -> bool:
+    """Of a run, too."""
+    if not (isinstance(value, str) and 0 < len(value) <= NAME):
+        return False
+    return value not in (".", "..") and "/" not in value and "\0" not in value
+
+
+def a_task(value: "Any") -> bool:
+    """`worker/3`."""
+    if not isinstance(value, str):
+        return False
+    job, _, index = value.partition("/")
+    fits = 0 < len(job) <= 63 and 0 < len(index) <= 7 and job[0] not in "0123456789_"
+    return fits and _JOB.issuperset(job) and _DIGITS.issuperset(index) and index == str(int(index))
+
+
+def a_whole_number(value: "Any") -> bool:
+    return isinstance(value, int) and not a_flag(value) and 0 <= value < WHOLE
+
+
+def an_integer(value: "Any") -> bool:
+    return isinstance(value, int) and not a_flag(value) and -WHOLE <= value < WHOLE
+
+
+def an_event_number(value: "Any") -> bool:
+    return a_whole_number(value) and bool(value)
+
+
+def an_attempt(value: "Any") -> bool:
+    return isinstance(value, int) and not a_flag(value) and 0 <= value < ATTEMPTS
+
+
+def a_number(value: "Any") -> bool:
+    return (
+        isinstance(value, (int, float)) and not a_flag(value) and bool(-NUMBER < value < NUMBER)
+    )  # of NaN neither is true
+
+
+def a_time(value: "Any") -> bool:
+    """Or a point in time."""
+    return a_number(value) and bool(value >= 0)
+
+
+def a_card_number(value: "Any") -> bool:
+    """As the key of an object."""
+    return 0 < len(value) < 6 and _DIGITS.issuperset(value)
+
+
+def a_port(value: "Any") -> bool:
+    return isinstance(value, int) and not a_flag(value) and 0 < value < 65536
+
+
+def an_exit_code(value: "Any") -> bool:
+    return isinstance(value, int) and not a_flag(value) and 0 <= value < 256
+
+
+def a_signal(value: "Any") -> bool:
+    return isinstance(value, int) and not a_flag(value) and 0 < value < 128
+
+
+def an_address(value: "Any") -> bool:
+    """Of IP, as inet_ntop writes it."""
+    return isinstance(value, str) and 0 < len(value) <= 45 and _ADDRESS.issuperset(value)
+
+
+def a_digest(value: "Any") -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 64 and _HEX.issuperset(value)
+
+
+def nothing(value: "Any") -> bool:
+    """Null."""
+    return value is None
+
+
+def an_empty_text(value: "Any") -> bool:
+    return isinstance(value, str) and not value
+
+
+def the_only_module(value: "Any") -> bool:
+    """That a host may lack and is sent."""
+    return isinstance(value, str) and value == MODULE
+
+
+def anything(_: "Any") -> bool:
+    """What only its own sender reads again, or a file of the user's own holds."""
+    return True
+
+
+def one_of(*words: str) -> "Callable[[Any], bool]":
+    def known(value: "Any") -> bool:
+        return isinstance(value, str) and value in words
+
+    known.__name__ = "one of " + ", ".join(words)
+    return known
+
+
+def or_null(spec: "Any") -> OneOf:
+    """It, or nothing."""
+    return OneOf(nothing, spec)
+
+
+def misfit(spec: "Any", value: "Any", where: str) -> str:
+    """Why `value` is none that `spec` describes, or "": `gpus.0.index is not a whole number: -1`.
+
+    `where` is the path to it; fields of records that `spec` does not have are removed from it.
+    """
+    if callable(spec):
+        return "" if spec(value) else _told(where, value, spec.__name__.replace("_", " "))
+    if isinstance(spec, dict):
+        return _record_fault(spec, value, where)
+    if isinstance(spec, list):
+        if not isinstance(value, list):
+            return _told(where, value, "a list")
+        only = spec[0]
+        if callable(only):  # most lists: they are long
+            wrong = next((number for number, each in enumerate(value) if not only(each)), -1)
+            return "" if wrong < 0 else misfit(only, value[wrong], "%s.%d" % (where, wrong))
+        return next(
+            filter(
+                None, (misfit(only, each, "%s.%d" % (where, number)) for number, each in enumerate(value))
+            ),
+            "",
+        )
+    if isinstance(spec, tuple):
+        if not (isinstance(value, list) and len(value) == len(spec)):
+            return _told(where, value, "a list of %d" % len(spec))
+        parts = enumerate(zip(spec, value))  # noqa: B905 - Python 3.8 has no `strict`
+        return next(
+            filter(None, (misfit(part, each, "%s.%d" % (where, number)) for number, (part, each) in parts)),
+            "",
+        )
+    if isinstance(spec, Each):
+        if not isinstance(value, dict):
+            return _told(where, value, "an object")
+        wrong_key = next((key for key in value if not spec.key(key)), None)
+        if wrong_key is not None:
+            return _told(where, wrong_key, spec.key.__name__.replace("_", " "), "the key ")
+        return next(
+            filter(None, (misfit(spec.value, each, "%s.%s" % (where, key)) for key, each in value.items())),
+            "",
+        )
+    if isinstance(spec, OneOf):
+        fault = ""
+        for each in spec.specs:
+            fault = misfit(each, value, where)
+            if not fault:
+                return ""
+        return fault  # the last one is the one that is mostly meant
+    return misfit(spec.fields, value, where) or ("" if spec.rule(value) else _told(where, value, spec.words))
+
+
+def _record_fault(spec: "Mapping[str, Any]", value: "Any", where: str) -> str:
+    if not isinstance(value, dict):
+        return _told(where, value, "an object")
+    known = 0
+    for field, wanted in spec.items():
+        name = field[1:] if field[0] == "?" else field
+        if name in value:
+            known += 1
+            fault = misfit(wanted, value[name], "%s.%s" % (where, name) if where else name)
+            if fault:
+                return fault
+        elif name is field:
+            return "%s is missing" % ("%s.%s" % (where, name) if where else name)
+    if known < len(value):
+        names = {field.lstrip("?") for field in spec}
+        for name in [name for name in value if name not in names]:
+            del value[name]
+    return ""
+
+
+def _told(where: str, value: "Any", wanted: str, what: str = "") -> str:
+    return "%s%s is not %s: %s" % (what, where.lstrip(".") or "all of it", wanted, quoted(value))
+
+
+def quoted(value: "Any") -> str:
+    if isinstance(value, (list, dict)):
+        return "%s of %d" % ("a list" if isinstance(value, list) else "an object", len(value))
+    if isinstance(value, int) and abs(value) >= WHOLE:
+        return "a number of %d bits" % value.bit_length()
+    text = ascii(value if not isinstance(value, str) else value[:60])
+    told = text if len(text) < 90 else text[:80] + "..."
+    return (
+        told if not isinstance(value, str) or len(value) <= 60 else "%s (%d characters)" % (told, len(value))
+    )
+
+
+def check(spec: "Any", value: "Any") -> None:
+    """Raise ValueError with where `value` is none that `spec` describes."""
+    fault = misfit(spec, value, "")
+    if fault:
+        raise ValueError(fault)
+
+
+def of_the_run(what: str, names: "Iterable[str]") -> "Callable[[Any], bool]":
+    """Whether it is one of these, of which there may be thousands: the names of its tasks, or hosts."""
+    known = frozenset(names)
+
+    def is_known(value: "Any") -> bool:
+        return isinstance(value, str) and value in known
+
+    is_known.__name__ = "%s of the run" % what
+    return is_known

@@ -1,0 +1,139 @@
+"""How much a tree takes on a disk, and removing it whole, whatever its modes are and without following a link."""
+
+import os
+import stat
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Tuple
+
+ALIVE = "it is alive"  # why a run stays
+GOING = ".clean-"  # how the names of what is being removed begin
+DEPTH = 64  # directories in directories that are open at a time
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Size:
+    """How much a tree takes on its disk, and when something in it was last written; no link is followed."""
+
+    def __init__(self, path: str) -> None:
+        self.bytes = 0  # in allocated blocks; a file that has another name outside of the tree counts nothing
+        self.modified = 0.0
+        self.unread = []  # type: List[str]
+        self._shared = {}  # type: Dict[Tuple[int, int], int]
+        # Dates that have not come yet, from an archive for example, say nothing.
+        self._now = time.time() + 60.0
+        try:
+            top = os.lstat(path)
+            self._add(top)
+        except OSError as error:
+            self.unread.append(sentence(path, error))
+            return
+        pending = [path] if stat.S_ISDIR(top.st_mode) else []
+        while pending:
+            directory = pending.pop()
+            try:
+                with os.scandir(directory) as entries:
+                    for entry in entries:
+                        try:
+                            info = entry.stat(follow_symlinks=False)
+                        except FileNotFoundError:
+                            continue  # gone meanwhile
+                        self._add(info)
+                        # Never into what is mounted there: it is not the run's, and may not answer.
+                        if stat.S_ISDIR(info.st_mode) and info.st_dev == top.st_dev:
+                            pending.append(entry.path)
+            except OSError as error:
+                self.unread.append(sentence(directory, error))
+
+    def _add(self, info: os.stat_result) -> None:
+        if info.st_mtime <= self._now:
+            self.modified = max(self.modified, info.st_mtime)
+        if info.st_nlink > 1 and not stat.S_ISDIR(info.st_mode):
+            key = (info.st_dev, info.st_ino)
+            left = self._shared[key] = self._shared.get(key, info.st_nlink) - 1
+            if left:
+                return
+        self.bytes += info.st_blocks * 512
+
+    @property
+    def idle_s(self) -> float:
+        """For how long nothing of it was written."""
+        return max(0.0, time.time() - self.modified)
+
+
+def free(path: str) -> "Tuple[int, List[str]]":
+    """Remove a tree; (the bytes that are free now, what could not be removed and why)."""
+    before = Size(path).bytes
+    problems = remove(path)
+    return before - (Size(path).bytes if problems else 0), problems
+
+
+def set_aside(path: str) -> str:
+    directory, name = os.path.split(path)
+    aside = os.path.join(directory, "%s%s-%s" % (GOING, name[:100], os.urandom(4).hex()))
+    os.rename(path, aside)
+    return aside
+
+
+def remove(path: str) -> "List[str]":
+    """Remove a tree, links as links, whatever its modes are; returns what could not be, each with why."""
+    problems = []  # type: List[str]
+    try:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            os.unlink(path)
+            return []
+        top = _enter(path, None)
+        try:
+            before = None  # type: Optional[set[str]]
+            names = set(os.listdir(top))
+            # What lies deeper than DEPTH is moved up and comes in the next round.
+            while names and (before is None or not names <= before):
+                problems = []
+                _empty(top, path, top, 0, problems)
+                before, names = names, set(os.listdir(top))
+        finally:
+            os.close(top)
+        if not problems:
+            os.rmdir(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        problems.append(sentence(path, error))
+    return problems
+
+
+def _enter(name: str, inside: "Optional[int]") -> int:
+    """Open that directory so that everything can be done in it."""
+    if os.stat(name, dir_fd=inside, follow_symlinks=False).st_mode & 0o700 != 0o700:
+        os.chmod(name, 0o700, dir_fd=inside)  # caches of Go and pip are read-only
+    return os.open(name, DIRECTORY, dir_fd=inside)
+
+
+def _empty(directory: int, shown: str, top: int, depth: int, problems: "List[str]") -> None:
+    for name in os.listdir(directory):
+        path = os.path.join(shown, name)
+        try:
+            if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                os.unlink(name, dir_fd=directory)
+                continue
+            below = _enter(name, directory)
+            try:
+                if depth >= DEPTH:
+                    os.rename(name, os.urandom(8).hex(), src_dir_fd=directory, dst_dir_fd=top)
+                    continue
+                _empty(below, path, top, depth + 1, problems)
+            finally:
+                os.close(below)
+            os.rmdir(name, dir_fd=directory)
+        except FileNotFoundError:
+            pass  # gone already
+        except OSError as error:
+            if not any(each.startswith(path) for each in problems):  # else its cause is told
+                problems.append(sentence(path, error))
+
+
+def sentence(path: str, error: OSError) -> str:
+    """Where, and why."""
+    return "%s: %s" % (path, os.strerror(error.errno or 0))

@@ -1,0 +1,285 @@
+"""One agent as the launcher sees it: messages out, and whatever comes of it put into a queue.
+
+Threads are only here, at the edge: those that connect, the wires' own, and one that writes a wire if it has to wait.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from tflaunch.hosts import Host
+from tflaunch.protocol import messages, wire
+from tflaunch.protocol.errors import Breach, ConnectError, NoThreads, WireClosed
+from tflaunch.sessions import payload
+from tflaunch.sessions.wires import LARGE_PACKETS, Wire
+
+IDLE_S = 1.0  # a writer that has nothing to write goes
+UNREAD = 50_000  # messages of one host that wait to be read: no agent sends so many unasked
+_COMMAND = "exec /bin/sh -c"  # how the line begins that boots the agent
+_SWALLOWED = "a start-up file of the login shell there reads what was sent to the agent"
+_NOT_INTERACTIVE = (
+    "let it end where nobody types: begin ~/.bashrc there with `case $- in *i*) ;; *) return;; esac`; then "
+    "`ssh {host} true </dev/null` must end at once"
+)
+
+
+class Said(NamedTuple):
+    """A message of an agent; `session` is the number of the wire that it came by."""
+
+    host: str
+    message: wire.Message
+    session: int = 0
+
+
+class Ended(NamedTuple):
+    """The wire to an agent is at its end; `error` says why, for the user."""
+
+    host: str
+    error: ConnectError
+    session: int = 0  # 0: there was none, it could not be opened
+
+
+class Damaged(ConnectError):
+    """A host has told that of the code which it keeps something is not whole; shipped again, it is."""
+
+
+_numbers = itertools.count(1)
+
+
+class Session:
+    """A wire with a living agent behind it, or soon: `put` gets Said and, last, one Ended.
+
+    No method waits for the host: one that takes nothing any more must not stop the others.
+    """
+
+    def __init__(self, host: Host, channel: Wire, put: Callable[[Said | Ended], None]) -> None:
+        self.host = host
+        self.number = next(_numbers)
+        self.ended = False  # that was told
+        self.directory = ""  # the run directory there, once the agent has said it
+        self._channel = channel
+        self._put = put
+        self._decoder = wire.Decoder(magic=True, head_limit=wire.ANSWER_LIMIT)
+        self._sent_agent = self._up = False  # the host lacked it; it has said a word of its own
+        # Two counts each, for each is changed by one thread: messages, and bytes of log.
+        self._heard = self.read = 0
+        self._log_came = self._log_granted = 0
+        self._uploading = False
+        self._over = False  # nothing more is taken
+        self._sending = threading.Lock()
+        # Only for what cannot be sent at once; while there is a writer, all goes this way.
+        self._outbox: queue.SimpleQueue[bytes | Iterator[bytes] | None] = queue.SimpleQueue()
+        self._writer: threading.Thread | None = None
+        self._starting = threading.Lock()
+        channel.listen(self._take)
+
+    def send(self, type: str, body: bytes = b"", **fields: Any) -> None:
+        """Send a message; a wire that is gone is not an error here: its Ended comes through the queue."""
+        if self.ended:
+            return
+        if type == "watch":  # what was sent for the last one may still be under way
+            self._log_granted += fields.get("window", 0)
+        elif type == "credit":
+            self._log_granted += fields["bytes"]
+        frame = wire.encode(type, body, **fields)
+        if self._sending.acquire(blocking=False):
+            try:
+                if self._writer is None and self._channel.send_now(frame):
+                    return
+            except WireClosed:
+                self._channel.close()
+                return
+            finally:
+                self._sending.release()
+        self._put_out(frame)
+
+    def upload(self, frames: Iterator[bytes]) -> None:
+        """Send many frames, each when it is its turn; what is sent meanwhile goes in between."""
+        self._put_out(frames)
+
+    @property
+    def log_credit(self) -> int:
+        """The bytes of log that it was asked for and that have not come."""
+        return self._log_granted - self._log_came
+
+    def close(self) -> None:
+        """Let go of the wire once everything is sent; idempotent."""
+        with self._starting:
+            if self._writer is not None:
+                self._outbox.put(None)
+                return
+        self._channel.close()
+
+    def cut(self, deadline: float) -> None:
+        """Let go of it at `deadline` (monotonic) even if the host takes nothing any more."""
+        if (writer := self._writer) is not None:
+            writer.join(max(0.0, deadline - time.monotonic()))
+        self._channel.close()
+
+    def over(self) -> None:
+        """Let go of it at once: its Ended was told, though the connection may be up, or nobody waits for that."""
+        self.ended = True
+        self.close()
+        self.cut(time.monotonic())
+
+    def _put_out(self, item: bytes | Iterator[bytes]) -> None:
+        self._outbox.put(item)
+        with self._starting:
+            if self._writer is None:
+                self._writer = threading.Thread(
+                    target=self._write, name=f"write {self.host.name}", daemon=True
+                )
+                self._writer.start()
+
+    def _write(self) -> None:
+        frames: Iterator[bytes] | None = None
+        try:
+            while True:
+                try:
+                    item = self._outbox.get(block=frames is None, timeout=IDLE_S)
+                except queue.Empty:
+                    if frames is None and self._leave():
+                        return
+                    item = next(frames, b"") if frames else b""
+                    frames = frames if item else None
+                    self._uploading = frames is not None
+                if item is None:
+                    break
+                if not isinstance(item, bytes):
+                    frames = item
+                elif item:
+                    with self._sending:
+                        self._channel.send(item)
+        except WireClosed:
+            pass
+        self._channel.close()
+
+    def _leave(self) -> bool:
+        """Whether the writer may go: there was nothing to send for a while."""
+        with self._starting:
+            if self._outbox.empty():
+                self._writer = None
+            return self._writer is None
+
+    @property
+    def silent(self) -> ConnectError:
+        """The error for an agent that does not answer in time."""
+        if self._sent_agent and not self._up:
+            kib = len(payload.agent()) // 1024
+            return ConnectError(f"the agent ({kib} KiB) did not arrive in time", LARGE_PACKETS)
+        if not self._decoder.awaiting_magic:
+            return ConnectError(
+                "the agent is up but did not answer in time", "is the host overloaded? try again"
+            )
+        if self._echoed(""):
+            return ConnectError(_SWALLOWED, _NOT_INTERACTIVE)
+        return ConnectError(
+            "nothing came of the agent: a start-up file of the login shell does not end, or has read what was sent to "
+            "the agent" + _quoted(self._decoder.noise),
+            _NOT_INTERACTIVE,
+        )
+
+    def _echoed(self, words: str) -> bool:
+        """Whether what was sent to the agent is in what came back."""
+        head = payload.loader()[:16]
+        return head in self._decoder.noise or head[:6].decode("utf-8", "replace") in words
+
+    def _take(self, data: bytes) -> None:
+        """What comes by the wire; by a thread of its own, which must not wait."""
+        if self._over:
+            return
+        try:
+            for message in self._decoder.feed(data):
+                self._hear(messages.check(message, messages.FROM_AGENT))
+            if data:
+                return
+            error = self._explain_end()
+        except wire.WireError as broken:
+            if self._decoder.awaiting_magic:
+                error = ConnectError(
+                    f"what came is not an agent's: {broken}{_quoted(broken.noise or self._decoder.noise)}",
+                    "silence the start-up files of its shell when they run without a terminal",
+                )
+            else:
+                error = Breach(str(broken))
+        except Exception as defect:  # it must not look like a host that is slow
+            error = unexpected(defect)
+        self._over = True
+        self._put(Ended(self.host.name, error, self.number))
+
+    def _hear(self, message: wire.Message) -> None:
+        if message.type == "lacks":
+            if self._sent_agent or self._up:
+                raise wire.WireError("it asks for the agent once more")
+            self._sent_agent = True
+            self._put_out(payload.agent())
+            return
+        self._up = True
+        if message.type == "hello":
+            self.directory = message["directory"]
+        elif message.type == "log":
+            self._log_came += len(message.body)
+            if self._log_came > self._log_granted:
+                raise wire.WireError("it sends more log than it was asked for")
+        self._heard += 1
+        if self._heard - self.read > UNREAD:
+            raise wire.WireError(f"it sends more than {UNREAD} messages that nobody has asked for")
+        self._put(Said(self.host.name, message, self.number))
+
+    def _explain_end(self) -> ConnectError:
+        words = self._channel.last_words().strip()
+        broke = words.startswith("the connection broke")
+        if not self._up:
+            if _COMMAND in words:
+                return ConnectError(
+                    f"the login shell there does not run commands: {_without_command(words)}",
+                    "give the account a shell there (chsh -s /bin/bash), or set another `user:` in the hostfile",
+                )
+            if self._echoed(words):
+                return ConnectError(_SWALLOWED, _NOT_INTERACTIVE)
+            for cause, hint in (
+                ("has read what was sent", _NOT_INTERACTIVE),
+                (
+                    "Resource temporarily unavailable",  # of fork: its shell says so, or the loader's Python
+                    "end some processes of this user there, or have the limit raised: ulimit -u, or TasksMax of "
+                    "systemd",
+                ),
+                ("no python3", "install Python 3.8 or newer there, or name one by `python:` in the hostfile"),
+                ("is too old", "install Python 3.8 or newer there, or name one by `python:` in the hostfile"),
+                ("No space left", "make room on its disk"),
+            ):
+                line = next((line for line in words.splitlines() if cause in line), "")
+                if line:
+                    return ConnectError(line.rpartition("tflaunch: ")[2], hint)
+            if broke:  # the agent is the first that fills packets
+                return ConnectError(f"{words} while the agent was on its way", LARGE_PACKETS)
+        if not self._decoder.awaiting_magic:
+            hint = LARGE_PACKETS if broke and self._uploading else "see agent.log in its run directory"
+            return ConnectError("lost the agent" + (f": {words}" if words else ""), hint)
+        return ConnectError(
+            "its shell ended before the agent answered"
+            + (f": {words}" if words else "")
+            + _quoted(self._decoder.noise),
+            "try: ssh {host} python3 --version",
+        )
+
+
+def unexpected(error: Exception) -> ConnectError:
+    return NoThreads() if NoThreads.cause_of(error) else ConnectError(f"a defect of tflaunch: {error!r}")
+
+
+def _without_command(words: str) -> str:
+    """What was said by a shell that repeats the command, without that."""
+    said = words.partition("it said: ")[2] or words
+    lines = [line.partition(_COMMAND)[0].strip(" \t\"'^~") for line in said.splitlines()]
+    return "; ".join(line for line in lines if line)[:200]
+
+
+def _quoted(noise: bytes) -> str:
+    text = noise.decode("utf-8", "replace").strip()
+    return f"; it printed: {text[:200]!r}" if text else ""

@@ -1,0 +1,208 @@
+"""Asking hosts for their facts, once or again and again; no host waits for another."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tflaunch.hosts import Host
+from tflaunch.planning.inventory import HostFacts
+from tflaunch.protocol import wire
+from tflaunch.protocol.errors import ConnectError
+from tflaunch.protocol.events import Interrupted
+from tflaunch.sessions import payload
+from tflaunch.sessions.group import CONNECT_THREADS, RETRY_S, Item, Sessions, Stopped
+from tflaunch.sessions.session import Ended, Said
+from tflaunch.sessions.wires import Opener
+from tflaunch.survey.gpus import Answer
+
+TICK_S = 0.25  # more often than this nobody is told that something has changed
+
+
+@dataclass
+class _Contact:
+    """How it stands with one host."""
+
+    host: Host
+    facts: HostFacts | None = None
+    told_at: float = 0.0  # monotonic
+    error: ConnectError | None = None
+    until: float | None = None  # an answer is awaited until then; None: no answer is awaited, or no longer
+    asked: bool = False  # a question is under way, however long ago
+    greeted: bool = False  # the agent is up
+    given_up: bool = False  # we have ended the connection; `error` says why
+    sent: set[str] = field(default_factory=set)  # modules, on this connection
+    tries: int = 0
+    retry_at: float | None = None
+
+
+class Survey:
+    """Visits to many hosts, over connections that stay open until `close`."""
+
+    def __init__(
+        self, opener: Opener, hosts: Sequence[Host], timeout_s: float, topology: bool = False
+    ) -> None:
+        """`timeout_s` is what one host may take to connect and to answer; `topology`: how its cards are connected."""
+        self._sessions = Sessions(opener, lambda *_: None)
+        self._contacts = {host.name: _Contact(host) for host in hosts}
+        self._timeout_s = timeout_s
+        self._topology = topology
+        self.interrupts = self._sessions.interrupts
+
+    def answers(self) -> list[Answer]:
+        """What is known now, in the order of the hosts."""
+        now = time.monotonic()
+        return [
+            Answer(name, each.facts, now - each.told_at if each.facts else 0.0, each.error)
+            for name, each in self._contacts.items()
+        ]
+
+    def once(self) -> Iterator[None]:
+        """Ask every host; comes back whenever there is news, and ends when nothing is awaited. Raises Stopped."""
+        self._dial(list(self._contacts.values()))
+        while self._awaits():
+            if self._hear(time.monotonic() + self._timeout_s):
+                yield
+
+    def watch(self, every_s: float) -> Iterator[bool]:
+        """Ask every host every `every_s`, for ever; a host that is lost is dialled again. Raises Stopped.
+
+        True: a round is over, all that can be known is; False: news in between.
+        """
+        self._dial(list(self._contacts.values()))
+        while True:
+            due = time.monotonic() + every_s
+            told = False
+            while (now := time.monotonic()) < due:
+                if not told and not self._awaits():
+                    told = True
+                    yield True
+                elif self._hear(due) and now < due:
+                    yield False
+            if not told:
+                yield True
+            self._ask_again()
+
+    def close(self) -> None:
+        """Take leave of all."""
+        self._sessions.close()
+
+    def _awaits(self) -> bool:
+        return any(each.until is not None for each in self._contacts.values())
+
+    def _dial(self, contacts: list[_Contact]) -> None:
+        waves = -(-len(contacts) // CONNECT_THREADS)  # so many connect at a time
+        until = time.monotonic() + self._timeout_s * waves
+        for each in contacts:
+            each.asked, each.until, each.retry_at = True, until, None
+            each.greeted = each.given_up = False
+            each.sent.clear()
+        question = wire.encode("probe", topology=self._topology)
+        self._sessions.connect([each.host for each in contacts], "visit", "", lambda _: question)
+
+    def _ask_again(self) -> None:
+        now = time.monotonic()
+        lost = [
+            each for each in self._contacts.values() if each.retry_at is not None and each.retry_at <= now
+        ]
+        if lost:
+            self._dial(lost)
+        for name, each in self._contacts.items():
+            if not each.asked and each.retry_at is None:
+                each.asked, each.until = True, now + self._timeout_s
+                self._sessions.send([name], "probe", topology=False)  # how cards are connected never changes
+
+    def _hear(self, deadline: float) -> bool:
+        """Take in what comes until the deadline, or for a tick once there is news; whether there is any."""
+        news = False
+        while (now := time.monotonic()) < deadline:
+            wake = min(
+                [deadline, *(each.until for each in self._contacts.values() if each.until is not None)]
+            )
+            came = self._take(self._sessions.next(wake))
+            came = self._count_the_silent() or came
+            if not self._awaits() and came:
+                return True
+            if came and not news:
+                news, deadline = True, min(deadline, now + TICK_S)
+        return news
+
+    def _take(self, item: Item | None) -> bool:
+        match item:
+            case Interrupted():
+                raise Stopped(item)
+            case Said(name, message):
+                return self._understand(self._contacts[name], message)
+            case Ended(name, error):
+                self._lose(self._contacts[name], error)
+                return True
+        return False
+
+    def _understand(self, contact: _Contact, message: wire.Message) -> bool:
+        name = contact.host.name
+        match message.type:
+            case "hello":
+                contact.greeted = True
+            case "failed":
+                self._give_up(contact, ConnectError(message["reason"], message.fields.get("hint", "")))
+                return True
+            case "facts":
+                lacking = message["lacks"]
+                if lacking and lacking not in contact.sent:
+                    contact.sent.add(lacking)
+                    self._sessions.send([name], "module", payload.packed_module(), name=lacking)
+                    return False
+                if lacking:
+                    self._give_up(contact, ConnectError(f"the module {lacking} does not run there"))
+                    return True
+                facts = HostFacts.from_wire(name, message.fields)
+                contact.facts = _with_links(facts, contact.facts)
+                contact.told_at = time.monotonic()
+                contact.error, contact.until, contact.asked, contact.tries = None, None, False, 0
+                return True
+        return False
+
+    def _count_the_silent(self) -> bool:
+        """Give up waiting for those whose time is up; one that is only slow may still answer later."""
+        now = time.monotonic()
+        late = [each for each in self._contacts.values() if each.until is not None and each.until <= now]
+        for each in late:
+            each.until = None
+            session = self._sessions.by_host.get(each.host.name)
+            if each.greeted:
+                each.error = ConnectError(
+                    f"its cards did not answer within {self._timeout_s:g} s",
+                    "a sick driver or a busy host? look there with nvidia-smi, or wait longer: --timeout",
+                )
+            elif session is not None:
+                self._give_up(each, session.silent)
+            else:
+                each.error = ConnectError(f"no connection within {self._timeout_s:g} s")
+        return bool(late)
+
+    def _give_up(self, contact: _Contact, error: ConnectError) -> None:
+        contact.error, contact.given_up, contact.until = error, True, None
+        self._sessions.by_host[contact.host.name].cut(time.monotonic())
+
+    def _lose(self, contact: _Contact, error: ConnectError) -> None:
+        """Its connection has ended, or never was."""
+        if not contact.given_up:
+            contact.error = error
+        session = self._sessions.by_host.pop(contact.host.name, None)
+        if session is not None:
+            session.close()
+        contact.until, contact.asked = None, False
+        first, most = RETRY_S
+        contact.retry_at = time.monotonic() + min(most, first * 2**contact.tries)
+        contact.tries += 1
+
+
+def _with_links(facts: HostFacts, before: HostFacts | None) -> HostFacts:
+    """Facts with the topology that was asked for only the first time."""
+    links = {gpu.uuid: gpu.links for gpu in before.gpus} if before else {}
+    gpus = tuple(
+        gpu if gpu.links else dataclasses.replace(gpu, links=links.get(gpu.uuid, {})) for gpu in facts.gpus
+    )
+    return dataclasses.replace(facts, gpus=gpus)
