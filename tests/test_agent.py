@@ -35,7 +35,7 @@ from tests.agent_over_pipes import (
     until,
 )
 from tflaunch.agent import processes
-from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.files.rundir import RunDirectory
 from tflaunch.code import bundle as sources
 from tflaunch.code import shipping
 from tflaunch.planning.inventory import HostFacts

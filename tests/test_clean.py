@@ -19,7 +19,7 @@ from tests.agent_over_pipes import Host, interpreters, running, task
 from tests.launcher import Done, Launcher, until
 from tests.sshd import SshNetwork
 from tests.test_stop import endless, kill
-from tflaunch.agent import garbage
+from tflaunch.agent.files import garbage
 from tflaunch.inputs.times import seconds
 from tflaunch.protocol import removal, wire
 from tflaunch.protocol.code_manifest import digest_of
@@ -173,7 +173,7 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path) -> None:
     (tmp_path / "tree" / "mounted").mkdir(parents=True)
     script = (
         f"mount -t tmpfs none {tmp_path}/tree/mounted && touch {tmp_path}/tree/mounted/file && "
-        "python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); from tflaunch.agent import garbage; "
+        "python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); from tflaunch.agent.files import garbage; "
         "from tflaunch.protocol import removal; "
         f'print(garbage._mounted("{tmp_path}/tree")); print(removal.remove("{tmp_path}/tree"))\' "$@"'
     )

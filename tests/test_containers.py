@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from tests.launcher import Launcher, until
-from tflaunch.agent import container
-from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.tasks import container
 
 IMAGE = "localhost/tflaunch-test:1"
 # Where root lacks CAP_SYS_RESOURCE the default limits cannot be set, and crun wants cgroups of one version.

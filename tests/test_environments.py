@@ -18,7 +18,8 @@ import pytest
 
 from tests.agent_over_pipes import Channel, Host, descriptors, staged, task
 from tests.launcher import Launcher, alive, until
-from tflaunch.agent import environment, processes
+from tflaunch.agent import processes
+from tflaunch.agent.tasks import environment
 from tflaunch.hosts import Host as Entry
 from tflaunch.planning import environments
 from tflaunch.planning.environments import read, to_prepare

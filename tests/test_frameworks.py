@@ -18,7 +18,7 @@ from tests.launcher import Launcher, processes, told
 from tests.sshd import SshNetwork
 from tests.test_agent import bind
 from tests.test_plan import asked, facts, plan
-from tflaunch.agent.ports import HeldPorts
+from tflaunch.agent.net.ports import HeldPorts
 from tflaunch.hosts import Host
 from tflaunch.planning.addresses import interfaces
 from tflaunch.planning.command import Command

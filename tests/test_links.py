@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.launcher import until
-from tflaunch.agent import journal, peers
 from tflaunch.agent.entrusted import Entrusted
-from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.files import journal
+from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.net import peers
 from tflaunch.lifecycle import links
 from tflaunch.lifecycle.links import Links
 from tflaunch.protocol import wire

@@ -28,7 +28,7 @@ from tests.lab import PATH
 from tests.nvml import Fleet, build
 from tests.test_payload import kept_modules
 from tests.test_tickets import another, busy, look, wait_for
-from tflaunch.agent import ancestry
+from tflaunch.agent.files import ancestry
 from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol import messages, wire
 
@@ -206,7 +206,7 @@ def test_a_group_of_one_is_its_owner(lab: Path) -> None:
     place = lab / "home"
     place.mkdir()
     script = (
-        "import grp, os, pwd, sys\nfrom tflaunch.agent import ancestry\nos.setgroups([])\n"
+        "import grp, os, pwd, sys\nfrom tflaunch.agent.files import ancestry\nos.setgroups([])\n"
         "os.setgid(int(sys.argv[2]))\nos.setuid(int(sys.argv[3]))\nprint(ancestry.weak_place(sys.argv[1]))"
     )
 

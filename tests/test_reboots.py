@@ -16,7 +16,7 @@ from tests.agent_over_pipes import Host, running, shell
 from tests.bed import Bed, FarLauncher
 from tests.launcher import until
 from tflaunch.agent import ledger, processes
-from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.files.rundir import RunDirectory
 
 WAITS = """
     import os, time

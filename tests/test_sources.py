@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tflaunch.agent.code_store import CodeStore
+from tflaunch.agent.files.code_store import CodeStore
 from tflaunch.code.bundle import Bundle, bundle
 from tflaunch.code.program import find_program
 from tflaunch.code.shipping import frames

@@ -13,7 +13,7 @@ import pytest
 from tests.agent_over_pipes import interpreters
 from tests.launcher import Launcher
 from tests.sshd import SshNetwork
-from tflaunch.agent import syntax
+from tflaunch.agent.tasks import syntax
 from tflaunch.code.bundle import code_of
 from tflaunch.code.program import find_program
 

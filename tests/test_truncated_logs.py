@@ -11,8 +11,8 @@ import pytest
 
 from tests.agent_over_pipes import Channel, Host, running, task
 from tests.launcher import Launcher, until
-from tflaunch.agent.logs import MARK_BYTES, TaskLogs, start
-from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.tasks.logs import MARK_BYTES, TaskLogs, start
 from tflaunch.protocol import wire
 
 

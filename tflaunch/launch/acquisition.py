@@ -4,7 +4,7 @@ Cards are taken on all hosts in one parallel round, and who does not get all tha
 what it got before it does anything else.  So nobody ever waits for a card while holding another, and no two
 runs can block each other; to take hosts in a fixed order instead would cost a round trip for each.
 
-A run that cannot start queues: its agents hold a ticket on every host (tflaunch.agent.tickets), and whoever
+A run that cannot start queues: its agents hold a ticket on every host (tflaunch.agent.gpus.tickets), and whoever
 comes later leaves alone what it could use.  With --wait it queues until its turn has come.  Without, it
 queues as well, but only while others are planning: the first of those that plan at a time wins, by the clocks
 of the hosts, and the others soon know what is left for them.
