@@ -39,8 +39,8 @@ from tflaunch.console.writer import Screened, to_json
 from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
 from tflaunch.launch.acquisition import Turn
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.planning.inventory import Ticket
-from tflaunch.planning.plan import ClusterPlan, TaskPlan
 from tflaunch.protocol.errors import (
     ConnectError,
     ConnectErrors,
