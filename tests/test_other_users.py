@@ -510,7 +510,7 @@ def test_who_has_locked_a_card_without_a_run_is_named(
     with nobody(LOCK, path, how) as locker:
         for lease in (False, True):
             facts = look(channel, lease)
-            said = f"leased to pid {locker.pid} of nobody, which is no run: it has locked the card"
+            said = f"leased to pid {locker.pid} of nobody, which is no run: it has locked the GPU"
             assert busy(facts)[0] == said
             assert facts.gpus[0].lease is not None
             assert (facts.gpus[0].lease.user, facts.gpus[0].lease.run) == ("nobody", "")

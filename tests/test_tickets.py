@@ -237,7 +237,7 @@ def test_what_is_no_ticket_is_passed_over_and_left_alone(host: Host, shared: Pat
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
         assert busy(look(channel, lease=True)) == [
-            f"leased to pid {os.getpid()} of root, which is no run: it has locked the card".replace(
+            f"leased to pid {os.getpid()} of root, which is no run: it has locked the GPU".replace(
                 "root", pwd.getpwuid(os.getuid()).pw_name
             ),
             "",

@@ -21,21 +21,21 @@ class TaskPlan:
     host: str  # the name in the hostfile
     address: str  # what its peers dial
     port: int | None  # None: it is not part of the cluster, as an evaluator
-    gpus: tuple[str, ...]  # UUIDs of cards or of one MIG instance; () means no card at all
-    gpu_labels: tuple[str, ...]  # the same as people see them: "3", or "3.1" for instance 1 of card 3
+    gpus: tuple[str, ...]  # UUIDs of GPUs or of one MIG instance; (): the task sees no GPU
+    gpu_labels: tuple[str, ...]  # the same as people see them: "3", or "3.1" for MIG instance 1 of GPU 3
     argv: tuple[str, ...]
     env: Mapping[str, str]  # on top of what the host gives
     setup: tuple[str, ...]
     cwd: str | None  # None: the fresh directory that the shipped code is copied to
     container: str = ""  # the image that it runs in, with `setup`
     mounts: tuple[str, ...] = ()
-    masked: tuple[str, ...] = ()  # variables whose values nobody is shown
+    masked: tuple[str, ...] = ()  # variables whose values are shown as ***
     listens: bool = True  # on its port, if it has one; of PyTorch and JAX only rank 0 does
     shares_port: bool = False  # it opens its port with SO_REUSEADDR alone, as PyTorch's store does
 
     @property
     def endpoint(self) -> str | None:
-        """What its peers dial, as TensorFlow writes it; None: nobody does."""
+        """What its peers dial, as TensorFlow writes it; None: no task dials it."""
         return None if self.port is None else endpoint(self.address, self.port)
 
     def to_json(self) -> dict[str, Any]:
@@ -80,8 +80,10 @@ class ClusterPlan:
     tasks: tuple[TaskPlan, ...]  # by job name; each job in the order of its indices
     notes: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()  # what the text of the program has decided, and why
-    left_out: Mapping[str, str] = field(default_factory=dict)  # hosts that it goes without, each with why
-    moved: str = ""  # one of the notes: the task that writes checkpoints is not where they may lie
+    left_out: Mapping[str, str] = field(default_factory=dict)  # hosts that it does without -> why
+    moved: str = (
+        ""  # the note that says so, where the task that writes checkpoints is on another host than they
+    )
 
     @property
     def cluster(self) -> dict[str, list[str]]:
