@@ -41,7 +41,7 @@ RICH = State(
 )
 
 
-class Hands:
+class Transport:
     """Nobody looks at what is done."""
 
     def __getattr__(self, name: str) -> Any:
@@ -52,7 +52,7 @@ def drive() -> tuple[Drive[State], Oversight]:
     """One that has just begun."""
     oversight = Oversight(PLACES, {}, {"stall_s": 60.0})
     oversight.begin(1000.0)
-    return Drive(state_from(state_data(BEGUN)), Hands(), 60.0, 1000.0, oversight=oversight), oversight
+    return Drive(state_from(state_data(BEGUN)), Transport(), 60.0, 1000.0, oversight=oversight), oversight
 
 
 def lived() -> tuple[Drive[State], Oversight]:

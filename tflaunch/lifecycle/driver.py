@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from tflaunch.lifecycle.links import LOOK_S, Hands, Links
+from tflaunch.lifecycle.links import LOOK_S, Links, Transport
 from tflaunch.lifecycle.states import End, Order, Restart, Say, StartTimer, StopTasks
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, TaskStarted, TimerFired
 from tflaunch.protocol.job import TaskId
@@ -79,7 +79,7 @@ class Overseer(Protocol):
         """When it has something to do."""
 
 
-class DriveHands(Hands, Protocol):
+class DriverOwner(Transport, Protocol):
     """What does the work, and who is shown what happens."""
 
     def send(self, host: str, type: str, **fields: Any) -> None:
@@ -101,7 +101,7 @@ class Drive(Generic[S]):
     def __init__(
         self,
         state: S,
-        hands: DriveHands,
+        owner: DriverOwner,
         lease_s: float,
         now: float,
         *,
@@ -110,9 +110,9 @@ class Drive(Generic[S]):
     ) -> None:
         self.state = state
         self._oversight = oversight
-        self._hands = hands
+        self._owner = owner
         self._lease_s = lease_s
-        self.links = Links(dict.fromkeys(state.hosts.values()), hands, now, up)
+        self.links = Links(dict.fromkeys(state.hosts.values()), owner, now, up)
         self._look_at = now  # at all hosts and tasks
         self._look_due = False  # something may have happened since the last look
         self._timers: dict[str, float] = {}
@@ -152,13 +152,13 @@ class Drive(Generic[S]):
         """A link is up again: what happened meanwhile is asked for, what was ordered is repeated."""
         self.links.attached(host, now)
         for type, fields in self._orders.get(host, {}).values():
-            self._hands.send(host, type, **fields)
+            self._owner.send(host, type, **fields)
 
     def order(self, host: str, name: str, type: str, **fields: Any) -> None:
         """Tell a host, now or when it is back; `name` replaces an earlier order of that name."""
         self._orders.setdefault(host, {})[name] = (type, fields)
         if host in self.links.up:
-            self._hands.send(host, type, **fields)
+            self._owner.send(host, type, **fields)
 
     def dead(self, host: str, reason: str, now: float) -> None:
         """There is no agent any more behind that link."""
@@ -198,7 +198,7 @@ class Drive(Generic[S]):
             self._orders.pop(event.host, None)
             self.links.forget(event.host)
         if not (isinstance(event, HostLost) and event.host in {**self.state.lost, **self.state.swept}):
-            self._hands.happened(event)
+            self._owner.happened(event)
         if self._oversight is not None:
             self._oversight.happened(event, now)
         self.state, actions = self.state.step(event, now)
@@ -215,7 +215,7 @@ class Drive(Generic[S]):
                 at = now + action.seconds
                 self._timers[action.name] = min(at, self._timers.get(action.name, at))
             elif isinstance(action, Say):
-                self._hands.say(action.text, action.urgent)
+                self._owner.say(action.text, action.urgent)
 
     def tick(self, now: float) -> None:
         """What time alone brings about."""
@@ -240,12 +240,12 @@ class Drive(Generic[S]):
             if self.state.phase != "running":
                 return
         for host, type, fields in oversight.questions(self.links.up, now):
-            self._hands.send(host, type, **fields)
+            self._owner.send(host, type, **fields)
         for sentence in oversight.sentences(now):
             if sentence.over:
-                self._hands.say(sentence.text, urgent=False)
+                self._owner.say(sentence.text, urgent=False)
             else:
-                self._hands.warn(sentence.text)
+                self._owner.warn(sentence.text)
 
     def wake_at(self, now: float) -> float:
         """When `tick` has something to do at the latest."""
