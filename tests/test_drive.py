@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tflaunch.lifecycle.driver import Drive
+from tflaunch.lifecycle.driver import Driver
 from tflaunch.lifecycle.links import LOOK_S, REDIAL_S, SILENCE_S, Links
 from tflaunch.lifecycle.states import Restarts, State
 from tflaunch.protocol.events import Event, Interrupted, TaskStarted
@@ -169,7 +169,7 @@ class Run:
     def __init__(self, transport: Transport, begun: float = 0.0, up: bool = True, **restarts: Any) -> None:
         self.transport = transport
         state = State({W0: "a", W1: "b"}, restarts=Restarts(**{"most": 3, **restarts}))
-        self.drive = Drive(state, transport, LEASE_S, begun, up=up)
+        self.drive = Driver(state, transport, LEASE_S, begun, up=up)
         self.numbers = {"a": 0, "b": 0}
 
     def event(self, host: str, type: str, now: float, **fields: Any) -> None:
@@ -307,7 +307,7 @@ def test_one_that_takes_over_knows_what_was_ordered_and_what_it_has_heard(transp
 # ---- looks
 
 
-class Overseer:
+class Monitor:
     """Has found something out whenever an agent has spoken."""
 
     def __init__(self) -> None:
@@ -332,7 +332,7 @@ class Overseer:
 
 
 def test_what_all_have_said_is_looked_at_together_and_soon(transport: Transport) -> None:
-    drive = Drive(State({W0: "a", W1: "b"}), transport, LEASE_S, 0.0, oversight=Overseer())
+    drive = Driver(State({W0: "a", W1: "b"}), transport, LEASE_S, 0.0, monitor=Monitor())
     drive.tick(0.0)
     for host in ("a", "b"):
         drive.said(host, "facts", {}, b"", 0.5 * LOOK_S)

@@ -57,7 +57,7 @@ class Driven(Protocol):
 S = TypeVar("S", bound=Driven)
 
 
-class Overseer(Protocol):
+class Monitor(Protocol):
     """Who looks on: `tflaunch.lifecycle.watchdog` describes the methods."""
 
     def happened(self, event: Event, now: float) -> None:
@@ -95,7 +95,7 @@ class DriverOwner(Transport, Protocol):
         """Something that a user wants to see; before anything is done about it."""
 
 
-class Drive(Generic[S]):
+class Driver(Generic[S]):
     """One run, from the moment in which its tasks are released until every host is swept or lost."""
 
     def __init__(
@@ -106,10 +106,10 @@ class Drive(Generic[S]):
         now: float,
         *,
         up: bool = True,
-        oversight: Overseer | None = None,
+        monitor: Monitor | None = None,
     ) -> None:
         self.state = state
-        self._oversight = oversight
+        self._monitor = monitor
         self._owner = owner
         self._lease_s = lease_s
         self.links = Links(dict.fromkeys(state.hosts.values()), owner, now, up)
@@ -119,7 +119,7 @@ class Drive(Generic[S]):
         # host -> name -> message: what it was told and has not confirmed by what it did
         self._orders: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
 
-    def memory(self: Drive[State]) -> dict[str, Any]:
+    def memory(self: Driver[State]) -> dict[str, Any]:
         """All that it knows of a run, as JSON can hold it, for `resume`; what it began with is left out."""
         from tflaunch.lifecycle.memory import memory_of
 
@@ -130,7 +130,7 @@ class Drive(Generic[S]):
             "orders": self._orders,
         }
 
-    def resume(self: Drive[State], memory: Any) -> None:
+    def resume(self: Driver[State], memory: Any) -> None:
         """Go on where another one has been that began with the same; the clock must be the same, too.
 
         To be called before anything else.  Raises ValueError for what is no such memory; then nothing has changed.
@@ -182,8 +182,8 @@ class Drive(Generic[S]):
     def said(self, host: str, type: str, fields: Mapping[str, Any], body: bytes, now: float) -> None:
         """An agent's message; those that are no events are none of this module's business."""
         self.links.heard(host, now)
-        if self._oversight is not None:
-            self._oversight.said(host, type, fields, now)
+        if self._monitor is not None:
+            self._monitor.said(host, type, fields, now)
         if "n" not in fields or not self.links.takes(host, fields["n"]):
             return
         event = understand(host, type, fields, body)
@@ -199,8 +199,8 @@ class Drive(Generic[S]):
             self.links.forget(event.host)
         if not (isinstance(event, HostLost) and event.host in {**self.state.lost, **self.state.swept}):
             self._owner.happened(event)
-        if self._oversight is not None:
-            self._oversight.happened(event, now)
+        if self._monitor is not None:
+            self._monitor.happened(event, now)
         self.state, actions = self.state.step(event, now)
         for action in actions:
             if isinstance(action, End):
@@ -227,21 +227,21 @@ class Drive(Generic[S]):
         if self._look_due:
             return
         self._look_at = now + LOOK_S
-        if self._oversight is not None and self.state.phase == "running":
-            self._oversee(self._oversight, now)
+        if self._monitor is not None and self.state.phase == "running":
+            self._consult(self._monitor, now)
         for host, why in self.links.down.items():
             if self.links.away_s(host, now) > self._lease_s:
                 reason = f"not heard of for {self._lease_s:g} s: its lease has run out there ({why})"
                 self.feed(HostLost(host, reason), now)
 
-    def _oversee(self, oversight: Overseer, now: float) -> None:
-        while (found := oversight.strike(now)) is not None:
+    def _consult(self, monitor: Monitor, now: float) -> None:
+        while (found := monitor.strike(now)) is not None:
             self.feed(found, now)
             if self.state.phase != "running":
                 return
-        for host, type, fields in oversight.questions(self.links.up, now):
+        for host, type, fields in monitor.questions(self.links.up, now):
             self._owner.send(host, type, **fields)
-        for sentence in oversight.sentences(now):
+        for sentence in monitor.sentences(now):
             if sentence.over:
                 self._owner.say(sentence.text, urgent=False)
             else:
@@ -252,8 +252,8 @@ class Drive(Generic[S]):
         wakes = [self.links.wake_at(now), *self._timers.values()]
         if self._look_due:
             wakes.append(self._look_at)
-        if self._oversight is not None and self.state.phase == "running":
-            wakes.append(max(self._oversight.wake_at(), self._look_at))
+        if self._monitor is not None and self.state.phase == "running":
+            wakes.append(max(self._monitor.wake_at(), self._look_at))
         return min(wakes)
 
     def _all(self, name: str, type: str, **fields: Any) -> None:

@@ -146,7 +146,7 @@ def _failure_data(first: TaskExit | HostLost | TimedOut | None) -> dict[str, Any
 
 
 def check_drive(state: State, data: Any) -> None:
-    """Raise ValueError unless `data` is what a drive of that state has: see tflaunch.lifecycle.driver.Drive.memory."""
+    """Raise ValueError unless `data` is what a drive of that state has: see tflaunch.lifecycle.driver.Driver.memory."""
     tasks = set(map(str, state.hosts))
     a_task, a_host = of_the_run("a task", tasks), of_the_run("a host", state.hosts.values())
     orders = OneOf(

@@ -24,7 +24,7 @@ DIAL_S = 5.0  # for one connect: it may be lost twice on the way
 AWAITED_S = 0.5  # how often the agents are asked while somebody waits for all tasks to be ready
 
 
-class Oversight:
+class Watchdog:
     """Fed with what happens and what agents say; asked what to ask them, what to say, and what has run out.
 
     `places` maps a task to host, address and port, `names` a name among the addresses to what it stands for;

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tflaunch.launch.launch import Reporter as RunReporter
-from tflaunch.lifecycle.driver import Overseer
+from tflaunch.lifecycle.driver import Monitor
 from tflaunch.lifecycle.states import Action
 from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol.errors import EXIT_TIMEOUT, PlanError, RecordError
@@ -101,7 +101,7 @@ class _Begin:
     """The hosts are ready."""
 
 
-class Desk(Overseer):
+class Desk(Monitor):
     """What the driver of a sweep drives: its state, and beside it the logs, the results and the screen."""
 
     def __init__(
