@@ -324,7 +324,7 @@ class Monitor:
     def sentences(self, now: float) -> list[Any]:  # noqa: ARG002
         return []
 
-    def strike(self, now: float) -> Event | None:  # noqa: ARG002
+    def next_event(self, now: float) -> Event | None:  # noqa: ARG002
         return self.found.pop(0) if self.found else None
 
     def wake_at(self) -> float:

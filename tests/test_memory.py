@@ -186,7 +186,7 @@ def test_whatever_stands_in_any_place_it_is_taken_over_whole_or_not_at_all() -> 
                 refused += 1
                 continue
             watchdog.sentences(1010.0)
-            watchdog.strike(1010.0)
+            watchdog.next_event(1010.0)
     assert refused > tried / 2
 
 

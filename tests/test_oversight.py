@@ -142,5 +142,5 @@ def test_a_run_that_ends_is_not_watched_over() -> None:
 def test_one_that_takes_over_counts_from_the_start() -> None:
     watchdog = Watchdog(PLACES, {}, {"timeout_s": 100.0})
     watchdog.begin(5.0 - 90.0)
-    assert watchdog.strike(14.0) is None
-    assert watchdog.strike(15.0) is not None
+    assert watchdog.next_event(14.0) is None
+    assert watchdog.next_event(15.0) is not None

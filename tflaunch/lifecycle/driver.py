@@ -72,7 +72,7 @@ class Monitor(Protocol):
     def sentences(self, now: float) -> list[Sentence]:
         """What is new to say."""
 
-    def strike(self, now: float) -> Any:
+    def next_event(self, now: float) -> Any:
         """An event that it has found out itself, if any; asked until there is none, or the run goes on no more."""
 
     def wake_at(self) -> float:
@@ -235,7 +235,7 @@ class Driver(Generic[S]):
                 self.feed(HostLost(host, reason), now)
 
     def _consult(self, monitor: Monitor, now: float) -> None:
-        while (found := monitor.strike(now)) is not None:
+        while (found := monitor.next_event(now)) is not None:
             self.feed(found, now)
             if self.state.phase != "running":
                 return

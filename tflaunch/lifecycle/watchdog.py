@@ -108,12 +108,12 @@ class Watchdog:
         """What is new to say about who waits for whom."""
         return self._diagnosis.sentences(now)
 
-    def strike(self, now: float) -> TimedOut | None:
+    def next_event(self, now: float) -> TimedOut | None:
         """The time limit that has been reached, if any."""
-        strike = self._limits.strike(now)
-        if strike is None:
+        limit = self._limits.reached_limit(now)
+        if limit is None:
             return None
-        return TimedOut(strike.reason, tuple(map(TaskId.parse, strike.tasks)), strike.states)
+        return TimedOut(limit.reason, tuple(map(TaskId.parse, limit.tasks)), limit.states)
 
     def wake_at(self) -> float:
         """When there is something to ask at the latest."""

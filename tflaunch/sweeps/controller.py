@@ -221,7 +221,7 @@ class Desk(Monitor):
         """None: trials wait for nobody."""
         return []
 
-    def strike(self, now: float) -> Any:  # noqa: ARG002
+    def next_event(self, now: float) -> Any:  # noqa: ARG002
         """What was found out since."""
         return self._found.pop(0) if self._found else None
 
