@@ -17,7 +17,7 @@ from tflaunch.protocol.outcome import TaskExit
 from tflaunch.sweeps import lifecycle as machine
 from tflaunch.sweeps.lifecycle import CardsSeen, Seat, State
 from tflaunch.sweeps.results import Metric, Reading, Result, Results, ranked, result
-from tflaunch.sweeps.slots import Requests, Room, SweepRequest
+from tflaunch.sweeps.seats import Requests, SeatFinder, SweepRequest
 from tflaunch.sweeps.trials import Trial
 
 
@@ -101,13 +101,13 @@ class _Begin:
     """The hosts are ready."""
 
 
-class Desk(Monitor):
+class SweepController(Monitor):
     """What the driver of a sweep drives: its state, and beside it the logs, the results and the screen."""
 
     def __init__(
         self,
         work: Work,
-        room: Room,
+        finder: SeatFinder,
         reporter: Reporter,
         seats: tuple[Seat, ...],
         others: Mapping[str, tuple[str, ...]],
@@ -128,7 +128,7 @@ class Desk(Monitor):
         self._request = request
         self._results = work.results
         self._numbers = {trial.number for trial in work.wanted}
-        self._room = room
+        self._finder = finder
         self._reporter = reporter
         self._readings: dict[tuple[int, int], Reading] = {}
         self._seats: dict[tuple[int, int], Seat] = {}
@@ -174,7 +174,7 @@ class Desk(Monitor):
         """See State."""
         return self.state.works(host)
 
-    def step(self, event: Any, now: float) -> tuple[Desk, list[Action]]:
+    def step(self, event: Any, now: float) -> tuple[SweepController, list[Action]]:
         """The state goes on, and all that hangs on it."""
         before = self.state
         if isinstance(event, _Begin):
@@ -208,7 +208,7 @@ class Desk(Monitor):
         if type == "facts":
             inventory = {host: HostFacts.from_wire(host, fields)}
             try:
-                seats = self._room.seats(inventory, [], self.state.seats)
+                seats = self._finder.seats(inventory, [], self.state.seats)
             except PlanError:
                 seats = ()
             self._found.append(CardsSeen(host, seats))
