@@ -32,7 +32,7 @@ RICH = State(
         "exits": {W1: FAILED, W0: TaskExit(W0, "a", 0, None, 3.0, stopped=True)},
         "first_failure": FAILED,
         "work_done": True,
-        "drained_s": 3.0,
+        "longest_grace_expired_s": 3.0,
         "interrupts": (2, 15),
         "lost": {"c": "no sign of life\x1b[2J\udcff"},
         "swept": {"a": ("pid 7 python (D)",)},
