@@ -11,6 +11,7 @@ from tflaunch.code import shipping
 from tflaunch.gpu_probe import MODULE
 from tflaunch.hosts import Host, fold
 from tflaunch.lifecycle.driver import Driver, Monitor, S
+from tflaunch.lifecycle.ending import NOT_AWAITED
 from tflaunch.lifecycle.links import Links
 from tflaunch.lifecycle.states import State, state_data
 from tflaunch.lifecycle.watchdog import DIAL_S, Watchdog
@@ -408,7 +409,7 @@ class Cluster:
         try:
             _, failures = self._sessions.gather("swept", names, timeout_s)
         except Stopped:
-            failures = {name: ConnectError("tflaunch was told not to wait") for name in names}
+            failures = {name: ConnectError(NOT_AWAITED) for name in names}
         self.close()
         return {name: error.message for name, error in {**self._lost, **failures}.items()}
 

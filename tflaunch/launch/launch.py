@@ -20,7 +20,8 @@ from tflaunch.launch.acquisition import Reporter as WaitingReporter
 from tflaunch.launch.cluster import Cluster, Watcher
 from tflaunch.launch.consent import Consent
 from tflaunch.launch.roll_call import RollCall, as_counted
-from tflaunch.lifecycle.states import Restarts, State, outcome_of
+from tflaunch.lifecycle.ending import NOT_AWAITED, outcome_of
+from tflaunch.lifecycle.states import Restarts, State
 from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.planning import dial_check
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
@@ -580,7 +581,7 @@ def verify(
                     reporter.note(was_restarted(host, end.restarted))
         except Stopped as stopped:
             signal = stopped.interrupted.signal
-            unverified, unsure = {host.name: "tflaunch was told not to wait" for host in lost}, {}
+            unverified, unsure = {host.name: NOT_AWAITED for host in lost}, {}
         finally:
             visits.close()
     lease = (

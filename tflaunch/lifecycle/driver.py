@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from tflaunch.lifecycle.actions import End, Order, Restart, Say, StartTimer, StopTasks
 from tflaunch.lifecycle.links import LOOK_S, Links, Transport
-from tflaunch.lifecycle.states import End, Order, Restart, Say, StartTimer, StopTasks
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, TaskStarted, TimerFired
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.messages import tasks_of
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tflaunch.diagnosis.hangs import Sentence
-    from tflaunch.lifecycle.states import Action, State
+    from tflaunch.lifecycle.actions import Action
+    from tflaunch.lifecycle.states import State
     from tflaunch.protocol.events import Event
     from tflaunch.protocol.wire import Message
 
@@ -44,10 +45,10 @@ class Driven(Protocol):
     def swept(self) -> Mapping[str, tuple[str, ...]]:
         """Hosts on which all has ended."""
 
-    def had(self, host: str, task: TaskId) -> bool:
+    def has_task(self, host: str, task: TaskId) -> bool:
         """Whether that task runs, or ran, on that host."""
 
-    def works(self, host: str) -> bool:
+    def is_busy(self, host: str) -> bool:
         """Whether tasks of that host have not ended, and nothing ends them."""
 
     def step(self: S, event: Any, now: float) -> tuple[S, list[Action]]:
@@ -171,11 +172,11 @@ class Driver(Generic[S]):
         these a host that says so would be one whose work is done.
         """
         for task in tasks_of(message):
-            if not self.state.had(host, TaskId.parse(task)):
+            if not self.state.has_task(host, TaskId.parse(task)):
                 return (
                     f"in a message of the type {message.type}, it speaks of {task}, which is not on that host"
                 )
-        if message.type == "swept" and self.state.works(host):
+        if message.type == "swept" and self.state.is_busy(host):
             return "it says that all has ended there, and has told of no end of its tasks"
         return ""
 

@@ -29,6 +29,7 @@ from tflaunch.launch.launch import (
     verify,
 )
 from tflaunch.launch.roll_call import RollCall, described
+from tflaunch.lifecycle.ending import outcome_of
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
 from tflaunch.planning.inventory import Inventory, when_free
 from tflaunch.planning.plan import ClusterPlan
@@ -39,7 +40,7 @@ from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.record import VALUE_LEFT_OUT, Record, hostfile_from
 from tflaunch.runs.visits import Visits
 from tflaunch.sweeps.controller import Planned, Reporter, Summary, SweepController, Work
-from tflaunch.sweeps.lifecycle import Seat, outcome_of
+from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.queue import seats_in_turn
 from tflaunch.sweeps.results import TRIALS, Results, new_seed, ranked
 from tflaunch.sweeps.resume import about_sweep, compare, known_sweep, record_of, succeeded, with_its_metric
