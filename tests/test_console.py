@@ -985,7 +985,9 @@ def test_a_missing_module_has_a_next_step(tail: bytes, module: str | None) -> No
         reporter.report(Outcome("r-1", "failed", 1, 2.0, {W0: first}, first))
 
     hints = [line for line in shown(act)[1].splitlines() if "→" in line]
-    expected = f"python on gpu01 has no {module}: name another by `python:`, `venv:` or `conda:` in the hostfile, or "
+    expected = (
+        f"python on gpu01 has no {module}: name another Python by `python:`, `venv:` or `conda:` in the "
+    )
     assert [hint.startswith(f"  → {expected}") for hint in hints] == ([True] if module else [])
     report = json.loads(shown(act, json=True)[0].splitlines()[-1])
     assert report["hint"].startswith(expected) if module else report["hint"] == ""

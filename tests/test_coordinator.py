@@ -22,7 +22,7 @@ from tflaunch.agent.entrusted import MEMORY_LIMIT, Entrusted
 from tflaunch.agent.files.rundir import RunDirectory
 from tflaunch.agent.net.peers import Door, Handshake, PeerError, SealedStream
 from tflaunch.lifecycle.states import State, state_data, state_from
-from tflaunch.lifecycle.watchdog import Oversight
+from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol import wire
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.selector import Selector
@@ -71,7 +71,7 @@ class Bench:
             "lease_s": 60.0,
             "started": time.time(),
             "state": state_data(State(TASKS)),
-            "oversight": Oversight(PLACES, {}, {}).data(),
+            "watchdog": Watchdog(PLACES, {}, {}).data(),
         }
         self.agents: list[Agent] = []
         self.plan = plan
@@ -266,7 +266,7 @@ def test_a_host_speaks_of_its_own_tasks_only(bench: Bench) -> None:
     other = greeted(bench)
     forged = {"code": 42, "signal": None, "signal_name": "", "seconds": 1.0, "stopped": False}
     other.say("exit", n=1, time=time.time(), task="worker/0", attempt=0, **forged)
-    assert "it speaks of worker/0, which is not on that host" in lost(bench, "b")
+    assert "is about worker/0, which is not on that host" in lost(bench, "b")
     assert not bench.coordinator._drive.state.exits
 
 

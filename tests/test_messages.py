@@ -11,7 +11,7 @@ import pytest
 
 from tflaunch.hosts import Host
 from tflaunch.lifecycle import links
-from tflaunch.lifecycle.driver import Drive
+from tflaunch.lifecycle.driver import Driver
 from tflaunch.lifecycle.links import Links
 from tflaunch.lifecycle.states import State
 from tflaunch.protocol import messages, wire
@@ -294,10 +294,10 @@ class Nothing:
 
 def test_a_host_speaks_of_its_own_tasks_only() -> None:
     tasks = {TaskId("worker", 0): "gpu01", TaskId("worker", 1): "gpu02"}
-    drive = Drive(State(hosts=tasks), Nothing(), 60.0, 0.0)  # type: ignore[arg-type]
+    drive = Driver(State(hosts=tasks), Nothing(), 60.0, 0.0)  # type: ignore[arg-type]
     own = wire.Message("exit", dict(EXIT))
     assert drive.foreign("gpu01", own) == ""
-    assert "it speaks of worker/0, which is not on that host" in drive.foreign("gpu02", own)
+    assert "is about worker/0, which is not on that host" in drive.foreign("gpu02", own)
     swept = wire.Message("swept", {"logs": {"worker/1": [0, 5], "worker/7": [0, 1]}})
     assert "worker/7" in drive.foreign("gpu02", swept)
     looked = wire.Message("looked", {"tasks": {"worker/0": {}}})
@@ -307,12 +307,12 @@ def test_a_host_speaks_of_its_own_tasks_only() -> None:
 
 def test_a_host_on_which_all_has_ended_has_told_how_its_tasks_did() -> None:
     tasks = {TaskId("worker", 0): "gpu01", TaskId("worker", 1): "gpu02"}
-    drive = Drive(State(hosts=tasks), Nothing(), 60.0, 0.0)  # type: ignore[arg-type]
+    drive = Driver(State(hosts=tasks), Nothing(), 60.0, 0.0)  # type: ignore[arg-type]
     drive.feed(TaskStarted(TaskId("worker", 0), "gpu01", 0, 7), 0.0)
     swept = wire.Message("swept", {"n": 2, "logs": {}, "survivors": [], "cards": [], "killed": []})
     assert (
         drive.foreign("gpu01", swept)
-        == "it says that all has ended there, and has told of no end of its tasks"
+        == "it says that all has ended there, and has not reported the exits of its tasks"
     )
     drive.said("gpu02", "exit", {**EXIT, "task": "worker/1", "n": 1}, b"", 1.0)
     assert drive.foreign("gpu02", swept) == ""

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tflaunch.code import shipping
 from tflaunch.gpu_probe import MODULE
 from tflaunch.hosts import Host, fold
-from tflaunch.lifecycle.driver import Drive, Overseer, S
+from tflaunch.lifecycle.driver import Driver, Monitor, S
+from tflaunch.lifecycle.ending import NOT_AWAITED
 from tflaunch.lifecycle.links import Links
 from tflaunch.lifecycle.states import State, state_data
-from tflaunch.lifecycle.watchdog import DIAL_S, Oversight
+from tflaunch.lifecycle.watchdog import DIAL_S, Watchdog
 from tflaunch.planning import dial_check
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import to_prepare
@@ -68,7 +69,7 @@ class Cluster:
         self._sessions = Sessions(opener, watcher.phase, lease_s)
         self._lease_s = lease_s
         self._hosts: dict[str, Host] = {}
-        self._drive: Drive[Any] | None = None
+        self._drive: Driver[Any] | None = None
         self._feed: LogFeed | None = None
         self._shipped: tuple[Bundle, float] | None = None  # and how long that may take
         self._board: Board | None = None
@@ -348,7 +349,7 @@ class Cluster:
             raise DialError(reasons, "; ".join(steps), self.abandon())
         return {address: found for each in said.values() for address, found in each["addresses"].items()}
 
-    def entrust(self, plan: ClusterPlan, state: State, oversight: Oversight) -> str:
+    def entrust(self, plan: ClusterPlan, state: State, oversight: Watchdog) -> str:
         """Have the agents go on without a launcher; returns the host whose agent decides from now on.
 
         That is the chief's, else worker/0's.  Raises LaunchError, after nothing of the run is left; Stopped.
@@ -373,7 +374,7 @@ class Cluster:
             state=state_data(state),
             lease_s=self._lease_s,
             started=time.time(),
-            oversight=oversight.data(),
+            watchdog=oversight.data(),
         )
         answers, failures = self._sessions.gather("coordinating", [first.host], ENTRUST_S, "entrusting")
         self._refuse(failures)
@@ -408,7 +409,7 @@ class Cluster:
         try:
             _, failures = self._sessions.gather("swept", names, timeout_s)
         except Stopped:
-            failures = {name: ConnectError("tflaunch was told not to wait") for name in names}
+            failures = {name: ConnectError(NOT_AWAITED) for name in names}
         self.close()
         return {name: error.message for name, error in {**self._lost, **failures}.items()}
 
@@ -441,14 +442,14 @@ class Cluster:
         self._refuse(failures)
         self.close()
 
-    def drive(self, state: S, oversight: Overseer, until: Callable[[], bool] = lambda: False) -> S:
+    def drive(self, state: S, monitor: Monitor, until: Callable[[], bool] = lambda: False) -> S:
         """Feed everything that happens to the state machine and do what it says, until the run is over.
 
         Or `until` that is true, the run goes on well and every host can be spoken to: then it may be driven on.
         """
         if self._drive is None:
-            self._drive = Drive(state, self, self._lease_s, time.monotonic(), oversight=oversight)
-        drive: Drive[S] = self._drive
+            self._drive = Driver(state, self, self._lease_s, time.monotonic(), monitor=monitor)
+        drive: Driver[S] = self._drive
         drive.state = state
         while drive.state.phase != "over":
             if until() and drive.state.phase == "running" and not drive.links.down:
@@ -457,7 +458,7 @@ class Cluster:
             drive.tick(time.monotonic())
         return drive.state
 
-    def _take(self, drive: Drive[S], item: Item | None) -> None:
+    def _take(self, drive: Driver[S], item: Item | None) -> None:
         now = time.monotonic()
         match item:
             case Interrupted():

@@ -20,8 +20,9 @@ from tflaunch.launch.acquisition import Reporter as WaitingReporter
 from tflaunch.launch.cluster import Cluster, Watcher
 from tflaunch.launch.consent import Consent
 from tflaunch.launch.roll_call import RollCall, as_counted
-from tflaunch.lifecycle.states import Restarts, State, outcome_of
-from tflaunch.lifecycle.watchdog import Oversight
+from tflaunch.lifecycle.ending import NOT_AWAITED, outcome_of
+from tflaunch.lifecycle.states import Restarts, State
+from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.planning import dial_check
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
@@ -386,7 +387,7 @@ def nothing_left(cluster: Cluster, reporter: Reporter) -> Iterator[None]:
         raise
 
 
-def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int) -> Oversight:
+def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int) -> Watchdog:
     """All that comes before the tasks may start; raises LaunchError, Stopped."""
     cluster.keep({task.host for task in plan.tasks})
     digest = None
@@ -409,10 +410,10 @@ def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int
     places = {
         str(task.id): (task.host, task.address, task.port if task.listens else None) for task in plan.tasks
     }
-    return Oversight(places, names, request.limits_s)
+    return Watchdog(places, names, request.limits_s)
 
 
-def _all_listen(cluster: Cluster, state: State, oversight: Oversight, reporter: Reporter) -> State:
+def _all_listen(cluster: Cluster, state: State, oversight: Watchdog, reporter: Reporter) -> State:
     """Drive until every task listens on its port, or the run is over: meanwhile the first failure ends it."""
     total = len(state.hosts)
 
@@ -581,7 +582,7 @@ def verify(
                     reporter.note(was_restarted(host, end.restarted))
         except Stopped as stopped:
             signal = stopped.interrupted.signal
-            unverified, unsure = {host.name: "tflaunch was told not to wait" for host in lost}, {}
+            unverified, unsure = {host.name: NOT_AWAITED for host in lost}, {}
         finally:
             visits.close()
     lease = (

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from tflaunch.gpu_probe import MODULE
 from tflaunch.hosts import Host, Hostfile, fold
 from tflaunch.in_task import check_task
+from tflaunch.lifecycle.ending import NOT_AWAITED
 from tflaunch.lifecycle.watchdog import DIAL_S
 from tflaunch.planning.addresses import peer_addresses
 from tflaunch.planning.cluster_plan import TaskPlan
@@ -332,7 +333,7 @@ class Checkup:
         names = list(self._sessions.by_host)
         self._failed.clear()
         self._sessions.send(names, "end", grace_s=0.0)
-        left = dict.fromkeys(names, "tflaunch was told not to wait")
+        left = dict.fromkeys(names, NOT_AWAITED)
         with contextlib.suppress(Stopped):  # its agent ends by itself when this one has left
             self._await("swept", names, SWEEP_S, "")
             left = {name: self._why_not(name).message for name in names}

@@ -43,7 +43,7 @@ class SweepRequest:
 
 
 @dataclass(frozen=True)
-class Room:
+class SeatFinder:
     """What the hosts can give to trials."""
 
     request: SweepRequest
