@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.requests import Requests
 from tflaunch.hosts import Host
 from tflaunch.lifecycle import links
 from tflaunch.lifecycle.driver import Driver
@@ -400,3 +403,10 @@ def test_json_of_python_cannot_bring_what_json_does_not_have() -> None:
     head = json.dumps({**EXIT, "seconds": float("nan"), "type": "exit"}).encode()
     (message,) = wire.Decoder().feed(len(head).to_bytes(4, "big") + bytes(4) + head)
     assert "seconds is not a number" in fault(message.type, message.fields)
+
+
+def test_every_message_to_an_agent_has_its_handler(tmp_path: Path) -> None:
+    life = dict.fromkeys(("renew", "end", "bye"))
+    directory = RunDirectory(str(tmp_path), "run", "h1")
+    requests = Requests(directory, *[None] * 4, life=life)  # type: ignore[arg-type]
+    assert requests._handlers.keys() == TO_AGENT.keys()
