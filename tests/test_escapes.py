@@ -57,7 +57,7 @@ from tflaunch.protocol.wire import Message
 from tflaunch.runs.clean import HERE
 from tflaunch.runs.fetch import Fetched
 from tflaunch.runs.states import Listing, data, listing
-from tflaunch.runs.tensorboard import Board
+from tflaunch.runs.tensorboard import TensorBoard
 from tflaunch.runs.visits import Finished
 from tflaunch.sessions.log_lines import one_line, printable, screened
 from tflaunch.survey import gpus
@@ -247,7 +247,7 @@ def board(reporter: Any) -> None:
     class NoTunnel:
         def pause(self) -> None: ...
 
-    shown = Board(EVIL, EVIL, EVIL, NoTunnel(), reporter)  # type: ignore[arg-type]
+    shown = TensorBoard(EVIL, EVIL, EVIL, NoTunnel(), reporter)  # type: ignore[arg-type]
     shown.said(Message("board", {"state": "failed", "why": EVIL, "lines": [EVIL, EVIL]}), lambda *_: None)
 
 
@@ -280,7 +280,7 @@ RUN: Mapping[str, Callable[[Any], None]] = {
             "b": Finished(True, True, (EVIL,), ()),
         },
     ),
-    "TensorBoard": lambda shown: shown.board(EVIL, "http://127.0.0.1:6006/", EVIL, EVIL),
+    "TensorBoard": lambda shown: shown.tensorboard(EVIL, "http://127.0.0.1:6006/", EVIL, EVIL),
     "no TensorBoard": board,
     "fetched": lambda shown: shown.fetched(FETCHED),
 }

@@ -144,7 +144,7 @@ class Reporter(Protocol):
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         """Show what ending a run from outside met on each host."""
 
-    def board(self, run_id: str, url: str, host: str, logdir: str) -> None:
+    def tensorboard(self, run_id: str, url: str, host: str, logdir: str) -> None:
         """Show where TensorBoard is."""
 
     def fetched(self, told: Fetched) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.inputs.patterns import Wish
     from tflaunch.runs.fetch import Fetched
-    from tflaunch.runs.tensorboard import Board
+    from tflaunch.runs.tensorboard import TensorBoard
 
 PROBE_S = 30.0
 REST_S = 20.0  # for a host whose connection is lost while the last lines come
@@ -71,7 +71,7 @@ class Cluster:
         self._drive: Drive[Any] | None = None
         self._feed: LogFeed | None = None
         self._shipped: tuple[Bundle, float] | None = None  # and how long that may take
-        self._board: Board | None = None
+        self._board: TensorBoard | None = None
         self._lost: dict[str, ConnectError] = {}  # hosts that were connected before, and may not be now
         self._never: set[str] = set()  # hosts that never were
         self.interrupts = self._sessions.interrupts
@@ -583,7 +583,7 @@ class Cluster:
         self._logs.end()
         return self._logs.missing
 
-    def show(self, board: Board) -> None:
+    def show(self, board: TensorBoard) -> None:
         """Have TensorBoard started beside the tasks, and reached from here while they run."""
         self._board = board
         self._ask_for_board(board.host)

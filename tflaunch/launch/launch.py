@@ -61,7 +61,7 @@ class Reporter(Watcher, WaitingReporter, Protocol):
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None: ...
     def report(self, outcome: Outcome) -> None: ...
     def fetched(self, told: Fetched) -> None: ...
-    def board(self, run_id: str, url: str, host: str, logdir: str) -> None: ...
+    def tensorboard(self, run_id: str, url: str, host: str, logdir: str) -> None: ...
     def detached(self, run_id: str, tasks: int, host: str) -> None: ...
 
 
@@ -298,10 +298,10 @@ class _Run:
     def _show_board(self, cluster: Cluster, state: State) -> None:
         if self._request.tensorboard is None or self._tunnel is None:
             return
-        from tflaunch.runs.tensorboard import Board, host_of
+        from tflaunch.runs.tensorboard import TensorBoard, host_of
 
         run_id, logdir = self._request.run_id, self._request.tensorboard
-        cluster.show(Board(run_id, host_of(state.hosts), logdir, self._tunnel, self._reporter))
+        cluster.show(TensorBoard(run_id, host_of(state.hosts), logdir, self._tunnel, self._reporter))
 
     def _record_of(self, plan: ClusterPlan, connected: Collection[str]) -> Record:
         """The record, with this plan; its hosts are those on which something of the run may be."""

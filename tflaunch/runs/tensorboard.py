@@ -27,7 +27,7 @@ class Watcher(Protocol):
     def warn(self, text: str) -> None: ...
     def unreachable(self, host: str, reason: str) -> None: ...
     def back(self, host: str, away_s: float) -> None: ...
-    def board(self, run_id: str, url: str, host: str, logdir: str) -> None: ...
+    def tensorboard(self, run_id: str, url: str, host: str, logdir: str) -> None: ...
 
 
 def host_of(tasks: Mapping[TaskId, str]) -> str:
@@ -35,7 +35,7 @@ def host_of(tasks: Mapping[TaskId, str]) -> str:
     return tasks[min(tasks, key=lambda task: (task.job != "chief", task.job != "worker", task))]
 
 
-class Board:
+class TensorBoard:
     """TensorBoard of one run on one host, behind a wire that comes and goes."""
 
     def __init__(self, run_id: str, host: str, logdir: str, tunnel: Tunnel, watcher: Watcher) -> None:
@@ -55,7 +55,7 @@ class Board:
             self._tunnel.begin(send)
             if not self._shown:
                 self._shown = True
-                self._watcher.board(self._run_id, self._tunnel.url, self.host, self.logdir)
+                self._watcher.tensorboard(self._run_id, self._tunnel.url, self.host, self.logdir)
         elif message.type == "board":
             self.failed = True
             self._tunnel.pause()
@@ -70,7 +70,7 @@ class Board:
         self._tunnel.pause()
 
 
-def show_board(view: View, logdir: str, tunnel: Tunnel, watcher: Watcher) -> None:
+def show_tensorboard(view: View, logdir: str, tunnel: Tunnel, watcher: Watcher) -> None:
     """Have TensorBoard started for that run, alive or ended, and show it until it fails.  Raises Stopped.
 
     It is no part of the run, and ends with this command.
@@ -81,17 +81,17 @@ def show_board(view: View, logdir: str, tunnel: Tunnel, watcher: Watcher) -> Non
     if asked not in view.hosts:
         error = ConnectError(f"the chief's part of {view.run.run_id} is there", "is it up?")
         raise ConnectErrors({host or "?": error}, 1)
-    _Show(view, host, Board(view.run.run_id, asked, logdir, tunnel, watcher), watcher).run()
+    _Show(view, host, TensorBoard(view.run.run_id, asked, logdir, tunnel, watcher), watcher).run()
 
 
 class _Show:
     """Sees to it that there is a wire, and a TensorBoard behind it."""
 
-    def __init__(self, view: View, name: str, board: Board, watcher: Watcher) -> None:
+    def __init__(self, view: View, name: str, tensorboard: TensorBoard, watcher: Watcher) -> None:
         self._sessions: Sessions = view.sessions
-        self._host = view.host(board.host)
-        self._first = wire.encode("board", run=view.run.run_id, host=name, logdir=board.logdir)
-        self._board = board
+        self._host = view.host(tensorboard.host)
+        self._first = wire.encode("board", run=view.run.run_id, host=name, logdir=tensorboard.logdir)
+        self._tensorboard = tensorboard
         self._watcher = watcher
         for other in list(self._sessions.by_host):  # they look at the run itself
             self._sessions.drop(other)
@@ -101,7 +101,7 @@ class _Show:
         name = self._host.name
         links = Links([name], self, time.monotonic(), up=False)
         lives_at = 0.0
-        while not self._board.failed:
+        while not self._tensorboard.failed:
             item = self._sessions.next(min(links.wake_at(time.monotonic()), lives_at or 1e12))
             now = time.monotonic()
             match item:
@@ -110,7 +110,7 @@ class _Show:
                 case Ended(_, Breach() as error):
                     raise ConnectErrors({name: error}, 1)
                 case Ended(_, error):
-                    self._board.lost()
+                    self._tensorboard.lost()
                     links.ended(name, error.message, now)
                 case Said(_, message) if message.type == "failed":
                     raise ConnectErrors(
@@ -121,7 +121,7 @@ class _Show:
                         links.attached(name, now)
                 case Said(_, message):
                     links.heard(name, now)
-                    self._board.said(message, self._sessions.by_host[name].send)
+                    self._tensorboard.said(message, self._sessions.by_host[name].send)
             links.tick(now)
             if now >= lives_at:
                 lives_at = now + LIVES_S
@@ -135,7 +135,7 @@ class _Show:
 
     def hang_up(self, host: str) -> None:
         """Let go of a wire."""
-        self._board.lost()
+        self._tensorboard.lost()
         self._sessions.hang_up(host)
 
     def watch(self, host: str, after: int) -> None:

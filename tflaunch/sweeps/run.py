@@ -306,7 +306,7 @@ def _run(
 
 def _show_board(cluster: Cluster, desk: Desk, run: Request, tunnel: Tunnel, reporter: Reporter) -> None:
     """Show TensorBoard once a trial runs: it is started as that one is, and sees all that run on that host."""
-    from tflaunch.runs.tensorboard import Board
+    from tflaunch.runs.tensorboard import TensorBoard
 
     cluster.drive(desk, desk, lambda: bool(desk.first_host))
     if desk.phase == "running":
@@ -314,7 +314,7 @@ def _show_board(cluster: Cluster, desk: Desk, run: Request, tunnel: Tunnel, repo
         logdir = run.tensorboard or "."
         if there.workdir is None and not logdir.startswith(("/", "~")):
             logdir = "."  # each trial has its own of that name, somewhere below
-        cluster.show(Board(run.run_id, there.name, logdir, tunnel, reporter))
+        cluster.show(TensorBoard(run.run_id, there.name, logdir, tunnel, reporter))
 
 
 def _summary(request: SweepRequest, results: Results, wanted: Sequence[Trial]) -> Summary:
