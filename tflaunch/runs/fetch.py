@@ -32,7 +32,7 @@ from tflaunch.runs.fetch_destination import (
     present,
     why_not,
 )
-from tflaunch.runs.fetch_pipeline import AHEAD, Dishonest, Lanes, Request, Steps
+from tflaunch.runs.fetch_pipeline import AHEAD, Dishonest, Pipeline, Request, Steps
 from tflaunch.sessions.group import Sessions
 
 PIECE_BYTES = 256 * 1024
@@ -98,7 +98,7 @@ class Fetch:
     ) -> None:
         self._run_id = run_id
         self._hosts = list(hosts)
-        self._lanes = Lanes(sessions, hosts, dial, watcher)
+        self._pipeline = Pipeline(sessions, hosts, dial, watcher)
         self._watcher = watcher
         self._wish = wish
         self._wanted = Wanted(wish.patterns)
@@ -110,7 +110,7 @@ class Fetch:
         self._spare = 0  # bytes that may come beyond those announced at first
         self._shown_at = 0.0
         self._done = self._total = self._arrived = self._expected = 0
-        self.told = Fetched(run_id, str(directory), unreached=self._lanes.unreached)
+        self.told = Fetched(run_id, str(directory), unreached=self._pipeline.unreached)
 
     def run(self) -> Fetched:
         """Bring all that matches; returns what came of it.
@@ -121,11 +121,11 @@ class Fetch:
         stays.
         """
         try:
-            self._lanes.work({host: [self._find(host)] for host in self._hosts})
+            self._pipeline.work({host: [self._find(host)] for host in self._hosts})
             self._forget_unreached()
             self._note_unmatched()
             shared = self._shared()
-            self._lanes.work({host: [self._compare(host, shared)] for host in self._hosts})
+            self._pipeline.work({host: [self._compare(host, shared)] for host in self._hosts})
             self._forget_unreached()
             self._bring_all(self._with_room(self._places()))
         except OSError as error:
@@ -144,7 +144,7 @@ class Fetch:
                 for host in self._hosts[first : first + TOGETHER]:
                     files = iter(places[host].items())
                     threads[host] = [self._bring(host, files) for _ in range(several)]
-                self._lanes.work(threads)
+                self._pipeline.work(threads)
         finally:
             if self._total:
                 self._destination.settle(self._came)
@@ -197,7 +197,7 @@ class Fetch:
         yield Request("find", fields, take)
 
     def _forget_unreached(self) -> None:
-        for host in self._lanes.unreached:
+        for host in self._pipeline.unreached:
             self._found[host].clear()
 
     def _note_unmatched(self) -> None:

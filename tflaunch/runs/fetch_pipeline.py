@@ -78,7 +78,7 @@ class _Lane:
             thread.steps.close()
 
 
-class Lanes:
+class Pipeline:
     """The wires to these hosts, which are open already; `dial` goes in again to one that is lost."""
 
     def __init__(
