@@ -77,7 +77,7 @@ class _Seen:
     strange: set[str] = field(default_factory=set)  # hosts that spoke of tasks of others
 
 
-class View:
+class Follower:
     """One run, over wires to visits on its hosts that are open already."""
 
     def __init__(
@@ -88,7 +88,7 @@ class View:
         watcher: Watcher,
         wanted: Wanted,
         *,
-        before: View | None = None,
+        before: Follower | None = None,
     ) -> None:
         """`before` has seen the run by an earlier plan."""
         self.run = run

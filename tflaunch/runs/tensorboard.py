@@ -13,7 +13,7 @@ from tflaunch.protocol.events import Interrupted
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.tcp_streams import TYPES
 from tflaunch.protocol.wire import Message
-from tflaunch.runs.follow import View
+from tflaunch.runs.follow import Follower
 from tflaunch.runs.tunnel import Tunnel
 from tflaunch.sessions.group import Sessions, Stopped
 from tflaunch.sessions.session import Ended, Said
@@ -70,27 +70,27 @@ class TensorBoard:
         self._tunnel.pause()
 
 
-def show_tensorboard(view: View, logdir: str, tunnel: Tunnel, watcher: Watcher) -> None:
+def show_tensorboard(follower: Follower, logdir: str, tunnel: Tunnel, watcher: Watcher) -> None:
     """Have TensorBoard started for that run, alive or ended, and show it until it fails.  Raises Stopped.
 
     It is no part of the run, and ends with this command.
     """
-    tasks = {TaskId.parse(task.task): task.host for task in view.run.tasks}
+    tasks = {TaskId.parse(task.task): task.host for task in follower.run.tasks}
     host = host_of(tasks) if tasks else ""
-    asked = {share.host: share.asked for share in view.run.shares}.get(host, "")
-    if asked not in view.hosts:
-        error = ConnectError(f"the chief's part of {view.run.run_id} is there", "is it up?")
+    asked = {share.host: share.asked for share in follower.run.shares}.get(host, "")
+    if asked not in follower.hosts:
+        error = ConnectError(f"the chief's part of {follower.run.run_id} is there", "is it up?")
         raise ConnectErrors({host or "?": error}, 1)
-    _Show(view, host, TensorBoard(view.run.run_id, asked, logdir, tunnel, watcher), watcher).run()
+    _Show(follower, host, TensorBoard(follower.run.run_id, asked, logdir, tunnel, watcher), watcher).run()
 
 
 class _Show:
     """Sees to it that there is a wire, and a TensorBoard behind it."""
 
-    def __init__(self, view: View, name: str, tensorboard: TensorBoard, watcher: Watcher) -> None:
-        self._sessions: Sessions = view.sessions
-        self._host = view.host(tensorboard.host)
-        self._first = wire.encode("board", run=view.run.run_id, host=name, logdir=tensorboard.logdir)
+    def __init__(self, follower: Follower, name: str, tensorboard: TensorBoard, watcher: Watcher) -> None:
+        self._sessions: Sessions = follower.sessions
+        self._host = follower.host(tensorboard.host)
+        self._first = wire.encode("board", run=follower.run.run_id, host=name, logdir=tensorboard.logdir)
         self._tensorboard = tensorboard
         self._watcher = watcher
         for other in list(self._sessions.by_host):  # they look at the run itself
