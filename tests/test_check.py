@@ -26,7 +26,7 @@ from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.survey.check_answers import Checked, Clock, Tried, Visited
-from tflaunch.survey.check_findings import Finding, Verdict
+from tflaunch.survey.check_findings import Finding, Findings
 
 GIB = 2**30
 LIMITS = {"nofile": 1048576, "nproc": None, "memlock": 8 << 20, "core": 0}
@@ -80,7 +80,7 @@ def system(**changes: Any) -> dict[str, Any]:
 
 
 def found(*hosts: Visited, **more: Any) -> list[Finding]:
-    return Verdict(Checked(hosts, **more)).findings
+    return Findings(Checked(hosts, **more)).all
 
 
 def only(*hosts: Visited, **more: Any) -> Finding:
@@ -92,9 +92,9 @@ def only(*hosts: Visited, **more: Any) -> Finding:
 
 
 def test_nothing_is_found_where_all_is_well() -> None:
-    verdict = Verdict(Checked((visited("a"), visited("b"))))
-    assert verdict.findings == []
-    assert verdict.exit_code(strict=True) == 0
+    findings = Findings(Checked((visited("a"), visited("b"))))
+    assert findings.all == []
+    assert findings.exit_code(strict=True) == 0
 
 
 def test_the_odd_one_out_is_the_one_that_differs_from_most() -> None:
@@ -104,12 +104,12 @@ def test_the_odd_one_out_is_the_one_that_differs_from_most() -> None:
     assert rows["TensorFlow"].common == "2.21.0"
     assert rows["TensorFlow"].odd == {"2.15.1": ["c"]}
     assert rows["Keras"].odd == {}
-    assert [(each.level, each.hosts, each.what) for each in Verdict(checked).findings] == [
+    assert [(each.level, each.hosts, each.what) for each in Findings(checked).all] == [
         ("warning", ("c",), "TensorFlow is 2.15.1, on the other hosts 2.21.0"),
         ("warning", ("c",), "NumPy is 1.26.4, on the other hosts 2.4.6"),
     ]
-    assert Verdict(checked).exit_code() == 0
-    assert Verdict(checked).exit_code(strict=True) == 70
+    assert Findings(checked).exit_code() == 0
+    assert Findings(checked).exit_code(strict=True) == 70
 
 
 def test_without_a_majority_all_are_named() -> None:
@@ -121,7 +121,7 @@ def test_without_a_majority_all_are_named() -> None:
 def test_a_difference_of_limits_is_shown_and_no_warning() -> None:
     checked = Checked((visited("a"), visited("b"), visited("c", tried=tried(limits={"core": None}))))
     assert {row.name: row.odd for row in checked.matrix}["core file"] == {"unlimited": ["c"]}
-    assert Verdict(checked).findings == []
+    assert Findings(checked).all == []
 
 
 def test_what_many_hosts_have_in_common_is_told_once() -> None:
@@ -130,10 +130,10 @@ def test_what_many_hosts_have_in_common_is_told_once() -> None:
         for name in ("n1", "n2", "n3")
     ]
     checked = Checked((*dead, visited("a")))
-    [finding] = Verdict(checked).findings
+    [finding] = Findings(checked).all
     assert (finding.level, finding.hosts) == ("error", ("n1", "n2", "n3"))
     assert finding.fix == "try: ssh n1 true"
-    assert Verdict(checked).exit_code() == 69
+    assert Findings(checked).exit_code() == 69
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ class Paper:
 
 def shown(*hosts: Visited, columns: int | None = 80, **more: Any) -> list[str]:
     screen: Any = Paper(columns)
-    return [line.plain for line in page(Verdict(Checked(hosts, **more)), screen)]
+    return [line.plain for line in page(Findings(Checked(hosts, **more)), screen)]
 
 
 def test_a_page_fits_the_terminal_and_hosts_that_agree_share_a_line() -> None:
@@ -403,10 +403,10 @@ def test_who_reaches_whom_is_a_matrix_where_there_is_room() -> None:
 
 
 def test_all_of_it_can_be_told_as_json() -> None:
-    verdict = Verdict(
+    findings = Findings(
         Checked((visited("a", gpu(0)), visited("b")), ways("aa", "bb", hosts="ab"), {}, {"a": {}})
     )
-    told = json.loads(json.dumps(data(verdict, 1.0, 70)))
+    told = json.loads(json.dumps(data(findings, 1.0, 70)))
     assert told["exit_code"] == 70
     assert [host["host"] for host in told["hosts"]] == ["a", "b"]
     assert {each["topic"] for each in told["findings"]} == {"network", "gpus"}

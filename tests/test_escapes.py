@@ -62,7 +62,7 @@ from tflaunch.runs.visits import Finished
 from tflaunch.sessions.log_lines import one_line, printable, screened
 from tflaunch.survey import gpus
 from tflaunch.survey.check_answers import Checked, Tried, Visited
-from tflaunch.survey.check_findings import Verdict
+from tflaunch.survey.check_findings import Findings
 from tflaunch.sweeps.controller import Planned, Progress, Row, Summary
 from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.results import Metric, Result
@@ -526,12 +526,12 @@ def test_no_check_acts_on_the_terminal() -> None:
         Visited(Host(name="d"), facts=test_gpus.facts("d"), refused=ConnectError(EVIL, EVIL)),
         Visited(Host(name="e"), facts=test_gpus.facts("e"), lost=ConnectError(EVIL, EVIL), unswept=EVIL),
     ]
-    verdict = Verdict(Checked(tuple(hosts)))
+    findings = Findings(Checked(tuple(hosts)))
     for columns in (80, 130):
         screen = Screen()
         screen.columns = columns
-        harmless("\n".join(line.plain for line in page(verdict, screen)))
-    assert_json(to_json(document(verdict, 0.0, 70)))
+        harmless("\n".join(line.plain for line in page(findings, screen)))
+    assert_json(to_json(document(findings, 0.0, 70)))
 
 
 # ---- the verbs

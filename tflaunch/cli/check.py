@@ -83,7 +83,7 @@ def check(
     from tflaunch.console.runs_page import Screen, reader_may_leave
     from tflaunch.protocol.job import JobSpec
     from tflaunch.sessions.group import Stopped
-    from tflaunch.survey.check_findings import Verdict
+    from tflaunch.survey.check_findings import Findings
     from tflaunch.survey.check_run import Checkup
 
     with reporting("stopped; nothing is left on the hosts", json=json) as show:
@@ -113,7 +113,7 @@ def check(
         )
         try:
             with checkup.interrupts():
-                verdict = Verdict(checkup.run())
+                findings = Findings(checkup.run())
         except Stopped as stopped:
             for host, why in stopped.unconfirmed.items():
                 show.reporter.warn(f"{host}: something of this check may still be alive: {why}")
@@ -121,10 +121,10 @@ def check(
         finally:
             to_hosts.close()
         patient.settle()
-        show.exit_code = verdict.exit_code(strict)
+        show.exit_code = findings.exit_code(strict)
         screen = Screen()
         with reader_may_leave():
             if json:
-                screen.write_json(document(verdict, time.time(), show.exit_code))
+                screen.write_json(document(findings, time.time(), show.exit_code))
             else:
-                screen.show(page(verdict, screen))
+                screen.show(page(findings, screen))

@@ -17,7 +17,7 @@ from tflaunch.hosts import fold
 from tflaunch.inputs.sizes import amount
 from tflaunch.sessions.log_lines import printable
 from tflaunch.survey.check_answers import Checked, Row, Visited, is_open
-from tflaunch.survey.check_findings import LEVELS, Finding, Level, Verdict
+from tflaunch.survey.check_findings import LEVELS, Finding, Findings, Level
 
 PIPE_COLUMNS = 100
 MOST_COLUMNS = 16  # hosts in the matrix of who reaches whom
@@ -34,15 +34,15 @@ def _mark(level: Level | None, marks: Marks) -> Text:
     return Text(sign, _STYLES[level])
 
 
-def page(verdict: Verdict, screen: Screen) -> list[Text]:
+def page(findings: Findings, screen: Screen) -> list[Text]:
     """Everything."""
-    checked = verdict.checked
+    checked = findings.checked
     parts = [
-        _hosts(verdict, screen),
+        _hosts(findings, screen),
         _matrix(checked, screen),
-        [*_dials(checked, screen), *_clocks(verdict, screen.marks), *_outside(verdict, screen.marks)],
-        _findings(verdict, screen),
-        [_summary(verdict, screen.marks)],
+        [*_dials(checked, screen), *_clocks(findings, screen.marks), *_outside(findings, screen.marks)],
+        _findings(findings, screen),
+        [_summary(findings, screen.marks)],
     ]
     lines: list[Text] = []
     for part in filter(None, parts):
@@ -50,12 +50,12 @@ def page(verdict: Verdict, screen: Screen) -> list[Text]:
     return lines
 
 
-def _hosts(verdict: Verdict, screen: Screen) -> list[Text]:
+def _hosts(findings: Findings, screen: Screen) -> list[Text]:
     """Hosts of which the same is to be said share a line."""
     marks = screen.marks
     said: dict[tuple[Level | None, str], list[Visited]] = {}
-    for each in verdict.checked.hosts:
-        level = verdict.level(each.host.name)
+    for each in findings.checked.hosts:
+        level = findings.level(each.host.name)
         state = level if level in ("error", "warning") else None
         said.setdefault((state, _well(each, marks)), []).append(each)
     columns = [
@@ -154,9 +154,9 @@ def _way(way: Mapping[str, Any] | None, marks: Marks) -> Text:
     return Text(f"{marks.bad} no", _STYLES["error"])
 
 
-def _clocks(verdict: Verdict, marks: Marks) -> list[Text]:
-    clocks = [each.clock for each in verdict.checked.told if each.clock is not None]
-    if not clocks or any(each.topic == "clock" for each in verdict.findings):
+def _clocks(findings: Findings, marks: Marks) -> list[Text]:
+    clocks = [each.clock for each in findings.checked.told if each.clock is not None]
+    if not clocks or any(each.topic == "clock" for each in findings.all):
         return []
     ahead = [clock.ahead_s for clock in clocks]
     within = max(abs(max(ahead)), abs(min(ahead)), max(ahead) - min(ahead)) + max(
@@ -169,8 +169,8 @@ def _clocks(verdict: Verdict, marks: Marks) -> list[Text]:
     ]
 
 
-def _outside(verdict: Verdict, marks: Marks) -> list[Text]:
-    if not verdict.checked.outside or any(each.topic == "exposed" for each in verdict.findings):
+def _outside(findings: Findings, marks: Marks) -> list[Text]:
+    if not findings.checked.outside or any(each.topic == "exposed" for each in findings.all):
         return []
     return [
         Text.assemble(
@@ -179,10 +179,10 @@ def _outside(verdict: Verdict, marks: Marks) -> list[Text]:
     ]
 
 
-def _findings(verdict: Verdict, screen: Screen) -> list[Text]:
+def _findings(findings: Findings, screen: Screen) -> list[Text]:
     width = max(40, screen.columns or PIPE_COLUMNS)
     lines: list[Text] = []
-    for each in verdict.findings:
+    for each in findings.all:
         lines += _finding(each, width, screen.marks)
     return lines
 
@@ -211,24 +211,23 @@ def _wrapped(text: str, width: int) -> Sequence[str]:
     return list(parts)
 
 
-def _summary(verdict: Verdict, marks: Marks) -> Text:
-    findings = verdict.findings
-    counts = [(level, sum(each.level == level for each in findings)) for level in LEVELS]
+def _summary(findings: Findings, marks: Marks) -> Text:
+    counts = [(level, sum(each.level == level for each in findings.all)) for level in LEVELS]
     told = ", ".join(count(number, level) for level, number in counts if number)
     worst = next((level for level, number in counts if number), None)
-    unasked = sum(each.error is not None for each in verdict.checked.hosts)
-    hosts = count(len(verdict.checked.hosts), "host") + (f", {unasked} not asked" if unasked else "")
+    unasked = sum(each.error is not None for each in findings.checked.hosts)
+    hosts = count(len(findings.checked.hosts), "host") + (f", {unasked} not asked" if unasked else "")
     return Text.assemble(_mark(worst, marks), (f" {hosts}: {told or 'all is well'}", "bold"))
 
 
-def document(verdict: Verdict, now: float, exit_code: int) -> dict[str, Any]:
+def document(findings: Findings, now: float, exit_code: int) -> dict[str, Any]:
     """Everything as what JSON can hold."""
-    checked = verdict.checked
+    checked = findings.checked
     return {
         "time": now,
         "exit_code": exit_code,
-        "findings": [dataclasses.asdict(each) for each in verdict.findings],
-        "hosts": [_host_data(each, verdict) for each in checked.hosts],
+        "findings": [dataclasses.asdict(each) for each in findings.all],
+        "hosts": [_host_data(each, findings) for each in checked.hosts],
         "matrix": [
             {"name": row.name, "common": row.common, "odd": row.odd, "values": row.values}
             for row in checked.matrix
@@ -239,15 +238,15 @@ def document(verdict: Verdict, now: float, exit_code: int) -> dict[str, Any]:
     }
 
 
-def _host_data(each: Visited, verdict: Verdict) -> dict[str, Any]:
+def _host_data(each: Visited, findings: Findings) -> dict[str, Any]:
     facts, tried = each.facts, each.tried
     told: dict[str, Any] = {
         "host": each.host.name,
-        "level": verdict.level(each.host.name),
+        "level": findings.level(each.host.name),
         "error": None if each.error is None else {"message": each.error.message, "hint": each.error.hint},
         "versions": each.versions,
         "clock": None if each.clock is None else dataclasses.asdict(each.clock),
-        "interface": verdict.checked.interfaces.get(each.host.name, {}).get("name"),
+        "interface": findings.checked.interfaces.get(each.host.name, {}).get("name"),
         **each.system,
     }
     if facts is not None:

@@ -55,13 +55,13 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Findings:
     """What is to be said of what the hosts have told."""
 
     checked: Checked
 
     @functools.cached_property
-    def findings(self) -> list[Finding]:
+    def all(self) -> list[Finding]:
         """Everything that would or may go wrong: errors first, what many hosts have in common before the rest."""
         found: dict[tuple[Level, str, str, str], Finding] = {}
         for each in self._findings():
@@ -77,7 +77,7 @@ class Verdict:
         if any(each.error or each.lost for each in self.checked.hosts):
             return EXIT_CONNECT
         bad = ("error", "warning") if strict else ("error",)
-        return EXIT_LAUNCH if any(each.level in bad for each in self.findings) else 0
+        return EXIT_LAUNCH if any(each.level in bad for each in self.all) else 0
 
     def level(self, host: str) -> Level | None:
         """The worst that was found on that host."""
@@ -85,7 +85,7 @@ class Verdict:
 
     @functools.cached_property
     def _levels(self) -> dict[str, Level]:
-        return {host: each.level for each in reversed(self.findings) for host in each.hosts}
+        return {host: each.level for each in reversed(self.all) for host in each.hosts}
 
     # -- what is found
 
