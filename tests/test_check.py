@@ -25,7 +25,7 @@ from tflaunch.console.run_pages import Marks
 from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.survey.check_answers import Checked, Clock, Tried, Visited
+from tflaunch.survey.check_answers import CheckAnswers, Clock, Tried, Visited
 from tflaunch.survey.check_findings import Finding, Findings
 
 GIB = 2**30
@@ -80,7 +80,7 @@ def system(**changes: Any) -> dict[str, Any]:
 
 
 def found(*hosts: Visited, **more: Any) -> list[Finding]:
-    return Findings(Checked(hosts, **more)).all
+    return Findings(CheckAnswers(hosts, **more)).all
 
 
 def only(*hosts: Visited, **more: Any) -> Finding:
@@ -92,24 +92,24 @@ def only(*hosts: Visited, **more: Any) -> Finding:
 
 
 def test_nothing_is_found_where_all_is_well() -> None:
-    findings = Findings(Checked((visited("a"), visited("b"))))
+    findings = Findings(CheckAnswers((visited("a"), visited("b"))))
     assert findings.all == []
     assert findings.exit_code(strict=True) == 0
 
 
 def test_the_odd_one_out_is_the_one_that_differs_from_most() -> None:
     odd = visited("c", tried=tried(versions={"tensorflow": "2.15.1", "numpy": "1.26.4"}))
-    checked = Checked((visited("a"), visited("b"), odd))
-    rows = {row.name: row for row in checked.matrix}
+    answers = CheckAnswers((visited("a"), visited("b"), odd))
+    rows = {row.name: row for row in answers.matrix}
     assert rows["TensorFlow"].common == "2.21.0"
     assert rows["TensorFlow"].odd == {"2.15.1": ["c"]}
     assert rows["Keras"].odd == {}
-    assert [(each.level, each.hosts, each.what) for each in Findings(checked).all] == [
+    assert [(each.level, each.hosts, each.what) for each in Findings(answers).all] == [
         ("warning", ("c",), "TensorFlow is 2.15.1, on the other hosts 2.21.0"),
         ("warning", ("c",), "NumPy is 1.26.4, on the other hosts 2.4.6"),
     ]
-    assert Findings(checked).exit_code() == 0
-    assert Findings(checked).exit_code(strict=True) == 70
+    assert Findings(answers).exit_code() == 0
+    assert Findings(answers).exit_code(strict=True) == 70
 
 
 def test_without_a_majority_all_are_named() -> None:
@@ -119,9 +119,9 @@ def test_without_a_majority_all_are_named() -> None:
 
 
 def test_a_difference_of_limits_is_shown_and_no_warning() -> None:
-    checked = Checked((visited("a"), visited("b"), visited("c", tried=tried(limits={"core": None}))))
-    assert {row.name: row.odd for row in checked.matrix}["core file"] == {"unlimited": ["c"]}
-    assert Findings(checked).all == []
+    answers = CheckAnswers((visited("a"), visited("b"), visited("c", tried=tried(limits={"core": None}))))
+    assert {row.name: row.odd for row in answers.matrix}["core file"] == {"unlimited": ["c"]}
+    assert Findings(answers).all == []
 
 
 def test_what_many_hosts_have_in_common_is_told_once() -> None:
@@ -129,11 +129,11 @@ def test_what_many_hosts_have_in_common_is_told_once() -> None:
         Visited(Host(name=name), error=ConnectError("no route", "try: ssh {host} true"))
         for name in ("n1", "n2", "n3")
     ]
-    checked = Checked((*dead, visited("a")))
-    [finding] = Findings(checked).all
+    answers = CheckAnswers((*dead, visited("a")))
+    [finding] = Findings(answers).all
     assert (finding.level, finding.hosts) == ("error", ("n1", "n2", "n3"))
     assert finding.fix == "try: ssh n1 true"
-    assert Findings(checked).exit_code() == 69
+    assert Findings(answers).exit_code() == 69
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ class Paper:
 
 def shown(*hosts: Visited, columns: int | None = 80, **more: Any) -> list[str]:
     screen: Any = Paper(columns)
-    return [line.plain for line in page(Findings(Checked(hosts, **more)), screen)]
+    return [line.plain for line in page(Findings(CheckAnswers(hosts, **more)), screen)]
 
 
 def test_a_page_fits_the_terminal_and_hosts_that_agree_share_a_line() -> None:
@@ -404,7 +404,7 @@ def test_who_reaches_whom_is_a_matrix_where_there_is_room() -> None:
 
 def test_all_of_it_can_be_told_as_json() -> None:
     findings = Findings(
-        Checked((visited("a", gpu(0)), visited("b")), ways("aa", "bb", hosts="ab"), {}, {"a": {}})
+        CheckAnswers((visited("a", gpu(0)), visited("b")), ways("aa", "bb", hosts="ab"), {}, {"a": {}})
     )
     told = json.loads(json.dumps(data(findings, 1.0, 70)))
     assert told["exit_code"] == 70

@@ -61,7 +61,7 @@ from tflaunch.runs.tensorboard import TensorBoard
 from tflaunch.runs.visits import Finished
 from tflaunch.sessions.log_lines import one_line, printable, screened
 from tflaunch.survey import gpus
-from tflaunch.survey.check_answers import Checked, Tried, Visited
+from tflaunch.survey.check_answers import CheckAnswers, Tried, Visited
 from tflaunch.survey.check_findings import Findings
 from tflaunch.sweeps.controller import Planned, Progress, Row, Summary
 from tflaunch.sweeps.lifecycle import Seat
@@ -526,7 +526,7 @@ def test_no_check_acts_on_the_terminal() -> None:
         Visited(Host(name="d"), facts=test_gpus.facts("d"), refused=ConnectError(EVIL, EVIL)),
         Visited(Host(name="e"), facts=test_gpus.facts("e"), lost=ConnectError(EVIL, EVIL), unswept=EVIL),
     ]
-    findings = Findings(Checked(tuple(hosts)))
+    findings = Findings(CheckAnswers(tuple(hosts)))
     for columns in (80, 130):
         screen = Screen()
         screen.columns = columns

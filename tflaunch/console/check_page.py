@@ -16,7 +16,7 @@ from tflaunch.console.runs_page import Column, Screen, cut, table
 from tflaunch.hosts import fold
 from tflaunch.inputs.sizes import amount
 from tflaunch.sessions.log_lines import printable
-from tflaunch.survey.check_answers import Checked, Row, Visited, is_open
+from tflaunch.survey.check_answers import CheckAnswers, Row, Visited, is_open
 from tflaunch.survey.check_findings import LEVELS, Finding, Findings, Level
 
 PIPE_COLUMNS = 100
@@ -36,11 +36,11 @@ def _mark(level: Level | None, marks: Marks) -> Text:
 
 def page(findings: Findings, screen: Screen) -> list[Text]:
     """Everything."""
-    checked = findings.checked
+    answers = findings.answers
     parts = [
         _hosts(findings, screen),
-        _matrix(checked, screen),
-        [*_dials(checked, screen), *_clocks(findings, screen.marks), *_outside(findings, screen.marks)],
+        _matrix(answers, screen),
+        [*_dials(answers, screen), *_clocks(findings, screen.marks), *_outside(findings, screen.marks)],
         _findings(findings, screen),
         [_summary(findings, screen.marks)],
     ]
@@ -54,7 +54,7 @@ def _hosts(findings: Findings, screen: Screen) -> list[Text]:
     """Hosts of which the same is to be said share a line."""
     marks = screen.marks
     said: dict[tuple[Level | None, str], list[Visited]] = {}
-    for each in findings.checked.hosts:
+    for each in findings.answers.hosts:
         level = findings.level(each.host.name)
         state = level if level in ("error", "warning") else None
         said.setdefault((state, _well(each, marks)), []).append(each)
@@ -101,9 +101,9 @@ def _disk(alike: Sequence[Visited], marks: Marks) -> str:
     return f" {marks.dot} {least}{amount(min(free))} free"
 
 
-def _matrix(checked: Checked, screen: Screen) -> list[Text]:
-    rows = checked.matrix
-    if not rows or len(checked.told) < 2:
+def _matrix(answers: CheckAnswers, screen: Screen) -> list[Text]:
+    rows = answers.matrix
+    if not rows or len(answers.asked) < 2:
         rows = [row for row in rows if row.matters]
     columns = [
         Column("", [Text(row.name, "dim") for row in rows]),
@@ -123,13 +123,13 @@ def _value(row: Row, marks: Marks) -> Text:
     return line
 
 
-def _dials(checked: Checked, screen: Screen) -> list[Text]:
+def _dials(answers: CheckAnswers, screen: Screen) -> list[Text]:
     """How many ways between hosts are open, and which, if that fits the screen; the findings name what is not."""
-    names = list(checked.dials)
-    targets = list(dict.fromkeys(to for ways in checked.dials.values() for to in ways))
+    names = list(answers.dials)
+    targets = list(dict.fromkeys(to for ways in answers.dials.values() for to in ways))
     if not targets:
         return []
-    results = [way["result"] for ways in checked.dials.values() for way in ways.values()]
+    results = [way["result"] for ways in answers.dials.values() for way in ways.values()]
     open_ways = [result for result in results if is_open(result)]
     some = "all" if len(open_ways) == len(results) else f"{len(open_ways)} of"
     slowest = f", the slowest in {max(open_ways):.1f} ms" if open_ways else ""
@@ -138,7 +138,7 @@ def _dials(checked: Checked, screen: Screen) -> list[Text]:
     if 1 < len(targets) <= MOST_COLUMNS:
         columns = [Column("from, to (ms)", [Text(f"  {name}", "bold") for name in names])]
         for to in targets:
-            ways = [_way(checked.dials[name].get(to), screen.marks) for name in names]
+            ways = [_way(answers.dials[name].get(to), screen.marks) for name in names]
             columns.append(Column(to, ways, right=True))
         matrix = table(columns, None, screen.marks.more)
         if max(line.cell_len for line in matrix) <= (screen.columns or PIPE_COLUMNS):
@@ -155,7 +155,7 @@ def _way(way: Mapping[str, Any] | None, marks: Marks) -> Text:
 
 
 def _clocks(findings: Findings, marks: Marks) -> list[Text]:
-    clocks = [each.clock for each in findings.checked.told if each.clock is not None]
+    clocks = [each.clock for each in findings.answers.asked if each.clock is not None]
     if not clocks or any(each.topic == "clock" for each in findings.all):
         return []
     ahead = [clock.ahead_s for clock in clocks]
@@ -170,7 +170,7 @@ def _clocks(findings: Findings, marks: Marks) -> list[Text]:
 
 
 def _outside(findings: Findings, marks: Marks) -> list[Text]:
-    if not findings.checked.outside or any(each.topic == "exposed" for each in findings.all):
+    if not findings.answers.outside or any(each.topic == "exposed" for each in findings.all):
         return []
     return [
         Text.assemble(
@@ -215,26 +215,26 @@ def _summary(findings: Findings, marks: Marks) -> Text:
     counts = [(level, sum(each.level == level for each in findings.all)) for level in LEVELS]
     told = ", ".join(count(number, level) for level, number in counts if number)
     worst = next((level for level, number in counts if number), None)
-    unasked = sum(each.error is not None for each in findings.checked.hosts)
-    hosts = count(len(findings.checked.hosts), "host") + (f", {unasked} not asked" if unasked else "")
+    unasked = sum(each.error is not None for each in findings.answers.hosts)
+    hosts = count(len(findings.answers.hosts), "host") + (f", {unasked} not asked" if unasked else "")
     return Text.assemble(_mark(worst, marks), (f" {hosts}: {told or 'all is well'}", "bold"))
 
 
 def document(findings: Findings, now: float, exit_code: int) -> dict[str, Any]:
     """Everything as what JSON can hold."""
-    checked = findings.checked
+    answers = findings.answers
     return {
         "time": now,
         "exit_code": exit_code,
         "findings": [dataclasses.asdict(each) for each in findings.all],
-        "hosts": [_host_data(each, findings) for each in checked.hosts],
+        "hosts": [_host_data(each, findings) for each in answers.hosts],
         "matrix": [
             {"name": row.name, "common": row.common, "odd": row.odd, "values": row.values}
-            for row in checked.matrix
+            for row in answers.matrix
         ],
-        "dials": checked.dials,
-        "addresses": checked.resolved,
-        "from_here": checked.outside,
+        "dials": answers.dials,
+        "addresses": answers.resolved,
+        "from_here": answers.outside,
     }
 
 
@@ -246,7 +246,7 @@ def _host_data(each: Visited, findings: Findings) -> dict[str, Any]:
         "error": None if each.error is None else {"message": each.error.message, "hint": each.error.hint},
         "versions": each.versions,
         "clock": None if each.clock is None else dataclasses.asdict(each.clock),
-        "interface": findings.checked.interfaces.get(each.host.name, {}).get("name"),
+        "interface": findings.answers.interfaces.get(each.host.name, {}).get("name"),
         **each.system,
     }
     if facts is not None:

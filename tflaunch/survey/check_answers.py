@@ -157,7 +157,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckAnswers:
     """What all hosts have told.
 
     `dials` has {from: {to: {address, port, result}}}, `resolved` what names stand for, `outside` what this machine
@@ -185,7 +185,7 @@ class Checked:
         return found
 
     @property
-    def told(self) -> list[Visited]:
+    def asked(self) -> list[Visited]:
         """The hosts that could be asked."""
         return [each for each in self.hosts if each.facts is not None]
 
@@ -193,7 +193,7 @@ class Checked:
     def matrix(self) -> list[Row]:
         """Versions, limits and the network's MTU on all hosts that tell; rows that nobody fills are left out."""
         columns: dict[str, dict[str, str]] = defaultdict(dict)
-        for each in self.told:
+        for each in self.asked:
             for name, value in each.versions.items():
                 columns[name][each.host.name] = value
             for name, value in _limits(each.report.get("limits", {})):

@@ -23,7 +23,7 @@ from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol import dialling
 from tflaunch.protocol.errors import EXIT_CONNECT, EXIT_LAUNCH
 from tflaunch.protocol.job import JobSpec
-from tflaunch.survey.check_answers import Checked, Row, Tried, Visited, is_open
+from tflaunch.survey.check_answers import CheckAnswers, Row, Tried, Visited, is_open
 
 GIB = 2**30
 LEAST_DISK_BYTES, LITTLE_DISK_BYTES = GIB // 5, 2 * GIB
@@ -58,7 +58,7 @@ class Finding:
 class Findings:
     """What is to be said of what the hosts have told."""
 
-    checked: Checked
+    answers: CheckAnswers
 
     @functools.cached_property
     def all(self) -> list[Finding]:
@@ -74,7 +74,7 @@ class Findings:
 
     def exit_code(self, strict: bool = False) -> int:
         """69 if a host could not be asked, 70 if something would fail (strict: or may), else 0."""
-        if any(each.error or each.lost for each in self.checked.hosts):
+        if any(each.error or each.lost for each in self.answers.hosts):
             return EXIT_CONNECT
         bad = ("error", "warning") if strict else ("error",)
         return EXIT_LAUNCH if any(each.level in bad for each in self.all) else 0
@@ -90,13 +90,13 @@ class Findings:
     # -- what is found
 
     def _findings(self) -> Iterator[Finding]:
-        for each in self.checked.hosts:
+        for each in self.answers.hosts:
             if each.error is not None:
                 yield Finding("error", "connection", (each.host.name,), each.error.message, each.error.hint)
             if each.facts is not None:
                 for level, topic, what, fix, *lines in self._of_host(each, each.facts):
                     yield Finding(level, topic, (each.host.name,), what, fix, *lines)
-        if trouble := next((each.address_error for each in self.checked.told if each.address_error), None):
+        if trouble := next((each.address_error for each in self.answers.asked if each.address_error), None):
             # Its message begins with the host that is meant.
             name = trouble.message.partition(":")[0]
             what = trouble.message.removeprefix(f"{name}: ")
@@ -104,7 +104,7 @@ class Findings:
         yield from self._blocked()
         yield from self._skewed()
         yield from self._exposed()
-        for row in self.checked.matrix:
+        for row in self.answers.matrix:
             if row.matters and row.odd:
                 yield from _differing(row)
 
@@ -116,15 +116,15 @@ class Findings:
             what = f"its connection was lost: {each.lost.message}; what was started there ends by itself"
             yield "error", "connection", what, each.lost.hint
         elif each.unswept:
-            fix = f"it ends by itself within a minute; to see to it: tflaunch stop {self.checked.run_id} --hosts HOSTS"
+            fix = f"it ends by itself within a minute; to see to it: tflaunch stop {self.answers.run_id} --hosts HOSTS"
             yield "error", "session", f"something of this check may still be alive: {each.unswept}", fix
         if each.tried is not None:
-            yield from _of_task(each, each.tried, self.checked.timeout_s)
+            yield from _of_task(each, each.tried, self.answers.timeout_s)
         yield from _of_cards(each, facts)
         yield from _of_ports(each, facts)
         yield from _of_disks(each)
         yield from _of_limits(each, facts)
-        yield from _of_network(each, self.checked.interfaces.get(each.host.name, {}))
+        yield from _of_network(each, self.answers.interfaces.get(each.host.name, {}))
         logout = each.system.get("logout", {})
         if logout.get("kills"):
             user = logout["user"]
@@ -138,9 +138,9 @@ class Findings:
             )
 
     def _blocked(self) -> Iterator[Finding]:
-        lost = {each.host.name for each in self.checked.told if each.lost is not None}
+        lost = {each.host.name for each in self.answers.asked if each.lost is not None}
         blocked: dict[tuple[str, str], dict[str, list[str]]] = {}
-        for source, ways in self.checked.dials.items():
+        for source, ways in self.answers.dials.items():
             for to, way in ways.items():
                 if not is_open(way["result"]) and to not in lost:
                     verdict, detail = way["result"] or (dialling.FAILED, "given up")
@@ -150,7 +150,7 @@ class Findings:
             for source, names in missed.items():
                 circle = frozenset([source, *names])
                 each_other = len(circle) > 2 and circles[circle] == len(circle)  # then one sentence is enough
-                ways = self.checked.dials[source]
+                ways = self.answers.dials[source]
                 whom = sorted(circle) if each_other else names
                 whose = "each other" if each_other else "itself" if names == [source] else fold(names)
                 what = (
@@ -166,7 +166,7 @@ class Findings:
         return f"port {ports[0]}" if len(ports) == 1 else f"ports {ports[0]}-{ports[-1]}"
 
     def _skewed(self) -> Iterator[Finding]:
-        clocks = {each.host.name: each.clock for each in self.checked.told if each.clock is not None}
+        clocks = {each.host.name: each.clock for each in self.answers.asked if each.clock is not None}
         if not clocks:
             return
         told = [clock.ahead_s for clock in clocks.values()]
@@ -186,17 +186,17 @@ class Findings:
                 )
 
     def _exposed(self) -> Iterator[Finding]:
-        ways_in = {way["address"] for ways in self.checked.dials.values() for way in ways.values()}
-        if not self.checked.outside and not all(map(is_loopback, ways_in)):
+        ways_in = {way["address"] for ways in self.answers.dials.values() for way in ways.values()}
+        if not self.answers.outside and not all(map(is_loopback, ways_in)):
             yield Finding(
                 "note",
                 "exposed",
-                tuple(self.checked.dials),
+                tuple(self.answers.dials),
                 "this machine is one of the hosts, and cannot tell who else reaches the ports of their tasks. "
                 + UNGUARDED,
                 PRIVATE,
             )
-        for name, ways in self.checked.outside.items():
+        for name, ways in self.answers.outside.items():
             reached = [address for address, way in ways.items() if is_open(way["result"])]
             if reached:
                 public = any(ipaddress.ip_address(address.partition("%")[0]).is_global for address in reached)

@@ -38,7 +38,7 @@ from tflaunch.sessions import payload
 from tflaunch.sessions.group import AWAITED_SHOWN, Sessions, Silence, Stopped, interruption
 from tflaunch.sessions.session import Said
 from tflaunch.sessions.wires import Opener
-from tflaunch.survey.check_answers import Checked, Clock, Tried, Visited, is_open
+from tflaunch.survey.check_answers import CheckAnswers, Clock, Tried, Visited, is_open
 
 CLOCK_ROUNDS = 3  # the quickest answer says most
 CLOCK_S = 5.0
@@ -93,7 +93,7 @@ class Checkup:
         self._failed: dict[str, ConnectError] = {}  # host -> what the last request came to
         self.interrupts = self._sessions.interrupts
 
-    def run(self) -> Checked:
+    def run(self) -> CheckAnswers:
         """Ask all hosts everything; returns what they have told. Raises Stopped, after the hosts were told to end."""
         try:
             self._connect()
@@ -111,7 +111,7 @@ class Checkup:
         for name, why in self._end().items():
             self._visited[name].unswept = why
         hosts = tuple(self._visited.values())
-        return Checked(hosts, dials, resolved, outside, timeout_s=self._timeout_s, run_id=self._run_id)
+        return CheckAnswers(hosts, dials, resolved, outside, timeout_s=self._timeout_s, run_id=self._run_id)
 
     # -- one step after the other
 
