@@ -16,7 +16,7 @@ from tflaunch.console.runs_page import Column, Screen, cut, table
 from tflaunch.hosts import fold
 from tflaunch.inputs.sizes import amount
 from tflaunch.sessions.log_lines import printable
-from tflaunch.survey.check_answers import CheckAnswers, Row, Visited, is_open
+from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, Row, is_open
 from tflaunch.survey.check_findings import LEVELS, Finding, Findings, Level
 
 PIPE_COLUMNS = 100
@@ -53,7 +53,7 @@ def page(findings: Findings, screen: Screen) -> list[Text]:
 def _hosts(findings: Findings, screen: Screen) -> list[Text]:
     """Hosts of which the same is to be said share a line."""
     marks = screen.marks
-    said: dict[tuple[Level | None, str], list[Visited]] = {}
+    said: dict[tuple[Level | None, str], list[HostAnswer]] = {}
     for each in findings.answers.hosts:
         level = findings.level(each.host.name)
         state = level if level in ("error", "warning") else None
@@ -66,7 +66,7 @@ def _hosts(findings: Findings, screen: Screen) -> list[Text]:
     return table(columns, screen.columns, marks.more)[1:]
 
 
-def _well(each: Visited, marks: Marks) -> str:
+def _well(each: HostAnswer, marks: Marks) -> str:
     """What is well on that host, or that nothing is known."""
     if each.facts is None:
         return "not asked: see below"
@@ -77,7 +77,7 @@ def _well(each: Visited, marks: Marks) -> str:
     elif python := versions.get("Python"):
         parts.append(f"Python {python}")
     else:
-        parts.append("its task did not start" if each.tried is None else "its task ended early")
+        parts.append("its task did not start" if each.task is None else "its task ended early")
     if each.facts.gpus:
         seen = (tensorflow or {}).get("gpus")
         free = sum(not device.busy for device in each.facts.devices)
@@ -92,7 +92,7 @@ def count(number: int, noun: str) -> str:
     return of(number, noun).strip()
 
 
-def _disk(alike: Sequence[Visited], marks: Marks) -> str:
+def _disk(alike: Sequence[HostAnswer], marks: Marks) -> str:
     """The disk space that is free on the fullest of these hosts."""
     free = [each.facts.disk_free_bytes for each in alike if each.facts is not None]
     if not free:
@@ -238,8 +238,8 @@ def document(findings: Findings, now: float, exit_code: int) -> dict[str, Any]:
     }
 
 
-def _host_data(each: Visited, findings: Findings) -> dict[str, Any]:
-    facts, tried = each.facts, each.tried
+def _host_data(each: HostAnswer, findings: Findings) -> dict[str, Any]:
+    facts, task = each.facts, each.task
     told: dict[str, Any] = {
         "host": each.host.name,
         "level": findings.level(each.host.name),
@@ -256,13 +256,13 @@ def _host_data(each: Visited, findings: Findings) -> dict[str, Any]:
         told["cards"] = [
             {"label": card.label, "name": card.name, "busy": card.busy} for card in facts.devices
         ]
-    if tried is not None:
+    if task is not None:
         told["task"] = {
-            "code": tried.code,
-            "signal": tried.signal_name,
-            "seconds": tried.seconds,
-            "late": tried.late,
-            "report": tried.report,
-            "lines": tried.lines,
+            "code": task.code,
+            "signal": task.signal_name,
+            "seconds": task.seconds,
+            "late": task.late,
+            "report": task.report,
+            "lines": task.lines,
         }
     return told

@@ -23,7 +23,7 @@ from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol import dialling
 from tflaunch.protocol.errors import EXIT_CONNECT, EXIT_LAUNCH
 from tflaunch.protocol.job import JobSpec
-from tflaunch.survey.check_answers import CheckAnswers, Row, Tried, Visited, is_open
+from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, Row, TaskAnswer, is_open
 
 GIB = 2**30
 LEAST_DISK_BYTES, LITTLE_DISK_BYTES = GIB // 5, 2 * GIB
@@ -108,7 +108,7 @@ class Findings:
             if row.matters and row.odd:
                 yield from _differing(row)
 
-    def _of_host(self, each: Visited, facts: HostFacts) -> Iterator[Any]:
+    def _of_host(self, each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
         if each.refused is not None:
             what = each.refused.message.removeprefix(f"{each.host.name}: ")
             yield "error", "setup", what, each.refused.hint
@@ -118,8 +118,8 @@ class Findings:
         elif each.unswept:
             fix = f"it ends by itself within a minute; to see to it: tflaunch stop {self.answers.run_id} --hosts HOSTS"
             yield "error", "session", f"something of this check may still be alive: {each.unswept}", fix
-        if each.tried is not None:
-            yield from _of_task(each, each.tried, self.answers.timeout_s)
+        if each.task is not None:
+            yield from _of_task(each, each.task, self.answers.timeout_s)
         yield from _of_cards(each, facts)
         yield from _of_ports(each, facts)
         yield from _of_disks(each)
@@ -210,18 +210,18 @@ class Findings:
                 )
 
 
-def _of_task(each: Visited, tried: Tried, timeout_s: float) -> Iterator[Any]:
-    report = tried.report
+def _of_task(each: HostAnswer, task: TaskAnswer, timeout_s: float) -> Iterator[Any]:
+    report = task.report
     if report is None:
-        if tried.late:
+        if task.late:
             what = f"TensorFlow was not imported within {timeout_s:g} s, and was ended"
-            yield "error", "tensorflow", what, "a slow file system? --timeout TIME waits longer", tried.lines
+            yield "error", "tensorflow", what, "a slow file system? --timeout TIME waits longer", task.lines
         else:
-            how = f"code {tried.code}" if tried.code is not None else tried.signal_name
+            how = f"code {task.code}" if task.code is not None else task.signal_name
             fix = "look at what it has printed"
-            if tried.signal_name == "SIGILL":
+            if task.signal_name == "SIGILL":
                 fix = "its processor lacks what this TensorFlow is built for: install another build of it"
-            yield "error", "tensorflow", f"its Python ended with {how} on import", fix, tried.lines
+            yield "error", "tensorflow", f"its Python ended with {how} on import", fix, task.lines
     elif report["error"]:
         missing = report["error"].startswith("ModuleNotFoundError") and "'tensorflow'" in report["error"]
         python = report["executable"] or interpreter(each.host, JobSpec(()))
@@ -230,7 +230,7 @@ def _of_task(each: Visited, tried: Tried, timeout_s: float) -> Iterator[Any]:
         fix += " another interpreter by `python:`, or what activates it by `setup:`"
         if each.source:
             fix = f"{'add it to' if missing else 'repair it in'} {each.source}"
-        yield "error", "tensorflow", what, fix, () if missing else tried.lines
+        yield "error", "tensorflow", what, fix, () if missing else task.lines
     elif (seconds := report.get("tensorflow", {}).get("seconds", 0)) > SLOW_IMPORT_S:
         what = f"importing TensorFlow took {duration(seconds // 10 * 10)}"
         yield "note", "tensorflow", what, "it is quicker from a local disk; a second time may be, too"
@@ -239,7 +239,7 @@ def _of_task(each: Visited, tried: Tried, timeout_s: float) -> Iterator[Any]:
             yield "note", "proxy", f"{name} is set; gRPC between tasks goes around it (no_grpc_proxy)", ""
 
 
-def _of_cards(each: Visited, facts: HostFacts) -> Iterator[Any]:
+def _of_cards(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
     if facts.gpu_note and each.host.gpus != 0:
         yield "error", "gpus", f"its cards cannot be seen: {facts.gpu_note}", "look there with nvidia-smi"
     for gpu in facts.gpus:
@@ -268,7 +268,7 @@ def _of_cards(each: Visited, facts: HostFacts) -> Iterator[Any]:
         )
     else:
         fix = "are its CUDA libraries found? (tensorflow[and-cuda], `module load cuda` in `setup:`)"
-        yield "error", "gpus", what, fix, each.tried.lines if each.tried else ()
+        yield "error", "gpus", what, fix, each.task.lines if each.task else ()
 
 
 def _major(version: str) -> int:
@@ -277,7 +277,7 @@ def _major(version: str) -> int:
     return int(first) if first.isdecimal() and len(first) < 10 else 0
 
 
-def _of_ports(each: Visited, facts: HostFacts) -> Iterator[Any]:
+def _of_ports(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
     if each.host.ports is None:
         if not facts.ports:
             yield "error", "ports", "no port could be had", "name a free range by `ports:` in the hostfile"
@@ -295,7 +295,7 @@ def _of_ports(each: Visited, facts: HostFacts) -> Iterator[Any]:
 ENOUGH_PORTS = 16  # for the tasks of one host, and runs beside it
 
 
-def _of_disks(each: Visited) -> Iterator[Any]:
+def _of_disks(each: HostAnswer) -> Iterator[Any]:
     for disk in each.system.get("disks", ()):
         free, files = disk["free_bytes"], disk["free_files"]
         fix = "make room there, or set `run_dir:` to another disk"
@@ -307,7 +307,7 @@ def _of_disks(each: Visited) -> Iterator[Any]:
             yield "warning", "disk", f"{files} inodes are free on the disk of {where}", fix
 
 
-def _of_limits(each: Visited, facts: HostFacts) -> Iterator[Any]:
+def _of_limits(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
     limits = each.report.get("limits", {})
     conf = "raise it in /etc/security/limits.conf there, or by `ulimit` in `setup:`"
     few = limits.get("nofile")
@@ -322,7 +322,7 @@ def _of_limits(each: Visited, facts: HostFacts) -> Iterator[Any]:
         yield "warning", "limits", what, conf
 
 
-def _of_network(each: Visited, face: Mapping[str, Any]) -> Iterator[Any]:
+def _of_network(each: HostAnswer, face: Mapping[str, Any]) -> Iterator[Any]:
     faces = [face for face in each.system.get("interfaces", ()) if not face["name"].startswith(VIRTUAL)]
     chosen = face.get("name", "")
     if chosen.startswith(VIRTUAL):
