@@ -61,8 +61,8 @@ from tflaunch.runs.tensorboard import TensorBoard
 from tflaunch.runs.visits import Finished
 from tflaunch.sessions.log_lines import one_line, printable, screened
 from tflaunch.survey import gpus
-from tflaunch.survey.check_answers import Checked, Tried, Visited
-from tflaunch.survey.check_findings import Verdict
+from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, TaskAnswer
+from tflaunch.survey.check_findings import Findings
 from tflaunch.sweeps.controller import Planned, Progress, Row, Summary
 from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.results import Metric, Result
@@ -499,8 +499,11 @@ def test_a_report_that_no_check_writes_is_none(changes: dict[str, Any]) -> None:
     good = {"python": "3.11", "executable": "", "error": "", "versions": {}, "limits": {}, "proxies": []}
     for report, taken in (({**good, **changes}, False), (good, True)):
         log = f"\n{check_task.MARK}{json.dumps(report)}\n".encode()
-        assert (Tried.from_log(log, 0, "", 1.0, False).report is not None) == taken
-    assert Tried.from_log(f"\n{check_task.MARK}{'[' * 100_000}\n".encode(), 0, "", 1.0, False).report is None
+        assert (TaskAnswer.from_log(log, 0, "", 1.0, False).report is not None) == taken
+    assert (
+        TaskAnswer.from_log(f"\n{check_task.MARK}{'[' * 100_000}\n".encode(), 0, "", 1.0, False).report
+        is None
+    )
 
 
 def test_no_check_acts_on_the_terminal() -> None:
@@ -511,27 +514,29 @@ def test_no_check_acts_on_the_terminal() -> None:
     }
     broken = {**report, "error": EVIL, "tensorflow": {}}
     hosts = [
-        Visited(
+        HostAnswer(
             Host(name="a"),
             facts=evil(test_gpus.facts("a", test_gpus.gpu(0)), _WORDS),
-            tried=Tried(report, 0, "", 1.0),
+            task=TaskAnswer(report, 0, "", 1.0),
         ),
-        Visited(
+        HostAnswer(
             Host(name="b"),
             facts=evil(test_gpus.facts("b"), _WORDS),
-            tried=Tried(None, None, EVIL, 1.0, False, (EVIL, EVIL)),
+            task=TaskAnswer(None, None, EVIL, 1.0, False, (EVIL, EVIL)),
         ),
-        Visited(Host(name="c"), error=ConnectError(EVIL, EVIL)),
-        Visited(Host(name="f"), facts=test_gpus.facts("f"), tried=Tried(broken, 0, "", 1.0, False, (EVIL,))),
-        Visited(Host(name="d"), facts=test_gpus.facts("d"), refused=ConnectError(EVIL, EVIL)),
-        Visited(Host(name="e"), facts=test_gpus.facts("e"), lost=ConnectError(EVIL, EVIL), unswept=EVIL),
+        HostAnswer(Host(name="c"), error=ConnectError(EVIL, EVIL)),
+        HostAnswer(
+            Host(name="f"), facts=test_gpus.facts("f"), task=TaskAnswer(broken, 0, "", 1.0, False, (EVIL,))
+        ),
+        HostAnswer(Host(name="d"), facts=test_gpus.facts("d"), refused=ConnectError(EVIL, EVIL)),
+        HostAnswer(Host(name="e"), facts=test_gpus.facts("e"), lost=ConnectError(EVIL, EVIL), unswept=EVIL),
     ]
-    verdict = Verdict(Checked(tuple(hosts)))
+    findings = Findings(CheckAnswers(tuple(hosts)))
     for columns in (80, 130):
         screen = Screen()
         screen.columns = columns
-        harmless("\n".join(line.plain for line in page(verdict, screen)))
-    assert_json(to_json(document(verdict, 0.0, 70)))
+        harmless("\n".join(line.plain for line in page(findings, screen)))
+    assert_json(to_json(document(findings, 0.0, 70)))
 
 
 # ---- the verbs
