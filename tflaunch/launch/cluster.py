@@ -13,7 +13,7 @@ from tflaunch.hosts import Host, fold
 from tflaunch.launch.steering import Steering
 from tflaunch.launch.watcher import RunWatcher
 from tflaunch.lifecycle.states import State, state_data
-from tflaunch.lifecycle.watchdog import DIAL_S, Oversight
+from tflaunch.lifecycle.watchdog import DIAL_S, Watchdog
 from tflaunch.planning import dial_check
 from tflaunch.planning.environments import to_prepare
 from tflaunch.planning.inventory import HostFacts, Inventory
@@ -320,7 +320,7 @@ class Cluster:
             raise DialError(reasons, "; ".join(steps), self.abandon())
         return {address: found for each in said.values() for address, found in each["addresses"].items()}
 
-    def entrust(self, plan: ClusterPlan, state: State, oversight: Oversight) -> str:
+    def entrust(self, plan: ClusterPlan, state: State, oversight: Watchdog) -> str:
         """Have the agents go on without a launcher; returns the host whose agent decides from now on.
 
         That is the chief's, else worker/0's.  Raises LaunchError, after nothing of the run is left; Stopped.
@@ -345,7 +345,7 @@ class Cluster:
             state=state_data(state),
             lease_s=self._lease_s,
             started=time.time(),
-            oversight=oversight.data(),
+            watchdog=oversight.data(),
         )
         answers, failures = self._sessions.gather("coordinating", [first.host], ENTRUST_S, "entrusting")
         self._refuse(failures)

@@ -22,7 +22,7 @@ from tflaunch.launch.roll_call import RollCall, as_counted
 from tflaunch.launch.steering import Steering
 from tflaunch.launch.watcher import RunWatcher
 from tflaunch.lifecycle.states import Restarts, State, outcome_of
-from tflaunch.lifecycle.watchdog import Oversight
+from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.planning import dial_check
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
 from tflaunch.planning.gpu_choice import GpuChoice
@@ -375,7 +375,7 @@ def nothing_left(cluster: Cluster, watcher: RunWatcher) -> Iterator[None]:
         raise
 
 
-def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int) -> Oversight:
+def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int) -> Watchdog:
     """All that comes before the tasks may start; raises LaunchError, Stopped."""
     cluster.keep({task.host for task in plan.tasks})
     digest = None
@@ -398,10 +398,10 @@ def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int
     places = {
         str(task.id): (task.host, task.address, task.port if task.listens else None) for task in plan.tasks
     }
-    return Oversight(places, names, request.limits_s)
+    return Watchdog(places, names, request.limits_s)
 
 
-def _all_listen(steering: Steering, state: State, oversight: Oversight, watcher: RunWatcher) -> State:
+def _all_listen(steering: Steering, state: State, oversight: Watchdog, watcher: RunWatcher) -> State:
     """Drive until every task listens on its port, or the run is over: meanwhile the first failure ends it."""
     total = len(state.hosts)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.hosts import Host
-from tflaunch.lifecycle.driver import Drive, Overseer, S
+from tflaunch.lifecycle.driver import Driver, Monitor, S
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.protocol.events import Event, Interrupted, TaskStarted
 from tflaunch.protocol.job import TaskId
@@ -44,18 +44,18 @@ class Steering(Linked):
         self._hosts = hosts
         self._lease_s = lease_s
         self._feed = feed
-        self._drive: Drive[Any] | None = None
+        self._drive: Driver[Any] | None = None
         self._tensorboard: TensorBoard | None = None
 
-    def drive(self, state: S, oversight: Overseer, until: Callable[[], bool] = lambda: False) -> S:
+    def drive(self, state: S, monitor: Monitor, until: Callable[[], bool] = lambda: False) -> S:
         """Feed everything that happens to the state machine and do what it says, until the run is over.
 
         Or `until` that is true, the run goes on well and every host can be spoken to: then it may be driven on.
         """
         if self._drive is None:
-            self._drive = Drive(state, self, self._lease_s, time.monotonic(), oversight=oversight)
+            self._drive = Driver(state, self, self._lease_s, time.monotonic(), monitor=monitor)
             self.links = self._drive.links
-        drive: Drive[S] = self._drive
+        drive: Driver[S] = self._drive
         drive.state = state
         while drive.state.phase != "over":
             if until() and drive.state.phase == "running" and not drive.links.down:
@@ -112,7 +112,7 @@ class Steering(Linked):
     # -- what happens on the hosts
 
     @property
-    def driven(self) -> Drive[Any]:
+    def driven(self) -> Driver[Any]:
         """The state machine at work."""
         assert self._drive is not None, "driven"  # noqa: S101
         return self._drive
@@ -160,7 +160,7 @@ class Steering(Linked):
         """When something is due at the latest."""
         return self.driven.wake_at(now)
 
-    # -- what Drive and Links call
+    # -- what Driver and Links call
 
     def dial(self, host: str) -> None:
         """Connect again to the agent of the run there, which lives on."""
