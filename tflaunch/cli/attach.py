@@ -32,7 +32,7 @@ from tflaunch.protocol.job import TaskId
 if TYPE_CHECKING:
     from tflaunch.protocol.outcome import Outcome
     from tflaunch.remote import Connector
-    from tflaunch.runs.follow import View, Wanted
+    from tflaunch.runs.follow import Follower, Wanted
     from tflaunch.runs.states import RunState
     from tflaunch.runs.visits import Visits
 
@@ -175,7 +175,7 @@ def logs(
 
 def _follow(
     run: str | None, reach: Reach, show: Show, wanted: Wanted, json: bool, *, events: bool = True
-) -> tuple[View, Outcome | None]:
+) -> tuple[Follower, Outcome | None]:
     """See the run to its end, also when it is planned anew meanwhile; the last view of it, and how it ended."""
     with open_view(run, reach, show, wanted, json) as view:
         outcome = view.follow(events)
@@ -193,13 +193,13 @@ def open_view(
     wanted: Wanted,
     json: bool,
     *,
-    before: View | None = None,
-) -> Iterator[View]:
+    before: Follower | None = None,
+) -> Iterator[Follower]:
     """The run that is meant, on all of its hosts; hosts that cannot be reached are told at the end.
 
     After `before` it is the run by a later plan, which is waited for.
     """
-    from tflaunch.runs.follow import View
+    from tflaunch.runs.follow import Follower
     from tflaunch.runs.record import check_run_id
     from tflaunch.runs.states import missing_from
     from tflaunch.runs.visits import Visits
@@ -219,7 +219,7 @@ def open_view(
             if len(failures) == len(hostfile.hosts):
                 raise ConnectErrors(failures, len(hostfile.hosts))
             state = _state(visits, run, before)
-            view = View(state, visits.sessions, hostfile, show.reporter, wanted, before=before)
+            view = Follower(state, visits.sessions, hostfile, show.reporter, wanted, before=before)
             failures.update(view.attach())
             patient.settle()
             yield view
@@ -233,7 +233,7 @@ def open_view(
         to_hosts.close()
 
 
-def _troubles(view: View, to_hosts: Connector, patient: Patient, connect_timeout: float) -> list[str]:
+def _troubles(view: Follower, to_hosts: Connector, patient: Patient, connect_timeout: float) -> list[str]:
     """What is there, now, on hosts whose agent is gone: of those that can be asked. Raises Stopped."""
     from tflaunch.runs.states import chosen
     from tflaunch.runs.visits import Visits
@@ -250,7 +250,7 @@ def _troubles(view: View, to_hosts: Connector, patient: Patient, connect_timeout
         visits.close()
 
 
-def _state(visits: Visits, run: str | None, before: View | None) -> RunState:
+def _state(visits: Visits, run: str | None, before: Follower | None) -> RunState:
     """How the run is; raises UsageError when it is not clear which one is meant, StopError, Stopped."""
     from tflaunch.runs.states import chosen
 

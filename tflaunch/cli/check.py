@@ -83,8 +83,8 @@ def check(
     from tflaunch.console.runs_page import Screen, reader_may_leave
     from tflaunch.protocol.job import JobSpec
     from tflaunch.sessions.group import Stopped
-    from tflaunch.survey.check_findings import Verdict
-    from tflaunch.survey.check_run import Checkup
+    from tflaunch.survey.check_findings import Findings
+    from tflaunch.survey.check_run import CheckRun
 
     with reporting("stopped; nothing is left on the hosts", json=json) as show:
         hostfile = load_hosts(hosts, connection, None if json else show.reporter)
@@ -102,7 +102,7 @@ def check(
         for note in to_hosts.notes:
             show.reporter.warn(note)
         patient = Patient(show.reporter, json)
-        checkup = Checkup(
+        check_run = CheckRun(
             hostfile,
             to_hosts,
             patient.phase,
@@ -112,8 +112,8 @@ def check(
             tensorflow=tensorflow,
         )
         try:
-            with checkup.interrupts():
-                verdict = Verdict(checkup.run())
+            with check_run.interrupts():
+                findings = Findings(check_run.run())
         except Stopped as stopped:
             for host, why in stopped.unconfirmed.items():
                 show.reporter.warn(f"{host}: something of this check may still be alive: {why}")
@@ -121,10 +121,10 @@ def check(
         finally:
             to_hosts.close()
         patient.settle()
-        show.exit_code = verdict.exit_code(strict)
+        show.exit_code = findings.exit_code(strict)
         screen = Screen()
         with reader_may_leave():
             if json:
-                screen.write_json(document(verdict, time.time(), show.exit_code))
+                screen.write_json(document(findings, time.time(), show.exit_code))
             else:
-                screen.show(page(verdict, screen))
+                screen.show(page(findings, screen))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Host, Hostfile
     from tflaunch.remote import Connector
-    from tflaunch.survey.check_answers import Visited
+    from tflaunch.survey.check_answers import HostAnswer
     from tflaunch.survey.hostfile_text import Found
 
 STDOUT = Path("-")
@@ -205,14 +205,14 @@ def _words(names: str) -> list[str]:
 
 def _visit(
     hostfile: Hostfile, to_hosts: Connector, reporter: Reporter, timeout_s: float, connect_s: float
-) -> tuple[Visited, ...]:
+) -> tuple[HostAnswer, ...]:
     """Ask every host, as `tflaunch check --no-tensorflow` does; nothing of it is left there."""
     from tflaunch.protocol.job import JobSpec
     from tflaunch.sessions.group import Stopped
-    from tflaunch.survey.check_run import Checkup
+    from tflaunch.survey.check_run import CheckRun
 
     patient = Patient(reporter, json=False)
-    checkup = Checkup(
+    check_run = CheckRun(
         hostfile,
         to_hosts,
         patient.phase,
@@ -223,8 +223,8 @@ def _visit(
         calls=False,
     )
     try:
-        with checkup.interrupts():
-            return checkup.run().hosts
+        with check_run.interrupts():
+            return check_run.run().hosts
     except Stopped as stopped:
         for host, why in stopped.unconfirmed.items():
             reporter.warn(f"{host}: something of this may still be alive: {why}")
@@ -233,7 +233,7 @@ def _visit(
         patient.settle()
 
 
-def _found(visited: Sequence[Visited], to_hosts: Connector) -> list[Found]:
+def _found(visited: Sequence[HostAnswer], to_hosts: Connector) -> list[Found]:
     from tflaunch.survey.hostfile_text import Found
 
     found: list[Found] = []
@@ -254,7 +254,7 @@ def _found(visited: Sequence[Visited], to_hosts: Connector) -> list[Found]:
     return found
 
 
-def _described(each: Visited) -> Found:
+def _described(each: HostAnswer) -> Found:
     from tflaunch.inputs.sizes import amount
     from tflaunch.survey.gpus import short_name
     from tflaunch.survey.hostfile_text import Found
@@ -263,8 +263,8 @@ def _described(each: Visited) -> Found:
     assert facts is not None  # noqa: S101 - the caller has looked
     trouble = each.lost or each.refused
     note = f"its python3 was not asked: {trouble.message}" if trouble is not None else facts.gpu_note
-    if trouble is None and not each.report and each.tried is not None:
-        note = "its python3 does not work" + (f": {each.tried.lines[-1]}" if each.tried.lines else "")
+    if trouble is None and not each.report and each.task is not None:
+        note = "its python3 does not work" + (f": {each.task.lines[-1]}" if each.task.lines else "")
     return Found(
         each.host,
         cards=tuple(short_name(gpu.name) or "an unknown GPU" for gpu in facts.gpus),

@@ -40,7 +40,7 @@ def tensorboard(
     Exit code: 130 after Ctrl-C; 2 which run?, or the port is taken; 69 no connection; 70 TensorBoard does not start.
     """
     from tflaunch.runs.follow import Wanted
-    from tflaunch.runs.tensorboard import show_board
+    from tflaunch.runs.tensorboard import show_tensorboard
     from tflaunch.runs.tunnel import Tunnel
 
     with reporting("TensorBoard is stopped", json=json) as show:
@@ -48,7 +48,7 @@ def tensorboard(
         try:
             reach = Reach(hosts, accept_new, connect_timeout, ssh_config)
             with open_view(run, reach, show, Wanted(), json) as view:
-                show_board(view, logdir, tunnel, show.reporter)
+                show_tensorboard(view, logdir, tunnel, show.reporter)
         finally:
             tunnel.close()
         show.exit_code = LaunchError.exit_code

@@ -16,8 +16,8 @@ from tflaunch.console.runs_page import Column, Screen, cut, table
 from tflaunch.hosts import fold
 from tflaunch.inputs.sizes import amount
 from tflaunch.sessions.log_lines import printable
-from tflaunch.survey.check_answers import Checked, Row, Visited, is_open
-from tflaunch.survey.check_findings import LEVELS, Finding, Level, Verdict
+from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, Row, is_open
+from tflaunch.survey.check_findings import LEVELS, Finding, Findings, Level
 
 PIPE_COLUMNS = 100
 MOST_COLUMNS = 16  # hosts in the matrix of who reaches whom
@@ -34,15 +34,15 @@ def _mark(level: Level | None, marks: Marks) -> Text:
     return Text(sign, _STYLES[level])
 
 
-def page(verdict: Verdict, screen: Screen) -> list[Text]:
+def page(findings: Findings, screen: Screen) -> list[Text]:
     """Everything."""
-    checked = verdict.checked
+    answers = findings.answers
     parts = [
-        _hosts(verdict, screen),
-        _matrix(checked, screen),
-        [*_dials(checked, screen), *_clocks(verdict, screen.marks), *_outside(verdict, screen.marks)],
-        _findings(verdict, screen),
-        [_summary(verdict, screen.marks)],
+        _hosts(findings, screen),
+        _matrix(answers, screen),
+        [*_dials(answers, screen), *_clocks(findings, screen.marks), *_outside(findings, screen.marks)],
+        _findings(findings, screen),
+        [_summary(findings, screen.marks)],
     ]
     lines: list[Text] = []
     for part in filter(None, parts):
@@ -50,12 +50,12 @@ def page(verdict: Verdict, screen: Screen) -> list[Text]:
     return lines
 
 
-def _hosts(verdict: Verdict, screen: Screen) -> list[Text]:
+def _hosts(findings: Findings, screen: Screen) -> list[Text]:
     """Hosts of which the same is to be said share a line."""
     marks = screen.marks
-    said: dict[tuple[Level | None, str], list[Visited]] = {}
-    for each in verdict.checked.hosts:
-        level = verdict.level(each.host.name)
+    said: dict[tuple[Level | None, str], list[HostAnswer]] = {}
+    for each in findings.answers.hosts:
+        level = findings.level(each.host.name)
         state = level if level in ("error", "warning") else None
         said.setdefault((state, _well(each, marks)), []).append(each)
     columns = [
@@ -66,7 +66,7 @@ def _hosts(verdict: Verdict, screen: Screen) -> list[Text]:
     return table(columns, screen.columns, marks.more)[1:]
 
 
-def _well(each: Visited, marks: Marks) -> str:
+def _well(each: HostAnswer, marks: Marks) -> str:
     """What is well on that host, or that nothing is known."""
     if each.facts is None:
         return "not asked: see below"
@@ -77,7 +77,7 @@ def _well(each: Visited, marks: Marks) -> str:
     elif python := versions.get("Python"):
         parts.append(f"Python {python}")
     else:
-        parts.append("its task did not start" if each.tried is None else "its task ended early")
+        parts.append("its task did not start" if each.task is None else "its task ended early")
     if each.facts.gpus:
         seen = (tensorflow or {}).get("gpus")
         free = sum(not device.busy for device in each.facts.devices)
@@ -92,7 +92,7 @@ def count(number: int, noun: str) -> str:
     return of(number, noun).strip()
 
 
-def _disk(alike: Sequence[Visited], marks: Marks) -> str:
+def _disk(alike: Sequence[HostAnswer], marks: Marks) -> str:
     """The disk space that is free on the fullest of these hosts."""
     free = [each.facts.disk_free_bytes for each in alike if each.facts is not None]
     if not free:
@@ -101,9 +101,9 @@ def _disk(alike: Sequence[Visited], marks: Marks) -> str:
     return f" {marks.dot} {least}{amount(min(free))} free"
 
 
-def _matrix(checked: Checked, screen: Screen) -> list[Text]:
-    rows = checked.matrix
-    if not rows or len(checked.told) < 2:
+def _matrix(answers: CheckAnswers, screen: Screen) -> list[Text]:
+    rows = answers.matrix
+    if not rows or len(answers.asked) < 2:
         rows = [row for row in rows if row.matters]
     columns = [
         Column("", [Text(row.name, "dim") for row in rows]),
@@ -123,13 +123,13 @@ def _value(row: Row, marks: Marks) -> Text:
     return line
 
 
-def _dials(checked: Checked, screen: Screen) -> list[Text]:
+def _dials(answers: CheckAnswers, screen: Screen) -> list[Text]:
     """How many ways between hosts are open, and which, if that fits the screen; the findings name what is not."""
-    names = list(checked.dials)
-    targets = list(dict.fromkeys(to for ways in checked.dials.values() for to in ways))
+    names = list(answers.dials)
+    targets = list(dict.fromkeys(to for ways in answers.dials.values() for to in ways))
     if not targets:
         return []
-    results = [way["result"] for ways in checked.dials.values() for way in ways.values()]
+    results = [way["result"] for ways in answers.dials.values() for way in ways.values()]
     open_ways = [result for result in results if is_open(result)]
     some = "all" if len(open_ways) == len(results) else f"{len(open_ways)} of"
     slowest = f", the slowest in {max(open_ways):.1f} ms" if open_ways else ""
@@ -138,7 +138,7 @@ def _dials(checked: Checked, screen: Screen) -> list[Text]:
     if 1 < len(targets) <= MOST_COLUMNS:
         columns = [Column("from, to (ms)", [Text(f"  {name}", "bold") for name in names])]
         for to in targets:
-            ways = [_way(checked.dials[name].get(to), screen.marks) for name in names]
+            ways = [_way(answers.dials[name].get(to), screen.marks) for name in names]
             columns.append(Column(to, ways, right=True))
         matrix = table(columns, None, screen.marks.more)
         if max(line.cell_len for line in matrix) <= (screen.columns or PIPE_COLUMNS):
@@ -154,9 +154,9 @@ def _way(way: Mapping[str, Any] | None, marks: Marks) -> Text:
     return Text(f"{marks.bad} no", _STYLES["error"])
 
 
-def _clocks(verdict: Verdict, marks: Marks) -> list[Text]:
-    clocks = [each.clock for each in verdict.checked.told if each.clock is not None]
-    if not clocks or any(each.topic == "clock" for each in verdict.findings):
+def _clocks(findings: Findings, marks: Marks) -> list[Text]:
+    clocks = [each.clock for each in findings.answers.asked if each.clock is not None]
+    if not clocks or any(each.topic == "clock" for each in findings.all):
         return []
     ahead = [clock.ahead_s for clock in clocks]
     within = max(abs(max(ahead)), abs(min(ahead)), max(ahead) - min(ahead)) + max(
@@ -169,8 +169,8 @@ def _clocks(verdict: Verdict, marks: Marks) -> list[Text]:
     ]
 
 
-def _outside(verdict: Verdict, marks: Marks) -> list[Text]:
-    if not verdict.checked.outside or any(each.topic == "exposed" for each in verdict.findings):
+def _outside(findings: Findings, marks: Marks) -> list[Text]:
+    if not findings.answers.outside or any(each.topic == "exposed" for each in findings.all):
         return []
     return [
         Text.assemble(
@@ -179,10 +179,10 @@ def _outside(verdict: Verdict, marks: Marks) -> list[Text]:
     ]
 
 
-def _findings(verdict: Verdict, screen: Screen) -> list[Text]:
+def _findings(findings: Findings, screen: Screen) -> list[Text]:
     width = max(40, screen.columns or PIPE_COLUMNS)
     lines: list[Text] = []
-    for each in verdict.findings:
+    for each in findings.all:
         lines += _finding(each, width, screen.marks)
     return lines
 
@@ -211,43 +211,42 @@ def _wrapped(text: str, width: int) -> Sequence[str]:
     return list(parts)
 
 
-def _summary(verdict: Verdict, marks: Marks) -> Text:
-    findings = verdict.findings
-    counts = [(level, sum(each.level == level for each in findings)) for level in LEVELS]
+def _summary(findings: Findings, marks: Marks) -> Text:
+    counts = [(level, sum(each.level == level for each in findings.all)) for level in LEVELS]
     told = ", ".join(count(number, level) for level, number in counts if number)
     worst = next((level for level, number in counts if number), None)
-    unasked = sum(each.error is not None for each in verdict.checked.hosts)
-    hosts = count(len(verdict.checked.hosts), "host") + (f", {unasked} not asked" if unasked else "")
+    unasked = sum(each.error is not None for each in findings.answers.hosts)
+    hosts = count(len(findings.answers.hosts), "host") + (f", {unasked} not asked" if unasked else "")
     return Text.assemble(_mark(worst, marks), (f" {hosts}: {told or 'all is well'}", "bold"))
 
 
-def document(verdict: Verdict, now: float, exit_code: int) -> dict[str, Any]:
+def document(findings: Findings, now: float, exit_code: int) -> dict[str, Any]:
     """Everything as what JSON can hold."""
-    checked = verdict.checked
+    answers = findings.answers
     return {
         "time": now,
         "exit_code": exit_code,
-        "findings": [dataclasses.asdict(each) for each in verdict.findings],
-        "hosts": [_host_data(each, verdict) for each in checked.hosts],
+        "findings": [dataclasses.asdict(each) for each in findings.all],
+        "hosts": [_host_data(each, findings) for each in answers.hosts],
         "matrix": [
             {"name": row.name, "common": row.common, "odd": row.odd, "values": row.values}
-            for row in checked.matrix
+            for row in answers.matrix
         ],
-        "dials": checked.dials,
-        "addresses": checked.resolved,
-        "from_here": checked.outside,
+        "dials": answers.dials,
+        "addresses": answers.resolved,
+        "from_here": answers.outside,
     }
 
 
-def _host_data(each: Visited, verdict: Verdict) -> dict[str, Any]:
-    facts, tried = each.facts, each.tried
+def _host_data(each: HostAnswer, findings: Findings) -> dict[str, Any]:
+    facts, task = each.facts, each.task
     told: dict[str, Any] = {
         "host": each.host.name,
-        "level": verdict.level(each.host.name),
+        "level": findings.level(each.host.name),
         "error": None if each.error is None else {"message": each.error.message, "hint": each.error.hint},
         "versions": each.versions,
         "clock": None if each.clock is None else dataclasses.asdict(each.clock),
-        "interface": verdict.checked.interfaces.get(each.host.name, {}).get("name"),
+        "interface": findings.answers.interfaces.get(each.host.name, {}).get("name"),
         **each.system,
     }
     if facts is not None:
@@ -257,13 +256,13 @@ def _host_data(each: Visited, verdict: Verdict) -> dict[str, Any]:
         told["cards"] = [
             {"label": card.label, "name": card.name, "busy": card.busy} for card in facts.devices
         ]
-    if tried is not None:
+    if task is not None:
         told["task"] = {
-            "code": tried.code,
-            "signal": tried.signal_name,
-            "seconds": tried.seconds,
-            "late": tried.late,
-            "report": tried.report,
-            "lines": tried.lines,
+            "code": task.code,
+            "signal": task.signal_name,
+            "seconds": task.seconds,
+            "late": task.late,
+            "report": task.report,
+            "lines": task.lines,
         }
     return told

@@ -74,7 +74,7 @@ from tflaunch.sessions.log_lines import LineAssembler
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.code.shipping import Shipped
-    from tflaunch.launch.acquisition import Turn
+    from tflaunch.launch.watcher import Turn
     from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.runs.fetch import Fetched
     from tflaunch.runs.visits import Finished
@@ -221,7 +221,7 @@ class JsonReporter(LogReporter):
         told = {host: dataclasses.asdict(end) for host, end in hosts.items()}
         self._event("stopped", run_id=run_id, hosts=told)
 
-    def board(self, run_id: str, url: str, host: str, logdir: str) -> None:
+    def tensorboard(self, run_id: str, url: str, host: str, logdir: str) -> None:
         self._event("tensorboard", run_id=run_id, url=url, host=host, logdir=logdir)
 
     def fetched(self, told: Fetched) -> None:

@@ -25,7 +25,7 @@ from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.code.shipping import Shipped
-    from tflaunch.launch.acquisition import Turn
+    from tflaunch.launch.watcher import Turn
     from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.runs.fetch import Fetched
     from tflaunch.runs.visits import Finished
@@ -144,7 +144,7 @@ class Reporter(Protocol):
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         """Show what ending a run from outside met on each host."""
 
-    def board(self, run_id: str, url: str, host: str, logdir: str) -> None:
+    def tensorboard(self, run_id: str, url: str, host: str, logdir: str) -> None:
         """Show where TensorBoard is."""
 
     def fetched(self, told: Fetched) -> None:

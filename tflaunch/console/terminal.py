@@ -45,7 +45,7 @@ from tflaunch.sessions.log_lines import LineAssembler, printable
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.code.shipping import Shipped
-    from tflaunch.launch.acquisition import Turn
+    from tflaunch.launch.watcher import Turn
     from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.runs.fetch import Fetched
     from tflaunch.runs.visits import Finished
@@ -255,7 +255,7 @@ class TextReporter(LogReporter):
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         self._ending(*stopped_lines(run_id, hosts, self._err.marks))
 
-    def board(self, run_id: str, url: str, host: str, logdir: str) -> None:
+    def tensorboard(self, run_id: str, url: str, host: str, logdir: str) -> None:
         mark, of_it = (f"{self._err.marks.ok} ", "green"), f"  {run_id}, {logdir} on {host}"
         self._notice(mark, "TensorBoard: ", (url, "bold"), (of_it, "dim"))
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from tflaunch.inputs.patterns import Wanted, Wish
 from tflaunch.inputs.sizes import amount
@@ -32,8 +31,9 @@ from tflaunch.runs.fetch_destination import (
     present,
     why_not,
 )
-from tflaunch.runs.fetch_pipeline import AHEAD, Dishonest, Lanes, Request, Steps
+from tflaunch.runs.fetch_pipeline import AHEAD, Dishonest, Pipeline, Request, Steps
 from tflaunch.sessions.group import Sessions
+from tflaunch.sessions.watcher import Watcher
 
 PIECE_BYTES = 256 * 1024
 BLOCK_BYTES = 4 * 1024 * 1024  # that one digest is of
@@ -44,12 +44,6 @@ SHOWN_S = 0.1
 FILES, NAMES_BYTES, THERE = 100_000, 32 * 2**20, 12
 _NUMBERS = range(2**63)  # sizes that a disk knows; times, from 1970, too
 _DIGEST_BYTES = 32
-
-
-class Watcher(fetch_pipeline.Watcher, Protocol):
-    """Who is shown how far it has come."""
-
-    def phase(self, name: str, done: int, total: int, note: str = "") -> None: ...
 
 
 @dataclass
@@ -98,7 +92,7 @@ class Fetch:
     ) -> None:
         self._run_id = run_id
         self._hosts = list(hosts)
-        self._lanes = Lanes(sessions, hosts, dial, watcher)
+        self._pipeline = Pipeline(sessions, hosts, dial, watcher)
         self._watcher = watcher
         self._wish = wish
         self._wanted = Wanted(wish.patterns)
@@ -110,7 +104,7 @@ class Fetch:
         self._spare = 0  # bytes that may come beyond those announced at first
         self._shown_at = 0.0
         self._done = self._total = self._arrived = self._expected = 0
-        self.told = Fetched(run_id, str(directory), unreached=self._lanes.unreached)
+        self.told = Fetched(run_id, str(directory), unreached=self._pipeline.unreached)
 
     def run(self) -> Fetched:
         """Bring all that matches; returns what came of it.
@@ -121,11 +115,11 @@ class Fetch:
         stays.
         """
         try:
-            self._lanes.work({host: [self._find(host)] for host in self._hosts})
+            self._pipeline.work({host: [self._find(host)] for host in self._hosts})
             self._forget_unreached()
             self._note_unmatched()
             shared = self._shared()
-            self._lanes.work({host: [self._compare(host, shared)] for host in self._hosts})
+            self._pipeline.work({host: [self._compare(host, shared)] for host in self._hosts})
             self._forget_unreached()
             self._bring_all(self._with_room(self._places()))
         except OSError as error:
@@ -144,7 +138,7 @@ class Fetch:
                 for host in self._hosts[first : first + TOGETHER]:
                     files = iter(places[host].items())
                     threads[host] = [self._bring(host, files) for _ in range(several)]
-                self._lanes.work(threads)
+                self._pipeline.work(threads)
         finally:
             if self._total:
                 self._destination.settle(self._came)
@@ -197,7 +191,7 @@ class Fetch:
         yield Request("find", fields, take)
 
     def _forget_unreached(self) -> None:
-        for host in self._lanes.unreached:
+        for host in self._pipeline.unreached:
             self._found[host].clear()
 
     def _note_unmatched(self) -> None:

@@ -33,7 +33,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Tried:
+class TaskAnswer:
     """How the task of a check has ended: with a report (tflaunch.in_task.check_task), or without one."""
 
     report: Mapping[str, Any] | None
@@ -44,7 +44,9 @@ class Tried:
     lines: tuple[str, ...] = ()  # the last that it has printed
 
     @classmethod
-    def from_log(cls, tail: bytes, code: int | None, signal_name: str, seconds: float, late: bool) -> Tried:
+    def from_log(
+        cls, tail: bytes, code: int | None, signal_name: str, seconds: float, late: bool
+    ) -> TaskAnswer:
         """Read the end of its log."""
         text = tail.decode("utf-8", "replace")
         before, found, told = text.rpartition("\n" + check_task.MARK)
@@ -89,7 +91,7 @@ def _is_report(told: Any) -> bool:
 
 
 @dataclass
-class Visited:
+class HostAnswer:
     """All that a check has learnt of one host; None and empty: not told."""
 
     host: Host
@@ -102,7 +104,7 @@ class Visited:
     address_error: TflaunchError | None = None
     refused: TflaunchError | None = None  # its task could not be made ready
     cards: tuple[Device, ...] = ()  # that its task was shown
-    tried: Tried | None = None
+    task: TaskAnswer | None = None
     lost: ConnectError | None = None  # it stopped answering
     unswept: str = ""  # why it is not known that nothing of the check is left there
 
@@ -114,7 +116,7 @@ class Visited:
     @property
     def report(self) -> Mapping[str, Any]:
         """What its task has told."""
-        return (self.tried.report if self.tried else None) or {}
+        return (self.task.report if self.task else None) or {}
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -157,14 +159,14 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckAnswers:
     """What all hosts have told.
 
     `dials` has {from: {to: {address, port, result}}}, `resolved` what names stand for, `outside` what this machine
     found when it called the same ports: {host: {address: {port, result}}}.
     """
 
-    hosts: tuple[Visited, ...]
+    hosts: tuple[HostAnswer, ...]
     dials: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     resolved: Mapping[str, list[str]] = field(default_factory=dict)
     outside: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
@@ -185,7 +187,7 @@ class Checked:
         return found
 
     @property
-    def told(self) -> list[Visited]:
+    def asked(self) -> list[HostAnswer]:
         """The hosts that could be asked."""
         return [each for each in self.hosts if each.facts is not None]
 
@@ -193,7 +195,7 @@ class Checked:
     def matrix(self) -> list[Row]:
         """Versions, limits and the network's MTU on all hosts that tell; rows that nobody fills are left out."""
         columns: dict[str, dict[str, str]] = defaultdict(dict)
-        for each in self.told:
+        for each in self.asked:
             for name, value in each.versions.items():
                 columns[name][each.host.name] = value
             for name, value in _limits(each.report.get("limits", {})):

@@ -23,7 +23,7 @@ from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol import dialling
 from tflaunch.protocol.errors import EXIT_CONNECT, EXIT_LAUNCH
 from tflaunch.protocol.job import JobSpec
-from tflaunch.survey.check_answers import Checked, Row, Tried, Visited, is_open
+from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, Row, TaskAnswer, is_open
 
 GIB = 2**30
 LEAST_DISK_BYTES, LITTLE_DISK_BYTES = GIB // 5, 2 * GIB
@@ -55,13 +55,13 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Findings:
     """What is to be said of what the hosts have told."""
 
-    checked: Checked
+    answers: CheckAnswers
 
     @functools.cached_property
-    def findings(self) -> list[Finding]:
+    def all(self) -> list[Finding]:
         """Everything that would or may go wrong: errors first, what many hosts have in common before the rest."""
         found: dict[tuple[Level, str, str, str], Finding] = {}
         for each in self._findings():
@@ -74,10 +74,10 @@ class Verdict:
 
     def exit_code(self, strict: bool = False) -> int:
         """69 if a host could not be asked, 70 if something would fail (strict: or may), else 0."""
-        if any(each.error or each.lost for each in self.checked.hosts):
+        if any(each.error or each.lost for each in self.answers.hosts):
             return EXIT_CONNECT
         bad = ("error", "warning") if strict else ("error",)
-        return EXIT_LAUNCH if any(each.level in bad for each in self.findings) else 0
+        return EXIT_LAUNCH if any(each.level in bad for each in self.all) else 0
 
     def level(self, host: str) -> Level | None:
         """The worst that was found on that host."""
@@ -85,18 +85,18 @@ class Verdict:
 
     @functools.cached_property
     def _levels(self) -> dict[str, Level]:
-        return {host: each.level for each in reversed(self.findings) for host in each.hosts}
+        return {host: each.level for each in reversed(self.all) for host in each.hosts}
 
     # -- what is found
 
     def _findings(self) -> Iterator[Finding]:
-        for each in self.checked.hosts:
+        for each in self.answers.hosts:
             if each.error is not None:
                 yield Finding("error", "connection", (each.host.name,), each.error.message, each.error.hint)
             if each.facts is not None:
                 for level, topic, what, fix, *lines in self._of_host(each, each.facts):
                     yield Finding(level, topic, (each.host.name,), what, fix, *lines)
-        if trouble := next((each.address_error for each in self.checked.told if each.address_error), None):
+        if trouble := next((each.address_error for each in self.answers.asked if each.address_error), None):
             # Its message begins with the host that is meant.
             name = trouble.message.partition(":")[0]
             what = trouble.message.removeprefix(f"{name}: ")
@@ -104,11 +104,11 @@ class Verdict:
         yield from self._blocked()
         yield from self._skewed()
         yield from self._exposed()
-        for row in self.checked.matrix:
+        for row in self.answers.matrix:
             if row.matters and row.odd:
                 yield from _differing(row)
 
-    def _of_host(self, each: Visited, facts: HostFacts) -> Iterator[Any]:
+    def _of_host(self, each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
         if each.refused is not None:
             what = each.refused.message.removeprefix(f"{each.host.name}: ")
             yield "error", "setup", what, each.refused.hint
@@ -116,15 +116,15 @@ class Verdict:
             what = f"its connection was lost: {each.lost.message}; what was started there ends by itself"
             yield "error", "connection", what, each.lost.hint
         elif each.unswept:
-            fix = f"it ends by itself within a minute; to see to it: tflaunch stop {self.checked.run_id} --hosts HOSTS"
+            fix = f"it ends by itself within a minute; to see to it: tflaunch stop {self.answers.run_id} --hosts HOSTS"
             yield "error", "session", f"something of this check may still be alive: {each.unswept}", fix
-        if each.tried is not None:
-            yield from _of_task(each, each.tried, self.checked.timeout_s)
+        if each.task is not None:
+            yield from _of_task(each, each.task, self.answers.timeout_s)
         yield from _of_cards(each, facts)
         yield from _of_ports(each, facts)
         yield from _of_disks(each)
         yield from _of_limits(each, facts)
-        yield from _of_network(each, self.checked.interfaces.get(each.host.name, {}))
+        yield from _of_network(each, self.answers.interfaces.get(each.host.name, {}))
         logout = each.system.get("logout", {})
         if logout.get("kills"):
             user = logout["user"]
@@ -138,9 +138,9 @@ class Verdict:
             )
 
     def _blocked(self) -> Iterator[Finding]:
-        lost = {each.host.name for each in self.checked.told if each.lost is not None}
+        lost = {each.host.name for each in self.answers.asked if each.lost is not None}
         blocked: dict[tuple[str, str], dict[str, list[str]]] = {}
-        for source, ways in self.checked.dials.items():
+        for source, ways in self.answers.dials.items():
             for to, way in ways.items():
                 if not is_open(way["result"]) and to not in lost:
                     verdict, detail = way["result"] or (dialling.FAILED, "given up")
@@ -150,7 +150,7 @@ class Verdict:
             for source, names in missed.items():
                 circle = frozenset([source, *names])
                 each_other = len(circle) > 2 and circles[circle] == len(circle)  # then one sentence is enough
-                ways = self.checked.dials[source]
+                ways = self.answers.dials[source]
                 whom = sorted(circle) if each_other else names
                 whose = "each other" if each_other else "itself" if names == [source] else fold(names)
                 what = (
@@ -166,7 +166,7 @@ class Verdict:
         return f"port {ports[0]}" if len(ports) == 1 else f"ports {ports[0]}-{ports[-1]}"
 
     def _skewed(self) -> Iterator[Finding]:
-        clocks = {each.host.name: each.clock for each in self.checked.told if each.clock is not None}
+        clocks = {each.host.name: each.clock for each in self.answers.asked if each.clock is not None}
         if not clocks:
             return
         told = [clock.ahead_s for clock in clocks.values()]
@@ -186,17 +186,17 @@ class Verdict:
                 )
 
     def _exposed(self) -> Iterator[Finding]:
-        ways_in = {way["address"] for ways in self.checked.dials.values() for way in ways.values()}
-        if not self.checked.outside and not all(map(is_loopback, ways_in)):
+        ways_in = {way["address"] for ways in self.answers.dials.values() for way in ways.values()}
+        if not self.answers.outside and not all(map(is_loopback, ways_in)):
             yield Finding(
                 "note",
                 "exposed",
-                tuple(self.checked.dials),
+                tuple(self.answers.dials),
                 "this machine is one of the hosts, and cannot tell who else reaches the ports of their tasks. "
                 + UNGUARDED,
                 PRIVATE,
             )
-        for name, ways in self.checked.outside.items():
+        for name, ways in self.answers.outside.items():
             reached = [address for address, way in ways.items() if is_open(way["result"])]
             if reached:
                 public = any(ipaddress.ip_address(address.partition("%")[0]).is_global for address in reached)
@@ -210,18 +210,18 @@ class Verdict:
                 )
 
 
-def _of_task(each: Visited, tried: Tried, timeout_s: float) -> Iterator[Any]:
-    report = tried.report
+def _of_task(each: HostAnswer, task: TaskAnswer, timeout_s: float) -> Iterator[Any]:
+    report = task.report
     if report is None:
-        if tried.late:
+        if task.late:
             what = f"TensorFlow was not imported within {timeout_s:g} s, and was ended"
-            yield "error", "tensorflow", what, "a slow file system? --timeout TIME waits longer", tried.lines
+            yield "error", "tensorflow", what, "a slow file system? --timeout TIME waits longer", task.lines
         else:
-            how = f"code {tried.code}" if tried.code is not None else tried.signal_name
+            how = f"code {task.code}" if task.code is not None else task.signal_name
             fix = "look at what it has printed"
-            if tried.signal_name == "SIGILL":
+            if task.signal_name == "SIGILL":
                 fix = "its processor lacks what this TensorFlow is built for: install another build of it"
-            yield "error", "tensorflow", f"its Python ended with {how} on import", fix, tried.lines
+            yield "error", "tensorflow", f"its Python ended with {how} on import", fix, task.lines
     elif report["error"]:
         missing = report["error"].startswith("ModuleNotFoundError") and "'tensorflow'" in report["error"]
         python = report["executable"] or interpreter(each.host, JobSpec(()))
@@ -230,7 +230,7 @@ def _of_task(each: Visited, tried: Tried, timeout_s: float) -> Iterator[Any]:
         fix += " another interpreter by `python:`, or what activates it by `setup:`"
         if each.source:
             fix = f"{'add it to' if missing else 'repair it in'} {each.source}"
-        yield "error", "tensorflow", what, fix, () if missing else tried.lines
+        yield "error", "tensorflow", what, fix, () if missing else task.lines
     elif (seconds := report.get("tensorflow", {}).get("seconds", 0)) > SLOW_IMPORT_S:
         what = f"importing TensorFlow took {duration(seconds // 10 * 10)}"
         yield "note", "tensorflow", what, "it is quicker from a local disk; a second time may be, too"
@@ -239,7 +239,7 @@ def _of_task(each: Visited, tried: Tried, timeout_s: float) -> Iterator[Any]:
             yield "note", "proxy", f"{name} is set; gRPC between tasks goes around it (no_grpc_proxy)", ""
 
 
-def _of_cards(each: Visited, facts: HostFacts) -> Iterator[Any]:
+def _of_cards(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
     if facts.gpu_note and each.host.gpus != 0:
         yield "error", "gpus", f"its cards cannot be seen: {facts.gpu_note}", "look there with nvidia-smi"
     for gpu in facts.gpus:
@@ -268,7 +268,7 @@ def _of_cards(each: Visited, facts: HostFacts) -> Iterator[Any]:
         )
     else:
         fix = "are its CUDA libraries found? (tensorflow[and-cuda], `module load cuda` in `setup:`)"
-        yield "error", "gpus", what, fix, each.tried.lines if each.tried else ()
+        yield "error", "gpus", what, fix, each.task.lines if each.task else ()
 
 
 def _major(version: str) -> int:
@@ -277,7 +277,7 @@ def _major(version: str) -> int:
     return int(first) if first.isdecimal() and len(first) < 10 else 0
 
 
-def _of_ports(each: Visited, facts: HostFacts) -> Iterator[Any]:
+def _of_ports(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
     if each.host.ports is None:
         if not facts.ports:
             yield "error", "ports", "no port could be had", "name a free range by `ports:` in the hostfile"
@@ -295,7 +295,7 @@ def _of_ports(each: Visited, facts: HostFacts) -> Iterator[Any]:
 ENOUGH_PORTS = 16  # for the tasks of one host, and runs beside it
 
 
-def _of_disks(each: Visited) -> Iterator[Any]:
+def _of_disks(each: HostAnswer) -> Iterator[Any]:
     for disk in each.system.get("disks", ()):
         free, files = disk["free_bytes"], disk["free_files"]
         fix = "make room there, or set `run_dir:` to another disk"
@@ -307,7 +307,7 @@ def _of_disks(each: Visited) -> Iterator[Any]:
             yield "warning", "disk", f"{files} inodes are free on the disk of {where}", fix
 
 
-def _of_limits(each: Visited, facts: HostFacts) -> Iterator[Any]:
+def _of_limits(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
     limits = each.report.get("limits", {})
     conf = "raise it in /etc/security/limits.conf there, or by `ulimit` in `setup:`"
     few = limits.get("nofile")
@@ -322,7 +322,7 @@ def _of_limits(each: Visited, facts: HostFacts) -> Iterator[Any]:
         yield "warning", "limits", what, conf
 
 
-def _of_network(each: Visited, face: Mapping[str, Any]) -> Iterator[Any]:
+def _of_network(each: HostAnswer, face: Mapping[str, Any]) -> Iterator[Any]:
     faces = [face for face in each.system.get("interfaces", ()) if not face["name"].startswith(VIRTUAL)]
     chosen = face.get("name", "")
     if chosen.startswith(VIRTUAL):

@@ -40,7 +40,7 @@ from tflaunch.sessions import payload
 from tflaunch.sessions.group import AWAITED_SHOWN, Sessions, Silence, Stopped, interruption
 from tflaunch.sessions.session import Said
 from tflaunch.sessions.wires import Opener
-from tflaunch.survey.check_answers import Checked, Clock, Tried, Visited, is_open
+from tflaunch.survey.check_answers import CheckAnswers, Clock, HostAnswer, TaskAnswer, is_open
 
 CLOCK_ROUNDS = 3  # the quickest answer says most
 CLOCK_S = 5.0
@@ -62,7 +62,7 @@ class Connections(Opener, Protocol):
     def unanswered(self, host: Host) -> ConnectError | None: ...
 
 
-class Checkup:
+class CheckRun:
     """One check of these hosts; `timeout_s` is what each step of it may take a host.
 
     `job` says what its tasks run in: requirements, containers, variables.  `calls`: the hosts call each other.
@@ -90,12 +90,12 @@ class Checkup:
         self._connect_s = connect_s
         self._run_id = f"check-{secrets.token_hex(4)}"
         self._sessions = Sessions(connections, phase, LEASE_S)
-        self._visited = {host.name: Visited(host) for host in hostfile.hosts}
+        self._answers = {host.name: HostAnswer(host) for host in hostfile.hosts}
         self._said: dict[tuple[str, str], wire.Message] = {}  # (host, type of message) -> the last one
         self._failed: dict[str, ConnectError] = {}  # host -> what the last request came to
         self.interrupts = self._sessions.interrupts
 
-    def run(self) -> Checked:
+    def run(self) -> CheckAnswers:
         """Ask all hosts everything; returns what they have told. Raises Stopped, after the hosts were told to end."""
         try:
             self._connect()
@@ -111,9 +111,9 @@ class Checkup:
             self._sessions.close()  # then the agents end by themselves
             raise
         for name, why in self._end().items():
-            self._visited[name].unswept = why
-        hosts = tuple(self._visited.values())
-        return Checked(hosts, dials, resolved, outside, timeout_s=self._timeout_s, run_id=self._run_id)
+            self._answers[name].unswept = why
+        hosts = tuple(self._answers.values())
+        return CheckAnswers(hosts, dials, resolved, outside, timeout_s=self._timeout_s, run_id=self._run_id)
 
     # -- one step after the other
 
@@ -138,9 +138,9 @@ class Checkup:
         self._await("facts", lacking, self._connect_s, "probing")
         for name in names:
             if said := self._said.get((name, "facts")):
-                self._visited[name].facts = HostFacts.from_wire(name, said.fields)
+                self._answers[name].facts = HostFacts.from_wire(name, said.fields)
             else:
-                self._visited[name].error = self._why_not(name)
+                self._answers[name].error = self._why_not(name)
                 self._sessions.hang_up(name)
                 self._sessions.forget(name)
 
@@ -154,17 +154,17 @@ class Checkup:
     def _hear_clock(self, name: str, message: wire.Message) -> None:
         sent, now = message["sent"], time.time()
         clock = Clock(message["time"] - (sent + now) / 2, (now - sent) / 2)
-        best = self._visited[name].clock
+        best = self._answers[name].clock
         if best is None or clock.within_s < best.within_s:
-            self._visited[name].clock = clock
+            self._answers[name].clock = clock
 
     def _prepare(self) -> None:
         """Have what the tasks run in, as a run does, however long that takes."""
         names = set()
-        for visited in self._visited.values():
-            host, needed = visited.host, self._job.requirements
-            if visited.facts is not None and (needed or image(host, self._job)):
-                visited.source = needed.name if needed else f"the image {image(host, self._job)}"
+        for answer in self._answers.values():
+            host, needed = answer.host, self._job.requirements
+            if answer.facts is not None and (needed or image(host, self._job)):
+                answer.source = needed.name if needed else f"the image {image(host, self._job)}"
                 names.add(host.name)
                 images = filter(None, [image(host, self._job)])
                 self._sessions.send([host.name], "prepare", **to_prepare(host, self._job, images))
@@ -175,15 +175,15 @@ class Checkup:
             if (name, "prepared") not in self._said:
                 why = self._why_not(name)
                 if why is _SILENT or name in self._sessions.ended:
-                    self._visited[name].lost = why
+                    self._answers[name].lost = why
                 else:
-                    self._visited[name].refused = why
+                    self._answers[name].refused = why
         self._failed.clear()
 
     def _stage(self) -> dict[str, str]:
         """Make the task of each host ready; returns the address that the tasks of each host are dialled at."""
-        there = [each.host for each in self._visited.values() if each.facts is not None]
-        inventory = {each.host.name: each.facts for each in self._visited.values() if each.facts is not None}
+        there = [each.host for each in self._answers.values() if each.facts is not None]
+        inventory = {each.host.name: each.facts for each in self._answers.values() if each.facts is not None}
         ssh = {host.name: self._connections.dial_address(host) for host in there}
         self._key = secrets.token_hex(32)
         addresses = {host.name: host.address or ssh[host.name] or "127.0.0.1" for host in there}
@@ -193,21 +193,21 @@ class Checkup:
         except PlanError as error:
             trouble = error
         for host in there:
-            self._visited[host.name].address_error = trouble
-            self._visited[host.name].ports = _some_ports(inventory[host.name].ports)
-        dialled = [host for host in there if self._visited[host.name].ports]
+            self._answers[host.name].address_error = trouble
+            self._answers[host.name].ports = _some_ports(inventory[host.name].ports)
+        dialled = [host for host in there if self._answers[host.name].ports]
         cluster = {
-            "worker": [endpoint(addresses[host.name], self._visited[host.name].ports[0]) for host in dialled]
+            "worker": [endpoint(addresses[host.name], self._answers[host.name].ports[0]) for host in dialled]
         }
         for number, host in enumerate(there):
-            visited = self._visited[host.name]
+            answer = self._answers[host.name]
             self._sessions.send([host.name], "check", directories=[host.workdir] if host.workdir else [])
             tasks = []
             try:
                 command = Command(self._job, cluster, self._run_id)
                 task = TaskId("worker", number)
-                visited.cards = _shown(free_cards(host, inventory[host.name]))
-                gpus = tuple(card.uuid for card in visited.cards)
+                answer.cards = _shown(free_cards(host, inventory[host.name]))
+                gpus = tuple(card.uuid for card in answer.cards)
                 request = TaskPlan(
                     id=task,
                     host=host.name,
@@ -222,17 +222,17 @@ class Checkup:
                     container=image(host, self._job),
                     mounts=(*host.mounts, *self._job.mounts),
                 )
-                if visited.ready:
+                if answer.ready:
                     tasks = [request.to_wire()]
             except PlanError as error:
-                visited.refused = error
+                answer.refused = error
             self._sessions.send(
                 [host.name],
                 "stage",
                 tasks=tasks,
                 attempt=0,
                 code=None,
-                ports=list(visited.ports),
+                ports=list(answer.ports),
                 gpus=[],
                 door=False,
                 about={"command": ["tflaunch", "check"]},
@@ -243,30 +243,28 @@ class Checkup:
         self._await("checked", names, self._connect_s, "")
         for name in names:
             if said := self._said.get((name, "checked")):
-                self._visited[name].system = said.fields
+                self._answers[name].system = said.fields
         self._await("staged", names, self._timeout_s, "setting up")
         for name in names:
-            visited = self._visited[name]
-            if (name, "staged") not in self._said and visited.refused is None:
+            answer = self._answers[name]
+            if (name, "staged") not in self._said and answer.refused is None:
                 why = self._why_not(name)
                 if why is _SILENT or name in self._sessions.ended:
-                    visited.lost = why
+                    answer.lost = why
                 elif why is not _LATE:
-                    visited.refused = why
+                    answer.refused = why
                 else:
                     what = f"its `setup:` and login profile did not end within {self._timeout_s:g} s"
-                    visited.refused = ConnectError(
-                        what, "see what they wait for; --timeout TIME waits longer"
-                    )
-        return {name: addresses[name] for name in addresses if self._visited[name].ports}
+                    answer.refused = ConnectError(what, "see what they wait for; --timeout TIME waits longer")
+        return {name: addresses[name] for name in addresses if self._answers[name].ports}
 
     def _dial(
         self, addresses: Mapping[str, str]
     ) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]], dict[str, dict[str, Any]]]:
         """Every host calls every host, and so does this machine at all addresses that the hosts have."""
-        names = [name for name in self._there() if self._visited[name].lost is None]
+        names = [name for name in self._there() if self._answers[name].lost is None]
         targets: list[list[Any]] = [
-            [addresses[name], port, name] for name in names for port in self._visited[name].ports
+            [addresses[name], port, name] for name in names for port in self._answers[name].ports
         ]
         self._failed.clear()
         for number, name in enumerate(names):
@@ -280,10 +278,10 @@ class Checkup:
         for number, name in enumerate(names):
             said = self._said.get((name, "dialled"))
             if said is None:
-                self._visited[name].lost = self._why_not(name)
+                self._answers[name].lost = self._why_not(name)
                 continue
             if len(said["results"]) != len(targets):
-                self._visited[name].lost = Breach(f"{len(targets)} calls, {len(said['results'])} results")
+                self._answers[name].lost = Breach(f"{len(targets)} calls, {len(said['results'])} results")
                 continue
             resolved |= said["addresses"]
             turn = number * len(targets) // len(names)
@@ -297,11 +295,11 @@ class Checkup:
 
     def _outside(self, addresses: Mapping[str, str]) -> list[list[Any]]:
         """What this machine may dial as a stand-in for outside: nothing, if it is one of the hosts itself."""
-        told = [each.facts for each in self._visited.values() if each.facts is not None]
+        told = [each.facts for each in self._answers.values() if each.facts is not None]
         if any([facts.hostname, facts.boot_id] == this_machine() for facts in told):
             return []
         return [
-            [address, self._visited[facts.host].ports[0], facts.host]
+            [address, self._answers[facts.host].ports[0], facts.host]
             for facts in told
             if facts.host in addresses
             for address in dict.fromkeys([addresses[facts.host], *facts.addresses])
@@ -310,7 +308,7 @@ class Checkup:
 
     def _try(self) -> None:
         """Let the tasks run to their end."""
-        names = {name for name in self._there() if self._visited[name].ready}
+        names = {name for name in self._there() if self._answers[name].ready}
         self._failed.clear()
         self._sessions.send(names, "release")
         phase = "importing TensorFlow" if self._job.args else "trying Python"
@@ -322,9 +320,9 @@ class Checkup:
         for name in names:
             said = self._said.get((name, "exit"))
             if said is None:
-                self._visited[name].lost = self._why_not(name)
+                self._answers[name].lost = self._why_not(name)
             else:
-                self._visited[name].tried = Tried.from_log(
+                self._answers[name].task = TaskAnswer.from_log(
                     said.body, said["code"], said["signal_name"], said["seconds"], name in late
                 )
 
@@ -347,7 +345,7 @@ class Checkup:
 
     def _there(self) -> list[str]:
         """The hosts that can be spoken to, in the order of the hostfile."""
-        return [name for name in self._visited if name in self._sessions.by_host]
+        return [name for name in self._answers if name in self._sessions.by_host]
 
     def _why_not(self, name: str) -> ConnectError:
         """Why a host has not said what was awaited."""
@@ -357,7 +355,7 @@ class Checkup:
         session = self._sessions.by_host.get(name)
         if session is None:
             return ConnectError(f"no connection within {self._connect_s:g} s")
-        return _LATE if self._visited[name].facts is not None else session.silent
+        return _LATE if self._answers[name].facts is not None else session.silent
 
     def _await(
         self,
@@ -399,7 +397,7 @@ class Checkup:
     def _settled(self, type: str) -> set[str]:
         """The hosts that have said that, or cannot any more."""
         for name, at in self._sessions.heard.items():
-            if self._visited[name].facts is not None and time.monotonic() - at > SILENT_S:
+            if self._answers[name].facts is not None and time.monotonic() - at > SILENT_S:
                 self._failed.setdefault(name, _SILENT)
         answered = {name for name, said in self._said if said == type}
         return answered | self._failed.keys() | self._sessions.ended.keys()

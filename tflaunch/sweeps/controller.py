@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tflaunch.launch.launch import Reporter as RunReporter
+from tflaunch.launch.watcher import RunWatcher
 from tflaunch.lifecycle.actions import Action
 from tflaunch.lifecycle.driver import Monitor
 from tflaunch.planning.inventory import HostFacts
@@ -72,7 +72,7 @@ class Summary:
     resume: str  # the command that goes on; "" when all have succeeded
 
 
-class Reporter(RunReporter, Protocol):
+class Reporter(RunWatcher, Protocol):
     """`tflaunch.console.sweep`, as far as it is needed here."""
 
     def begins(

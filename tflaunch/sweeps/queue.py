@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tflaunch.launch.acquisition import Acquisition, Planner, Reporter
+from tflaunch.launch.acquisition import Acquisition, Planner
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.consent import Consent
+from tflaunch.launch.watcher import RunWatcher
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.planning.inventory import Inventory
 from tflaunch.planning.taking import Share
@@ -50,7 +51,7 @@ def seats_in_turn(
     trials: int,
     cluster: Cluster,
     inventory: Inventory,
-    reporter: Reporter,
+    reporter: RunWatcher,
     *,
     wait_s: float,
     consent: Consent,

@@ -29,6 +29,7 @@ from tflaunch.launch.launch import (
     verify,
 )
 from tflaunch.launch.roll_call import RollCall, described
+from tflaunch.launch.steering import Steering
 from tflaunch.lifecycle.ending import outcome_of
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
@@ -277,16 +278,16 @@ def _run(
         cluster.stage_none(gpus, code, STAGE_TIMEOUT_S, about)
         results.record.resume(_recorded(run, results, inventory), run.command, run.ssh_config, left_out)
         reporter.begins(run.run_id, len(work.wanted), len(work.left), seats, work.request.metric)
-        cluster.release({}, 0, controller.read, results.record)
+        steering = cluster.release({}, 0, controller.read, results.record)
         if tunnel is not None:
-            _show_board(cluster, controller, run, tunnel, reporter)
-        cluster.drive(controller, controller)
+            _show_board(steering, controller, run, tunnel, reporter)
+        steering.drive(controller, controller)
         state = controller.state
         seconds = time.monotonic() - work.begun
-        cluster.tell_outcome(outcome_of(state, run.run_id, seconds, unverified=dict(state.lost)))
-        missing = cluster.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else cluster.drain()
-        host_logs = cluster.log_paths()
-        fetched = fetch_outputs(run, cluster, state, reporter)
+        steering.tell_outcome(outcome_of(state, run.run_id, seconds, unverified=dict(state.lost)))
+        missing = steering.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else steering.drain()
+        host_logs = steering.log_paths()
+        fetched = fetch_outputs(run, steering, state, reporter)
         cluster.close()
     for task, size in missing.items():
         reporter.warn(f"{task}: {size:,} more bytes of its log are on its host: {host_logs.get(task, '?')}")
@@ -308,18 +309,18 @@ def _run(
 
 
 def _show_board(
-    cluster: Cluster, controller: SweepController, run: Request, tunnel: Tunnel, reporter: Reporter
+    steering: Steering, controller: SweepController, run: Request, tunnel: Tunnel, reporter: Reporter
 ) -> None:
     """Show TensorBoard once a trial runs: it is started as that one is, and sees all that run on that host."""
-    from tflaunch.runs.tensorboard import Board
+    from tflaunch.runs.tensorboard import TensorBoard
 
-    cluster.drive(controller, controller, lambda: bool(controller.first_host))
+    steering.drive(controller, controller, lambda: bool(controller.first_host))
     if controller.phase == "running":
         there = next(host for host in run.hostfile.hosts if host.name == controller.first_host)
         logdir = run.tensorboard or "."
         if there.workdir is None and not logdir.startswith(("/", "~")):
             logdir = "."  # each trial has its own of that name, somewhere below
-        cluster.show(Board(run.run_id, there.name, logdir, tunnel, reporter))
+        steering.show(TensorBoard(run.run_id, there.name, logdir, tunnel, reporter))
 
 
 def _summary(request: SweepRequest, results: Results, wanted: Sequence[Trial]) -> Summary:
