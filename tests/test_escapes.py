@@ -38,7 +38,7 @@ from tflaunch.console.sweep import open_reporter as open_sweep_reporter
 from tflaunch.console.writer import Screened, to_json
 from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
-from tflaunch.launch.acquisition import Turn
+from tflaunch.launch.watcher import Turn
 from tflaunch.planning.inventory import Ticket
 from tflaunch.planning.plan import ClusterPlan, TaskPlan
 from tflaunch.protocol.errors import (

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol.errors import ConnectError
     from tflaunch.runs.clean import Criteria, Place, Selection
     from tflaunch.runs.visits import Visits
-    from tflaunch.sessions.asking import Asker
+    from tflaunch.sessions.watcher import Watcher
 
 OLDER = "14d"
 MEASURE_S = 300.0  # a million small files on a disk that turns
@@ -202,7 +202,7 @@ def _chosen(
     return criteria, chosen
 
 
-def _agreed(chosen: Selection, visits: Visits, asker: Asker) -> bool:
+def _agreed(chosen: Selection, visits: Visits, watcher: Watcher) -> bool:
     """Whether the user wants that; without a terminal nobody is asked. Raises Stopped."""
     from tflaunch.sessions.asking import agreed
 
@@ -211,7 +211,7 @@ def _agreed(chosen: Selection, visits: Visits, asker: Asker) -> bool:
     count = len({run for runs in chosen.goes.values() for run in runs})
     with visits.interrupts():
         return (
-            agreed(visits.sessions, asker, f"remove {'it' if count == 1 else f'these {count} runs'}?")
+            agreed(visits.sessions, watcher, f"remove {'it' if count == 1 else f'these {count} runs'}?")
             is not False
         )
 

@@ -336,7 +336,7 @@ def sweep(
     from tflaunch.sweeps.results import Metric
     from tflaunch.sweeps.run import dry
     from tflaunch.sweeps.run import sweep as carry_out
-    from tflaunch.sweeps.slots import SweepRequest
+    from tflaunch.sweeps.seats import SweepRequest
 
     reporter = open_reporter(json=json)
     with reporting("stopped; no trial was started, nothing is left", reporter) as show:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from tflaunch.hosts import Host
 from tflaunch.protocol import wire
@@ -15,16 +14,11 @@ from tflaunch.protocol.outcome import CardLeft, cards_left
 from tflaunch.runs.record import RunInfo
 from tflaunch.runs.states import Listing, listing
 from tflaunch.sessions.group import Sessions, Stopped
+from tflaunch.sessions.watcher import ProgressWatcher
 from tflaunch.sessions.wires import Opener
 
 FINISH_MARGIN_S = 60.0  # beyond the grace: what a visit may take
 UNSURE = "its agent and its guard were both killed, and a process that left its parents and environment is not found"
-
-
-class Phases(Protocol):
-    """Who is shown what is waited for."""
-
-    def phase(self, name: str, done: int, total: int, note: str = "") -> None: ...
 
 
 @dataclass(frozen=True)
@@ -48,7 +42,7 @@ class Finished:
 class Visits:
     """Short-lived agents that look after any run: they need no record of it and no agent that lives."""
 
-    def __init__(self, opener: Opener, watcher: Phases) -> None:
+    def __init__(self, opener: Opener, watcher: ProgressWatcher) -> None:
         self._sessions = self.sessions = Sessions(opener, watcher.phase)
         self._unreachable: dict[str, ConnectError] = {}
         self.interrupts = self._sessions.interrupts

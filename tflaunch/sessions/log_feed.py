@@ -14,6 +14,7 @@ from tflaunch.inputs.times import clock_time
 from tflaunch.protocol import wire
 from tflaunch.protocol.job import TaskId, log_name
 from tflaunch.sessions.group import ASLEEP_S, Sessions, Written
+from tflaunch.sessions.watcher import Watcher
 
 WINDOW_BYTES = 32 * 1024 * 1024  # log bytes under way from all hosts together ...
 STALL_S = 60.0  # for a host that has log to send and sends only signs of life
@@ -22,23 +23,6 @@ WINDOW_RANGE = (64 * 1024, 2 * 1024 * 1024)  # ... and from one
 Record = Callable[
     [TaskId, int, int, bytes], None
 ]  # task, attempt, offset, data: the launcher's copy of a log
-
-
-class LogWatcher(Protocol):
-    """Who is shown the logs."""
-
-    def log(
-        self,
-        task: TaskId,
-        host: str,
-        offset: int,
-        data: bytes,
-        written: Callable[[int], None],
-        *,
-        attempt: int = 0,
-    ) -> None: ...
-    def log_end(self, task: TaskId) -> None: ...
-    def warn(self, text: str) -> None: ...
 
 
 class Copies(Protocol):
@@ -76,7 +60,7 @@ class LogFeed:
         self,
         sessions: Sessions,
         hosts: int,
-        watcher: LogWatcher,
+        watcher: Watcher,
         record: Record | None = None,
         copies: Copies | None = None,
     ) -> None:

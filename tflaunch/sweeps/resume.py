@@ -11,7 +11,7 @@ from tflaunch.planning.plan import ClusterPlan
 from tflaunch.protocol.errors import UsageError
 from tflaunch.runs.record import Record, RunInfo, list_runs, naming, new_run_id
 from tflaunch.sweeps.results import TRIALS, Metric, Results
-from tflaunch.sweeps.slots import SweepRequest
+from tflaunch.sweeps.seats import SweepRequest
 from tflaunch.sweeps.trials import Params, Trial, identity
 
 NAMED = "named"  # in the record of a sweep whose name was given
