@@ -31,7 +31,7 @@ from tflaunch.console.lines import Text
 from tflaunch.console.runs_page import Column, Screen, run_lines, status_lines, table
 from tflaunch.protocol.errors import ConnectError, UsageError
 from tflaunch.protocol.wire import Message
-from tflaunch.runs.record import RunInfo
+from tflaunch.runs.record_list import RunInfo
 from tflaunch.runs.states import Listing, RunState, Share, TaskState, chosen, listing, missing_from
 
 NOW = 1_800_000_000.0

@@ -200,7 +200,7 @@ def open_view(
     After `before` it is the run by a later plan, which is waited for.
     """
     from tflaunch.runs.follow import Follower
-    from tflaunch.runs.record import check_run_id
+    from tflaunch.runs.run_ids import check_run_id
     from tflaunch.runs.states import missing_from
     from tflaunch.runs.visits import Visits
 

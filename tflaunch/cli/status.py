@@ -44,7 +44,8 @@ def status(
     Exit code: 0; 2 which run?; 69 a host could not be asked (what the others tell is shown).
     """
     from tflaunch.console.runs_page import Screen, hint_of, reader_may_leave, status_lines, unreachable_data
-    from tflaunch.runs.record import check_run_id, list_runs
+    from tflaunch.runs.record_list import list_runs
+    from tflaunch.runs.run_ids import check_run_id
     from tflaunch.runs.states import chosen, data, missing_from
     from tflaunch.runs.visits import Visits
 

@@ -56,7 +56,8 @@ def stop(
 
     Exit code: 0 nothing of it is alive; 2 which run?; 69 hosts could not be asked; 76 something lives on.
     """
-    from tflaunch.runs.record import check_run_id, forget_orphan
+    from tflaunch.runs.record import note_stopped
+    from tflaunch.runs.run_ids import check_run_id
     from tflaunch.runs.states import was_restarted
     from tflaunch.runs.visits import UNSURE, Visits
 
@@ -91,7 +92,7 @@ def stop(
                 elif end.restarted:
                     show.reporter.note(was_restarted(host, end.restarted))
             if not failures and all(end.clean for end in finished.values()):
-                forget_orphan(chosen)
+                note_stopped(chosen)
         if failures:
             show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
             show.exit_code = ConnectErrors.exit_code

@@ -233,7 +233,7 @@ class _Run:
                 state = _state(request, plan, attempt)
                 if request.announce is None:
                     watcher.phase("training", 0, len(plan.tasks))
-                steering = cluster.release(state.hosts, attempt, _keeper(record, watcher), record)
+                steering = cluster.release(state.hosts, attempt, _keeper(record, watcher), record.logs)
                 self._show_board(steering, state)
                 oversight.begin(time.monotonic(), self._released)
                 self._released = self._released or time.monotonic()
@@ -532,7 +532,7 @@ def _keeper(record: Record, watcher: RunWatcher) -> Callable[[TaskId, int, int, 
 
     def keep(task: TaskId, attempt: int, offset: int, data: bytes) -> None:
         try:
-            record.append_log(task, offset, data, attempt)
+            record.logs.append(task, offset, data, attempt)
         except RecordError as error:
             watcher.warn(f"{error.message}. {error.hint}")
 

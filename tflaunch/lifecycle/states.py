@@ -345,7 +345,9 @@ def _cluster_stopped(state: State, now: float) -> tuple[State, list[Action]]:
 def _timer(state: State, name: str) -> tuple[State, list[Action]]:
     if name.startswith(DRAIN + " ") and state.phase == "draining":
         over_s = float(name.partition(" ")[2])
-        return _maybe_drained(dataclasses.replace(state, longest_grace_expired_s=max(over_s, state.longest_grace_expired_s)))
+        return _maybe_drained(
+            dataclasses.replace(state, longest_grace_expired_s=max(over_s, state.longest_grace_expired_s))
+        )
     if name == HURRY and state.phase == "ending":
         missing = sorted(set(state.hosts.values()) - set(state.swept) - set(state.lost))
         lost = {**state.lost, **dict.fromkeys(missing, "its agent did not report in time")}

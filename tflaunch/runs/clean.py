@@ -6,17 +6,14 @@ records.  A run that something holds stays in all places; by age and number it g
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tflaunch.hosts import fold
 from tflaunch.protocol import removal
-from tflaunch.protocol.errors import RecordError, UsageError
+from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.wire import Message
-from tflaunch.runs.record import Record, list_runs, set_aside, state_root, unfinished
 
 HERE = "this machine"  # its records of runs
 
@@ -130,36 +127,6 @@ def places(usages: Mapping[str, Message]) -> list[Place]:
     return list(found.values())
 
 
-def recorded_place(root: Path | None = None) -> Place:
-    """What this machine's records hold; raises RecordError."""
-    root = root or state_root()
-    kept, unread = [], []
-    for info in list_runs(root):
-        size = removal.Size(str(info.path))
-        unread += size.unread[:3]
-        kept.append(
-            Kept(
-                run_id=info.run_id,
-                bytes=size.bytes,
-                idle_s=size.idle_s,
-                alive=info.status == "running" or _locked(info.run_id, root),
-                keep="",
-                ended=info.status == "ended",
-                here=(),
-                hosts=info.hosts,
-            )
-        )
-    rest = sum(removal.Size(str(path)).bytes for path in unfinished(root))
-    return Place((), str(root), tuple(kept), 0, rest, tuple(unread))
-
-
-def _locked(run_id: str, root: Path) -> bool:
-    try:
-        return Record(root / run_id, {}).running()
-    except RecordError:
-        return True  # not known: as good as alive
-
-
 def full_names(named: Collection[str], known: Sequence[Place]) -> tuple[str, ...]:
     """The runs that are meant by ids or their beginnings; raises UsageError for what fits none or several."""
     runs = sorted({kept.run_id for place in known for kept in place.runs})
@@ -237,28 +204,6 @@ def _held(known: Sequence[Place], parts: Mapping[str, list[tuple[int, Kept]]]) -
         elif silent and not any(kept.ended for _, kept in shares):
             held[run] = f"it may be alive on {fold(sorted(silent))}, not asked"
     return held
-
-
-def remove_records(run_ids: Collection[str], dry_run: bool, root: Path | None = None) -> dict[str, Any]:
-    """Remove these records of this machine; returns what an agent's `cleaned` says. Raises RecordError."""
-    root = root or state_root()
-    removed: dict[str, int] = {}
-    left: dict[str, str] = {}
-    for run_id in run_ids:
-        if not (root / run_id).is_dir():
-            continue  # somebody else was quicker
-        if dry_run:
-            removed[run_id] = removal.Size(str(root / run_id)).bytes
-        elif (aside := set_aside(run_id, root)) is None:
-            left[run_id] = removal.ALIVE
-        else:
-            removed[run_id], problems = removal.free(str(aside))
-            if problems:
-                left[run_id] = "; ".join(problems[:3])
-    rest = unfinished(root)
-    sizes = [removal.Size(str(path)).bytes if dry_run else removal.free(os.fspath(path))[0] for path in rest]
-    none = {"files": 0, "bytes": 0}
-    return {"removed": removed, "left": left, "code": none, "environments": none, "rest_bytes": sum(sizes)}
 
 
 def document(

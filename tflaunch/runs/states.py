@@ -17,7 +17,9 @@ from typing import Any
 from tflaunch.inputs.times import clock_time
 from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_STOPPED, ConnectError, UsageError
 from tflaunch.protocol.wire import Message
-from tflaunch.runs.record import LIVELY, RunInfo, is_run_id, without_values
+from tflaunch.runs.hidden_values import without_values
+from tflaunch.runs.record_list import MAY_BE_ALIVE, RunInfo
+from tflaunch.runs.run_ids import is_run_id
 
 ALIVE = ("starting", "running")
 
@@ -223,7 +225,7 @@ def listing(
                 command=known.command or info.command,
                 outcome=known.outcome or _outcome(info.exit_code),
             )
-        elif info.status in LIVELY and not failures.keys().isdisjoint(info.hosts):
+        elif info.status in MAY_BE_ALIVE and not failures.keys().isdisjoint(info.hosts):
             silent = tuple(Share(host, "unreachable") for host in info.hosts if host in failures)
             runs[info.run_id] = RunState(info.run_id, silent, started=info.started, command=info.command)
     newest_first = sorted(runs.values(), key=lambda run: (-(run.started or 0.0), run.run_id))
