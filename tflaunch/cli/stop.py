@@ -58,7 +58,7 @@ def stop(
     """
     from tflaunch.runs.record import note_stopped
     from tflaunch.runs.run_ids import check_run_id
-    from tflaunch.runs.states import was_restarted
+    from tflaunch.runs.states import restarted_text
     from tflaunch.runs.visits import UNSURE, Visits
 
     with reporting(
@@ -90,7 +90,7 @@ def stop(
                 if end.unsure:
                     show.reporter.warn(f"{host}: {UNSURE}")
                 elif end.restarted:
-                    show.reporter.note(was_restarted(host, end.restarted))
+                    show.reporter.note(restarted_text(host, end.restarted))
             if not failures and all(end.clean for end in finished.values()):
                 note_stopped(chosen)
         if failures:
@@ -133,7 +133,9 @@ def _choose(run: str | None, alive: Sequence[RunState], visits: Visits, show: Sh
     if run is not None:
         matches = [each.run_id for each in alive if each.run_id.startswith(run)]
         if len(matches) > 1 and run not in matches:
-            raise UsageError(f"{run} fits {len(matches)} runs: {', '.join(matches)}", "write more of the id")
+            raise UsageError(
+                f"{len(matches)} runs begin with {run}: {', '.join(matches)}", "write more of the id"
+            )
         return matches[0] if len(matches) == 1 and run not in matches else run
     if not alive:
         show.reporter.note("no run is alive on these hosts")

@@ -551,7 +551,7 @@ def verify(
     lost = [host for host in request.hostfile.hosts if host.name in state.lost]
     if not lost:
         return {}, survivors, cards, None
-    from tflaunch.runs.states import was_restarted
+    from tflaunch.runs.states import restarted_text
     from tflaunch.runs.visits import UNSURE, Visits
 
     visits = Visits(connections, watcher)
@@ -567,7 +567,7 @@ def verify(
             unsure = dict.fromkeys((host for host, end in finished.items() if end.unsure), UNSURE)
             for host, end in finished.items():
                 if end.restarted:
-                    watcher.note(was_restarted(host, end.restarted))
+                    watcher.note(restarted_text(host, end.restarted))
         except Stopped as stopped:
             signal = stopped.interrupted.signal
             unverified, unsure = {host.name: "tflaunch was told not to wait" for host in lost}, {}

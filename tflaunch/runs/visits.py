@@ -11,8 +11,8 @@ from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.protocol.events import Interrupted
 from tflaunch.protocol.outcome import CardLeft, cards_left
+from tflaunch.runs.listing import Listing, listing
 from tflaunch.runs.record_list import RunInfo
-from tflaunch.runs.states import Listing, listing
 from tflaunch.sessions.group import Sessions, Stopped
 from tflaunch.sessions.watcher import ProgressWatcher
 from tflaunch.sessions.wires import Opener
