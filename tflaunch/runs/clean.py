@@ -1,7 +1,8 @@
-"""Which runs `tflaunch clean` removes, and where: from what every place keeps; pure but for this machine's records.
+"""Which runs `tflaunch clean` removes, and from where.  Pure.
 
-A *place* is a directory that runs leave something in: of a host (two names of it are one place), or this machine's
-records.  A run that something holds stays in all places; by age and number it goes from all, by size from one.
+A *place* is a directory in which runs leave something: a host's run directory (one place, if two hosts share it), or
+the records of this machine.  A run that is alive stays in all places.  A run that is too old, or beyond the number to
+keep, goes from all places; a run that is one too many for the size of a place goes from that place alone.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ class Kept:
 
     run_id: str
     bytes: int
-    idle_s: float  # for how long nothing of it was written
+    idle_s: float  # for how long nothing of the run was written here
     alive: bool
-    keep: str  # why it must stay there, or ""
-    ended: bool  # in order: it is known that nothing of it was left on any host
-    here: tuple[str, ...]  # the hosts whose part this is
-    hosts: tuple[str, ...]  # all hosts of the run, as far as it is known
+    keep: str  # why the run must stay here, or ""
+    ended: bool  # the run ended in order: nothing of it was left on any host
+    here: tuple[str, ...]  # the hosts whose part of the run this is
+    hosts: tuple[str, ...]  # all hosts of the run, as far as this place knows them
 
 
 @dataclass(frozen=True)
 class Place:
-    """What one directory of runs holds; `names` are the hosts that lead to it, of this machine's records none."""
+    """What one directory of runs holds; `names` are the hosts that share it, none for this machine's records."""
 
     names: tuple[str, ...]
     directory: str
     runs: tuple[Kept, ...]
     code_bytes: int = 0
-    rest_bytes: int = 0  # what is left of an interrupted clean
+    rest_bytes: int = 0  # what an interrupted clean left
     unread: tuple[str, ...] = ()  # what could not be measured, and why
     environment_bytes: int = 0  # virtual environments
 
@@ -51,14 +52,14 @@ class Place:
 
     @property
     def bytes(self) -> int:
-        """All of it."""
+        """Bytes of all that it holds."""
         return (
             sum(kept.bytes for kept in self.runs) + self.code_bytes + self.rest_bytes + self.environment_bytes
         )
 
 
 def named(names: Sequence[str]) -> str:
-    """Hosts, folded, and then this machine."""
+    """These hosts, folded, and then this machine, if `names` holds HERE."""
     hosts = [name for name in names if name != HERE]
     return ", ".join(filter(None, (fold(hosts), HERE if len(hosts) < len(names) else "")))
 
@@ -70,9 +71,9 @@ def titles(known: Sequence[Place]) -> str:
 
 @dataclass(frozen=True)
 class Criteria:
-    """Which runs are to go: those named; else those unused for `older_s`, and the oldest beyond `max_bytes`.
+    """Which runs to remove: those named in `runs`; else those idle for `older_s`, and the oldest beyond `max_bytes`.
 
-    The newest `keep_last` stay in any case; when nothing else is said, all others go.
+    The newest `keep_last` stay in any case; without other criteria all others go.
     """
 
     older_s: float | None = None
@@ -82,21 +83,23 @@ class Criteria:
 
     @property
     def code_older_s(self) -> float | None:
-        """For how long code that no run is left of must have been unused to go too; None: it stays."""
+        """How long code must have been unused to be removed, once no run that used it is left; None: it stays."""
         return None if self.runs else self.older_s or 0.0
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which runs go from each place (by its number); and those that would, were there not why they stay."""
+    """Which runs to remove from each place, by the number of the place."""
 
     goes: Mapping[int, tuple[str, ...]]
-    stays: Mapping[str, str]
-    too_large: Mapping[int, int] = field(default_factory=dict)  # bytes that stay beyond what a place may hold
+    stays: Mapping[str, str]  # run that the criteria would remove -> why it stays
+    too_large: Mapping[int, int] = field(
+        default_factory=dict
+    )  # bytes that a place holds beyond `max_bytes` then
 
 
 def places(usages: Mapping[str, Message]) -> list[Place]:
-    """What the hosts have told; two names of one directory on one machine become one."""
+    """The places of these hosts, from what each answered; hosts that share a directory have one place."""
     found: dict[object, Place] = {}
     for name, said in usages.items():
         key = (*said["machine"], said["place"]) if said["place"] else name
@@ -128,25 +131,28 @@ def places(usages: Mapping[str, Message]) -> list[Place]:
 
 
 def full_names(named: Collection[str], known: Sequence[Place]) -> tuple[str, ...]:
-    """The runs that are meant by ids or their beginnings; raises UsageError for what fits none or several."""
+    """The ids of the runs that the user names, by whole ids or their beginnings.
+
+    Raises UsageError for a name that fits no run, or several.
+    """
     runs = sorted({kept.run_id for place in known for kept in place.runs})
     found = []
     for name in named:
         fitting = [name] if name in runs else [run for run in runs if run.startswith(name)]
         if not fitting:
             raise UsageError(
-                f"no run {name} is kept here or on these hosts", "look at those that are: tflaunch ps -a"
+                f"no run {name} is kept here or on these hosts", "list those that are: tflaunch ps -a"
             )
         if len(fitting) > 1:
             raise UsageError(
-                f"{name} fits {len(fitting)} runs: {', '.join(fitting[:8])}", "write more of the id"
+                f"{len(fitting)} runs begin with {name}: {', '.join(fitting[:8])}", "write more of the id"
             )
         found += fitting
     return tuple(dict.fromkeys(found))
 
 
 def select(known: Sequence[Place], criteria: Criteria) -> Selection:
-    """Which runs go from each place, by the criteria, and never one that may be alive."""
+    """Choose which runs to remove from each place, never one that may be alive."""
     parts: dict[str, list[tuple[int, Kept]]] = {}
     for number, place in enumerate(known):
         for kept in place.runs:
@@ -192,13 +198,13 @@ def select(known: Sequence[Place], criteria: Criteria) -> Selection:
 
 
 def _held(known: Sequence[Place], parts: Mapping[str, list[tuple[int, Kept]]]) -> dict[str, str]:
-    """The runs that are alive, or may be on a host that has not told, each with a sentence about it."""
+    """The runs that are alive, or may be on a host that did not answer, each with a sentence that says so."""
     held = {}
     for run, shares in parts.items():
         alive = [known[number] for number, kept in shares if kept.alive]
-        told = {host for _, kept in shares for host in kept.here}
-        told.update(name for place in known for name in place.names)
-        silent = {host for _, kept in shares for host in kept.hosts} - told
+        asked = {host for _, kept in shares for host in kept.here}
+        asked.update(name for place in known for name in place.names)
+        silent = {host for _, kept in shares for host in kept.hosts} - asked
         if alive:
             held[run] = f"it is alive on {titles(alive)}"
         elif silent and not any(kept.ended for _, kept in shares):
@@ -212,14 +218,14 @@ def document(
     cleaned: Mapping[int, Mapping[str, Any]],
     dry_run: bool,
 ) -> dict[str, Any]:
-    """What was removed, and what stays and why, as what JSON can hold; `cleaned` is what each place has said."""
-    told = []
+    """What was removed, and what stays and why, as JSON can hold it; `cleaned` is what each place answered."""
+    entries = []
     stays = dict(chosen.stays)
     for number, said in cleaned.items():
         place, removed, code, made = known[number], said["removed"], said["code"], said["environments"]
         stays.update({run: removal.ALIVE for run, why in said["left"].items() if why == removal.ALIVE})
         staying = [kept for kept in place.runs if kept.run_id not in removed]
-        told.append(
+        entries.append(
             {
                 "hosts": list(place.names),
                 "directory": place.directory,
@@ -234,4 +240,4 @@ def document(
                 "too_large_bytes": chosen.too_large.get(number, 0),
             }
         )
-    return {"dry_run": dry_run, "places": told, "stays": stays}
+    return {"dry_run": dry_run, "places": entries, "stays": stays}
