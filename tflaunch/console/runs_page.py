@@ -25,7 +25,8 @@ from tflaunch.inputs.times import age, duration
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.protocol.job import TaskId, log_name
 from tflaunch.runs.clean import HERE, Kept, Place, Selection, named, titles
-from tflaunch.runs.states import Listing, RunState, Share, TaskState
+from tflaunch.runs.listing import Listing
+from tflaunch.runs.states import RunState, Share, TaskState
 from tflaunch.sessions.log_lines import one_line
 
 CUT = 12  # what is left at least of the last column of a table, while there is one to leave out

@@ -235,7 +235,7 @@ class _Run:
                 state = _state(request, plan, attempt)
                 if request.announce is None:
                     watcher.phase("training", 0, len(plan.tasks))
-                steering = cluster.release(state.hosts, attempt, _keeper(record, watcher), record)
+                steering = cluster.release(state.hosts, attempt, _keeper(record, watcher), record.logs)
                 self._show_board(steering, state)
                 oversight.begin(time.monotonic(), self._released)
                 self._released = self._released or time.monotonic()
@@ -534,7 +534,7 @@ def _keeper(record: Record, watcher: RunWatcher) -> Callable[[TaskId, int, int, 
 
     def keep(task: TaskId, attempt: int, offset: int, data: bytes) -> None:
         try:
-            record.append_log(task, offset, data, attempt)
+            record.logs.append(task, offset, data, attempt)
         except RecordError as error:
             watcher.warn(f"{error.message}. {error.hint}")
 
@@ -553,7 +553,7 @@ def verify(
     lost = [host for host in request.hostfile.hosts if host.name in state.lost]
     if not lost:
         return {}, survivors, cards, None
-    from tflaunch.runs.states import was_restarted
+    from tflaunch.runs.states import restarted_text
     from tflaunch.runs.visits import UNSURE, Visits
 
     visits = Visits(connections, watcher)
@@ -569,7 +569,7 @@ def verify(
             unsure = dict.fromkeys((host for host, end in finished.items() if end.unsure), UNSURE)
             for host, end in finished.items():
                 if end.restarted:
-                    watcher.note(was_restarted(host, end.restarted))
+                    watcher.note(restarted_text(host, end.restarted))
         except Stopped as stopped:
             signal = stopped.interrupted.signal
             unverified, unsure = {host.name: NOT_AWAITED for host in lost}, {}

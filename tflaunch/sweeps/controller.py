@@ -233,7 +233,7 @@ class SweepController(Monitor):
     def read(self, task: TaskId, attempt: int, offset: int, data: bytes) -> None:
         """A piece of a log."""
         try:
-            self._results.record.append_log(task, offset, data, attempt)
+            self._results.record.logs.append(task, offset, data, attempt)
         except RecordError as error:
             self._reporter.warn(f"{error.message}. {error.hint}")
         reading = self._readings.get((task.index, attempt))
@@ -251,7 +251,7 @@ class SweepController(Monitor):
         key = (task.index, attempt)
         if key in self._sizes and self._readings[key].received >= self._sizes[key]:
             del self._sizes[key]
-            self._results.record.end_log(task, attempt)
+            self._results.record.logs.end(task, attempt)
 
     def _begins(self, trial: Trial, attempt: machine.Attempt) -> None:
         key = (trial.number, attempt.number)
@@ -271,7 +271,7 @@ class SweepController(Monitor):
             del self._unread[number]
             reading.end()
             trial = self.state.trials[number]
-            log = self._results.record.log_path(trial.task, exit.attempt)
+            log = self._results.record.logs.path(trial.task, exit.attempt)
             late = f"was ended (--timeout {self.state.timeout_s:g})"
             late = late if self.state.late.get(number) == exit.attempt and exit.code == EXIT_TIMEOUT else ""
             found = result(trial, exit, reading, seat.labels, log, late=late)

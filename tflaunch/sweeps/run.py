@@ -38,7 +38,8 @@ from tflaunch.planning.taking import Share
 from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.protocol.errors import ConnectErrors, FetchError, PlanError, RecordError, StopError
 from tflaunch.protocol.outcome import Outcome
-from tflaunch.runs.record import VALUE_LEFT_OUT, Record, hostfile_from
+from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
+from tflaunch.runs.record import Record, hostfile_from
 from tflaunch.runs.visits import Visits
 from tflaunch.sweeps.controller import Planned, Reporter, Summary, SweepController, Work
 from tflaunch.sweeps.lifecycle import Seat
@@ -278,7 +279,7 @@ def _run(
         cluster.stage_none(gpus, code, STAGE_TIMEOUT_S, about)
         results.record.resume(_recorded(run, results, inventory), run.command, run.ssh_config, left_out)
         reporter.begins(run.run_id, len(work.wanted), len(work.left), seats, work.request.metric)
-        steering = cluster.release({}, 0, controller.read, results.record)
+        steering = cluster.release({}, 0, controller.read, results.record.logs)
         if tunnel is not None:
             _show_board(steering, controller, run, tunnel, reporter)
         steering.drive(controller, controller)
