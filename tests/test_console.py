@@ -27,8 +27,8 @@ from typing import Any, TextIO
 
 import pytest
 
-from tflaunch.console.lines import Console, Text, hung
 from tflaunch.console.reporter import Reporter, open_reporter
+from tflaunch.console.safe_text import Text, hung
 from tflaunch.console.writer import Stream
 from tflaunch.launch.watcher import Turn
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
@@ -1135,5 +1135,4 @@ def test_every_event_of_json_is_documented() -> None:
     ],
 )
 def test_a_wrapped_line_goes_on_below_its_first_word(line: str, shown: list[str]) -> None:
-    console = Console(file=io.StringIO(), width=10)
-    assert [each.rstrip() for each in hung(Text(line), console, 10).plain.split("\n")] == shown
+    assert [each.rstrip() for each in hung(Text(line), 10).plain.split("\n")] == shown

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tflaunch.console.run_pages import advice, tasks_there
+from tflaunch.console.log_tail import advice
+from tflaunch.console.plan_page import tasks_there
 from tflaunch.console.writer import Stream, Writer
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import Outcome, TaskExit
