@@ -9,7 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tflaunch.cli.values import Command, time_of
+from tflaunch.cli.command import Command
+from tflaunch.cli.values import time_of
 
 
 class Choice(str, Enum):

@@ -15,10 +15,11 @@ import typer.main
 from tests.launcher import TELL, Launcher, told
 from tflaunch import cli, trials
 from tflaunch.cli import VERBS, application
+from tflaunch.cli.job_option_groups import ClusterOptions, RoleOptions
 from tflaunch.cli.mistakes import INSTEAD, unknown_verb
-from tflaunch.cli.options import load_hosts
 from tflaunch.cli.roles import roles_of
-from tflaunch.cli.words import Line, kind_of
+from tflaunch.cli.trainer_words import Line, kind_of
+from tflaunch.cli.which_hosts import load_hosts
 from tflaunch.errors import HostfileError, UsageError
 from tflaunch.hosts import load
 from tflaunch.job import Role, near_role
@@ -297,26 +298,22 @@ def test_a_role_that_is_misspelt_is_known(name: str, role: str) -> None:
 @pytest.mark.parametrize(
     ("options", "fact", "hint"),
     [
-        ({"jobs": ["woker=2"]}, "'woker' is no role; did you mean --job worker=2?", "`jobs:` of a job file"),
+        ({"job": ["woker=2"]}, "'woker' is no role; did you mean --job worker=2?", "`jobs:` of a job file"),
         ({"job_hosts": ["cheif=a"]}, "did you mean --job-hosts chief=a?", ""),
         ({"job_env": ["evalutor=TOKEN=s3cret"]}, "did you mean --job-env evaluator=TOKEN?", ""),
-        ({"jobs": ["data=2"], "job_gpus": ["dta=1"]}, "there are no dta tasks", "did you mean data? else"),
+        ({"job": ["data=2"], "job_gpus": ["dta=1"]}, "there are no dta tasks", "did you mean data? else"),
     ],
 )
 def test_a_misspelt_job_on_the_command_line_never_runs(options: dict[str, Any], fact: str, hint: str) -> None:
-    none: dict[str, Any] = dict.fromkeys(("jobs", "job_hosts", "job_gpus", "job_env"), ())
     with pytest.raises(UsageError) as caught:
-        roles_of({}, counts={}, hosts={}, gpus_per_worker=None, **(none | options))
+        roles_of({}, ClusterOptions(), RoleOptions(**options))
     assert fact in caught.value.message
     assert hint in caught.value.hint
     assert "s3cret" not in str(caught.value)
 
 
 def test_a_job_of_the_users_own_may_be_called_nearly_as_a_role_where_the_job_file_says_so() -> None:
-    none: dict[str, Any] = dict.fromkeys(("jobs", "job_gpus", "job_env"), ())
-    roles = roles_of(
-        {"workers": Role(2)}, counts={}, hosts={}, gpus_per_worker=None, job_hosts=["workers=a"], **none
-    )
+    roles = roles_of({"workers": Role(2)}, ClusterOptions(), RoleOptions(job_hosts=("workers=a",)))
     assert roles["workers"] == Role(2, "a")
 
 

@@ -20,11 +20,11 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 # What typer's parser raises, whose class is its own or click's, by its version.
 _REFUSED: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
-_COMMAND = "values:Command"
+_COMMAND = "command:Command"
 # verb -> its function and its class of command, in the modules here
 VERBS = {
-    "run": ("run:run", "run:RunCommand"),
-    "up": ("up:up", "job_options:JobCommand"),
+    "run": ("run:run", "trainer_command:RunCommand"),
+    "up": ("up:up", "command:JobCommand"),
     "sweep": ("sweep:sweep", "sweep:SweepCommand"),
     "attach": ("attach:attach", _COMMAND),
     "logs": ("attach:logs", _COMMAND),
@@ -70,9 +70,11 @@ def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
+    from tflaunch.cli.options import flat
+
     for verb in verbs:
         function, command = map(_named, VERBS[verb])
-        app.command(verb, cls=command)(function)
+        app.command(verb, cls=command)(flat(function))
     return app
 
 

@@ -5,26 +5,16 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tflaunch.cli.options import (
-    OUTPUT,
-    AcceptNew,
-    ConnectTimeout,
-    Json,
-    Patient,
-    Show,
-    SshConfig,
-    connector,
-    reporting,
-)
-from tflaunch.cli.values import time_of
-from tflaunch.cli.where import hosts_of_all, hosts_of_run
+from tflaunch.cli.connecting import connected
+from tflaunch.cli.option_groups import OUTPUT, LogOptions, OutputOptions, ReachOptions, Run
+from tflaunch.cli.options import Part
+from tflaunch.cli.reporting import Patient, Show, reporting
+from tflaunch.cli.which_hosts import hosts_of_all, hosts_of_run
 from tflaunch.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
 from tflaunch.job import TaskId
 from tflaunch.times import duration
@@ -39,72 +29,8 @@ if TYPE_CHECKING:
 LIST_TIMEOUT_S = 30.0
 REPLAN_S = 120.0  # for a launcher that has lost a host: it looks whether anything is left there, and plans
 
-Run = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[RUN]", help="The run's id, or how it begins [the only one alive]", show_default=False
-    ),
-]
-Hosts = Annotated[
-    str | None,
-    typer.Option("--hosts", "-H", metavar="HOSTS", help="Where to look [this machine's record]"),
-]
-Since = Annotated[
-    float | None,
-    typer.Option(
-        parser=time_of(),
-        metavar="TIME",
-        help="What was written in the last 10m (to within 5 s).",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Tail = Annotated[
-    int | None,
-    typer.Option(
-        "--tail", "-n", min=0, metavar="N", help="The last N lines of each task.", rich_help_panel=OUTPUT
-    ),
-]
-Grep = Annotated[
-    str | None,
-    typer.Option(metavar="PATTERN", help="Only lines with this regular expression.", rich_help_panel=OUTPUT),
-]
-ShowHost = Annotated[
-    bool, typer.Option("--show-host", help="Name the host in each line.", rich_help_panel=OUTPUT)
-]
 
-
-@dataclass(frozen=True)
-class Reach:
-    """How the hosts are found and reached."""
-
-    hosts: str | None
-    accept_new: bool
-    connect_timeout: float
-    ssh_config: Path | None
-
-
-def attach(
-    run: Run = None,
-    *,
-    hosts: Hosts = None,
-    since: Since = None,
-    tail: Tail = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TASK", help="Show the output of worker/0 only; repeatable.", rich_help_panel=OUTPUT
-        ),
-    ] = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Show no output of the tasks.", rich_help_panel=OUTPUT)
-    ] = False,
-    grep: Grep = None,
-    show_host: ShowHost = False,
-    json: Json = False,
-    accept_new: AcceptNew = False,
-    connect_timeout: ConnectTimeout = 30.0,
-    ssh_config: SshConfig = None,
-) -> None:
+def attach(run: Run = None, *, lines: LogOptions, output: OutputOptions, reach: ReachOptions) -> None:
     """Watch a run that goes on: what its tasks print, what happens to them, how it ends.
 
     Ctrl-C only stops watching.  Several may watch one run.
@@ -114,11 +40,16 @@ def attach(
     """
     from tflaunch.runs import note_end
 
-    tasks = _tasks(only or [])
-    options = {"quiet": quiet, "only": tasks, "show_host": show_host, "grep": _pattern(grep), "json": json}
-    with reporting("not watching any more; the run goes on: tflaunch attach", **options) as show:
-        reach = Reach(hosts, accept_new, connect_timeout, ssh_config)
-        view, outcome = _follow(run, reach, show, _wanted(tasks, since, tail), json)
+    tasks = _tasks(output.only)
+    with reporting(
+        "not watching any more; the run goes on: tflaunch attach",
+        quiet=output.quiet,
+        only=tasks,
+        show_host=output.show_host,
+        grep=_pattern(lines.grep),
+        json=output.json,
+    ) as show:
+        view, outcome = _follow(run, reach, show, _wanted(tasks, lines), output.json)
         for trouble in view.troubles:
             show.reporter.warn(trouble)
         if outcome is not None:
@@ -136,18 +67,12 @@ def logs(
         list[str] | None, typer.Argument(metavar="[TASK...]", help="worker/0 ps/1 [all]", show_default=False)
     ] = None,
     *,
-    hosts: Hosts = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the run ends.", rich_help_panel=OUTPUT)
     ] = False,
-    since: Since = None,
-    tail: Tail = None,
-    grep: Grep = None,
-    show_host: ShowHost = False,
-    json: Json = False,
-    accept_new: AcceptNew = False,
-    connect_timeout: ConnectTimeout = 30.0,
-    ssh_config: SshConfig = None,
+    lines: LogOptions,
+    output: Annotated[OutputOptions, Part("show_host", "json")],
+    reach: ReachOptions,
 ) -> None:
     """Print what the tasks of a run have written; also of one that has ended.
 
@@ -156,14 +81,18 @@ def logs(
     Exit code: 0; 2 which run, which task?; 69 hosts could not be reached (what the others have is printed).
     """
     wanted = _tasks(tasks or [])
-    options = {"bare": len(wanted) == 1, "show_host": show_host, "grep": _pattern(grep), "json": json}
-    with reporting("stopped", **options) as show:
-        reach = Reach(hosts, accept_new, connect_timeout, ssh_config)
-        part = _wanted(wanted, since, tail)
+    with reporting(
+        "stopped",
+        bare=len(wanted) == 1,
+        show_host=output.show_host,
+        grep=_pattern(lines.grep),
+        json=output.json,
+    ) as show:
+        part = _wanted(wanted, lines)
         if follow:
-            view, _ = _follow(run, reach, show, part, json, events=False)
+            view, _ = _follow(run, reach, show, part, output.json, events=False)
         else:
-            with open_view(run, reach, show, part, json) as view:
+            with open_view(run, reach, show, part, output.json) as view:
                 view.print_logs()
         if view.unreached:
             show.reporter.failures(ConnectErrors(view.unreached, len(view.unreached)))
@@ -174,7 +103,7 @@ def logs(
 
 
 def _follow(
-    run: str | None, reach: Reach, show: Show, wanted: Wanted, json: bool, *, events: bool = True
+    run: str | None, reach: ReachOptions, show: Show, wanted: Wanted, json: bool, *, events: bool = True
 ) -> tuple[View, Outcome | None]:
     """See the run to its end, also when it is planned anew meanwhile; the last view of it, and how it ended."""
     with open_view(run, reach, show, wanted, json) as view:
@@ -188,7 +117,7 @@ def _follow(
 @contextlib.contextmanager
 def open_view(
     run: str | None,
-    reach: Reach,
+    reach: ReachOptions,
     show: Show,
     wanted: Wanted,
     json: bool,
@@ -208,37 +137,34 @@ def open_view(
         hostfile, known_config = hosts_of_all(reach.hosts, "attach", everything=False)
     else:
         run, hostfile, known_config = hosts_of_run(check_run_id(run), reach.hosts)
-    to_hosts = connector(
-        hostfile.hosts, reach.accept_new, reach.connect_timeout, reach.ssh_config or known_config
-    )
     patient = Patient(show.reporter, json)
-    visits = Visits(to_hosts, patient)
-    try:
-        with visits.interrupts():
-            failures = visits.open(hostfile.hosts, reach.connect_timeout)
-            if len(failures) == len(hostfile.hosts):
-                raise ConnectErrors(failures, len(hostfile.hosts))
-            state = _state(visits, run, before)
-            view = View(state, visits.sessions, hostfile, show.reporter, wanted, before=before)
-            failures.update(view.attach())
-            patient.settle()
-            yield view
-            if view.lost:
-                view.troubles = _troubles(view, to_hosts, patient, reach.connect_timeout)
-        if failures := missing_from(state, failures):
-            show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
-            show.exit_code = show.exit_code or ConnectErrors.exit_code
-    finally:
-        visits.close()
-        to_hosts.close()
+    with connected(hostfile.hosts, reach, known_config=known_config) as connector:
+        visits = Visits(connector, patient)
+        try:
+            with visits.interrupts():
+                failures = visits.open(hostfile.hosts, reach.connect_timeout)
+                if len(failures) == len(hostfile.hosts):
+                    raise ConnectErrors(failures, len(hostfile.hosts))
+                state = _state(visits, run, before)
+                view = View(state, visits.sessions, hostfile, show.reporter, wanted, before=before)
+                failures.update(view.attach())
+                patient.settle()
+                yield view
+                if view.lost:
+                    view.troubles = _troubles(view, connector, patient, reach.connect_timeout)
+            if failures := missing_from(state, failures):
+                show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
+                show.exit_code = show.exit_code or ConnectErrors.exit_code
+        finally:
+            visits.close()
 
 
-def _troubles(view: View, to_hosts: Connector, patient: Patient, connect_timeout: float) -> list[str]:
+def _troubles(view: View, connector: Connector, patient: Patient, connect_timeout: float) -> list[str]:
     """What is there, now, on hosts whose agent is gone: of those that can be asked. Raises Stopped."""
     from tflaunch.run_states import chosen
     from tflaunch.visits import Visits
 
-    visits = Visits(to_hosts, patient)
+    visits = Visits(connector, patient)
     try:
         with visits.interrupts():
             visits.open([view.host(name) for name in view.lost], connect_timeout)
@@ -268,7 +194,7 @@ def _state(visits: Visits, run: str | None, before: View | None) -> RunState:
         visits.wait(1.0)
 
 
-def _tasks(texts: list[str]) -> tuple[TaskId, ...]:
+def _tasks(texts: Sequence[str]) -> tuple[TaskId, ...]:
     try:
         return tuple(map(TaskId.parse, texts))
     except ValueError as error:
@@ -282,7 +208,7 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
         raise UsageError(f"--grep {text}: {error}", "it is a regular expression of Python's") from None
 
 
-def _wanted(tasks: tuple[TaskId, ...], since: float | None, tail: int | None) -> Wanted:
+def _wanted(tasks: tuple[TaskId, ...], lines: LogOptions) -> Wanted:
     from tflaunch.view import Wanted
 
-    return Wanted(tasks, time.time() - since if since is not None else None, tail)
+    return Wanted(tasks, time.time() - lines.since if lines.since is not None else None, lines.tail)

@@ -3,47 +3,27 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tflaunch.cli.job_options import (
-    Container,
-    ContainerEngine,
-    Env,
-    EnvFile,
-    Mount,
-    RequirementsFile,
-    SystemSite,
-    env_and_files,
-    mounts_of,
-    packages_of,
-)
-from tflaunch.cli.options import (
-    OUTPUT,
-    AcceptNew,
-    ConnectionOption,
-    Patient,
-    SshConfig,
-    connector,
-    load_hosts,
-    reporting,
-)
+from tflaunch.cli.connecting import connected
+from tflaunch.cli.job_option_groups import TaskOptions
+from tflaunch.cli.job_parts import in_environment
+from tflaunch.cli.option_groups import ConnectionOptions, Hosts, JsonDocument
+from tflaunch.cli.options import Part
+from tflaunch.cli.reporting import Patient, reporting
 from tflaunch.cli.values import time_of
+from tflaunch.cli.which_hosts import load_hosts
+
+if TYPE_CHECKING:
+    from tflaunch.check import Verdict
 
 CONNECT_S = 15.0
 
 
 def check(
-    hosts: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="HOSTS",
-            help="A hostfile, or host1,host2, or slurm: [$TFLAUNCH_HOSTS, ./hosts.yaml, "
-            "~/.config/tflaunch/hosts.yaml]",
-            show_default=False,
-        ),
-    ] = None,
+    hosts: Hosts = None,
     *,
     tensorflow: Annotated[
         bool,
@@ -56,19 +36,9 @@ def check(
         ),
     ] = 120.0,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Everything, as one JSON document.", rich_help_panel=OUTPUT)
-    ] = False,
-    env: Env = None,
-    env_file: EnvFile = None,
-    requirements: RequirementsFile = None,
-    system_site_packages: SystemSite = False,
-    container: Container = "",
-    container_engine: ContainerEngine = "",
-    mount: Mount = None,
-    accept_new: AcceptNew = False,
-    ssh_config: SshConfig = None,
-    connection: ConnectionOption = "",
+    json: JsonDocument = False,
+    tasks: TaskOptions,
+    connection: Annotated[ConnectionOptions, Part(without=("connect_timeout",))],
 ) -> None:
     """Find what would make a run fail on these hosts, and tell what to do about it.
 
@@ -80,51 +50,44 @@ def check(
     69 a host could not be asked; 2 command line or hostfile.
     """
     from tflaunch.check import Verdict
-    from tflaunch.check_view import document, page
     from tflaunch.checkup import Checkup
     from tflaunch.job import JobSpec
-    from tflaunch.runs_view import Screen, reader_may_leave
     from tflaunch.session import Stopped
 
     with reporting("stopped; nothing is left on the hosts", json=json) as show:
-        hostfile = load_hosts(hosts, connection, None if json else show.reporter)
-        job = JobSpec(
-            (),
-            env=env_and_files(env, env_file)[0],
-            requirements=packages_of(requirements, system_site_packages, container, hostfile),
-            container=container,
-            container_engine=container_engine,
-            mounts=mounts_of(mount, container, hostfile),
-            framework="tensorflow",
-        )
-        connect_s = min(CONNECT_S, timeout)
-        to_hosts = connector(hostfile.hosts, accept_new, connect_s, ssh_config)
-        for note in to_hosts.notes:
-            show.reporter.warn(note)
-        patient = Patient(show.reporter, json)
-        checkup = Checkup(
-            hostfile,
-            to_hosts,
-            patient.phase,
-            timeout_s=timeout,
-            connect_s=connect_s,
-            job=job,
-            tensorflow=tensorflow,
-        )
-        try:
-            with checkup.interrupts():
-                verdict = Verdict(checkup.run())
-        except Stopped as stopped:
-            for host, why in stopped.unconfirmed.items():
-                show.reporter.warn(f"{host}: something of this check may still be alive: {why}")
-            raise
-        finally:
-            to_hosts.close()
+        hostfile = load_hosts(hosts, connection.connection, None if json else show.reporter)
+        job = in_environment(JobSpec((), framework="tensorflow"), tasks, hostfile)
+        connection.connect_timeout = min(CONNECT_S, timeout)
+        with connected(hostfile.hosts, connection, show.reporter) as connector:
+            patient = Patient(show.reporter, json)
+            checkup = Checkup(
+                hostfile,
+                connector,
+                patient.phase,
+                timeout_s=timeout,
+                connect_s=connection.connect_timeout,
+                job=job,
+                tensorflow=tensorflow,
+            )
+            try:
+                with checkup.interrupts():
+                    verdict = Verdict(checkup.run())
+            except Stopped as stopped:
+                for host, why in stopped.unconfirmed.items():
+                    show.reporter.warn(f"{host}: something of this check may still be alive: {why}")
+                raise
         patient.settle()
         show.exit_code = verdict.exit_code(strict)
-        screen = Screen()
-        with reader_may_leave():
-            if json:
-                screen.write_json(document(verdict, time.time(), show.exit_code))
-            else:
-                screen.show(page(verdict, screen))
+        _print(verdict, show.exit_code, json=json)
+
+
+def _print(verdict: Verdict, exit_code: int, *, json: bool) -> None:
+    from tflaunch.check_view import document, page
+    from tflaunch.runs_view import Screen, reader_may_leave
+
+    screen = Screen()
+    with reader_may_leave():
+        if json:
+            screen.write_json(document(verdict, time.time(), exit_code))
+        else:
+            screen.show(page(verdict, screen))

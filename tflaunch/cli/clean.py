@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tflaunch.cli.options import (
-    OUTPUT,
-    AcceptNew,
-    ConnectTimeout,
-    Patient,
-    SshConfig,
-    connector,
+from tflaunch.cli.connecting import visiting
+from tflaunch.cli.option_groups import JsonDocument, SshOptions
+from tflaunch.cli.options import option
+from tflaunch.cli.reporting import Patient, Show, reporting
+from tflaunch.cli.values import age_of
+from tflaunch.cli.which_hosts import (
+    default_or_none,
+    hosts_of_run,
     load_hosts,
-    reporting,
+    merged,
+    nowhere,
+    recorded_hosts,
 )
-from tflaunch.cli.values import time_of
-from tflaunch.cli.where import default_or_none, hosts_of_run, merged, nowhere, recorded_hosts
 from tflaunch.errors import CleanError, ConnectErrors, UsageError
 from tflaunch.times import seconds
 
@@ -35,16 +37,25 @@ OLDER = "14d"
 MEASURE_S = 300.0  # a million small files on a disk that turns
 CLEAN_S = 3600.0
 
-WHICH = "Which runs"
 
+@dataclass(repr=False, eq=False)
+class CleanOptions:
+    """Which runs are removed."""
 
-def _age(text: str) -> float:
-    """A time with its unit: who removes what is older than 7 has hardly seconds in mind."""
-    if text.strip()[-1:].isdigit():
-        raise typer.BadParameter(
-            f"{text!r} of what? {text.strip()}d (days), {text.strip()}h or {text.strip()}s"
-        )
-    return time_of()(text)
+    panel = "Which runs"
+
+    older: float | None = option(
+        None,
+        parser=age_of,
+        metavar="TIME",
+        help=f"What nobody has written to for so long [{OLDER} if nothing else is said]",
+    )
+    keep_last: int = option(0, min=0, metavar="N", help="Never the newest N; alone: all others.")
+    max_size: str | None = option(
+        None, metavar="SIZE", help="The oldest, until each host keeps no more: 10GiB"
+    )
+    dry_run: bool = option(False, "--dry-run", "-n", help="Only tell.")
+    yes: bool = option(False, "--yes", "-y", help="Do not ask.")
 
 
 def clean(
@@ -59,35 +70,9 @@ def clean(
             "--hosts", "-H", metavar="HOSTS", help="Where [the default hostfile, or this machine's records]"
         ),
     ] = None,
-    older: Annotated[
-        float | None,
-        typer.Option(
-            parser=_age,
-            metavar="TIME",
-            help=f"What nobody has written to for so long [{OLDER} if nothing else is said]",
-            rich_help_panel=WHICH,
-        ),
-    ] = None,
-    keep_last: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="N", help="Never the newest N; alone: all others.", rich_help_panel=WHICH
-        ),
-    ] = 0,
-    max_size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", help="The oldest, until each host keeps no more: 10GiB", rich_help_panel=WHICH
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Only tell.", rich_help_panel=WHICH)
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.", rich_help_panel=WHICH)] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON document.", rich_help_panel=OUTPUT)] = False,
-    accept_new: AcceptNew = False,
-    connect_timeout: ConnectTimeout = 30.0,
-    ssh_config: SshConfig = None,
+    which: CleanOptions,
+    json: JsonDocument = False,
+    ssh: SshOptions,
 ) -> None:
     """Remove old runs: their directories on the hosts, with logs and working directory, and their records here.
 
@@ -96,58 +81,35 @@ def clean(
 
     Exit code: 0; 2 which run?; 69 hosts could not be asked, 74 something could not be removed: the rest is done.
     """
-    from tflaunch.clean import document, places, recorded_place
-    from tflaunch.runs_view import Screen, cleaned_lines, reader_may_leave, selection_lines, unreachable_data
-    from tflaunch.visits import Visits
+    from tflaunch.clean import places, recorded_place
 
     with reporting("stopped; what a host was told to remove it goes on removing", json=json) as show:
-        criteria = _criteria(runs or [], older, keep_last, max_size)
+        criteria = _criteria(runs or [], which)
         hostfile, known_config = _where(criteria.runs, hosts)
-        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config or known_config)
         patient = Patient(show.reporter, json)
-        visits = Visits(to_hosts, patient)
-        try:
+        with visiting(hostfile.hosts, ssh, patient, known_config=known_config) as visits:
             with visits.interrupts():
-                failures = visits.open(hostfile.hosts, connect_timeout)
+                failures = visits.open(hostfile.hosts, ssh.connect_timeout)
                 usages, silent = visits.usage(MEASURE_S)
             patient.settle()
             failures |= silent
             in_order = {host.name: usages[host.name] for host in hostfile.hosts if host.name in usages}
             known = [*places(in_order), recorded_place()]
             criteria, chosen = _chosen(known, criteria, failures)
-            screen = Screen()
-            with reader_may_leave():
-                if not json:
-                    screen.show(selection_lines(known, chosen, screen))
-                if dry_run or yes or json or _agreed(chosen, visits, show.reporter):
-                    with visits.interrupts():
-                        cleaned, more = _carry_out(visits, known, chosen, criteria, dry_run)
-                    patient.settle()
-                    failures |= more
-                    told = document(known, chosen, cleaned, dry_run)
-                    if json:
-                        told |= {"time": time.time(), "unreachable": unreachable_data(failures)}
-                        screen.write_json(told)
-                    else:
-                        screen.show(cleaned_lines(told, screen))
-                    if any(place["failed"] for place in told["places"]):
-                        show.exit_code = CleanError.exit_code
-                else:
-                    show.reporter.note("nothing was removed")
-        finally:
-            visits.close()
-            to_hosts.close()
+            removal = _Removal(known, criteria, chosen, which.dry_run)
+            failures = _remove(removal, visits, patient, show, failures, asks=not which.yes, json=json)
         if failures:
             if not json:
                 show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
             show.exit_code = ConnectErrors.exit_code
 
 
-def _criteria(runs: list[str], older_s: float | None, keep_last: int, max_size: str | None) -> Criteria:
+def _criteria(runs: list[str], options: CleanOptions) -> Criteria:
     from tflaunch.clean import Criteria
     from tflaunch.runs import check_run_id
     from tflaunch.sizes import size
 
+    older_s, keep_last, max_size = options.older, options.keep_last, options.max_size
     if runs and (older_s is not None or keep_last or max_size):
         raise UsageError("RUN names what is to go: no --older, --keep-last or --max-size beside it")
     if not (runs or older_s is not None or keep_last or max_size):
@@ -210,20 +172,66 @@ def _agreed(chosen: Selection, visits: Visits, asker: Asker) -> bool:
         )
 
 
-def _carry_out(
-    visits: Visits, known: list[Place], chosen: Selection, criteria: Criteria, dry_run: bool
-) -> tuple[dict[int, Any], dict[str, ConnectError]]:
+@dataclass(frozen=True)
+class _Removal:
+    """What is to be removed where."""
+
+    known: list[Place]
+    criteria: Criteria
+    chosen: Selection
+    dry_run: bool
+
+
+def _remove(
+    removal: _Removal,
+    visits: Visits,
+    patient: Patient,
+    show: Show,
+    failures: dict[str, ConnectError],
+    *,
+    asks: bool,
+    json: bool,
+) -> dict[str, ConnectError]:
+    """Show what is chosen, remove it if the user agrees, and show what was removed; raises Stopped.
+
+    Returns the hosts that could not be asked; `failures` are those of before.
+    """
+    from tflaunch.clean import document
+    from tflaunch.runs_view import Screen, cleaned_lines, reader_may_leave, selection_lines, unreachable_data
+
+    known, chosen = removal.known, removal.chosen
+    screen = Screen()
+    with reader_may_leave():
+        if not json:
+            screen.show(selection_lines(known, chosen, screen))
+        if asks and not (removal.dry_run or json or _agreed(chosen, visits, show.reporter)):
+            show.reporter.note("nothing was removed")
+            return failures
+        with visits.interrupts():
+            cleaned, more = _carry_out(visits, removal)
+        patient.settle()
+        failures = failures | more
+        result = document(known, chosen, cleaned, removal.dry_run)
+        if json:
+            screen.write_json({**result, "time": time.time(), "unreachable": unreachable_data(failures)})
+        else:
+            screen.show(cleaned_lines(result, screen))
+        if any(place["failed"] for place in result["places"]):
+            show.exit_code = CleanError.exit_code
+    return failures
+
+
+def _carry_out(visits: Visits, removal: _Removal) -> tuple[dict[int, Any], dict[str, ConnectError]]:
     """What each place says after it, by number, and the hosts that did not."""
     from tflaunch.clean import remove_records
 
-    wanted = {
-        place.names[0]: chosen.goes.get(number, ()) for number, place in enumerate(known) if place.names
-    }
-    said, failures = visits.clean(wanted, criteria.code_older_s, dry_run, CLEAN_S)
+    known, goes = removal.known, removal.chosen.goes
+    wanted = {place.names[0]: goes.get(number, ()) for number, place in enumerate(known) if place.names}
+    said, failures = visits.clean(wanted, removal.criteria.code_older_s, removal.dry_run, CLEAN_S)
     cleaned: dict[int, Any] = {}
     for number, place in enumerate(known):
         if not place.names:
-            cleaned[number] = remove_records(chosen.goes.get(number, ()), dry_run)
+            cleaned[number] = remove_records(goes.get(number, ()), removal.dry_run)
         elif place.names[0] in said:
             cleaned[number] = said[place.names[0]].fields
     return cleaned, failures

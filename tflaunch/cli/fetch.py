@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from tflaunch.cli.attach import Hosts, Reach, Run, open_view
-from tflaunch.cli.options import AcceptNew, ConnectTimeout, Json, SshConfig, reporting
-from tflaunch.errors import ConnectErrors, FetchError, UsageError
-
-if TYPE_CHECKING:
-    from tflaunch.patterns import Pattern, Wish
+from tflaunch.cli.attach import open_view
+from tflaunch.cli.option_groups import OutputOptions, ReachOptions, Run
+from tflaunch.cli.options import Part
+from tflaunch.cli.outputs import patterns_of, wish_of
+from tflaunch.cli.reporting import reporting
+from tflaunch.errors import ConnectErrors, FetchError
 
 EVERYTHING = "**"
 
@@ -41,11 +40,8 @@ def fetch(
     keep_mode: Annotated[
         bool, typer.Option("--keep-mode", help="What is executable there is so here.")
     ] = False,
-    hosts: Hosts = None,
-    json: Json = False,
-    accept_new: AcceptNew = False,
-    connect_timeout: ConnectTimeout = 30.0,
-    ssh_config: SshConfig = None,
+    output: Annotated[OutputOptions, Part("json")],
+    reach: ReachOptions,
 ) -> None:
     """Bring here what the tasks of a run have written in their working directory.
 
@@ -59,11 +55,10 @@ def fetch(
     from tflaunch.fetch import Fetch
     from tflaunch.view import Wanted
 
-    with reporting("stopped; the same command goes on where it was", json=json) as show:
+    with reporting("stopped; the same command goes on where it was", json=output.json) as show:
         wanted = patterns_of(patterns or [EVERYTHING], option="")
         wish = wish_of(wanted, to=to, overwrite=overwrite, keep_mode=keep_mode, most=most)
-        reach = Reach(hosts, accept_new, connect_timeout, ssh_config)
-        with open_view(run, reach, show, Wanted(), json) as view:
+        with open_view(run, reach, show, Wanted(), output.json) as view:
             told = Fetch(
                 view.run.run_id,
                 view.sessions,
@@ -77,31 +72,3 @@ def fetch(
             show.exit_code = ConnectErrors.exit_code
         elif not told.complete:
             show.exit_code = FetchError.exit_code
-
-
-def patterns_of(texts: Sequence[str], option: str = "--fetch ") -> tuple[Pattern, ...]:
-    """The patterns of a command line; raises UsageError."""
-    from tflaunch.patterns import Pattern
-
-    found = []
-    for text in texts:
-        try:
-            found.append(Pattern.parse(text))
-        except ValueError as error:
-            hint = "a pattern is as in .gitignore: 'checkpoints/**'"
-            raise UsageError(f"{option}{text}: it {error}", hint) from None
-    if found and not any(pattern.wanted for pattern in found):
-        raise UsageError(f"{texts[0]}: patterns with ! only take away", "add one without, such as '**'")
-    return tuple(found)
-
-
-def wish_of(
-    patterns: tuple[Pattern, ...], *, to: Path | None, overwrite: bool, keep_mode: bool, most: str
-) -> Wish:
-    """How what they match is brought; raises UsageError for a directory that cannot be one, and for no size."""
-    from tflaunch.patterns import Wish
-    from tflaunch.sizes import size
-
-    if to is not None and to.exists() and not to.is_dir():
-        raise UsageError(f"{to} is not a directory", "name another one")
-    return Wish(patterns, to, overwrite, keep_mode, size(most, "an amount of data") if most else None)

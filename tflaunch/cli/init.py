@@ -11,15 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tflaunch.cli.options import (
-    AcceptNew,
-    ConnectionOption,
-    ConnectTimeout,
-    Patient,
-    SshConfig,
-    connector,
-    reporting,
-)
+from tflaunch.cli.connecting import connected
+from tflaunch.cli.option_groups import ConnectionOptions
+from tflaunch.cli.options import Part
+from tflaunch.cli.reporting import Patient, reporting
 from tflaunch.cli.values import time_of
 from tflaunch.errors import ConnectError, ConnectErrors, RecordError, UsageError
 
@@ -54,10 +49,7 @@ def init(
     timeout: Annotated[
         float, typer.Option(parser=time_of(1), metavar="TIME", help="For each host to tell what it has.")
     ] = 60.0,
-    accept_new: AcceptNew = False,
-    connect_timeout: ConnectTimeout = 15.0,
-    connection: ConnectionOption = "",
-    ssh_config: SshConfig = None,
+    connection: Annotated[ConnectionOptions, Part(default={"connect_timeout": 15.0})],
 ) -> None:
     """Make a hostfile: connect to the hosts, all at once, and write down what is there.
 
@@ -71,15 +63,10 @@ def init(
 
     with reporting("stopped; nothing is written") as show:
         _check_output(output, force)
-        hostfile = _wanted(names or [], connection, ssh_config)
-        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
-        for note in to_hosts.notes:
-            show.reporter.warn(note)
-        try:
-            visited = _visit(hostfile, to_hosts, show.reporter, timeout, connect_timeout)
-            found = _found(visited, to_hosts)
-        finally:
-            to_hosts.close()
+        hostfile = _wanted(names or [], connection)
+        with connected(hostfile.hosts, connection, show.reporter) as connector:
+            visited = _visit(hostfile, connector, show.reporter, timeout, connection.connect_timeout)
+            found = _found(visited, connector)
         failures = {each.host.name: each.error for each in visited if each.error is not None}
         if len(failures) == len(visited):
             show.reporter.warn(f"{_name(output)} is not written: it would have no host")
@@ -91,7 +78,7 @@ def init(
             _write(output, text, force)
         _tell(found, failures, output, show.reporter)
         if output != STDOUT:
-            _tell_next(output, ssh_config, show.reporter)
+            _tell_next(output, connection.ssh_config, show.reporter)
         if failures:
             show.exit_code = ConnectErrors.exit_code
 
@@ -121,10 +108,11 @@ def _check_output(output: Path, force: bool) -> None:
 # --- which hosts -----------------------------------------------------------------------------------------
 
 
-def _wanted(names: Sequence[str], connection: str, ssh_config: Path | None) -> Hostfile:
+def _wanted(names: Sequence[str], connection: ConnectionOptions) -> Hostfile:
     """The hosts that are named, or chosen; raises UsageError, HostfileError."""
     from tflaunch import hosts
 
+    ssh_config = connection.ssh_config
     if ssh_config is not None and not ssh_config.is_file():
         raise UsageError(f"--ssh-config {ssh_config}: there is no such file")
     listed = [] if names else [host.name for host in _chosen(ssh_config).hosts]
@@ -143,7 +131,7 @@ def _wanted(names: Sequence[str], connection: str, ssh_config: Path | None) -> H
             listed += [host.name for host in hosts.match(name, known)]
         else:
             listed.append(name)
-    return hosts.listed(",".join(dict.fromkeys(listed)), connection=connection)
+    return hosts.listed(",".join(dict.fromkeys(listed)), connection=connection.connection)
 
 
 def _of_ssh_config(ssh_config: Path | None) -> Hostfile:
@@ -204,7 +192,7 @@ def _words(names: str) -> list[str]:
 
 
 def _visit(
-    hostfile: Hostfile, to_hosts: Connector, reporter: Reporter, timeout_s: float, connect_s: float
+    hostfile: Hostfile, connector: Connector, reporter: Reporter, timeout_s: float, connect_s: float
 ) -> tuple[Visited, ...]:
     """Ask every host, as `tflaunch check --no-tensorflow` does; nothing of it is left there."""
     from tflaunch.checkup import Checkup
@@ -214,7 +202,7 @@ def _visit(
     patient = Patient(reporter, json=False)
     checkup = Checkup(
         hostfile,
-        to_hosts,
+        connector,
         patient.phase,
         timeout_s=timeout_s,
         connect_s=connect_s,
@@ -233,7 +221,7 @@ def _visit(
         patient.settle()
 
 
-def _found(visited: Sequence[Visited], to_hosts: Connector) -> list[Found]:
+def _found(visited: Sequence[Visited], connector: Connector) -> list[Found]:
     from tflaunch.inputs.hostfile_text import Found
 
     found: list[Found] = []
@@ -245,7 +233,7 @@ def _found(visited: Sequence[Visited], to_hosts: Connector) -> list[Found]:
             found.append(Found(each.host, why_not=f"cannot be reached: {error.message}{hint}"))
             continue
         # A run refuses one machine under two names: see tflaunch.roll_call.
-        machine = (to_hosts.host_key(each.host), each.facts.boot_id)
+        machine = (connector.host_key(each.host), each.facts.boot_id)
         same = first.setdefault(machine, each.host) if all(machine) else each.host
         if same is not each.host:
             found.append(Found(each.host, why_not=f"is the same machine as {same.name}"))

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from tflaunch.cli.options import (
-    AcceptNew,
-    ConnectTimeout,
-    Grace,
-    Json,
-    Show,
-    SshConfig,
-    connector,
-    load_hosts,
-    reporting,
-)
-from tflaunch.cli.where import default_or_none, hosts_of_run, nowhere, recorded_hosts
+from tflaunch.cli.connecting import visiting
+from tflaunch.cli.option_groups import EndOptions, OutputOptions, ReachOptions, Run
+from tflaunch.cli.options import Part
+from tflaunch.cli.reporting import Show, reporting
+from tflaunch.cli.which_hosts import default_or_none, hosts_of_run, load_hosts, nowhere, recorded_hosts
 from tflaunch.errors import ConnectErrors, StopError, UsageError
 
 if TYPE_CHECKING:
@@ -27,28 +18,17 @@ if TYPE_CHECKING:
     from tflaunch.console import Reporter
     from tflaunch.hosts import Hostfile
     from tflaunch.run_states import RunState
-    from tflaunch.visits import Visits
+    from tflaunch.visits import Finished, Visits
 
 LIST_TIMEOUT_S = 30.0
 
 
 def stop(
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RUN]", help="The run's id, or how it begins [the only one]", show_default=False
-        ),
-    ] = None,
+    run: Run = None,
     *,
-    hosts: Annotated[
-        str | None,
-        typer.Option("--hosts", "-H", metavar="HOSTS", help="Where to look [this machine's record]"),
-    ] = None,
-    grace: Grace = 10.0,
-    json: Json = False,
-    accept_new: AcceptNew = False,
-    connect_timeout: ConnectTimeout = 30.0,
-    ssh_config: SshConfig = None,
+    end: Annotated[EndOptions, Part("grace")],
+    output: Annotated[OutputOptions, Part("json")],
+    reach: ReachOptions,
 ) -> None:
     """End a run on all its hosts: also when its launcher, or its agents, are dead.
 
@@ -56,47 +36,48 @@ def stop(
 
     Exit code: 0 nothing of it is alive; 2 which run?; 69 hosts could not be asked; 76 something lives on.
     """
-    from tflaunch.run_states import was_restarted
-    from tflaunch.runs import check_run_id, forget_orphan
-    from tflaunch.visits import UNSURE, Visits
+    from tflaunch.runs import check_run_id
 
     with reporting(
-        "not waiting; what was told to end goes on ending, look with: tflaunch stop", json=json
+        "not waiting; what was told to end goes on ending, look with: tflaunch stop", json=output.json
     ) as show:
         if run is not None:
             check_run_id(run)
-        run, hostfile, known_config = _where(run, hosts)
-        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config or known_config)
-        visits = Visits(to_hosts, show.reporter)
-        try:
-            with visits.interrupts():
-                unreachable = visits.open(hostfile.hosts, connect_timeout)
-                if len(unreachable) == len(hostfile.hosts):
-                    raise ConnectErrors(unreachable, len(hostfile.hosts))
-                listed = visits.runs(LIST_TIMEOUT_S)
-                alive = listed.runs
-                chosen = _choose(run, alive, visits, show)
-                finished, failures = visits.finish(chosen, grace) if chosen else ({}, {})
-                failures = {**listed.failures, **failures}
-        finally:
-            visits.close()
-            to_hosts.close()
-        if chosen is not None and not failures and not any(end.known for end in finished.values()):
-            _refuse_unknown(chosen, alive)
+        run, hostfile, known_config = _where(run, reach.hosts)
+        hosts = hostfile.hosts
+        with visiting(hosts, reach, show.reporter, known_config=known_config) as visits, visits.interrupts():
+            unreachable = visits.open(hosts, reach.connect_timeout)
+            if len(unreachable) == len(hosts):
+                raise ConnectErrors(unreachable, len(hosts))
+            listed = visits.runs(LIST_TIMEOUT_S)
+            chosen = _choose(run, listed.runs, visits, show)
+            finished, failures = visits.finish(chosen, end.grace) if chosen else ({}, {})
+        failures = {**listed.failures, **failures}
         if chosen is not None:
-            show.reporter.stopped(chosen, finished)
-            for host, end in finished.items():
-                if end.unsure:
-                    show.reporter.warn(f"{host}: {UNSURE}")
-                elif end.restarted:
-                    show.reporter.note(was_restarted(host, end.restarted))
-            if not failures and all(end.clean for end in finished.values()):
-                forget_orphan(chosen)
+            if not failures and not any(end.known for end in finished.values()):
+                _refuse_unknown(chosen, listed.runs)
+            _tell(chosen, finished, show.reporter, sure=not failures)
         if failures:
-            show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
+            show.reporter.failures(ConnectErrors(failures, len(hosts)))
             show.exit_code = ConnectErrors.exit_code
         if not all(end.clean for end in finished.values()):
             show.exit_code = StopError.exit_code
+
+
+def _tell(run: str, finished: Mapping[str, Finished], reporter: Reporter, *, sure: bool) -> None:
+    """Say how the run has ended on each host; `sure`: all of them were asked."""
+    from tflaunch.run_states import was_restarted
+    from tflaunch.runs import forget_orphan
+    from tflaunch.visits import UNSURE
+
+    reporter.stopped(run, finished)
+    for host, end in finished.items():
+        if end.unsure:
+            reporter.warn(f"{host}: {UNSURE}")
+        elif end.restarted:
+            reporter.note(was_restarted(host, end.restarted))
+    if sure and all(end.clean for end in finished.values()):
+        forget_orphan(run)
 
 
 def _where(run: str | None, source: str | None) -> tuple[str | None, Hostfile, Path | None]:

@@ -2,79 +2,52 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from tflaunch.cli.fetch import patterns_of, wish_of
-from tflaunch.cli.job_options import (
-    END,
-    GPUS,
-    OUTPUTS,
-    CodeDir,
-    Container,
-    ContainerEngine,
-    Env,
-    EnvFile,
-    Exclude,
-    FetchMax,
-    FetchTo,
-    FollowLinks,
-    GpuModel,
-    Include,
+from tflaunch.cli.connecting import connected
+from tflaunch.cli.job_option_groups import (
+    GpuOptions,
     JobHosts,
-    KeepMode,
-    MaxCode,
-    Mig,
-    MinGpuMemory,
-    Module,
-    Mount,
-    NoSync,
-    Overwrite,
-    RequireAll,
-    RequirementsFile,
-    ShareGpus,
-    Ship,
-    ShowFiles,
-    SystemSite,
-    TensorboardPort,
-    Wait,
-    Yes,
+    ProgramOptions,
+    ResultOptions,
+    StartOptions,
+    TaskOptions,
+)
+from tflaunch.cli.job_parts import (
+    LEASE_S,
     check_hosts,
     check_wait,
-    env_and_files,
-    gpu_choice,
-    mounts_of,
-    packages_of,
-)
-from tflaunch.cli.options import (
-    AcceptNew,
-    ConnectionOption,
-    ConnectTimeout,
-    Grace,
-    Json,
-    SshConfig,
     command_line,
-    connector,
-    load_hosts,
-    reporting,
+    gpu_choice,
+    in_environment,
+    on_every_host,
+    trainer_code,
 )
-from tflaunch.cli.run import TrainerCommand, on_every_host, program_to_run
-from tflaunch.cli.values import time_of
-from tflaunch.cli.words import Line, command, kind_of
+from tflaunch.cli.option_groups import ConnectionOptions, EndOptions, OutputOptions
+from tflaunch.cli.options import Part, argument, option
+from tflaunch.cli.outputs import fetched_at_end, patterns_of
+from tflaunch.cli.reporting import reporting
+from tflaunch.cli.trainer_command import TrainerCommand
+from tflaunch.cli.trainer_words import Line, command, kind_of
+from tflaunch.cli.which_hosts import load_hosts
 from tflaunch.errors import UsageError
 from tflaunch.job import PS, WORKER, JobSpec, Role
 
 if TYPE_CHECKING:
+    from tflaunch.console import Reporter
     from tflaunch.hosts import Hostfile
+    from tflaunch.launch import Request
+    from tflaunch.results import Metric
+    from tflaunch.sweep_room import SweepRequest
     from tflaunch.trials import Params
-
-TRIALS, METRIC, AGAIN = "Trials", "Results", "When something fails"
-
 
 _NOT_ALONE = (
     "A sweep cannot be left alone, for this command gives out its trials. Run it in tmux or screen; after any end "
@@ -140,186 +113,137 @@ def _refuse_parameters_alone(verb: str, line: Line) -> None:
         )
 
 
-def sweep(
-    ctx: typer.Context,
-    hosts: JobHosts = None,
-    script: Annotated[
-        str | None,
-        typer.Argument(metavar="TRAINER.py", help="The program (or -m PKG.MOD).", show_default=False),
-    ] = None,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="-- ARGS",
-            help="Arguments of all trials; {lr} stands for the value of lr, which else follows as --lr=VALUE.",
-            show_default=False,
+@dataclass(repr=False, eq=False)
+class SweepArguments(JobHosts):
+    """HOSTS, and what runs there for each trial."""
+
+    script: str | None = argument(
+        None, metavar="TRAINER.py", help="The program (or -m PKG.MOD).", show_default=False
+    )
+    arguments: tuple[str, ...] = argument(
+        (),
+        metavar="-- ARGS",
+        help="Arguments of all trials; {lr} stands for the value of lr, which else follows as --lr=VALUE.",
+        show_default=False,
+    )
+
+
+@dataclass(repr=False, eq=False)
+class TrialOptions:
+    """Which trials there are."""
+
+    panel = "Trials"
+
+    grid: tuple[str, ...] = option(
+        (), metavar="NAME=A,B,C", help="All combinations of these values; repeatable."
+    )
+    random: tuple[str, ...] = option(
+        (), metavar="NAME=A..B[:log]", help="--trials values from a range, or NAME=A,B,C; repeatable."
+    )
+    trials: int | None = option(None, min=1, metavar="N", help="How many, with --random.")
+    seed: int | None = option(None, metavar="N", help="The same one draws the same trials [a new one]")
+    trials_file: Path | None = option(
+        None, metavar="FILE", help="A list of trials: .yaml, .json, .jsonl or .csv."
+    )
+    name: str | None = option(
+        None, metavar="NAME", help="The sweep's name; one that is known goes on [a new one]"
+    )
+    resume: str | None = option(
+        None, metavar="NAME", help="Go on with that sweep: what has not succeeded yet is run."
+    )
+
+
+@dataclass(repr=False, eq=False)
+class TrialGpuOptions:
+    """How many GPUs a trial has, and how many trials a host."""
+
+    panel = GpuOptions.panel
+
+    gpus_per_trial: int | None = option(
+        None, min=0, metavar="N", help="GPUs of a trial [1 where there are any]"
+    )
+    trials_per_gpu: int = option(1, min=1, metavar="N", help="Trials that share a GPU.")
+    trials_per_host: int | None = option(
+        None,
+        min=1,
+        metavar="N",
+        help="Trials at a time on a host [slots: of the hostfile; as many as it has cards, or 1]",
+    )
+
+
+@dataclass(repr=False, eq=False)
+class ScoreOptions:
+    """How trials are compared."""
+
+    panel = "Results"
+
+    metric: str | None = option(
+        None,
+        metavar="KEY|REGEX",
+        help="The number that counts: last JSON line with KEY, or last match of the one group of REGEX.",
+    )
+    maximize: bool = option(False, "--maximize/--minimize", help="Which is better.")
+
+
+@dataclass(repr=False, eq=False)
+class RetryOptions:
+    """What is done about a trial that fails."""
+
+    panel = "When something fails"
+
+    retries: int = option(
+        0, min=0, metavar="N", help="Try a trial that fails again, on another host if there is one."
+    )
+
+
+@dataclass(repr=False, eq=False)
+class SweepOptions:
+    """The command line of `sweep`."""
+
+    what: SweepArguments
+    trials: TrialOptions
+    start: Annotated[
+        StartOptions,
+        Part(
+            "require_all",
+            "dry_run",
+            "yes",
+            help={"dry_run": "Print the trials and how many run at a time, and start nothing."},
         ),
-    ] = None,
-    *,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=A,B,C",
-            help="All combinations of these values; repeatable.",
-            rich_help_panel=TRIALS,
+    ]
+    per_trial: TrialGpuOptions
+    gpus: Annotated[GpuOptions, Part(without=("gpus_per_worker", "mix_models"))]
+    score: ScoreOptions
+    failure: RetryOptions
+    program: Annotated[ProgramOptions, Part(without=("flag", "framework", "flags"))]
+    tasks: TaskOptions
+    end: Annotated[
+        EndOptions,
+        Part(
+            "grace",
+            "timeout",
+            "lease",
+            help={
+                "timeout": "End a trial that takes longer: it has failed.",
+                "lease": "Hosts end their trials when this command was not heard of for so long [60s]",
+            },
         ),
-    ] = None,
-    random: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=A..B[:log]",
-            help="--trials values from a range, or NAME=A,B,C; repeatable.",
-            rich_help_panel=TRIALS,
+    ]
+    results: Annotated[
+        ResultOptions,
+        Part(
+            help={
+                "fetch": "Bring what the trials have written here at the end, seen from each: 'checkpoints/**'; "
+                "repeatable.",
+                "tensorboard": "Show what the trials of the first one's host write in TensorBoard while they run.",
+            }
         ),
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="How many, with --random.", rich_help_panel=TRIALS),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="The same one draws the same trials [a new one]", rich_help_panel=TRIALS
-        ),
-    ] = None,
-    trials_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="A list of trials: .yaml, .json, .jsonl or .csv.", rich_help_panel=TRIALS
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The sweep's name; one that is known goes on [a new one]",
-            rich_help_panel=TRIALS,
-        ),
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Go on with that sweep: what has not succeeded yet is run.",
-            rich_help_panel=TRIALS,
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Print the trials and how many run at a time, and start nothing.",
-            rich_help_panel=TRIALS,
-        ),
-    ] = False,
-    yes: Yes = False,
-    gpus_per_trial: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="N", help="GPUs of a trial [1 where there are any]", rich_help_panel=GPUS
-        ),
-    ] = None,
-    trials_per_gpu: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Trials that share a GPU.", rich_help_panel=GPUS)
-    ] = 1,
-    trials_per_host: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Trials at a time on a host [slots: of the hostfile; as many as it has cards, or 1]",
-            rich_help_panel=GPUS,
-        ),
-    ] = None,
-    gpu_model: GpuModel = "",
-    min_gpu_memory: MinGpuMemory = "",
-    mig: Mig = None,
-    include: Include = None,
-    exclude: Exclude = None,
-    share_gpus: ShareGpus = False,
-    wait: Wait = None,
-    require_all: RequireAll = False,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY|REGEX",
-            help="The number that counts: last JSON line with KEY, or last match of the one group of REGEX.",
-            rich_help_panel=METRIC,
-        ),
-    ] = None,
-    maximize: Annotated[
-        bool,
-        typer.Option("--maximize/--minimize", help="Which is better.", rich_help_panel=METRIC),
-    ] = False,
-    retries: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Try a trial that fails again, on another host if there is one.",
-            rich_help_panel=AGAIN,
-        ),
-    ] = 0,
-    module: Module = None,
-    env: Env = None,
-    env_file: EnvFile = None,
-    code_dir: CodeDir = None,
-    ship: Ship = None,
-    follow_links: FollowLinks = False,
-    max_code: MaxCode = "",
-    show_files: ShowFiles = False,
-    no_sync: NoSync = False,
-    requirements: RequirementsFile = None,
-    system_site_packages: SystemSite = False,
-    container: Container = "",
-    container_engine: ContainerEngine = "",
-    mount: Mount = None,
-    grace: Grace = 10.0,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            parser=time_of(),
-            metavar="TIME",
-            help="End a trial that takes longer: it has failed.",
-            rich_help_panel=END,
-        ),
-    ] = 0.0,
-    lease: Annotated[
-        float,
-        typer.Option(
-            parser=time_of(5),
-            metavar="TIME",
-            help="Hosts end their trials when this command was not heard of for so long.",
-            rich_help_panel=END,
-        ),
-    ] = 60.0,
-    fetch: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Bring what the trials have written here at the end, seen from each: 'checkpoints/**'; repeatable.",
-            rich_help_panel=OUTPUTS,
-        ),
-    ] = None,
-    fetch_to: FetchTo = None,
-    fetch_max: FetchMax = "",
-    keep_mode: KeepMode = False,
-    overwrite: Overwrite = False,
-    tensorboard: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LOGDIR",
-            help="Show what the trials of the first one's host write in TensorBoard while they run.",
-            rich_help_panel=OUTPUTS,
-        ),
-    ] = None,
-    tensorboard_port: TensorboardPort = 0,
-    json: Json = False,
-    accept_new: AcceptNew = False,
-    connect_timeout: ConnectTimeout = 30.0,
-    ssh_config: SshConfig = None,
-    connection: ConnectionOption = "",
-) -> None:
+    ]
+    output: Annotated[OutputOptions, Part("json")]
+    connection: ConnectionOptions
+
+
+def sweep(ctx: typer.Context, options: SweepOptions) -> None:
     """Run TRAINER.py once for each set of values, as many at a time as HOSTS have cards for, and compare.
 
     Each trial is a process of its own, which is told its values as --NAME=VALUE, in TFLAUNCH_PARAMS (JSON) and its
@@ -330,143 +254,141 @@ def sweep(
     74 not all outputs were fetched; 76 all hosts were lost, or not all could be stopped; 124 a trial took longer than
     --timeout.
     """
-    from tflaunch.launch import Request
-    from tflaunch.results import Metric
-    from tflaunch.runs import new_run_id
     from tflaunch.sweep_launch import dry
     from tflaunch.sweep_launch import sweep as carry_out
-    from tflaunch.sweep_room import SweepRequest
     from tflaunch.sweep_view import open_reporter
 
-    reporter = open_reporter(json=json)
+    reporter = open_reporter(json=options.output.json)
     with reporting("stopped; no trial was started, nothing is left", reporter) as show:
-        if script is not None and (script.endswith((".yaml", ".yml")) or kind_of(script) == "job"):
-            raise UsageError(
-                f"{script}: a job file is for tflaunch run", "name the program; options say the rest"
-            )
-        if name is not None and resume is not None:
-            raise UsageError("--name and --resume name the same thing", "leave one of them out")
-        if trials_per_gpu > 1 and (gpus_per_trial is not None and gpus_per_trial != 1):
-            raise UsageError(
-                f"--gpus-per-trial {gpus_per_trial} --trials-per-gpu {trials_per_gpu}: either several cards for a "
-                "trial, or several trials on a card",
-                "leave one of them out",
-            )
-        if mig is not None and gpus_per_trial is not None and gpus_per_trial > 1:
-            raise UsageError(
-                f"--mig --gpus-per-trial {gpus_per_trial}: a process can use one MIG instance only",
-                "leave --gpus-per-trial out",
-            )
-        if maximize and metric is None:
-            raise UsageError("--maximize without --metric: of what?", "--metric accuracy")
-        check_wait(wait, dry_run)
-        measure = Metric.parse(metric, maximize) if metric is not None else None
-        if not random and (trials is not None or seed is not None):
-            raise UsageError(f"{'--trials' if trials is not None else '--seed'} is for --random")
-        if name is not None and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,31}[a-z0-9])?", name):
-            raise UsageError(f"--name {name}: 1 to 33 of a-z, 0-9 and '-', no '-' at an end")
-        chosen = _trials(grid or [], random or [], trials, trials_file)
-        hostfile = load_hosts(hosts, connection, reporter)
-        gpus = gpu_choice(
-            model=gpu_model,
-            min_memory=min_gpu_memory,
-            include=include,
-            exclude=exclude,
-            mig=mig,
-            share=share_gpus,
-            per_worker=None,
-        )
-        check_hosts(hostfile, gpus, {})
-        patterns_of(fetch or ())  # what is wrong is told as it was written
-        patterns = patterns_of(_of_trials(fetch or [], hostfile))
-        wish = wish_of(patterns, to=fetch_to, overwrite=overwrite, keep_mode=keep_mode, most=fetch_max)
-        if no_sync:
-            hostfile = on_every_host(Path.cwd(), hostfile)
-        program, stem, bundle, _ = program_to_run(
-            module,
-            script,
-            Path.cwd(),
-            hostfile,
-            code_dir=code_dir,
-            ship=ship or (),
-            follow_links=follow_links,
-            max_code=max_code,
-            show_files=show_files,
-            no_sync=no_sync,
-            env_files=env_file or (),
-            reporter=reporter,
-            dry_run=dry_run,
-        )
-        variables, masked = env_and_files(env, env_file)
-        request = SweepRequest(
-            run=Request(
-                run_id=new_run_id(f"{stem}-sweep"),
-                job=JobSpec(
-                    program=program,
-                    args=tuple(arguments or ()),
-                    roles={PS: Role(0), WORKER: Role(gpus=gpus_per_trial)},
-                    flags=None,
-                    env=variables,
-                    masked=masked,
-                    requirements=packages_of(requirements, system_site_packages, container, hostfile),
-                    container=container,
-                    container_engine=container_engine,
-                    mounts=mounts_of(mount, container, hostfile),
-                ),
-                hostfile=hostfile,
-                gpus=gpus,
-                bundle=bundle,
-                command=command_line(),
-                ssh_config=str(ssh_config.absolute()) if ssh_config else None,
-                lease_s=lease,
-                connect_s=connect_timeout,
-                grace_s=grace,
-                tensorboard=tensorboard,
-                tensorboard_port=tensorboard_port,
-                fetch=wish if fetch else None,
-                require_all=require_all,
-                yes=yes,
-                wait_s=wait,
-            ),
-            trials=chosen,
-            metric=measure,
-            retries=retries,
-            timeout_s=timeout,
-            per_gpu=trials_per_gpu,
-            per_host=trials_per_host,
-            seed=seed,
-            drawn=bool(random),
-            name=resume or name or "",
-            must_exist=resume is not None,
-            run_best=_run_one(ctx),
-        )
-        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
-        for note in to_hosts.notes:
-            reporter.warn(note)
-        try:
-            show.exit_code = (dry if dry_run else carry_out)(request, to_hosts, reporter)
-        finally:
-            to_hosts.close()
+        request = _request(ctx, options, reporter)
+        with connected(request.run.hostfile.hosts, options.connection, reporter) as connector:
+            show.exit_code = (dry if options.start.dry_run else carry_out)(request, connector, reporter)
 
 
-def _trials(
-    grid: Sequence[str],
-    random: Sequence[str],
-    count: int | None,
-    file: Path | None,
-) -> Callable[[int], list[Params]]:
+def _request(ctx: typer.Context, options: SweepOptions, reporter: Reporter) -> SweepRequest:
+    """What is asked for; raises TflaunchError for what cannot be."""
+    from tflaunch.sweep_room import SweepRequest
+
+    trials = options.trials
+    _check_agreement(options)
+    check_wait(options.gpus.wait, options.start.dry_run)
+    metric = _metric(options.score)
+    chosen = _trials(trials)
+    return SweepRequest(
+        run=_run_request(options, reporter),
+        trials=chosen,
+        metric=metric,
+        retries=options.failure.retries,
+        timeout_s=options.end.timeout,
+        per_gpu=options.per_trial.trials_per_gpu,
+        per_host=options.per_trial.trials_per_host,
+        seed=trials.seed,
+        drawn=bool(trials.random),
+        name=trials.resume or trials.name or "",
+        must_exist=trials.resume is not None,
+        run_best=_run_one(ctx),
+    )
+
+
+def _check_agreement(options: SweepOptions) -> None:
+    """Raises UsageError for options that exclude each other, or mean nothing alone."""
+    trials, per_trial, script = options.trials, options.per_trial, options.what.script
+    several = per_trial.gpus_per_trial is not None and per_trial.gpus_per_trial > 1
+    if script is not None and (script.endswith((".yaml", ".yml")) or kind_of(script) == "job"):
+        raise UsageError(
+            f"{script}: a job file is for tflaunch run", "name the program; options say the rest"
+        )
+    if trials.name is not None and trials.resume is not None:
+        raise UsageError("--name and --resume name the same thing", "leave one of them out")
+    if per_trial.trials_per_gpu > 1 and per_trial.gpus_per_trial not in (None, 1):
+        raise UsageError(
+            f"--gpus-per-trial {per_trial.gpus_per_trial} --trials-per-gpu {per_trial.trials_per_gpu}: either several "
+            "cards for a trial, or several trials on a card",
+            "leave one of them out",
+        )
+    if options.gpus.mig is not None and several:
+        raise UsageError(
+            f"--mig --gpus-per-trial {per_trial.gpus_per_trial}: a process can use one MIG instance only",
+            "leave --gpus-per-trial out",
+        )
+    if options.score.maximize and options.score.metric is None:
+        raise UsageError("--maximize without --metric: of what?", "--metric accuracy")
+    if not trials.random and (trials.trials is not None or trials.seed is not None):
+        raise UsageError(f"{'--trials' if trials.trials is not None else '--seed'} is for --random")
+    if trials.name is not None and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,31}[a-z0-9])?", trials.name):
+        raise UsageError(f"--name {trials.name}: 1 to 33 of a-z, 0-9 and '-', no '-' at an end")
+
+
+def _metric(options: ScoreOptions) -> Metric | None:
+    from tflaunch.results import Metric
+
+    return Metric.parse(options.metric, options.maximize) if options.metric is not None else None
+
+
+def _run_request(options: SweepOptions, reporter: Reporter) -> Request:
+    """The hosts, GPUs and code of the trials; raises TflaunchError."""
+    from tflaunch.launch import Request
+    from tflaunch.runs import new_run_id
+
+    connection, results = options.connection, options.results
+    hostfile = load_hosts(options.what.hosts, connection.connection, reporter)
+    gpus = gpu_choice(options.gpus)
+    check_hosts(hostfile, gpus, {})
+    patterns_of(results.fetch)  # what is wrong is told as it was written
+    wish = fetched_at_end(results, _of_trials(results.fetch, hostfile))
+    if options.program.no_sync:
+        hostfile = on_every_host(Path.cwd(), hostfile)
+    job = JobSpec(
+        (),
+        args=options.what.arguments,
+        roles={PS: Role(0), WORKER: Role(gpus=options.per_trial.gpus_per_trial)},
+        flags=None,
+    )
+    job = in_environment(job, options.tasks, hostfile)
+    code = trainer_code(
+        options.program,
+        options.what.script,
+        Path.cwd(),
+        hostfile,
+        env_files=options.tasks.env_file,
+        reporter=reporter,
+        dry_run=options.start.dry_run,
+    )
+    return Request(
+        run_id=new_run_id(f"{code.stem}-sweep"),
+        job=dataclasses.replace(job, program=code.argv),
+        hostfile=hostfile,
+        gpus=gpus,
+        bundle=code.bundle,
+        command=command_line(),
+        ssh_config=connection.config_path,
+        lease_s=options.end.lease or LEASE_S[False],
+        connect_s=connection.connect_timeout,
+        grace_s=options.end.grace,
+        tensorboard=results.tensorboard,
+        tensorboard_port=results.tensorboard_port,
+        fetch=wish,
+        require_all=options.start.require_all,
+        yes=options.start.yes,
+        wait_s=options.gpus.wait,
+    )
+
+
+def _trials(options: TrialOptions) -> Callable[[int], Sequence[Params]]:
     """What is to be tried, from the one of three ways that was chosen."""
     from tflaunch import trials
 
-    ways = [way for way, given in (("--grid", grid), ("--random", random), ("--trials-file", file)) if given]
-    if not ways:
+    random, count = options.random, options.trials
+    ways = {"--grid": options.grid, "--random": random, "--trials-file": options.trials_file}
+    ways_used = [way for way, given in ways.items() if given]
+    if not ways_used:
         raise UsageError(
             "nothing to try: neither --grid, --random nor --trials-file",
             "for example --grid lr=0.1,0.01 --grid layers=2,3",
         )
-    if len(ways) > 1:
+    if len(ways_used) > 1:
         raise UsageError(
-            f"{ways[0]} and {ways[1]} are two ways to name the trials",
+            f"{ways_used[0]} and {ways_used[1]} are two ways to name the trials",
             "--random takes lists, too: --random optimizer=adam,sgd",
         )
     if random:
@@ -474,11 +396,11 @@ def _trials(
             raise UsageError("--random without --trials: how many?", "--trials 20")
         trials.draw(random, count, 0)  # what is wrong with it is told now
         return functools.partial(trials.draw, random, count)
-    found = trials.grid(grid) if grid else trials.read(Path(file or ""))
+    found = trials.grid(options.grid) if options.grid else trials.read(options.trials_file or Path())
     return lambda _: found
 
 
-def _of_trials(patterns: list[str], hostfile: Hostfile) -> list[str]:
+def _of_trials(patterns: Sequence[str], hostfile: Hostfile) -> Sequence[str]:
     """Patterns seen from each trial's own directory, if it has one, as patterns seen from what holds them all."""
     from tflaunch.trials import JOB
 

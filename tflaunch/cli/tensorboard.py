@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
-from tflaunch.cli.attach import Hosts, Reach, Run, open_view
-from tflaunch.cli.options import AcceptNew, ConnectTimeout, Json, SshConfig, reporting
+from tflaunch.cli.attach import open_view
+from tflaunch.cli.option_groups import OutputOptions, ReachOptions, Run
+from tflaunch.cli.options import Part
+from tflaunch.cli.reporting import reporting
 from tflaunch.errors import LaunchError
 
 Port = Annotated[
@@ -26,11 +28,8 @@ def tensorboard(
     ] = ".",
     *,
     port: Port = 0,
-    hosts: Hosts = None,
-    json: Json = False,
-    accept_new: AcceptNew = False,
-    connect_timeout: ConnectTimeout = 30.0,
-    ssh_config: SshConfig = None,
+    output: Annotated[OutputOptions, Part("json")],
+    reach: ReachOptions,
 ) -> None:
     """Show a run, alive or ended, in TensorBoard, until Ctrl-C.
 
@@ -43,11 +42,10 @@ def tensorboard(
     from tflaunch.tunnel import Tunnel
     from tflaunch.view import Wanted
 
-    with reporting("TensorBoard is stopped", json=json) as show:
+    with reporting("TensorBoard is stopped", json=output.json) as show:
         tunnel = Tunnel(port)
         try:
-            reach = Reach(hosts, accept_new, connect_timeout, ssh_config)
-            with open_view(run, reach, show, Wanted(), json) as view:
+            with open_view(run, reach, show, Wanted(), output.json) as view:
                 show_board(view, logdir, tunnel, show.reporter)
         finally:
             tunnel.close()

@@ -1,16 +1,47 @@
-"""On which hosts to look for runs: those that were named, the default hostfile's, those of this machine's records."""
+"""Which hosts are meant: those that were named, the default hostfile's, those of this machine's records."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tflaunch.cli.options import default_hosts, load_hosts
 from tflaunch.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
+    from tflaunch.console import Reporter
     from tflaunch.hosts import Hostfile
+
+
+def default_hosts() -> str | None:
+    """The hostfile that is meant when none is named, if there is one."""
+    from tflaunch.hosts import find_default
+
+    return find_default(os.environ, Path.cwd())
+
+
+def load_hosts(source: str | None, connection: str = "", reporter: Reporter | None = None) -> Hostfile:
+    """The hostfile that was named, or the default one, which `reporter` tells; raises HostfileError, UsageError.
+
+    `connection` is what --connection says.
+    """
+    from tflaunch import hosts
+
+    if source == "":  # a variable of the shell that is not set, and no wish for whatever hosts there are
+        raise UsageError("HOSTS is empty", "name hosts, or leave that word out for the default hostfile")
+    found = source or default_hosts()
+    if found is None:
+        raise UsageError(
+            "no hostfile: $TFLAUNCH_HOSTS, ./hosts.yaml and ~/.config/tflaunch/hosts.yaml do not exist",
+            "make one: tflaunch init; or name one: a file, host1,host2, slurm: or pbs:",
+        )
+    hostfile = hosts.load(found, connection=connection)
+    if reporter is not None and not source:
+        count = len(hostfile.hosts)
+        named = "$TFLAUNCH_HOSTS" if os.environ.get("TFLAUNCH_HOSTS") else "none was named"
+        reporter.note(f"hosts: {found} ({named}): {count} host{'' if count == 1 else 's'}")
+    return hostfile
 
 
 def hosts_of_run(run: str, source: str | None) -> tuple[str, Hostfile, Path | None]:
