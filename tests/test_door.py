@@ -130,7 +130,7 @@ def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) ->
         ),
         (
             "run hosts.yaml trainer.py 10 --epochs 3",
-            "10 --epochs 3: tflaunch run has no such option or argument; what is for trainer.py goes behind --",
+            "10 --epochs 3: tflaunch run has no such option or argument; what is for trainer.py goes after --",
             "tflaunch run hosts.yaml trainer.py -- 10 --epochs 3",
         ),
         (
@@ -144,10 +144,10 @@ def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) ->
         ("run hosts.yaml", "hosts.yaml says where; nothing to run", "tflaunch run hosts.yaml trainer.py"),
         (
             "run hosts.yaml --ps 1 -- trainer.py 3",
-            "nothing to run in front of --",
+            "nothing to run before --",
             "tflaunch run hosts.yaml trainer.py --ps 1 -- 3",
         ),
-        ("run hosts.yaml plain", "plain is a hostfile, and no program", "tflaunch run hosts.yaml trainer.py"),
+        ("run hosts.yaml plain", "plain is a hostfile, not a program", "tflaunch run hosts.yaml trainer.py"),
         (
             "run job.yaml trainer.py",
             "job.yaml is a job file, which names its program",
@@ -162,17 +162,17 @@ def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) ->
         ),
         (
             "sweep hosts.yaml trainer.py --grid lr=0.1 0.2 layers=1 2",
-            "layers=1: no --grid in front of it",
+            "layers=1: no --grid before it",
             "tflaunch sweep hosts.yaml trainer.py --grid lr=0.1,0.2 --grid layers=1,2",
         ),
         (
             "sweep hosts.yaml trainer.py --random lr=0.1..1 layers=1..6 --trials 3",
-            "layers=1..6: no --random in front of it",
+            "layers=1..6: no --random before it",
             "tflaunch sweep hosts.yaml trainer.py --random lr=0.1..1 --random layers=1..6 --trials 3",
         ),
         (
             "sweep trainer.py --grid lr=1,2 layers=1,2 opt=a,b -- -v",
-            "layers=1,2 opt=a,b: no --grid in front of it",
+            "layers=1,2 opt=a,b: no --grid before it",
             "tflaunch sweep trainer.py --grid lr=1,2 --grid layers=1,2 --grid opt=a,b -- -v",
         ),
         (
@@ -192,7 +192,7 @@ def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) ->
         (
             "run hosts.yaml trainer.py --worker=2",
             "",
-            "if it is the trainer's own, it goes behind --: tflaunch run hosts.yaml trainer.py -- --worker=2",
+            "if it is the trainer's own, it goes after --: tflaunch run hosts.yaml trainer.py -- --worker=2",
         ),
     ],
 )
@@ -370,16 +370,16 @@ def test_a_run_finds_the_hostfile_that_is_there_and_says_which(launcher: Launche
         (
             "run h t.py --workers=many",
             "--workers: 'many' is not a whole number",
-            "--workers N: worker tasks [one",
+            "--workers N: Number of worker tasks [one",
         ),
-        ("run h t.py --workers", "--workers has no value", "--workers N: worker tasks"),
+        ("run h t.py --workers", "--workers has no value", "--workers N: Number of worker tasks"),
         (
             "run h t.py --place=wide",
             "--place: 'wide' is not one of 'spread', 'pack'",
-            "--place: Over all hosts",
+            "--place: Spread the tasks",
         ),
         ("gpus a b c", "tflaunch gpus has no place for: b c", "tflaunch gpus [OPTIONS] [HOSTS]"),
-        ("status --fo", "tflaunch status has no option --fo", "tflaunch status --help says"),
+        ("status --fo", "tflaunch status has no option --fo", "tflaunch status --help lists"),
         ("stop --host=a", "tflaunch stop has no option --host", "did you mean --hosts?"),
         ("--versoin", "tflaunch has no option --versoin", "did you mean --version?"),
         ("lits", "tflaunch has no command 'lits'; did you mean ps?", "tflaunch ps"),

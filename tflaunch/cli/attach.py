@@ -1,4 +1,4 @@
-"""`tflaunch attach` and `tflaunch logs`: a run seen from any terminal, on any machine that reaches its hosts."""
+"""`tflaunch attach` and `tflaunch logs`: watch a run from any terminal on any machine that reaches its hosts."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from tflaunch.visits import Visits
 
 LIST_TIMEOUT_S = 30.0
-REPLAN_S = 120.0  # for a launcher that has lost a host: it looks whether anything is left there, and plans
+REPLAN_S = 120.0  # for a launcher that has lost a host to look for tasks left there, and to plan anew
 
 
 def attach(run: Run = None, *, lines: LogOptions, output: OutputOptions, reach: ReachOptions) -> None:
-    """Watch a run that goes on: what its tasks print, what happens to them, how it ends.
+    """Watch a run that is alive: what its tasks print, what happens to them, how the run ends.
 
-    Ctrl-C only stops watching.  Several may watch one run.
+    Ctrl-C stops watching, not the run.  Several users may watch one run.
 
-    Exit code: the run's, as of `tflaunch run`; 130 when you left before its end; 2 which run?; 69 hosts could not
-    be reached; 76 how it ended cannot be told.
+    Exit code: the run's, as of `tflaunch run`; 130 if you left before its end; 2 which run?; 69 hosts could not be
+    reached; 76 nobody knows how it ended.
     """
     from tflaunch.runs import note_end
 
@@ -57,7 +57,7 @@ def attach(run: Run = None, *, lines: LogOptions, output: OutputOptions, reach: 
             show.reporter.report(outcome)
             show.exit_code = outcome.exit_code
         else:
-            show.reporter.warn("nobody has noted how this run ended: who decided is gone")
+            show.reporter.warn("no record says how this run ended: its launcher or coordinator is gone")
             show.exit_code = EXIT_UNCLEAN
 
 
@@ -68,17 +68,18 @@ def logs(
     ] = None,
     *,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run ends.", rich_help_panel=OUTPUT)
+        bool,
+        typer.Option("--follow", "-f", help="Print new lines until the run ends.", rich_help_panel=OUTPUT),
     ] = False,
     lines: LogOptions,
     output: Annotated[OutputOptions, Part("show_host", "json")],
     reach: ReachOptions,
 ) -> None:
-    """Print what the tasks of a run have written; also of one that has ended.
+    """Print what the tasks of a run have printed, also after its end.
 
-    One task alone is printed as it is, several with the task's name in front of each line.
+    The lines of several tasks begin with the task's name, those of one task are as the task printed them.
 
-    Exit code: 0; 2 which run, which task?; 69 hosts could not be reached (what the others have is printed).
+    Exit code: 0; 2 which run, which task?; 69 hosts could not be reached (the logs on the others are printed).
     """
     wanted = _tasks(tasks or [])
     with reporting(
@@ -105,7 +106,7 @@ def logs(
 def _follow(
     run: str | None, reach: ReachOptions, show: Show, wanted: Wanted, json: bool, *, events: bool = True
 ) -> tuple[View, Outcome | None]:
-    """See the run to its end, also when it is planned anew meanwhile; the last view of it, and how it ended."""
+    """Follow the run to its end, through new plans; return (the last View, how the run ended if that is known)."""
     with open_view(run, reach, show, wanted, json) as view:
         outcome = view.follow(events)
     while outcome is None and view.replanned:
@@ -124,9 +125,10 @@ def open_view(
     *,
     before: View | None = None,
 ) -> Iterator[View]:
-    """The run that is meant, on all of its hosts; hosts that cannot be reached are told at the end.
+    """Yield a View of the run, on all its hosts; show at the end which hosts could not be reached.
 
-    After `before` it is the run by a later plan, which is waited for.
+    `run` is an id or its first letters, None the only run alive.  With `before`, wait for a plan later than that
+    View's.
     """
     from tflaunch.run_states import missing_from
     from tflaunch.runs import check_run_id
@@ -160,7 +162,7 @@ def open_view(
 
 
 def _troubles(view: View, connector: Connector, patient: Patient, connect_timeout: float) -> list[str]:
-    """What is there, now, on hosts whose agent is gone: of those that can be asked. Raises Stopped."""
+    """Return what is left of the run on hosts whose agent is gone, as far as they answer; raises Stopped."""
     from tflaunch.run_states import chosen
     from tflaunch.visits import Visits
 
@@ -170,26 +172,28 @@ def _troubles(view: View, connector: Connector, patient: Patient, connect_timeou
             visits.open([view.host(name) for name in view.lost], connect_timeout)
             found = visits.runs(LIST_TIMEOUT_S, everything=True, only=view.run.run_id).runs
         return chosen(view.run.run_id, found).troubles
-    except UsageError:  # none of them could be asked
+    except UsageError:  # no host answered
         return []
     finally:
         visits.close()
 
 
 def _state(visits: Visits, run: str | None, before: View | None) -> RunState:
-    """How the run is; raises UsageError when it is not clear which one is meant, StopError, Stopped."""
+    """Return the state of the run; raises UsageError if several runs or none match, StopError, Stopped."""
     from tflaunch.run_states import chosen
 
     deadline = time.monotonic() + REPLAN_S
     while True:
-        listed = visits.runs(LIST_TIMEOUT_S, everything=True, only=run or "")  # also what has ended on some
+        listed = visits.runs(
+            LIST_TIMEOUT_S, everything=True, only=run or ""
+        )  # on some hosts it may have ended
         state = chosen(run, listed.runs)
         if before is None or (state.planned > before.run.planned and state.running):
             return state
         if time.monotonic() > deadline:
             raise StopError(
-                f"{run}: a host was lost, and nobody has planned it anew within {duration(REPLAN_S)}",
-                f"tflaunch status {run} tells what became of it",
+                f"{run}: a host was lost, and its launcher has made no new plan within {duration(REPLAN_S)}",
+                f"tflaunch status {run} shows its state",
             )
         visits.wait(1.0)
 
@@ -205,7 +209,7 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
     try:
         return re.compile(text) if text is not None else None
     except re.error as error:
-        raise UsageError(f"--grep {text}: {error}", "it is a regular expression of Python's") from None
+        raise UsageError(f"--grep {text}: {error}", "write a regular expression as Python has them") from None
 
 
 def _wanted(tasks: tuple[TaskId, ...], lines: LogOptions) -> Wanted:

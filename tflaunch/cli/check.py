@@ -1,4 +1,4 @@
-"""`tflaunch check`: what would go wrong, before it does."""
+"""`tflaunch check`: finds what would make a run fail, before it does."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import typer
 
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.job_option_groups import TaskOptions
-from tflaunch.cli.job_parts import in_environment
+from tflaunch.cli.job_parts import with_environment
 from tflaunch.cli.option_groups import ConnectionOptions, Hosts, JsonDocument
 from tflaunch.cli.options import Part
 from tflaunch.cli.reporting import Patient, reporting
-from tflaunch.cli.values import time_of
+from tflaunch.cli.values import time_parser
 from tflaunch.cli.which_hosts import load_hosts
 
 if TYPE_CHECKING:
@@ -27,12 +27,16 @@ def check(
     *,
     tensorflow: Annotated[
         bool,
-        typer.Option("--tensorflow/--no-tensorflow", help="Import it on every host, as a task would."),
+        typer.Option(
+            "--tensorflow/--no-tensorflow", help="Import TensorFlow on every host, as a task would."
+        ),
     ] = True,
     timeout: Annotated[
         float,
         typer.Option(
-            parser=time_of(1), metavar="TIME", help="For a host's `setup:`, and again for the import."
+            parser=time_parser(1),
+            metavar="TIME",
+            help="Time for a host's `setup:`, and again for the import.",
         ),
     ] = 120.0,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
@@ -40,13 +44,13 @@ def check(
     tasks: TaskOptions,
     connection: Annotated[ConnectionOptions, Part(without=("connect_timeout",))],
 ) -> None:
-    """Find what would make a run fail on these hosts, and tell what to do about it.
+    """Find what would make a run fail on these hosts, and say what to do about it.
 
-    Every host starts one task, as a run does: its `setup:`, its `python:`, in the same environment, with its free
-    cards. It imports TensorFlow and ends. The hosts call each other on ports of the run. Nothing is kept there but
-    what runs share: the image of a container, the environment of requirements.
+    Every host starts one task as a run would: after its `setup:`, by its `python:`, in the same environment, with its
+    free GPUs.  The task imports TensorFlow and ends.  The hosts connect to each other on ports as a run would.  Only
+    what runs share stays on the hosts: container images and environments made from requirements.
 
-    Exit code: 0 a run can start, warnings or not; 70 it would fail (with --strict: or there are warnings);
+    Exit code: 0 a run can start, though there may be warnings; 70 it would fail (with --strict: or has warnings);
     69 a host could not be asked; 2 command line or hostfile.
     """
     from tflaunch.check import Verdict
@@ -56,7 +60,7 @@ def check(
 
     with reporting("stopped; nothing is left on the hosts", json=json) as show:
         hostfile = load_hosts(hosts, connection.connection, None if json else show.reporter)
-        job = in_environment(JobSpec((), framework="tensorflow"), tasks, hostfile)
+        job = with_environment(JobSpec((), framework="tensorflow"), tasks, hostfile)
         connection.connect_timeout = min(CONNECT_S, timeout)
         with connected(hostfile.hosts, connection, show.reporter) as connector:
             patient = Patient(show.reporter, json)

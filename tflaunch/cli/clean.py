@@ -1,4 +1,4 @@
-"""`tflaunch clean`: remove what old runs have left, on the hosts and on this machine."""
+"""`tflaunch clean`: removes what old runs have left on the hosts and on this machine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tflaunch.cli.connecting import visiting
 from tflaunch.cli.option_groups import JsonDocument, SshOptions
 from tflaunch.cli.options import option
 from tflaunch.cli.reporting import Patient, Show, reporting
-from tflaunch.cli.values import age_of
+from tflaunch.cli.values import parse_age
 from tflaunch.cli.which_hosts import (
-    default_or_none,
+    default_hostfile,
     hosts_of_run,
     load_hosts,
-    merged,
-    nowhere,
+    merge,
+    no_hosts_known,
     recorded_hosts,
 )
 from tflaunch.errors import CleanError, ConnectErrors, UsageError
@@ -34,56 +34,63 @@ if TYPE_CHECKING:
     from tflaunch.visits import Visits
 
 OLDER = "14d"
-MEASURE_S = 300.0  # a million small files on a disk that turns
+MEASURE_S = 300.0  # to count a million small files on a hard disk
 CLEAN_S = 3600.0
 
 
 @dataclass(repr=False, eq=False)
 class CleanOptions:
-    """Which runs are removed."""
+    """Which runs to remove."""
 
     panel = "Which runs"
 
     older: float | None = option(
         None,
-        parser=age_of,
+        parser=parse_age,
         metavar="TIME",
-        help=f"What nobody has written to for so long [{OLDER} if nothing else is said]",
+        help=f"Runs without a write for this time [{OLDER}, if no other option chooses]",
     )
-    keep_last: int = option(0, min=0, metavar="N", help="Never the newest N; alone: all others.")
+    keep_last: int = option(
+        0, min=0, metavar="N", help="Keep the newest N; without another option: remove all others."
+    )
     max_size: str | None = option(
-        None, metavar="SIZE", help="The oldest, until each host keeps no more: 10GiB"
+        None, metavar="SIZE", help="The oldest runs, until each host holds no more than this: 10GiB"
     )
-    dry_run: bool = option(False, "--dry-run", "-n", help="Only tell.")
+    dry_run: bool = option(False, "--dry-run", "-n", help="Show what would be removed, and remove nothing.")
     yes: bool = option(False, "--yes", "-y", help="Do not ask.")
 
 
 def clean(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN...]", help="These, by id or how it begins.", show_default=False),
+        typer.Argument(
+            metavar="[RUN...]", help="These runs, by id or its first letters.", show_default=False
+        ),
     ] = None,
     *,
     hosts: Annotated[
         str | None,
         typer.Option(
-            "--hosts", "-H", metavar="HOSTS", help="Where [the default hostfile, or this machine's records]"
+            "--hosts",
+            "-H",
+            metavar="HOSTS",
+            help="The hosts to clean [those of the default hostfile, or of this machine's records]",
         ),
     ] = None,
     which: CleanOptions,
     json: JsonDocument = False,
     ssh: SshOptions,
 ) -> None:
-    """Remove old runs: their directories on the hosts, with logs and working directory, and their records here.
+    """Remove old runs: their directories on the hosts, with logs and working directories, and their records here.
 
-    Never one that is alive, or may be on a host that cannot be asked.  Shipped code goes with the last run of it.
-    On a terminal you are asked first.
+    A run that is alive stays, and one that may be alive on a host that cannot be asked.  Shipped code goes with the
+    last run that used it.  On a terminal, tflaunch asks first.
 
-    Exit code: 0; 2 which run?; 69 hosts could not be asked, 74 something could not be removed: the rest is done.
+    Exit code: 0; 2 which run?; 69 hosts could not be asked, 74 something could not be removed: the rest is removed.
     """
     from tflaunch.clean import places, recorded_place
 
-    with reporting("stopped; what a host was told to remove it goes on removing", json=json) as show:
+    with reporting("stopped; hosts go on removing what they were asked to remove", json=json) as show:
         criteria = _criteria(runs or [], which)
         hostfile, known_config = _where(criteria.runs, hosts)
         patient = Patient(show.reporter, json)
@@ -111,7 +118,9 @@ def _criteria(runs: list[str], options: CleanOptions) -> Criteria:
 
     older_s, keep_last, max_size = options.older, options.keep_last, options.max_size
     if runs and (older_s is not None or keep_last or max_size):
-        raise UsageError("RUN names what is to go: no --older, --keep-last or --max-size beside it")
+        raise UsageError(
+            "RUN says what to remove: --older, --keep-last and --max-size cannot stand beside it"
+        )
     if not (runs or older_s is not None or keep_last or max_size):
         older_s = seconds(OLDER)
     return Criteria(
@@ -128,19 +137,19 @@ def _where(runs: tuple[str, ...], source: str | None) -> tuple[Hostfile, Path | 
     if runs:
         found = [hosts_of_run(run, None) for run in runs]
         configs = (config for _, _, config in found if config)
-        return merged([hostfile for _, hostfile, _ in found]), next(configs, None)
-    if (hostfile := default_or_none()) is not None:
+        return merge([hostfile for _, hostfile, _ in found]), next(configs, None)
+    if (hostfile := default_hostfile()) is not None:
         return hostfile, None
     recorded, config = recorded_hosts(lively=False)
     if recorded is None:
-        raise nowhere("clean")
+        raise no_hosts_known("clean")
     return recorded, config
 
 
 def _chosen(
     known: list[Place], criteria: Criteria, failures: dict[str, ConnectError]
 ) -> tuple[Criteria, Selection]:
-    """The criteria with the whole names of the runs, and what they choose; a named run that must stay is an error."""
+    """Return (the criteria with full run ids, what they select); raises UsageError if a named run must stay."""
     import dataclasses
 
     from tflaunch.clean import full_names, select
@@ -159,7 +168,7 @@ def _chosen(
 
 
 def _agreed(chosen: Selection, visits: Visits, asker: Asker) -> bool:
-    """Whether the user wants that; without a terminal nobody is asked. Raises Stopped."""
+    """Ask the user whether to remove the runs; without a terminal to ask on, the answer is yes. Raises Stopped."""
     from tflaunch.asking import agreed
 
     if not chosen.goes:
@@ -174,7 +183,7 @@ def _agreed(chosen: Selection, visits: Visits, asker: Asker) -> bool:
 
 @dataclass(frozen=True)
 class _Removal:
-    """What is to be removed where."""
+    """What to remove, and where."""
 
     known: list[Place]
     criteria: Criteria
@@ -194,7 +203,7 @@ def _remove(
 ) -> dict[str, ConnectError]:
     """Show what is chosen, remove it if the user agrees, and show what was removed; raises Stopped.
 
-    Returns the hosts that could not be asked; `failures` are those of before.
+    Returns `failures` and the hosts that could not be asked since.
     """
     from tflaunch.clean import document
     from tflaunch.runs_view import Screen, cleaned_lines, reader_may_leave, selection_lines, unreachable_data
@@ -222,7 +231,7 @@ def _remove(
 
 
 def _carry_out(visits: Visits, removal: _Removal) -> tuple[dict[int, Any], dict[str, ConnectError]]:
-    """What each place says after it, by number, and the hosts that did not."""
+    """Remove, and return (what each place has removed, by its number; hosts that did not answer)."""
     from tflaunch.clean import remove_records
 
     known, goes = removal.known, removal.chosen.goes

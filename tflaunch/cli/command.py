@@ -1,4 +1,4 @@
-"""A verb as typer's command: with options whose values may be left out, and with errors in our own words."""
+"""The class of typer's commands: options whose value may be left out, errors that say what is accepted."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from tflaunch.times import FOR_EVER, TIME, written
 
 
 class Command(typer.core.TyperCommand):
-    """A verb whose options may have values that can be left out; of a wrong one it says what is accepted."""
+    """A verb; the value of some options may be left out, and an error for a wrong value says what is accepted."""
 
-    # Option -> (a pattern of what is its value, if it follows in a word of its own; the value if none does).
+    # Option -> (pattern that the next word must match to be its value; its value if that word does not match).
     optional_values: ClassVar[Mapping[str, tuple[str, str]]] = {}
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        # Lines of the source are not lines of the help; and what is in brackets is text, no markup of rich's.
+        # Join the lines of the docstring; keep rich from reading [brackets] as markup.
         self.help = "\n\n".join(" ".join(each.split()) for each in (self.help or "").split("\n\n"))
         for option in self.params:
             if text := getattr(option, "help", None):
                 option.help = text.replace("[", r"\[")  # type: ignore[attr-defined]
-            if isinstance(option.default, float):  # a TIME, and all of them are shown alike
-                option.show_default = option.default > 0  # type: ignore[attr-defined]  # 0: no limit
+            if isinstance(option.default, float):  # a TIME: show 600.0 as 10m
+                option.show_default = option.default > 0  # type: ignore[attr-defined]  # 0 means no limit
                 option.default = written(option.default)
         if any("TIME" in (option.metavar or "") for option in self.params):
             self.help += f"\n\nA TIME is {TIME}."
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """As typer's, with values that were left out, and with that sentence in the error."""
+        """Parse as typer does, after filling in the values that were left out; raises typer's errors."""
         try:
             return super().parse_args(ctx, self._completed(args))
         except typer.BadParameter as error:
-            # pydantic's ValidationError, which to import would take longer than all else.
+            # A ValidationError of pydantic, whose import would take longer than all else.
             if errors := getattr(error.__cause__, "errors", None):
                 error.message = _sentence(errors()[0])
             raise
         except Exception as error:
-            if getattr(error, "ctx", ctx) is None:  # the parser leaves out whose error it is
+            if getattr(error, "ctx", ctx) is None:  # the parser does not say to which verb the error belongs
                 error.ctx = ctx  # type: ignore[attr-defined]
             raise
 
     def _completed(self, args: Sequence[str]) -> list[str]:
-        told: list[str] = []
+        completed: list[str] = []
         for number, word in enumerate(args):
             if word == "--":
-                return [*told, *args[number:]]
-            told.append(word)
+                return [*completed, *args[number:]]
+            completed.append(word)
             if word in self.optional_values:
                 pattern, default = self.optional_values[word]
                 if not re.fullmatch(pattern, "".join(args[number + 1 : number + 2])):
-                    told.append(default)
-        return told
+                    completed.append(default)
+        return completed
 
 
 def _sentence(error: Mapping[str, Any]) -> str:
@@ -78,6 +78,6 @@ class JobCommand(Command):
     """A verb that starts tasks."""
 
     optional_values: ClassVar = {
-        "--mig": (r"\d+[cg](\..*)?", ""),  # 1g.10gb, 1c.3g.20gb; no program's name
+        "--mig": (r"\d+[cg](\..*)?", ""),  # 1g.10gb, 1c.3g.20gb; not the name of a program
         "--wait": (TIME_WORD, FOR_EVER),
     }

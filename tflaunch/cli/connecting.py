@@ -1,4 +1,4 @@
-"""The connections of a verb to its hosts."""
+"""Connect a verb to its hosts, and close the connections at its end."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def connected(
     *,
     known_config: Path | None = None,
 ) -> Iterator[Connector]:
-    """The way to the hosts, until the end of the block; `reporter` warns of what is odd about it.
+    """Yield the Connector for these hosts, and close it at the end of the block; `reporter` shows its notes.
 
-    `known_config` is the ssh_config where none is named.  An encrypted key asks here, at the start, and only on a
-    terminal.  Raises UsageError.
+    `known_config` is the ssh_config to read where the user named none.  Asks for the passphrase of an encrypted key
+    here, at the start, and only on a terminal.  Raises UsageError.
     """
     from tflaunch.remote import ConnectOptions, Connector
 
@@ -40,7 +40,7 @@ def connected(
         raise UsageError(f"--ssh-config {ssh_config}: there is no such file")
     can_ask = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     options = ConnectOptions(timeout_s=ssh.connect_timeout, accept_new=ssh.accept_new, ssh_config=ssh_config)
-    gc.freeze()  # what is loaded by now stays to the end; to look for garbage among it takes 50 ms
+    gc.freeze()  # what is loaded by now stays loaded; to look for garbage in it takes 50 ms
     connector = Connector(hosts, options, _ask if can_ask else None)
     try:
         if reporter is not None:
@@ -55,7 +55,7 @@ def connected(
 def visiting(
     hosts: Iterable[Host], ssh: SshOptions, watcher: Phases, *, known_config: Path | None = None
 ) -> Iterator[Visits]:
-    """Visits to the hosts, until the end of the block; the rest as of `connected`."""
+    """Yield Visits to these hosts, and close them at the end of the block; the rest is as for `connected`."""
     from tflaunch.visits import Visits
 
     with connected(hosts, ssh, known_config=known_config) as connector:

@@ -1,4 +1,4 @@
-"""`tflaunch gpus`: the cards of all hosts, and who uses them."""
+"""`tflaunch gpus`: shows the GPUs of all hosts, and who uses them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tflaunch.cli.connecting import connected
 from tflaunch.cli.option_groups import OUTPUT, ConnectionOptions, Hosts
 from tflaunch.cli.options import Part, option
 from tflaunch.cli.reporting import reporting
-from tflaunch.cli.values import TIME_WORD, time_of
+from tflaunch.cli.values import TIME_WORD, time_parser
 from tflaunch.cli.which_hosts import load_hosts
 from tflaunch.errors import ConnectErrors, UsageError
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from tflaunch.cards_output import Form
     from tflaunch.hosts import Hostfile
 
-EVERY = "2s"  # --watch alone
+EVERY = "2s"  # the interval of --watch without a TIME
 
 
 class GpusCommand(Command):
-    """`gpus`, whose --watch may stand alone or before a time."""
+    """The class of the command `gpus`; the TIME of --watch may be left out."""
 
     optional_values = dict.fromkeys(("--watch", "-w"), (TIME_WORD, EVERY))
 
@@ -42,15 +42,15 @@ class SortChoice(str, Enum):
 
 
 @dataclass(repr=False, eq=False)
-class CardOptions:
-    """Which cards are shown, in which order."""
+class ListOptions:
+    """Which GPUs to show, and in which order."""
 
-    panel = "Which cards"
+    panel = "Which GPUs"
 
-    free: bool = option(False, help="Only those nobody uses.")
-    model: str = option("", metavar="TEXT", help="Only those with this in their name: h100")
-    min_free: str = option("", metavar="SIZE", help="With so much memory free: 40GiB")
-    host: str = option("", metavar="PATTERN", help="Hosts to ask: names, ranges, globs, label=value.")
+    free: bool = option(False, help="Only GPUs that nobody uses.")
+    model: str = option("", metavar="TEXT", help="Only GPUs with this in their name: h100")
+    min_free: str = option("", metavar="SIZE", help="Only GPUs with at least this much free memory: 40GiB")
+    host: str = option("", metavar="PATTERN", help="Only these hosts: names, ranges, globs, label=value.")
     sort: SortChoice = option(
         SortChoice.host, help="Most free memory, least utilization or highest temperature first."
     )
@@ -58,40 +58,40 @@ class CardOptions:
 
 @dataclass(repr=False, eq=False)
 class FormOptions:
-    """In which form they are shown."""
+    """The form of the output."""
 
     panel = OUTPUT
 
-    topology: bool = option(False, help="How cards are connected: NVLink, PCIe.")
-    json: bool = option(False, help="Everything, as one JSON document; watching: one a line.")
-    csv: bool = option(False, help="A line for each card.")
+    topology: bool = option(False, help="How the GPUs are connected: NVLink, PCIe.")
+    json: bool = option(False, help="Print everything as one JSON document; with --watch: one per line.")
+    csv: bool = option(False, help="Print one line per GPU.")
     oneline: bool = option(False, help="For scripts, with --free: gpu01:0,2 gpu02:1")
 
 
 def gpus(
     hosts: Hosts = None,
     *,
-    which: CardOptions,
+    which: ListOptions,
     watch: Annotated[
         float | None,
         typer.Option(
             "--watch",
             "-w",
-            parser=time_of(0.1),
+            parser=time_parser(0.1),
             metavar="[TIME]",
-            help=f"Look again, so often [{EVERY}]; Ctrl-C ends it.",
+            help=f"Ask again at this interval [{EVERY}], until Ctrl-C.",
         ),
     ] = None,
     form: FormOptions,
     timeout: Annotated[
         float,
-        typer.Option(parser=time_of(1), metavar="TIME", help="For one host to connect and answer."),
+        typer.Option(parser=time_parser(1), metavar="TIME", help="Time for one host to connect and answer."),
     ] = 15.0,
     connection: Annotated[ConnectionOptions, Part(without=("connect_timeout",))],
 ) -> None:
-    """Show the cards of all hosts: how they are, who uses them since when, which are free.
+    """Show the GPUs of all hosts: their state, who uses them since when, which are free.
 
-    Nothing is installed on the hosts; cards in MIG mode are shown with their instances (3.1: instance 1 of card 3).
+    Nothing is installed on the hosts.  GPUs in MIG mode are shown with their instances (3.1: instance 1 of GPU 3).
 
     Exit code: 0; 2 command line or hostfile; 69 a host could not be asked (the others are shown).
     """
@@ -104,7 +104,7 @@ def gpus(
         chosen_form = _form(form, watching=watch is not None)
         wanted = Wanted(which.free, which.model, size(which.min_free) if which.min_free else 0)
         hostfile = _chosen(load_hosts(hosts, connection.connection), which.host)
-        # What is left after connecting is for the answer, so that a dead host says what is wrong with it.
+        # The rest of the time is for the answer: a host that is dead then fails with its connection's own error.
         connection.connect_timeout = 0.8 * timeout
         with connected(hostfile.hosts, connection, show.reporter) as connector:
             survey = Survey(connector, hostfile.hosts, timeout, topology=form.topology or form.json)

@@ -1,4 +1,4 @@
-"""`tflaunch init`: a hostfile of the hosts that are named, with what is found on them."""
+"""`tflaunch init`: writes a hostfile of the hosts that the user names, with what it finds on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tflaunch.cli.connecting import connected
 from tflaunch.cli.option_groups import ConnectionOptions
 from tflaunch.cli.options import Part
 from tflaunch.cli.reporting import Patient, reporting
-from tflaunch.cli.values import time_of
+from tflaunch.cli.values import time_parser
 from tflaunch.errors import ConnectError, ConnectErrors, RecordError, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tflaunch.remote import Connector
 
 STDOUT = Path("-")
-TOLD_EACH = 24  # hosts; of more only the file tells each
+SHOWN_EACH = 24  # with more hosts, only the file says what each one has
 
 
 def init(
@@ -43,18 +43,19 @@ def init(
     ] = None,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The hostfile to write; - prints it.")
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Write this hostfile; - prints it.")
     ] = Path("hosts.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Also over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
     timeout: Annotated[
-        float, typer.Option(parser=time_of(1), metavar="TIME", help="For each host to tell what it has.")
+        float,
+        typer.Option(parser=time_parser(1), metavar="TIME", help="Time for each host to say what it has."),
     ] = 60.0,
     connection: Annotated[ConnectionOptions, Part(default={"connect_timeout": 15.0})],
 ) -> None:
-    """Make a hostfile: connect to the hosts, all at once, and write down what is there.
+    """Make a hostfile: connect to the hosts, all at once, and write down what they have.
 
-    Each host stands in it with its cards, cores, memory, Python and TensorFlow as a comment. One that cannot be
-    reached is a comment as a whole, with the reason. Nothing is installed or kept on the hosts.
+    A comment beside each host says which GPUs, cores, memory, Python and TensorFlow it has.  A host that cannot be
+    reached is written as a comment, with the reason.  Nothing is installed on the hosts or left there.
 
     Exit code: 0; 69 a host could not be reached (the others are written; if none could, nothing is); 2 command line;
     73 the file cannot be written.
@@ -84,11 +85,12 @@ def init(
 
 
 def _name(output: Path) -> str:
+    """Return the name of the hostfile for messages."""
     return "the hostfile" if output == STDOUT else str(output)
 
 
 def _check_output(output: Path, force: bool) -> None:
-    """Raises UsageError now for what would fail when all hosts have been asked."""
+    """Raise UsageError now, not when all hosts have answered, if the file cannot be written."""
     if output == STDOUT:
         return
     if output.is_dir():
@@ -97,7 +99,7 @@ def _check_output(output: Path, force: bool) -> None:
         raise UsageError(f"-o {output}: there is no directory {output.parent}", "make it, or name another")
     if os.path.lexists(output) and not force:
         raise UsageError(
-            f"{output} is there already", "it stays as it is: -o FILE writes another, --force overwrites it"
+            f"{output} is there already", "-o FILE writes another, --force overwrites it"
         )
     if not os.access(output.parent, os.W_OK):
         raise UsageError(
@@ -109,7 +111,7 @@ def _check_output(output: Path, force: bool) -> None:
 
 
 def _wanted(names: Sequence[str], connection: ConnectionOptions) -> Hostfile:
-    """The hosts that are named, or chosen; raises UsageError, HostfileError."""
+    """Return the hosts that the user names or chooses; raises UsageError, HostfileError."""
     from tflaunch import hosts
 
     ssh_config = connection.ssh_config
@@ -135,7 +137,7 @@ def _wanted(names: Sequence[str], connection: ConnectionOptions) -> Hostfile:
 
 
 def _of_ssh_config(ssh_config: Path | None) -> Hostfile:
-    """The hosts that ssh_config spells out; raises UsageError where there are none."""
+    """Return the hosts that ssh_config names without patterns; raises UsageError where there are none."""
     from tflaunch.hosts import Host, Hostfile
     from tflaunch.ssh.config import host_names
 
@@ -152,7 +154,7 @@ def _of_ssh_config(ssh_config: Path | None) -> Hostfile:
 
 
 def _chosen(ssh_config: Path | None) -> Hostfile:
-    """Those of ssh_config, less what the user does not want; raises UsageError where nobody can be asked."""
+    """Ask which hosts of ssh_config to take; raises UsageError where there is no terminal to ask on."""
     from tflaunch.hosts import Hostfile, fold, match
     from tflaunch.log_lines import one_line
 
@@ -183,6 +185,7 @@ def _chosen(ssh_config: Path | None) -> Hostfile:
 
 
 def _words(names: str) -> list[str]:
+    """Split a list of host names at its commas, not at those in brackets."""
     from tflaunch.hostnames import split
 
     return [part for _, part, _ in split(names)]
@@ -194,7 +197,7 @@ def _words(names: str) -> list[str]:
 def _visit(
     hostfile: Hostfile, connector: Connector, reporter: Reporter, timeout_s: float, connect_s: float
 ) -> tuple[Visited, ...]:
-    """Ask every host, as `tflaunch check --no-tensorflow` does; nothing of it is left there."""
+    """Ask every host, as `tflaunch check --no-tensorflow` does; nothing is left there."""
     from tflaunch.checkup import Checkup
     from tflaunch.job import JobSpec
     from tflaunch.session import Stopped
@@ -215,20 +218,21 @@ def _visit(
             return checkup.run().hosts
     except Stopped as stopped:
         for host, why in stopped.unconfirmed.items():
-            reporter.warn(f"{host}: something of this may still be alive: {why}")
+            reporter.warn(f"{host}: a process of this command may still be alive: {why}")
         raise
     finally:
         patient.settle()
 
 
 def _found(visited: Sequence[Visited], connector: Connector) -> list[Found]:
+    """Return what the hostfile says of each host, or why it cannot be used."""
     from tflaunch.inputs.hostfile_text import Found
 
     found: list[Found] = []
     first: dict[tuple[str, str], Host] = {}
     for each in visited:
         if each.error is not None or each.facts is None:
-            error = each.error or ConnectError("it told nothing")
+            error = each.error or ConnectError("it gave no answer")
             hint = f" ({error.hint.format(host=each.host.name)})" if error.hint else ""
             found.append(Found(each.host, why_not=f"cannot be reached: {error.message}{hint}"))
             continue
@@ -243,12 +247,13 @@ def _found(visited: Sequence[Visited], connector: Connector) -> list[Found]:
 
 
 def _described(each: Visited) -> Found:
+    """Return what the hostfile says of a host that has answered."""
     from tflaunch.cards import short_name
     from tflaunch.inputs.hostfile_text import Found
     from tflaunch.sizes import amount
 
     facts = each.facts
-    assert facts is not None  # noqa: S101 - the caller has looked
+    assert facts is not None  # noqa: S101 - the caller has checked
     trouble = each.lost or each.refused
     note = f"its python3 was not asked: {trouble.message}" if trouble is not None else facts.gpu_note
     if trouble is None and not each.report and each.tried is not None:
@@ -268,7 +273,7 @@ def _described(each: Visited) -> Found:
 
 
 def _write(output: Path, text: str, force: bool) -> None:
-    """Whole, and such that nobody else may write it whatever the umask is: else it would not count as a default."""
+    """Write the file, whole, writable for this user alone: else tflaunch refuses it as the default hostfile."""
     partial = output.with_name(f".{output.name}.{os.getpid()}") if force else output
     made = False
     try:
@@ -287,15 +292,16 @@ def _write(output: Path, text: str, force: bool) -> None:
 def _tell(
     found: Sequence[Found], failures: Mapping[str, ConnectError], output: Path, reporter: Reporter
 ) -> None:
+    """Show what was found and written."""
     from tflaunch.hosts import fold
     from tflaunch.inputs.hostfile_text import comment
 
     there = [each for each in found if not each.why_not]
-    if len(there) <= TOLD_EACH:
+    if len(there) <= SHOWN_EACH:
         width = max(len(each.host.name) for each in there)
         for each in there:
             reporter.note(f"{each.host.name:{width}}  {comment(each.described)}")
-        reporter.settle()  # what is warned of overtakes
+        reporter.settle()  # else the warnings below would come first
     for each in found:
         if each.why_not and each.host.name not in failures:
             reporter.warn(f"{each.host.name} {each.why_not}, and is a comment in {_name(output)}")
@@ -314,6 +320,7 @@ def _tell(
 
 
 def _tell_next(output: Path, ssh_config: Path | None, reporter: Reporter) -> None:
+    """Show the next commands, and warn if the file cannot be the default hostfile."""
     from tflaunch.ownership import planted
 
     default = output.absolute() == Path.cwd() / "hosts.yaml"
@@ -323,11 +330,11 @@ def _tell_next(output: Path, ssh_config: Path | None, reporter: Reporter) -> Non
         reason = ""
     if reason:
         reporter.warn(
-            f"it does not count as the default hostfile: {reason}; name it, or keep it elsewhere: "
+            f"tflaunch does not take it as the default hostfile: {reason}; name it, or move it: "
             "~/.config/tflaunch/hosts.yaml"
         )
     named = "" if default and not reason else f" {shlex.quote(str(output))}"
-    if ssh_config is not None:  # the hostfile cannot say it
+    if ssh_config is not None:  # a hostfile cannot name one
         named += f" -F {shlex.quote(str(ssh_config))}"
     reporter.note(f"next: tflaunch check{named}, then tflaunch run{named} trainer.py")
 

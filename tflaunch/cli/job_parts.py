@@ -1,4 +1,4 @@
-"""The parts of a job, from the options of verbs that start tasks."""
+"""Make the parts of a job from the options: GPUs, variables, packages, containers, program and code."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from tflaunch.program import Program
     from tflaunch.sources import Bundle
 
-LEASE_S = {False: 60.0, True: 600.0}  # by whether it is detached
+LEASE_S = {False: 60.0, True: 600.0}  # by whether the run is detached
 
 
 def command_line() -> tuple[str, ...]:
-    """This command for people and records, also where it was `python -m tflaunch`.
+    """Return this command for people and records, also where it was `python -m tflaunch`.
 
-    The values of --env and --job-env are left out: they may be secrets, which nobody else is to see.
+    The values of --env and --job-env are left out, for they may be secrets.
     """
     from tflaunch.runs import without_values
 
@@ -34,7 +34,7 @@ def command_line() -> tuple[str, ...]:
 
 
 def gpu_choice(options: GpuOptions) -> GpuChoice:
-    """Which cards may be taken; raises UsageError."""
+    """Return which GPUs the tasks may get; raises UsageError."""
     from tflaunch.gpu_choice import GpuChoice
     from tflaunch.sizes import size
 
@@ -55,7 +55,7 @@ def gpu_choice(options: GpuOptions) -> GpuChoice:
 
 
 def check_hosts(hostfile: Hostfile, gpus: GpuChoice, roles: Mapping[str, Role]) -> None:
-    """Read every pattern of hosts before one is contacted; raises UsageError for one that fits nothing."""
+    """Check every pattern of hosts before the first connection; raises UsageError for one that matches no host."""
     from tflaunch.gpu_choice import check
     from tflaunch.hosts import match
 
@@ -66,15 +66,17 @@ def check_hosts(hostfile: Hostfile, gpus: GpuChoice, roles: Mapping[str, Role]) 
 
 
 def check_wait(wait: float | None, dry_run: bool) -> None:
-    """Raises UsageError where there is nothing to wait for."""
+    """Raise UsageError for --wait with --dry-run."""
     if dry_run and wait is not None:
-        raise UsageError("--dry-run --wait: what starts nothing waits for nothing", "leave one of them out")
+        raise UsageError(
+            "--dry-run --wait: a dry run starts nothing, and waits for nothing", "leave one of them out"
+        )
 
 
 def environment(wanted: Iterable[str] | None, option: str = "") -> dict[str, str]:
-    """The variables of --env, or of another `option`.
+    """Return the variables that --env sets, or another `option`.
 
-    Raises UsageError for one that has no value here, and for what tflaunch itself tells the tasks.
+    Raises UsageError for one that has no value here, and for one that tflaunch itself sets.
     """
     from tflaunch.inputs.variables import DECIDED
 
@@ -95,12 +97,12 @@ def environment(wanted: Iterable[str] | None, option: str = "") -> dict[str, str
     return env
 
 
-def env_and_files(
+def _variables(
     wanted: Iterable[str] | None, files: Iterable[Path] | None
 ) -> tuple[dict[str, str], frozenset[str]]:
-    """(the variables of --env over those of --env-file, those whose values nobody is shown).
+    """Return (variables of --env and --env-file, the names of those whose values are never shown).
 
-    Raises UsageError, EnvFileError.
+    --env wins.  Raises UsageError, EnvFileError.
     """
     env = environment(wanted)
     if not files:
@@ -111,8 +113,8 @@ def env_and_files(
     return {**from_files, **env}, frozenset(from_files.keys() - env.keys())
 
 
-def packages_of(options: TaskOptions, hostfile: Hostfile) -> Requirements | None:
-    """What --requirements asks for; raises UsageError."""
+def _packages(options: TaskOptions, hostfile: Hostfile) -> Requirements | None:
+    """Return what --requirements asks for; raises UsageError."""
     from tflaunch.environments import read
 
     path = options.requirements
@@ -130,8 +132,8 @@ def packages_of(options: TaskOptions, hostfile: Hostfile) -> Requirements | None
     return read(path, options.system_site_packages)
 
 
-def mounts_of(options: TaskOptions, hostfile: Hostfile) -> tuple[str, ...]:
-    """What --mount asks for; raises UsageError."""
+def _mounts(options: TaskOptions, hostfile: Hostfile) -> tuple[str, ...]:
+    """Return what --mount asks for; raises UsageError."""
     wanted = options.mount
     if not wanted:
         return ()
@@ -147,27 +149,27 @@ def mounts_of(options: TaskOptions, hostfile: Hostfile) -> tuple[str, ...]:
     return wanted
 
 
-def in_environment(job: JobSpec, options: TaskOptions, hostfile: Hostfile) -> JobSpec:
-    """The job with the variables, packages and containers that its tasks get; raises UsageError, EnvFileError."""
-    env, masked = env_and_files(options.env, options.env_file)
+def with_environment(job: JobSpec, options: TaskOptions, hostfile: Hostfile) -> JobSpec:
+    """Return the job with the variables, packages and containers of its tasks; raises UsageError, EnvFileError."""
+    env, masked = _variables(options.env, options.env_file)
     return dataclasses.replace(
         job,
         env=env,
         masked=masked,
-        requirements=packages_of(options, hostfile),
+        requirements=_packages(options, hostfile),
         container=options.container,
         container_engine=options.container_engine,
-        mounts=mounts_of(options, hostfile),
+        mounts=_mounts(options, hostfile),
     )
 
 
 class TrainerCode(NamedTuple):
-    """The program of a run."""
+    """The program that the tasks run, and its code."""
 
     argv: tuple[str, ...]  # what follows the interpreter
-    stem: str  # names the run
+    stem: str  # the run's id begins with it
     bundle: Bundle | None  # the code to ship; None where it is on all hosts already
-    program: Program | None  # where its text is; None likewise
+    program: Program | None  # where its source is; None likewise
 
 
 def trainer_code(
@@ -180,7 +182,7 @@ def trainer_code(
     reporter: CodeReporter,
     dry_run: bool,
 ) -> TrainerCode:
-    """The program that is meant, and its code; tells what of it stays here.  Raises UsageError."""
+    """Find the program and its code; `reporter` shows what is not shipped.  Raises UsageError."""
     from tflaunch.code_page import own_code, tell
     from tflaunch.program import find_program, program_there
     from tflaunch.sizes import size
@@ -189,14 +191,14 @@ def trainer_code(
     most = size(program.max_code, "an amount of data for --max-code") if program.max_code else LIMIT_BYTES
     if program.show_files and not dry_run:
         raise UsageError(
-            "--show-files without --dry-run", "add --dry-run: it shows the files, and starts nothing"
+            "--show-files without --dry-run", "add --dry-run: it lists the files, and starts nothing"
         )
     target = program.module or script
     if target is None:
         raise UsageError(
             "nothing to run: neither TRAINER.py nor -m PKG.MOD", "tflaunch run hosts.yaml trainer.py"
         )
-    if all(host.workdir is not None for host in hostfile.hosts):  # the code is there: on no host is it ours
+    if all(host.workdir is not None for host in hostfile.hosts):  # every host has the code already
         if program.ship or program.show_files:
             option = f"--ship {program.ship[0]}" if program.ship else "--show-files"
             raise UsageError(f"{option}: the code is on the hosts, nothing is shipped", "leave it out")
@@ -213,8 +215,8 @@ def trainer_code(
     return TrainerCode(found.argv, Path(found.file).stem, bundle, found)
 
 
-def on_every_host(directory: Path, hostfile: Hostfile) -> Hostfile:
-    """Hosts that have the code already: in their workdir, else in the directory of that path."""
+def with_workdirs(directory: Path, hostfile: Hostfile) -> Hostfile:
+    """Set the workdir of every host that has none: all hosts have the code, and it is in `directory` there."""
     hosts = tuple(
         dataclasses.replace(host, workdir=host.workdir or str(directory)) for host in hostfile.hosts
     )

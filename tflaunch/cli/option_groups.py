@@ -1,6 +1,6 @@
-"""The options that several verbs have, in groups; those of verbs that start tasks are in job_option_groups."""
+"""The options that several verbs have, in groups; job_option_groups has those of the verbs that start tasks."""
 
-# Without `from __future__ import annotations`: these are read when the program runs, and so they need no second look.
+# No `from __future__ import annotations`: typer needs the annotations, and to evaluate text takes longer.
 
 from dataclasses import dataclass
 from enum import Enum
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tflaunch.cli.options import option
-from tflaunch.cli.values import time_of
+from tflaunch.cli.values import time_parser
 
 OUTPUT = "Output"
 
@@ -25,84 +25,95 @@ Hosts = Annotated[
 Run = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RUN]", help="The run's id, or how it begins [the only one alive]", show_default=False
+        metavar="[RUN]", help="The run's id, or its first letters [the only run alive]", show_default=False
     ),
 ]
 JsonDocument = Annotated[
-    bool, typer.Option("--json", help="Everything, as one JSON document.", rich_help_panel=OUTPUT)
+    bool, typer.Option("--json", help="Print everything as one JSON document.", rich_help_panel=OUTPUT)
 ]
 
 
 @dataclass(repr=False, eq=False)
 class SshOptions:
-    """How SSH reaches the hosts."""
+    """How to connect to the hosts by SSH."""
 
     panel = "Connection"
 
-    accept_new: bool = option(False, help="Write unknown host keys to known_hosts; changed ones are refused.")
+    accept_new: bool = option(
+        False, help="Accept unknown host keys and write them to known_hosts; changed keys are refused."
+    )
     connect_timeout: float = option(
         30.0,
-        parser=time_of(1),
+        parser=time_parser(1),
         metavar="TIME",
-        help="For name, TCP, banner and log-in of one host, in all.",
+        help="Time limit to connect to a host: name lookup, TCP and log-in together.",
     )
-    ssh_config: Path | None = option(None, "--ssh-config", "-F", help="Use this file, not ~/.ssh/config.")
+    ssh_config: Path | None = option(
+        None, "--ssh-config", "-F", help="Read this file instead of ~/.ssh/config."
+    )
 
     @property
     def config_path(self) -> str | None:
-        """The ssh_config that was named, for records."""
+        """The absolute path of the ssh_config that the user named, for records."""
         return str(self.ssh_config.absolute()) if self.ssh_config else None
 
 
 @dataclass(repr=False, eq=False)
 class ConnectionOptions(SshOptions):
-    """How hosts are reached that a hostfile names."""
+    """How to connect to the hosts of a hostfile."""
 
     connection: str = option(
         "",
         metavar="HOW",
-        help="ssh, or openssh: the system's `ssh`; for hosts whose hostfile does not say [$TFLAUNCH_CONNECTION, ssh]",
+        help="ssh, or openssh (the system's `ssh`), where the hostfile does not say [$TFLAUNCH_CONNECTION, ssh]",
         show_default=False,
     )
 
 
 @dataclass(repr=False, eq=False)
 class ReachOptions(SshOptions):
-    """How the hosts of a run are found and reached."""
+    """How to find and connect to the hosts of a run."""
 
     hosts: str | None = option(
         None,
         "--hosts",
         "-H",
         metavar="HOSTS",
-        help="Where to look [this machine's record]",
+        help="The hosts to look on [those in this machine's record of the run]",
         rich_help_panel=None,
     )
 
 
 @dataclass(repr=False, eq=False)
 class OutputOptions:
-    """What is shown of a run."""
+    """What to show of a run."""
 
     panel = OUTPUT
 
-    quiet: bool = option(False, "--quiet", "-q", help="Show no output of the tasks.")
-    only: tuple[str, ...] = option((), metavar="TASK", help="Show the output of worker/0 only; repeatable.")
-    show_host: bool = option(False, help="Name the host in each line.")
-    json: bool = option(False, help="One JSON object a line on stdout, for programs.")
+    quiet: bool = option(False, "--quiet", "-q", help="Do not show what the tasks print.")
+    only: tuple[str, ...] = option(
+        (), metavar="TASK", help="Show only the output of this task: worker/0; repeatable."
+    )
+    show_host: bool = option(False, help="Show the host's name in each line.")
+    json: bool = option(False, help="Print one JSON object per line on stdout, for programs.")
 
 
 @dataclass(repr=False, eq=False)
 class LogOptions:
-    """Which of the lines that tasks have written."""
+    """Which lines to show of what the tasks have printed."""
 
     panel = OUTPUT
 
     since: float | None = option(
-        None, parser=time_of(), metavar="TIME", help="What was written in the last 10m (to within 5 s)."
+        None,
+        parser=time_parser(),
+        metavar="TIME",
+        help="Only lines printed in the last TIME: 10m (to within 5 s).",
     )
-    tail: int | None = option(None, "--tail", "-n", min=0, metavar="N", help="The last N lines of each task.")
-    grep: str | None = option(None, metavar="PATTERN", help="Only lines with this regular expression.")
+    tail: int | None = option(
+        None, "--tail", "-n", min=0, metavar="N", help="Only the last N lines of each task."
+    )
+    grep: str | None = option(None, metavar="PATTERN", help="Only lines that match this regular expression.")
 
 
 class DoneChoice(str, Enum):
@@ -116,27 +127,43 @@ class DoneChoice(str, Enum):
 
 @dataclass(repr=False, eq=False)
 class EndOptions:
-    """When a run ends, and how."""
+    """When a run ends, and how its tasks are stopped."""
 
     panel = "The end"
 
-    done: DoneChoice = option(DoneChoice.workers, help="Whose success ends the run.")
-    grace: float = option(10.0, parser=time_of(), metavar="TIME", help="Between TERM and KILL.")
-    ps_grace: float = option(
-        3.0, parser=time_of(), metavar="TIME", help="For ps to end by themselves when the work is done."
+    done: DoneChoice = option(DoneChoice.workers, help="Which tasks end the run when they succeed.")
+    grace: float = option(
+        10.0,
+        parser=time_parser(),
+        metavar="TIME",
+        help="Time between SIGTERM and SIGKILL when tasks are stopped.",
     )
-    timeout: float = option(0.0, parser=time_of(), metavar="TIME", help="End the run after so long.")
+    ps_grace: float = option(
+        3.0,
+        parser=time_parser(),
+        metavar="TIME",
+        help="Time for ps to end by themselves when the work is done.",
+    )
+    timeout: float = option(0.0, parser=time_parser(), metavar="TIME", help="End the run after this time.")
     startup_timeout: float = option(
-        0.0, parser=time_of(), metavar="TIME", help="End it when a task has not opened its port by then."
+        0.0,
+        parser=time_parser(),
+        metavar="TIME",
+        help="End the run if a task has not opened its port after this time.",
     )
     stall_timeout: float = option(
-        0.0, parser=time_of(), metavar="TIME", help="End it when no task has written anything for so long."
+        0.0,
+        parser=time_parser(),
+        metavar="TIME",
+        help="End the run if no task has printed anything for this time.",
     )
     lease: float | None = option(
         None,
-        parser=time_of(5),
+        parser=time_parser(5),
         metavar="TIME",
-        help="Hosts end the run when nobody who decides was heard of for so long [60s; detached 10m]",
+        help="Hosts end the run after this time without word from the launcher or coordinator [60s; detached 10m]",
         show_default=False,
     )
-    detach: bool = option(False, "--detach", "-d", help="Start it and leave: it goes on by itself.")
+    detach: bool = option(
+        False, "--detach", "-d", help="Start the run and return; it goes on without this command."
+    )

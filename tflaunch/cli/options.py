@@ -1,7 +1,7 @@
-"""Options as fields of dataclasses, and the flat signature that typer reads from them.
+"""Groups of options: dataclasses whose fields are options, and the flat signature that typer needs.
 
-A dataclass of such fields is a group of options.  A verb's function takes groups, or one dataclass that is made of
-groups; `flat` turns it into a function with one parameter for each option.
+A verb's function takes groups, or one dataclass that consists of groups.  `flatten` turns it into a function with one
+parameter for each option, which builds the groups and calls the verb.
 """
 
 from __future__ import annotations
@@ -24,38 +24,39 @@ class _Declared:
     settings: dict[str, Any]
 
     def parameter(self, name: str, hint: Any, default: Any, settings: Mapping[str, Any]) -> inspect.Parameter:
-        """The field as a parameter that typer understands."""
+        """Return the field as a parameter that typer understands."""
         names = self.names
         if hint is bool and not names:
-            names = ("--" + name.replace("_", "-"),)  # else there is a --no-NAME as well
+            names = ("--" + name.replace("_", "-"),)  # else typer adds --no-NAME
         if get_origin(hint) is tuple:
             hint, default = list[get_args(hint)[0]] | None, None  # type: ignore[misc]
         elif "parser" in settings:
-            hint = Any  # the parser decides
+            hint = Any  # the parser makes the value
         info = self.make(default, *names, **settings)
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=hint)
 
 
 def option(default: T, *names: str, **settings: Any) -> T:
-    """A field of a group that is an option; `settings` are those of typer.Option.
+    """A field that is an option; `settings` go to typer.Option.
 
-    Without `names` it is called as the field is.  A group may name the `panel` of the help that its options stand in.
-    A tuple takes an option that can be given several times.
+    Without `names` the option has the field's name.  The group's attribute `panel`, if there is one, is the panel of
+    the help that shows it.  A field of type tuple is an option that can be given several times.
     """
     return field(default=default, metadata={_KEY: _Declared(typer.Option, names, settings)})
 
 
 def argument(default: T, **settings: Any) -> T:
-    """A field of a group that is an argument; `settings` are those of typer.Argument."""
+    """A field that is an argument; `settings` go to typer.Argument."""
     return field(default=default, metadata={_KEY: _Declared(typer.Argument, (), settings)})
 
 
 class Part:
-    """Stands in the annotation of a group: which of its options a verb has, and what differs there.
+    """Which options of a group a verb has, with the defaults and help texts that differ there.
 
-    `Annotated[EndOptions, Part("grace", "lease")]` is these two; `Annotated[GpuOptions, Part(without=("mig",))]` all
-    but one; `Annotated[RestartOptions, Part(default={"restarts": 3})]` all, one with another default.  An option that
-    the verb lacks has the group's default.
+    `Annotated[EndOptions, Part("grace", "lease")]`: only these two.
+    `Annotated[GpuOptions, Part(without=("mig",))]`: all but one.
+    `Annotated[RestartOptions, Part(default={"restarts": 3})]`: all, one of them with another default.
+    Where a verb lacks an option, the field has the group's default.
     """
 
     def __init__(
@@ -68,12 +69,12 @@ class Part:
         self.only, self.without, self.default, self.help = only, without, default, help
 
     def has(self, name: str) -> bool:
-        """Whether the verb has this option."""
+        """Return whether the verb has this option."""
         return name in self.only if self.only else name not in self.without
 
 
 class _Group:
-    """A dataclass of options and groups, and how to make one from what the options say."""
+    """Reads a dataclass of options and groups; makes one from the values of the options."""
 
     def __init__(self, kind: type, part: Part) -> None:
         self.parameters: list[inspect.Parameter] = []
@@ -81,6 +82,8 @@ class _Group:
         self._groups: dict[str, _Group] = {}
         self._is_list: dict[str, bool] = {}  # by option
         hints = get_type_hints(kind, include_extras=True)
+        if unknown := {*part.only, *part.without, *part.default, *part.help} - hints.keys():
+            raise TypeError(f"{kind.__name__} has no option {', '.join(sorted(unknown))}")
         for each in fields(kind):
             hint = hints[each.name]
             if group := _group_of(hint):
@@ -96,7 +99,7 @@ class _Group:
                 self._is_list[each.name] = get_origin(hint) is tuple
 
     def made_of(self, given: Mapping[str, Any]) -> Any:
-        """The dataclass; `given` has the value of each option."""
+        """Return the dataclass; `given` maps every option's name to its value."""
         values = {name: group.made_of(given) for name, group in self._groups.items()}
         for name, is_list in self._is_list.items():
             values[name] = tuple(given[name] or ()) if is_list else given[name]
@@ -110,8 +113,8 @@ def _group_of(hint: Any) -> _Group | None:
     return _Group(cast("type", kind), next((each for each in more if isinstance(each, Part)), Part()))
 
 
-def flat(function: Callable[..., T]) -> Callable[..., T]:
-    """The function as typer wants it: each group among its parameters gives way to the options that it holds."""
+def flatten(function: Callable[..., T]) -> Callable[..., T]:
+    """Return the function with one parameter for each option in place of its groups, as typer needs it."""
     parameters: list[inspect.Parameter] = []
     groups: dict[str, _Group] = {}
     own: list[str] = []

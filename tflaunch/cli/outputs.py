@@ -1,4 +1,4 @@
-"""Which outputs of a run are brought here, from what the command line says."""
+"""Read which files of a run to fetch, and how, from the command line."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tflaunch.patterns import Pattern, Wish
 
 
-def patterns_of(texts: Sequence[str], option: str = "--fetch ") -> tuple[Pattern, ...]:
-    """The patterns of a command line; raises UsageError."""
+def parse_patterns(texts: Sequence[str], option: str = "--fetch ") -> tuple[Pattern, ...]:
+    """Parse the patterns of a command line; raises UsageError."""
     from tflaunch.patterns import Pattern
 
     found = []
@@ -29,10 +29,10 @@ def patterns_of(texts: Sequence[str], option: str = "--fetch ") -> tuple[Pattern
     return tuple(found)
 
 
-def wish_of(
+def make_wish(
     patterns: tuple[Pattern, ...], *, to: Path | None, overwrite: bool, keep_mode: bool, most: str
 ) -> Wish:
-    """How what they match is brought; raises UsageError for a directory that cannot be one, and for no size."""
+    """Return how to fetch what the patterns match; raises UsageError for a bad directory or size."""
     from tflaunch.patterns import Wish
     from tflaunch.sizes import size
 
@@ -41,10 +41,10 @@ def wish_of(
     return Wish(patterns, to, overwrite, keep_mode, size(most, "an amount of data") if most else None)
 
 
-def fetched_at_end(options: ResultOptions, patterns: Sequence[str]) -> Wish | None:
-    """What a run brings here at its end, if anything; raises UsageError."""
-    wish = wish_of(
-        patterns_of(patterns),
+def wish_at_end(options: ResultOptions, patterns: Sequence[str]) -> Wish | None:
+    """Return what to fetch at the end of a run, if anything; raises UsageError."""
+    wish = make_wish(
+        parse_patterns(patterns),
         to=options.fetch_to,
         overwrite=options.overwrite,
         keep_mode=options.keep_mode,

@@ -1,4 +1,4 @@
-"""`tflaunch ps`: the runs on all hosts."""
+"""`tflaunch ps`: lists the runs on all hosts."""
 
 from __future__ import annotations
 
@@ -23,20 +23,25 @@ LIST_TIMEOUT_S = 30.0
 def ps(
     hosts: Annotated[
         str | None,
-        typer.Argument(metavar="HOSTS", help="Where [the default hostfile, and this machine's records]"),
+        typer.Argument(
+            metavar="HOSTS",
+            help="The hosts to look on [those of the default hostfile and of this machine's records]",
+        ),
     ] = None,
     *,
     hosts_too: Annotated[
-        str | None, typer.Option("--hosts", "-H", metavar="HOSTS", help="The same, as other verbs have it.")
+        str | None, typer.Option("--hosts", "-H", metavar="HOSTS", help="The same, as in other commands.")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Also those that have ended.", rich_help_panel=OUTPUT)
+        bool, typer.Option("--all", "-a", help="Also runs that have ended.", rich_help_panel=OUTPUT)
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only ids.", rich_help_panel=OUTPUT)] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print only the ids.", rich_help_panel=OUTPUT)
+    ] = False,
     json: JsonDocument = False,
     ssh: Annotated[SshOptions, Part(default={"connect_timeout": 15.0})],
 ) -> None:
-    """Show your runs that are alive, on all hosts: those of any launcher on any machine, as the hosts tell.
+    """List your runs that are alive on the hosts, whichever machine started them.
 
     Exit code: 0; 2 command line or hostfile; 69 a host could not be asked (the others are shown).
     """
@@ -66,7 +71,7 @@ def ps(
 
 
 def _print(found: Listing, show: Show, *, json: bool, quiet: bool, hosts: int) -> None:
-    """Print the runs in the form that was asked for; `hosts` were asked."""
+    """Print the runs as the options ask; `hosts` is how many hosts were asked."""
     from tflaunch.run_states import data
     from tflaunch.runs_view import Screen, reader_may_leave, run_lines, unreachable_data
 

@@ -1,4 +1,4 @@
-"""What a verb shows and how it ends: its reporter, progress after a moment, errors, Ctrl-C, the exit code."""
+"""What every verb does around its work: show progress and errors, end on Ctrl-C, set the exit code."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tflaunch.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_UNCLEAN, Tflaun
 if TYPE_CHECKING:
     from tflaunch.console import Reporter
 
-FAREWELL_S = 2.0  # for the last lines after Ctrl-C
-PATIENT_S = 1.0  # what nobody needs to be told the reason of
+FAREWELL_S = 2.0  # to write the last lines after Ctrl-C
+PATIENT_S = 1.0  # a shorter wait needs no explanation
 
 
 class Show:
-    """The reporter of this command, and the exit code that it will end with."""
+    """The reporter of this command, and the exit code that the command will end with."""
 
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
@@ -28,27 +28,27 @@ class Show:
 
 
 class Patient:
-    """Shows what is waited for, once that takes longer than a moment; in front of a JSON document never."""
+    """Shows progress once a phase takes longer than PATIENT_S; never where a JSON document is printed."""
 
     def __init__(self, reporter: Reporter, json: bool) -> None:
         self._reporter = reporter
         self._lock = threading.Lock()
         self._last = ("", 0, 0, "")
         self._shown = False
-        if not json:  # a timer: a host that does not answer is no news
+        if not json:  # a timer, for a host that does not answer causes no call of `phase`
             timer = threading.Timer(PATIENT_S, self._show)
             timer.daemon = True
             timer.start()
 
     def phase(self, name: str, done: int, total: int, note: str = "") -> None:
-        """As the reporter's."""
+        """Note how far a phase is, and show it if the wait is long already."""
         with self._lock:
             self._last = (name, done, total, note)
             if self._shown:
                 self._reporter.phase(*self._last)
 
     def settle(self) -> None:
-        """Leave the screen to the answer, until there is another phase."""
+        """Clear the progress line, so that the answer can be printed."""
         with self._lock:
             self._last = ("", 0, 0, "")
         self._reporter.settle()
@@ -63,9 +63,9 @@ class Patient:
 
 @contextlib.contextmanager
 def reporting(stopped: str, reporter: Reporter | None = None, /, **options: Any) -> Iterator[Show]:
-    """Inside, errors are shown by the reporter that is given; at the end the command exits with its code.
+    """Yield a Show; show errors of the block by its reporter, and raise typer.Exit with its exit code at the end.
 
-    `stopped` is what Ctrl-C has done when it comes before there is a run to stop.
+    `stopped` is the sentence to show after Ctrl-C.  `options` go to `open_reporter` where no reporter is given.
     """
     from tflaunch.console import open_reporter
     from tflaunch.session import Stopped
@@ -80,7 +80,7 @@ def reporting(stopped: str, reporter: Reporter | None = None, /, **options: Any)
         yield show
     except Stopped as error:
         show.exit_code = 128 + error.interrupted.signal
-        if error.unconfirmed:  # which ones has been said
+        if error.unconfirmed:  # the reporter has named these hosts
             show.exit_code = EXIT_UNCLEAN
         else:
             show.reporter.say(stopped)
@@ -92,13 +92,13 @@ def reporting(stopped: str, reporter: Reporter | None = None, /, **options: Any)
         wait = False
     finally:
         if show.exit_code in (EXIT_INTERRUPTED, EXIT_STOPPED):
-            # Whoever pressed Ctrl-C does not wait for a terminal that takes nothing (Ctrl-S, a pager).
+            # After Ctrl-C, do not wait for a terminal that takes no output (Ctrl-S, a pager).
             hurry = threading.Timer(FAREWELL_S, show.reporter.close, kwargs={"wait": False})
             hurry.daemon = True
             hurry.start()
         try:
             show.reporter.close(wait)
-        except KeyboardInterrupt:  # the terminal does not take what is left, and the user does not want it
+        except KeyboardInterrupt:  # the terminal is stuck, and the user does not want the rest
             show.reporter.close(wait=False)
         signal.signal(signal.SIGINT, before)
     raise typer.Exit(show.exit_code)

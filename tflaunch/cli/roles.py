@@ -1,4 +1,4 @@
-"""Roles on the command line: `--ps 2 --evaluator --job data=2 --job-gpus data=1`, over those of a job file."""
+"""Read roles from the command line: `--ps 2 --evaluator --job data=2 --job-gpus data=1`; they win over a job file."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def roles_of(
     options: RoleOptions,
     gpus_per_worker: Cards | None = None,
 ) -> dict[str, Role]:
-    """All roles of a run: those of the job file, with what the options say of them.
+    """Return all roles of a run, by job name: those of the job file, changed as the options say.
 
-    Raises UsageError for what cannot be read, is said twice, or is said of a job without tasks.
+    Raises UsageError for a value that cannot be read, is given twice, or is for a job without tasks.
     """
     roles = _Roles(in_file)
     counts = (
@@ -58,12 +58,12 @@ def roles_of(
 
 
 class _Roles:
-    """Roles while the options are read that say something of them."""
+    """Collects what the options say of each role."""
 
     def __init__(self, in_file: Mapping[str, Role]) -> None:
         self.by_job = dict(in_file)
         self._in_file = in_file
-        self._said: dict[tuple[str, str], str] = {}  # (job, field) -> the option that said it
+        self._said: dict[tuple[str, str], str] = {}  # (job, field) -> the option that set it
 
     def put(self, job: str, field: str, value: Any, option: str) -> None:
         """Set a field of a role; raises UsageError where an option has set it before."""
@@ -73,7 +73,7 @@ class _Roles:
         self.by_job[job] = dataclasses.replace(self.by_job.get(job, Role()), **{field: value})
 
     def read(self, option: str, texts: Iterable[str], field: str, parse: Callable[[str], Any]) -> None:
-        """Set that field by every JOB=VALUE of an option; raises UsageError."""
+        """Set this field from every JOB=VALUE of an option; raises UsageError."""
         for job, value, text in _pairs(option, texts):
             self._refuse_typo(job, value, option)
             try:
@@ -92,7 +92,7 @@ class _Roles:
             self._said[job, "env"] = text
 
     def check(self) -> None:
-        """Raises UsageError where an option names a job that has no tasks."""
+        """Raise UsageError if an option names a job that has no tasks."""
         for (job, _), option in self._said.items():
             if job not in (PS, WORKER) and self.by_job[job].count is None:
                 near = difflib.get_close_matches(job, [name for name in self.by_job if name != job], 1)
@@ -100,7 +100,7 @@ class _Roles:
                 raise UsageError(f"{option}: there are no {job} tasks", f"{meant}say how many: --job {job}=1")
 
     def _refuse_typo(self, job: str, value: str, option: str) -> None:
-        """Raise UsageError for nearly the name of one of TensorFlow's jobs, unless the job file has such a job."""
+        """Raise UsageError for a job whose name is nearly one of TensorFlow's, unless the job file has such a job."""
         if job not in self._in_file and (near := near_role(job)):
             raise UsageError(
                 f"{option} {job}={value}: {job!r} is no role; did you mean {option} {near}={value}?",
@@ -119,7 +119,7 @@ _EXAMPLES = {
 
 
 def _pairs(option: str, texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """(job, value, the option as it was written)."""
+    """Yield (job, value, the option as the user wrote it); raises UsageError."""
     for text in texts:
         job, equals, value = text.partition("=")
         written = f"{option} {text}"
@@ -131,12 +131,14 @@ def _pairs(option: str, texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _count(text: str) -> int:
+    """Parse a number of tasks; raises ValueError, whose message follows the value."""
     if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > MOST_TASKS:
         raise ValueError(f"is not a whole number from 0 to {MOST_TASKS}")
     return int(text)
 
 
 def _gpus(text: str) -> Cards:
+    """Parse a number of GPUs, or `all`; raises ValueError as `_count` does."""
     if text == "all":
         return "all"
     try:

@@ -1,4 +1,4 @@
-"""`tflaunch run`: from the command line to a request, which tflaunch.launch carries out."""
+"""`tflaunch run`: makes a request from the command line, for tflaunch.launch to carry out."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tflaunch.cli.job_parts import (
     check_wait,
     command_line,
     gpu_choice,
-    in_environment,
-    on_every_host,
     trainer_code,
+    with_environment,
+    with_workdirs,
 )
 from tflaunch.cli.option_groups import ConnectionOptions, EndOptions, OutputOptions
 from tflaunch.cli.options import argument
-from tflaunch.cli.outputs import fetched_at_end
+from tflaunch.cli.outputs import wish_at_end
 from tflaunch.cli.reporting import reporting
 from tflaunch.cli.roles import roles_of
 from tflaunch.cli.which_hosts import load_hosts
@@ -58,12 +58,12 @@ JOBS = (PS, WORKER, CHIEF)
 
 @dataclass(repr=False, eq=False)
 class RunArguments(JobHosts):
-    """HOSTS, and what runs there."""
+    """HOSTS, the trainer and its arguments."""
 
     script: str | None = argument(
         None,
         metavar="TRAINER.py",
-        help="The program (or -m PKG.MOD), or a job file: job.yaml. Python runs by the hosts' `python:`, whatever "
+        help="The program (or -m PKG.MOD), or a job file: job.yaml. The hosts' `python:` runs a Python file, whatever "
         "its first line says; a .sh or an executable runs by its first line (#!).",
         show_default=False,
     )
@@ -74,7 +74,7 @@ class RunArguments(JobHosts):
 
 @dataclass(repr=False, eq=False)
 class RunOptions:
-    """The command line of `run`."""
+    """All options and arguments of `run`."""
 
     what: RunArguments
     program: ProgramOptions
@@ -93,13 +93,12 @@ class RunOptions:
 def run(ctx: typer.Context, options: RunOptions) -> None:
     """Start TRAINER.py as ps, worker and other tasks on HOSTS, show what they print, stop when the work is done.
 
-    A job file in its place, job.yaml, may say all of it; options win over what it says.
+    A job file, job.yaml, in place of TRAINER.py can hold all options; those of the command line win.
 
     Exit code: 0; the code of the task that failed first (128 + n for signal n); 130 after Ctrl-C; 2 command
     line or hostfile; 65 the job does not fit; 69 no connection; 70 a host cannot start its tasks; 73 no record;
     74 not all outputs were fetched; 76 a host was lost, or not all could be stopped; 124 a time limit was reached.
     """
-
     from tflaunch.launch import dry, launch
 
     output = options.output
@@ -116,7 +115,7 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
 
 
 def _job_file(ctx: typer.Context, options: RunOptions) -> JobFile:
-    """What the job file says, or one that says nothing; raises what is wrong with it."""
+    """Return what the job file says, or an empty one where there is none; raises JobFileError."""
     from tflaunch.job_file import JobFile
 
     if isinstance(ctx.obj, TflaunchError):
@@ -127,24 +126,24 @@ def _job_file(ctx: typer.Context, options: RunOptions) -> JobFile:
 
 
 def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
-    """What is asked for; raises TflaunchError for what cannot be."""
+    """Make the request from the command line; raises TflaunchError for what is wrong with it."""
     from tflaunch.launch import Request
     from tflaunch.runs import new_run_id
 
     end, start, connection = options.end, options.start, options.connection
     gpus = gpu_choice(options.gpus)
     check_wait(options.gpus.wait, start.dry_run)
-    _check_agreement(options)
+    _check_combination(options)
     roles = roles_for(
         options.program.framework.value,
         roles_of(file.roles, options.cluster, options.roles, options.gpus.gpus_per_worker),
     )
-    wish = fetched_at_end(options.results, options.results.fetch)
+    wish = wish_at_end(options.results, options.results.fetch)
     hostfile = load_hosts(options.what.hosts, connection.connection, reporter)
     check_hosts(hostfile, gpus, roles)
     if options.program.no_sync:
-        hostfile = on_every_host(file.directory, hostfile)
-    job = in_environment(_job(options, roles, file), options.tasks, hostfile)
+        hostfile = with_workdirs(file.directory, hostfile)
+    job = with_environment(_job(options, roles, file), options.tasks, hostfile)
     code = trainer_code(
         options.program,
         options.what.script,
@@ -181,8 +180,8 @@ def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
     )
 
 
-def _check_agreement(options: RunOptions) -> None:
-    """Raises UsageError for options that exclude each other."""
+def _check_combination(options: RunOptions) -> None:
+    """Raise UsageError for options that exclude each other."""
     detach, spares = options.end.detach, options.restarts.spares
     if spares and detach:
         raise UsageError(
@@ -195,18 +194,18 @@ def _check_agreement(options: RunOptions) -> None:
         )
     if detach and options.results.tensorboard is not None:
         raise UsageError(
-            f"--detach --tensorboard {options.results.tensorboard}: nobody is here to look at it",
+            f"--detach --tensorboard {options.results.tensorboard}: this command does not stay to show it",
             "leave --tensorboard out; later: tflaunch tensorboard RUN LOGDIR",
         )
     if detach and options.results.fetch:
         raise UsageError(
-            f"--detach --fetch {options.results.fetch[0]}: nobody is there at the end to bring it to",
+            f"--detach --fetch {options.results.fetch[0]}: this command does not stay to fetch it at the end",
             "leave --fetch out; later: tflaunch fetch RUN PATTERN",
         )
 
 
 def _job(options: RunOptions, roles: Mapping[str, Role], file: JobFile) -> JobSpec:
-    """The job, before its program is known."""
+    """Return the job without its program."""
     framework: Framework = options.program.framework.value
     flags = options.program.flags
     if framework in OF_THEIR_OWN and not options.program.flag and flags is None:
@@ -224,19 +223,18 @@ def _job(options: RunOptions, roles: Mapping[str, Role], file: JobFile) -> JobSp
 
 
 def _with_program(job: JobSpec, code: TrainerCode, hostfile: Hostfile, options: ProgramOptions) -> JobSpec:
-    """The job as its program's text says it wants to start, where that text is known."""
+    """Return the job with its program, started as the program's source asks for, where that is known."""
     from tflaunch.code_cluster import fitted
 
     job = dataclasses.replace(job, program=code.argv)
-    if code.program is None or any(
-        host.workdir is not None for host in hostfile.hosts
-    ):  # another may run there
+    elsewhere = any(host.workdir is not None for host in hostfile.hosts)  # where the source may differ
+    if code.program is None or elsewhere:
         return job
     return fitted(job, code.program, anyway=bool(options.flags or options.flag))
 
 
 def _restarts(options: RestartOptions, roles: Mapping[str, Role]) -> Restarts:
-    """What --restart and the options beside it ask for; raises UsageError."""
+    """Return what --restart, --restarts and so on ask for; raises UsageError."""
     from tflaunch.supervise import Restarts
 
     default: RestartPolicy = "cluster" if roles.get(PS, Role()).count == 0 else "task"
@@ -258,11 +256,12 @@ def _restarts(options: RestartOptions, roles: Mapping[str, Role]) -> Restarts:
             f"--restart {options.restart[0]} without --restarts: nothing starts again", "add --restarts 3"
         )
     if default != "never":
-        by_job.setdefault(EVALUATOR, "task")  # its failure is of no concern to the cluster
+        by_job.setdefault(EVALUATOR, "task")  # the cluster does not depend on it
     return Restarts(options.restarts, options.restart_window, by_job, default, options.restart_on.value)
 
 
 def _flags(renamed: Sequence[str], roles: Mapping[str, Role]) -> dict[str, str]:
+    """Return the cluster flags (TensorFlow's name -> the trainer's), renamed by --flag; raises UsageError."""
     flags = dict(FLAGS)
     known = [*FLAGS, *(f"{name}_hosts" for name in roles if f"{name}_hosts" not in FLAGS)]
     for each in renamed:

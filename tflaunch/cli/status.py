@@ -1,4 +1,4 @@
-"""`tflaunch status`: one run whole."""
+"""`tflaunch status`: shows all about one run."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def status(
     json: JsonDocument = False,
     reach: Annotated[ReachOptions, Part(default={"connect_timeout": 15.0})],
 ) -> None:
-    """Show one run whole: what failed first, each task with its state, port, GPUs and log, and each host.
+    """Show all about one run: what failed first, each task with its state, port, GPUs and log, and each host.
 
-    Without RUN: the only one that is alive.
+    Without RUN: the only run alive.
 
-    Exit code: 0; 2 which run?; 69 a host could not be asked (what the others tell is shown).
+    Exit code: 0; 2 which run?; 69 a host could not be asked (the answers of the others are shown).
     """
     from tflaunch.run_states import chosen, missing_from
     from tflaunch.runs import check_run_id
@@ -56,7 +56,7 @@ def status(
         try:
             one = chosen(run, found.runs)
         except UsageError:
-            if found.failures:  # it may be on those
+            if found.failures:  # the run may be on those hosts
                 raise ConnectErrors(found.failures, len(hostfile.hosts)) from None
             raise
         failures = missing_from(one, found.failures)
@@ -68,7 +68,7 @@ def status(
 
 
 def _ask(run: str | None, visits: Visits) -> tuple[str | None, Listing]:
-    """(the run, or the only one that is alive; what the hosts say of it). Raises Stopped."""
+    """Return (run, or the only run alive if it is None; what the hosts say of it); raises Stopped."""
     from tflaunch.runs import list_runs
 
     if run is None:
@@ -76,7 +76,7 @@ def _ask(run: str | None, visits: Visits) -> tuple[str | None, Listing]:
         if len(found.runs) != 1:
             return None, found
         run = found.runs[0].run_id
-    found = visits.runs(  # whole: also what of it has ended on some hosts
+    found = visits.runs(  # also from hosts on which the run has ended
         LIST_TIMEOUT_S,
         everything=True,
         only=run,
@@ -102,7 +102,7 @@ def _print(run: RunState, failures: Mapping[str, ConnectError], *, json: bool) -
 
 
 def _holder(run: RunState) -> str:
-    """What keeps it alive."""
+    """Return what keeps the run alive, for people."""
     from tflaunch.runs import Record
 
     if not run.alive:
@@ -114,5 +114,5 @@ def _holder(run: RunState) -> str:
         if record.running():
             return f"its launcher is pid {record.about.get('pid')} on this machine"
     except (UsageError, RecordError):
-        pass  # it was started elsewhere
+        pass  # another machine started it
     return f"held by its launcher, {run.launcher or 'elsewhere'}, or until its lease ends"

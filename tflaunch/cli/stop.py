@@ -1,4 +1,4 @@
-"""`tflaunch stop`: end a run from any terminal, whatever is left of it."""
+"""`tflaunch stop`: ends a run from any terminal, whatever is left of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from tflaunch.cli.connecting import visiting
 from tflaunch.cli.option_groups import EndOptions, OutputOptions, ReachOptions, Run
 from tflaunch.cli.options import Part
 from tflaunch.cli.reporting import Show, reporting
-from tflaunch.cli.which_hosts import default_or_none, hosts_of_run, load_hosts, nowhere, recorded_hosts
+from tflaunch.cli.which_hosts import (
+    default_hostfile,
+    hosts_of_run,
+    load_hosts,
+    no_hosts_known,
+    recorded_hosts,
+)
 from tflaunch.errors import ConnectErrors, StopError, UsageError
 
 if TYPE_CHECKING:
@@ -30,16 +36,16 @@ def stop(
     output: Annotated[OutputOptions, Part("json")],
     reach: ReachOptions,
 ) -> None:
-    """End a run on all its hosts: also when its launcher, or its agents, are dead.
+    """End a run on all its hosts, also when its launcher or its agents are dead.
 
-    Without RUN: the only one that is alive, or a list to choose from.  Again and again is fine.
+    Without RUN: ends the only run alive, or asks which one.  To repeat it does no harm.
 
-    Exit code: 0 nothing of it is alive; 2 which run?; 69 hosts could not be asked; 76 something lives on.
+    Exit code: 0 nothing of the run is alive; 2 which run?; 69 hosts could not be asked; 76 a task is still alive.
     """
     from tflaunch.runs import check_run_id
 
     with reporting(
-        "not waiting; what was told to end goes on ending, look with: tflaunch stop", json=output.json
+        "stopped waiting; the hosts go on ending the run, check with: tflaunch stop", json=output.json
     ) as show:
         if run is not None:
             check_run_id(run)
@@ -65,7 +71,7 @@ def stop(
 
 
 def _tell(run: str, finished: Mapping[str, Finished], reporter: Reporter, *, sure: bool) -> None:
-    """Say how the run has ended on each host; `sure`: all of them were asked."""
+    """Show how the run ended on each host; `sure`: all hosts were asked."""
     from tflaunch.run_states import was_restarted
     from tflaunch.runs import forget_orphan
     from tflaunch.visits import UNSURE
@@ -81,20 +87,20 @@ def _tell(run: str, finished: Mapping[str, Finished], reporter: Reporter, *, sur
 
 
 def _where(run: str | None, source: str | None) -> tuple[str | None, Hostfile, Path | None]:
-    """(full run id if it is known here, the hosts to look on, the ssh_config that leads there)."""
+    """Return (full run id if this machine knows it, the hosts to look on, the ssh_config to reach them)."""
     if run is not None:
         return hosts_of_run(run, source)
     recorded, config = recorded_hosts(lively=True) if source is None else (None, None)
     if recorded is not None:
         return None, recorded, config
-    hostfile = load_hosts(source) if source is not None else default_or_none()
+    hostfile = load_hosts(source) if source is not None else default_hostfile()
     if hostfile is None:
-        raise nowhere("stop")
+        raise no_hosts_known("stop")
     return None, hostfile, None
 
 
 def _refuse_unknown(run: str, alive: Sequence[RunState]) -> None:
-    """A typo must not look like a run that is stopped; one that this machine has a record of is none."""
+    """Raise UsageError for a run that neither the hosts nor the records here know: it may be a typo."""
     from tflaunch.runs import Record
 
     try:
@@ -104,16 +110,18 @@ def _refuse_unknown(run: str, alive: Sequence[RunState]) -> None:
         pass
     names = ", ".join(each.run_id for each in alive)
     raise UsageError(
-        f"these hosts know no run {run}", f"alive is: {names}" if names else "no run is alive there"
+        f"these hosts know no run {run}", f"alive: {names}" if names else "no run is alive there"
     )
 
 
 def _choose(run: str | None, alive: Sequence[RunState], visits: Visits, show: Show) -> str | None:
-    """The run that is meant; None when nothing is alive and no run was named."""
+    """Return the id of the run to stop; None if the user named none and none is alive. Raises UsageError, Stopped."""
     if run is not None:
         matches = [each.run_id for each in alive if each.run_id.startswith(run)]
         if len(matches) > 1 and run not in matches:
-            raise UsageError(f"{run} fits {len(matches)} runs: {', '.join(matches)}", "write more of the id")
+            raise UsageError(
+                f"{run} matches {len(matches)} runs: {', '.join(matches)}", "write more of the id"
+            )
         return matches[0] if len(matches) == 1 and run not in matches else run
     if not alive:
         show.reporter.note("no run is alive on these hosts")

@@ -1,4 +1,4 @@
-"""`tflaunch sweep`: from the command line to a request, which tflaunch.sweep_launch carries out."""
+"""`tflaunch sweep`: makes a request from the command line, for tflaunch.sweep_launch to carry out."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from tflaunch.cli.job_parts import (
     check_wait,
     command_line,
     gpu_choice,
-    in_environment,
-    on_every_host,
     trainer_code,
+    with_environment,
+    with_workdirs,
 )
 from tflaunch.cli.option_groups import ConnectionOptions, EndOptions, OutputOptions
 from tflaunch.cli.options import Part, argument, option
-from tflaunch.cli.outputs import fetched_at_end, patterns_of
+from tflaunch.cli.outputs import parse_patterns, wish_at_end
 from tflaunch.cli.reporting import reporting
 from tflaunch.cli.trainer_command import TrainerCommand
-from tflaunch.cli.trainer_words import Line, command, kind_of
+from tflaunch.cli.trainer_words import Line, kind_of, shell_command
 from tflaunch.cli.which_hosts import load_hosts
 from tflaunch.errors import UsageError
 from tflaunch.job import PS, WORKER, JobSpec, Role
@@ -50,40 +50,40 @@ if TYPE_CHECKING:
     from tflaunch.trials import Params
 
 _NOT_ALONE = (
-    "A sweep cannot be left alone, for this command gives out its trials. Run it in tmux or screen; after any end "
+    "A sweep cannot detach: this command starts its trials. Run it in tmux or screen; whatever ended it, "
     "--resume NAME goes on"
 )
-_SILENT = "A sweep shows no output of its trials; tflaunch logs NAME trial/7 does, also while they run"
+_SILENT = "A sweep does not show what its trials print; tflaunch logs NAME trial/7 does, also while they run"
 _ONE_PROCESS = "A trial is one process; tflaunch run starts clusters"
 _NUMBER = re.compile(r"[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?,?", re.IGNORECASE)
 
 
 class SweepCommand(TrainerCommand):
-    """`sweep`; what it says of a trainer's own options is what `run` says."""
+    """The class of the command `sweep`."""
 
     instead: ClassVar = {
         **dict.fromkeys(("--detach", "-d"), _NOT_ALONE),
+        **dict.fromkeys(("--restarts", "--restart", "--restart-on", "--restart-window"), "Use --retries N"),
         **dict.fromkeys(
-            ("--restarts", "--restart", "--restart-on", "--restart-window"), "Here it is --retries N"
+            ("--startup-timeout", "--stall-timeout"), "Use --timeout TIME, which limits each trial"
         ),
-        **dict.fromkeys(("--startup-timeout", "--stall-timeout"), "Here --timeout TIME limits each trial"),
         **dict.fromkeys(("--quiet", "-q", "--only", "--show-host"), _SILENT),
         **dict.fromkeys(("--workers", "--ps", "--chief", "--evaluator", "--job"), _ONE_PROCESS),
-        "--gpus-per-worker": "Here it is --gpus-per-trial N",
+        "--gpus-per-worker": "Use --gpus-per-trial N",
         "--spares": "The trials of a host that is lost run on the others",
     }
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """As of any trainer; raises UsageError for a parameter that stands behind another one."""
+        """Parse as TrainerCommand does; raises UsageError for a parameter without its own --grid or --random."""
         if not ctx.resilient_parsing:
             _refuse_parameters_alone(ctx.info_name or "", Line.read(self.params, self.optional_values, args))
         return super().parse_args(ctx, args)
 
 
 def _refuse_parameters_alone(verb: str, line: Line) -> None:
-    """Raise UsageError for `--random lr=0.1..1 layers=1..6` and `--grid lr=0.1 0.2`, with what is meant."""
+    """Raise UsageError for `--random lr=0.1..1 layers=1..6` and `--grid lr=0.1 0.2`, with the corrected command."""
     option = ""
-    values_of = ""  # the parameter of --grid that stands just in front
+    values_of = ""  # the parameter, if the word before is of --grid
     alone: list[str] = []
     apart: list[str] = []
     words: list[str] = []
@@ -103,19 +103,19 @@ def _refuse_parameters_alone(verb: str, line: Line) -> None:
         words += texts
     if alone:
         raise UsageError(
-            f"{' '.join(alone)}: no {option} in front of it; each parameter has its own",
-            command(verb, words, line.behind),
+            f"{' '.join(alone)}: no {option} before it; each parameter needs its own",
+            shell_command(verb, words, line.after),
         )
     if apart:
         raise UsageError(
             f"{' '.join(apart)}: the values of --grid stand in one word, with commas between them",
-            command(verb, words, line.behind),
+            shell_command(verb, words, line.after),
         )
 
 
 @dataclass(repr=False, eq=False)
 class SweepArguments(JobHosts):
-    """HOSTS, and what runs there for each trial."""
+    """HOSTS, the trainer and the arguments of all trials."""
 
     script: str | None = argument(
         None, metavar="TRAINER.py", help="The program (or -m PKG.MOD).", show_default=False
@@ -123,14 +123,14 @@ class SweepArguments(JobHosts):
     arguments: tuple[str, ...] = argument(
         (),
         metavar="-- ARGS",
-        help="Arguments of all trials; {lr} stands for the value of lr, which else follows as --lr=VALUE.",
+        help="Arguments of all trials; {lr} stands for the value of lr, which else is added as --lr=VALUE.",
         show_default=False,
     )
 
 
 @dataclass(repr=False, eq=False)
 class TrialOptions:
-    """Which trials there are."""
+    """Which trials to run."""
 
     panel = "Trials"
 
@@ -138,67 +138,76 @@ class TrialOptions:
         (), metavar="NAME=A,B,C", help="All combinations of these values; repeatable."
     )
     random: tuple[str, ...] = option(
-        (), metavar="NAME=A..B[:log]", help="--trials values from a range, or NAME=A,B,C; repeatable."
+        (),
+        metavar="NAME=A..B[:log]",
+        help="Draw --trials values from a range, or from NAME=A,B,C; repeatable.",
     )
-    trials: int | None = option(None, min=1, metavar="N", help="How many, with --random.")
-    seed: int | None = option(None, metavar="N", help="The same one draws the same trials [a new one]")
+    trials: int | None = option(None, min=1, metavar="N", help="With --random: how many trials.")
+    seed: int | None = option(
+        None, metavar="N", help="With --random: the same seed draws the same trials [a new one]"
+    )
     trials_file: Path | None = option(
-        None, metavar="FILE", help="A list of trials: .yaml, .json, .jsonl or .csv."
+        None, metavar="FILE", help="Read the list of trials from this file: .yaml, .json, .jsonl or .csv."
     )
     name: str | None = option(
-        None, metavar="NAME", help="The sweep's name; one that is known goes on [a new one]"
+        None, metavar="NAME", help="The sweep's name; if there is such a sweep, it goes on [a new name]"
     )
     resume: str | None = option(
-        None, metavar="NAME", help="Go on with that sweep: what has not succeeded yet is run."
+        None, metavar="NAME", help="Go on with this sweep: run the trials that have not succeeded yet."
     )
 
 
 @dataclass(repr=False, eq=False)
 class TrialGpuOptions:
-    """How many GPUs a trial has, and how many trials a host."""
+    """How many GPUs each trial gets, and how many trials run at a time."""
 
     panel = GpuOptions.panel
 
     gpus_per_trial: int | None = option(
-        None, min=0, metavar="N", help="GPUs of a trial [1 where there are any]"
+        None, min=0, metavar="N", help="GPUs for each trial [1 where there are any]"
     )
     trials_per_gpu: int = option(1, min=1, metavar="N", help="Trials that share a GPU.")
     trials_per_host: int | None = option(
         None,
         min=1,
         metavar="N",
-        help="Trials at a time on a host [slots: of the hostfile; as many as it has cards, or 1]",
+        help="Trials at a time on a host [`slots:` of the hostfile; as many as it has GPUs, or 1]",
     )
 
 
 @dataclass(repr=False, eq=False)
 class ScoreOptions:
-    """How trials are compared."""
+    """How to compare the trials."""
 
     panel = "Results"
 
     metric: str | None = option(
         None,
         metavar="KEY|REGEX",
-        help="The number that counts: last JSON line with KEY, or last match of the one group of REGEX.",
+        help="The number to compare: KEY in the last JSON line that has it, or the last match of REGEX's group.",
     )
-    maximize: bool = option(False, "--maximize/--minimize", help="Which is better.")
+    maximize: bool = option(
+        False, "--maximize/--minimize", help="Whether a larger or a smaller number is better."
+    )
 
 
 @dataclass(repr=False, eq=False)
 class RetryOptions:
-    """What is done about a trial that fails."""
+    """What to do when a trial fails."""
 
     panel = "When something fails"
 
     retries: int = option(
-        0, min=0, metavar="N", help="Try a trial that fails again, on another host if there is one."
+        0,
+        min=0,
+        metavar="N",
+        help="Run a trial that fails again, at most N times, on another host if there is one.",
     )
 
 
 @dataclass(repr=False, eq=False)
 class SweepOptions:
-    """The command line of `sweep`."""
+    """All options and arguments of `sweep`."""
 
     what: SweepArguments
     trials: TrialOptions
@@ -224,8 +233,8 @@ class SweepOptions:
             "timeout",
             "lease",
             help={
-                "timeout": "End a trial that takes longer: it has failed.",
-                "lease": "Hosts end their trials when this command was not heard of for so long [60s]",
+                "timeout": "End a trial that takes longer; it counts as failed.",
+                "lease": "Hosts end their trials after this time without word from this command [60s]",
             },
         ),
     ]
@@ -233,9 +242,9 @@ class SweepOptions:
         ResultOptions,
         Part(
             help={
-                "fetch": "Bring what the trials have written here at the end, seen from each: 'checkpoints/**'; "
-                "repeatable.",
-                "tensorboard": "Show what the trials of the first one's host write in TensorBoard while they run.",
+                "fetch": "Copy files of the trials here at the end, by patterns in each trial's directory: "
+                "'checkpoints/**'; repeatable.",
+                "tensorboard": "Show in TensorBoard what the trials write on the host of the first trial.",
             }
         ),
     ]
@@ -244,10 +253,10 @@ class SweepOptions:
 
 
 def sweep(ctx: typer.Context, options: SweepOptions) -> None:
-    """Run TRAINER.py once for each set of values, as many at a time as HOSTS have cards for, and compare.
+    """Run TRAINER.py once for each set of values, as many at a time as HOSTS have GPUs for, and compare the results.
 
-    Each trial is a process of its own, which is told its values as --NAME=VALUE, in TFLAUNCH_PARAMS (JSON) and its
-    number in TFLAUNCH_TRIAL.  Results are on record as they come.
+    Each trial is a process of its own; it gets its values as --NAME=VALUE and in TFLAUNCH_PARAMS (JSON), its number
+    in TFLAUNCH_TRIAL.  Each result is recorded as soon as its trial ends.
 
     Exit code: 0 all have succeeded; the code of the trial that failed first (128 + n for signal n); 130 after Ctrl-C;
     2 command line or hostfile; 65 no host can take a trial; 69 no connection; 70 no trial can start; 73 no record;
@@ -266,11 +275,11 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
 
 
 def _request(ctx: typer.Context, options: SweepOptions, reporter: Reporter) -> SweepRequest:
-    """What is asked for; raises TflaunchError for what cannot be."""
+    """Make the request from the command line; raises TflaunchError for what is wrong with it."""
     from tflaunch.sweep_room import SweepRequest
 
     trials = options.trials
-    _check_agreement(options)
+    _check_combination(options)
     check_wait(options.gpus.wait, options.start.dry_run)
     metric = _metric(options.score)
     chosen = _trials(trials)
@@ -286,24 +295,24 @@ def _request(ctx: typer.Context, options: SweepOptions, reporter: Reporter) -> S
         drawn=bool(trials.random),
         name=trials.resume or trials.name or "",
         must_exist=trials.resume is not None,
-        run_best=_run_one(ctx),
+        run_best=_command_of_one_trial(ctx),
     )
 
 
-def _check_agreement(options: SweepOptions) -> None:
-    """Raises UsageError for options that exclude each other, or mean nothing alone."""
+def _check_combination(options: SweepOptions) -> None:
+    """Raise UsageError for options that exclude each other, or need another one."""
     trials, per_trial, script = options.trials, options.per_trial, options.what.script
     several = per_trial.gpus_per_trial is not None and per_trial.gpus_per_trial > 1
     if script is not None and (script.endswith((".yaml", ".yml")) or kind_of(script) == "job"):
         raise UsageError(
-            f"{script}: a job file is for tflaunch run", "name the program; options say the rest"
+            f"{script}: a job file is for tflaunch run", "name the program, and say the rest by options"
         )
     if trials.name is not None and trials.resume is not None:
         raise UsageError("--name and --resume name the same thing", "leave one of them out")
     if per_trial.trials_per_gpu > 1 and per_trial.gpus_per_trial not in (None, 1):
         raise UsageError(
             f"--gpus-per-trial {per_trial.gpus_per_trial} --trials-per-gpu {per_trial.trials_per_gpu}: either several "
-            "cards for a trial, or several trials on a card",
+            "GPUs for a trial, or several trials on a GPU",
             "leave one of them out",
         )
     if options.gpus.mig is not None and several:
@@ -312,7 +321,7 @@ def _check_agreement(options: SweepOptions) -> None:
             "leave --gpus-per-trial out",
         )
     if options.score.maximize and options.score.metric is None:
-        raise UsageError("--maximize without --metric: of what?", "--metric accuracy")
+        raise UsageError("--maximize without --metric: nothing to compare", "--metric accuracy")
     if not trials.random and (trials.trials is not None or trials.seed is not None):
         raise UsageError(f"{'--trials' if trials.trials is not None else '--seed'} is for --random")
     if trials.name is not None and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,31}[a-z0-9])?", trials.name):
@@ -320,13 +329,14 @@ def _check_agreement(options: SweepOptions) -> None:
 
 
 def _metric(options: ScoreOptions) -> Metric | None:
+    """Return what --metric asks for; raises UsageError."""
     from tflaunch.results import Metric
 
     return Metric.parse(options.metric, options.maximize) if options.metric is not None else None
 
 
 def _run_request(options: SweepOptions, reporter: Reporter) -> Request:
-    """The hosts, GPUs and code of the trials; raises TflaunchError."""
+    """Return the request for the hosts, GPUs and code that all trials share; raises TflaunchError."""
     from tflaunch.launch import Request
     from tflaunch.runs import new_run_id
 
@@ -334,17 +344,17 @@ def _run_request(options: SweepOptions, reporter: Reporter) -> Request:
     hostfile = load_hosts(options.what.hosts, connection.connection, reporter)
     gpus = gpu_choice(options.gpus)
     check_hosts(hostfile, gpus, {})
-    patterns_of(results.fetch)  # what is wrong is told as it was written
-    wish = fetched_at_end(results, _of_trials(results.fetch, hostfile))
+    parse_patterns(results.fetch)  # so that an error shows a pattern as the user wrote it
+    wish = wish_at_end(results, _patterns_of_trials(results.fetch, hostfile))
     if options.program.no_sync:
-        hostfile = on_every_host(Path.cwd(), hostfile)
+        hostfile = with_workdirs(Path.cwd(), hostfile)
     job = JobSpec(
         (),
         args=options.what.arguments,
         roles={PS: Role(0), WORKER: Role(gpus=options.per_trial.gpus_per_trial)},
         flags=None,
     )
-    job = in_environment(job, options.tasks, hostfile)
+    job = with_environment(job, options.tasks, hostfile)
     code = trainer_code(
         options.program,
         options.what.script,
@@ -375,7 +385,7 @@ def _run_request(options: SweepOptions, reporter: Reporter) -> Request:
 
 
 def _trials(options: TrialOptions) -> Callable[[int], Sequence[Params]]:
-    """What is to be tried, from the one of three ways that was chosen."""
+    """Return a function that makes the trials from a seed; raises UsageError."""
     from tflaunch import trials
 
     random, count = options.random, options.trials
@@ -393,15 +403,15 @@ def _trials(options: TrialOptions) -> Callable[[int], Sequence[Params]]:
         )
     if random:
         if count is None:
-            raise UsageError("--random without --trials: how many?", "--trials 20")
-        trials.draw(random, count, 0)  # what is wrong with it is told now
+            raise UsageError("--random without --trials: how many trials?", "--trials 20")
+        trials.draw(random, count, 0)  # raises now what would be wrong later
         return functools.partial(trials.draw, random, count)
     found = trials.grid(options.grid) if options.grid else trials.read(options.trials_file or Path())
     return lambda _: found
 
 
-def _of_trials(patterns: Sequence[str], hostfile: Hostfile) -> Sequence[str]:
-    """Patterns seen from each trial's own directory, if it has one, as patterns seen from what holds them all."""
+def _patterns_of_trials(patterns: Sequence[str], hostfile: Hostfile) -> Sequence[str]:
+    """Turn patterns in each trial's own directory, where it has one, into patterns in the directory of all trials."""
     from tflaunch.trials import JOB
 
     if any(host.workdir is not None for host in hostfile.hosts):
@@ -414,10 +424,10 @@ def _of_trials(patterns: Sequence[str], hostfile: Hostfile) -> Sequence[str]:
     return found
 
 
-def _run_one(ctx: typer.Context) -> tuple[str, ...]:
-    """The command that runs one trial as this one does; its arguments follow.
+def _command_of_one_trial(ctx: typer.Context) -> tuple[str, ...]:
+    """Return the command that runs one trial as this command does, up to the trial's arguments.
 
-    Variables are taken from the environment, for their values may be secrets.
+    It names variables of --env without their values, which may be secrets.
     """
     words = ["--ps", "0", "--workers", "1", "--no-flags"]
     for name, value in ctx.params.items():

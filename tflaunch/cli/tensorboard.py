@@ -1,4 +1,4 @@
-"""`tflaunch tensorboard`: TensorBoard for a run, on the host of its chief, at a port of this machine."""
+"""`tflaunch tensorboard`: shows a run in TensorBoard, which runs on a host, at a port of this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from tflaunch.errors import LaunchError
 
 Port = Annotated[
     int,
-    typer.Option(min=0, max=65535, metavar="PORT", help="The port of this machine [any]", show_default=False),
+    typer.Option(
+        min=0, max=65535, metavar="PORT", help="TensorBoard's port on this machine [any]", show_default=False
+    ),
 ]
 
 
@@ -23,7 +25,7 @@ def tensorboard(
     logdir: Annotated[
         str,
         typer.Argument(
-            metavar="[LOGDIR]", help="On that host, from the tasks' working directory [that directory]"
+            metavar="[LOGDIR]", help="A directory on that host, from the tasks' working directory [that one]"
         ),
     ] = ".",
     *,
@@ -33,8 +35,8 @@ def tensorboard(
 ) -> None:
     """Show a run, alive or ended, in TensorBoard, until Ctrl-C.
 
-    TensorBoard runs on the host of the run's chief, else of worker/0, with the python of the tasks.  The browser
-    reaches it at a port of this machine, through the SSH connection; when that is lost, it is made anew.
+    TensorBoard runs on the host of the run's chief, else of worker/0, with the tasks' Python.  The browser reaches it
+    at a port of this machine, through the SSH connection; tflaunch connects again if that is lost.
 
     Exit code: 130 after Ctrl-C; 2 which run?, or the port is taken; 69 no connection; 70 TensorBoard does not start.
     """

@@ -1,4 +1,4 @@
-"""Verbs with a trainer as typer's commands: `run`, which takes a job file, too, and what it shares with `sweep`."""
+"""The class of typer's commands for verbs with a trainer: `sweep`, and `run`, whose trainer may be a job file."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class TrainerCommand(JobCommand):
-    """A verb with a trainer: tells HOSTS from it by what they are, and what is the trainer's own from options."""
+    """A verb with a trainer: finds out which words are HOSTS, the trainer, options and the trainer's own."""
 
-    instead: ClassVar[Mapping[str, str]] = {}  # of options that other verbs have
+    instead: ClassVar[Mapping[str, str]] = {}  # option of another verb -> what to use here
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """As typer's, less what it cannot know: HOSTS may be left out, and what is for the trainer follows `--`.
+        """Parse as typer does, where HOSTS may be left out and the trainer's own arguments follow `--`.
 
         Raises UsageError with the corrected command.
         """
         if ctx.resilient_parsing:  # for completion
             return super().parse_args(ctx, args)
-        from tflaunch.cli.trainer_words import Line, chosen
+        from tflaunch.cli.trainer_words import Line, hosts_and_trainer
 
         line = Line.read(self.params, self.optional_values, args)
         if any(word.texts[0] in ("--help", "-h") for word in line.words):
@@ -37,12 +37,12 @@ class TrainerCommand(JobCommand):
         for option in line.unknown:
             self.refuse(verb, option, line)
         rest = super().parse_args(ctx, line.options)
-        hosts, script, arguments = chosen(verb, line, ctx.params.get("module"))
+        hosts, script, arguments = hosts_and_trainer(verb, line, ctx.params.get("module"))
         ctx.params.update(hosts=hosts, script=script, arguments=arguments)
         return rest
 
     def refuse(self, verb: str, option: str, line: Line) -> None:
-        """Raise UsageError for an option that this verb lacks, if it was most likely meant for it."""
+        """Raise UsageError for an option that this verb lacks, if the user most likely meant one that it has."""
         from tflaunch.cli.mistakes import no_such_option
         from tflaunch.cli.trainer_words import moved, with_hosts
 
@@ -55,26 +55,26 @@ class TrainerCommand(JobCommand):
         error = no_such_option(name, known, "", f"tflaunch {verb}")
         if error.hint:
             own = moved(verb, line)
-            error.hint += f"\nif it is the trainer's own, it goes behind --: {own}" if own else ""
+            error.hint += f"\nif it is the trainer's own, it goes after --: {own}" if own else ""
             raise error
 
 
 class RunCommand(TrainerCommand):
-    """`run`, whose trainer may be a job file."""
+    """The class of the command `run`, whose trainer may be a job file."""
 
     optional_values: ClassVar = {**JobCommand.optional_values, "--evaluator": (r"[0-9]+", "1")}
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """As of any trainer, and what the file says."""
+        """Parse as TrainerCommand does, and add what the job file says."""
         rest = super().parse_args(ctx, args)
         _take_job_file(ctx)
         return rest
 
 
 def _take_job_file(ctx: typer.Context) -> None:
-    """Where TRAINER is a job file, what it says is taken for what the command line does not say.
+    """If TRAINER is a job file, take from it what the command line does not say.
 
-    What is wrong with it is reported by `run`, which knows how.
+    An error in the file becomes `ctx.obj`; `run` reports it.
     """
     from tflaunch.cli.trainer_words import kind_of
 
@@ -95,5 +95,5 @@ def _take_job_file(ctx: typer.Context) -> None:
             ctx.params[name] = type(default)(value) if isinstance(default, Enum) else value
     for name, values in file.lists.items():
         if name == "restart" and file.options.get("restarts") and not ctx.params["restarts"]:
-            continue  # --restarts 0 is the last word
+            continue  # --restarts 0 turns off what the file says
         ctx.params[name] = [*values, *(ctx.params.get(name) or ())]

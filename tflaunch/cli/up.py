@@ -1,4 +1,4 @@
-"""`tflaunch up`: a run of bare TensorFlow servers, and how clients find them."""
+"""`tflaunch up`: starts TensorFlow servers that run no program of the user's, and says how clients find them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tflaunch.cli.job_parts import (
     check_wait,
     command_line,
     gpu_choice,
-    in_environment,
+    with_environment,
 )
 from tflaunch.cli.option_groups import OUTPUT, ConnectionOptions, EndOptions, OutputOptions
 from tflaunch.cli.options import Part, option
@@ -47,28 +47,28 @@ if TYPE_CHECKING:
 
 PROGRAM = "tf_server.py"
 OPEN = (
-    "TensorFlow's servers ask nobody for a password, and listen on every interface of their hosts: whoever reaches "
+    "TensorFlow's servers ask for no password, and listen on every interface of their hosts: everyone who reaches "
     "these ports can use them; keep them on a private network"
 )
 
 
 @dataclass(repr=False, eq=False)
 class ServerOptions:
-    """What bare servers have besides."""
+    """The options that only `up` has."""
 
     spec: Path | None = option(
-        None, metavar="FILE", help="Write the cluster spec there, as JSON.", rich_help_panel=OUTPUT
+        None, metavar="FILE", help="Write the cluster spec to this file, as JSON.", rich_help_panel=OUTPUT
     )
     foreground: bool = option(
         False,
-        help="Stay, show their output, and stop them at Ctrl-C.",
+        help="Stay, show what the servers print, and stop them at Ctrl-C.",
         rich_help_panel=EndOptions.panel,
     )
 
 
 @dataclass(repr=False, eq=False)
 class UpOptions:
-    """The command line of `up`."""
+    """All options and arguments of `up`."""
 
     where: JobHosts
     cluster: Annotated[ClusterOptions, Part(without=("evaluator",))]
@@ -84,12 +84,12 @@ class UpOptions:
 
 
 def up(options: UpOptions) -> None:
-    """Start TensorFlow servers on HOSTS, with no program of yours: they stand until tflaunch stop.
+    """Start TensorFlow servers on HOSTS, with no program of yours; they run until tflaunch stop.
 
-    Ends when all of them listen, and prints how clients find them: the targets to build a session on, the flags of
-    the classic trainers, and the cluster spec.  A server that dies later starts again at the same address.
+    Ends when all servers listen, and prints how clients find them: the targets for a session, the flags of the
+    classic trainers, and the cluster spec.  A server that dies later starts again at the same address.
 
-    Exit code: 0 they stand; else nothing of them is left: the code of the server that failed first; 124 not all
+    Exit code: 0 the servers run; else none is left: the code of the server that failed first; 124 not all
     listened in time; 130 after Ctrl-C; 2 command line or hostfile; 65 they do not fit; 69 no connection; 70 a host
     cannot start them; 73 no spec file, no record; 76 a host was lost, or not all could be stopped.
     """
@@ -108,7 +108,7 @@ def up(options: UpOptions) -> None:
         roles = roles_of({}, options.cluster, options.roles, options.gpus.gpus_per_worker)
         if EVALUATOR in roles:
             raise UsageError(
-                f"--job {EVALUATOR}: an evaluator is beside the cluster, and no server stands for it",
+                f"--job {EVALUATOR}: an evaluator is not part of the cluster, and has no server",
                 "leave it out",
             )
         request = _request(options, roles, show.reporter)
@@ -117,7 +117,7 @@ def up(options: UpOptions) -> None:
 
 
 def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) -> Request:
-    """What is asked for; raises TflaunchError for what cannot be."""
+    """Make the request from the command line; raises TflaunchError for what is wrong with it."""
     from tflaunch.launch import Request
     from tflaunch.runs import new_run_id
     from tflaunch.sources import bundle
@@ -141,7 +141,7 @@ def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) 
         gpus=gpus,
         bundle=dataclasses.replace(
             bundle(Path(tflaunch.__file__).parent / "server", keep=PROGRAM),
-            directory="",  # of no concern to the user
+            directory="",  # the user need not see it
         ),
         command=command_line(),
         ssh_config=options.connection.config_path,
@@ -160,6 +160,7 @@ def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) 
 
 
 def _job(options: UpOptions, roles: Mapping[str, Role], hostfile: Hostfile) -> JobSpec:
+    """Return the job: servers as its tasks; raises UsageError, EnvFileError."""
     job = JobSpec(
         program=(PROGRAM,),
         roles=roles,
@@ -169,17 +170,17 @@ def _job(options: UpOptions, roles: Mapping[str, Role], hostfile: Hostfile) -> J
         done="never",
         mix_models=options.gpus.mix_models,
     )
-    return in_environment(job, options.tasks, hostfile)
+    return with_environment(job, options.tasks, hostfile)
 
 
 def _without_workdir(hostfile: Hostfile) -> Hostfile:
-    """The servers run no code of the user's, so it does not matter where that is."""
+    """Drop the `workdir:` of all hosts: the servers run no code of the user's."""
     hosts = tuple(dataclasses.replace(host, workdir=None) for host in hostfile.hosts)
     return dataclasses.replace(hostfile, hosts=hosts)
 
 
 def _check_writable(spec: Path) -> None:
-    """Raises UsageError now for what would fail when all servers stand."""
+    """Raise UsageError now, not when all servers run, if the file cannot be written."""
     if spec.is_dir() or not spec.parent.is_dir():
         what = "a directory" if spec.is_dir() else f"there is no directory {spec.parent}"
         raise UsageError(f"--spec {spec}: {what}", "name a file to be written")
@@ -188,7 +189,7 @@ def _check_writable(spec: Path) -> None:
 
 
 def _write(spec: Path, cluster: Mapping[str, Sequence[str]]) -> None:
-    """Whole or not at all: somebody may wait for the file to appear."""
+    """Write the cluster spec, whole or not at all: a client may wait for the file to appear."""
     partial = spec.with_name(f".{spec.name}.{os.getpid()}")
     try:
         partial.write_text(jsons.dumps(cluster, indent=2) + "\n")

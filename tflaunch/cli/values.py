@@ -1,4 +1,4 @@
-"""What reads the values of options: times, ages, numbers of GPUs."""
+"""Parsers for the values of options: times, ages, numbers of GPUs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from tflaunch.job import Cards
 
 MOST_GPUS = 1024  # of one task
-TIME_WORD = r"[0-9]*\.?[0-9]+[a-z]*"  # of optional_values: meant as a time, right or wrong; 10.0.0.1 is none
+TIME_WORD = (
+    r"[0-9]*\.?[0-9]+[a-z]*"  # for optional_values: a word meant as a time, right or wrong; not 10.0.0.1
+)
 
 
-def time_of(least_s: float = 0.0) -> Callable[[str], float]:
-    """What reads an option whose metavar is TIME: how long, in seconds, and no less than `least_s`."""
+def time_parser(least_s: float = 0.0) -> Callable[[str], float]:
+    """Return a parser for a TIME of at least `least_s`; it returns seconds and raises BadParameter."""
 
     def read(text: str) -> float:
         try:
@@ -33,22 +35,22 @@ def time_of(least_s: float = 0.0) -> Callable[[str], float]:
     return read
 
 
-def patience_of(text: str) -> float:
-    """A time in seconds, or without end."""
-    return math.inf if text == FOR_EVER else time_of()(text)
+def parse_wait(text: str) -> float:
+    """Return how long to wait, in seconds, or infinity for FOR_EVER; raises BadParameter."""
+    return math.inf if text == FOR_EVER else time_parser()(text)
 
 
-def age_of(text: str) -> float:
-    """A time with its unit: who removes what is older than 7 has hardly seconds in mind."""
+def parse_age(text: str) -> float:
+    """Return a time in seconds; its unit must be written: `--older 7` hardly means seconds. Raises BadParameter."""
     if text.strip()[-1:].isdigit():
         raise typer.BadParameter(
-            f"{text!r} of what? {text.strip()}d (days), {text.strip()}h or {text.strip()}s"
+            f"{text!r} has no unit: {text.strip()}d (days), {text.strip()}h or {text.strip()}s"
         )
-    return time_of()(text)
+    return time_parser()(text)
 
 
-def gpus_of(text: str) -> Cards:
-    """`2`, or `all`; raises BadParameter."""
+def parse_gpus(text: str) -> Cards:
+    """Return a number of GPUs, or `all`; raises BadParameter."""
     if text == "all":
         return "all"
     if not re.fullmatch(r"[0-9]{1,4}", text) or int(text) > MOST_GPUS:

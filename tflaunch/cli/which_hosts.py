@@ -1,4 +1,4 @@
-"""Which hosts are meant: those that were named, the default hostfile's, those of this machine's records."""
+"""Find the hosts a command is about: named ones, those of the default hostfile, those of this machine's records."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from tflaunch.hosts import Hostfile
 
 
-def default_hosts() -> str | None:
-    """The hostfile that is meant when none is named, if there is one."""
+def default_source() -> str | None:
+    """Return the default hostfile, or None where there is none."""
     from tflaunch.hosts import find_default
 
     return find_default(os.environ, Path.cwd())
 
 
 def load_hosts(source: str | None, connection: str = "", reporter: Reporter | None = None) -> Hostfile:
-    """The hostfile that was named, or the default one, which `reporter` tells; raises HostfileError, UsageError.
+    """Load the hostfile that the user named, or else the default one; `reporter` then says which it is.
 
-    `connection` is what --connection says.
+    `connection` is the value of --connection.  Raises HostfileError, UsageError.
     """
     from tflaunch import hosts
 
-    if source == "":  # a variable of the shell that is not set, and no wish for whatever hosts there are
+    if source == "":  # from an unset shell variable; not a wish for the default hosts
         raise UsageError("HOSTS is empty", "name hosts, or leave that word out for the default hostfile")
-    found = source or default_hosts()
+    found = source or default_source()
     if found is None:
         raise UsageError(
             "no hostfile: $TFLAUNCH_HOSTS, ./hosts.yaml and ~/.config/tflaunch/hosts.yaml do not exist",
@@ -45,7 +45,7 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
 
 
 def hosts_of_run(run: str, source: str | None) -> tuple[str, Hostfile, Path | None]:
-    """(full run id if it is known here, the hosts to look on, the ssh_config that leads there)."""
+    """Return (full run id if this machine knows it, the hosts to look on, the ssh_config to reach them)."""
     from tflaunch.runs import Record, hostfile_from
 
     if source is not None:
@@ -53,26 +53,29 @@ def hosts_of_run(run: str, source: str | None) -> tuple[str, Hostfile, Path | No
     try:
         record = Record.open(run)
     except UsageError:
-        if default_hosts() is None:
+        if default_source() is None:
             raise
         return run, load_hosts(None), None
     return record.run_id, hostfile_from(record), record.ssh_config
 
 
 def hosts_of_all(source: str | None, verb: str, *, everything: bool) -> tuple[Hostfile, Path | None]:
-    """The hosts of all runs: of the default hostfile and of the records here; and the ssh_config."""
+    """Return (hosts of the default hostfile and of the records here, the ssh_config); raises UsageError for none.
+
+    Records of ended runs count only with `everything` and without a default hostfile.
+    """
     if source is not None:
         return load_hosts(source), None
-    default = default_or_none()
+    default = default_hostfile()
     recorded, config = recorded_hosts(lively=not everything or default is not None)
     known = [hostfile for hostfile in (default, recorded) if hostfile is not None]
     if not known:
-        raise nowhere(verb)
-    return merged(known), config
+        raise no_hosts_known(verb)
+    return merge(known), config
 
 
 def recorded_hosts(*, lively: bool) -> tuple[Hostfile | None, Path | None]:
-    """The hosts of all runs on record here (`lively`: of those that may be alive), and the ssh_config."""
+    """Return (hosts of the runs on record here, the ssh_config); `lively`: only of runs that may be alive."""
     from tflaunch.runs import LIVELY, Record, hostfile_from, list_runs
 
     hostfiles, configs = [], []
@@ -83,17 +86,17 @@ def recorded_hosts(*, lively: bool) -> tuple[Hostfile | None, Path | None]:
                 hostfiles.append(hostfile_from(record))
                 configs.append(record.ssh_config)
             except (RecordError, UsageError):
-                continue  # removed meanwhile, or of another version
-    return (merged(hostfiles) if hostfiles else None), next(filter(None, configs), None)
+                continue  # it was removed meanwhile, or another version wrote it
+    return (merge(hostfiles) if hostfiles else None), next(filter(None, configs), None)
 
 
-def default_or_none() -> Hostfile | None:
-    """The default hostfile's hosts, if there is one; raises HostfileError."""
-    return load_hosts(None) if default_hosts() is not None else None
+def default_hostfile() -> Hostfile | None:
+    """Return the hosts of the default hostfile, or None where there is none; raises HostfileError."""
+    return load_hosts(None) if default_source() is not None else None
 
 
-def merged(hostfiles: Collection[Hostfile]) -> Hostfile:
-    """All hosts of these, each once, as the first one has it."""
+def merge(hostfiles: Collection[Hostfile]) -> Hostfile:
+    """Return all hosts of these hostfiles, each once, as the first hostfile describes it."""
     from tflaunch.hosts import Hostfile
 
     hosts = {host.name: host for hostfile in reversed([*hostfiles]) for host in reversed(hostfile.hosts)}
@@ -101,6 +104,6 @@ def merged(hostfiles: Collection[Hostfile]) -> Hostfile:
     return Hostfile(", ".join(sources), tuple(reversed(hosts.values())))
 
 
-def nowhere(verb: str) -> UsageError:
-    """The error when nothing says where to look."""
+def no_hosts_known(verb: str) -> UsageError:
+    """Return the error for a command that knows no hosts to look on."""
     return UsageError("no run is recorded here", f"say where to look: tflaunch {verb} --hosts hosts.yaml")
