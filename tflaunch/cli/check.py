@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
-
-import typer
 
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.job_option_groups import TaskOptions
 from tflaunch.cli.job_parts import with_environment
 from tflaunch.cli.option_groups import ConnectionOptions, Hosts, JsonDocument
-from tflaunch.cli.options import Part
+from tflaunch.cli.options import Part, option
 from tflaunch.cli.reporting import Patient, reporting
 from tflaunch.cli.values import time_parser
 from tflaunch.cli.which_hosts import load_hosts
@@ -22,24 +21,28 @@ if TYPE_CHECKING:
 CONNECT_S = 15.0
 
 
+@dataclass(repr=False, eq=False)
+class CheckOptions:
+    """What to check, and how strictly."""
+
+    tensorflow: bool = option(
+        True,
+        "--tensorflow/--no-tensorflow",
+        help="Import TensorFlow on every host, as a task would.",
+    )
+    timeout: float = option(
+        120.0,
+        parser=time_parser(1),
+        metavar="TIME",
+        help="Time for a host's `setup:`, and again for the import.",
+    )
+    strict: bool = option(False, help="Warnings count as errors.")
+
+
 def check(
     hosts: Hosts = None,
     *,
-    tensorflow: Annotated[
-        bool,
-        typer.Option(
-            "--tensorflow/--no-tensorflow", help="Import TensorFlow on every host, as a task would."
-        ),
-    ] = True,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            parser=time_parser(1),
-            metavar="TIME",
-            help="Time for a host's `setup:`, and again for the import.",
-        ),
-    ] = 120.0,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
+    what: CheckOptions,
     json: JsonDocument = False,
     tasks: TaskOptions,
     connection: Annotated[ConnectionOptions, Part(without=("connect_timeout",))],
@@ -61,27 +64,27 @@ def check(
     with reporting("stopped; nothing is left on the hosts", json=json) as show:
         hostfile = load_hosts(hosts, connection.connection, None if json else show.reporter)
         job = with_environment(JobSpec((), framework="tensorflow"), tasks, hostfile)
-        connection.connect_timeout = min(CONNECT_S, timeout)
+        connection.connect_timeout = min(CONNECT_S, what.timeout)
         with connected(hostfile.hosts, connection, show.reporter) as connector:
             patient = Patient(show.reporter, json)
             checkup = Checkup(
                 hostfile,
                 connector,
                 patient.phase,
-                timeout_s=timeout,
+                timeout_s=what.timeout,
                 connect_s=connection.connect_timeout,
                 job=job,
-                tensorflow=tensorflow,
+                tensorflow=what.tensorflow,
             )
             try:
                 with checkup.interrupts():
                     verdict = Verdict(checkup.run())
             except Stopped as stopped:
                 for host, why in stopped.unconfirmed.items():
-                    show.reporter.warn(f"{host}: something of this check may still be alive: {why}")
+                    show.reporter.warn(f"{host}: a process of this check may still be alive: {why}")
                 raise
         patient.settle()
-        show.exit_code = verdict.exit_code(strict)
+        show.exit_code = verdict.exit_code(what.strict)
         _print(verdict, show.exit_code, json=json)
 
 

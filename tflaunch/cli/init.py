@@ -98,9 +98,7 @@ def _check_output(output: Path, force: bool) -> None:
     if not output.parent.is_dir():
         raise UsageError(f"-o {output}: there is no directory {output.parent}", "make it, or name another")
     if os.path.lexists(output) and not force:
-        raise UsageError(
-            f"{output} is there already", "-o FILE writes another, --force overwrites it"
-        )
+        raise UsageError(f"{output} is there already", "-o FILE writes another, --force overwrites it")
     if not os.access(output.parent, os.W_OK):
         raise UsageError(
             f"-o {output}: you may not write in {output.parent.absolute()}", "name a file elsewhere: -o FILE"
