@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tflaunch import payload, wire
 from tflaunch.agent import processes
+from tflaunch.protocol import wire
+from tflaunch.sessions import payload
 
 PATIENCE_S = 30.0  # how long anything may take before a test gives up
 

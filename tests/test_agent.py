@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tflaunch.agent.files.rundir import RunDirectory
 
 from tests.agent_over_pipes import (
     PATIENCE_S,
@@ -34,10 +35,11 @@ from tests.agent_over_pipes import (
     task,
     until,
 )
-from tflaunch import shipping, sources, wire
 from tflaunch.agent import processes
-from tflaunch.agent.rundir import RunDirectory
-from tflaunch.inventory import HostFacts
+from tflaunch.code import bundle as sources
+from tflaunch.code import shipping
+from tflaunch.planning.inventory import HostFacts
+from tflaunch.protocol import wire
 
 IS_ROOT = os.getuid() == 0
 WINDOW = 256 * 1024
@@ -1281,7 +1283,7 @@ def test_a_visitor_ends_what_nobody_answers_for(host: Host) -> None:
 
 
 def test_a_visitor_ends_a_run_whose_agent_is_frozen(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tflaunch import payload
+    from tflaunch.sessions import payload
 
     launcher = host.start()
     running(launcher, task("env", "-i", "/bin/sleep", "600"))  # no mark: only the guard knows of it

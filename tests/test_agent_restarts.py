@@ -8,8 +8,8 @@ import signal
 from typing import Any
 
 from tests.agent_over_pipes import Channel, Host, descriptors, marked, running, shell, staged, until
-from tflaunch import wire
 from tflaunch.agent import processes
+from tflaunch.protocol import wire
 
 # Says its number; the first attempt ends with 3, later ones stay.
 FAILS_ONCE = 'echo "$TFLAUNCH_ATTEMPT"; test "$TFLAUNCH_ATTEMPT" -gt 0 || exit 3; exec sleep 600'

@@ -18,11 +18,11 @@ from tests.test_stop import endless
 ASK = """\
 import sys, time
 from tflaunch import asking
-from tflaunch.cluster import Cluster
-from tflaunch.console import open_reporter
+from tflaunch.launch.cluster import Cluster
+from tflaunch.console.reporter import open_reporter
 from tflaunch.hosts import Host
 from tflaunch.remote import ConnectOptions, Connector
-from tflaunch.session import Stopped
+from tflaunch.sessions.session import Stopped
 
 patience_s, *words = sys.argv[1:]
 host = Host("here", connection="local", run_dir={run_dir!r})

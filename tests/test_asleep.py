@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.launcher import Launcher, until
-from tflaunch.links import SILENCE_S
+from tflaunch.lifecycle.links import SILENCE_S
 
 # Says a line each 0.1 s, and ends, once $OUT/go is there, with an output.
 TALKS = """

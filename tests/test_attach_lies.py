@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tflaunch.sessions.group import Connected, Sessions
 
 from tests.test_messages import Opener, Pipe
-from tflaunch import wire
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.run_states import RunState, Share, TaskState
-from tflaunch.session import Connected, Sessions
-from tflaunch.view import View, Wanted
+from tflaunch.protocol import wire
+from tflaunch.runs.follow import View, Wanted
+from tflaunch.runs.states import RunState, Share, TaskState
 
 EXIT = {"attempt": 0, "signal": None, "signal_name": "", "seconds": 1.0, "stopped": False}
 

@@ -13,8 +13,8 @@ from tests.launcher import Launcher
 from tests.nvml import build
 from tests.sshd import SshNetwork
 from tests.test_plan import asked, cards, facts, plan, refused, taken
-from tflaunch.errors import HostfileError
 from tflaunch.hosts import load
+from tflaunch.protocol.errors import HostfileError
 
 NODES = {"SLURM_JOB_NODELIST": "n[1-4]", "SLURMD_NODENAME": "n1"}
 

@@ -18,15 +18,15 @@ from tests.launcher import Launcher, processes, until
 from tests.nvml import Fleet, build
 from tests.sshd import SshNetwork, make_key
 from tests.test_gpus import facts, gpu
-from tflaunch import trial
-from tflaunch.agent import check as agent_check
-from tflaunch.check import Finding, Verdict
-from tflaunch.check_view import document as data
-from tflaunch.check_view import page
-from tflaunch.checked import Checked, Clock, Tried, Visited
-from tflaunch.console_pages import Marks
-from tflaunch.errors import ConnectError
+from tflaunch.agent import host_check as agent_check
+from tflaunch.console.check_page import document as data
+from tflaunch.console.check_page import page
+from tflaunch.console.run_pages import Marks
 from tflaunch.hosts import Host
+from tflaunch.in_task import check_task
+from tflaunch.protocol.errors import ConnectError
+from tflaunch.survey.check_answers import Checked, Clock, Tried, Visited
+from tflaunch.survey.check_findings import Finding, Verdict
 
 GIB = 2**30
 LIMITS = {"nofile": 1048576, "nproc": None, "memlock": 8 << 20, "core": 0}
@@ -350,10 +350,10 @@ def test_what_a_program_has_printed_last_is_kept_short() -> None:
     assert told.lines[:3] == ("why", "Fatal Python error: Aborted", '  File "/f.py", line 0 in f')
     assert len(told.lines) == 6
     report = tried().report
-    log = f"noise\n\n{trial.MARK}{json.dumps(report)}\nmore\n".encode()
+    log = f"noise\n\n{check_task.MARK}{json.dumps(report)}\nmore\n".encode()
     told = Tried.from_log(log, 0, "", 1.0, False)
     assert (told.report, told.lines) == (report, ("noise",))
-    assert Tried.from_log(trial.MARK.encode() + b'{"err', 1, "", 1.0, False).report is None
+    assert Tried.from_log(check_task.MARK.encode() + b'{"err', 1, "", 1.0, False).report is None
     assert Tried.from_log(b"\xff\n", 1, "", 1.0, False).lines == ("\ufffd",)
 
 
@@ -435,13 +435,13 @@ class config:
 def test_every_python_can_tell(tmp_path: Path, python: str, body: str, error: str) -> None:
     path = fake_tensorflow(tmp_path, body=body)
     told = subprocess.run(
-        [python, "-c", Path(trial.__file__).read_text(), "tensorflow"],
+        [python, "-c", Path(check_task.__file__).read_text(), "tensorflow"],
         env={"PYTHONPATH": str(path), "http_proxy": "http://nowhere"},
         capture_output=True,
         text=True,
         check=True,
     )
-    report = json.loads(told.stdout.rpartition(trial.MARK)[2])
+    report = json.loads(told.stdout.rpartition(check_task.MARK)[2])
     assert report["error"].startswith(error)
     assert bool(report["error"]) == bool(error)
     assert report["proxies"] == ["http_proxy"]

@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tflaunch.agent.files import garbage
+from tflaunch.protocol.code_manifest import digest_of
 
 from tests.agent_over_pipes import Host, interpreters, running, task
 from tests.launcher import Done, Launcher, until
 from tests.sshd import SshNetwork
 from tests.test_stop import endless, kill
-from tflaunch import wire
-from tflaunch.agent import garbage, removal
-from tflaunch.agent.store import digest_of
-from tflaunch.clean import Criteria, Kept, Place, Selection, full_names, select
-from tflaunch.errors import UsageError
-from tflaunch.times import seconds
+from tflaunch.inputs.times import seconds
+from tflaunch.protocol import removal, wire
+from tflaunch.protocol.errors import UsageError
+from tflaunch.runs.clean import Criteria, Kept, Place, Selection, full_names, select
 
 IS_ROOT = os.geteuid() == 0
 DAY_S = 86400.0

@@ -28,9 +28,21 @@ HEAVY = (
     "ClusterShell",
 )
 # What not every command that reaches hosts uses; the first, none of those with a plain list of hosts.
-DOCUMENTS = ("tflaunch.yaml_document", "tflaunch.hostfile_model", "tflaunch.job_model")
-PLANS = ("tflaunch.launch", "tflaunch.plan", "tflaunch.inventory", "tflaunch.sources", "tflaunch.cards")
-VISITS = ("tflaunch.visits", "tflaunch.run_states", "tflaunch.survey", "tflaunch.cards", "tflaunch.fetch")
+DOCUMENTS = ("tflaunch.inputs.yaml_document", "tflaunch.inputs.hostfile_model", "tflaunch.inputs.job_model")
+PLANS = (
+    "tflaunch.launch.launch",
+    "tflaunch.planning.plan",
+    "tflaunch.planning.inventory",
+    "tflaunch.code.bundle",
+    "tflaunch.survey.gpus",
+)
+VISITS = (
+    "tflaunch.runs.visits",
+    "tflaunch.runs.states",
+    "tflaunch.survey.survey",
+    "tflaunch.survey.gpus",
+    "tflaunch.runs.fetch",
+)
 
 
 def imported(launcher: Launcher, *words: str | Path) -> set[str]:

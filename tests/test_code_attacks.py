@@ -11,7 +11,7 @@ import pytest
 from tests.launcher import Launcher
 from tests.sshd import SshNetwork
 from tests.test_sources import KEY, grow
-from tflaunch.errors import EXIT_USAGE
+from tflaunch.protocol.errors import EXIT_USAGE
 
 READ = """
 import os, pathlib

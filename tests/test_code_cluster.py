@@ -10,10 +10,10 @@ import pytest
 
 from tests.test_plan import facts, plan
 from tests.test_sources import grow
-from tflaunch.code_cluster import faults, fitted
-from tflaunch.code_imports import modules
-from tflaunch.job import PS, WORKER, JobSpec, Role
-from tflaunch.program import find_program
+from tflaunch.code.cluster_calls import faults, fitted
+from tflaunch.code.imports import modules
+from tflaunch.code.program import find_program
+from tflaunch.protocol.job import PS, WORKER, JobSpec, Role
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tflaunch.command import Command, endpoint, interpreter
-from tflaunch.errors import PlanError, UsageError
 from tflaunch.hosts import Host
 from tflaunch.inputs.variables import ARGUMENT_LIMIT_BYTES
-from tflaunch.job import FLAGS, JobSpec, Requirements, Role, TaskId
+from tflaunch.planning.command import Command, endpoint, interpreter
+from tflaunch.protocol.errors import PlanError, UsageError
+from tflaunch.protocol.job import FLAGS, JobSpec, Requirements, Role, TaskId
 
 CLUSTER = {"ps": ["gpu1:20000"], "worker": ["gpu1:20001", "gpu2:20000"]}
 HOST = Host(name="gpu2")

@@ -26,10 +26,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
+from tflaunch.protocol.events import TaskStarted
 
-from tflaunch.console import Reporter, open_reporter
-from tflaunch.console_line import Console, Text, hung
-from tflaunch.errors import (
+from tflaunch.console.lines import Console, Text, hung
+from tflaunch.console.reporter import Reporter, open_reporter
+from tflaunch.console.writer import Stream
+from tflaunch.launch.acquisition import Turn
+from tflaunch.protocol.errors import (
     ConnectError,
     ConnectErrors,
     HostfileError,
@@ -37,13 +41,9 @@ from tflaunch.errors import (
     PlanError,
     Problem,
 )
-from tflaunch.job import TaskId
-from tflaunch.log_lines import LineAssembler, printable
-from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit
-from tflaunch.plan import ClusterPlan, TaskPlan
-from tflaunch.supervise import TaskStarted
-from tflaunch.waiting import Turn
-from tflaunch.writer import Stream
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import CardLeft, HostLost, Outcome, TaskExit
+from tflaunch.sessions.log_lines import LineAssembler, printable
 
 W0, W1, PS0 = TaskId("worker", 0), TaskId("worker", 1), TaskId("ps", 0)
 
@@ -517,8 +517,8 @@ def test_a_process_with_a_stopped_terminal_can_still_exit() -> None:
     ours, theirs = terminal()
     script = textwrap.dedent("""
         import sys, termios
-        from tflaunch.console import open_reporter
-        from tflaunch.job import TaskId
+        from tflaunch.console.reporter import open_reporter
+        from tflaunch.protocol.job import TaskId
         termios.tcflow(1, termios.TCOOFF)
         reporter = open_reporter()
         for number in range(100):
@@ -596,8 +596,8 @@ def test_a_full_disk_under_stdout_is_said_once() -> None:
 
 def test_head_ends_without_a_traceback() -> None:
     script = textwrap.dedent("""
-        from tflaunch.console import open_reporter
-        from tflaunch.job import TaskId
+        from tflaunch.console.reporter import open_reporter
+        from tflaunch.protocol.job import TaskId
         reporter = open_reporter()
         for number in range(100):
             reporter.log(TaskId("worker", 0), "a", number * 60000, b"line.\\n" * 10000)
@@ -1113,13 +1113,13 @@ def test_json_tells_each_step_of_a_phase_once() -> None:
 
 
 def test_every_event_of_json_is_documented() -> None:
-    from tflaunch import console_json
+    from tflaunch.console import json_lines
 
-    source = Path(console_json.__file__).read_text(encoding="utf-8")
+    source = Path(json_lines.__file__).read_text(encoding="utf-8")
     emitted = set(re.findall(r'_event\(\s*"(\w+)"', source)) | set(re.findall(r'"event": "(\w+)"', source))
     assert emitted
-    assert console_json.__doc__ is not None
-    assert emitted == set(re.findall(r"^    (\w+)  +\w+[ ,(].*", console_json.__doc__, re.M)) - {"event"}
+    assert json_lines.__doc__ is not None
+    assert emitted == set(re.findall(r"^    (\w+)  +\w+[ ,(].*", json_lines.__doc__, re.M)) - {"event"}
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.tasks import container
 
 from tests.launcher import Launcher, until
-from tflaunch.agent import container
-from tflaunch.agent.rundir import RunDirectory
 
 IMAGE = "localhost/tflaunch-test:1"
 # Where root lacks CAP_SYS_RESOURCE the default limits cannot be set, and crun wants cgroups of one version.

@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.net.peers import Door, Handshake, PeerError, SealedStream
 
-from tflaunch import coordinator, wire
+from tflaunch.agent import coordinator
+from tflaunch.agent.coordinator import Coordinator
 from tflaunch.agent.entrusted import MEMORY_LIMIT, Entrusted
-from tflaunch.agent.peers import Door, Handshake, PeerError, SealedStream
-from tflaunch.agent.rundir import RunDirectory
-from tflaunch.agent.selector import Selector
-from tflaunch.coordinator import Coordinator
-from tflaunch.job import TaskId
-from tflaunch.oversight import Oversight
-from tflaunch.supervise import State, state_data, state_from
+from tflaunch.lifecycle.states import State, state_data, state_from
+from tflaunch.lifecycle.watchdog import Oversight
+from tflaunch.protocol import wire
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.selector import Selector
 
 SECRET = os.urandom(32)
 TASKS = {TaskId("worker", 0): "a", TaskId("worker", 1): "b"}

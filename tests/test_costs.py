@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.launcher import Launcher, until
 from tests.sshd import SshNetwork, logins
-from tflaunch import payload
+from tflaunch.sessions import payload
 
 HOSTS = 3
 THREADS = 1  # for each host: paramiko's own; what sends the agent and the code goes when that is done

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from tflaunch.protocol.dialling import NO_ROUTE, SILENT, STRANGER
 
-from tflaunch.agent.dial import NO_ROUTE, SILENT, STRANGER
-from tflaunch.diagnose import LOOK_S, STOPPED_S, WAIT_S, Diagnosis, Place, waits_for
+from tflaunch.diagnosis.hangs import LOOK_S, STOPPED_S, WAIT_S, Diagnosis, Place, waits_for
 
 PORT = {
     **{"ps/0": 2222, "ps/1": 2223, "chief/0": 2222, "worker/0": 2222, "worker/1": 2222, "data/0": 2224},

@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.agent_over_pipes import Host, descriptors, shell, task, until
-from tests.bed import ROOT
-from tflaunch.agent import ports, processes
-from tflaunch.agent.dial import (
+from tflaunch.agent.net import ports
+from tflaunch.agent.net.dial_answering import Answering
+from tflaunch.protocol.dialling import (
     ANSWER_SHARE,
     FAILED,
     HELLO,
@@ -33,11 +31,14 @@ from tflaunch.agent.dial import (
     REFUSED,
     SILENT,
     STRANGER,
-    Answering,
     Dialling,
     proof,
 )
-from tflaunch.agent.selector import Selector
+
+from tests.agent_over_pipes import Host, descriptors, shell, task, until
+from tests.bed import ROOT
+from tflaunch.agent import processes
+from tflaunch.protocol.selector import Selector
 
 KEY = "the key of this check"
 
@@ -293,8 +294,8 @@ def test_names_are_looked_up_by_a_child_that_ends(loop: Loop, answering: Answeri
 
 def test_a_name_server_that_is_silent_holds_nothing_up(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     # What a resolver does whose server never answers; it runs in the child.
-    monkeypatch.setattr("tflaunch.agent.dial._resolve", lambda *_: "a name")
-    monkeypatch.setattr("tflaunch.agent.dial._resolve_and_exit", lambda *_: time.sleep(600))
+    monkeypatch.setattr("tflaunch.protocol.dialling._resolve", lambda *_: "a name")
+    monkeypatch.setattr("tflaunch.protocol.dialling._resolve_and_exit", lambda *_: time.sleep(600))
     results = loop.dial(("node7.cluster", 2222, "node7"), patience_s=0.5).results
     assert results == [[NO_NAME, "no answer within 1.5 s"]]
     until(processes.reap, "the child to be killed")
@@ -311,7 +312,7 @@ def test_a_slow_name_and_one_that_fails_hold_up_no_other(
         (tmp_path / "other").touch()
         return [(socket.AF_INET, ("127.0.0.1", 0))]
 
-    monkeypatch.setattr("tflaunch.agent.dial._resolve", resolve)
+    monkeypatch.setattr("tflaunch.protocol.dialling._resolve", resolve)
     targets = [
         (f"{name}.cluster", port, "gpu01") for name, port in zip(("quick", "slow", "odd"), held, strict=True)
     ]

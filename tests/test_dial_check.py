@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
+from tflaunch.protocol.dialling import NO_NAME, REFUSED, SILENT, STRANGER
+
 from tests.launcher import TELL, Launcher
-from tflaunch.agent.dial import NO_NAME, REFUSED, SILENT, STRANGER
-from tflaunch.dial_check import blocked, needed, targets, to_wire
-from tflaunch.job import TaskId
-from tflaunch.plan import ClusterPlan, TaskPlan
+from tflaunch.planning.dial_check import blocked, needed, targets, to_wire
+from tflaunch.protocol.job import TaskId
 
 
 def plan(**hosts: str) -> ClusterPlan:

@@ -13,16 +13,17 @@ import pytest
 import typer.main
 
 from tests.launcher import TELL, Launcher, told
-from tflaunch import cli, trials
+from tflaunch import cli
 from tflaunch.cli import VERBS, application
 from tflaunch.cli.job_option_groups import ClusterOptions, RoleOptions
 from tflaunch.cli.mistakes import INSTEAD, unknown_verb
 from tflaunch.cli.roles import roles_of
 from tflaunch.cli.trainer_words import Line, kind_of
 from tflaunch.cli.which_hosts import load_hosts
-from tflaunch.errors import HostfileError, UsageError
 from tflaunch.hosts import load
-from tflaunch.job import Role, near_role
+from tflaunch.protocol.errors import HostfileError, UsageError
+from tflaunch.protocol.job import Role, near_role
+from tflaunch.sweeps import trials
 
 FILES = {
     "trainer.py": "import sys\n",

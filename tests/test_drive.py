@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from tflaunch.protocol.events import Event, Interrupted, TaskStarted
 
-from tflaunch.drive import Drive
-from tflaunch.job import TaskId
-from tflaunch.links import LOOK_S, REDIAL_S, SILENCE_S, Links
-from tflaunch.outcome import HostLost
-from tflaunch.supervise import Event, Interrupted, Restarts, State, TaskStarted
+from tflaunch.lifecycle.driver import Drive
+from tflaunch.lifecycle.links import LOOK_S, REDIAL_S, SILENCE_S, Links
+from tflaunch.lifecycle.states import Restarts, State
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import HostLost
 
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
 LEASE_S = 60.0

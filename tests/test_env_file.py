@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.launcher import TELL, Launcher, told
-from tflaunch.env_file import read
-from tflaunch.errors import EXIT_USAGE, EnvFileError
+from tflaunch.inputs.env_file import read
+from tflaunch.protocol.errors import EXIT_USAGE, EnvFileError
 
 TEXT = r"""
 # a comment

@@ -15,15 +15,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tflaunch.agent.tasks import environment
 
 from tests.agent_over_pipes import Channel, Host, descriptors, staged, task
 from tests.launcher import Launcher, alive, until
-from tflaunch import environments, wire
-from tflaunch.agent import environment, processes
-from tflaunch.environments import read, to_prepare
-from tflaunch.errors import UsageError
+from tflaunch.agent import processes
 from tflaunch.hosts import Host as Entry
-from tflaunch.job import JobSpec, Requirements
+from tflaunch.planning import environments
+from tflaunch.planning.environments import read, to_prepare
+from tflaunch.protocol import wire
+from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.job import JobSpec, Requirements
 
 SAY = 'import os, sys, tiny; print(tiny.value, "of", os.path.realpath(sys.prefix), os.environ.get("VIRTUAL_ENV"))'
 

@@ -24,21 +24,25 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
+from tflaunch.protocol.events import TaskStarted
 
 from tests import test_gpus, test_ps
 from tests.launcher import Launcher
 from tests.nvml import build
 from tests.sshd import SshNetwork
 from tests.test_gpus import Lab, Terminal
-from tflaunch import cards, trial
-from tflaunch.board import Board
-from tflaunch.cards_view import CardsView
-from tflaunch.check import Verdict
-from tflaunch.check_view import document, page
-from tflaunch.checked import Checked, Tried, Visited
-from tflaunch.clean import HERE
-from tflaunch.console import open_reporter
-from tflaunch.errors import (
+from tflaunch.console.check_page import document, page
+from tflaunch.console.gpus_page import CardsView
+from tflaunch.console.reporter import open_reporter
+from tflaunch.console.runs_page import Screen, cleaned_lines, run_lines, status_lines
+from tflaunch.console.sweep import open_reporter as open_sweep_reporter
+from tflaunch.console.writer import Screened, to_json
+from tflaunch.hosts import Host
+from tflaunch.in_task import check_task
+from tflaunch.launch.acquisition import Turn
+from tflaunch.planning.inventory import Ticket
+from tflaunch.protocol.errors import (
     ConnectError,
     ConnectErrors,
     DialError,
@@ -47,25 +51,22 @@ from tflaunch.errors import (
     PlanError,
     Problem,
 )
-from tflaunch.fetch import Fetched
-from tflaunch.hosts import Host
-from tflaunch.inventory import Ticket
-from tflaunch.job import TaskId
-from tflaunch.log_lines import one_line, printable, screened
-from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit, TimedOut
-from tflaunch.plan import ClusterPlan, TaskPlan
-from tflaunch.results import Metric, Result
-from tflaunch.run_states import Listing, data, listing
-from tflaunch.runs_view import Screen, cleaned_lines, run_lines, status_lines
-from tflaunch.supervise import TaskStarted
-from tflaunch.sweep import Seat
-from tflaunch.sweep_desk import Planned, Progress, Row, Summary
-from tflaunch.sweep_view import open_reporter as open_sweep_reporter
-from tflaunch.trials import Trial
-from tflaunch.visits import Finished
-from tflaunch.waiting import Turn
-from tflaunch.wire import Message
-from tflaunch.writer import Screened, to_json
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import CardLeft, HostLost, Outcome, TaskExit, TimedOut
+from tflaunch.protocol.wire import Message
+from tflaunch.runs.clean import HERE
+from tflaunch.runs.fetch import Fetched
+from tflaunch.runs.states import Listing, data, listing
+from tflaunch.runs.tensorboard import Board
+from tflaunch.runs.visits import Finished
+from tflaunch.sessions.log_lines import one_line, printable, screened
+from tflaunch.survey import gpus
+from tflaunch.survey.check_answers import Checked, Tried, Visited
+from tflaunch.survey.check_findings import Verdict
+from tflaunch.sweeps.controller import Planned, Progress, Row, Summary
+from tflaunch.sweeps.lifecycle import Seat
+from tflaunch.sweeps.results import Metric, Result
+from tflaunch.sweeps.trials import Trial
 
 # The screen cleared, its title set, the cursor moved; a line of tflaunch's own; 8-bit and broken sequences, other
 # controls, what reorders text, halves of characters, markup of rich's, an emoji code.
@@ -136,7 +137,7 @@ def test_nothing_that_acts_on_a_terminal_is_left(shown: Callable[[str], str]) ->
 def test_what_prints_past_everything_else_is_screened_too() -> None:
     program = (
         "import sys, json\n"
-        "from tflaunch.writer import screen_streams\n"
+        "from tflaunch.console.writer import screen_streams\n"
         "screen_streams()\n"
         "evil = json.loads(sys.stdin.read())\n"
         "print(evil)\n"
@@ -164,7 +165,7 @@ def test_json_has_no_number_that_json_does_not_have() -> None:
 
 
 def test_only_one_module_draws_with_what_is_richs() -> None:
-    package = Path(cards.__file__).parent
+    package = Path(gpus.__file__).parent
     for path in package.rglob("*.py"):
         if path.name != "console_line.py":
             assert not re.search(
@@ -375,7 +376,7 @@ def test_nothing_that_a_sweep_shows_does_either(
 _WORDS = frozenset({"kind", "compute_mode", "state", "status", "task", "log"})
 
 
-def evil_answers() -> list[cards.Answer]:
+def evil_answers() -> list[gpus.Answer]:
     told = []
     for number, answer in enumerate(test_gpus.FLEET):
         made = evil(answer, _WORDS)
@@ -389,7 +390,7 @@ def evil_answers() -> list[cards.Answer]:
 
 @pytest.mark.parametrize("columns", [40, 80, 130, 200])
 def test_no_card_acts_on_the_terminal(columns: int) -> None:
-    overview = cards.look(evil_answers())
+    overview = gpus.look(evil_answers())
     view = CardsView(columns)
     for lines in (
         view.page(overview),
@@ -405,16 +406,16 @@ def test_no_card_acts_on_the_terminal(columns: int) -> None:
 
 def test_a_field_of_a_table_stays_in_its_field() -> None:
     answers = evil_answers()
-    overview = cards.look(answers)
+    overview = gpus.look(answers)
     devices = sum(len(machine.devices) for machine in overview.machines)
-    table = cards.table(overview)
+    table = gpus.table(overview)
     harmless(table)
     rows = list(csv.DictReader(io.StringIO(table)))
     assert len(rows) == devices
     assert len(table.splitlines()) == devices + 1
-    assert len(cards.one_line(overview).splitlines()) == 1
-    harmless(cards.one_line(overview))
-    assert_json(to_json(cards.document(overview, answers, 0.0)))
+    assert len(gpus.one_line(overview).splitlines()) == 1
+    harmless(gpus.one_line(overview))
+    assert_json(to_json(gpus.document(overview, answers, 0.0)))
 
 
 def evil_listing() -> Listing:
@@ -497,9 +498,9 @@ def test_no_run_acts_on_the_terminal(columns: int | None) -> None:
 def test_a_report_that_no_check_writes_is_none(changes: dict[str, Any]) -> None:
     good = {"python": "3.11", "executable": "", "error": "", "versions": {}, "limits": {}, "proxies": []}
     for report, taken in (({**good, **changes}, False), (good, True)):
-        log = f"\n{trial.MARK}{json.dumps(report)}\n".encode()
+        log = f"\n{check_task.MARK}{json.dumps(report)}\n".encode()
         assert (Tried.from_log(log, 0, "", 1.0, False).report is not None) == taken
-    assert Tried.from_log(f"\n{trial.MARK}{'[' * 100_000}\n".encode(), 0, "", 1.0, False).report is None
+    assert Tried.from_log(f"\n{check_task.MARK}{'[' * 100_000}\n".encode(), 0, "", 1.0, False).report is None
 
 
 def test_no_check_acts_on_the_terminal() -> None:

@@ -14,10 +14,10 @@ import pytest
 from tests.agent_over_pipes import Host, running, shell
 from tests.launcher import Launcher, until
 from tests.sshd import SshNetwork
-from tflaunch import fetched_mark
-from tflaunch.destination import Destination, Part, Refused, present
-from tflaunch.errors import FetchError
-from tflaunch.patterns import Pattern, Wanted
+from tflaunch.code import fetched_mark
+from tflaunch.inputs.patterns import Pattern, Wanted
+from tflaunch.protocol.errors import FetchError
+from tflaunch.runs.fetch_destination import Destination, Part, Refused, present
 
 # Writes what a trainer writes, and what a careless one does.
 WRITE = """

@@ -19,7 +19,8 @@ import pytest
 
 from tests.launcher import Done, Launcher
 from tests.sshd import SshNetwork
-from tflaunch import fetched_mark, wire
+from tflaunch.code import fetched_mark
+from tflaunch.protocol import wire
 
 ROOT = Path(__file__).parent.parent
 # Stands on the PATH of the host as python3.  What is no agent, or has nothing to lie about, is Python at once.

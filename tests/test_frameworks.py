@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tflaunch.agent.net.ports import HeldPorts
 
 from tests.bed import Bed, FarLauncher
 from tests.launcher import Launcher, processes, told
 from tests.sshd import SshNetwork
 from tests.test_agent import bind
 from tests.test_plan import asked, facts, plan
-from tflaunch.agent.ports import HeldPorts
-from tflaunch.command import Command
 from tflaunch.hosts import Host
-from tflaunch.job import Framework, JobSpec, Role, TaskId
-from tflaunch.plan_addresses import interfaces
+from tflaunch.planning.addresses import interfaces
+from tflaunch.planning.command import Command
 from tflaunch.planning.frameworks import ranks, roles_for, started_by
+from tflaunch.protocol.job import Framework, JobSpec, Role, TaskId
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from tflaunch.errors import UsageError
-from tflaunch.gpu_choice import GpuChoice, choose, take_nearest
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.inventory import Gpu, GpuProcess, HostFacts, Lease, MigDevice, why_busy
+from tflaunch.planning.gpu_choice import GpuChoice, choose, take_nearest
+from tflaunch.planning.inventory import Gpu, GpuProcess, HostFacts, Lease, MigDevice, why_busy
+from tflaunch.protocol.errors import UsageError
 
 HOSTFILE = Hostfile("test", (Host("a"), Host("b")))
 USED = GpuProcess(1, "ada", "train", "compute", None, None)

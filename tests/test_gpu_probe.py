@@ -18,7 +18,7 @@ import pytest
 from tests.launcher import Launcher
 from tests.nvml import Fleet, build
 from tests.sshd import SshNetwork
-from tflaunch.inventory import Gpu
+from tflaunch.planning.inventory import Gpu
 
 PROBE = """
 import json, sys

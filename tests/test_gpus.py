@@ -26,7 +26,12 @@ import pytest
 from tests.launcher import Launcher, until
 from tests.nvml import Fleet, build
 from tests.sshd import Sshd, SshNetwork, logins
-from tflaunch.cards import (
+from tflaunch.console.gpus_page import ASCII, CardsView
+from tflaunch.inputs.sizes import size
+from tflaunch.inputs.times import age
+from tflaunch.planning.inventory import Gpu, GpuProcess, HostFacts, Lease, MigDevice, why_busy
+from tflaunch.protocol.errors import ConnectError, UsageError
+from tflaunch.survey.gpus import (
     Answer,
     Overview,
     Wanted,
@@ -38,11 +43,6 @@ from tflaunch.cards import (
     short_name,
     table,
 )
-from tflaunch.cards_view import ASCII, CardsView
-from tflaunch.errors import ConnectError, UsageError
-from tflaunch.inventory import Gpu, GpuProcess, HostFacts, Lease, MigDevice, why_busy
-from tflaunch.sizes import size
-from tflaunch.times import age
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0

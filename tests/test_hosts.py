@@ -15,10 +15,10 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tflaunch import hostnames
-from tflaunch.errors import HostfileError, UsageError
-from tflaunch.hostfile_model import Settings, json_schema
 from tflaunch.hosts import Host, Hostfile, expand, find_default, fold, load, match
+from tflaunch.inputs import hostnames
+from tflaunch.inputs.hostfile_model import Settings, json_schema
+from tflaunch.protocol.errors import HostfileError, UsageError
 
 HOSTFILES = Path(__file__).parent.parent / "hostfiles"
 

@@ -17,10 +17,10 @@ import pytest
 from tests.launcher import TELL, Launcher, told, until
 from tests.sshd import SshNetwork
 from tflaunch.cli.init import _write
-from tflaunch.errors import RecordError
 from tflaunch.hosts import Host, find_default, load
-from tflaunch.inputs.hostfile_text import Found, hostfile_text
+from tflaunch.protocol.errors import RecordError
 from tflaunch.ssh.config import host_names
+from tflaunch.survey.hostfile_text import Found, hostfile_text
 
 # ---- what is written, of given facts
 

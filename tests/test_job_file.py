@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from tests.launcher import TELL, Launcher, told
 from tflaunch.cli import application
-from tflaunch.errors import EXIT_USAGE, JobFileError
-from tflaunch.job import Role
-from tflaunch.job_file import load
-from tflaunch.job_model import JobDocument, RoleSettings, json_schema
+from tflaunch.inputs.job_file import load
+from tflaunch.inputs.job_model import JobDocument, RoleSettings, json_schema
+from tflaunch.protocol.errors import EXIT_USAGE, JobFileError
+from tflaunch.protocol.job import Role
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "job.yaml"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_sources import grow
-from tflaunch.code_page import where_it_lies
+from tflaunch.console.code_page import where_it_lies
 from tflaunch.diagnosis.last_words import RULES, advice
 
 GIVEN = "--ps_hosts=a:1 --worker_hosts=b:1 --job_name=worker --task_index=0"

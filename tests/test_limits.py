@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tflaunch.diagnose import FRESH_S, LOOK_S
-from tflaunch.limits import Limits
+from tflaunch.diagnosis.hangs import FRESH_S, LOOK_S
+from tflaunch.lifecycle.time_limits import Limits
 
 TASKS = ("ps/0", "worker/0", "worker/1")
 STILL = "CreateSession still waiting for response from worker: /job:ps/replica:0/task:0"

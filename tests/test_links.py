@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tflaunch.agent.files import journal
+from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.net import peers
 
 from tests.launcher import until
-from tflaunch import links, wire
-from tflaunch.agent import journal, peers
 from tflaunch.agent.entrusted import Entrusted
-from tflaunch.agent.rundir import RunDirectory
-from tflaunch.agent.selector import Selector
-from tflaunch.links import Links
+from tflaunch.lifecycle import links
+from tflaunch.lifecycle.links import Links
+from tflaunch.protocol import wire
+from tflaunch.protocol.selector import Selector
 
 
 class Hands:

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from tflaunch.agent.tasks.look import LINE_BYTES
+
 from tests.agent_over_pipes import Channel, Host, shell, task, until
-from tflaunch.agent.look import LINE_BYTES
 
 # A server as TensorFlow's: it joins a held port when it is told to, and calls whom it is told to.
 SERVER = """
@@ -273,7 +274,7 @@ def test_a_stopped_program_writes_too(host: Host) -> None:
 
 
 def test_a_signal_mask_is_read_right() -> None:
-    from tflaunch.agent.stacks import catches
+    from tflaunch.agent.tasks.stacks import catches
 
     before = signal.signal(signal.SIGUSR2, lambda *_: None)
     try:

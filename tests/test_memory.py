@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tflaunch.diagnose import Finding
-from tflaunch.drive import Drive
-from tflaunch.job import TaskId
-from tflaunch.memory import memory_of, remembered
-from tflaunch.outcome import CardLeft, HostLost, TaskExit, TimedOut
-from tflaunch.oversight import Oversight
-from tflaunch.supervise import Restarts, State, state_data, state_from
+from tflaunch.diagnosis.hangs import Finding
+from tflaunch.lifecycle.driver import Drive
+from tflaunch.lifecycle.memory import memory_of, remembered
+from tflaunch.lifecycle.states import Restarts, State, state_data, state_from
+from tflaunch.lifecycle.watchdog import Oversight
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import CardLeft, HostLost, TaskExit, TimedOut
 
 W0, W1, PS = TaskId("worker", 0), TaskId("worker", 1), TaskId("ps", 0)
 PLACES = {"worker/0": ("a", "10.0.0.1", 1), "worker/1": ("b", "10.0.0.2", 2), "ps/0": ("c", "10.0.0.3", 3)}

@@ -8,17 +8,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tflaunch.protocol.events import TaskStarted
+from tflaunch.sessions.group import Item, Sessions
 
-from tflaunch import links, messages, session, wire
-from tflaunch.drive import Drive
-from tflaunch.errors import Breach, ConnectError
 from tflaunch.hosts import Host
-from tflaunch.job import TaskId
-from tflaunch.links import Links
-from tflaunch.log_feed import LogFeed
-from tflaunch.messages import FROM_AGENT, FROM_PEER, TO_AGENT, TO_VISIT
-from tflaunch.session import Ended, Item, Said, Session, Sessions
-from tflaunch.supervise import State, TaskStarted
+from tflaunch.lifecycle import links
+from tflaunch.lifecycle.driver import Drive
+from tflaunch.lifecycle.links import Links
+from tflaunch.lifecycle.states import State
+from tflaunch.protocol import messages, wire
+from tflaunch.protocol.errors import Breach, ConnectError
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.messages import FROM_AGENT, FROM_PEER, TO_AGENT, TO_VISIT
+from tflaunch.sessions import group, session
+from tflaunch.sessions.log_feed import LogFeed
+from tflaunch.sessions.session import Ended, Said, Session
 
 EXIT = {
     "n": 3,
@@ -43,7 +47,7 @@ def fault(type: str, fields: dict[str, Any], table: Any = FROM_AGENT) -> str:
 
 
 def documented() -> Iterator[tuple[str, str]]:
-    """(section, type) of each message that the table of `tflaunch.wire` names."""
+    """(section, type) of each message that the table of `tflaunch.protocol.wire` names."""
     section = ""
     for line in (wire.__doc__ or "").splitlines():
         if match := re.match(r"    (launcher -> agent|agent -> launcher|events, each|visit \()", line):
@@ -152,7 +156,7 @@ def test_what_is_wrong_deep_inside_has_its_path() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["antigravity", "os", "tflaunch.payload", "../../x", None, 1])
+@pytest.mark.parametrize("name", ["antigravity", "os", "tflaunch.sessions.payload", "../../x", None, 1])
 def test_a_host_cannot_name_the_module_that_it_is_sent(name: Any) -> None:
     spec = FROM_AGENT["facts"]["lacks"]
     assert messages.misfit(spec, name, "lacks")
@@ -326,7 +330,7 @@ class Opener:
 def sessions() -> tuple[Sessions, Pipe]:
     """The agents of a command that has one, on gpu01."""
     made, pipe = Sessions(Opener(), lambda *_: None), Pipe()
-    made.put(session.Connected(Host("gpu01"), pipe))  # type: ignore[arg-type]
+    made.put(group.Connected(Host("gpu01"), pipe))  # type: ignore[arg-type]
     made.next(0.0)
     pipe.feed(wire.MAGIC)
     return made, pipe

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tflaunch.agent import notice
-from tflaunch.agent.notice import REST_S, Notice
+from tflaunch.agent.tasks import log_notice
+from tflaunch.agent.tasks.log_notice import REST_S, Notice
 
 
 @pytest.fixture
@@ -60,4 +59,4 @@ def test_without_it_the_agent_knows(tmp_path: Path, selector: selectors.BaseSele
     assert not told.works
     assert told.wanted(True, 0.0) is None
     assert turn(selector, 0) == 0
-    assert notice.IN_MODIFY == 2
+    assert log_notice.IN_MODIFY == 2

@@ -22,8 +22,8 @@ import pytest
 from tests.launcher import PATIENCE_S, Launcher, until
 from tests.sshd import Sshd, SshNetwork, logins, make_key, path_without, public
 from tests.test_remote import Client, Line, at, everything, read
-from tflaunch.errors import ConnectError, HostfileError, UsageError
 from tflaunch.hosts import Host, load
+from tflaunch.protocol.errors import ConnectError, HostfileError, UsageError
 from tflaunch.ssh.config import Target
 from tflaunch.ssh.openssh_log import SshLog
 from tflaunch.ssh.transport import Deadline

@@ -22,15 +22,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tflaunch.agent.files import ancestry
 
 from tests.agent_over_pipes import Channel, Host, running, shell, staged, until
 from tests.lab import PATH
 from tests.nvml import Fleet, build
 from tests.test_payload import kept_modules
 from tests.test_tickets import another, busy, look, wait_for
-from tflaunch import messages, wire
-from tflaunch.agent import ancestry
-from tflaunch.inventory import HostFacts
+from tflaunch.planning.inventory import HostFacts
+from tflaunch.protocol import messages, wire
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 

@@ -6,13 +6,15 @@ import dataclasses
 import json
 from typing import Any
 
-from tflaunch.agent.dial import SILENT
-from tflaunch.diagnose import LOOK_S, WAIT_S
-from tflaunch.drive import Drive
-from tflaunch.job import TaskId
-from tflaunch.outcome import TimedOut, outcome_data, outcome_from
-from tflaunch.oversight import Oversight
-from tflaunch.supervise import Event, State, outcome_of
+from tflaunch.protocol.dialling import SILENT
+from tflaunch.protocol.events import Event
+
+from tflaunch.diagnosis.hangs import LOOK_S, WAIT_S
+from tflaunch.lifecycle.driver import Drive
+from tflaunch.lifecycle.states import State, outcome_of
+from tflaunch.lifecycle.watchdog import Oversight
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import TimedOut, outcome_data, outcome_from
 
 PS, WORKER = TaskId("ps", 0), TaskId("worker", 0)
 PLACES = {"ps/0": ("gpu01", "10.0.0.1", 2222), "worker/0": ("gpu02", "10.0.0.2", 2222)}

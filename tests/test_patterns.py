@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.launcher import Launcher
-from tflaunch.patterns import Pattern, Wanted, ignore_lines, is_git, translated
-from tflaunch.sources import bundle
+from tflaunch.code.bundle import bundle
+from tflaunch.inputs.patterns import Pattern, Wanted, ignore_lines, is_git, translated
 
 NAMES = st.sampled_from(["a", "b", ".a", "ab", "a.b", "-", "]", "[", "aab", "A", "1", "a b", "..a", "\\"])
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)

@@ -17,8 +17,9 @@ import pytest
 
 import tflaunch
 from tests.agent_over_pipes import Channel, interpreters
-from tflaunch import payload, wire
-from tflaunch.wire import MAGIC
+from tflaunch.protocol import wire
+from tflaunch.protocol.wire import MAGIC
+from tflaunch.sessions import payload
 
 ROOT = Path(tflaunch.__file__).parent
 OF_SOME = {"_sha2", "_sha256"}  # not every Python has both
@@ -419,7 +420,7 @@ def test_what_is_packed_is_what_the_loader_has_announced(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """An upgrade, or an edit, while tflaunch runs: no host may keep other modules under that digest."""
-    files = {name: tmp_path / f"{name}.py" for name in ("tflaunch", "tflaunch.wire")}
+    files = {name: tmp_path / f"{name}.py" for name in ("tflaunch", "tflaunch.protocol.wire")}
     for path in files.values():
         path.write_text("old = 1\n")
     monkeypatch.setattr(payload, "shipped_files", lambda: files)

@@ -12,13 +12,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tflaunch.planning.cluster_plan import ClusterPlan
 
-from tflaunch.errors import EXIT_PLAN, EXIT_USAGE, PlanError, UsageError
-from tflaunch.gpu_choice import GpuChoice, choose
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.inventory import NO_INSTANCE, Gpu, GpuProcess, HostFacts, Lease, MigDevice, when_free, why_busy
-from tflaunch.job import CHIEF, PS, WORKER, Cards, JobSpec, Role
-from tflaunch.plan import PORTS_HELD, ClusterPlan, plan_cluster, ports_wanted, usable_cards
+from tflaunch.planning.gpu_choice import GpuChoice, choose
+from tflaunch.planning.inventory import (
+    NO_INSTANCE,
+    Gpu,
+    GpuProcess,
+    HostFacts,
+    Lease,
+    MigDevice,
+    when_free,
+    why_busy,
+)
+from tflaunch.planning.plan import PORTS_HELD, plan_cluster, ports_wanted, usable_cards
+from tflaunch.protocol.errors import EXIT_PLAN, EXIT_USAGE, PlanError, UsageError
+from tflaunch.protocol.job import CHIEF, PS, WORKER, Cards, JobSpec, Role
 
 PROGRAM = ("trainer.py",)
 

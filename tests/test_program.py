@@ -16,11 +16,11 @@ import pytest
 from tests.launcher import Launcher
 from tests.sshd import SshNetwork
 from tests.test_sources import files, grow
-from tflaunch.code_imports import imported_files
-from tflaunch.errors import EXIT_USAGE, UsageError
-from tflaunch.job import by_python
-from tflaunch.program import find_program, place_of
-from tflaunch.sources import code_of
+from tflaunch.code.bundle import code_of
+from tflaunch.code.imports import imported_files
+from tflaunch.code.program import find_program, place_of
+from tflaunch.protocol.errors import EXIT_USAGE, UsageError
+from tflaunch.protocol.job import by_python
 
 NEWER = "import os\nmatch os.name:\n    case 'posix' as x if x:\n        type X[T: int = 3] = T\n"
 

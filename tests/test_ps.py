@@ -27,12 +27,12 @@ from tests.launcher import Launcher, until
 from tests.sshd import SshNetwork
 from tests.test_detach import detached, end
 from tests.test_stop import endless, kill
-from tflaunch.console_line import Text
-from tflaunch.errors import ConnectError, UsageError
-from tflaunch.run_states import Listing, RunState, Share, TaskState, chosen, listing, missing_from
-from tflaunch.runs import RunInfo
-from tflaunch.runs_view import Column, Screen, run_lines, status_lines, table
-from tflaunch.wire import Message
+from tflaunch.console.lines import Text
+from tflaunch.console.runs_page import Column, Screen, run_lines, status_lines, table
+from tflaunch.protocol.errors import ConnectError, UsageError
+from tflaunch.protocol.wire import Message
+from tflaunch.runs.record import RunInfo
+from tflaunch.runs.states import Listing, RunState, Share, TaskState, chosen, listing, missing_from
 
 NOW = 1_800_000_000.0
 

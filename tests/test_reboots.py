@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tflaunch.agent.files.rundir import RunDirectory
 
 from tests.agent_over_pipes import Host, running, shell
 from tests.bed import Bed, FarLauncher
 from tests.launcher import until
 from tflaunch.agent import ledger, processes
-from tflaunch.agent.rundir import RunDirectory
 
 WAITS = """
     import os, time

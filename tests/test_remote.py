@@ -22,17 +22,19 @@ from typing import Any
 import paramiko
 import paramiko.ssh_exception
 import pytest
+from tflaunch.sessions.group import Sessions
+from tflaunch.sessions.wires import Wire
 
 from tests.launcher import until
 from tests.sshd import SshAgent, Sshd, SshNetwork, logins, make_key, public
-from tflaunch.errors import ConnectError, WireClosed
 from tflaunch.hosts import Host
-from tflaunch.remote import ConnectOptions, Connector, Wire
-from tflaunch.session import Ended, Sessions
+from tflaunch.protocol.errors import ConnectError, WireClosed
+from tflaunch.protocol.wire import encode
+from tflaunch.remote import ConnectOptions, Connector
+from tflaunch.sessions.session import Ended
 from tflaunch.ssh.config import SshConfig, Target
 from tflaunch.ssh.login import explained, unreached
 from tflaunch.ssh.transport import Deadline, Stream, TunedTransport
-from tflaunch.wire import encode
 
 LOCAL = Host(name="here", connection="local")
 KINDS = ["ssh", "openssh", "local"]

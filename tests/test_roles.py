@@ -17,8 +17,8 @@ from tests.launcher import TELL, Launcher, Process, told
 from tests.sshd import SshNetwork
 from tflaunch.cli.job_option_groups import ClusterOptions, RoleOptions
 from tflaunch.cli.roles import roles_of
-from tflaunch.errors import EXIT_USAGE, UsageError
-from tflaunch.job import Role
+from tflaunch.protocol.errors import EXIT_USAGE, UsageError
+from tflaunch.protocol.job import Role
 
 QUICK = ("--grace=2", "--ps-grace=0")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.launcher import TELL, Launcher, alive, told, until
-from tflaunch.links import SILENCE_S
+from tflaunch.lifecycle.links import SILENCE_S
 
 QUICK = ("--grace", "2", "--ps-grace", "0.2")
 

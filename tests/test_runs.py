@@ -14,13 +14,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 
-from tflaunch.errors import RecordError, UsageError
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.job import TaskId
-from tflaunch.outcome import CardLeft, HostLost, Outcome, TaskExit
-from tflaunch.plan import ClusterPlan, TaskPlan
-from tflaunch.runs import Record, check_run_id, hostfile_from, list_runs, new_run_id, state_root
+from tflaunch.protocol.errors import RecordError, UsageError
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import CardLeft, HostLost, Outcome, TaskExit
+from tflaunch.runs.record import Record, check_run_id, hostfile_from, list_runs, new_run_id, state_root
 
 W0 = TaskId("worker", 0)
 HOSTFILE = Hostfile(
@@ -317,8 +317,8 @@ def test_a_launcher_that_is_killed_leaves_an_orphan(root: Path) -> None:
     script = textwrap.dedent("""
         import subprocess, sys, time
         from tflaunch.hosts import Hostfile
-        from tflaunch.plan import ClusterPlan
-        from tflaunch.runs import Record
+        from tflaunch.planning.plan import ClusterPlan
+        from tflaunch.runs.record import Record
         Record.create("r-1", plan=ClusterPlan("r-1", ()), hostfile=Hostfile("x", ()), command=[])
         child = subprocess.Popen(["sleep", "1000"])  # must not inherit the lock
         print(child.pid, flush=True)

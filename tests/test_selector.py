@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.agent_over_pipes import until
-from tflaunch.agent.selector import EVENT_READ, EVENT_WRITE, Selector
+from tflaunch.protocol.selector import EVENT_READ, EVENT_WRITE, Selector
 
 
 @pytest.fixture(params=["epoll", "none"])

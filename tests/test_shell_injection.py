@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.launcher import Launcher
-from tflaunch.errors import ConnectError
 from tflaunch.hosts import Host
+from tflaunch.protocol.errors import ConnectError
 from tflaunch.remote import ConnectOptions, Connector
 
 WAYS = {

@@ -10,14 +10,14 @@ import pytest
 from tests.launcher import Launcher
 from tests.sshd import SshNetwork
 from tests.test_sources import KEY, files, grow, links
-from tflaunch import fetched_mark
-from tflaunch.code_page import own_code, shipped_text, summary
-from tflaunch.destination import Destination
-from tflaunch.errors import FetchError
+from tflaunch.code import fetched_mark
+from tflaunch.code.bundle import bundle, code_of
+from tflaunch.code.program import find_program
+from tflaunch.code.shipping import Shipped
+from tflaunch.console.code_page import own_code, shipped_text, summary
 from tflaunch.hosts import load
-from tflaunch.program import find_program
-from tflaunch.shipping import Shipped
-from tflaunch.sources import bundle, code_of
+from tflaunch.protocol.errors import FetchError
+from tflaunch.runs.fetch_destination import Destination
 
 MARK = fetched_mark.NAME
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tflaunch.agent.files.code_store import CodeStore
 
-from tflaunch import wire
-from tflaunch.agent.store import CodeStore
-from tflaunch.errors import EXIT_USAGE, UsageError
-from tflaunch.program import find_program
-from tflaunch.shipping import frames
-from tflaunch.sources import Bundle, bundle
+from tflaunch.code.bundle import Bundle, bundle
+from tflaunch.code.program import find_program
+from tflaunch.code.shipping import frames
+from tflaunch.protocol import wire
+from tflaunch.protocol.errors import EXIT_USAGE, UsageError
 
 NOBODY = 65534
 
@@ -834,7 +834,7 @@ def test_the_limit_is_inclusive(tmp_path: Path) -> None:
 
 
 def test_a_huge_tree_is_not_walked_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tflaunch.sources._ENTRIES_SEEN", 3)
+    monkeypatch.setattr("tflaunch.code.bundle._ENTRIES_SEEN", 3)
     for folder in "abcdefgh":
         for name in "123":
             sparse(tmp_path / folder / name, 1 << 20)

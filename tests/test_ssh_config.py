@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tflaunch.errors import ConnectError
 from tflaunch.hosts import Host
+from tflaunch.protocol.errors import ConnectError
 from tflaunch.ssh.config import SshConfig, Target
 from tflaunch.ssh.known_hosts import KnownHosts
 

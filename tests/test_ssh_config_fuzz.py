@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tflaunch import hostnames
-from tflaunch.errors import ConnectError, UsageError
 from tflaunch.hosts import Host
+from tflaunch.inputs import hostnames
+from tflaunch.protocol.errors import ConnectError, UsageError
 from tflaunch.ssh.config import SshConfig, Target, split
 from tflaunch.ssh.keys import Keys
 from tflaunch.ssh.known_hosts import KnownHosts

@@ -11,35 +11,30 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tflaunch.protocol.events import AgentGaveUp, Event, HostSwept, Interrupted, TaskStarted, TimerFired
 
-from tflaunch.drive import understand
-from tflaunch.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
-from tflaunch.job import Done, RoleEnd, TaskId
-from tflaunch.outcome import CardLeft, HostLost, TaskExit, TimedOut, outcome_data, outcome_from
-from tflaunch.supervise import (
+from tflaunch.lifecycle.driver import understand
+from tflaunch.lifecycle.states import (
     DRAIN,
     HURRY,
     RESTART,
     SWEEP_MARGIN_S,
     Action,
-    AgentGaveUp,
     End,
-    Event,
-    HostSwept,
-    Interrupted,
     Restart,
     Restarts,
     Say,
     StartTimer,
     State,
-    TaskStarted,
-    TimerFired,
     decisive,
     outcome_of,
     state_data,
     state_from,
     step,
 )
+from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
+from tflaunch.protocol.job import Done, RoleEnd, TaskId
+from tflaunch.protocol.outcome import CardLeft, HostLost, TaskExit, TimedOut, outcome_data, outcome_from
 
 PS, W0, W1, CHIEF = TaskId("ps", 0), TaskId("worker", 0), TaskId("worker", 1), TaskId("chief", 0)
 EVALUATOR, DATA = TaskId("evaluator", 0), TaskId("data", 0)

@@ -10,27 +10,24 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tflaunch.protocol.events import HostSwept, Interrupted, TaskStarted, TimerFired
 
-from tflaunch.errors import EXIT_INTERRUPTED
-from tflaunch.job import Done, RestartPolicy, RoleEnd, TaskId
-from tflaunch.outcome import HostLost, TaskExit
-from tflaunch.supervise import (
+from tflaunch.lifecycle.states import (
     BACKOFF_S,
     RESTART,
     Action,
     End,
-    HostSwept,
-    Interrupted,
     Restart,
     Restarts,
     Say,
     StartTimer,
     State,
     StopTasks,
-    TaskStarted,
-    TimerFired,
     step,
 )
+from tflaunch.protocol.errors import EXIT_INTERRUPTED
+from tflaunch.protocol.job import Done, RestartPolicy, RoleEnd, TaskId
+from tflaunch.protocol.outcome import HostLost, TaskExit
 
 PS, W0, W1 = TaskId("ps", 0), TaskId("worker", 0), TaskId("worker", 1)
 EVALUATOR, DATA = TaskId("evaluator", 0), TaskId("data", 0)

@@ -9,22 +9,12 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tflaunch.protocol.events import AgentGaveUp, HostSwept, Interrupted, TaskStarted, TimerFired
 
-from tflaunch.outcome import HostLost, TaskExit
-from tflaunch.supervise import (
-    Action,
-    AgentGaveUp,
-    End,
-    HostSwept,
-    Interrupted,
-    Order,
-    Say,
-    StartTimer,
-    TaskStarted,
-    TimerFired,
-)
-from tflaunch.sweep import LOOK, CardsSeen, Seat, State, begin, outcome_of, step
-from tflaunch.trials import Trial
+from tflaunch.lifecycle.states import Action, End, Order, Say, StartTimer
+from tflaunch.protocol.outcome import HostLost, TaskExit
+from tflaunch.sweeps.lifecycle import LOOK, CardsSeen, Seat, State, begin, outcome_of, step
+from tflaunch.sweeps.trials import Trial
 
 
 def make(trial: Trial, seat: Seat) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from tests.launcher import Launcher, Running, until
 from tests.nvml import build
 from tests.sshd import SshNetwork, logins
 from tflaunch.cli import application
-from tflaunch.errors import UsageError
+from tflaunch.protocol.errors import UsageError
 
 # Says what it was told and where it is, then ends as its parameters have it; with $OUT/hold it waits for $OUT/go, or
 # $OUT/go-7 of its own, first.

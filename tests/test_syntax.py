@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tflaunch.agent.tasks import syntax
 
 from tests.agent_over_pipes import interpreters
 from tests.launcher import Launcher
 from tests.sshd import SshNetwork
-from tflaunch.agent import syntax
-from tflaunch.program import find_program
-from tflaunch.sources import code_of
+from tflaunch.code.bundle import code_of
+from tflaunch.code.program import find_program
 
 HERE = ".".join(map(str, sys.version_info[:2]))
 OLD = [path for path in interpreters() if "/3.8" in path or "/3.9" in path]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.test_plan import cards, facts
-from tflaunch.consent import Consent
-from tflaunch.errors import UsageError
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.inventory import GpuProcess, HostFacts, Lease, Ticket
+from tflaunch.launch.consent import Consent
+from tflaunch.planning.inventory import GpuProcess, HostFacts, Lease, Ticket
 from tflaunch.planning.taking import Share, Taking, taking
+from tflaunch.protocol.errors import UsageError
 
 
 def ada(_: str) -> str:

@@ -26,10 +26,10 @@ import pytest
 from tests.agent_over_pipes import PATIENCE_S, Host, running, shell
 from tests.launcher import Launcher, Running, alive, until
 from tests.sshd import SshNetwork
-from tflaunch import wire
 from tflaunch.agent import processes
-from tflaunch.streams import MOST, WINDOW, Streams
-from tflaunch.tunnel import Tunnel
+from tflaunch.protocol import wire
+from tflaunch.protocol.tcp_streams import MOST, WINDOW, Streams
+from tflaunch.runs.tunnel import Tunnel
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None
@@ -309,7 +309,7 @@ def test_without_a_free_descriptor_a_connection_is_cut(monkeypatch: pytest.Monke
     def full() -> socket.socket:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("tflaunch.streams.socket.socket", full)
+    monkeypatch.setattr("tflaunch.protocol.tcp_streams.socket.socket", full)
     streams.connect(7, 1)
     assert said == [("cut", 7)]
 

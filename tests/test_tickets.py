@@ -20,7 +20,7 @@ import pytest
 from tests.agent_over_pipes import Channel, Host, until
 from tests.lab import PATH
 from tests.nvml import Fleet, build
-from tflaunch.inventory import HostFacts
+from tflaunch.planning.inventory import HostFacts
 
 NOW = 0.0  # set for each test: a ticket is not believed to be much older than its file
 

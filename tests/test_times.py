@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tflaunch.times import clock_time, duration, seconds, written
+from tflaunch.inputs.times import clock_time, duration, seconds, written
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tflaunch.errors import UsageError
-from tflaunch.results import Metric, Reading
-from tflaunch.trials import Trial, arguments, draw, grid, numbered, plain, read
+from tflaunch.protocol.errors import UsageError
+from tflaunch.sweeps.results import Metric, Reading
+from tflaunch.sweeps.trials import Trial, arguments, draw, grid, numbered, plain, read
 
 
 def test_a_grid_has_all_combinations_and_the_last_one_varies_fastest() -> None:

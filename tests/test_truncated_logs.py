@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.tasks.logs import MARK_BYTES, TaskLogs, start
 
 from tests.agent_over_pipes import Channel, Host, running, task
 from tests.launcher import Launcher, until
-from tflaunch import wire
-from tflaunch.agent.logs import MARK_BYTES, TaskLogs, start
-from tflaunch.agent.rundir import RunDirectory
+from tflaunch.protocol import wire
 
 
 @pytest.fixture

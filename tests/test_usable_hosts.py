@@ -6,15 +6,16 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
+from tflaunch.planning.cluster_plan import ClusterPlan
 
 from tests.test_plan import PROGRAM, asked, cards, facts
-from tflaunch.errors import PlanError, UsageError
-from tflaunch.gpu_choice import GpuChoice
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.job import JobSpec, Role
-from tflaunch.plan import ClusterPlan, plan_cluster, ports_wanted
+from tflaunch.launch.roll_call import as_counted
+from tflaunch.planning.gpu_choice import GpuChoice
+from tflaunch.planning.plan import plan_cluster, ports_wanted
 from tflaunch.planning.usable_hosts import fewer_workers, moved, usable_hosts
-from tflaunch.roll_call import as_counted
+from tflaunch.protocol.errors import PlanError, UsageError
+from tflaunch.protocol.job import JobSpec, Role
 
 FOUR = Hostfile("hosts.yaml", tuple(Host(f"gpu0{n}") for n in range(1, 5)))
 WITH_CPU = Hostfile("hosts.yaml", (*FOUR.hosts, Host("cpu01", gpus=0)))

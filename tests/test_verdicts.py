@@ -11,10 +11,10 @@ import pytest
 
 from tests.bed import Bed, FarLauncher
 from tests.test_console import on_terminal, piped, plain, shown
-from tflaunch import console_logs
-from tflaunch.console import Reporter
-from tflaunch.job import TaskId
-from tflaunch.outcome import Outcome, TaskExit
+from tflaunch.console import logs
+from tflaunch.console.reporter import Reporter
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import Outcome, TaskExit
 
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
 TRACEBACK = b"Traceback (most recent call last):\n  File 'a.py'\nValueError: no end"
@@ -97,7 +97,7 @@ def test_what_does_not_come_is_not_waited_for_at_the_end(end: Callable[[Reporter
 
 
 def test_an_end_whose_output_does_not_come_is_told_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console_logs, "_HELD_S", (0.05, 15.0))
+    monkeypatch.setattr(logs, "_HELD_S", (0.05, 15.0))
     told: list[int] = []
     with piped() as (reporter, finish):
         reporter.log(W1, "gpu02", 0, TRACEBACK[:40])
@@ -111,7 +111,7 @@ def test_an_end_whose_output_does_not_come_is_told_after_a_while(monkeypatch: py
 def test_an_output_that_never_ends_does_not_hold_an_end_back_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(console_logs, "_HELD_S", (60.0, 0.3))
+    monkeypatch.setattr(logs, "_HELD_S", (60.0, 0.3))
     endless = TaskExit(W1, "gpu02", 1, None, 1.1, log_bytes=10**15)
     told: list[int] = []
     with piped() as (reporter, finish):

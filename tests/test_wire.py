@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tflaunch.wire import BODY_LIMIT, HEAD_LIMIT, MAGIC, NOISE_LIMIT, Decoder, Message, WireError, encode
+from tflaunch.protocol.wire import (
+    BODY_LIMIT,
+    HEAD_LIMIT,
+    MAGIC,
+    NOISE_LIMIT,
+    Decoder,
+    Message,
+    WireError,
+    encode,
+)
 
 MESSAGES = [
     Message("hello", {"run": "r", "pid": 7}),

@@ -4,7 +4,7 @@ For people: the logs of the tasks go to stdout, everything else to stderr, so th
 `tflaunch run ... > train.log` keeps the training's own words only.  Of a task's log only whole lines are
 shown, as `worker/0 | line`; nothing in it can act on the terminal.
 
-For programs: one JSON object a line (tflaunch.console_json).
+For programs: one JSON object a line (tflaunch.console.json_lines).
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from tflaunch.console_logs import Options
-from tflaunch.errors import ConnectErrors, LaunchError, TflaunchError
-from tflaunch.job import TaskId
-from tflaunch.outcome import HostLost, Outcome, TaskExit
-from tflaunch.supervise import TaskStarted
-from tflaunch.writer import Stream
+from tflaunch.console.logs import Options
+from tflaunch.console.writer import Stream
+from tflaunch.protocol.errors import ConnectErrors, LaunchError, TflaunchError
+from tflaunch.protocol.events import TaskStarted
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit
 
 if TYPE_CHECKING:
-    from tflaunch.fetch import Fetched
-    from tflaunch.plan import ClusterPlan
-    from tflaunch.shipping import Shipped
-    from tflaunch.sources import Bundle
-    from tflaunch.visits import Finished
-    from tflaunch.waiting import Turn
+    from tflaunch.code.bundle import Bundle
+    from tflaunch.code.shipping import Shipped
+    from tflaunch.launch.acquisition import Turn
+    from tflaunch.planning.cluster_plan import ClusterPlan
+    from tflaunch.runs.fetch import Fetched
+    from tflaunch.runs.visits import Finished
 
 Style = Callable[[Options, Stream, Stream], "Reporter"]
 
@@ -178,9 +178,9 @@ def open_reporter(
     if styles is not None:
         return styles[json](options, out, err)
     if json:
-        from tflaunch.console_json import JsonReporter
+        from tflaunch.console.json_lines import JsonReporter
 
         return JsonReporter(options, out, err)
-    from tflaunch.console_text import TextReporter
+    from tflaunch.console.terminal import TextReporter
 
     return TextReporter(options, out, err)

@@ -64,7 +64,7 @@ class Look:
     def probe(self, topology: bool = True) -> "Dict[str, Any]":
         """The cards of this host now.
 
-        gpus      a dict for each card, in NVML's order: the fields of `tflaunch.inventory.Gpu`
+        gpus      a dict for each card, in NVML's order: the fields of `tflaunch.planning.inventory.Gpu`
         driver    its version, "" without one; `cuda` the newest CUDA version that it serves: "12.4"
         note      why there are no cards although there is a driver
         lacks     a module that has to be sent before any of this can be told

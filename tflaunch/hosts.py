@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tflaunch import hostnames
-from tflaunch.documents import Text, read_file
-from tflaunch.errors import HostfileError, Problem, UsageError
-from tflaunch.hostnames import expand, fold
-from tflaunch.ownership import planted
+from tflaunch.inputs import hostnames
+from tflaunch.inputs.documents import Text, read_file
+from tflaunch.inputs.hostnames import expand, fold
+from tflaunch.inputs.ownership import planted
+from tflaunch.protocol.errors import HostfileError, Problem, UsageError
 
 if TYPE_CHECKING:
     from tflaunch.inputs.batch_job import Given
@@ -163,9 +163,7 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
         _read_plain(text, hosts)
         hint = "It was read as a plain hostfile (host slots=4); a YAML one begins with `hosts:` or `- `."
         return hosts.hostfile(source, hint)
-    from tflaunch import (
-        hostfile_yaml,  # the models are heavy, and other forms and most verbs need none of them
-    )
+    from tflaunch.inputs import hostfile_yaml
 
     entries, hosts.problems = hostfile_yaml.read(text, source, _path(source).absolute().parent)
     for entry in entries:

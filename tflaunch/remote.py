@@ -31,8 +31,8 @@ from fabric import Config, Connection
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import ChannelException, SSHException
 
-from tflaunch.errors import ConnectError, NoThreads, WireClosed
 from tflaunch.hosts import Host
+from tflaunch.protocol.errors import ConnectError, NoThreads, WireClosed
 from tflaunch.ssh.channel import Link, SshWire
 from tflaunch.ssh.config import SshConfig, Target
 from tflaunch.ssh.keys import Keys

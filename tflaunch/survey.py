@@ -7,13 +7,16 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tflaunch import payload, wire
-from tflaunch.cards import Answer
-from tflaunch.errors import ConnectError
 from tflaunch.hosts import Host
-from tflaunch.inventory import HostFacts
-from tflaunch.session import CONNECT_THREADS, RETRY_S, Ended, Item, Opener, Said, Sessions, Stopped
-from tflaunch.supervise import Interrupted
+from tflaunch.planning.inventory import HostFacts
+from tflaunch.protocol import wire
+from tflaunch.protocol.errors import ConnectError
+from tflaunch.protocol.events import Interrupted
+from tflaunch.sessions import payload
+from tflaunch.sessions.group import CONNECT_THREADS, RETRY_S, Item, Sessions, Stopped
+from tflaunch.sessions.session import Ended, Said
+from tflaunch.sessions.wires import Opener
+from tflaunch.survey.gpus import Answer
 
 TICK_S = 0.25  # more often than this nobody is told that something has changed
 

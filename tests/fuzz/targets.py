@@ -14,7 +14,7 @@ from types import FrameType
 
 from hypothesis import strategies as st
 
-from tflaunch.errors import ConnectError, DocumentError, TflaunchError, UsageError
+from tflaunch.protocol.errors import ConnectError, DocumentError, TflaunchError, UsageError
 
 SLOW_S = 2.0  # an input that takes longer is a finding
 CASES = Path(__file__).with_name("cases")
@@ -91,13 +91,13 @@ def _four_hosts() -> object:
 
 
 def _host_range(text: str) -> object:
-    from tflaunch import hostnames
+    from tflaunch.inputs import hostnames
 
     return hostnames.fold(hostnames.expand(text))
 
 
 def _job_file(path: Path) -> object:
-    from tflaunch import job_file
+    from tflaunch.inputs import job_file
 
     return job_file.load(str(path))
 
@@ -124,7 +124,7 @@ def _known_hosts(path: Path) -> object:
 
 
 def _fetch_pattern(text: str) -> object:
-    from tflaunch.patterns import Pattern
+    from tflaunch.inputs.patterns import Pattern
 
     compiled = re.compile(Pattern.parse(text).regex)
     names = ("a" * 200, "out/.a.txt", "a/" * 60 + "b", "checkpoints/model-1.index", "ab" * 100)
@@ -140,7 +140,7 @@ def _fetched_mark(data: bytes, directory: Path) -> object:
 
 
 def _bundled_with(name: str, data: bytes, directory: Path) -> object:
-    from tflaunch import sources
+    from tflaunch.code import bundle
 
     code = directory / "code"
     if not code.exists():
@@ -148,11 +148,11 @@ def _bundled_with(name: str, data: bytes, directory: Path) -> object:
         for file in ("trainer.py", "a.log", "data/x.bin", "data/deep/a-b", "a" * 200):
             (code / file).touch()
     (code / name).write_bytes(data)
-    return sources.bundle(code)
+    return bundle.bundle(code)
 
 
 def _wire(data: bytes, _: Path) -> object:
-    from tflaunch import wire
+    from tflaunch.protocol import wire
 
     whole = wire.Decoder(magic=True).feed(wire.MAGIC + data)
     pieces = wire.Decoder()
@@ -161,7 +161,7 @@ def _wire(data: bytes, _: Path) -> object:
 
 
 def _message(data: bytes, _: Path) -> object:
-    from tflaunch import messages, wire
+    from tflaunch.protocol import messages, wire
 
     found = []
     for message in wire.Decoder().feed(len(data).to_bytes(4, "big") + bytes(4) + data):
@@ -171,7 +171,7 @@ def _message(data: bytes, _: Path) -> object:
 
 
 def _log_lines(data: bytes, _: Path) -> object:
-    from tflaunch.log_lines import LineAssembler
+    from tflaunch.sessions.log_lines import LineAssembler
 
     whole = LineAssembler()
     shown = whole.feed(data) + whole.end()
@@ -186,7 +186,7 @@ def _log_lines(data: bytes, _: Path) -> object:
 
 def _trials(suffix: str) -> Callable[[bytes, Path], object]:
     def load(path: Path) -> object:
-        from tflaunch import trials
+        from tflaunch.sweeps import trials
 
         return trials.read(path)
 
@@ -194,32 +194,32 @@ def _trials(suffix: str) -> Callable[[bytes, Path], object]:
 
 
 def _grid(text: str) -> object:
-    from tflaunch import trials
+    from tflaunch.sweeps import trials
 
     return trials.grid(text.split("\n"))
 
 
 def _random(text: str) -> object:
-    from tflaunch import trials
+    from tflaunch.sweeps import trials
 
     return trials.draw(text.split("\n"), 3, 0)
 
 
 def _metric(text: str) -> object:
-    from tflaunch.results import Metric
+    from tflaunch.sweeps.results import Metric
 
     metric = Metric.parse(text, False)
     return [metric.find(line) for line in ("loss: 0.5", '{"loss": 1e400, "step": NaN}', '{"loss":' * 50)]
 
 
 def _size(text: str) -> object:
-    from tflaunch import sizes
+    from tflaunch.inputs import sizes
 
     return sizes.amount(sizes.size(text))
 
 
 def _time(text: str) -> object:
-    from tflaunch import times
+    from tflaunch.inputs import times
 
     return times.written(times.seconds(text))
 
@@ -716,7 +716,7 @@ def try_one(target: Target, data: bytes, directory: Path) -> None:
     """Give it that input; raises what it does not document, AssertionError, or Slow."""
     errors = target.errors
     if target.name in ("wire", "messages"):
-        from tflaunch.wire import WireError
+        from tflaunch.protocol.wire import WireError
 
         errors = (WireError,)
     if target.name == "known-hosts":

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tests.hostile.mutations import BETWEEN, BODIES, DROP, FRAMES, VALUES, Mutation, changed, paths
 from tests.hostile.record import RECORDINGS
 from tests.hostile.whole import whole
-from tflaunch import wire
+from tflaunch.protocol import wire
 
 HOSTILE = "local1"
 # Other ways to look at the same answers.

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tflaunch import wire
+from tflaunch.protocol import wire
 
 MARK = "tflaunch-hostile"  # no other name on this machine holds it
 ESCAPES = f"{MARK}\x1b[2J\x1b]0;owned\x07\x9b31m\x00\x08\x7f\r\nfake \u202e\u2066row\u2028\x85end\t"

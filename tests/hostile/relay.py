@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hostile.mutations import Answer, Mutation, plain
-from tflaunch import wire
+from tflaunch.protocol import wire
 
 PLAN = "TFLAUNCH_HOSTILE"
 PLAYS_S = 200  # no player outlives its launcher for longer

@@ -17,7 +17,7 @@ from tests.hostile.cases import Case, matrix, recordings, samples
 from tests.hostile.known import KNOWN
 from tests.hostile.mutations import Mutation, changed, paths
 from tests.hostile.whole import sample, whole
-from tflaunch import messages, wire
+from tflaunch.protocol import messages, wire
 
 PARTS = 3  # of the selection, for as many workers of pytest
 # No recording has them: they take an environment that is installed, or a browser that leaves in the middle.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tflaunch import messages
-from tflaunch.fields import Each, OneOf, Record
+from tflaunch.protocol import messages
+from tflaunch.protocol.fields import Each, OneOf, Record
 
 _NAMES = ("x", "worker/0", "0")
 _VALUES = ("x", 1, 0.5, True, "worker/0", "127.0.0.1", "SIGTERM", "0" * 64, "", None, "pynvml", -1)

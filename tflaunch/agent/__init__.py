@@ -6,7 +6,7 @@
     visit     looks after any run, with or without a living daemon: lists and ends them (ledger), cleans (garbage)
 
 What it takes for granted, each with its own sentence when it fails: (1) sshd runs a command, (2) a POSIX `sh`
-and a python3 >= 3.8 are found (tflaunch.payload), (3) the channel carries bytes, whatever a login shell
+and a python3 >= 3.8 are found (tflaunch.sessions.payload), (3) the channel carries bytes, whatever a login shell
 prints first (wire.MAGIC), (4) /proc is there, (5) the run directory can be made and written (rundir).
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import List
 else:
     # What `signal` and `socket` themselves are made of: their enumerations take longer to load than a task to start.
-    # A socket of these knows no `with` and no `accept` (see tflaunch.agent.selector).
+    # A socket of these knows no `with` and no `accept` (see tflaunch.protocol.selector).
     try:
         import _signal as signal
         import _socket as socket
@@ -42,9 +42,7 @@ else:
     except (ImportError, ValueError):
         from hashlib import sha256
 
-from tflaunch import wire  # noqa: E402
-from tflaunch.agent.channel import Channel, hold, own_channel, write_all  # noqa: E402
-from tflaunch.agent.rundir import (  # noqa: E402
+from tflaunch.agent.files.rundir import (
     HostError,
     RunDirectory,
     check_ours,
@@ -52,6 +50,8 @@ from tflaunch.agent.rundir import (  # noqa: E402
     explain,
     parent_directory,
 )
+from tflaunch.agent.net.channel import Channel, hold, own_channel, write_all  # noqa: E402
+from tflaunch.protocol import wire  # noqa: E402
 
 __all__ = ("main", "sha256", "signal", "socket")
 

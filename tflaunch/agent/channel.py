@@ -7,8 +7,8 @@ the agent has let go of the channel.
 import os
 import struct
 
-from tflaunch import wire
-from tflaunch.agent import socket
+from tflaunch.protocol import wire
+from tflaunch.protocol.light_stdlib import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,23 +6,25 @@ It belongs to its run, not to a channel: launchers and viewers come and go.  Wha
 import os
 import time
 
-from tflaunch import wire
-from tflaunch.agent import container, processes, signal, socket, stacks
+from tflaunch.agent import processes
+from tflaunch.agent.files.journal import NAME, Journal, note
+from tflaunch.agent.files.rundir import RunDirectory
 from tflaunch.agent.guard import leftovers, removed
-from tflaunch.agent.journal import NAME, Journal, note
-from tflaunch.agent.notice import Notice
 from tflaunch.agent.requests import Requests
-from tflaunch.agent.rundir import RunDirectory
-from tflaunch.agent.selector import EVENT_READ, Selector
-from tflaunch.agent.team import Team
+from tflaunch.agent.tasks import container, stacks
+from tflaunch.agent.tasks.log_notice import Notice
+from tflaunch.agent.tasks.team import Team
 from tflaunch.agent.viewer import COORDINATOR, Viewer, Viewers
+from tflaunch.protocol import machine, wire
+from tflaunch.protocol.light_stdlib import signal, socket
+from tflaunch.protocol.selector import EVENT_READ, Selector
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
     from tflaunch.agent.aside import Aside
-    from tflaunch.agent.channel import Channel
+    from tflaunch.agent.net.channel import Channel
 
 FIRST_LEASE_S = 60.0
 LOG_POLL_S = 0.05  # where nothing tells that a log has grown
@@ -61,7 +63,7 @@ class Daemon:
         self._notice = Notice(directory.logs, self._selector)
         self._hear_signals()
         processes.become_subreaper()
-        processes.allow_many_descriptors()  # each held port takes one
+        machine.allow_many_descriptors()  # each held port takes one
         self._team.record()
         launcher = self._viewers.attach(first)
         launcher.launches, launcher.told = True, 0

@@ -1,6 +1,6 @@
 """The dial check: before any task starts, the hosts make the very connections that the tasks will make.
 
-`Answering` listens on the ports that are held for the tasks (tflaunch.agent.ports) beside the holders, which do
+`Answering` listens on the ports that are held for the tasks (tflaunch.agent.net.ports) beside the holders, which do
 not listen, and lets go of them again: afterwards connects are refused as before, until TensorFlow listens.
 `Dialling` connects to a list of targets, some at a time, and tells for each what came of it.
 
@@ -18,16 +18,18 @@ import errno
 import os
 import time
 
-from tflaunch import wire
-from tflaunch.agent import ports, processes, sha256, signal, socket
-from tflaunch.agent.selector import EVENT_READ, EVENT_WRITE
+from tflaunch.agent import processes
+from tflaunch.agent.net import ports
+from tflaunch.protocol import wire
+from tflaunch.protocol.light_stdlib import sha256, signal, socket
+from tflaunch.protocol.selector import EVENT_READ, EVENT_WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from selectors import BaseSelector
     from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
-    from tflaunch.agent.selector import Selector
+    from tflaunch.protocol.selector import Selector
 
     AnySelector = Union[BaseSelector, Selector]
     Result = Union[float, List[str]]  # milliseconds, or [verdict, detail]

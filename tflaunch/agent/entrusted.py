@@ -5,18 +5,18 @@ import signal
 import sys
 import time
 
+from tflaunch.agent.files.rundir import HostError, RunDirectory
 from tflaunch.agent.guard import close_all_but
-from tflaunch.agent.peers import Door, PeerError
-from tflaunch.agent.rundir import HostError, RunDirectory
-from tflaunch.agent.selector import EVENT_READ
+from tflaunch.agent.net.peers import Door, PeerError
+from tflaunch.protocol.selector import EVENT_READ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional
 
-    from tflaunch import wire
-    from tflaunch.agent.peers import SealedStream
-    from tflaunch.agent.selector import Selector
+    from tflaunch.agent.net.peers import SealedStream
+    from tflaunch.protocol import wire
+    from tflaunch.protocol.selector import Selector
 
 MEMORY_LIMIT = 64 << 20  # bytes that a coordinator may leave; of 4,096 tasks it is a twentieth of that
 AGAIN_S = 1.0  # before a coordinator that has died is started again
@@ -79,7 +79,7 @@ class Entrusted:
                 self._selector.unregister(connection)
 
     def coordinate(self, plan: "Dict[str, Any]") -> None:
-        """From now on this host decides for the run: `plan` is what `tflaunch.coordinator` takes."""
+        """From now on this host decides for the run: `plan` is what `tflaunch.agent.coordinator` takes."""
         self._plan = plan
         self._start()
 
@@ -120,7 +120,7 @@ class Entrusted:
             for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
                 signal.signal(each, signal.SIG_DFL)
             close_all_but()  # leases and ports are the agent's: they must end with it
-            from tflaunch.coordinator import Coordinator
+            from tflaunch.agent.coordinator import Coordinator
 
             Coordinator(self._directory, self._plan, self._memory).run()
         except BaseException:  # it must reach agent.log, and nothing above

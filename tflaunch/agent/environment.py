@@ -17,8 +17,8 @@ import signal
 import subprocess
 import time
 
-from tflaunch.agent import shell
-from tflaunch.agent.rundir import ENVIRONMENTS, HostError, explain, private
+from tflaunch.agent.files.rundir import ENVIRONMENTS, HostError, explain, private
+from tflaunch.agent.tasks import shell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ def _site_packages(path: str) -> "List[str]":
 
 def set_aside_and_remove(path: str) -> None:
     """Gone at once by its name; what cannot be removed now is left to `tflaunch clean`."""
-    from tflaunch.agent import removal
+    from tflaunch.protocol import removal
 
     if os.path.lexists(path):
         removal.free(removal.set_aside(path))

@@ -1,4 +1,4 @@
-"""What this host is, as the `facts` message tells it (tflaunch.inventory reads it on the other side)."""
+"""What this host is, as the `facts` message tells it (tflaunch.planning.inventory reads it on the other side)."""
 
 import os
 import struct
@@ -6,11 +6,12 @@ import sys
 import time
 import zlib
 
-from tflaunch import wire
-from tflaunch.agent import leases, socket, tickets
-from tflaunch.agent.rundir import HostError
-from tflaunch.agent.tickets import Place
+from tflaunch.agent.files.rundir import HostError
+from tflaunch.agent.gpus import leases, tickets
+from tflaunch.agent.gpus.tickets import Place
 from tflaunch.gpu_probe import Look
+from tflaunch.protocol import wire
+from tflaunch.protocol.light_stdlib import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

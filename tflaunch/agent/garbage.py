@@ -11,12 +11,13 @@ import os
 import stat
 import time
 
-from tflaunch import wire
-from tflaunch.agent import environment, facts, ledger
-from tflaunch.agent.journal import read as read_journal
-from tflaunch.agent.removal import DIRECTORY, GOING, Size, free, sentence, set_aside
-from tflaunch.agent.rundir import CODE, ENVIRONMENTS, HostError, RunDirectory, hosts_of
-from tflaunch.agent.store import FILES, TREE, contents_of
+from tflaunch.agent import facts, ledger
+from tflaunch.agent.files.code_store import FILES, TREE, contents_of
+from tflaunch.agent.files.journal import read as read_journal
+from tflaunch.agent.files.rundir import CODE, ENVIRONMENTS, HostError, RunDirectory, hosts_of
+from tflaunch.agent.tasks import environment
+from tflaunch.protocol import wire
+from tflaunch.protocol.removal import DIRECTORY, GOING, Size, free, sentence, set_aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ import os
 import sys
 import time
 
-from tflaunch import wire
+from tflaunch.protocol import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List
 
-    from tflaunch.agent.rundir import RunDirectory
+    from tflaunch.agent.files.rundir import RunDirectory
 
 NAME = "events.jsonl"
 

@@ -18,9 +18,9 @@ import pwd
 import stat
 import time
 
-from tflaunch import wire
 from tflaunch.agent import processes
-from tflaunch.agent.rundir import HostError, Unaged
+from tflaunch.agent.files.rundir import HostError, Unaged
+from tflaunch.protocol import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ until TensorFlow itself listens.  PyTorch's store only says SO_REUSEADDR, with l
 import errno
 import os
 
-from tflaunch.agent import socket
+from tflaunch.protocol.light_stdlib import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

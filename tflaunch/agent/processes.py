@@ -3,7 +3,7 @@
 import os
 import time
 
-from tflaunch.agent import signal
+from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def booted() -> float:
 
 def serves(words: "List[bytes]") -> str:
     """The run whose agent, or guard, or what holds its channel has this command line, or ""."""
-    # tflaunch.payload.boot_line: name, size of the payload, verb, run.  A host's name may look like a run's.
+    # tflaunch.sessions.payload.boot_line: name, size of the payload, verb, run.  A host's name may look like a run's.
     at = words.index(b"tflaunch-agent") if b"tflaunch-agent" in words else len(words)
     verb, run = (*words[at + 2 : at + 4], b"", b"")[:2]
     return os.fsdecode(run) if verb == b"start" else ""

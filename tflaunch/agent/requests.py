@@ -7,32 +7,35 @@ import os
 import time
 import zlib
 
-from tflaunch import gpu_probe, messages, wire
-from tflaunch.agent import facts, leases
-from tflaunch.agent.cards import Cards
-from tflaunch.agent.journal import note
-from tflaunch.agent.leases import Leases
-from tflaunch.agent.outputs import Outputs
-from tflaunch.agent.ports import HeldPorts
-from tflaunch.agent.rundir import CODE, HostError, Unaged, explain
-from tflaunch.agent.store import CodeStore
-from tflaunch.agent.tickets import Place
+from tflaunch import gpu_probe
+from tflaunch.agent import facts
+from tflaunch.agent.files.code_store import CodeStore
+from tflaunch.agent.files.journal import note
+from tflaunch.agent.files.outputs import Outputs
+from tflaunch.agent.files.rundir import CODE, HostError, Unaged, explain
+from tflaunch.agent.gpus import leases
+from tflaunch.agent.gpus.freed import Cards
+from tflaunch.agent.gpus.leases import Leases
+from tflaunch.agent.gpus.tickets import Place
+from tflaunch.agent.net.ports import HeldPorts
 from tflaunch.agent.viewer import Viewer, Viewers
+from tflaunch.protocol import messages, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
     from tflaunch.agent.aside import Errand
-    from tflaunch.agent.board import Board
-    from tflaunch.agent.dial import Answering, Dialling
     from tflaunch.agent.entrusted import Entrusted
-    from tflaunch.agent.journal import Journal
-    from tflaunch.agent.peers import SealedStream
-    from tflaunch.agent.prepare import Preparing
-    from tflaunch.agent.rundir import RunDirectory
-    from tflaunch.agent.selector import Selector
-    from tflaunch.agent.team import Team
+    from tflaunch.agent.files.journal import Journal
+    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.net.dial_answering import Answering
+    from tflaunch.agent.net.peers import SealedStream
+    from tflaunch.agent.net.tensorboard import Board
+    from tflaunch.agent.tasks.prepare import Preparing
+    from tflaunch.agent.tasks.team import Team
+    from tflaunch.protocol.dialling import Dialling
+    from tflaunch.protocol.selector import Selector
 
 SHIPPED = "shipped.json"
 CHECK_S = 2.0  # how often what others on this host could take away is looked at
@@ -200,9 +203,9 @@ class Requests:
         viewer.send("clock", sent=message["sent"], time=time.time())
 
     def _on_check(self, viewer: Viewer, message: wire.Message) -> None:
-        from tflaunch.agent import check
+        from tflaunch.agent import host_check
 
-        viewer.send("checked", **check.look([self._directory.path, *message["directories"]]))
+        viewer.send("checked", **host_check.look([self._directory.path, *message["directories"]]))
 
     def _on_queue(self, viewer: Viewer, message: wire.Message) -> None:
         self._place.take(message["since"], message["wants"], message["gpus"], message["planning"])
@@ -264,7 +267,7 @@ class Requests:
         return self._code
 
     def _on_prepare(self, viewer: Viewer, message: wire.Message) -> None:
-        from tflaunch.agent.prepare import TOLD, Preparing
+        from tflaunch.agent.tasks.prepare import TOLD, Preparing
 
         if self._preparing is not None or self._team.ending or self._busy:
             raise HostError("this run has been prepared on this host before")
@@ -310,7 +313,7 @@ class Requests:
         self._ports.keep([*message["ports"], self._door_port] if message["door"] else message["ports"])
         self._on_keep(viewer, message)
         if message.fields.get("dial_key") and self._answering is None:
-            from tflaunch.agent.dial import Answering
+            from tflaunch.agent.net.dial_answering import Answering
 
             self._answering = Answering(self._selector, message["dial_key"], self._directory.host)
             self._answering.listen(message["ports"])
@@ -383,7 +386,7 @@ class Requests:
             self._journal.add("outcome", outcome=message["outcome"])
 
     def _on_dial(self, viewer: Viewer, message: wire.Message) -> None:
-        from tflaunch.agent.dial import Dialling
+        from tflaunch.protocol.dialling import Dialling
 
         wanted = message["targets"], message["patience_s"], message.fields.get("load", False)
         dialling = Dialling(self._selector, message["key"], *wanted)
@@ -397,7 +400,7 @@ class Requests:
         self._dialling = []
 
     def _on_look(self, viewer: Viewer, message: wire.Message) -> None:
-        from tflaunch.agent.look import look
+        from tflaunch.agent.tasks.look import look
 
         try:
             seen = look(self._team.tasks.values())
@@ -422,7 +425,7 @@ class Requests:
             viewer.read(self._outputs, message)
 
     def _on_board(self, viewer: Viewer, message: wire.Message) -> None:
-        from tflaunch.agent.board import Board
+        from tflaunch.agent.net.tensorboard import Board
 
         if self._board is None and viewer.private and not self._team.ending:
             self._board = Board(self._directory, self._selector)

@@ -6,7 +6,8 @@ memory is read.  Only a process that catches SIGABRT gets one: another would die
 that catches SIGTERM (to write its last checkpoint, say) gets that first, with its grace.
 """
 
-from tflaunch.agent import processes, signal
+from tflaunch.agent import processes
+from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import os
 import stat
 import time
 
-from tflaunch import wire
-from tflaunch.agent import leases
-from tflaunch.agent.rundir import HostError
+from tflaunch.agent.files.rundir import HostError
+from tflaunch.agent.gpus import leases
+from tflaunch.protocol import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

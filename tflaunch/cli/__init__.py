@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 import tflaunch
-from tflaunch.errors import EXIT_INTERRUPTED, NoThreads, TflaunchError
-from tflaunch.writer import screen_streams
+from tflaunch.console.writer import screen_streams
+from tflaunch.protocol.errors import EXIT_INTERRUPTED, NoThreads, TflaunchError
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -130,7 +130,7 @@ def _run() -> int:
 
 
 def _show(error: TflaunchError) -> int:
-    from tflaunch.console import open_reporter
+    from tflaunch.console.reporter import open_reporter
 
     words = sys.argv[1:]
     own = words[: words.index("--")] if "--" in words else words  # the rest is the trainer's

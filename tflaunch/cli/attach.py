@@ -15,16 +15,16 @@ from tflaunch.cli.option_groups import OUTPUT, LogOptions, OutputOptions, ReachO
 from tflaunch.cli.options import Part
 from tflaunch.cli.reporting import Patient, Show, reporting
 from tflaunch.cli.which_hosts import hosts_of_all, hosts_of_run
-from tflaunch.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
-from tflaunch.job import TaskId
-from tflaunch.times import duration
+from tflaunch.inputs.times import duration
+from tflaunch.protocol.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
+from tflaunch.protocol.job import TaskId
 
 if TYPE_CHECKING:
-    from tflaunch.outcome import Outcome
+    from tflaunch.protocol.outcome import Outcome
     from tflaunch.remote import Connector
-    from tflaunch.run_states import RunState
-    from tflaunch.view import View, Wanted
-    from tflaunch.visits import Visits
+    from tflaunch.runs.follow import View, Wanted
+    from tflaunch.runs.states import RunState
+    from tflaunch.runs.visits import Visits
 
 LIST_TIMEOUT_S = 30.0
 REPLAN_S = 120.0  # for a launcher that has lost a host to look for tasks left there, and to plan anew
@@ -38,7 +38,7 @@ def attach(run: Run = None, *, lines: LogOptions, output: OutputOptions, reach: 
     Exit code: the run's, as of `tflaunch run`; 130 if you left before its end; 2 which run?; 69 hosts could not be
     reached; 76 nobody knows how it ended.
     """
-    from tflaunch.runs import note_end
+    from tflaunch.runs.record import note_end
 
     tasks = _tasks(output.only)
     with reporting(
@@ -130,10 +130,10 @@ def open_view(
     `run` is an id or its first letters, None the only run alive.  With `before`, wait for a plan later than that
     View's.
     """
-    from tflaunch.run_states import missing_from
-    from tflaunch.runs import check_run_id
-    from tflaunch.view import View
-    from tflaunch.visits import Visits
+    from tflaunch.runs.follow import View
+    from tflaunch.runs.record import check_run_id
+    from tflaunch.runs.states import missing_from
+    from tflaunch.runs.visits import Visits
 
     if run is None:
         hostfile, known_config = hosts_of_all(reach.hosts, "attach", everything=False)
@@ -163,8 +163,8 @@ def open_view(
 
 def _troubles(view: View, connector: Connector, patient: Patient, connect_timeout: float) -> list[str]:
     """Return what is left of the run on hosts whose agent is gone, as far as they answer; raises Stopped."""
-    from tflaunch.run_states import chosen
-    from tflaunch.visits import Visits
+    from tflaunch.runs.states import chosen
+    from tflaunch.runs.visits import Visits
 
     visits = Visits(connector, patient)
     try:
@@ -180,7 +180,7 @@ def _troubles(view: View, connector: Connector, patient: Patient, connect_timeou
 
 def _state(visits: Visits, run: str | None, before: View | None) -> RunState:
     """Return the state of the run; raises UsageError if several runs or none match, StopError, Stopped."""
-    from tflaunch.run_states import chosen
+    from tflaunch.runs.states import chosen
 
     deadline = time.monotonic() + REPLAN_S
     while True:
@@ -213,6 +213,6 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 
 def _wanted(tasks: tuple[TaskId, ...], lines: LogOptions) -> Wanted:
-    from tflaunch.view import Wanted
+    from tflaunch.runs.follow import Wanted
 
     return Wanted(tasks, time.time() - lines.since if lines.since is not None else None, lines.tail)

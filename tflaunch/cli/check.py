@@ -16,7 +16,7 @@ from tflaunch.cli.values import time_parser
 from tflaunch.cli.which_hosts import load_hosts
 
 if TYPE_CHECKING:
-    from tflaunch.check import Verdict
+    from tflaunch.survey.check_findings import Verdict
 
 CONNECT_S = 15.0
 
@@ -56,10 +56,10 @@ def check(
     Exit code: 0 a run can start, though there may be warnings; 70 it would fail (with --strict: or has warnings);
     69 a host could not be asked; 2 command line or hostfile.
     """
-    from tflaunch.check import Verdict
-    from tflaunch.checkup import Checkup
-    from tflaunch.job import JobSpec
-    from tflaunch.session import Stopped
+    from tflaunch.protocol.job import JobSpec
+    from tflaunch.sessions.group import Stopped
+    from tflaunch.survey.check_findings import Verdict
+    from tflaunch.survey.check_run import Checkup
 
     with reporting("stopped; nothing is left on the hosts", json=json) as show:
         hostfile = load_hosts(hosts, connection.connection, None if json else show.reporter)
@@ -89,8 +89,8 @@ def check(
 
 
 def _print(verdict: Verdict, exit_code: int, *, json: bool) -> None:
-    from tflaunch.check_view import document, page
-    from tflaunch.runs_view import Screen, reader_may_leave
+    from tflaunch.console.check_page import document, page
+    from tflaunch.console.runs_page import Screen, reader_may_leave
 
     screen = Screen()
     with reader_may_leave():

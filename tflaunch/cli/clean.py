@@ -21,17 +21,17 @@ from tflaunch.cli.which_hosts import (
     no_hosts_known,
     recorded_hosts,
 )
-from tflaunch.errors import CleanError, ConnectErrors, UsageError
-from tflaunch.times import seconds
+from tflaunch.inputs.times import seconds
+from tflaunch.protocol.errors import CleanError, ConnectErrors, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tflaunch.asking import Asker
-    from tflaunch.clean import Criteria, Place, Selection
-    from tflaunch.errors import ConnectError
     from tflaunch.hosts import Hostfile
-    from tflaunch.visits import Visits
+    from tflaunch.protocol.errors import ConnectError
+    from tflaunch.runs.clean import Criteria, Place, Selection
+    from tflaunch.runs.visits import Visits
+    from tflaunch.sessions.asking import Asker
 
 OLDER = "14d"
 MEASURE_S = 300.0  # to count a million small files on a hard disk
@@ -88,7 +88,7 @@ def clean(
 
     Exit code: 0; 2 which run?; 69 hosts could not be asked, 74 something could not be removed: the rest is removed.
     """
-    from tflaunch.clean import places, recorded_place
+    from tflaunch.runs.clean import places, recorded_place
 
     with reporting("stopped; hosts go on removing what they were asked to remove", json=json) as show:
         criteria = _criteria(runs or [], which)
@@ -112,9 +112,9 @@ def clean(
 
 
 def _criteria(runs: list[str], options: CleanOptions) -> Criteria:
-    from tflaunch.clean import Criteria
-    from tflaunch.runs import check_run_id
-    from tflaunch.sizes import size
+    from tflaunch.inputs.sizes import size
+    from tflaunch.runs.clean import Criteria
+    from tflaunch.runs.record import check_run_id
 
     older_s, keep_last, max_size = options.older, options.keep_last, options.max_size
     if runs and (older_s is not None or keep_last or max_size):
@@ -152,7 +152,7 @@ def _chosen(
     """Return (the criteria with full run ids, what they select); raises UsageError if a named run must stay."""
     import dataclasses
 
-    from tflaunch.clean import full_names, select
+    from tflaunch.runs.clean import full_names, select
 
     try:
         criteria = dataclasses.replace(criteria, runs=full_names(criteria.runs, known))
@@ -169,7 +169,7 @@ def _chosen(
 
 def _agreed(chosen: Selection, visits: Visits, asker: Asker) -> bool:
     """Ask the user whether to remove the runs; without a terminal to ask on, the answer is yes. Raises Stopped."""
-    from tflaunch.asking import agreed
+    from tflaunch.sessions.asking import agreed
 
     if not chosen.goes:
         return True
@@ -205,8 +205,14 @@ def _remove(
 
     Returns `failures` and the hosts that could not be asked since.
     """
-    from tflaunch.clean import document
-    from tflaunch.runs_view import Screen, cleaned_lines, reader_may_leave, selection_lines, unreachable_data
+    from tflaunch.console.runs_page import (
+        Screen,
+        cleaned_lines,
+        reader_may_leave,
+        selection_lines,
+        unreachable_data,
+    )
+    from tflaunch.runs.clean import document
 
     known, chosen = removal.known, removal.chosen
     screen = Screen()
@@ -232,7 +238,7 @@ def _remove(
 
 def _carry_out(visits: Visits, removal: _Removal) -> tuple[dict[int, Any], dict[str, ConnectError]]:
     """Remove, and return (what each place has removed, by its number; hosts that did not answer)."""
-    from tflaunch.clean import remove_records
+    from tflaunch.runs.clean import remove_records
 
     known, goes = removal.known, removal.chosen.goes
     wanted = {place.names[0]: goes.get(number, ()) for number, place in enumerate(known) if place.names}

@@ -10,7 +10,7 @@ import typer
 import typer.core
 
 from tflaunch.cli.values import TIME_WORD
-from tflaunch.times import FOR_EVER, TIME, written
+from tflaunch.inputs.times import FOR_EVER, TIME, written
 
 
 class Command(typer.core.TyperCommand):

@@ -8,16 +8,16 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tflaunch.errors import UsageError
+from tflaunch.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tflaunch.cli.option_groups import SshOptions
-    from tflaunch.console import Reporter
+    from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Host
     from tflaunch.remote import Connector
-    from tflaunch.visits import Phases, Visits
+    from tflaunch.runs.visits import Phases, Visits
 
 
 @contextlib.contextmanager
@@ -56,7 +56,7 @@ def visiting(
     hosts: Iterable[Host], ssh: SshOptions, watcher: Phases, *, known_config: Path | None = None
 ) -> Iterator[Visits]:
     """Yield Visits to these hosts, and close them at the end of the block; the rest is as for `connected`."""
-    from tflaunch.visits import Visits
+    from tflaunch.runs.visits import Visits
 
     with connected(hosts, ssh, known_config=known_config) as connector:
         visits = Visits(connector, watcher)
@@ -69,6 +69,6 @@ def visiting(
 def _ask(prompt: str) -> str:
     import getpass
 
-    from tflaunch.log_lines import one_line
+    from tflaunch.sessions.log_lines import one_line
 
     return getpass.getpass(one_line(prompt), stream=sys.stderr)

@@ -12,7 +12,7 @@ from tflaunch.cli.option_groups import OutputOptions, ReachOptions, Run
 from tflaunch.cli.options import Part
 from tflaunch.cli.outputs import make_wish, parse_patterns
 from tflaunch.cli.reporting import reporting
-from tflaunch.errors import ConnectErrors, FetchError
+from tflaunch.protocol.errors import ConnectErrors, FetchError
 
 EVERYTHING = "**"
 
@@ -53,8 +53,8 @@ def fetch(
     Exit code: 0 all files are here; 2 which run?; 69 hosts could not be reached, 74 some files were not copied, or
     nothing matches: the other files are here.
     """
-    from tflaunch.fetch import Fetch
-    from tflaunch.view import Wanted
+    from tflaunch.runs.fetch import Fetch
+    from tflaunch.runs.follow import Wanted
 
     with reporting("stopped; the same command continues where it stopped", json=output.json) as show:
         wanted = parse_patterns(patterns or [EVERYTHING], option="")

@@ -17,10 +17,10 @@ from tflaunch.cli.options import Part, option
 from tflaunch.cli.reporting import reporting
 from tflaunch.cli.values import TIME_WORD, time_parser
 from tflaunch.cli.which_hosts import load_hosts
-from tflaunch.errors import ConnectErrors, UsageError
+from tflaunch.protocol.errors import ConnectErrors, UsageError
 
 if TYPE_CHECKING:
-    from tflaunch.cards_output import Form
+    from tflaunch.console.gpus_output import Form
     from tflaunch.hosts import Hostfile
 
 EVERY = "2s"  # the interval of --watch without a TIME
@@ -95,10 +95,10 @@ def gpus(
 
     Exit code: 0; 2 command line or hostfile; 69 a host could not be asked (the others are shown).
     """
-    from tflaunch.cards import Wanted
-    from tflaunch.cards_output import CardsOutput
-    from tflaunch.sizes import size
-    from tflaunch.survey import Survey
+    from tflaunch.console.gpus_output import CardsOutput
+    from tflaunch.inputs.sizes import size
+    from tflaunch.survey.gpus import Wanted
+    from tflaunch.survey.survey import Survey
 
     with reporting("stopped before all hosts had answered", json=form.json) as show:
         chosen_form = _form(form, watching=watch is not None)

@@ -16,16 +16,16 @@ from tflaunch.cli.option_groups import ConnectionOptions
 from tflaunch.cli.options import Part
 from tflaunch.cli.reporting import Patient, reporting
 from tflaunch.cli.values import time_parser
-from tflaunch.errors import ConnectError, ConnectErrors, RecordError, UsageError
+from tflaunch.protocol.errors import ConnectError, ConnectErrors, RecordError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tflaunch.checked import Visited
-    from tflaunch.console import Reporter
+    from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Host, Hostfile
-    from tflaunch.inputs.hostfile_text import Found
     from tflaunch.remote import Connector
+    from tflaunch.survey.check_answers import Visited
+    from tflaunch.survey.hostfile_text import Found
 
 STDOUT = Path("-")
 SHOWN_EACH = 24  # with more hosts, only the file says what each one has
@@ -60,7 +60,7 @@ def init(
     Exit code: 0; 69 a host could not be reached (the others are written; if none could, nothing is); 2 command line;
     73 the file cannot be written.
     """
-    from tflaunch.inputs.hostfile_text import hostfile_text
+    from tflaunch.survey.hostfile_text import hostfile_text
 
     with reporting("stopped; nothing is written") as show:
         _check_output(output, force)
@@ -154,7 +154,7 @@ def _of_ssh_config(ssh_config: Path | None) -> Hostfile:
 def _chosen(ssh_config: Path | None) -> Hostfile:
     """Ask which hosts of ssh_config to take; raises UsageError where there is no terminal to ask on."""
     from tflaunch.hosts import Hostfile, fold, match
-    from tflaunch.log_lines import one_line
+    from tflaunch.sessions.log_lines import one_line
 
     known = _of_ssh_config(ssh_config)
     names = fold(host.name for host in known.hosts)
@@ -184,7 +184,7 @@ def _chosen(ssh_config: Path | None) -> Hostfile:
 
 def _words(names: str) -> list[str]:
     """Split a list of host names at its commas, not at those in brackets."""
-    from tflaunch.hostnames import split
+    from tflaunch.inputs.hostnames import split
 
     return [part for _, part, _ in split(names)]
 
@@ -196,9 +196,9 @@ def _visit(
     hostfile: Hostfile, connector: Connector, reporter: Reporter, timeout_s: float, connect_s: float
 ) -> tuple[Visited, ...]:
     """Ask every host, as `tflaunch check --no-tensorflow` does; nothing is left there."""
-    from tflaunch.checkup import Checkup
-    from tflaunch.job import JobSpec
-    from tflaunch.session import Stopped
+    from tflaunch.protocol.job import JobSpec
+    from tflaunch.sessions.group import Stopped
+    from tflaunch.survey.check_run import Checkup
 
     patient = Patient(reporter, json=False)
     checkup = Checkup(
@@ -224,7 +224,7 @@ def _visit(
 
 def _found(visited: Sequence[Visited], connector: Connector) -> list[Found]:
     """Return what the hostfile says of each host, or why it cannot be used."""
-    from tflaunch.inputs.hostfile_text import Found
+    from tflaunch.survey.hostfile_text import Found
 
     found: list[Found] = []
     first: dict[tuple[str, str], Host] = {}
@@ -234,7 +234,7 @@ def _found(visited: Sequence[Visited], connector: Connector) -> list[Found]:
             hint = f" ({error.hint.format(host=each.host.name)})" if error.hint else ""
             found.append(Found(each.host, why_not=f"cannot be reached: {error.message}{hint}"))
             continue
-        # A run refuses one machine under two names: see tflaunch.roll_call.
+        # A run refuses one machine under two names: see tflaunch.launch.roll_call.
         machine = (connector.host_key(each.host), each.facts.boot_id)
         same = first.setdefault(machine, each.host) if all(machine) else each.host
         if same is not each.host:
@@ -246,9 +246,9 @@ def _found(visited: Sequence[Visited], connector: Connector) -> list[Found]:
 
 def _described(each: Visited) -> Found:
     """Return what the hostfile says of a host that has answered."""
-    from tflaunch.cards import short_name
-    from tflaunch.inputs.hostfile_text import Found
-    from tflaunch.sizes import amount
+    from tflaunch.inputs.sizes import amount
+    from tflaunch.survey.gpus import short_name
+    from tflaunch.survey.hostfile_text import Found
 
     facts = each.facts
     assert facts is not None  # noqa: S101 - the caller has checked
@@ -292,7 +292,7 @@ def _tell(
 ) -> None:
     """Show what was found and written."""
     from tflaunch.hosts import fold
-    from tflaunch.inputs.hostfile_text import comment
+    from tflaunch.survey.hostfile_text import comment
 
     there = [each for each in found if not each.why_not]
     if len(there) <= SHOWN_EACH:
@@ -319,7 +319,7 @@ def _tell(
 
 def _tell_next(output: Path, ssh_config: Path | None, reporter: Reporter) -> None:
     """Show the next commands, and warn if the file cannot be the default hostfile."""
-    from tflaunch.ownership import planted
+    from tflaunch.inputs.ownership import planted
 
     default = output.absolute() == Path.cwd() / "hosts.yaml"
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tflaunch.cli.options import argument, option
 from tflaunch.cli.values import parse_gpus, parse_wait, time_parser
-from tflaunch.job import Cards
+from tflaunch.protocol.job import Cards
 
 CLUSTER, GPUS, PROGRAM, AGAIN = "Cluster", "GPUs", "Program", "When a task fails"
 OUTPUTS = "Outputs"

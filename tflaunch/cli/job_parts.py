@@ -9,16 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tflaunch.errors import UsageError
+from tflaunch.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from tflaunch.cli.job_option_groups import GpuOptions, ProgramOptions, TaskOptions
-    from tflaunch.code_page import CodeReporter
-    from tflaunch.gpu_choice import GpuChoice
+    from tflaunch.code.bundle import Bundle
+    from tflaunch.code.program import Program
+    from tflaunch.console.code_page import CodeReporter
     from tflaunch.hosts import Hostfile
-    from tflaunch.job import JobSpec, Requirements, Role
-    from tflaunch.program import Program
-    from tflaunch.sources import Bundle
+    from tflaunch.planning.gpu_choice import GpuChoice
+    from tflaunch.protocol.job import JobSpec, Requirements, Role
 
 LEASE_S = {False: 60.0, True: 600.0}  # by whether the run is detached
 
@@ -28,15 +28,15 @@ def command_line() -> tuple[str, ...]:
 
     The values of --env and --job-env are left out, for they may be secrets.
     """
-    from tflaunch.runs import without_values
+    from tflaunch.runs.record import without_values
 
     return ("tflaunch", *without_values(sys.argv[1:]))
 
 
 def gpu_choice(options: GpuOptions) -> GpuChoice:
     """Return which GPUs the tasks may get; raises UsageError."""
-    from tflaunch.gpu_choice import GpuChoice
-    from tflaunch.sizes import size
+    from tflaunch.inputs.sizes import size
+    from tflaunch.planning.gpu_choice import GpuChoice
 
     per_worker = options.gpus_per_worker
     if options.mig is not None and (per_worker == "all" or (per_worker or 0) > 1):
@@ -56,8 +56,8 @@ def gpu_choice(options: GpuOptions) -> GpuChoice:
 
 def check_hosts(hostfile: Hostfile, gpus: GpuChoice, roles: Mapping[str, Role]) -> None:
     """Check every pattern of hosts before the first connection; raises UsageError for one that matches no host."""
-    from tflaunch.gpu_choice import check
     from tflaunch.hosts import match
+    from tflaunch.planning.gpu_choice import check
 
     check(gpus, hostfile)
     for role in roles.values():
@@ -107,7 +107,7 @@ def _variables(
     env = environment(wanted)
     if not files:
         return env, frozenset()
-    from tflaunch.env_file import read
+    from tflaunch.inputs.env_file import read
 
     from_files = read(files)
     return {**from_files, **env}, frozenset(from_files.keys() - env.keys())
@@ -115,7 +115,7 @@ def _variables(
 
 def _packages(options: TaskOptions, hostfile: Hostfile) -> Requirements | None:
     """Return what --requirements asks for; raises UsageError."""
-    from tflaunch.environments import read
+    from tflaunch.planning.environments import read
 
     path = options.requirements
     if path is None:
@@ -139,7 +139,7 @@ def _mounts(options: TaskOptions, hostfile: Hostfile) -> tuple[str, ...]:
         return ()
     if not (options.container or any(host.container for host in hostfile.hosts)):
         raise UsageError(f"--mount {wanted[0]} without a container", "add --container IMAGE")
-    from tflaunch.hostfile_model import mount
+    from tflaunch.inputs.hostfile_model import mount
 
     for each in wanted:
         try:
@@ -183,10 +183,10 @@ def trainer_code(
     dry_run: bool,
 ) -> TrainerCode:
     """Find the program and its code; `reporter` shows what is not shipped.  Raises UsageError."""
-    from tflaunch.code_page import own_code, tell
-    from tflaunch.program import find_program, program_there
-    from tflaunch.sizes import size
-    from tflaunch.sources import LIMIT_BYTES, code_of
+    from tflaunch.code.bundle import LIMIT_BYTES, code_of
+    from tflaunch.code.program import find_program, program_there
+    from tflaunch.console.code_page import own_code, tell
+    from tflaunch.inputs.sizes import size
 
     most = size(program.max_code, "an amount of data for --max-code") if program.max_code else LIMIT_BYTES
     if program.show_files and not dry_run:

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tflaunch.errors import UsageError
+from tflaunch.protocol.errors import UsageError
 
 # A verb of other tools -> the verb or option of tflaunch that does the same.
 INSTEAD: Mapping[str, str] = {

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tflaunch.errors import UsageError
+from tflaunch.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from tflaunch.cli.job_option_groups import ResultOptions
-    from tflaunch.patterns import Pattern, Wish
+    from tflaunch.inputs.patterns import Pattern, Wish
 
 
 def parse_patterns(texts: Sequence[str], option: str = "--fetch ") -> tuple[Pattern, ...]:
     """Parse the patterns of a command line; raises UsageError."""
-    from tflaunch.patterns import Pattern
+    from tflaunch.inputs.patterns import Pattern
 
     found = []
     for text in texts:
@@ -33,8 +33,8 @@ def make_wish(
     patterns: tuple[Pattern, ...], *, to: Path | None, overwrite: bool, keep_mode: bool, most: str
 ) -> Wish:
     """Return how to fetch what the patterns match; raises UsageError for a bad directory or size."""
-    from tflaunch.patterns import Wish
-    from tflaunch.sizes import size
+    from tflaunch.inputs.patterns import Wish
+    from tflaunch.inputs.sizes import size
 
     if to is not None and to.exists() and not to.is_dir():
         raise UsageError(f"{to} is not a directory", "name another one")

@@ -12,10 +12,10 @@ from tflaunch.cli.option_groups import OUTPUT, JsonDocument, SshOptions
 from tflaunch.cli.options import Part
 from tflaunch.cli.reporting import Patient, Show, reporting
 from tflaunch.cli.which_hosts import hosts_of_all
-from tflaunch.errors import ConnectErrors, UsageError
+from tflaunch.protocol.errors import ConnectErrors, UsageError
 
 if TYPE_CHECKING:
-    from tflaunch.run_states import Listing
+    from tflaunch.runs.states import Listing
 
 LIST_TIMEOUT_S = 30.0
 
@@ -45,7 +45,7 @@ def ps(
 
     Exit code: 0; 2 command line or hostfile; 69 a host could not be asked (the others are shown).
     """
-    from tflaunch.runs import list_runs
+    from tflaunch.runs.record import list_runs
 
     with reporting("stopped before all hosts had answered", json=json) as show:
         if quiet and json:
@@ -72,8 +72,8 @@ def ps(
 
 def _print(found: Listing, show: Show, *, json: bool, quiet: bool, hosts: int) -> None:
     """Print the runs as the options ask; `hosts` is how many hosts were asked."""
-    from tflaunch.run_states import data
-    from tflaunch.runs_view import Screen, reader_may_leave, run_lines, unreachable_data
+    from tflaunch.console.runs_page import Screen, reader_may_leave, run_lines, unreachable_data
+    from tflaunch.runs.states import data
 
     screen, now = Screen(), time.time()
     with reader_may_leave():

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tflaunch.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_UNCLEAN, TflaunchError
+from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_UNCLEAN, TflaunchError
 
 if TYPE_CHECKING:
-    from tflaunch.console import Reporter
+    from tflaunch.console.reporter import Reporter
 
 FAREWELL_S = 2.0  # to write the last lines after Ctrl-C
 PATIENT_S = 1.0  # a shorter wait needs no explanation
@@ -67,8 +67,8 @@ def reporting(stopped: str, reporter: Reporter | None = None, /, **options: Any)
 
     `stopped` is the sentence to show after Ctrl-C.  `options` go to `open_reporter` where no reporter is given.
     """
-    from tflaunch.console import open_reporter
-    from tflaunch.session import Stopped
+    from tflaunch.console.reporter import open_reporter
+    from tflaunch.sessions.group import Stopped
 
     show = Show(reporter or open_reporter(**options))
     wait = True

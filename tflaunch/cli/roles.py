@@ -10,9 +10,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tflaunch.cli.job_parts import environment
-from tflaunch.errors import UsageError
-from tflaunch.job import CHIEF, EVALUATOR, PS, WORKER, Cards, Role, RoleEnd, job_name_fault, near_role
-from tflaunch.times import seconds
+from tflaunch.inputs.times import seconds
+from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.job import (
+    CHIEF,
+    EVALUATOR,
+    PS,
+    WORKER,
+    Cards,
+    Role,
+    RoleEnd,
+    job_name_fault,
+    near_role,
+)
 
 if TYPE_CHECKING:
     from tflaunch.cli.job_option_groups import ClusterOptions, RoleOptions

@@ -1,4 +1,4 @@
-"""`tflaunch run`: makes a request from the command line, for tflaunch.launch to carry out."""
+"""`tflaunch run`: makes a request from the command line, for tflaunch.launch.launch to carry out."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from tflaunch.cli.outputs import wish_at_end
 from tflaunch.cli.reporting import reporting
 from tflaunch.cli.roles import roles_of
 from tflaunch.cli.which_hosts import load_hosts
-from tflaunch.errors import TflaunchError, UsageError
-from tflaunch.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, Role, TaskId
 from tflaunch.planning.frameworks import OF_THEIR_OWN, roles_for
+from tflaunch.protocol.errors import TflaunchError, UsageError
+from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, Role, TaskId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tflaunch.console import Reporter
+    from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
-    from tflaunch.job import Framework, RestartPolicy
-    from tflaunch.job_file import JobFile
-    from tflaunch.launch import Request
-    from tflaunch.supervise import Restarts
+    from tflaunch.inputs.job_file import JobFile
+    from tflaunch.launch.launch import Request
+    from tflaunch.lifecycle.states import Restarts
+    from tflaunch.protocol.job import Framework, RestartPolicy
 
 
 JOBS = (PS, WORKER, CHIEF)
@@ -99,7 +99,7 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
     line or hostfile; 65 the job does not fit; 69 no connection; 70 a host cannot start its tasks; 73 no record;
     74 not all outputs were fetched; 76 a host was lost, or not all could be stopped; 124 a time limit was reached.
     """
-    from tflaunch.launch import dry, launch
+    from tflaunch.launch.launch import dry, launch
 
     output = options.output
     with reporting(
@@ -116,7 +116,7 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
 
 def _job_file(ctx: typer.Context, options: RunOptions) -> JobFile:
     """Return what the job file says, or an empty one where there is none; raises JobFileError."""
-    from tflaunch.job_file import JobFile
+    from tflaunch.inputs.job_file import JobFile
 
     if isinstance(ctx.obj, TflaunchError):
         raise ctx.obj
@@ -127,8 +127,8 @@ def _job_file(ctx: typer.Context, options: RunOptions) -> JobFile:
 
 def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
     """Make the request from the command line; raises TflaunchError for what is wrong with it."""
-    from tflaunch.launch import Request
-    from tflaunch.runs import new_run_id
+    from tflaunch.launch.launch import Request
+    from tflaunch.runs.record import new_run_id
 
     end, start, connection = options.end, options.start, options.connection
     gpus = gpu_choice(options.gpus)
@@ -224,7 +224,7 @@ def _job(options: RunOptions, roles: Mapping[str, Role], file: JobFile) -> JobSp
 
 def _with_program(job: JobSpec, code: TrainerCode, hostfile: Hostfile, options: ProgramOptions) -> JobSpec:
     """Return the job with its program, started as the program's source asks for, where that is known."""
-    from tflaunch.code_cluster import fitted
+    from tflaunch.code.cluster_calls import fitted
 
     job = dataclasses.replace(job, program=code.argv)
     elsewhere = any(host.workdir is not None for host in hostfile.hosts)  # where the source may differ
@@ -235,7 +235,7 @@ def _with_program(job: JobSpec, code: TrainerCode, hostfile: Hostfile, options: 
 
 def _restarts(options: RestartOptions, roles: Mapping[str, Role]) -> Restarts:
     """Return what --restart, --restarts and so on ask for; raises UsageError."""
-    from tflaunch.supervise import Restarts
+    from tflaunch.lifecycle.states import Restarts
 
     default: RestartPolicy = "cluster" if roles.get(PS, Role()).count == 0 else "task"
     by_job: dict[str, RestartPolicy] = {}

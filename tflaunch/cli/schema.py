@@ -23,9 +23,9 @@ def schema(
     """Print the JSON Schema of a hostfile, or of a job file, for editors that complete and check YAML."""
     import json
 
-    from tflaunch import hostfile_model, job_model
-    from tflaunch.runs_view import reader_may_leave
-    from tflaunch.writer import write_result
+    from tflaunch.console.runs_page import reader_may_leave
+    from tflaunch.console.writer import write_result
+    from tflaunch.inputs import hostfile_model, job_model
 
     schema = (job_model if of is Document.job else hostfile_model).json_schema()
     with reader_may_leave():

@@ -11,14 +11,14 @@ from tflaunch.cli.options import Part
 from tflaunch.cli.ps import LIST_TIMEOUT_S
 from tflaunch.cli.reporting import Patient, reporting
 from tflaunch.cli.which_hosts import hosts_of_all, hosts_of_run
-from tflaunch.errors import ConnectErrors, RecordError, UsageError
+from tflaunch.protocol.errors import ConnectErrors, RecordError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tflaunch.errors import ConnectError
-    from tflaunch.run_states import Listing, RunState
-    from tflaunch.visits import Visits
+    from tflaunch.protocol.errors import ConnectError
+    from tflaunch.runs.states import Listing, RunState
+    from tflaunch.runs.visits import Visits
 
 TAIL_BYTES = 8192
 
@@ -35,8 +35,8 @@ def status(
 
     Exit code: 0; 2 which run?; 69 a host could not be asked (the answers of the others are shown).
     """
-    from tflaunch.run_states import chosen, missing_from
-    from tflaunch.runs import check_run_id
+    from tflaunch.runs.record import check_run_id
+    from tflaunch.runs.states import chosen, missing_from
 
     with reporting("stopped before all hosts had answered", json=json) as show:
         if run is not None:
@@ -69,7 +69,7 @@ def status(
 
 def _ask(run: str | None, visits: Visits) -> tuple[str | None, Listing]:
     """Return (run, or the only run alive if it is None; what the hosts say of it); raises Stopped."""
-    from tflaunch.runs import list_runs
+    from tflaunch.runs.record import list_runs
 
     if run is None:
         found = visits.runs(LIST_TIMEOUT_S, records=list_runs())
@@ -87,8 +87,8 @@ def _ask(run: str | None, visits: Visits) -> tuple[str | None, Listing]:
 
 
 def _print(run: RunState, failures: Mapping[str, ConnectError], *, json: bool) -> None:
-    from tflaunch.run_states import data
-    from tflaunch.runs_view import Screen, hint_of, reader_may_leave, status_lines, unreachable_data
+    from tflaunch.console.runs_page import Screen, hint_of, reader_may_leave, status_lines, unreachable_data
+    from tflaunch.runs.states import data
 
     screen, now = Screen(), time.time()
     with reader_may_leave():
@@ -103,7 +103,7 @@ def _print(run: RunState, failures: Mapping[str, ConnectError], *, json: bool) -
 
 def _holder(run: RunState) -> str:
     """Return what keeps the run alive, for people."""
-    from tflaunch.runs import Record
+    from tflaunch.runs.record import Record
 
     if not run.alive:
         return ""

@@ -16,15 +16,15 @@ from tflaunch.cli.which_hosts import (
     no_hosts_known,
     recorded_hosts,
 )
-from tflaunch.errors import ConnectErrors, StopError, UsageError
+from tflaunch.protocol.errors import ConnectErrors, StopError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tflaunch.console import Reporter
+    from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
-    from tflaunch.run_states import RunState
-    from tflaunch.visits import Finished, Visits
+    from tflaunch.runs.states import RunState
+    from tflaunch.runs.visits import Finished, Visits
 
 LIST_TIMEOUT_S = 30.0
 
@@ -42,7 +42,7 @@ def stop(
 
     Exit code: 0 nothing of the run is alive; 2 which run?; 69 hosts could not be asked; 76 a task is still alive.
     """
-    from tflaunch.runs import check_run_id
+    from tflaunch.runs.record import check_run_id
 
     with reporting(
         "stopped waiting; the hosts go on ending the run, check with: tflaunch stop", json=output.json
@@ -72,9 +72,9 @@ def stop(
 
 def _tell(run: str, finished: Mapping[str, Finished], reporter: Reporter, *, sure: bool) -> None:
     """Show how the run ended on each host; `sure`: all hosts were asked."""
-    from tflaunch.run_states import was_restarted
-    from tflaunch.runs import forget_orphan
-    from tflaunch.visits import UNSURE
+    from tflaunch.runs.record import forget_orphan
+    from tflaunch.runs.states import was_restarted
+    from tflaunch.runs.visits import UNSURE
 
     reporter.stopped(run, finished)
     for host, end in finished.items():
@@ -101,7 +101,7 @@ def _where(run: str | None, source: str | None) -> tuple[str | None, Hostfile, P
 
 def _refuse_unknown(run: str, alive: Sequence[RunState]) -> None:
     """Raise UsageError for a run that neither the hosts nor the records here know: it may be a typo."""
-    from tflaunch.runs import Record
+    from tflaunch.runs.record import Record
 
     try:
         if Record.open(run).run_id == run:
@@ -137,7 +137,7 @@ def _choose(run: str | None, alive: Sequence[RunState], visits: Visits, show: Sh
 
 
 def _ask_which(alive: Sequence[RunState], visits: Visits, reporter: Reporter) -> str | None:
-    from tflaunch.asking import answer
+    from tflaunch.sessions.asking import answer
 
     for number, each in enumerate(alive, 1):
         reporter.note(f"{number:3}  {each.run_id}  {len(each.tasks)} tasks on {len(each.hosts)} hosts")

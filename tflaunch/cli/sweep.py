@@ -1,4 +1,4 @@
-"""`tflaunch sweep`: makes a request from the command line, for tflaunch.sweep_launch to carry out."""
+"""`tflaunch sweep`: makes a request from the command line, for tflaunch.sweeps.run to carry out."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from tflaunch.cli.reporting import reporting
 from tflaunch.cli.trainer_command import TrainerCommand
 from tflaunch.cli.trainer_words import Line, kind_of, shell_command
 from tflaunch.cli.which_hosts import load_hosts
-from tflaunch.errors import UsageError
-from tflaunch.job import PS, WORKER, JobSpec, Role
+from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.job import PS, WORKER, JobSpec, Role
 
 if TYPE_CHECKING:
-    from tflaunch.console import Reporter
+    from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
-    from tflaunch.launch import Request
-    from tflaunch.results import Metric
-    from tflaunch.sweep_room import SweepRequest
-    from tflaunch.trials import Params
+    from tflaunch.launch.launch import Request
+    from tflaunch.sweeps.results import Metric
+    from tflaunch.sweeps.slots import SweepRequest
+    from tflaunch.sweeps.trials import Params
 
 _NOT_ALONE = (
     "A sweep cannot detach: this command starts its trials. Run it in tmux or screen; whatever ended it, "
@@ -263,9 +263,9 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
     74 not all outputs were fetched; 76 all hosts were lost, or not all could be stopped; 124 a trial took longer than
     --timeout.
     """
-    from tflaunch.sweep_launch import dry
-    from tflaunch.sweep_launch import sweep as carry_out
-    from tflaunch.sweep_view import open_reporter
+    from tflaunch.console.sweep import open_reporter
+    from tflaunch.sweeps.run import dry
+    from tflaunch.sweeps.run import sweep as carry_out
 
     reporter = open_reporter(json=options.output.json)
     with reporting("stopped; no trial was started, nothing is left", reporter) as show:
@@ -276,7 +276,7 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
 
 def _request(ctx: typer.Context, options: SweepOptions, reporter: Reporter) -> SweepRequest:
     """Make the request from the command line; raises TflaunchError for what is wrong with it."""
-    from tflaunch.sweep_room import SweepRequest
+    from tflaunch.sweeps.slots import SweepRequest
 
     trials = options.trials
     _check_combination(options)
@@ -330,15 +330,15 @@ def _check_combination(options: SweepOptions) -> None:
 
 def _metric(options: ScoreOptions) -> Metric | None:
     """Return what --metric asks for; raises UsageError."""
-    from tflaunch.results import Metric
+    from tflaunch.sweeps.results import Metric
 
     return Metric.parse(options.metric, options.maximize) if options.metric is not None else None
 
 
 def _run_request(options: SweepOptions, reporter: Reporter) -> Request:
     """Return the request for the hosts, GPUs and code that all trials share; raises TflaunchError."""
-    from tflaunch.launch import Request
-    from tflaunch.runs import new_run_id
+    from tflaunch.launch.launch import Request
+    from tflaunch.runs.record import new_run_id
 
     connection, results = options.connection, options.results
     hostfile = load_hosts(options.what.hosts, connection.connection, reporter)
@@ -386,7 +386,7 @@ def _run_request(options: SweepOptions, reporter: Reporter) -> Request:
 
 def _trials(options: TrialOptions) -> Callable[[int], Sequence[Params]]:
     """Return a function that makes the trials from a seed; raises UsageError."""
-    from tflaunch import trials
+    from tflaunch.sweeps import trials
 
     random, count = options.random, options.trials
     ways = {"--grid": options.grid, "--random": random, "--trials-file": options.trials_file}
@@ -412,7 +412,7 @@ def _trials(options: TrialOptions) -> Callable[[int], Sequence[Params]]:
 
 def _patterns_of_trials(patterns: Sequence[str], hostfile: Hostfile) -> Sequence[str]:
     """Turn patterns in each trial's own directory, where it has one, into patterns in the directory of all trials."""
-    from tflaunch.trials import JOB
+    from tflaunch.sweeps.trials import JOB
 
     if any(host.workdir is not None for host in hostfile.hosts):
         return patterns

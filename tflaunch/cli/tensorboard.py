@@ -10,7 +10,7 @@ from tflaunch.cli.attach import open_view
 from tflaunch.cli.option_groups import OutputOptions, ReachOptions, Run
 from tflaunch.cli.options import Part
 from tflaunch.cli.reporting import reporting
-from tflaunch.errors import LaunchError
+from tflaunch.protocol.errors import LaunchError
 
 Port = Annotated[
     int,
@@ -40,9 +40,9 @@ def tensorboard(
 
     Exit code: 130 after Ctrl-C; 2 which run?, or the port is taken; 69 no connection; 70 TensorBoard does not start.
     """
-    from tflaunch.board import show_board
-    from tflaunch.tunnel import Tunnel
-    from tflaunch.view import Wanted
+    from tflaunch.runs.follow import Wanted
+    from tflaunch.runs.tensorboard import show_board
+    from tflaunch.runs.tunnel import Tunnel
 
     with reporting("TensorBoard is stopped", json=output.json) as show:
         tunnel = Tunnel(port)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import typer
 
 from tflaunch.cli.command import JobCommand
-from tflaunch.errors import TflaunchError, UsageError
+from tflaunch.protocol.errors import TflaunchError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +81,7 @@ def _take_job_file(ctx: typer.Context) -> None:
     script = ctx.params.get("script")
     if script is None or not (script.endswith((".yaml", ".yml")) or kind_of(script) == "job"):
         return
-    from tflaunch import job_file
+    from tflaunch.inputs import job_file
 
     try:
         ctx.obj = file = job_file.load(script)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from tflaunch.errors import UsageError
+from tflaunch.protocol.errors import UsageError
 
 Kind = Literal["hosts", "job", "program", ""]
 HEAD_BYTES = 64 * 1024  # of a file, enough to find out what it is
@@ -113,7 +113,7 @@ def shell_command(verb: str, words: Iterable[str], after: Sequence[str] | None =
 
     If stderr is not a terminal, the values of --env and --job-env are left out, as in records: it may be a log.
     """
-    from tflaunch.runs import without_values
+    from tflaunch.runs.record import without_values
 
     whole = ("tflaunch", verb, *words, *(("--", *after) if after else ()))
     if sys.stderr is None or not sys.stderr.isatty():

@@ -33,17 +33,17 @@ from tflaunch.cli.options import Part, option
 from tflaunch.cli.reporting import reporting
 from tflaunch.cli.roles import roles_of
 from tflaunch.cli.which_hosts import load_hosts
-from tflaunch.errors import RecordError, UsageError
-from tflaunch.job import EVALUATOR, JobSpec
+from tflaunch.protocol.errors import RecordError, UsageError
+from tflaunch.protocol.job import EVALUATOR, JobSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tflaunch.console import Reporter
+    from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
-    from tflaunch.job import Role
-    from tflaunch.launch import Request
-    from tflaunch.plan import ClusterPlan
+    from tflaunch.launch.launch import Request
+    from tflaunch.planning.cluster_plan import ClusterPlan
+    from tflaunch.protocol.job import Role
 
 PROGRAM = "tf_server.py"
 OPEN = (
@@ -93,7 +93,7 @@ def up(options: UpOptions) -> None:
     listened in time; 130 after Ctrl-C; 2 command line or hostfile; 65 they do not fit; 69 no connection; 70 a host
     cannot start them; 73 no spec file, no record; 76 a host was lost, or not all could be stopped.
     """
-    from tflaunch.launch import dry, launch
+    from tflaunch.launch.launch import dry, launch
 
     output, servers = options.output, options.servers
     with reporting(
@@ -118,10 +118,10 @@ def up(options: UpOptions) -> None:
 
 def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) -> Request:
     """Make the request from the command line; raises TflaunchError for what is wrong with it."""
-    from tflaunch.launch import Request
-    from tflaunch.runs import new_run_id
-    from tflaunch.sources import bundle
-    from tflaunch.supervise import Restarts
+    from tflaunch.code.bundle import bundle
+    from tflaunch.launch.launch import Request
+    from tflaunch.lifecycle.states import Restarts
+    from tflaunch.runs.record import new_run_id
 
     spec, detach = options.servers.spec, not options.servers.foreground
     hostfile = load_hosts(options.where.hosts, options.connection.connection, reporter)

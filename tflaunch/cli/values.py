@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tflaunch.times import FOR_EVER, seconds, written
+from tflaunch.inputs.times import FOR_EVER, seconds, written
 
 if TYPE_CHECKING:
-    from tflaunch.job import Cards
+    from tflaunch.protocol.job import Cards
 
 MOST_GPUS = 1024  # of one task
 TIME_WORD = (

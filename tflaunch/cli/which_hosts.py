@@ -7,10 +7,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tflaunch.errors import RecordError, UsageError
+from tflaunch.protocol.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
-    from tflaunch.console import Reporter
+    from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
 
 
@@ -46,7 +46,7 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
 
 def hosts_of_run(run: str, source: str | None) -> tuple[str, Hostfile, Path | None]:
     """Return (full run id if this machine knows it, the hosts to look on, the ssh_config to reach them)."""
-    from tflaunch.runs import Record, hostfile_from
+    from tflaunch.runs.record import Record, hostfile_from
 
     if source is not None:
         return run, load_hosts(source), None
@@ -76,7 +76,7 @@ def hosts_of_all(source: str | None, verb: str, *, everything: bool) -> tuple[Ho
 
 def recorded_hosts(*, lively: bool) -> tuple[Hostfile | None, Path | None]:
     """Return (hosts of the runs on record here, the ssh_config); `lively`: only of runs that may be alive."""
-    from tflaunch.runs import LIVELY, Record, hostfile_from, list_runs
+    from tflaunch.runs.record import LIVELY, Record, hostfile_from, list_runs
 
     hostfiles, configs = [], []
     for info in list_runs():

@@ -1,0 +1,1 @@
+"""What people write: hostfile and job file with positions, times, sizes, names, patterns."""

@@ -20,7 +20,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tflaunch.hostnames import expand
+from tflaunch.inputs.hostnames import expand
 
 _INTERACTIVE_STEP = "4294967290"  # SLURM_STEP_ID of the shell of salloc
 MOST = 10_000

@@ -1,0 +1,1 @@
+"""Pure: job, hosts and facts in, the complete request for every host out."""

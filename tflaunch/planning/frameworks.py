@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from tflaunch.job import EVALUATOR, PS, Framework, JobSpec, Role, TaskId, deciding, ends_as
+from tflaunch.protocol.job import EVALUATOR, PS, Framework, JobSpec, Role, TaskId, deciding, ends_as
 
 # Those that have neither flags for a cluster nor parameter servers.
 OF_THEIR_OWN: frozenset[Framework] = frozenset({"jax", "torch"})

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tflaunch.hosts import Hostfile, fold
-from tflaunch.inventory import HostFacts, Inventory
-from tflaunch.job import WORKER
+from tflaunch.planning.inventory import HostFacts, Inventory
+from tflaunch.protocol.job import WORKER
 
 MOST_CARDS = 8
 

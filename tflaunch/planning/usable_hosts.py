@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tflaunch.errors import UsageError
-from tflaunch.gpu_choice import GpuChoice, excluded_hosts, not_included
 from tflaunch.hosts import Host, Hostfile, match
-from tflaunch.job import CHIEF, MASTER, PS, WORKER, JobSpec, Role, deciding
-from tflaunch.plan import ClusterPlan, TaskPlan, chiefs_as_workers
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
+from tflaunch.planning.gpu_choice import GpuChoice, excluded_hosts, not_included
+from tflaunch.planning.plan import chiefs_as_workers
+from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.job import CHIEF, MASTER, PS, WORKER, JobSpec, Role, deciding
 
 
 def usable_hosts(job: JobSpec, hostfile: Hostfile, gpus: GpuChoice, spares: str = "") -> tuple[Host, ...]:

@@ -11,20 +11,11 @@ from paramiko import Channel, Message, Transport
 from paramiko.common import cMSG_CHANNEL_REQUEST, cMSG_CHANNEL_WINDOW_ADJUST
 from paramiko.ssh_exception import ChannelException, SSHException
 
-from tflaunch.errors import ConnectError, WireClosed
+from tflaunch.protocol.errors import ConnectError, WireClosed
+from tflaunch.sessions.wires import LARGE_PACKETS
 from tflaunch.ssh.config import Target
 from tflaunch.ssh.login import SLOW
-from tflaunch.ssh.transport import (
-    AT_ONCE,
-    END_S,
-    LARGE_PACKETS,
-    WORDS_LIMIT,
-    Deadline,
-    Stream,
-    apart,
-    text,
-    words,
-)
+from tflaunch.ssh.transport import AT_ONCE, END_S, WORDS_LIMIT, Deadline, Stream, apart, text, words
 
 # More may come after each tenth of it; what may be under way, launcher and agent agree on themselves.
 WINDOW = 16 * 1024 * 1024

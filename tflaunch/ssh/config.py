@@ -26,11 +26,11 @@ import paramiko.config
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import ConfigParseError, CouldNotCanonicalize
 
-from tflaunch import hostnames
-from tflaunch.documents import open_regular
-from tflaunch.errors import ConnectError
 from tflaunch.hosts import Host
-from tflaunch.ownership import written_by_others
+from tflaunch.inputs import hostnames
+from tflaunch.inputs.documents import open_regular
+from tflaunch.inputs.ownership import written_by_others
+from tflaunch.protocol.errors import ConnectError
 
 SSH_PORT = 22
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")

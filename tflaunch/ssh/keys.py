@@ -18,7 +18,7 @@ from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import SSHException
 
-from tflaunch.documents import open_regular
+from tflaunch.inputs.documents import open_regular
 from tflaunch.ssh.config import Target
 
 PASSPHRASE_TRIES = 3

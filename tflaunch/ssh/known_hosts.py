@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tflaunch.documents import open_regular
+from tflaunch.inputs.documents import open_regular
 
 _HASHED = "|1|"
 

@@ -16,19 +16,12 @@ from paramiko.ssh_exception import (
     SSHException,
 )
 
-from tflaunch.errors import ConnectError, NoThreads
+from tflaunch.protocol.errors import ConnectError, NoThreads
+from tflaunch.sessions.wires import LARGE_PACKETS
 from tflaunch.ssh.config import SSH_PORT, Target, known_hosts_name, or_openssh
 from tflaunch.ssh.keys import Offers
 from tflaunch.ssh.known_hosts import KnownHosts, KnownKey, fingerprint
-from tflaunch.ssh.transport import (
-    LARGE_PACKETS,
-    Deadline,
-    NameTimeout,
-    QuietPacketizer,
-    Stream,
-    TunedTransport,
-    text,
-)
+from tflaunch.ssh.transport import Deadline, NameTimeout, QuietPacketizer, Stream, TunedTransport, text
 
 SLOW = "check the network between, or give --connect-timeout"
 SILENT = "is it switched on? does a firewall stand between?"

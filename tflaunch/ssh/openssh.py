@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tflaunch.errors import ConnectError, NoThreads, WireClosed
 from tflaunch.hosts import Host
+from tflaunch.protocol.errors import ConnectError, NoThreads, WireClosed
 from tflaunch.ssh.config import SSH_PORT, Target, check_host
 from tflaunch.ssh.openssh_log import SshLog
 from tflaunch.ssh.transport import AT_ONCE, END_S, Deadline, has_room, text

@@ -10,10 +10,11 @@ import signal
 import socket
 from dataclasses import replace
 
-from tflaunch.errors import ConnectError
+from tflaunch.protocol.errors import ConnectError
+from tflaunch.sessions.wires import LARGE_PACKETS
 from tflaunch.ssh.config import Target, known_hosts_name
 from tflaunch.ssh.login import DROPPED, SILENT, Dropped, unreached, without_banner
-from tflaunch.ssh.transport import LARGE_PACKETS, WORDS_LIMIT, Deadline, words
+from tflaunch.ssh.transport import WORDS_LIMIT, Deadline, words
 
 MOST_LINES = 400  # before the login, which takes some fifty
 LONGEST_LINE = 16 * 1024

@@ -1,0 +1,360 @@
+"""Shipped code on this host: each content once, by its digest; the working directory of each run is copied from it.
+
+    <parent>/code/<digest>.tree    a manifest, zlib'd: there once all of its contents are
+    <parent>/code/files/<digest>   a content
+
+A manifest is JSON, a list of what is in a directory, parents first: [path, "d"] for a directory, [path, "l", goal] for
+a link, [path, "f" or "x", digest, bytes, CRC-32] for a file and one that can be executed.  The digest is looked at when
+a content comes, the CRC, which takes a fraction of that, when it is copied: what is damaged then is sent again, and
+takes the place of what is there.  Nobody removes it before, for another run may just have sent it.  Whoever asks for
+something makes it new by its time of modification: no clean takes it away (tflaunch.agent.files.garbage).
+"""
+
+import errno
+import os
+import zlib
+
+from tflaunch.agent.files.rundir import CODE, HostError, explain, private
+from tflaunch.protocol import wire
+from tflaunch.protocol.light_stdlib import sha256
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Collection, Dict, List, Optional, Tuple
+
+FILES = "files"
+TREE = ".tree"
+PIECE_BYTES = 1 << 18  # of contents, in one message
+MODIFIED = 315532800  # 1980-01-01: what zip and its readers can still hold
+SMALL_BYTES, SMALL_ENTRIES = 1 << 20, 200  # of code that is copied in less time than a process takes
+_MANIFEST_LIMIT = 1 << 27  # more than is ever shipped: what is damaged must not fill the memory
+_DIGITS = 40  # of a SHA-256
+_CHUNK = 1 << 20
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def hasher(size: int) -> "Any":
+    """What makes the digests, of manifests and contents, of so many bytes in all: see `named`."""
+    if size <= SMALL_BYTES:
+        return sha256()
+    import hashlib  # five times as fast, once it is loaded
+
+    return hashlib.sha256()
+
+
+def named(hasher: "Any") -> str:
+    """What it is called by, of which that is the hash."""
+    return hasher.hexdigest()[:_DIGITS]  # type: ignore[no-any-return]
+
+
+def digest_of(data: "bytes | memoryview") -> str:
+    made = hasher(len(data))
+    made.update(data)
+    return named(made)
+
+
+def contents_of(tree: str) -> "set[str]":
+    """The digests of the contents that this kept manifest names; none when it is damaged."""
+    try:
+        with open(tree, "rb") as file:
+            entries = _entries(file.read(), os.path.basename(tree)[: -len(TREE)])
+    except (OSError, ValueError):
+        return set()
+    return {entry[2] for entry in entries if entry[1] in "fx"}
+
+
+class CodeStore:
+    """The code with that digest, in the store that all runs below one parent directory share."""
+
+    def __init__(self, parent: str, digest: str, damaged: "Collection[str]" = ()) -> None:
+        """`damaged`: digests of what is not to be believed to be here, as `copy_to` has told."""
+        if not digest.isalnum():
+            raise HostError("%r is no digest" % digest)
+        self._digest = digest
+        self._damaged = damaged
+        self._directory = os.path.join(parent, CODE)
+        self._files = os.path.join(self._directory, FILES)
+        self._tree = os.path.join(self._directory, digest + TREE)
+        self._manifest = b""
+        self._missing = []  # type: List[Tuple[str, int]]  # (digest, bytes) of what is still to come
+        self._came = []  # type: List[str]  # where those are that came
+        self._partial = ""  # what the first of these is written to
+        self._file = None  # type: Any
+        self._hasher = None  # type: Any
+        self._left = 0  # bytes of it
+        self._bytes = 0  # of all that is to come
+        self._failure = None  # type: Optional[HostError]
+
+    @property
+    def here(self) -> bool:
+        """Whether it is here; asked for is as good as used: no clean takes it away from whoever asked."""
+        try:
+            os.utime(self._tree)
+        except OSError:
+            return not self._damaged and os.path.exists(self._tree)
+        return not self._damaged
+
+    def lacks(self, piece: bytes, last: bool) -> "Optional[List[int]]":
+        """Take a piece of the manifest; with the last one, the places in it of the contents that are to be sent.
+
+        Raises HostError.
+        """
+        self._manifest += piece
+        if len(self._manifest) > _MANIFEST_LIMIT:
+            raise _damaged("its manifest has no end")
+        if not last:
+            return None
+        try:
+            entries = _entries(self._manifest, self._digest)
+        except ValueError as error:
+            raise _damaged(error) from error
+        lacking = []
+        seen = set()
+        for at, entry in enumerate(entries):
+            if entry[1] not in "fx" or entry[2] in seen:
+                continue
+            seen.add(entry[2])
+            path = os.path.join(self._files, entry[2])
+            try:
+                whole = os.stat(path).st_size == entry[3] and entry[2] not in self._damaged
+                os.utime(path)
+            except OSError:
+                whole = False
+            if not whole:
+                lacking.append(at)
+                self._missing.append((entry[2], entry[3]))
+                self._bytes += entry[3]
+        private(self._directory)
+        private(self._files)
+        if not lacking:
+            self._keep_tree()
+        return lacking
+
+    def add(self, data: bytes, packed: bool, last: bool) -> None:
+        """Take the next piece of what it lacks, one content behind the other; the last one makes the code visible."""
+        if self._failure is not None:  # pieces that were under way when one did not fit
+            raise self._failure
+        try:
+            if packed:
+                unpacking = zlib.decompressobj()
+                data = unpacking.decompress(data, PIECE_BYTES + 1)
+                if not unpacking.eof or len(data) > PIECE_BYTES:
+                    raise ValueError("a piece of it is too long or cut")
+            self._take(memoryview(data))
+            if last:
+                if self._missing:
+                    raise ValueError("not all of it came")
+                self._keep_tree()
+        except (zlib.error, ValueError) as error:
+            self._failure = _damaged(error)
+        except (OSError, HostError) as error:
+            # Before room is made: it tells how much there was.
+            self._failure = explain(error, self._tree) if isinstance(error, OSError) else error
+            for each in self._came:
+                _unlink(each)
+        if self._failure is not None:
+            self.discard()
+            raise self._failure
+
+    def discard(self) -> None:
+        """Forget a partial upload; contents that came whole are kept, and are not sent again."""
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError:  # what it had not written yet has no room either
+                pass
+            self._file = None
+        if self._partial:
+            _unlink(self._partial)
+
+    def _take(self, data: memoryview) -> None:
+        while self._missing:
+            name, size = self._missing[0]
+            if self._file is None:
+                self._partial = _partial(os.path.join(self._files, name))
+                self._file = open(self._partial, "xb")  # noqa: SIM115 - the next piece goes on with it
+                self._hasher, self._left = hasher(self._bytes), size
+            part, data = data[: self._left], data[self._left :]
+            self._file.write(part)
+            self._hasher.update(part)
+            self._left -= len(part)
+            if self._left:
+                return
+            self._file.close()
+            self._file = None
+            if named(self._hasher) != name:
+                raise ValueError("a content is not what it should be")
+            content = os.path.join(self._files, name)
+            os.rename(self._partial, content)
+            self._came.append(content)
+            del self._missing[0]
+        if data:
+            raise ValueError("more came than was lacking")
+
+    def _keep_tree(self) -> None:
+        partial = self._partial = _partial(self._tree)
+        try:
+            with open(partial, "xb") as file:
+                file.write(self._manifest)
+            os.rename(partial, self._tree)
+        except OSError as error:
+            told = explain(error, self._tree)
+            _unlink(partial)
+            raise told from error
+
+    # -- a run's own copy
+
+    def copy_to(self, directory: str) -> "Dict[str, Any]":
+        """Copy all of it into `directory`; returns what came: `files`, and when they were `modified` (epoch seconds).
+
+        Or else what is `damaged` here, digests of contents or of the manifest, and why.  Raises HostError.
+        """
+        try:
+            entries = self._read()
+        except (OSError, ValueError) as error:
+            return {"damaged": {self._digest: "%s: %s" % (self._tree, getattr(error, "strerror", error))}}
+        root = os.path.realpath(directory)
+        files = []
+        damaged = {}  # type: Dict[str, str]
+        ours = {}  # type: Dict[str, None]  # directories that no link leads away from
+        try:
+            for entry in entries:
+                name, kind = entry[:2]
+                path = os.path.join(directory, name)
+                place = path if kind == "d" else os.path.dirname(path)
+                if place not in ours:
+                    if not (os.path.realpath(place) + "/").startswith(root + "/"):
+                        raise HostError(
+                            "%s is where shipped code belongs, but a link leads out of there" % place,
+                            "remove it, or start a new run",
+                        )
+                    os.makedirs(place, exist_ok=True)
+                    ours[place] = None
+                if kind == "d":
+                    continue
+                files.append(name)
+                if os.path.lexists(path):  # the run was here before
+                    os.unlink(path)
+                if kind == "l":
+                    os.symlink(entry[2], path)
+                else:
+                    content, size, check = entry[2:]
+                    try:
+                        source, first = _opened(os.path.join(self._files, content), size, check)
+                    except ValueError as error:  # go on: all of them are to be told at once
+                        damaged[content] = str(error)
+                        continue
+                    try:
+                        _copy(source, first, size, path, 0o755 if kind == "x" else 0o644)
+                    finally:
+                        os.close(source)
+        except OSError as error:
+            import shutil
+
+            told = explain(error, directory)  # before room is made
+            shutil.rmtree(directory, ignore_errors=True)
+            raise told from error
+        if damaged:
+            return {"damaged": damaged}
+        return {"files": files, "modified": MODIFIED if files else None}
+
+    @property
+    def small(self) -> bool:
+        """Whether it takes no time to copy all of it, or to tell that it is damaged."""
+        try:
+            entries = self._read()
+        except (OSError, ValueError):
+            return True
+        size = sum(entry[3] for entry in entries if entry[1] in "fx")
+        return size <= SMALL_BYTES and len(entries) <= SMALL_ENTRIES
+
+    def _read(self) -> "List[List[Any]]":
+        with open(self._tree, "rb") as file:
+            return _entries(file.read(), self._digest)
+
+
+def _damaged(why: object) -> HostError:
+    return HostError("the shipped code was damaged on the way: %s" % why, "start the run again")
+
+
+def _entries(manifest: bytes, digest: str) -> "List[List[Any]]":
+    """What is in that manifest; raises ValueError unless it is the one with that digest."""
+    unpacking = zlib.decompressobj()
+    try:
+        text = unpacking.decompress(manifest, _MANIFEST_LIMIT)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not unpacking.eof or digest_of(text) != digest:
+        raise ValueError("its manifest is not what was sent")
+    entries = wire.loads(text.decode("ascii"))  # type: List[List[Any]]
+    for path, kind, *more in entries:
+        if (
+            os.path.isabs(path)
+            or ".." in path.split("/")
+            or kind not in ("d", "l", "f", "x")
+            or (kind in "fx" and not (len(more) == 3 and more[0].isalnum() and more[1] >= 0))
+        ):
+            raise ValueError("%r is not what is shipped" % path)
+    return entries
+
+
+def _opened(content: str, size: int, check: int) -> "Tuple[int, bytes]":
+    """That file, open, and its first bytes; raises ValueError, which tells why, unless it is what came."""
+    source = -1
+    try:
+        source = os.open(content, os.O_RDONLY | os.O_CLOEXEC)
+        seen = found = 0
+        data = first = os.read(source, _CHUNK)
+        while data:
+            found = zlib.crc32(data, found)
+            seen += len(data)
+            data = os.read(source, _CHUNK) if seen < size else b""
+        if (seen, found) == (size, check) and os.fstat(source).st_size == size:
+            return source, first
+        why = "its bytes are not what came"
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+    if source >= 0:
+        os.close(source)
+    raise ValueError("%s: %s" % (content, why))
+
+
+def _copy(source: int, first: bytes, size: int, path: str, mode: int) -> None:
+    """Never a link: what a program writes into its own file must not be in the next run's."""
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        _transfer(source, target, size, first)
+        os.fchmod(target, mode)
+        os.utime(target, (MODIFIED, MODIFIED))
+    finally:
+        os.close(target)
+
+
+def _transfer(source: int, target: int, size: int, first: bytes) -> None:
+    """Copy that file, whose `first` bytes are known, in the kernel if it can: some file systems share the blocks."""
+    done = 0
+    try:
+        while done < size:
+            count = os.copy_file_range(source, target, size - done, done)
+            if not count:
+                break
+            done += count
+    except (AttributeError, OSError) as error:
+        if getattr(error, "errno", None) in _NO_ROOM:
+            raise
+    while done < size:
+        data = first[done:] or os.pread(source, _CHUNK, done)
+        if not data:
+            raise OSError(errno.EIO, "it became shorter while it was copied")
+        done += os.write(target, data)
+
+
+def _partial(path: str) -> str:
+    return "%s.%s.part" % (path, os.urandom(8).hex())  # the disk may be a shared one
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

@@ -1,0 +1,346 @@
+"""Decides for a detached run, by the rules of a launcher: a process of its own below one host's agent.
+
+It reaches the agent of its own host through that one's socket and the others over TCP (peers).  What it knows it
+has from their journals, and its own agent keeps what it made of that: when it dies, another one goes on where it has
+been.  The hosts keep their tasks only as long as it renews their leases: when its host is gone, they end the run, each
+by itself.
+"""
+
+import errno
+import os
+import selectors
+import socket
+import sys
+import time
+
+from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.net.peers import Handshake, PeerError, SealedStream
+from tflaunch.agent.viewer import COORDINATOR
+from tflaunch.lifecycle.driver import Drive
+from tflaunch.lifecycle.states import outcome_of, state_from
+from tflaunch.lifecycle.watchdog import Oversight
+from tflaunch.protocol import messages, wire
+from tflaunch.protocol.fields import anything, check, one_of
+from tflaunch.protocol.outcome import outcome_data
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Set, Tuple, Union
+
+    from tflaunch.lifecycle.states import State
+    from tflaunch.protocol.events import Event
+
+RENEW_S = 5.0
+ALL_THERE_S = 20.0  # how long the first connections to all hosts may take
+FAREWELL_S = 5.0
+UNREAD_BYTES = (
+    4 * 1024 * 1024
+)  # that may wait for one host: all orders to a thousand tasks are a tenth of that
+
+
+class _Peer:
+    """The connection to one agent, from the dial to its end."""
+
+    def __init__(self, connection: socket.socket, connected: bool) -> None:
+        self.socket = connection
+        self.connected = connected
+        self.handshake = None  # type: Optional[Handshake]
+        self.stream = None  # type: Optional[Union[socket.socket, SealedStream]]
+        self.decoder = wire.Decoder(head_limit=wire.ANSWER_LIMIT)
+        self.held = bytearray()  # until what it follows from is kept
+        self.out = bytearray()
+        self.attached = False
+
+
+class Coordinator:
+    """The hands of one Drive: it dials, sends and hears, until the run is over."""
+
+    def __init__(self, directory: RunDirectory, plan: "Dict[str, Any]", memory: bytes = b"") -> None:
+        """`plan`: members (host -> address, port, secret in hex), lease_s, started (epoch seconds), oversight (its
+        arguments), state (supervise.state_data); `memory`: what the one before has sent to its agent."""
+        self._directory = directory
+        self._members = plan["members"]  # type: Dict[str, List[Any]]
+        self._lease_s = plan["lease_s"]  # type: float
+        self._started = plan["started"]  # type: float
+        self._selector = selectors.DefaultSelector()
+        self._peers = {}  # type: Dict[str, _Peer]
+        self._addresses = {}  # type: Dict[str, Tuple[int, Any]]
+        self._plan = plan
+        self._changed = False  # since it was last sent to be kept
+        self._unsaid = ""  # until its own agent is there
+        self._drive, self._oversight = self._begin()
+        if memory:
+            try:
+                self._resume(memory)
+            except (ValueError, RecursionError) as error:
+                # Some of it may have been taken over; the journals of the agents tell what has happened.
+                self._drive, self._oversight = self._begin()
+                self._unsaid = (
+                    "who decided before has died, and what it left cannot be used (%s): what happened is "
+                    "asked of all hosts again" % error
+                )
+        now = time.monotonic()
+        self._renew_at = now
+        self._awaited = set(self._members)
+        self._all_there_by = now + ALL_THERE_S
+
+    def _begin(self) -> "Tuple[Drive[State], Oversight]":
+        """As if nothing had happened yet."""
+        now = time.monotonic()
+        oversight = Oversight(**self._plan["oversight"])
+        oversight.begin(now - max(0.0, time.time() - self._started))
+        state = state_from(self._plan["state"])
+        return Drive(state, self, self._lease_s, now, up=False, oversight=oversight), oversight
+
+    def _memory(self) -> bytes:
+        known = {
+            "run": self._directory.run,
+            "drive": self._drive.memory(),
+            "oversight": self._oversight.memory(),
+        }
+        return wire.dumps(known).encode("ascii")
+
+    def _resume(self, memory: bytes) -> None:
+        """Go on where the one before has been; raises ValueError, RecursionError for what that has not left so."""
+        known = wire.loads(memory.decode("ascii"))
+        check({"run": one_of(self._directory.run), "drive": anything, "oversight": anything}, known)
+        self._drive.resume(known["drive"])
+        self._oversight.resume(known["oversight"])
+
+    def run(self) -> None:
+        """Until every host is swept or lost, and the outcome is told."""
+        while self._drive.state.phase != "over":
+            self._turn(self._drive.wake_at(time.monotonic()))
+            self._drive.tick(time.monotonic())
+            self._report_readiness()
+        state = self._drive.state
+        outcome = outcome_of(
+            state, self._directory.run, max(0.0, time.time() - self._started), unverified=dict(state.lost)
+        )
+        self._tell_all(outcome_data(outcome), set(self._members) - state.lost.keys())
+
+    def _tell_all(self, outcome: "Dict[str, Any]", hosts: "Set[str]") -> None:
+        deadline = time.monotonic() + FAREWELL_S
+        own = self._directory.host
+        while time.monotonic() < deadline:
+            for host, peer in list(self._peers.items()):
+                if peer.attached and host in hosts:
+                    hosts.discard(host)
+                    self._drive.links.forget(host)
+                    self.send(host, "outcome", outcome=outcome)
+                    if host != own:
+                        self.send(host, "bye")
+            if not hosts and not any(peer.held or peer.out for peer in self._peers.values()):
+                break
+            self._drive.links.tick(time.monotonic())
+            self._turn(time.monotonic() + 0.2)
+        self.send(own, "bye")  # at last: with its agent goes this process
+        self._turn(time.monotonic())
+
+    def _turn(self, wake_at: float) -> None:
+        now = time.monotonic()
+        if now >= self._renew_at:
+            self._renew_at = now + min(RENEW_S, self._lease_s / 4)
+            for host, peer in list(self._peers.items()):
+                if peer.attached:
+                    self.send(host, "renew", lease_s=self._lease_s)
+        if self._keep_memory():
+            for host in list(self._peers):
+                self._pass_on(host)
+        timeout = max(0.0, min(wake_at, self._renew_at) - time.monotonic())
+        for key, events in self._selector.select(timeout):
+            host, peer = key.data
+            if self._peers.get(host) is peer:
+                self._ready(host, peer, events)
+
+    def _keep_memory(self) -> bool:
+        """Whether its agent has all that the next one must know; no order goes out before.
+
+        Else one that takes over would meet the ends of tasks that it does not know to be stopped, or restarted.
+        What a socket has taken arrives, also when this process is killed.
+        """
+        host = self._directory.host
+        own = self._peers.get(host)
+        # Not once it is over: who comes next has to hear of the last end again, to say how all ended.
+        if self._changed and self._drive.state.phase != "over":
+            if own is None or not own.attached:
+                return False
+            self._changed = False
+            memory = (
+                self._memory()
+            )  # in pieces: of thousands of tasks that have ended it is more than one holds
+            for at in range(0, len(memory), wire.BODY_LIMIT):
+                last = at + wire.BODY_LIMIT >= len(memory)
+                own.out += wire.encode("memory", memory[at : at + wire.BODY_LIMIT], offset=at, last=last)
+        if own is not None:
+            self._pass_on(host)
+        return own is None or not own.out
+
+    def _pass_on(self, host: str) -> None:
+        peer = self._peers.get(host)
+        if peer is not None and peer.stream is not None:
+            peer.out += peer.held
+            peer.held.clear()
+            self._flush(host, peer)
+
+    def _report_readiness(self) -> None:
+        if self._all_there_by and (not self._awaited or time.monotonic() > self._all_there_by):
+            self._all_there_by = 0.0
+            down = self._drive.links.down
+            missing = {host: down.get(host) or "no connection" for host in self._awaited}
+            self.send(self._directory.host, "coordinating", missing=missing)
+
+    # -- connections
+
+    def dial(self, host: str) -> None:
+        """Begin to connect."""
+        try:
+            if host == self._directory.host:
+                own = self._directory.connect()
+                if own is None:
+                    raise OSError("the agent of this host is gone")
+                peer = self._peers[host] = _Peer(own, connected=True)
+                peer.stream = own
+                own.setblocking(False)
+                self._selector.register(own, selectors.EVENT_READ, (host, peer))
+                return
+            family, address = self._resolve(host)
+            connection = socket.socket(family)
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            failure = connection.connect_ex(address)
+            if failure not in (0, errno.EINPROGRESS):
+                connection.close()
+                raise OSError(failure, os.strerror(failure))
+        except OSError as error:
+            self._drive.links.ended(host, str(error), time.monotonic())
+            return
+        peer = self._peers[host] = _Peer(connection, connected=False)
+        self._selector.register(connection, selectors.EVENT_WRITE, (host, peer))
+
+    def _resolve(self, host: str) -> "Tuple[int, Any]":
+        if host not in self._addresses:  # once: names may fail later, and the look-up blocks
+            address, port = self._members[host][:2]
+            found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+            self._addresses[host] = (found[0], found[4])
+        return self._addresses[host]
+
+    def _secret_of(self, host: str) -> bytes:
+        return bytes.fromhex(self._members[host][2])
+
+    def hang_up(self, host: str) -> None:
+        """Let go of a connection."""
+        peer = self._peers.pop(host, None)
+        self._changed |= host == self._directory.host  # what was under way to be kept may be lost
+        if peer is not None:
+            try:
+                self._selector.unregister(peer.socket)
+            except (KeyError, ValueError):
+                pass
+            peer.socket.close()
+
+    def _lose(self, host: str, reason: str) -> None:
+        self.hang_up(host)
+        self._drive.links.ended(host, reason, time.monotonic())
+
+    def _ready(self, host: str, peer: _Peer, events: int) -> None:
+        try:
+            if not peer.connected:
+                failure = peer.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if failure:
+                    raise OSError(failure, os.strerror(failure))
+                peer.connected = True
+                peer.handshake = Handshake(peer.socket, self._secret_of(host), answers=False)
+                self._selector.modify(peer.socket, selectors.EVENT_READ, (host, peer))
+                return
+            if peer.stream is None:
+                assert peer.handshake is not None  # noqa: S101
+                stream = peer.handshake.step()
+                if stream is not None:
+                    peer.stream = stream
+                    self._take(host, peer, stream.opened())
+                return
+            if events & selectors.EVENT_READ:
+                data = peer.stream.recv(256 * 1024)
+                if not data:
+                    raise OSError("it hung up")
+                self._take(host, peer, data)
+        except BlockingIOError:
+            return
+        except (OSError, PeerError) as error:
+            self._lose(host, str(error))
+        except wire.WireError as error:
+            self.hang_up(host)
+            self._drive.dead(host, "it breaks the protocol between agents: %s" % error, time.monotonic())
+
+    def _take(self, host: str, peer: _Peer, data: bytes) -> None:
+        for message in peer.decoder.feed(data):
+            if self._peers.get(host) is not peer:
+                return
+            foreign = self._drive.foreign(host, messages.check(message, messages.FROM_AGENT))
+            if foreign:
+                raise wire.WireError(foreign)
+            now = time.monotonic()
+            if message.type == "hello":
+                if peer.attached:  # each is answered, whether that is read or not
+                    raise wire.WireError("it says hello once more")
+                peer.attached = True
+                self._awaited.discard(host)
+                self.send(host, "renew", lease_s=self._lease_s)
+                self._drive.attached(host, now)
+                if self._unsaid and host == self._directory.host:
+                    self.say(self._unsaid, urgent=False)
+                    self._unsaid = ""
+            self._drive.said(host, message.type, message.fields, b"", now)  # the ends of logs: not to be kept
+
+    def _flush(self, host: str, peer: _Peer) -> None:
+        assert peer.stream is not None  # noqa: S101
+        try:
+            while peer.out:
+                del peer.out[: peer.stream.send(peer.out)]
+            if isinstance(peer.stream, SealedStream):
+                peer.stream.flush()
+        except BlockingIOError:
+            if host != self._directory.host and len(peer.out) > UNREAD_BYTES:
+                self._lose(host, "it does not read what it is told")
+                return
+        except OSError as error:
+            self._lose(host, str(error))
+            return
+        waits = bool(peer.out) or getattr(peer.stream, "pending", False)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if waits else 0)
+        if self._selector.get_key(peer.socket).events != events:
+            self._selector.modify(peer.socket, events, (host, peer))
+
+    # -- what the drive wants done
+
+    def watch(self, host: str, after: int) -> None:
+        """Ask for the events that were missed."""
+        self.send(host, "watch", after=after, logs=None, client=COORDINATOR)
+
+    def send(self, host: str, type: str, **fields: "Any") -> None:
+        """Send a message, if there is a connection."""
+        peer = self._peers.get(host)
+        if peer is not None and peer.stream is not None:
+            peer.held += wire.encode(type, **fields)
+
+    def say(self, text: str, urgent: bool) -> None:
+        """Nobody is here to be told: those who come find it in the journal of this host."""
+        self.send(self._directory.host, "said", text=text)
+        print(text, file=sys.stderr)
+
+    def warn(self, text: str) -> None:
+        """As above."""
+        self.say(text, urgent=False)
+
+    def unreachable(self, host: str, reason: str) -> None:
+        """As above."""
+        self.say("%s is out of reach of %s: %s" % (host, self._directory.host, reason), urgent=False)
+
+    def back(self, host: str, away_s: float) -> None:
+        """As above."""
+        self.say("%s is back after %.0f s" % (host, away_s), urgent=False)
+
+    def happened(self, event: "Event") -> None:
+        """The agents' own journals tell it."""
+        self._changed = True

@@ -1,0 +1,1 @@
+"""The user's program: what its text says, which files go along, and how they get to the hosts."""

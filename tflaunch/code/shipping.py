@@ -1,0 +1,132 @@
+"""Bringing the user's code to the hosts: what each of them lacks of it, and no more."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tflaunch.protocol import wire
+from tflaunch.protocol.code_manifest import PIECE_BYTES
+from tflaunch.protocol.errors import Breach
+
+if TYPE_CHECKING:
+    from tflaunch.code.bundle import Bundle
+    from tflaunch.protocol.errors import ConnectError
+    from tflaunch.sessions.group import Sessions
+
+# A manifest up to here goes with the question: that saves a round trip where code is new.
+_ASKED_BYTES = 8 * 1024
+_PIECE_FILES = 200  # which a host makes in no time
+_LEVEL = 3
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """What of the code went to the hosts, and was not there before; equal files are one content."""
+
+    sent: Mapping[str, tuple[int, int]]  # host -> contents and their bytes
+    contents: int  # that went to any
+    bytes: int
+    whole: bool  # each host lacked all of it
+
+
+def ship(
+    sessions: Sessions, bundle: Bundle, hosts: Collection[str], timeout_s: float
+) -> tuple[Shipped, dict[str, ConnectError]]:
+    """Bring the code to those hosts that do not have this very content yet; returns what went, and why some lack it.
+
+    Raises Stopped.
+    """
+    manifest = bundle.manifest
+    first = manifest if len(manifest) <= _ASKED_BYTES else b""
+    sessions.send(hosts, "code", first, digest=bundle.digest)
+    replies, failures = sessions.gather("code", hosts, timeout_s)
+    unknown = [name for name, said in replies.items() if not said["have"] and said["lacks"] is None]
+    if unknown and not failures:
+        for name in unknown:
+            sessions.by_host[name].upload(_in_pieces(manifest))
+        more, failures = sessions.gather("code", unknown, timeout_s)
+        replies |= more
+    lacking = [name for name, said in replies.items() if not said["have"]]
+    places = range(len(bundle.entries))
+    for name in lacking:
+        lacks = replies[name]["lacks"]
+        if not lacks or len(set(lacks)) < len(lacks) or not set(lacks).issubset(places):
+            failures[name] = Breach("what it lacks of the code is not what it was asked about")
+    if lacking and not failures:
+        groups = defaultdict(list)
+        for name in lacking:
+            groups[tuple(replies[name]["lacks"])].append(name)
+        for lacks, names in groups.items():
+            made = frames(bundle, lacks)
+            shared = _Shared(made) if len(names) > 1 else made  # what one host alone lacks is not kept
+            for name in names:
+                sessions.by_host[name].upload(iter(shared))
+        _, failures = sessions.gather("code", lacking, timeout_s, "shipping")
+    lacked = {} if failures else {name: replies[name]["lacks"] for name in lacking}
+    return _shipped(bundle, {name: lacked.get(name, ()) for name in hosts}), failures
+
+
+def _shipped(bundle: Bundle, lacked: Mapping[str, Collection[int]]) -> Shipped:
+    def size(places: Iterable[int]) -> int:
+        return sum(int(bundle.entries[place][3]) for place in places)
+
+    sent = {name: (len(places), size(places)) for name, places in lacked.items()}
+    went = set().union(*lacked.values())
+    whole = all(len(places) == len(bundle.contents) for places in lacked.values())
+    return Shipped(sent, len(went), size(went), whole)
+
+
+def _in_pieces(manifest: bytes) -> Iterator[bytes]:
+    for start in range(0, len(manifest), PIECE_BYTES):
+        end = start + PIECE_BYTES
+        yield wire.encode("manifest", manifest[start:end], last=end >= len(manifest))
+
+
+class _Shared:
+    """Frames for many hosts: each is packed once, when the first host is ready for it."""
+
+    def __init__(self, frames: Iterator[bytes]) -> None:
+        self._more = frames
+        self._made: list[bytes] = []
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[bytes]:
+        number = 0
+        while True:
+            with self._lock:
+                if number == len(self._made):
+                    frame = next(self._more, b"")
+                    if not frame:
+                        return
+                    self._made.append(frame)
+            yield self._made[number]
+            number += 1
+
+
+def frames(bundle: Bundle, lacks: Iterable[int]) -> Iterator[bytes]:
+    """The contents at those places of the manifest, as they are sent: many small ones, or a part of a large one."""
+    piece = bytearray()
+    files = 0
+    for place in lacks:
+        rest = memoryview(bundle.contents[str(bundle.entries[place][2])])
+        files += 1
+        while len(piece) + len(rest) > PIECE_BYTES or files > _PIECE_FILES:
+            room = PIECE_BYTES - len(piece)
+            piece += rest[:room]
+            rest = rest[room:]
+            yield _blob(bytes(piece), last=False)
+            piece.clear()
+            files = 0
+        piece += rest
+    yield _blob(bytes(piece), last=True)
+
+
+def _blob(piece: bytes, last: bool) -> bytes:
+    packed = zlib.compress(piece, _LEVEL)
+    pays = len(packed) < len(piece)
+    return wire.encode("blob", packed if pays else piece, packed=pays, last=last)

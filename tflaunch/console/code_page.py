@@ -1,0 +1,313 @@
+"""What people and programs are told of the code that is shipped, and of what stays on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tflaunch.code.bundle import Bundle
+from tflaunch.code.program import Program, place_of
+from tflaunch.console.lines import Text
+from tflaunch.hosts import fold
+from tflaunch.inputs.sizes import amount
+
+if TYPE_CHECKING:
+    from tflaunch.code.shipping import Shipped
+    from tflaunch.hosts import Hostfile
+
+SHOWN = 8  # of each kind
+_NAME_COLUMNS = 40
+_ABOVE = 2  # directories above the one that is shipped, where a module of the user's may be
+_READS_ENV = re.compile(
+    rb"\b(?:import[ \t]+dotenv|from[ \t]+dotenv|load_dotenv|dotenv_values|find_dotenv)\b|[\"'/]\.env[\"']"
+)
+
+
+class CodeReporter(Protocol):
+    """`tflaunch.console.reporter.Reporter`, as far as it is needed here."""
+
+    def warn(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
+    def code(self, data: Mapping[str, Any]) -> None: ...
+    def files(self, bundle: Bundle) -> None: ...
+
+
+def tell(
+    program: Program,
+    bundle: Bundle,
+    env_files: Sequence[Path],
+    reporter: CodeReporter,
+    *,
+    dry_run: bool,
+    show_files: bool = False,
+) -> None:
+    """Tell what stays here though a user may think otherwise; with `dry_run`, all that is left out.
+
+    With `show_files`, each file that is shipped, and each that is not.
+    """
+    reporter.code({**code_data(program, bundle), **(files_data(bundle) if show_files else {})})
+    most = SHOWN if not dry_run else None
+    unread = unread_env(program, bundle) if not env_files else ""
+    told = warnings(program, bundle, most, propose_env_file=not (env_files or unread))
+    for line in (*told, *_faults(program)):
+        reporter.warn(line)
+    if unread:
+        reporter.warn(unread)
+    for line in notes(bundle, most):
+        reporter.note(line)
+    if show_files:
+        reporter.files(bundle)
+    elif dry_run:
+        reporter.note(f"to ship: {summary(bundle)}; --show-files lists them")
+
+
+def own_code(hostfile: Hostfile) -> str:
+    """Which hosts have code of their own, so that nothing is shipped there; "" for none."""
+    having: dict[str, list[str]] = {}
+    for host in hostfile.hosts:
+        if host.workdir is not None:
+            having.setdefault(host.workdir, []).append(host.name)
+    where = (f"{fold(hosts)}, where it is in {workdir}" for workdir, hosts in having.items())
+    return f"no code is shipped to {'; '.join(where)} (`workdir:` in {hostfile.source})" if having else ""
+
+
+def code_data(program: Program, bundle: Bundle) -> dict[str, Any]:
+    """It, as what JSON can hold."""
+    return {
+        "directory": bundle.directory,
+        "program": program.file,
+        "digest": bundle.digest,
+        "files": bundle.files,
+        "bytes": bundle.size,
+        "modules_only": bundle.place,
+        "ignored": bundle.ignored,
+        "caches": bundle.caches,
+        "secrets": [secret._asdict() for secret in bundle.secrets],
+        "fetched": list(bundle.fetched),
+        "links": dict(bundle.links),
+        "skipped": list(bundle.skipped),
+    }
+
+
+_RULE = re.compile(r".*?((?:\.git/info/|\.)[a-z]+):[0-9]+: ", re.DOTALL)  # the file of an ignore rule
+_KINDS = {"f": "file", "x": "executable", "l": "link", "d": "directory"}
+
+
+def files_data(bundle: Bundle) -> dict[str, Any]:
+    """Each file, as what JSON can hold."""
+    return {
+        "shipped": [
+            {
+                "path": path,
+                "kind": _KINDS[str(kind)],
+                "bytes": more[1] if kind in ("f", "x") else None,
+                "goal": more[0] if kind == "l" else None,
+            }
+            for path, kind, *more in bundle.entries
+        ],
+        "left": [left._asdict() for left in bundle.left],
+    }
+
+
+def files_lines(bundle: Bundle) -> list[Text]:
+    """Each file that is shipped, and each that is not, and why."""
+    rows = [_size_and_name(entry) for entry in bundle.entries]
+    left = [(each.path, "a secret: " * (each.kind == "secret") + each.why) for each in bundle.left]
+    width = max((len(size) for size, _ in rows), default=0)
+    column = min(max((len(path) for path, _ in left), default=0), _NAME_COLUMNS)
+    lines = [Text(f"to ship: {summary(bundle)}", "bold")]
+    lines += [Text(f"  {size:>{width}}  {name}") for size, name in rows]
+    if left:
+        lines.append(Text("left out:", "bold"))
+        lines += [Text.assemble(f"  {path:<{column}}  ", (why, "dim")) for path, why in left]
+    return lines
+
+
+def _size_and_name(entry: tuple[str | int, ...]) -> tuple[str, str]:
+    path, kind, *more = entry
+    if kind == "d":
+        return "", f"{path}/"
+    return ("link", f"{path} -> {more[0]}") if kind == "l" else (amount(int(more[1])), str(path))
+
+
+def summary(bundle: Bundle) -> str:
+    """How much is shipped, and how much is not: `14 files, 96 KiB of ~/proj (3 left out by .gitignore, 2 secrets)`."""
+    shipped = f"{_count(bundle.files, 'file')}, {amount(bundle.size)}"
+    if bundle.directory:
+        shipped += f" of {_shown(bundle.directory)}"
+    if bundle.place:
+        return f"{shipped} (no more of what is there)"
+    rules = (_RULE.match(left.why) for left in bundle.left if left.kind == "ignored")
+    by = Counter(rule[1] for rule in rules if rule)
+    left = [
+        f"{number} {'by' if at else 'left out by'} {file}"
+        for at, (file, number) in enumerate(sorted(by.items()))
+    ]
+    left += [_count(len(bundle.secrets), "secret")] * bool(bundle.secrets)
+    left += [f"{len(bundle.fetched)} fetched"] * bool(bundle.fetched)
+    return f"{shipped} ({', '.join(left)})" if left else shipped
+
+
+def shipped_text(bundle: Bundle, shipped: Shipped) -> str:
+    """What went to the hosts of it; "" where nobody wants to know."""
+    if not shipped.contents and bundle.contents:
+        return f"{summary(bundle)}: already there" if bundle.directory else ""
+    if shipped.whole:
+        return f"shipped {summary(bundle)}"
+    new = sum(1 for contents, _ in shipped.sent.values() if contents)
+    which = f"{new} of {len(shipped.sent)} hosts" if new < len(shipped.sent) else "the hosts"
+    return f"shipped {summary(bundle)}; new to {which}: {_count(shipped.contents, 'file')}, {amount(shipped.bytes)}"
+
+
+def notes(bundle: Bundle, most: int | None) -> Iterator[str]:
+    """A line for each thing that is good to know, each with `most` names; None: with all."""
+    if bundle.fetched:
+        first = shlex.quote(bundle.fetched[0].rstrip("/"))
+        fetched = _some(bundle.fetched, most)
+        yield f"fetched before, so not shipped: {fetched}; --ship {first} ships that one all the same"
+    if bundle.links:
+        named = [f"{path} -> {goal}" for path, goal in bundle.links]
+        followable = any(_can_follow(goal, bundle.directory) for _, goal in bundle.links)
+        option = "; --follow-links ships what they lead to" if followable else ""
+        yield f"links that lead out of {bundle.directory} are shipped as links: {_some(named, most)}{option}"
+
+
+def warnings(
+    program: Program, bundle: Bundle, most: int | None, propose_env_file: bool = False
+) -> Iterator[str]:
+    """A line for each thing that a user should look at, each with `most` names; None: with all."""
+    if program.place:
+        others = bundle.files - 1
+        with_them = f"with {_count(others, 'file')} that it imports from there" if others else "alone"
+        yield (
+            f"{program.file} lies in {bundle.directory}, {program.place}, and is shipped {with_them}; "
+            f"--code-dir {bundle.directory} ships all that is there but secrets, --ship FILE one more file"
+        )
+    if bundle.secrets:
+        named = [f"{secret.path} ({secret.why})" for secret in bundle.secrets]
+        first = shlex.quote(bundle.secrets[0].path.rstrip("/"))
+        env = next((secret.path for secret in bundle.secrets if _is_env_file(secret.path)), None)
+        instead = ""
+        if env is not None and propose_env_file:
+            shown = shlex.quote(_from_here(Path(bundle.directory, env)))
+            instead = f"; --env-file {shown} gives the tasks its variables"
+        yield f"secrets stay here: {_some(named, most)}{instead}; --ship {first} would ship that one all the same"
+    yield from bundle.odd
+    if bundle.skipped:
+        yield f"not shipped: {_some(bundle.skipped, most)}"
+
+
+def _faults(program: Program) -> list[str]:
+    """A line for each file of the program that is none to the Python here."""
+    from tflaunch.code.cluster_calls import faults
+
+    return list(faults(program))[:SHOWN]
+
+
+def unread_env(program: Program, bundle: Bundle) -> str:
+    """What to say when the program reads a `.env` that stays here; "" when it does not."""
+    env = _env_that_stays(program, bundle)
+    reader = _reader_of_env(program, bundle) if env is not None else None
+    if env is None or reader is None:
+        return ""
+    shown = _from_here(env)
+    return (
+        f"{reader} reads .env, and {shown} stays here; --env-file {shown} passes its variables to the tasks"
+    )
+
+
+def where_it_lies(module: str, directory: Path, program: str) -> str:
+    """What to type for a module that a task did not find, if it lies here; `directory` was shipped, with `program`."""
+    own = (directory / program).parent
+    if found := _code_file(own, module):
+        path = found.relative_to(directory)
+        return f"{module} lies in {own} and did not come to the hosts: --ship {path} ships it"
+    if _code_file(directory, module):
+        return f"{module} lies in {directory}, not beside {program}: --env PYTHONPATH=. finds it there"
+    for above in directory.parents[:_ABOVE]:
+        if not place_of(above) and _code_file(above, module):
+            shown = min(str(above), os.path.relpath(above), key=len)
+            return (
+                f"{module} lies in {above}, which is not shipped: --code-dir {shown} --env PYTHONPATH=. ships it, and "
+                "finds it"
+            )
+    return ""
+
+
+def _code_file(folder: Path, module: str) -> Path | None:
+    """The file or package of that name, if there is code in it."""
+    base = folder.joinpath(*module.split("."))
+    if base.with_name(f"{base.name}.py").is_file():
+        return base.with_name(f"{base.name}.py")
+    return base if base.is_dir() and any(base.glob("*.py")) else None
+
+
+def _env_that_stays(program: Program, bundle: Bundle) -> Path | None:
+    """The one that python-dotenv finds from the program's directory upwards, else any that was left out."""
+    root = Path(bundle.directory)
+    shipped = {str(path) for path, *_ in bundle.entries}
+    for folder in (root / program.file).parents:
+        env = folder / ".env"
+        if env.is_file():
+            is_shipped = env.is_relative_to(root) and str(env.relative_to(root)) in shipped
+            return None if is_shipped else env
+    return next((root / path for path, _ in bundle.secrets if Path(path).name == ".env"), None)
+
+
+def _reader_of_env(program: Program, bundle: Bundle) -> str | None:
+    """Where the program, or a module that it imports, reads one; another program beside it may, and does not run."""
+    readers = {}
+    for path, kind, *more in bundle.entries:
+        if kind not in ("f", "x") or not str(path).endswith(".py"):
+            continue
+        content = bundle.contents[str(more[0])]
+        if b".env" not in content and b"dotenv" not in content:
+            continue
+        if found := _READS_ENV.search(content):
+            readers[str(path)] = content.count(b"\n", 0, found.start()) + 1
+    of_it = _files_of(program) if readers else ()
+    return next((f"{path}:{line}" for path, line in readers.items() if path in of_it), None)
+
+
+def _files_of(program: Program) -> set[str]:
+    """The program's file and those that it imports, from the directory that is shipped or from its own."""
+    from tflaunch.code.imports import imported_files
+
+    return set(imported_files(program.directory, program.file, program.package, program.roots))
+
+
+def _is_env_file(path: str) -> bool:
+    name = Path(path).name
+    return name == ".env" or name.startswith(".env.")
+
+
+def _from_here(path: Path) -> str:
+    return min(str(path), os.path.relpath(path), key=len)
+
+
+def _shown(directory: str) -> str:
+    """The path of a directory, that of the user's own shortened."""
+    home = os.path.realpath(Path.home())
+    if directory == home:
+        return "~"
+    return f"~/{os.path.relpath(directory, home)}" if directory.startswith(f"{home}/") else directory
+
+
+def _can_follow(goal: str, directory: str) -> bool:
+    return os.path.exists(goal) and not Path(directory).is_relative_to(os.path.realpath(goal))  # noqa: PTH110
+
+
+def _some(names: Iterable[str], most: int | None) -> str:
+    names = list(names)
+    if most is None or len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -1,0 +1,106 @@
+"""What `tflaunch gpus` puts on stdout: the table of people, a live view of it, or data."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from rich.console import Group
+from rich.live import Live
+
+from tflaunch.console.gpus_page import ASCII, NEEDED, CardsView
+from tflaunch.console.lines import Console, Text
+from tflaunch.console.writer import to_json, unscreened, write_result
+from tflaunch.protocol.errors import ConnectError
+from tflaunch.sessions.group import Stopped
+from tflaunch.survey.gpus import Answer, Sort, Wanted, document, look, one_line, table
+from tflaunch.survey.survey import Survey
+
+PIPE_COLUMNS = 160  # a file has room
+
+Form = Literal["", "topology", "json", "csv", "oneline"]  # "": the table
+
+
+class CardsOutput:
+    """Puts what a survey brings on stdout."""
+
+    def __init__(self, survey: Survey, wanted: Wanted, sort: Sort, form: Form) -> None:
+        self._survey = survey
+        self._wanted = wanted
+        self._sort = sort
+        self._form = form
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        # A live view steers the cursor; what it draws is made of lines that do not.
+        width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_COLUMNS
+        self._console = Console(file=unscreened(sys.stdout), width=width)
+        self._live = self._console.is_terminal and not self._console.is_dumb_terminal
+
+    def once(self) -> Mapping[str, ConnectError]:
+        """Ask and show once; returns the hosts that could not be asked. Raises Stopped."""
+        asking = self._survey.once()
+        if self._live and self._form in ("", "topology"):  # something to see while a slow host is waited for
+            with Live(console=self._console, auto_refresh=False, transient=True) as live:
+                for _ in asking:
+                    live.update(self._frame(""), refresh=True)
+        else:
+            for _ in asking:
+                pass
+        answers = self._survey.answers()
+        self._print(answers)
+        return look(answers).unreachable
+
+    def again_and_again(self, every_s: float) -> None:
+        """Ask and show until Ctrl-C. Raises Stopped for SIGTERM."""
+        watching = self._survey.watch(every_s)
+        try:
+            if self._live and not self._form:
+                with Live(console=self._console, auto_refresh=False, screen=True) as live:
+                    for _ in watching:
+                        live.update(self._frame(f"every {every_s:g} s, Ctrl-C ends it"), refresh=True)
+            for over in watching:
+                answers = self._survey.answers()
+                if over and all(each.facts or each.error for each in answers):
+                    self._print(answers)
+        except Stopped as stopped:
+            if stopped.interrupted.signal != signal.SIGINT:
+                raise
+
+    def _view(self) -> CardsView:
+        try:
+            NEEDED.encode(self._console.encoding)
+        except UnicodeEncodeError:
+            return CardsView(self._console.width, ASCII)
+        return CardsView(self._console.width)
+
+    def _frame(self, title: str) -> Group:
+        overview = look(self._survey.answers(), self._wanted, self._sort)
+        title = f"{time.strftime('%H:%M:%S')}  {title}" if title else "asking all hosts"
+        lines = self._view().frame(overview, title, self._console.height - 1)
+        return Group(*map(_whole, lines))
+
+    def _print(self, answers: Sequence[Answer]) -> None:
+        overview = look(answers, self._wanted, self._sort)
+        match self._form:
+            case "json":
+                text = to_json(document(overview, answers, time.time())) + "\n"
+            case "csv":
+                text = table(overview)
+            case "oneline":
+                text = one_line(overview)
+                text += "\n" if text else ""
+            case form:
+                view = self._view()
+                lines = view.topology(overview) if form else view.page(overview)
+                with self._console.capture() as captured:
+                    self._console.print(*lines, sep="\n", no_wrap=True, crop=False)
+                text = captured.get()
+        write_result(text)
+
+
+def _whole(line: Text) -> Text:
+    line.no_wrap = True
+    return line

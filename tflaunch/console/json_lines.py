@@ -1,0 +1,253 @@
+"""What a program sees of a run, with `--json`.
+
+Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epoch seconds):
+
+    event      fields
+    plan       run_id, cluster (job -> addresses), notes, choices (what the program's text has decided, and why),
+               left_out (hosts that could not be reached, or are lost -> why; the run goes on without them),
+               tasks: [task, host, address, port (null: not part of the cluster), gpus (UUIDs),
+               gpu_labels (the same as people see them: "3", or "3.1" for MIG instance 1 of card 3), argv,
+               env, setup, cwd (null: where the shipped code is), container (image or ""), mounts]
+    code       directory, program (its file there), digest, files, bytes, modules_only (what the directory
+               is, where no more than the modules that the program imports is shipped; else ""), ignored and
+               caches (how many are left out), secrets: [path, why] (left out), fetched (left out: fetch brought
+               them), links (path -> where to; shipped as links), skipped; with --show-files also shipped: [path,
+               kind (file, executable, link, directory), bytes or null, goal or null], left: [path, kind, why]
+    shipped    directory, digest, files, bytes (as in code), sent (host -> [contents, bytes] that it did not have)
+    phase      name, done, total, note (what is awaited, or missing); one for each step
+    waiting    place (in the queue), behind, free, needed, held: [cards, why], lost; one for each change
+    note       text            something that happened
+    say        text            what tflaunch does now, because it was asked to
+    warn       text            something to look at
+    started    task, host, pid, attempt (0, and more after restarts)
+    log        task, host, line; and partial: true while a line is being rewritten (a progress bar)
+    gap        task, host, bytes       of the log that cannot be shown
+    log_end    task            nothing more comes from it
+    exited     task, host, code, signal (name), seconds, stopped (tflaunch had asked it to end), attempt,
+               missing (bytes of its output that come later: else all of it stands before)
+    unreachable  host, reason  its tasks run on, and what they print comes later
+    back       host, seconds   it was out of reach for so long
+    lost       host, reason    for good
+    failures   exit_code, message, hint, rows: [hosts, folded, cause, hint], unconfirmed (host -> why it
+               could not be told to stop)
+    error      kind (the class), message, hint, exit_code, problems: [where, line, column, message]
+    report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (as in exited, with
+               tail, and error: the line of its log that says why, or ""; or as in lost; or reason, tasks, states,
+               stacks (task -> lines)), unverified (host -> why),
+               survivors (host -> processes), cards (host -> [text, own] of each card that is not free again; own:
+               the run itself is on it), record, host_logs (task -> path on its host), restarts, hint
+    servers    run_id, cluster (job -> addresses), targets (task -> grpc://address), flags; all of them listen
+    detached   run_id, tasks (how many), host (whose agent decides from now on)
+    stopped    run_id, hosts (host -> found, killed, survivors, cards)
+    tensorboard  run_id, url, host, logdir
+    fetched    run_id, directory, files, bytes, same (were here already), complete, apart, kept, failed, left,
+               hidden, unmatched, there, unreached   (tflaunch.runs.fetch.Fetched)
+
+Tasks are written `worker/0`.  Bytes of a log that are not UTF-8 appear as `\\xff`; control sequences are
+left in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from json.encoder import encode_basestring_ascii as quoted
+from typing import TYPE_CHECKING, Any
+
+from tflaunch.console.logs import LogReporter, Options
+from tflaunch.console.run_pages import (
+    error_of,
+    failure_rows,
+    headline,
+    stuck_lines,
+    tail_lines,
+    unconfirmed_hosts,
+)
+from tflaunch.console.writer import Stream, to_json
+from tflaunch.protocol.errors import ConnectErrors, DocumentError, LaunchError, TflaunchError
+from tflaunch.protocol.events import TaskStarted
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, TimedOut, exit_data, outcome_data
+from tflaunch.sessions.log_lines import LineAssembler
+
+if TYPE_CHECKING:
+    from tflaunch.code.bundle import Bundle
+    from tflaunch.code.shipping import Shipped
+    from tflaunch.launch.acquisition import Turn
+    from tflaunch.planning.cluster_plan import ClusterPlan
+    from tflaunch.runs.fetch import Fetched
+    from tflaunch.runs.visits import Finished
+
+
+# What does not wait for the output of a task that has ended.
+_AT_ONCE = frozenset({"phase", "waiting", "say", "warn", "log_end", "unreachable", "back", "lost"})
+
+
+class JsonReporter(LogReporter):
+    """One JSON object a line on stdout; the module's docstring has the events."""
+
+    def __init__(self, options: Options, stdout: Stream, stderr: Stream) -> None:
+        self._heads: dict[TaskId, str] = {}
+        self._step: tuple[str, int, int] | None = None
+        self._turn: Turn | None = None
+        super().__init__(options, stdout, stderr)
+
+    def phase(self, name: str, done: int, total: int, note: str = "") -> None:
+        if self._step != (name, done, total):
+            self._step = (name, done, total)
+            self._event("phase", name=name, done=done, total=total, note=note)
+
+    def settle(self) -> None:
+        pass
+
+    def waiting(self, turn: Turn) -> None:
+        if turn != self._turn:
+            self._turn = turn
+            self._event("waiting", **dataclasses.asdict(turn))
+
+    def note(self, text: str) -> None:
+        self._event("note", text=text)
+
+    def warn(self, text: str) -> None:
+        self._event("warn", text=text)
+
+    def say(self, text: str) -> None:
+        self._event("say", text=text)
+
+    @property
+    def can_ask(self) -> bool:
+        return False
+
+    def ask(self, question: str) -> None:
+        pass
+
+    def asked(self, typed: bool) -> None:
+        pass
+
+    def code(self, data: Mapping[str, Any]) -> None:
+        super().code(data)
+        self._event("code", **data)
+
+    def files(self, bundle: Bundle) -> None:
+        pass
+
+    def shipped(self, bundle: Bundle, shipped: Shipped) -> None:
+        told = {"directory": bundle.directory, "digest": bundle.digest}
+        self._event("shipped", **told, files=bundle.files, bytes=bundle.size, sent=shipped.sent)
+
+    def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:  # noqa: ARG002  a program skips what it likes
+        self._event("plan", **plan.to_json())
+        for text in self._take_plan(plan):
+            self.warn(text)
+
+    def log_end(self, task: TaskId) -> None:
+        super().log_end(task)
+        self._event("log_end", task=str(task))
+
+    def started(self, started: TaskStarted) -> None:
+        told = {"host": started.host, "pid": started.pid, "attempt": started.attempt}
+        self._event("started", task=str(started.task), **told)
+
+    def exited(self, exit: TaskExit) -> None:
+        at = round(time.time(), 6)
+
+        def show(missing: int) -> None:
+            told = {"event": "exited", "time": at, **exit_data(exit), "missing": missing}
+            self._writer.out(to_json(told) + "\n")
+
+        self._behind_output(exit, show)
+
+    def unreachable(self, host: str, reason: str) -> None:
+        self._event("unreachable", host=host, reason=reason)
+
+    def back(self, host: str, away_s: float) -> None:
+        self._event("back", host=host, seconds=round(away_s, 3))
+
+    def lost(self, lost: HostLost) -> None:
+        self._event("lost", host=lost.host, reason=lost.reason)
+
+    def failures(self, errors: ConnectErrors | LaunchError) -> None:
+        rows = [
+            {"hosts": row.hosts, "folded": row.folded, "cause": row.cause, "hint": row.hint}
+            for row in failure_rows(errors)
+        ]
+        self._event(
+            "failures",
+            exit_code=errors.exit_code,
+            message=headline(errors),
+            hint=errors.hint,
+            rows=rows,
+            unconfirmed=unconfirmed_hosts(errors),
+        )
+
+    def error(self, err: TflaunchError) -> None:
+        if isinstance(err, (ConnectErrors, LaunchError)):
+            self.failures(err)
+            return
+        problems = err.problems if isinstance(err, DocumentError) else []
+        self._event(
+            "error",
+            kind=type(err).__name__,
+            message=err.message,
+            hint=err.hint,
+            exit_code=err.exit_code,
+            problems=[vars(problem) for problem in problems],
+        )
+
+    def report(self, outcome: Outcome) -> None:
+        first, told = outcome.first_failure, outcome_data(outcome)
+        if isinstance(first, TaskExit):
+            told["first_failure"]["tail"] = tail_lines(first.tail)
+            told["first_failure"]["error"] = error_of(first, outcome.record)
+        if isinstance(first, TimedOut):
+            told["first_failure"]["stacks"] = {
+                str(task): lines
+                for task in first.tasks
+                if task in outcome.exits and (lines := stuck_lines(outcome.exits[task].tail))
+            }
+        hint = self._next_step(outcome)
+        self._event("report", run_id=outcome.run_id, **told, record=outcome.record, hint=hint)
+
+    def servers(self, plan: ClusterPlan) -> None:
+        self._event(
+            "servers", run_id=plan.run_id, cluster=plan.cluster, targets=plan.targets, flags=plan.flags
+        )
+
+    def detached(self, run_id: str, tasks: int, host: str) -> None:
+        self._event("detached", run_id=run_id, tasks=tasks, host=host)
+
+    def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
+        told = {host: dataclasses.asdict(end) for host, end in hosts.items()}
+        self._event("stopped", run_id=run_id, hosts=told)
+
+    def board(self, run_id: str, url: str, host: str, logdir: str) -> None:
+        self._event("tensorboard", run_id=run_id, url=url, host=host, logdir=logdir)
+
+    def fetched(self, told: Fetched) -> None:
+        from tflaunch.console.fetch_page import fetched_data
+
+        self._event("fetched", **fetched_data(told))
+
+    def _event(self, event: str, **fields: Any) -> None:
+        line = to_json({"event": event, "time": round(time.time(), 6), **fields}) + "\n"
+        if event in _AT_ONCE:
+            self._writer.put("message", lambda: self._writer.out(line))
+        else:
+            self._in_turn(lambda: self._writer.out(line), last=event == "report")
+
+    def _assembler(self) -> LineAssembler:
+        return LineAssembler(raw=True)
+
+    def _show_lines(self, task: TaskId, host: str, lines: str, partial: bool = False) -> None:
+        # Not json.dumps: this is the one event that comes a hundred thousand times a second.
+        head = self._heads.get(task)
+        if head is None:
+            head = self._heads[task] = f', "task": {quoted(str(task))}, "host": {quoted(host)}, "line": '
+        head = f'{{"event": "log", "time": {time.time():.6f}' + head
+        end = ', "partial": true}\n' if partial else "}\n"
+        self._writer.out_lines("", head + (end + head).join(map(quoted, lines[:-1].split("\n"))) + end)
+
+    def _show_gap(self, task: TaskId, host: str, missing: int) -> None:
+        event = {"event": "gap", "time": time.time(), "task": str(task), "host": host, "bytes": missing}
+        self._writer.out(to_json(event) + "\n")

@@ -1,0 +1,286 @@
+"""What both styles of console do with the logs of tasks: whole lines, and progress bars now and then."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tflaunch.console.run_pages import advice, tasks_there
+from tflaunch.console.writer import Stream, Writer
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import Outcome, TaskExit
+from tflaunch.sessions.log_lines import LineAssembler
+
+if TYPE_CHECKING:
+    from tflaunch.planning.cluster_plan import ClusterPlan
+
+_PROGRESS_S = (0.5, 8.0)  # a progress bar is shown this often at first, and at last
+# The end of a task is told once its output is here: so long after the last piece of that at most, and so long in all.
+_HELD_S = (3.0, 15.0)
+
+
+@dataclass(frozen=True)
+class Options:
+    quiet: bool
+    only: frozenset[TaskId] | None
+    show_host: bool
+    grep: re.Pattern[str] | None
+    bare: bool
+
+    def wanted(self, lines: str) -> str:
+        """Those of these lines, each with its newline, that are wanted."""
+        if self.grep is None:
+            return lines
+        return "".join(line + "\n" for line in lines.split("\n")[:-1] if self.grep.search(line))
+
+    def shows(self, task: TaskId) -> bool:
+        return not self.quiet and (self.only is None or task in self.only)
+
+
+@dataclass
+class _Log:
+    """What is known of one task's log by the writer's thread."""
+
+    host: str
+    assembler: LineAssembler
+    attempt: int = 0
+    offset: int | None = None  # of the next byte
+    moved: float = 0.0  # when a piece of it came last
+    show_progress_at: float = 0.0
+    progress_every_s: float = _PROGRESS_S[0]
+
+
+@dataclass
+class _Held:
+    """What is told in its turn: an end of a task not before its output, and the rest behind that."""
+
+    show: Callable[[int], None]  # is given how many bytes of the output are still to come
+    exit: TaskExit | None
+    since: float
+
+
+class LogReporter:
+    """What both styles do with logs: put lines together, show progress bars now and then, and tell ends behind them."""
+
+    def __init__(self, options: Options, stdout: Stream, stderr: Stream) -> None:
+        self._options = options
+        self._raw = False  # a log goes to stdout byte for byte
+        self._logs: dict[TaskId, _Log] = {}
+        self._rewriting: set[TaskId] = set()
+        self._held: deque[_Held] = deque()
+        self._ends: dict[
+            tuple[TaskId, int], TaskExit
+        ] = {}  # of those attempts, whose output is still to come
+        self._through: dict[TaskId, int] = {}  # no more comes of their output, of that attempt and before
+        self._interpreters: dict[TaskId, str] = {}
+        self._code: Mapping[str, Any] = {}
+        self._writer = Writer(stdout, stderr, self._tick, self._break)
+
+    @property
+    def broken(self) -> bool:
+        return self._writer.stdout.broken is not None
+
+    def code(self, data: Mapping[str, Any]) -> None:
+        self._code = data
+
+    def log(
+        self,
+        task: TaskId,
+        host: str,
+        offset: int,
+        data: bytes,
+        written: Callable[[int], None] | None = None,
+        *,
+        attempt: int = 0,
+    ) -> None:
+        self._writer.put("log", lambda: self._log(task, host, offset, data, written, attempt=attempt))
+
+    def log_end(self, task: TaskId) -> None:
+        def end() -> None:
+            self._log_end(task)
+            self._through[task] = self._logs[task].attempt if task in self._logs else 0
+
+        self._writer.put("log", end)
+
+    def _take_plan(self, plan: ClusterPlan) -> list[str]:
+        """Remember what is needed of the plan; returns what does not fit it."""
+        self._interpreters = {task.id: task.argv[0] for task in plan.tasks}
+        strange = (self._options.only or frozenset()) - self._interpreters.keys()
+        return [f"--only {task}: the plan has {tasks_there(task.job, plan)}" for task in sorted(strange)]
+
+    def _next_step(self, outcome: Outcome) -> str:
+        first = outcome.first_failure
+        if not isinstance(first, TaskExit):
+            return ""
+        return advice(first, self._interpreters.get(first.task), self._where_it_lies)
+
+    def _where_it_lies(self, module: str) -> str:
+        if not self._code:
+            return ""
+        from tflaunch.console.code_page import where_it_lies
+
+        return where_it_lies(module, Path(self._code["directory"]), self._code["program"])
+
+    def close(self, wait: bool = True) -> None:
+        def tell() -> None:
+            self._tell_held(all_of_it=True)
+
+        self._writer.put("message", tell)
+        self._writer.close(wait)
+
+    def _in_turn(self, show: Callable[[], None], last: bool = False) -> None:
+        """Show it behind what is held back before it; the `last` of a run waits for nothing."""
+
+        def take() -> None:
+            self._held.append(_Held(lambda _: show(), None, 0.0))
+            self._tell_held(all_of_it=last)
+
+        self._writer.put("message", take)
+
+    def _behind_output(self, exit: TaskExit, show: Callable[[int], None]) -> None:
+        """Show the end of a task once its output is shown, its last line too, or does not come (_HELD_S).
+
+        `show` is given how many bytes of that are still to come.
+        """
+
+        def end() -> None:
+            self._ends[exit.task, exit.attempt] = exit
+            self._maybe_end_line(exit.task)
+
+        def take() -> None:
+            self._held.append(_Held(show, exit, time.monotonic()))
+            self._tell_held()
+
+        self._writer.put("log", end)
+        self._writer.put("message", take)
+
+    # From here on: in the writer's thread.
+
+    def _tell_held(self, all_of_it: bool = False) -> float | None:
+        """Show of what is held back all whose turn has come; return when the next one's comes."""
+        while self._held:
+            first, missing, left_s = self._held[0], 0, 0.0
+            if first.exit is not None and (missing := self._still_to_come(first.exit)):
+                log, now = self._logs.get(first.exit.task), time.monotonic()
+                moved = max(first.since, log.moved) if log is not None else first.since
+                left_s = min(moved + _HELD_S[0], first.since + _HELD_S[1]) - now
+                through = self._through.get(first.exit.task, -1) >= first.exit.attempt
+                if not (all_of_it or through or left_s <= 0):
+                    return left_s
+            self._held.popleft()
+            if first.exit is not None:
+                self._ends.pop((first.exit.task, first.exit.attempt), None)
+            first.show(missing)
+        return None
+
+    def _still_to_come(self, exit: TaskExit) -> int:
+        """How many bytes of what that attempt had written by its end are not here; 0 where none of it is shown."""
+        if self.broken or not self._options.shows(exit.task):
+            return 0
+        log = self._logs.get(exit.task)
+        attempt, offset = (log.attempt, log.offset or 0) if log is not None else (0, 0)
+        if attempt > exit.attempt:
+            return 0
+        return max(0, exit.log_bytes - (offset if attempt == exit.attempt else 0))
+
+    def _maybe_end_line(self, task: TaskId) -> None:
+        """The last line of an attempt that has ended and whose output is here is whole, newline or not."""
+        log = self._logs.get(task)
+        exit = self._ends.get((task, log.attempt)) if log is not None else None
+        if exit is not None and not self._still_to_come(exit):
+            del self._ends[task, exit.attempt]
+            self._writer.end_batch()
+            self._log_end(task)
+
+    def _assembler(self) -> LineAssembler:
+        raise NotImplementedError
+
+    def _show_lines(self, task: TaskId, host: str, lines: str, partial: bool = False) -> None:
+        raise NotImplementedError
+
+    def _show_gap(self, task: TaskId, host: str, missing: int) -> None:
+        raise NotImplementedError
+
+    def _log(
+        self,
+        task: TaskId,
+        host: str,
+        offset: int,
+        data: bytes,
+        written: Callable[[int], None] | None,
+        *,
+        attempt: int,
+    ) -> None:
+        if written is not None:
+            self._writer.after(lambda: written(len(data)))
+        if self.broken or not self._options.shows(task):
+            return
+        log = self._logs.get(task)
+        if log is not None and log.attempt != attempt:
+            self._log_end(task)
+            log = None
+        if log is None:
+            log = self._logs[task] = _Log(host, self._assembler(), attempt)
+        if log.offset is not None and offset != log.offset:
+            if offset > log.offset:
+                self._log_end(task)
+                self._show_gap(task, host, offset - log.offset)
+            data = data[max(0, log.offset - offset) :]
+            offset = max(offset, log.offset)
+        log.offset, log.moved = offset + len(data), time.monotonic()
+        if self._raw:
+            self._writer.out_bytes(data)
+            return
+        lines = self._options.wanted(log.assembler.feed(data))
+        if lines:
+            log.progress_every_s = _PROGRESS_S[0]
+            self._show_lines(task, host, lines)
+        if log.assembler.rewriting:
+            self._rewriting.add(task)
+        else:
+            self._rewriting.discard(task)
+        if self._ends:
+            self._maybe_end_line(task)
+
+    def _log_end(self, task: TaskId) -> None:
+        log = self._logs.get(task)
+        if log is None:
+            return
+        self._rewriting.discard(task)
+        if lines := self._options.wanted(log.assembler.end()):
+            self._show_lines(task, log.host, lines)
+
+    def _tick(self) -> float | None:
+        """Show the progress bars and the ends of tasks whose time has come; return when the next one's comes."""
+        waits = [each for each in (self._show_progress(), self._tell_held()) if each is not None]
+        return min(waits, default=None)
+
+    def _show_progress(self) -> float | None:
+        if not self._rewriting:
+            return None
+        now = time.monotonic()
+        for task in list(self._rewriting):
+            log = self._logs[task]
+            if now < log.show_progress_at:
+                continue
+            state = log.assembler.progress()
+            self._rewriting.discard(task)
+            if state is not None and (line := self._options.wanted(state + "\n")):
+                self._show_lines(task, log.host, line, partial=True)
+                log.show_progress_at = now + log.progress_every_s
+                log.progress_every_s = min(2 * log.progress_every_s, _PROGRESS_S[1])
+        if not self._rewriting:
+            return None
+        return max(0.01, min(self._logs[task].show_progress_at for task in self._rewriting) - now)
+
+    def _break(self, error: OSError) -> None:
+        if error.errno != errno.EPIPE:  # `| head` has what it wanted; a full disk is news
+            reason = os.strerror(error.errno or 0)
+            self._writer.err(f"cannot write to stdout: {reason}; the run goes on, its logs are on record\n")

@@ -1,0 +1,389 @@
+"""Who waits for whom: from what the agents see of the tasks to sentences for the user; no I/O, no clock.
+
+    worker/1 on gpu02 has waited 60 s for ps/0 at 10.0.0.1:2222: silently dropped (a firewall?)
+    ps/1 on gpu01 has not opened its port for 60 s (its last output was 58 s ago); worker/0, worker/2 wait for it
+    worker/1 on gpu02 waits for chief/0, which has ended: ...
+
+What it goes by, on TensorFlow 2.21.  A task whose peer drops its packets shows a connection in SYN_SENT for as
+long as it waits, almost without a gap.  A connect that is refused (the peer has not opened its port, or has
+ended) leaves no trace: then TensorFlow's own line tells ("CreateSession still waiting for response from
+worker: /job:ps/replica:0/task:0", every 10 s), or that the task uses no processor time (0.3 % of a core while
+it waits), listens itself, and has no connection to that peer.  A worker that arrives before the chief is ready
+sleeps for 30 s, and a ps that nobody asks is idle: neither is a hang.  What blocks a connection, /proc does not
+tell: its host calls the peer once more (`dials`), which does.
+
+It says nothing of a run that is healthy: only what has lasted WAIT_S counts.  A sentence is said once, again
+when its cause changes, and its end is told.
+"""
+
+# Written for Python 3.8, without `typing` at run time: an agent may have to do this, too.
+from __future__ import annotations
+
+import re
+
+from tflaunch.protocol.dialling import STRANGER, meaning
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, NamedTuple
+
+    class Place(NamedTuple):
+        host: str
+        address: str  # what its peers dial
+        port: int | None  # None: nobody dials it
+
+    class Finding(NamedTuple):
+        kind: str
+        task: str  # whom it is about
+        peer: str  # whom it waits for
+        cause: str
+
+    class Sentence(NamedTuple):
+        text: str
+        over: bool  # an earlier one has come to its end
+else:
+    from collections import namedtuple
+
+    Place = namedtuple("Place", "host address port")
+    Finding = namedtuple("Finding", "kind task peer cause")
+    Sentence = namedtuple("Sentence", "text over")
+
+LOOK_S = 5.0  # how often the agents are asked
+WAIT_S = 60.0
+STOPPED_S = 10.0
+FRESH_S = 3 * LOOK_S  # an older look says nothing about now
+GAP_S = 20.0  # between two tries of gRPC to connect
+DIAL_AGAIN_S = 60.0
+DIAL_LOST_S = 60.0  # a call whose outcome has not come by then counts as not made
+IDLE = 0.03  # of one core
+NAMES_SHOWN = 4
+TOO_LATE = (
+    "who comes too late for a chief waits for ever, unless the program sets device_filters; if the chief's end"
+    " is to be the run's, say --done chief"
+)
+
+_WAITS = ("blocked", "mute", "ended", "idle")  # kinds of one wait that has found another cause
+_KINDS = (*_WAITS, "shut", "stopped", "disk")
+# TensorFlow's line: master.cc, and what it looks like with another prefix.
+STILL_WAITING = re.compile(r"still waiting for response from worker: /job:(\w+)/replica:\d+/task:(\d+)")
+
+
+def waits_for(line: str) -> str:
+    """The task that TensorFlow says it waits for in this line of a log, or ""."""
+    found = STILL_WAITING.search(line)
+    return f"{found[1]}/{found[2]}" if found else ""
+
+
+class _Task:
+    """What is known of one task, and since when."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.ended = ""  # how, once it has
+        self.look: dict[str, Any] = {}
+        self.at = 0.0  # of the last look
+        self.first = 0.0  # of the first look
+        self.idle_since: float | None = None
+        self.state_since: tuple[str, float] = ("", 0.0)  # T or D, while it lasts
+        self.calls: dict[str, tuple[float, float]] = {}  # peer -> first and last time it was seen calling it
+        self.said: tuple[str, float] = ("", 0.0)  # the peer that its last line says it waits for
+
+    def fresh(self, now: float) -> bool:
+        return not self.ended and bool(self.look) and now - self.at <= FRESH_S
+
+    def shut(self, now: float) -> bool:
+        """Whether it lives and does not listen on its port."""
+        return self.fresh(now) and self.look["listens"] is False
+
+
+class Diagnosis:
+    """Fed with looks, exits and the outcome of calls; asked for sentences.
+
+    `tasks` maps each task to its place, `names` a name among their addresses to what it stands for.  All times
+    are of one steady clock.
+    """
+
+    def __init__(self, tasks: Mapping[str, Place], names: Mapping[str, Sequence[str]] | None = None) -> None:
+        self._tasks = {task: _Task(place) for task, place in tasks.items()}
+        self._endpoints: dict[tuple[str, int], str] = {}
+        for task, place in tasks.items():
+            if place.port is not None:
+                for address in (place.address, *(names or {}).get(place.address, ())):
+                    self._endpoints[address, place.port] = task
+        ports = [place.port for place in tasks.values()]
+        self._by_port = {
+            place.port: task
+            for task, place in tasks.items()
+            if place.port is not None and ports.count(place.port) == 1
+        }
+        self._told: dict[Finding, None] = {}
+        self._wanted: dict[tuple[str, str], None] = {}  # (host, task) to be called
+        self._asked: dict[str, tuple[float, list[str]]] = {}  # host -> calls under way
+        self._dialled: dict[tuple[str, str], tuple[float, Any]] = {}  # (host, task) -> when, result
+
+    def memory(self) -> dict[str, Any]:
+        """What it knows, as JSON can hold it, for `resume`; without the looks: soon there are new ones."""
+        return {
+            "tasks": {
+                name: [task.ended, task.first, task.idle_since, task.state_since, task.calls, task.said]
+                for name, task in self._tasks.items()
+            },
+            "told": [list(finding) for finding in self._told],
+        }
+
+    def resume(self, memory: Any) -> None:
+        """Go on where another one of these tasks has been; raises ValueError for what is no memory of it."""
+        from tflaunch.protocol.fields import Each, a_number, a_text, check, of_the_run, one_of, or_null
+
+        a_task, since = of_the_run("a task", self._tasks), (a_text, a_number)
+        calls_of_it = Each(a_task, (a_number, a_number))
+        of_task = (a_text, a_number, or_null(a_number), since, calls_of_it, since)
+        finding = (one_of(*_KINDS), a_task, a_text, a_text)
+        check({"tasks": Each(a_task, of_task), "told": [finding]}, memory)
+        for name, (ended, first, idle_since, state_since, calls, said) in memory["tasks"].items():
+            task = self._tasks[name]
+            task.ended, task.first, task.idle_since = ended, first, idle_since
+            task.state_since, task.said = tuple(state_since), tuple(said)
+            task.calls = {peer: (begun, last) for peer, (begun, last) in calls.items()}
+        self._told = {Finding(*each): None for each in memory["told"]}
+
+    # -- what happens
+
+    def looked(self, tasks: Mapping[str, Mapping[str, Any]], now: float) -> None:
+        """What an agent has seen of its tasks (see tflaunch.agent.tasks.look)."""
+        for name, look in tasks.items():
+            task = self._tasks.get(name)
+            if task is None or task.ended:
+                continue
+            if not task.look:
+                task.first = task.first or now
+            elif now > task.at:
+                used = look["cpu_s"] - task.look["cpu_s"]
+                if not 0 <= used < IDLE * (now - task.at):
+                    task.idle_since = None
+                elif task.idle_since is None:
+                    task.idle_since = task.at
+            self._note_calls(task, look, now)
+            state = look["processes"][0][2] if look["processes"] else ""
+            state = {"t": "T"}.get(state, state)
+            if state != task.state_since[0]:
+                task.state_since = (state, now)
+            peer = waits_for(look["says"])
+            if peer != task.said[0]:
+                task.said = (peer, now)
+            task.look, task.at = dict(look), now
+
+    def _note_calls(self, task: _Task, look: Mapping[str, Any], now: float) -> None:
+        connected = {self._peer(each) for each in look["connected"] or ()}
+        for peer in {self._peer(each) for each in look["calling"]}:
+            if peer:
+                task.calls[peer] = (task.calls.get(peer, (now, now))[0], now)
+        for peer, (_, last) in list(task.calls.items()):
+            if peer in connected or now - last > GAP_S:
+                del task.calls[peer]
+
+    def _peer(self, endpoint: Sequence[Any]) -> str:
+        address, port = endpoint
+        return self._endpoints.get((address, port)) or self._by_port.get(port, "")
+
+    def exited(self, name: str, code: int) -> None:
+        """A task has ended; `code` as a shell shows it."""
+        if name in self._tasks:
+            self._tasks[name].ended = f"with {code}"
+
+    def lost(self, name: str) -> None:
+        """A task is gone with its host."""
+        if name in self._tasks:
+            self._tasks[name].ended = "with its host"
+
+    def started(self, name: str) -> None:
+        """A task was started again."""
+        self._tasks[name] = _Task(self._tasks[name].place)
+
+    def dials(self, now: float) -> dict[str, list[list[Any]]]:
+        """What hosts should call now, to learn what is in the way: host -> `targets` of a `dial` message."""
+        calls: dict[str, list[str]] = {}
+        for host, task in self._wanted:
+            asked = self._asked.get(host)
+            if asked is None or now - asked[0] > DIAL_LOST_S:
+                calls.setdefault(host, []).append(task)
+        for host, tasks in calls.items():
+            self._asked[host] = (now, tasks)
+        self._wanted = {}
+        places = {task: self._tasks[task].place for tasks in calls.values() for task in tasks}
+        return {
+            host: [[places[task].address, places[task].port, places[task].host] for task in tasks]
+            for host, tasks in calls.items()
+        }
+
+    def dialled(self, host: str, results: Sequence[Any], now: float) -> None:
+        """What came of the calls that `dials` asked `host` for."""
+        _, tasks = self._asked.pop(host, (0.0, []))
+        for task, result in zip(tasks, results):  # noqa: B905  Python 3.8
+            self._dialled[host, task] = (now, result)
+            self._wanted.pop((host, task), None)
+
+    # -- what it means
+
+    def sentences(self, now: float) -> list[Sentence]:
+        """What is new since the last time."""
+        found = self._findings(now)
+        groups: dict[Finding, list[str]] = {}
+        for finding in found:
+            if finding not in self._told:
+                # A port is each task's own; of those who wait for one and the same, one sentence tells.
+                alike = finding if finding.kind in ("shut", "stopped") else finding._replace(task="")
+                groups.setdefault(alike, []).append(finding.task)
+        said = [
+            Sentence(
+                self._tell(alike, tasks, max(found[alike._replace(task=task)] for task in tasks), now), False
+            )
+            for alike, tasks in groups.items()
+        ]
+        still = {(finding.kind in _WAITS, finding.task, finding.peer) for finding in found}
+        over: dict[tuple[str, str], list[str]] = {}
+        for finding in list(self._told):
+            task = self._tasks[finding.task]
+            if finding not in found and (task.ended or task.fresh(now)):
+                del self._told[finding]
+                if task.ended or (finding.kind in _WAITS, finding.task, finding.peer) in still:
+                    continue
+                if finding.kind != "shut" or task.look["listens"]:  # else only those who waited are gone
+                    over.setdefault((finding.kind, finding.peer), []).append(finding.task)
+        said += [Sentence(self._tell_over(kind, tasks, peer), True) for (kind, peer), tasks in over.items()]
+        self._told.update(dict.fromkeys(found))
+        return said
+
+    def _findings(self, now: float) -> dict[Finding, float]:
+        """What has lasted long enough, each with since when."""
+        found: dict[Finding, float] = {}
+        for name, task in self._tasks.items():
+            if not task.fresh(now):
+                continue
+            state, since = task.state_since
+            if state == "T" and now - since >= STOPPED_S:
+                found[Finding("stopped", name, "", str(task.look["processes"][0][0]))] = since
+            if state == "D" and now - since >= WAIT_S / 2:
+                found[Finding("disk", name, "", task.look["waits_in"])] = since
+            for peer, since in self._waits(name, task, now).items():
+                other = self._tasks[peer]
+                if now - since < WAIT_S:
+                    continue
+                if other.shut(now):
+                    if now - other.first >= WAIT_S:
+                        found[Finding("shut", peer, "", "")] = other.first
+                    continue
+                kind, cause = self._why(name, peer, now)
+                if kind:
+                    found[Finding(kind, name, peer, cause)] = since
+        return found
+
+    def _waits(self, name: str, task: _Task, now: float) -> dict[str, float]:
+        """The peers that a task waits for, and since when."""
+        waits = {peer: since for peer, (since, _) in task.calls.items()}
+        peer, since = task.said
+        if peer in self._tasks:
+            # The line comes only after 10 s.
+            waits[peer] = min(since, waits.get(peer, since), task.idle_since or since)
+        return waits or dict.fromkeys(self._seems_to_want(name, task, now), task.idle_since or 0.0)
+
+    def _seems_to_want(self, name: str, task: _Task, now: float) -> list[str]:
+        """The peers that an idle task has no connection to though no session can do without them.
+
+        Others may be shut, or gone, for good reasons.
+        """
+        connected = task.look["connected"]
+        trains = name.partition("/")[0] in (
+            "chief",
+            "master",
+            "worker",
+        )  # others may be idle: nobody asks them
+        may_wait = trains and task.look["listens"] and task.state_since[0] != "T"
+        if task.idle_since is None or connected is None or not may_wait:
+            return []
+        met = {name, *map(self._peer, connected)}
+        return [
+            peer
+            for peer, other in self._tasks.items()
+            if peer not in met
+            and ((other.ended and peer == self._chief) or (peer.startswith("ps/") and other.shut(now)))
+        ]
+
+    @property
+    def _chief(self) -> str:
+        return next((task for task in ("chief/0", "master/0") if task in self._tasks), "worker/0")
+
+    def _why(self, name: str, peer: str, now: float) -> tuple[str, str]:
+        """(kind, cause) of a wait; ("", "") as long as that is being found out."""
+        task, other = self._tasks[name], self._tasks[peer]
+        if other.ended:
+            return "ended" if task.calls or task.said[0] == peer else "idle", other.ended
+        if other.fresh(now) and other.state_since[0] == "T":
+            return "", ""  # which is said of the peer itself
+        host = task.place.host
+        at, result = self._dialled.get((host, peer), (now - 2 * DIAL_AGAIN_S, None))
+        if now - at > DIAL_AGAIN_S:
+            self._wanted[host, peer] = None
+        if result is None:
+            return "", ""
+        if isinstance(result, (int, float)) or result[0] == STRANGER:  # it is TensorFlow that answers
+            return "mute", ""
+        return "blocked", meaning(*result)
+
+    # -- in words
+
+    def _tell(self, finding: Finding, tasks: list[str], since: float, now: float) -> str:
+        """One sentence for all `tasks` that a finding of this kind, peer and cause is true of."""
+        kind, _, peer, cause = finding
+        who, waited = self._who(tasks), f"{now - since:.0f} s"
+        first, have = self._tasks[tasks[0]], "has" if len(tasks) == 1 else "have"
+        if kind == "stopped":
+            return f"{who} is stopped (state T): kill -CONT {cause} on {first.place.host} lets it go on"
+        if kind == "disk":
+            where = f", in {cause}" if cause else ""
+            return f"{who} {have} waited in the kernel for {waited} (state D{where}: a disk? NFS?)"
+        if kind == "shut":
+            look = first.look
+            output = (
+                f"its last output was {look['quiet_s']:.0f} s ago" if look["log_bytes"] else "no output yet"
+            )
+            waiters = [
+                name
+                for name, task in self._tasks.items()
+                if task.fresh(now) and tasks[0] in self._waits(name, task, now)
+            ]
+            wait = "waits" if len(waiters) == 1 else "wait"
+            return f"{who} has not opened its port for {waited} ({output}); {_names(waiters)} {wait} for it"
+        if kind == "idle":
+            what = f"{have} done nothing for {waited} and {have} no connection to {peer}"
+            return f"{who} {what}, which has ended {cause}; {TOO_LATE}"
+        if kind == "ended":
+            return f"{who} {have} waited {waited} for {peer}, which has ended {cause}; {TOO_LATE}"
+        there = f"{peer} at {_endpoint(self._tasks[peer].place)}"
+        if kind == "mute":
+            return f"{who} {have} waited {waited} for {there}, which takes connections but does not answer"
+        return f"{who} {have} waited {waited} for {there}: {cause}"
+
+    def _tell_over(self, kind: str, tasks: list[str], peer: str) -> str:
+        who, one = self._who(tasks), len(tasks) == 1
+        if kind == "shut":
+            return f"{who} has opened its port" if one else f"{who} have opened their ports"
+        if kind in ("stopped", "disk", "idle"):
+            return f"{who} {'goes' if one else 'go'} on"
+        return f"{who} {'waits' if one else 'wait'} no longer for {peer}"
+
+    def _who(self, tasks: list[str]) -> str:
+        if len(tasks) == 1:
+            return f"{tasks[0]} on {self._tasks[tasks[0]].place.host}"
+        return _names(tasks)
+
+
+def _names(tasks: Sequence[str]) -> str:
+    """`worker/0, worker/1 and 6 more`."""
+    shown = ", ".join(tasks[:NAMES_SHOWN])
+    return f"{shown} and {len(tasks) - NAMES_SHOWN} more" if len(tasks) > NAMES_SHOWN else shown
+
+
+def _endpoint(place: Place) -> str:
+    return f"[{place.address}]:{place.port}" if ":" in place.address else f"{place.address}:{place.port}"

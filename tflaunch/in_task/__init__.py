@@ -1,0 +1,1 @@
+"""Programs that run in a task's own Python: the check's program, the bare TensorFlow server."""

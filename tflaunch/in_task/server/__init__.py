@@ -1,0 +1,1 @@
+"""The program of `tflaunch up`: a bare TensorFlow server."""

@@ -1,0 +1,64 @@
+"""Text files that users write, whatever is in them, and words of theirs that know where they stand."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from tflaunch.protocol.errors import DocumentError, EnvFileError, HostfileError, Problem
+
+LARGEST_FILE = 4 * 1024 * 1024  # bytes
+
+
+class Text(str):
+    """A word of a file, a scalar of a YAML document, and where it stands (from 1)."""
+
+    line: int
+    column: int
+
+    def __new__(cls, text: str, line: int, column: int) -> Text:
+        self = super().__new__(cls, text)
+        self.line, self.column = line, column
+        return self
+
+
+def read_file(path: Path, source: str, error: type[DocumentError]) -> str:
+    """The text of a file that messages call `source`; raises `error`, and OSError or ValueError without a path."""
+
+    def refuse(message: str, hint: str = "", line: int = 0, column: int = 0) -> DocumentError:
+        return error([Problem(source, line, column, message)], hint)
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except PermissionError:
+        raise refuse("may not be read", f"Look at its permissions: ls -l {source}") from None
+    if len(content) > LARGEST_FILE:
+        what = {HostfileError: "a hostfile", EnvFileError: "a file of variables"}.get(error, "a job file")
+        raise refuse(f"is larger than {LARGEST_FILE // 1024**2} MiB; is it {what}?")
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise refuse("is in UTF-16; save it as UTF-8")
+    if b"\0" in content:
+        raise refuse("is a binary file; a hostfile is text" if error is HostfileError else "is a binary file")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as wrong:
+        before = wrong.object[: wrong.start]
+        line = before.count(b"\n") + 1
+        column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
+        byte = wrong.object[wrong.start]
+        raise refuse(
+            f"the byte 0x{byte:02x} is not UTF-8; save the file as UTF-8", "", line, column
+        ) from None
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file, or /dev/null, and wait for nobody who may write to a FIFO; raises OSError."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) and path != Path(os.devnull):
+        file.close()
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return file

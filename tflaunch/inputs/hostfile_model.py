@@ -1,0 +1,487 @@
+"""What a hostfile may say: the pydantic models of the YAML form, and the JSON Schema made from them.
+
+tflaunch.inputs.yaml_values says what the values arrive as.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    TypeAdapter,
+    WithJsonSchema,
+)
+
+from tflaunch.inputs import hostnames
+from tflaunch.inputs.yaml_values import (
+    UNSAID,
+    Unacceptable,
+    Untitled,
+    Variables,
+    sendable,
+    string,
+    text_of,
+    whole,
+)
+
+
+def _word(value: object, accepted: str) -> str:
+    """Text that goes into an SSH command line or a file name: no spaces, no leading dash."""
+    text = text_of(value, accepted)
+    if not text or text.startswith("-") or re.search(r"\s", text):
+        raise ValueError(f"is not {accepted}")
+    return text
+
+
+def _name(value: object) -> str:
+    text = text_of(value, "a host name")
+    if re.fullmatch(r"[^@]+@[^@]+", text):
+        user, _, host = text.partition("@")
+        raise ValueError(f"has a user in it; write `name: {host}` and `user: {user}`")
+    if re.fullmatch(r"[^:]+:[0-9]+", text):
+        host, _, number = text.partition(":")
+        raise ValueError(
+            f"has a number in it; write `name: {host}` and `port: {number}` or `slots: {number}`"
+        )
+    if text.count(":") > 1:
+        raise ValueError("looks like an IPv6 address; give it a `name:` of letters and write it as `ssh:`")
+    hostnames.check(text)
+    return text
+
+
+def _machine(value: object) -> str:
+    text = _word(value, "a host name or address")
+    if "@" in text:
+        raise ValueError("has a user in it; write the user as `user:`")
+    if "[" in text:
+        hostnames.check(text)
+        return text
+    hostnames.check_machine(text)
+    if not re.fullmatch(r"[\w.:%-]+", text):
+        raise ValueError("is not a host name or address")
+    if re.fullmatch(r"[^:]+:[0-9]+", text):
+        raise ValueError("has a port in it; write the port of sshd as `port:`")
+    return text
+
+
+def _user(value: object) -> str:
+    hostnames.check_user(text_of(value, "a user name"))
+    text = _word(value, "a user name")
+    if re.search(r"[@:/]", text):
+        raise ValueError("is not a user name; it has '@', ':' or '/' in it")
+    return text
+
+
+def _jump(value: object) -> str:
+    accepted = "`none` or [user@]host[:port], several separated by commas"
+    text = _word(value, accepted)
+    for hop in text.split(","):
+        user, _, place = hop.removeprefix("ssh://").rpartition("@")
+        hostnames.check_user(user)
+        hostnames.check_machine(place)
+    if not all(
+        re.fullmatch(r"(ssh://)?([^@\s,/-][^@\s,]*@)?[^@\s,/-][^@\s,/]*", hop) for hop in text.split(",")
+    ):
+        raise ValueError(f"is not {accepted}")
+    return text
+
+
+def _identity(value: object) -> str:
+    text = text_of(value, "the path of a private key")
+    if not text or (text.startswith("~") and not text.startswith("~/")):
+        raise ValueError("is not the path of a private key: absolute, from ~/, or relative to the hostfile")
+    return text
+
+
+def _directory(value: object) -> str:
+    text = text_of(value, "a directory on the host")
+    if text != "~" and not text.startswith(("/", "~/")):
+        raise ValueError("is relative; write a directory on the host that begins with / or ~/")
+    return text
+
+
+def _python(value: object) -> str:
+    text = text_of(value, "a Python interpreter")
+    if not text or text.startswith("-"):
+        raise ValueError("is not a Python interpreter: python3, or a path on the host")
+    return text
+
+
+def _conda(value: object) -> str:
+    accepted = "a conda environment: its name, or its directory on the host that begins with / or ~/"
+    text = _word(value, accepted)
+    if "/" in text and not text.startswith(("/", "~/")):
+        raise ValueError(f"is not {accepted}")
+    return text
+
+
+def _image(value: object) -> str:
+    return _word(value, "the image of a container")
+
+
+def mount(text: str) -> str:
+    """A directory of the host and where it is in the container; raises ValueError with a phrase for a wrong one."""
+    source, *rest = text.split(":")
+    target = rest[0] if rest else source
+    if (
+        not source.startswith(("/", "~/"))
+        or not target.startswith(("/", "~/"))
+        or rest[1:] not in ([], ["ro"])
+    ):
+        raise ValueError("is not SOURCE[:TARGET[:ro]], paths that begin with / or ~/")
+    return text
+
+
+def _mounts(value: object) -> tuple[str, ...]:
+    found: list[str] = []
+    for index, item in enumerate(value if isinstance(value, list) else [value]):
+        try:
+            found.append(mount(text_of(item, "SOURCE[:TARGET[:ro]]")))
+        except ValueError as error:
+            if not isinstance(value, list):
+                raise
+            raise Unacceptable(str(error), index) from None
+    return tuple(found)
+
+
+def _setup(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        return (_line(value),)
+    lines: list[str] = []
+    for index, item in enumerate(value):
+        try:
+            lines.append(_line(item))
+        except ValueError as error:
+            raise Unacceptable(str(error), index) from None
+    return tuple(lines)
+
+
+def _line(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("is not a line of shell text; put it in quotes")
+    if not sendable(value):
+        raise ValueError("holds a character that no shell takes")
+    return value.rstrip("\n")
+
+
+def _label(value: object) -> str:
+    accepted = "a label: text without spaces, commas, '=' or any of ! & ^ @ * ? [ ]"
+    text = text_of(value, accepted)
+    if not re.fullmatch(r"[^\s,=!&^@*?\[\]]+", text):
+        raise ValueError(f"is not {accepted}")
+    return str(text)
+
+
+def _gpus(value: object) -> str | int | tuple[int | str, ...]:
+    accepted = "`auto`, a count, 0, or a list of indices or UUIDs such as [0, 1] or [GPU-8f3c…]"
+    if not isinstance(value, list):
+        text = text_of(value, accepted, free=False)
+        if text == "auto":
+            return "auto"
+        if re.fullmatch(r"[0-9]+", text):
+            return whole(text, 0, 1024)
+        raise ValueError(f"is not {accepted}")
+    if not value:
+        raise ValueError("names no GPU; write 0 to use none, `auto` to use all")
+    cards: list[int | str] = []
+    for index, item in enumerate(value):
+        if isinstance(item, str) and re.fullmatch(
+            r"(GPU|MIG)-[0-9A-Za-z-]+|(0|[1-9][0-9]{0,3})\.[0-9]", item
+        ):
+            cards.append(str(item))
+        elif isinstance(item, str) and re.fullmatch(r"0|[1-9][0-9]{0,3}", item):
+            cards.append(int(item))
+        else:
+            raise Unacceptable(
+                "is not the index or UUID of a card (3, GPU-…) or MIG instance (3.1, MIG-…)", index
+            )
+        if cards.index(cards[-1]) != index:
+            raise Unacceptable("is listed twice", index)
+    return tuple(cards)
+
+
+def _ports(value: object) -> tuple[int, int]:
+    accepted = "a range of ports within 1024-65535, as 20000-20999 or [20000, 20999]"
+    if isinstance(value, list):
+        ends = value
+    else:
+        text = text_of(value, accepted, free=False)
+        if re.fullmatch(r"[0-9]+:[0-9]+", text):
+            raise ValueError(f"is a number in base 60 to YAML; write {text.replace(':', '-')}")
+        ends = re.split(r"\s*-\s*", text)
+    numbers = [end for end in ends if isinstance(end, str) and re.fullmatch(r"[1-9][0-9]{0,8}", end)]
+    if len(ends) != 2 or len(numbers) != 2:
+        raise ValueError(f"is not {accepted}")
+    first, last = int(numbers[0]), int(numbers[1])
+    if first > last:
+        raise ValueError(f"is reversed; write {last}-{first}")
+    if first < 1024 or last > 65535:
+        raise ValueError(f"is not {accepted}")
+    return first, last
+
+
+def _connection(value: object) -> str:
+    accepted = "ssh, openssh or local"
+    if (text := text_of(value, accepted, free=False)) not in ("ssh", "openssh", "local"):
+        raise ValueError(f"is not {accepted}")
+    return str(text)
+
+
+_NAME_SCHEMA = {
+    "type": "string",
+    "pattern": r"^[A-Za-z0-9_\[][A-Za-z0-9._\[\],/-]*$",
+    "description": "A host name, or a range of names.",
+    "examples": ["gpu01", "gpu[01-16].lab", "r[1-4]n[0-14/2]"],
+}
+
+
+def _port(value: object) -> int:
+    return whole(value, 1, 65535)
+
+
+def _slots(value: object) -> int:
+    return whole(value, 0, 10_000)
+
+
+Name = Annotated[str, PlainValidator(_name), WithJsonSchema(_NAME_SCHEMA)]
+LabelText = Annotated[str, PlainValidator(_label), WithJsonSchema({"type": ["string", "number"]})]
+
+
+class Settings(BaseModel):
+    """What can be said of a host, a group or under `defaults`; the innermost wins, env and labels merge."""
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+    ssh: Annotated[
+        str,
+        PlainValidator(_machine),
+        string("What SSH looks up, also in ~/.ssh/config; the name when left out.", "10.0.0.5"),
+    ] = UNSAID
+    address: Annotated[
+        str,
+        PlainValidator(_machine),
+        string("What TensorFlow peers dial, where it differs from what SSH dials.", "192.168.7.5"),
+    ] = UNSAID
+    user: Annotated[str, PlainValidator(_user), string("The user to log in as.", "ml")] = UNSAID
+    port: Annotated[
+        int,
+        PlainValidator(_port),
+        WithJsonSchema(
+            {"type": "integer", "minimum": 1, "maximum": 65535, "description": "The port of sshd."}
+        ),
+    ] = UNSAID
+    identity_file: Annotated[
+        str,
+        PlainValidator(_identity),
+        string("Private key; a relative path is relative to the hostfile.", "~/.ssh/id_ed25519"),
+    ] = UNSAID
+    proxy_jump: Annotated[
+        str,
+        PlainValidator(_jump),
+        string("Hosts to go through, in OpenSSH's order and form.", "bastion", "me@a:2222,b", "none"),
+    ] = UNSAID
+    python: Annotated[
+        str,
+        PlainValidator(_python),
+        string("The Python interpreter of the tasks.", "python3", "/opt/tf/bin/python"),
+    ] = UNSAID
+    setup: Annotated[
+        tuple[str, ...],
+        PlainValidator(_setup),
+        WithJsonSchema(
+            {
+                "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+                "description": "Shell lines to run before a task, in the task's own shell.",
+                "examples": ["module load cuda", ["source ~/venv/bin/activate"]],
+            }
+        ),
+    ] = UNSAID
+    conda: Annotated[
+        str,
+        PlainValidator(_conda),
+        string(
+            "A conda environment for the tasks, by name or directory; activated after `setup`.",
+            "tf",
+            "/opt/conda/envs/tf",
+        ),
+    ] = UNSAID
+    venv: Annotated[
+        str,
+        PlainValidator(_directory),
+        string(
+            "A virtual environment for the tasks, by its directory; activated after `setup`.",
+            "~/venv",
+            pattern="^(/|~/|~$)",
+        ),
+    ] = UNSAID
+    container: Annotated[
+        str,
+        PlainValidator(_image),
+        string(
+            "The image that tasks run in, with podman or docker.",
+            "docker.io/tensorflow/tensorflow:latest-gpu",
+        ),
+    ] = UNSAID
+    mounts: Annotated[
+        tuple[str, ...],
+        PlainValidator(_mounts),
+        WithJsonSchema(
+            {
+                "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+                "description": "Directories of the host that the container sees: SOURCE[:TARGET[:ro]].",
+                "examples": ["/data", ["/data:/data:ro", "~/models:/models"]],
+            }
+        ),
+    ] = UNSAID
+    workdir: Annotated[
+        str,
+        PlainValidator(_directory),
+        string(
+            "Directory on the host to run in, instead of shipped code.", "/srv/train", pattern="^(/|~/|~$)"
+        ),
+    ] = UNSAID
+    run_dir: Annotated[
+        str,
+        PlainValidator(_directory),
+        string("Where run directories go, on a local disk of the host.", "/scratch/me", pattern="^(/|~/|~$)"),
+    ] = UNSAID
+    env: Annotated[
+        Variables,
+        Field(
+            description="Environment variables of the tasks.",
+            examples=[{"OMP_NUM_THREADS": "8"}],
+            default_factory=dict,
+        ),
+    ]
+    gpus: Annotated[
+        Literal["auto"] | int | tuple[int | str, ...],
+        PlainValidator(_gpus),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"const": "auto"},
+                    {"type": "integer", "minimum": 0, "maximum": 1024},
+                    {
+                        "type": "array",
+                        "minItems": 1,
+                        "uniqueItems": True,
+                        "items": {
+                            "anyOf": [
+                                {"type": "number", "minimum": 0},
+                                {"type": "string", "pattern": "^(GPU-|MIG-|[0-9]+\\.[0-9]$)"},
+                            ]
+                        },
+                    },
+                ],
+                "description": "The GPUs that tasks may have: auto (all), a count, indices or UUIDs, or 0; "
+                "3.1 is MIG instance 1 of card 3.",
+                "examples": ["auto", 4, [0, 1], [3.0, 3.1], 0],
+            }
+        ),
+    ] = UNSAID
+    slots: Annotated[
+        int,
+        PlainValidator(_slots),
+        WithJsonSchema(
+            {
+                "type": "integer",
+                "minimum": 0,
+                "maximum": 10000,
+                "description": "Most workers that may run here.",
+            }
+        ),
+    ] = UNSAID
+    ports: Annotated[
+        tuple[int, int],
+        PlainValidator(_ports),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "string", "pattern": "^[0-9]{4,5} *- *[0-9]{4,5}$"},
+                    {
+                        "type": "array",
+                        "minItems": 2,
+                        "maxItems": 2,
+                        "items": {"type": "integer", "minimum": 1024, "maximum": 65535},
+                    },
+                ],
+                "description": "First and last port that tasks may listen on.",
+                "examples": ["20000-20999", [20000, 20999]],
+            }
+        ),
+    ] = UNSAID
+    labels: Annotated[
+        dict[LabelText, LabelText],
+        Field(
+            description="What patterns such as `rack=b` select by; a group adds `group`.",
+            examples=[{"rack": "b"}],
+            default_factory=dict,
+        ),
+    ]
+    connection: Annotated[
+        Literal["ssh", "openssh", "local"],
+        PlainValidator(_connection),
+        WithJsonSchema(
+            {
+                "enum": ["ssh", "openssh", "local"],
+                "description": "openssh: by the system's `ssh`, for what only that can do (ControlMaster, "
+                "certificates, Kerberos, FIDO keys); local: a process of this machine, without SSH.",
+            }
+        ),
+    ] = UNSAID
+
+
+class HostSettings(Settings):
+    """A host, or a range of hosts with the same settings."""
+
+    name: Name
+
+
+class GroupSettings(Settings):
+    """Hosts that share settings."""
+
+    group: Annotated[str, PlainValidator(_label), string("The name of the group.", "trainers")]
+    hosts: Annotated[list[HostItem], Field(min_length=1, description="The hosts of the group.")]
+
+
+def _kind(item: object) -> str | None:
+    if isinstance(item, dict):
+        return "<group>" if "group" in item or "hosts" in item else "<host>"
+    return None if isinstance(item, list) else "<name>"
+
+
+# The tags turn up in pydantic's locations; no key of a hostfile should look like them.
+HostItem = Annotated[
+    Annotated[Name, Tag("<name>")]
+    | Annotated[HostSettings, Tag("<host>")]
+    | Annotated[GroupSettings, Tag("<group>")],
+    Discriminator(_kind),
+]
+
+
+class Document(BaseModel):
+    """The hosts of a cluster, for `tflaunch`."""
+
+    model_config = ConfigDict(extra="forbid", defer_build=True, title="tflaunch hostfile")
+
+    defaults: Annotated[Settings, Field(description="Settings of every host.")] = UNSAID
+    hosts: Annotated[list[HostItem], Field(min_length=1, description="The hosts, in order.")]
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of the YAML form, for editors; a mapping or, in the short form, a list of hosts."""
+    schema = TypeAdapter(
+        Annotated[
+            Annotated[Document, Tag("<long>")]
+            | Annotated[list[HostItem], Field(min_length=1, description="The short form."), Tag("<short>")],
+            Discriminator(lambda value: "<short>" if isinstance(value, list) else "<long>"),
+        ]
+    ).json_schema(schema_generator=Untitled)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "tflaunch hostfile", **schema}

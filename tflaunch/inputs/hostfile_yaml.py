@@ -1,0 +1,89 @@
+"""Reads the YAML form of a hostfile: what stands in groups and `defaults` is folded into each entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tflaunch.inputs.documents import Text
+from tflaunch.inputs.hostfile_model import Document, GroupSettings, HostSettings, Settings
+from tflaunch.inputs.yaml_document import Form, Tree, shown, validate
+from tflaunch.protocol.errors import Problem
+
+
+class Entry(NamedTuple):
+    """A name or range of a hostfile with its settings, those of groups and `defaults` folded in."""
+
+    name: Text
+    settings: dict[str, Any]
+
+
+_FORM = Form(
+    Document,
+    keys={
+        "": Document.model_fields,
+        "defaults": Settings.model_fields,
+        "<host>": ("name", *Settings.model_fields),
+        "<group>": ("group", "hosts", *Settings.model_fields),
+    },
+    things={"<host>": "this host", "<group>": "this group"},
+    elsewhere=dict.fromkeys(Settings.model_fields, "put it under `defaults:`"),
+    list="a list of hosts",
+    empty_list="write at least one host: `- gpu01`",
+    item="a host: want a name, a range, or a mapping with `name:` or `group:`",
+)
+
+
+def read(text: str, where: str, directory: Path) -> tuple[list[Entry], list[Problem]]:
+    """The entries of a YAML hostfile that are sound, and everything that is wrong with the others.
+
+    `where` names the file in problems; a relative `identity_file` is taken from `directory`.
+    """
+    tree = Tree(where)
+    root, data = tree.read(text, short="hosts")
+    if root is None:
+        empty = Problem(where, 0, 0, "the file is empty; list at least one host: `- gpu01`")
+        return [], tree.problems or [empty]
+    if not isinstance(data, dict):
+        tree.report(
+            root, f"{shown(root)} is not a hostfile: want a list of hosts, or a mapping with `hosts:`"
+        )
+        return [], tree.problems
+    document = validate(data, tree, _FORM)
+    if document is None:
+        return [], tree.problems
+    defaults = [document.defaults] if document.defaults else []
+    return list(_flatten(document.hosts, defaults, directory)), tree.problems
+
+
+def _flatten(items: Iterable[Any], layers: list[Settings], directory: Path) -> Iterator[Entry]:
+    for item in items:
+        if isinstance(item, GroupSettings):
+            yield from _flatten(item.hosts, [*layers, item], directory)
+        elif isinstance(item, HostSettings):
+            yield Entry(_as_text(item.name), _merge([*layers, item], directory))
+        else:
+            yield Entry(_as_text(item), _merge(layers, directory))
+
+
+def _as_text(name: str) -> Text:
+    assert isinstance(name, Text)  # noqa: S101 - what `plain` makes of every scalar, and _name returns as it is
+    return name
+
+
+def _merge(layers: Iterable[Settings], directory: Path) -> dict[str, Any]:
+    """Settings from outer to inner: env and labels merge, everything else is replaced."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        said: dict[str, Any] = {
+            key: getattr(layer, key) for key in layer.model_fields_set & {*Settings.model_fields}
+        }
+        if isinstance(layer, GroupSettings):
+            said["labels"] = {"group": layer.group, **said.get("labels", {})}
+        for key, value in said.items():
+            merged[key] = {**merged.get(key, {}), **value} if key in ("env", "labels") else value
+    if named := merged.get("identity_file"):
+        path = str(directory / Path(named).expanduser())
+        merged["identity_file"] = Text(path, named.line, named.column)
+    return merged

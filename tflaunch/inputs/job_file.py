@@ -1,0 +1,155 @@
+"""The job file: all that a run is, in YAML; `job_model.py` says what may stand in it.
+
+Its keys are the options of `tflaunch run`, which takes from it whatever the command line does not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tflaunch.inputs.documents import read_file
+from tflaunch.protocol.errors import JobFileError, Problem
+from tflaunch.protocol.job import CHIEF, MASTER, PS, WORKER, Role
+
+if TYPE_CHECKING:  # YAML and the models are heavy, and most runs have no job file
+    from tflaunch.inputs.job_model import JobDocument, RoleSettings
+    from tflaunch.inputs.yaml_document import Form, Tree
+
+_AS_THEY_ARE = (
+    "framework",
+    "done", "place", "grace", "ps_grace", "timeout", "startup_timeout", "stall_timeout", "lease", "detach", "restarts",
+    "restart_window", "restart_on", "spares", "wait", "gpu_model", "min_gpu_memory", "mig", "include", "exclude",
+    "mix_models", "require_all", "share_gpus", "follow_links", "max_code", "system_site_packages", "container",
+    "container_engine", "mount", "fetch", "fetch_max", "keep_mode", "overwrite", "tensorboard", "tensorboard_port",
+)  # fmt: skip
+_PATHS = {"code_dir", "requirements", "fetch_to"}
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """What a job file says; only what it does say."""
+
+    directory: Path  # what its paths are relative to
+    program: str | None
+    module: str | None
+    args: tuple[str, ...] = ()
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # parameters of `tflaunch run`, as typer has them
+    lists: Mapping[str, tuple[Any, ...]] = field(
+        default_factory=dict
+    )  # likewise; the command line adds to them
+
+
+def load(source: str) -> JobFile:
+    """The job file at that path; raises JobFileError with every problem that was found."""
+    from tflaunch.inputs.yaml_document import Tree, shown, validate
+
+    path = Path(source).expanduser()
+    try:
+        text = read_file(path, source, JobFileError)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        hint = "Name the job file, or the program: tflaunch run hosts.yaml trainer.py"
+        raise JobFileError([Problem(source, 0, 0, f"cannot be read: {reason}")], hint) from None
+    tree = Tree(source)
+    root, data = tree.read(text)
+    if root is None:
+        empty = Problem(source, 0, 0, "the file is empty; it names at least `program:`")
+        raise JobFileError(tree.problems or [empty])
+    if not isinstance(data, dict):
+        tree.report(root, f"{shown(root)} is not a job file: want a mapping with `program:` or `module:`")
+        raise JobFileError(tree.problems)
+    form = _form()
+    if data and not data.keys() & {*form.keys[""], *form.elsewhere}:
+        tree.report(
+            root, "this is no job file: it has none of a job's keys, `program:` or `module:` above all"
+        )
+        hint = "Name the job file, or the program: tflaunch run hosts.yaml trainer.py"
+        raise JobFileError(tree.problems[-1:], f"{hint}; what is for the program itself comes behind --")
+    document = validate(data, tree, form)
+    if document is not None:
+        _check(document, data, tree)
+    if tree.problems:
+        raise JobFileError(sorted(tree.problems, key=lambda problem: (problem.line, problem.column)))
+    assert document is not None  # noqa: S101 - else there were problems
+    return _job_file(document, path.absolute().parent)
+
+
+def _form() -> Form[JobDocument]:
+    from tflaunch.inputs.job_model import JobDocument, RoleSettings
+    from tflaunch.inputs.yaml_document import Form
+
+    return Form(
+        JobDocument,
+        keys={
+            "": JobDocument.model_fields,
+            "roles": RoleSettings.model_fields,
+            "jobs": RoleSettings.model_fields,
+        },
+        elsewhere={
+            **dict.fromkeys(
+                ("hosts", "defaults"), "that is a hostfile's, which comes first: hosts.yaml job.yaml"
+            ),
+            **dict.fromkeys(
+                ("ps", "worker", "workers", "chief", "master", "evaluator"), "put it under `roles:`"
+            ),
+            "script": "it is called `program`",
+        },
+    )
+
+
+def _check(document: JobDocument, data: Mapping[str, Any], tree: Tree) -> None:
+    """What no key can tell alone."""
+    if "program" in data and "module" in data:
+        tree.report(tree.keys["module",], "there is a `program:` already; leave one of them out")
+    elif "program" not in data and "module" not in data and not tree.problems:
+        tree.report(tree.values[()], "the file has neither `program:` nor `module:`")
+    for job in (CHIEF, MASTER):
+        if job in document.roles and (document.roles[job].count or 0) > 1:
+            node = tree.values.get(("roles", job, "count"), tree.values["roles", job])
+            tree.report(node, f"{job}: a cluster has one {job}, not {document.roles[job].count}")
+
+
+def _job_file(document: JobDocument, directory: Path) -> JobFile:
+    said = document.model_fields_set
+    options = {name: getattr(document, name) for name in _AS_THEY_ARE if name in said}
+    options = {name: value for name, value in options.items() if value is not None}
+    if "sync" in said:
+        options["no_sync"] = not document.sync
+    if "dial_check" in said:
+        options["no_dial_check"] = not document.dial_check
+    if "flags" in said and not document.flags:
+        options["flags"] = document.flags is not None
+    for name in _PATHS & said:
+        options[name] = directory / Path(getattr(document, name)).expanduser()
+    restart = (*([document.restart] if document.restart else []), *_restart_by_job(document))
+    lists = {
+        "env": tuple(f"{name}={value}" for name, value in document.env.items()),
+        "env_file": tuple(directory / Path(name).expanduser() for name in document.env_file or ()),
+        "ship": document.ship or (),
+        "flag": tuple(f"{name}={other}" for name, other in (document.flags or {}).items()),
+        "restart": restart,
+    }
+    return JobFile(
+        directory,
+        document.program,
+        document.module,
+        document.args or (),
+        {job: _role(job, settings) for job, settings in (document.roles | document.jobs).items()},
+        options,
+        lists,
+    )
+
+
+def _restart_by_job(document: JobDocument) -> list[str]:
+    return [f"{job}={role.restart}" for job, role in (document.roles | document.jobs).items() if role.restart]
+
+
+def _role(job: str, said: RoleSettings) -> Role:
+    count = 1 if said.count is None and job not in (PS, WORKER) else said.count
+    return Role(count, said.hosts, said.gpus, dict(said.env), said.args or (), said.end, said.grace)

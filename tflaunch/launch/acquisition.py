@@ -1,0 +1,344 @@
+"""From what the hosts have now to a plan whose cards are held, at once or when the turn of this run comes.
+
+Cards are taken on all hosts in one parallel round, and who does not get all that the plan names gives back
+what it got before it does anything else.  So nobody ever waits for a card while holding another, and no two
+runs can block each other; to take hosts in a fixed order instead would cost a round trip for each.
+
+A run that cannot start queues: its agents hold a ticket on every host (tflaunch.agent.gpus.tickets), and whoever
+comes later leaves alone what it could use.  With --wait it queues until its turn has come.  Without, it
+queues as well, but only while others are planning: the first of those that plan at a time wins, by the clocks
+of the hosts, and the others soon know what is left for them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tflaunch.hosts import Host, Hostfile, fold
+from tflaunch.inputs.times import clock_time, duration
+from tflaunch.launch.cluster import Cluster
+from tflaunch.launch.consent import Consent
+from tflaunch.planning.cluster_plan import ClusterPlan
+from tflaunch.planning.gpu_choice import GpuChoice, choose
+from tflaunch.planning.inventory import Inventory, in_use, when_free
+from tflaunch.planning.plan import plan_cluster, usable_cards
+from tflaunch.planning.taking import Share
+from tflaunch.protocol.errors import Breach, ConnectErrors, PlanError
+from tflaunch.protocol.job import WORKER, JobSpec
+from tflaunch.sessions.group import RETRY_S
+
+RACE_S = 30.0  # so long a run that does not wait lets others plan first
+PAUSES_S = (0.2, 1.0, 3.0)  # between two looks: at first, at most while others plan, at most in a long wait
+SHOW_S = 1.0  # a shorter wait is not worth a word
+
+
+class Reporter(Protocol):
+    """`tflaunch.console.reporter.Reporter`, as far as it is needed here."""
+
+    def note(self, text: str) -> None: ...
+    def warn(self, text: str) -> None: ...
+    def phase(self, name: str, done: int, total: int, note: str = "") -> None: ...
+    def waiting(self, turn: Turn) -> None: ...
+
+
+@dataclass(frozen=True)
+class Turn:
+    """How it stands with a run that waits for cards."""
+
+    place: int  # in the queue: 1 is the next to be served
+    behind: tuple[str, ...]  # who comes before it: `bob's run mnist-a3k2xq`
+    free: int  # cards that it could take
+    needed: int
+    held: tuple[tuple[str, str], ...]  # cards and what keeps it from them: (`gpu01:0,2`, `alice's run ...`)
+    lost: tuple[str, ...] = ()  # hosts that cannot be asked
+
+    def __str__(self) -> str:
+        ending = {1: "st", 2: "nd", 3: "rd"}.get(self.place % 10 if self.place % 100 // 10 != 1 else 0, "th")
+        parts = [
+            f"{self.place}{ending} in line" + (f", behind {', '.join(self.behind)}" if self.behind else "")
+        ]
+        parts += [f"{cards} {why}" for cards, why in self.held]
+        parts += [f"{fold(self.lost)} cannot be asked"] if self.lost else []
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Makes the plan of one run from what its hosts have."""
+
+    job: JobSpec
+    hostfile: Hostfile
+    gpus: GpuChoice
+    addresses: Mapping[str, str]
+    run_id: str
+
+    def seen(self, inventory: Inventory) -> Inventory:
+        """The cards as this run may take them."""
+        return choose(inventory, self.gpus, self.hostfile)
+
+    def plan(self, inventory: Inventory) -> ClusterPlan:
+        """The plan; raises PlanError, with a word about --wait where that would help."""
+        try:
+            return self._plan(inventory)
+        except PlanError as error:
+            try:
+                self._plan(when_free(inventory))
+            except PlanError:
+                raise error from None
+            raise PlanError(
+                error.message, f"{error.hint} Or queue for the cards: --wait, --wait 2h."
+            ) from None
+
+    def plan_when_free(self, inventory: Inventory) -> ClusterPlan:
+        """The plan if nobody used the cards; raises PlanError."""
+        try:
+            return self._plan(when_free(inventory))
+        except PlanError as error:
+            raise PlanError(f"with every card free: {error.message}", error.hint) from None
+
+    def claims(self, inventory: Inventory) -> dict[str, tuple[str, ...]]:
+        """All cards that the run could use, by host, if they were free."""
+        return usable_cards(self.job, self.hostfile, self.seen(when_free(inventory)))
+
+    def shares(self, plan: ClusterPlan) -> list[Share]:
+        """What that plan takes."""
+        return [Share(task.host, task.id.job, task.gpus) for task in plan.tasks]
+
+    def _plan(self, inventory: Inventory) -> ClusterPlan:
+        return plan_cluster(self.job, self.hostfile, self.seen(inventory), self.addresses, self.run_id)
+
+
+class Acquisition:
+    """Takes the cards of one run."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        cluster: Cluster,
+        reporter: Reporter,
+        *,
+        ports_wanted: int,
+        wait_s: float | None,
+        absent: Collection[str] = (),
+        consent: Consent,
+    ) -> None:
+        """`wait_s` is how long the run may queue; None: it does not wait for cards that are in use.
+
+        Hosts that are `absent` have never been reached; a run that waits dials them again.
+        """
+        self._consent = consent
+        self._planner = planner
+        self._cluster = cluster
+        self._reporter = reporter
+        self._ports_wanted = ports_wanted
+        self._patient = wait_s is not None
+        self._wait_s = RACE_S if wait_s is None else wait_s
+        self._absent = set(absent)
+        self._hosts: dict[str, Host] = {}
+        self._counted = planner.job.role(WORKER).count is not None
+        self._claims: Mapping[str, tuple[str, ...]] = {}
+        self._needed = 0
+        self._since = 0.0
+        self._queued: set[str] = set()  # hosts that have the ticket
+        self._tries: dict[str, int] = {}  # of hosts that are lost
+        self._retry_at: dict[str, float] = {}
+        self._warned: set[str] = set()
+
+    def plan(self, inventory: Inventory) -> ClusterPlan:
+        """A plan whose cards are held; `inventory` is the first look, at which every free card was leased.
+
+        The user is asked before it takes much that he has not counted: before it queues if it has to, then for the
+        most that this may come to.  Raises PlanError, with how long it has waited; UsageError when he does not agree;
+        ConnectErrors, for a run that does not wait; Stopped.
+        """
+        dialled = {*inventory, *(self._absent if self._patient else ())}
+        self._hosts = {host.name: host for host in self._planner.hostfile.hosts if host.name in dialled}
+        while True:
+            plan, inventory = self._acquire(inventory)
+            wanted = self._consent.lacking(self._planner.shares(plan), inventory)
+            if wanted is None:
+                break
+            self._cluster.let_go()
+            self._consent.ask(self._cluster, wanted)
+            inventory = self._look({host: list(gpus) for host, gpus in self._claims.items()})
+        for name in self._hosts.keys() - inventory.keys() - self._absent:
+            self._reporter.warn(f"{name} is lost: the run begins without it")
+            self._cluster.forget(name)
+        self._cluster.keep_cards(plan)
+        return plan
+
+    def _acquire(self, inventory: Inventory) -> tuple[ClusterPlan, Inventory]:
+        """(a plan whose cards are held, the look at which it was made)."""
+        self._claims = self._planner.claims(inventory)
+        try:
+            plan = self._planner.plan(inventory)
+            settled = self._settled(inventory)
+        except PlanError:
+            if not self._patient and not self._contended(inventory):
+                raise
+            settled = False
+        if not settled:
+            when_free = self._planner.plan_when_free(inventory)
+            if self._patient:  # when its turn has come, nobody may be here
+                shares = self._planner.shares(when_free)
+                if wanted := self._consent.lacking(shares, inventory):
+                    self._cluster.let_go()
+                    self._consent.ask(self._cluster, wanted, "up to ", " once they are free")
+                self._consent.wait(shares, inventory)
+            tasks = when_free.tasks
+            workers = [len(task.gpus) for task in tasks if task.id.job == WORKER]
+            others = sum(len(task.gpus) for task in tasks if task.id.job != WORKER)
+            # Who did not say how many workers starts with the first that fits.
+            self._needed = max(1, others + (sum(workers) if self._counted else max(workers, default=0)))
+            # The clock of no launcher: a run must not come before another because a laptop's clock is slow.
+            self._since = self._since or max(facts.clock for facts in inventory.values())
+            return self._wait()
+        return plan, inventory
+
+    def _contended(self, inventory: Inventory) -> bool:
+        """Whether somebody has, or was promised, a card of ours just because he is planning at this moment."""
+        return any(
+            claim is not None and claim.planning and claim.run != self._planner.run_id
+            for host, facts in inventory.items()
+            for device in facts.devices
+            if device.uuid in self._claims.get(host, ())
+            for claim in (device.lease, None if in_use(device) else device.promised)
+        )
+
+    def _settled(self, inventory: Inventory) -> bool:
+        """Whether a plan that fits may be carried out.
+
+        A run that takes whatever is free would take too little while others hold cards just to plan.
+        """
+        return self._counted or not self._contended(inventory)
+
+    def _wait(self) -> tuple[ClusterPlan, Inventory]:
+        begun = time.monotonic()
+        shown = False
+        longest_s = PAUSES_S[2 if self._patient else 1]
+        pause_s = PAUSES_S[0]
+        self._cluster.let_go()
+        while True:
+            inventory = self._look({})
+            try:
+                plan = self._planner.plan(inventory)
+                if self._settled(inventory) and (taken := self._take(plan)):
+                    break
+                refusal = PlanError("others plan with the same cards", "Try again.")
+            except PlanError as error:
+                if not self._patient and not self._contended(inventory):
+                    raise
+                refusal = error
+            waited_s = time.monotonic() - begun
+            turn = self._turn(inventory)
+            if waited_s >= self._wait_s:
+                hint = "Wait longer, or for ever: --wait alone." if self._patient else refusal.hint
+                raise PlanError(f"{refusal.message}; waited {duration(waited_s)}: {turn}", hint)
+            if self._patient or waited_s > SHOW_S:
+                shown = True
+                self._reporter.waiting(turn)
+            # At random, so that those who came together do not come together again.
+            next_s = pause_s * random.uniform(0.7, 1.3)  # noqa: S311
+            self._cluster.pause(min(next_s, self._wait_s - waited_s))
+            pause_s = min(longest_s, 1.5 * pause_s)
+        for name in self._absent & (self._hosts.keys() - taken.keys()):
+            self._reporter.warn(f"{name} cannot be reached: the run begins without it")
+            self._cluster.forget(name)
+        if shown:
+            self._reporter.phase("waiting", self._needed, self._needed)
+        return plan, taken
+
+    def _take(self, plan: ClusterPlan) -> Inventory:
+        """Lease the cards of that plan; returns the hosts that answered, none of them when a card was gone."""
+        cards: dict[str, list[str]] = {}
+        for task in plan.tasks:
+            cards.setdefault(task.host, []).extend(task.gpus)
+        inventory = self._look(cards)
+        try:
+            if self._planner.plan(inventory).tasks == plan.tasks:
+                return inventory
+        except PlanError:
+            pass  # somebody was quicker
+        self._cluster.let_go()
+        return {}
+
+    def _look(self, lease: Mapping[str, list[str]]) -> Inventory:
+        """What the hosts have that can be asked now; others are dialled again in the background."""
+        self._dial_again()
+        hosts = [host for name, host in self._hosts.items() if name in self._cluster.connected]
+        for host in hosts:
+            gpus = self._claims.get(host.name)
+            if gpus and host.name not in self._queued:
+                self._cluster.queue(host.name, self._since, self._needed, gpus, not self._patient)
+                self._queued.add(host.name)
+        inventory, failures = self._cluster.look(hosts, self._ports_wanted, lease)
+        if failures and not self._patient:
+            raise ConnectErrors(failures, len(self._hosts))
+        for name, facts in inventory.items():
+            if self._tries.pop(name, 0):
+                self._reporter.note(f"{name} {'can be reached' if name in self._absent else 'is back'}")
+                self._absent.discard(name)
+            if facts.queue_error and name not in self._warned:
+                self._warned.add(name)
+                self._reporter.warn(f"{name}: no place in its queue for cards: {facts.queue_error}")
+        return inventory
+
+    def _dial_again(self) -> None:
+        first, most = RETRY_S
+        now = time.monotonic()
+        for name, error in dict(self._cluster.ended).items():
+            if name not in self._hosts:  # it goes on without that one
+                continue
+            if not self._patient:
+                raise ConnectErrors({name: error}, len(self._hosts))
+            if isinstance(error, Breach) and name in self._tries:
+                continue  # that was told
+            if name not in self._retry_at:
+                tries = self._tries[name] = self._tries.get(name, 0) + 1
+                if tries == 1:
+                    gone = self._gone(name)
+                    self._reporter.warn(
+                        f"{name} {gone}: {error.message}; dialling it again while this run waits"
+                    )
+                self._queued.discard(name)
+                self._retry_at[name] = now + min(most, first * 2 ** (tries - 1))
+            elif self._retry_at[name] <= now:
+                del self._retry_at[name]
+                self._cluster.reopen(self._hosts[name])
+
+    def _gone(self, name: str) -> str:
+        return "cannot be reached" if name in self._absent else "is lost"
+
+    def _turn(self, inventory: Inventory) -> Turn:
+        ahead: dict[tuple[float, str], str] = {}
+        free = 0
+        held: dict[str, dict[str, list[str]]] = {}  # what keeps the run from cards -> host -> cards
+        for host, facts in self._planner.seen(inventory).items():
+            claim = self._claims.get(host, ())
+            for ticket in facts.queue:
+                if not set(ticket.uuids).isdisjoint(claim):
+                    ahead[ticket.since, ticket.run] = ticket.holder
+            for device in facts.devices:
+                if device.uuid not in claim:
+                    continue
+                free += not device.busy
+                if device.busy and in_use(device):
+                    why = device.busy
+                    if device.lease:
+                        why = f"{device.lease.holder} since {clock_time(device.lease.since)}"
+                    held.setdefault(why, {}).setdefault(host, []).append(device.label)
+        return Turn(
+            place=len(ahead) + 1,
+            behind=tuple(ahead[place] for place in sorted(ahead)),
+            free=free,
+            needed=self._needed,
+            held=tuple(
+                (" ".join(f"{host}:{','.join(labels)}" for host, labels in cards.items()), why)
+                for why, cards in held.items()
+            ),
+            lost=tuple(sorted(self._hosts.keys() - inventory.keys())),
+        )

@@ -1,0 +1,1 @@
+"""How a run goes: its state machine, the driver, links to hosts, watchdog, time limits; shipped to hosts."""

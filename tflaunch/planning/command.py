@@ -1,0 +1,173 @@
+"""How a task is told who it is: its argv, its flags and its environment; pure, nothing is started here."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+
+from tflaunch.hosts import Host
+from tflaunch.inputs.variables import ARGUMENT_LIMIT_BYTES, DECIDED
+from tflaunch.planning import frameworks
+from tflaunch.protocol.errors import PlanError, UsageError
+from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, TaskId, by_python
+
+
+def endpoint(address: str, port: int) -> str:
+    """`address:port` as TensorFlow dials it; an IPv6 address is put in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def interpreter(host: Host, job: JobSpec) -> str:
+    """The Python that runs a task: the host's `python:`, else `python3`, or the launcher's own when local.
+
+    In an environment that is made of requirements it is the one of that, which comes first on PATH.
+    """
+    if job.requirements is not None:
+        return "python3"
+    elsewhere = host.conda or host.venv or image(host, job)
+    return host.python or (sys.executable if host.connection == "local" and not elsewhere else "python3")
+
+
+def image(host: Host, job: JobSpec) -> str:
+    """The image of the container that a task runs in, "" for none."""
+    return job.container or host.container or ""
+
+
+class Command:
+    """The argv and the environment of every task of one cluster.
+
+    `cluster` is TensorFlow's cluster spec: job name to the `address:port` of its tasks, in task order; a job
+    without tasks is not in it.  `interfaces` maps a host to that of its network interfaces by which its peers reach
+    it, where that is known.  Raises UsageError for flag names that cannot work, PlanError when the cluster
+    is too large for Linux to hand it over in one argument.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        cluster: Mapping[str, Sequence[str]],
+        run_id: str,
+        interfaces: Mapping[str, str] | None = None,
+    ) -> None:
+        self._job = job
+        self._interfaces = interfaces or {}
+        self._run_id = run_id
+        # What all tasks share is spelt once: a cluster of 2,000 tasks takes 30 kB in each of its spellings.
+        self._names = flag_names(job)
+        self._hosts_flags = self._spell_hosts_flags(cluster)
+        self._cluster = cluster
+        self._ranks = {task: rank for rank, task in enumerate(frameworks.ranks(job, cluster))}
+        self._cluster_json = json.dumps(cluster, separators=(",", ":"))
+        addresses = [task.rpartition(":")[0].strip("[]") for tasks in cluster.values() for task in tasks]
+        self._no_proxy = ",".join(dict.fromkeys([*addresses, "localhost", "127.0.0.1"]))
+        self._check_sizes()
+
+    @property
+    def first(self) -> TaskId | None:
+        """Rank 0, at whose port the other ranks of a PyTorch or JAX program meet it; None: nobody has a rank."""
+        return next(iter(self._ranks), None)
+
+    def argv(self, task: TaskId, host: Host) -> tuple[str, ...]:
+        """`python trainer.py --ps_hosts=a:1 --worker_hosts=b:2 --job_name=worker --task_index=0 ARGS`.
+
+        `--ps_hosts=` and `--worker_hosts=` are there also when empty, because the classic trainers define
+        them without a default; `--chief_hosts=` only when the cluster has a chief, and so for each job of the
+        user's own.  `job.args` and then those of the task's role follow byte for byte.
+        """
+        mine = {"job_name": task.job, "task_index": str(task.index)}
+        flags = [f"{self._names[name]}={value}" for name, value in mine.items() if name in self._names]
+        args = (*self._job.args, *self._job.role(task.job).args)
+        python = (interpreter(host, self._job),) if by_python(self._job.program) else ()
+        return (*python, *self._job.program, *self._hosts_flags, *flags, *args)
+
+    def env(self, task: TaskId, host: Host, gpus: Sequence[str]) -> dict[str, str]:
+        """What a task finds in its environment on top of what its host gives; `gpus` are its cards' UUIDs.
+
+        `env:` of the hostfile, then the job's own and its role's come last and win, also over PYTHONUNBUFFERED,
+        PYTHONFAULTHANDLER, CUDA_DEVICE_ORDER, no_grpc_proxy and the ranks of PyTorch and JAX.  What the plan has
+        decided cannot be set by them and raises PlanError: TF_CONFIG, CUDA_VISIBLE_DEVICES, TF_GRPC_REUSE_PORT,
+        TFLAUNCH_RUN, TFLAUNCH_TASK.
+        """
+        role = self._job.role(task.job).env
+        said = ((f"{host.name}: env", host.env), ("--env", self._job.env), (f"--job-env {task.job}", role))
+        for where, env in said:
+            for name in sorted(DECIDED.keys() & env.keys()):
+                raise PlanError(f"{where} sets {name}, which tflaunch sets for every task", DECIDED[name])
+        me = f'{{"type":"{task.job}","index":{task.index}}}'
+        return {
+            "TF_CONFIG": f'{{"cluster":{self._cluster_json},"task":{me}}}',
+            "TF_GRPC_REUSE_PORT": "true",
+            "CUDA_VISIBLE_DEVICES": ",".join(gpus),  # empty: a ps never takes a card by accident
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "PYTHONUNBUFFERED": "1",  # a killed task would lose its last lines
+            "PYTHONFAULTHANDLER": "1",  # a crash, and a task that is ended because it is stuck, tells where
+            # gRPC obeys the proxy variables also between tasks; what a program downloads still may need them.
+            "no_grpc_proxy": self._no_proxy,
+            "TFLAUNCH_RUN": self._run_id,
+            "TFLAUNCH_TASK": str(task),
+            **frameworks.variables(
+                self._job, self._cluster, self._ranks, task, self._interfaces.get(host.name, "")
+            ),
+            **host.env,
+            **self._job.env,
+            **role,
+        }
+
+    def _spell_hosts_flags(self, cluster: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+        jobs = [PS, WORKER, *([CHIEF] if cluster.get(CHIEF) else []), *own_jobs(self._job)]
+        hosts = {f"{job}_hosts": ",".join(cluster.get(job, ())) for job in jobs}
+        return tuple(f"{self._names[name]}={value}" for name, value in hosts.items() if name in self._names)
+
+    def _check_sizes(self) -> None:
+        longest = max([WORKER, EVALUATOR, *own_jobs(self._job)], key=len)
+        tf_config = (
+            f'TF_CONFIG={{"cluster":{self._cluster_json},"task":{{"type":"{longest}","index":1000000}}}}'
+        )
+        for text in (*self._hosts_flags, tf_config, f"no_grpc_proxy={self._no_proxy}"):
+            if (size := len(text.encode())) > ARGUMENT_LIMIT_BYTES:
+                what = text.partition("=")[0]
+                raise PlanError(
+                    f"{what} of this cluster is {size:,} bytes; Linux takes {ARGUMENT_LIMIT_BYTES:,} at most",
+                    "Use fewer tasks, or shorter addresses (`address:` in the hostfile).",
+                )
+
+
+def own_jobs(job: JobSpec) -> list[str]:
+    """The job names of the user's own that are part of the cluster, in order."""
+    return sorted(job.others.keys() - {CHIEF, EVALUATOR})
+
+
+def flag_names(job: JobSpec) -> dict[str, str]:
+    """Canonical name -> the flag as it is written, dashes included; flags that are left out are missing."""
+    if job.flags is None:
+        return {}
+    usual = {**FLAGS, **{f"{name}_hosts": f"{name}_hosts" for name in own_jobs(job)}}
+    for name in job.flags:
+        if name not in usual:
+            near = difflib.get_close_matches(name, usual, n=1)
+            raise UsageError(
+                f"--flag {name}={job.flags[name]}: there is no flag {name!r}",
+                f"Did you mean {near[0]}?" if near else f"The flags are {', '.join(usual)}.",
+            )
+    written: dict[str, str] = {}
+    for name, default in usual.items():
+        actual = job.flags.get(name, default)
+        if not actual:
+            continue
+        if not re.fullmatch(r"-{0,2}[^-\s=][^\s=]*", actual):
+            raise UsageError(
+                f"--flag {name}={actual}: {actual!r} cannot be the name of a flag",
+                f"Write it as the program does, for example --flag {name}={default.replace('_', '-')}",
+            )
+        spelling = actual if actual.startswith("-") else f"--{actual}"
+        if spelling in written.values():
+            other = next(key for key, value in written.items() if value == spelling)
+            raise UsageError(
+                f"--flag {name}={actual}: {other} already goes by {spelling}",
+                f"Give each its own name, or leave one out: --flag {name}=",
+            )
+        written[name] = spelling
+    return written

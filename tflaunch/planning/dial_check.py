@@ -1,0 +1,118 @@
+"""Which connections the tasks of a plan will make, and what a blocked one means; pure.
+
+What is checked: from every host, the address and port of every task that a task of that host may call, once for
+each source host, the host's own address included (an address of a router may lead everywhere but back).
+Training needs both ways: a worker asks its ps for variables, and the ps fetches the gradients from the worker;
+workers open sessions that span each other.  Only ps and ps have nothing to say to each other.  For H hosts and
+T tasks that is up to H x T connects, but each host makes its T at once, and they take no longer than one does
+unless they are dropped: nothing is left out.  What is no part of the cluster, as an evaluator, neither calls nor
+is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from tflaunch.hosts import fold
+from tflaunch.lifecycle.watchdog import DIAL_S
+from tflaunch.planning.addresses import is_loopback
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
+from tflaunch.protocol import dialling
+
+TARGETS_SHOWN = 3
+MARGIN_S = 15.0
+SKIP = "--no-dial-check starts the tasks all the same"
+
+_OPEN = (
+    "open that port between the hosts, or name a range that is open by `ports:` in the hostfile; if they"
+    " share another network, name it by `address:`"
+)
+NEXT_STEP = {
+    dialling.REFUSED: _OPEN,
+    dialling.SILENT: _OPEN,
+    dialling.NO_ROUTE: "give addresses that the hosts reach each other by: `address:` in the hostfile",
+    dialling.FORBIDDEN: "allow it to call that port, or name a range that is open by `ports:` in the hostfile",
+    dialling.NO_NAME: "write an address that all hosts know: `address:` in the hostfile",
+    dialling.STRANGER: "`address:` in the hostfile must lead to that very host, past proxies and port forwarding",
+    dialling.NARROW: "give all hosts the MTU of the way between them: `ping -M do -s 1372 HOST` tries 1400,"
+    " `ip link set dev eth0 mtu 1400` sets it; or let the router on the way clamp the MSS",
+}
+
+
+def needed(plan: ClusterPlan) -> bool:
+    """Whether anything can be in the way: not when all tasks are on this one machine, over loopback."""
+    return not all(is_loopback(task.address) for task in plan.tasks if task.port is not None)
+
+
+def targets(plan: ClusterPlan) -> dict[str, list[TaskPlan]]:
+    """For each host, the tasks that its own may call; each host begins elsewhere, not all with the same one."""
+    jobs: dict[str, set[str]] = {}
+    count: dict[tuple[str, str], int] = {}
+    members = [task for task in plan.tasks if task.port is not None]
+    for task in members:
+        jobs.setdefault(task.host, set()).add(task.id.job)
+        count[task.host, task.id.job] = count.get((task.host, task.id.job), 0) + 1
+
+    called: dict[frozenset[str], list[TaskPlan]] = {}  # by tasks of these jobs
+    found = {}
+    for number, host in enumerate(jobs):
+        callers = frozenset(jobs[host])
+        if callers not in called:
+            called[callers] = [task for task in members if task.id.job != "ps" or callers - {"ps"}]
+        wanted = [
+            task for task in called[callers] if task.host != host or _calls_itself(task, callers, count)
+        ]
+        turn = number * len(wanted) // len(jobs)
+        if wanted:
+            found[host] = wanted[turn:] + wanted[:turn]
+    return found
+
+
+def _calls_itself(task: TaskPlan, callers: Collection[str], count: Mapping[tuple[str, str], int]) -> bool:
+    """Whether another task of its own host, which has these jobs, may call it."""
+    own = task.id.job
+    return any(job != own or (job != "ps" and count[task.host, own] > 1) for job in callers)
+
+
+def limit_s(targets: int) -> float:
+    """How long a host may take to call so many, their names looked up before; where all are busy, answers come late."""
+    rounds = 1 + -(-targets // dialling.AT_ONCE)
+    return rounds * dialling.ANSWER_SHARE * DIAL_S + MARGIN_S
+
+
+def to_wire(wanted: Iterable[TaskPlan]) -> list[list[object]]:
+    """The `targets` of a `dial` message."""
+    return [[task.address, task.port, task.host] for task in wanted]
+
+
+def blocked(
+    wanted: Mapping[str, Sequence[TaskPlan]], results: Mapping[str, Sequence[float | tuple[str, str]]]
+) -> tuple[dict[str, str], list[str]]:
+    """(for each host that something is blocked for, what; the next steps). Empty when all could be reached."""
+    failures: dict[str, str] = {}
+    steps: dict[str, None] = {}
+    for host, tasks in wanted.items():
+        by_verdict: dict[tuple[str, str], list[TaskPlan]] = {}
+        for task, result in zip(tasks, results[host], strict=True):
+            if not isinstance(result, (int, float)):
+                verdict, detail = result
+                by_verdict.setdefault((verdict, detail), []).append(task)
+                if verdict in NEXT_STEP:
+                    steps[NEXT_STEP[verdict]] = None
+        if by_verdict:
+            failures[host] = "\n".join(
+                f"cannot reach {_name(missed)}: {dialling.meaning(*result)}"
+                for result, missed in by_verdict.items()
+            )
+    return failures, [*steps, SKIP] if failures else []
+
+
+def _name(tasks: Sequence[TaskPlan]) -> str:
+    """`ps/0 at 10.0.0.1:2222`; many are told by their hosts."""
+    if len(tasks) <= TARGETS_SHOWN:
+        ordered = sorted(tasks, key=lambda task: task.id)
+        return ", ".join(f"{task.id} at {task.endpoint}" for task in ordered)
+    hosts = fold(sorted({task.host for task in tasks}))
+    ports = sorted({task.port for task in tasks if task.port is not None})
+    span = f"port {ports[0]}" if len(ports) == 1 else f"ports {ports[0]}-{ports[-1]}"
+    return f"{len(tasks)} tasks on {hosts} ({span})"

@@ -1,0 +1,172 @@
+"""What the tasks' Python finds: the environments of the hostfile, and the requirements that hosts install."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tflaunch.hosts import Host
+from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.job import JobSpec, Requirements
+
+PREPARE_TIMEOUT_S = 7200.0  # TensorFlow with CUDA is gigabytes
+LARGEST = 4 * 1024 * 1024  # characters of all files together
+
+_VENV = """\
+test -f %(path)s/bin/activate || {
+    echo "tflaunch: venv: there is no" %(path)s/bin/activate "on this host" >&2; false; }
+. %(path)s/bin/activate"""
+
+# As `conda activate` does; where there is no conda, only the environment (conda-pack), what that comes down to.
+_CONDA = """\
+tflaunch_conda() {
+    for conda in "${CONDA_EXE:-}" "$(command -v conda || true)" ~/miniconda3/bin/conda ~/miniforge3/bin/conda \\
+        ~/mambaforge/bin/conda ~/anaconda3/bin/conda /opt/conda/bin/conda /opt/miniconda3/bin/conda \\
+        /opt/miniforge3/bin/conda /opt/anaconda3/bin/conda; do
+        if test -x "$conda" && test -f "$conda"; then
+            eval "$("$conda" shell.posix hook)" && conda activate "$1"
+            return
+        fi
+    done
+    test -d "$1/conda-meta" || {
+        echo "tflaunch: conda: no conda on this host, and no environment at $1" >&2; return 1; }
+    export CONDA_PREFIX="$1" CONDA_DEFAULT_ENV="$1" CONDA_SHLVL=1 PATH="$1/bin:$PATH"
+    for hook in "$1"/etc/conda/activate.d/*.sh; do
+        ! test -f "$hook" || . "$hook"
+    done
+}
+tflaunch_conda %(path)s"""
+
+
+def setup(host: Host) -> tuple[str, ...]:
+    """All shell lines before a task of that host: its `setup:`, then what activates its `conda:` and its `venv:`."""
+    more = []
+    if host.conda:
+        more.append(_CONDA % {"path": _shell_path(host.conda)})
+    if host.venv:
+        more.append(_VENV % {"path": _shell_path(host.venv)})
+    return (*host.setup, *more)
+
+
+def _shell_path(path: str) -> str:
+    return f'"$HOME"{shlex.quote(path[1:])}' if path.startswith("~") else shlex.quote(path)
+
+
+def to_prepare(host: Host, job: JobSpec, images: Iterable[str]) -> dict[str, Any]:
+    """The fields of the `prepare` message for a host whose tasks run in containers of these images, or in none."""
+    needed = job.requirements
+    return {
+        "requirements": needed and {**dataclasses.asdict(needed), "digest": needed.digest},
+        "images": sorted(images),
+        "engine": job.container_engine,
+        "python": host.python or (sys.executable if host.connection == "local" else "python3"),
+        "setup": list(setup(host)),
+        "env": {**host.env, **job.env},
+    }
+
+
+def read(path: Path, system_site: bool = False) -> Requirements:
+    """The requirements that hosts are to install: of requirements.txt, with all that it includes, or of a project.
+
+    A project is pyproject.toml, or uv.lock beside it, which then counts.  Raises UsageError, also for what only
+    this machine has.
+    """
+    lock = path.with_name("uv.lock")
+    if path.name == "uv.lock" or (path.name == "pyproject.toml" and lock.is_file()):
+        project = path.with_name("pyproject.toml")
+        files = {each.name: _text(each) for each in (lock, project)}
+        _refuse_local(files[lock.name], lock, r'^source = \{ (?:directory|path|editable) = "(?!\.")(.*?)"')
+        if system_site:
+            raise UsageError(
+                f"--system-site-packages: {lock} says of all packages which ones", "leave it out"
+            )
+        return Requirements("lock", lock.name, files)
+    if path.name == "pyproject.toml":
+        text = _text(path)
+        _refuse_local(text, path, r'^[^#\n]*\{[^}\n]*\bpath\s*=\s*"(.*?)"')
+        return Requirements("project", path.name, {path.name: text}, system_site)
+    found: dict[Path, tuple[str, str]] = {}
+    _include(path, path, found)
+    if sum(len(text) for _, text in found.values()) > LARGEST:
+        raise UsageError(f"{path}: more than {LARGEST // 1024**2} MiB with what it includes")
+    return Requirements("pip", path.name, dict(found.values()), system_site)
+
+
+def _text(path: Path) -> str:
+    try:
+        text = path.read_text("utf-8-sig")
+    except FileNotFoundError:
+        raise UsageError(f"--requirements {path}: there is no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--requirements {path}: cannot be read: {error}") from None
+    if len(text) > LARGEST:
+        raise UsageError(f"--requirements {path}: is larger than {LARGEST // 1024**2} MiB")
+    return text
+
+
+def _refuse_local(text: str, path: Path, pattern: str) -> None:
+    if local := re.search(pattern, text, re.MULTILINE):
+        raise _only_here(path, text.count("\n", 0, local.start()) + 1, local[1])
+
+
+def _only_here(path: Path, line: int, what: str) -> UsageError:
+    return UsageError(
+        f"{path}:{line}: {what} is on this machine, and the hosts do not have it",
+        "code of your own is shipped with the program (--code-dir); a package can be on an index, or in a directory "
+        "of every host that --find-links names",
+    )
+
+
+def _include(path: Path, top: Path, found: dict[Path, tuple[str, str]]) -> str:
+    """Read a file and those that it includes; returns the name that it goes by on the hosts."""
+    key = path.resolve()
+    if key in found:
+        return found[key][0]
+    name = path.name if path is top else f"{len(found)}-{path.name}"
+    found[key] = (name, "")  # files may include each other
+    lines = [_line(line, number, path, top, found) for number, line in _logical_lines(_text(path))]
+    found[key] = (name, "".join(f"{line}\n" for line in lines))
+    return name
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """(number, line) without comments, what a backslash continues in one, as pip reads them."""
+    began, held = 1, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        began = began if held else number
+        if line.endswith("\\") and not line.lstrip().startswith("#"):
+            held += line[:-1]
+            continue
+        whole, held = held + line, ""
+        if whole := re.sub(r"(^|\s+)#.*$", "", whole).strip():
+            yield began, whole
+    if held.strip():
+        yield began, held.strip()
+
+
+def _line(line: str, number: int, path: Path, top: Path, found: dict[Path, tuple[str, str]]) -> str:
+    option = re.fullmatch(
+        r"(-r|-c|-e|-f|--requirement|--constraint|--editable|--find-links)(?:\s*=\s*|\s+|(?<=^-[rcef]))(.+)",
+        line,
+    )
+    if option is None:
+        target = re.sub(r"^[\w.-]+(\[.*?\])?\s*@\s*", "", line)  # name @ file:...
+        if target.startswith(("./", "../", "file:.")) or (
+            re.match(r"\S+\.(whl|zip|tar\.gz|tgz)(\s|\[|$)", target) and not re.match(r"/|[\w+]+:/", target)
+        ):
+            raise _only_here(path, number, line)
+        return line
+    word, value = option.groups()
+    if re.match(r"[\w+]+:/", value) or (word in ("-f", "--find-links") and value.startswith("/")):
+        return line
+    if word in ("-e", "--editable", "-f", "--find-links"):
+        raise _only_here(path, number, value)
+    included = path.parent / value.strip("\"'")
+    if not included.is_file():
+        raise UsageError(f"{path}:{number}: {word} {value}: there is no such file")
+    return f"{word} {_include(included, top, found)}"

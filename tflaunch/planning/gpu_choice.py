@@ -1,0 +1,155 @@
+"""Which cards and MIG instances a run may take, and which of them go together: pure, before the plan.
+
+One that is not wanted is a busy one whose reason says so, so that plan and messages need know no more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tflaunch.hosts import Hostfile, match
+from tflaunch.planning.inventory import NO_INSTANCE, Device, Gpu, HostFacts, Inventory, MigDevice
+from tflaunch.protocol.errors import UsageError
+
+# How near two cards are, best first; `NV4`, so many NVLinks, is nearer than any of them.
+_NEAR = {"PIX": 5, "PXB": 4, "PHB": 3, "NODE": 2, "SYS": 1}
+_NVLINK = 10
+_SOLD_AS = 0.98  # a card that is sold with 80 GiB shows up to 2 % less: the driver keeps some
+_LABEL = r"(0|[1-9]\d*)(\.\d)?"
+
+
+class LeftOut(str):
+    """Why a card or an instance is not taken that an option leaves out: nobody need be on it."""
+
+    __slots__ = ()
+
+
+NEEDS_MIG = LeftOut("in MIG mode (--mig)")  # an instance that nobody has asked for
+
+
+@dataclass(frozen=True)
+class GpuChoice:
+    """What the command line says of cards; `include` and `exclude` are `HOSTS` or `HOSTS:0,2,3.1`."""
+
+    model: str = ""  # part of the name, in any case
+    min_memory_bytes: int = 0  # of the whole card or instance
+    mig: str | None = None  # instances with this in their name ("": any), and no whole cards
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    share: bool = False  # also cards that others compute on; never leased, promised or broken ones
+
+
+def check(choice: GpuChoice, hostfile: Hostfile) -> None:
+    """Raises UsageError for a pattern of hosts that fits nothing, before any host is asked."""
+    _selected("--include", choice.include, hostfile)
+    _selected("--exclude", choice.exclude, hostfile)
+
+
+def excluded_hosts(choice: GpuChoice, hostfile: Hostfile) -> set[str]:
+    """The hosts that --exclude names whole, without any numbers of cards."""
+    return {host for host, cards in _selected("--exclude", choice.exclude, hostfile).items() if cards is None}
+
+
+def not_included(choice: GpuChoice, hostfile: Hostfile) -> set[str]:
+    """The hosts that --include, where it is given, does not name."""
+    if not choice.include:
+        return set()
+    return {host.name for host in hostfile.hosts} - _selected("--include", choice.include, hostfile).keys()
+
+
+def choose(inventory: Inventory, choice: GpuChoice, hostfile: Hostfile) -> dict[str, HostFacts]:
+    """The inventory as the plan shall see it; raises UsageError for a pattern that fits nothing.
+
+    Without `mig`, instances are taken only where `gpus:` of the hostfile names them.
+    """
+    included = _selected("--include", choice.include, hostfile)
+    excluded = _selected("--exclude", choice.exclude, hostfile)
+    named = {host.name: host.gpus if isinstance(host.gpus, tuple) else () for host in hostfile.hosts}
+
+    def unwanted(host: str, gpu: Gpu, device: Device) -> str:
+        if isinstance(device, MigDevice):
+            if choice.mig is None and not {device.label, device.uuid} & set(named[host]):
+                return NEEDS_MIG
+            if (choice.mig or "").lower() not in device.name.lower():
+                return f"no {choice.mig} (--mig)"
+        elif choice.mig is not None and not gpu.mig_mode:
+            return "not in MIG mode (--mig)"
+        if choice.model and choice.model.lower() not in f"{device.name} {gpu.name}".lower():
+            return f"no {choice.model} (--gpu-model)"
+        if device.memory_total_bytes < choice.min_memory_bytes * _SOLD_AS:
+            return f"less than {choice.min_memory_bytes / 2**30:g} GiB (--min-gpu-memory)"
+        if choice.include and not _names(included, host, gpu, device):
+            return "not in --include"
+        return "in --exclude" if _names(excluded, host, gpu, device) else ""
+
+    def why_busy(host: str, gpu: Gpu, device: Device) -> str:
+        if reason := unwanted(host, gpu, device):
+            return LeftOut(reason)
+        closed = gpu.error or not device.uuid or gpu.compute_mode != "default" or device.busy == NO_INSTANCE
+        claimed = device.lease or device.lease_error or device.promised
+        return "" if choice.share and not (closed or claimed) else device.busy
+
+    def seen(host: str, gpu: Gpu) -> Gpu:
+        instances = tuple(replace(each, busy=why_busy(host, gpu, each)) for each in gpu.mig)
+        return replace(gpu, busy=gpu.busy if gpu.mig else why_busy(host, gpu, gpu), mig=instances)
+
+    return {
+        host: replace(facts, gpus=tuple(seen(host, gpu) for gpu in facts.gpus))
+        for host, facts in inventory.items()
+    }
+
+
+def _selected(
+    option: str, patterns: Sequence[str], hostfile: Hostfile
+) -> Mapping[str, frozenset[str] | None]:
+    """Host to the labels of cards and instances that are meant there, None for all."""
+    found: dict[str, frozenset[str] | None] = {}
+    for pattern in patterns:
+        hosts, colon, labels = pattern.partition(":")
+        if colon and not re.fullmatch(rf"{_LABEL}(,{_LABEL})*", labels):
+            raise UsageError(
+                f"{option} {pattern}: not HOST or HOST:0,2,3.1", "the numbers are those of tflaunch gpus"
+            )
+        for host in match(hosts, hostfile):
+            before = found.get(host.name, frozenset())
+            these = frozenset(labels.split(",")) if colon else None
+            found[host.name] = None if before is None or these is None else before | these
+    return found
+
+
+def _names(selected: Mapping[str, frozenset[str] | None], host: str, gpu: Gpu, device: Device) -> bool:
+    """Whether that device is meant; a card's label means all of its instances."""
+    labels = selected.get(host, frozenset())
+    return labels is None or gpu.label in labels or device.label in labels
+
+
+def take_nearest(cards: Sequence[Device], count: int) -> tuple[tuple[Device, ...], list[Device]]:
+    """(`count` cards that are best connected with each other, the rest); equal ones go by index.
+
+    They are of one model where that many of one are there.
+    """
+    if count <= 1 or count >= len(cards):
+        return tuple(cards[:count]), list(cards[count:])
+    models = Counter(card.name for card in cards)
+    enough = [card for card in cards if models[card.name] >= count]
+    best: tuple[int, list[Device]] = (-1, [])
+    for first in enough or cards:  # a group grows from each card by the one that is nearest to all in it
+        pool = [card for card in enough if card.name == first.name] or cards
+        group, total = [first], 0
+        while len(group) < count:
+            left = [card for card in pool if card not in group]
+            gains = [sum(_nearness(card, other) for other in group) for card in left]
+            total += max(gains)
+            group.append(left[gains.index(max(gains))])
+        if total > best[0]:
+            best = (total, group)
+    taken = sorted(best[1], key=lambda card: card.index)
+    return tuple(taken), [card for card in cards if card not in taken]
+
+
+def _nearness(one: Device, other: Device) -> int:
+    link = one.links.get(other.index, "") if isinstance(one, Gpu) else ""
+    return _NVLINK + int(link[2:]) if link.startswith("NV") else _NEAR.get(link, 0)

@@ -1,0 +1,1 @@
+"""What both ends say: messages, errors, the job, its events and its outcome; shipped to hosts."""

@@ -1,0 +1,479 @@
+"""What every message of the wire holds: its fields, their types and their limits, checked where frames are decoded.
+
+`tflaunch.protocol.wire` says what the messages mean.  Whoever is at the other end may lie: behind `check` a field has the type
+and the range that `tflaunch.protocol.fields` gives to it, and fields that do not stand here are gone.
+"""
+
+from tflaunch.protocol.fields import (
+    Each,
+    OneOf,
+    Record,
+    a_card_number,
+    a_digest,
+    a_directory_name,
+    a_flag,
+    a_number,
+    a_path,
+    a_port,
+    a_signal,
+    a_task,
+    a_text,
+    a_time,
+    a_whole_number,
+    a_word,
+    an_address,
+    an_argument,
+    an_attempt,
+    an_empty_text,
+    an_event_number,
+    an_exit_code,
+    an_integer,
+    anything,
+    misfit,
+    nothing,
+    one_of,
+    or_null,
+    quoted,
+    the_only_module,
+)
+from tflaunch.protocol.wire import Message, WireError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, Mapping
+
+    Table = Mapping[str, Any]
+
+
+def _ended_once(exit: "Mapping[str, Any]") -> bool:
+    return (exit["code"] is None) != (exit["signal"] is None)
+
+
+_run = OneOf(an_empty_text, a_directory_name)
+_cards_left = [{"text": a_text, "own": a_flag}]
+_lease = {"user": a_word, "run": a_word, "since": a_number, "?planning": a_flag, "?pid": a_whole_number}
+_process = {
+    "pid": a_whole_number,
+    "user": a_word,
+    "command": a_text,
+    "kind": one_of("compute", "graphics"),
+    "memory_bytes": or_null(a_whole_number),
+    "started": or_null(a_number),
+}
+_device = {
+    "index": a_whole_number,
+    "uuid": a_word,
+    "name": a_word,
+    "memory_total_bytes": a_whole_number,
+    "memory_used_bytes": a_whole_number,
+    "?processes": [_process],
+    "?lease": or_null(_lease),
+    "?lease_error": a_text,
+    "?promised": or_null(_lease),
+}
+_card = dict(
+    _device,
+    **{
+        "error": a_text,
+        "?utilization_percent": or_null(a_whole_number),
+        "?temperature_c": or_null(an_integer),
+        "?power_w": or_null(a_number),
+        "?power_limit_w": or_null(a_number),
+        "?ecc_errors": or_null(a_whole_number),
+        "?slowed_by": [a_word],
+        "?compute_mode": one_of("default", "exclusive_thread", "prohibited", "exclusive_process", ""),
+        "?persistence": or_null(a_flag),
+        "?pci_bus_id": a_word,
+        "?numa_node": or_null(an_integer),
+        "?mig_mode": a_flag,
+        "?mig": [_device],
+        "?links": Each(a_card_number, a_word),
+    },
+)
+_facts = {
+    "hostname": a_word,
+    "boot_id": a_word,
+    "addresses": [an_address],
+    "?interfaces": [a_word],
+    "python": a_word,
+    "cores": a_whole_number,
+    "load": a_number,
+    "memory_bytes": a_whole_number,
+    "memory_available_bytes": a_whole_number,
+    "disk_free_bytes": a_whole_number,
+    "ports": [a_port],
+    "gpus": [_card],
+    "driver": a_word,
+    "cuda": a_word,
+    "gpu_note": a_text,
+    "lacks": OneOf(an_empty_text, the_only_module),
+    "queue": [dict(_lease, wants=a_whole_number, uuids=[a_word])],
+    "queue_error": a_text,
+    "clock": a_number,
+    "proxies": [a_word],
+}
+_interface = {"name": a_word, "addresses": [an_address], "mtu": or_null(a_whole_number)}
+_disk = {"path": a_path, "free_bytes": a_whole_number, "free_files": or_null(a_whole_number)}
+_look = {
+    "listens": or_null(a_flag),
+    "connected": or_null([(an_address, a_whole_number)]),
+    "calling": [(an_address, a_whole_number)],
+    "processes": [(a_whole_number, a_word, a_word)],
+    "waits_in": a_word,
+    "cpu_s": a_number,
+    "quiet_s": a_number,
+    "log_bytes": a_whole_number,
+    "says": a_text,
+}
+_exit = {
+    "task": a_task,
+    "host": a_word,
+    "code": or_null(an_exit_code),
+    "signal": or_null(a_word),
+    "seconds": a_number,
+    "stopped": a_flag,
+    "attempt": an_attempt,
+}
+# tflaunch.protocol.outcome.outcome_data
+_outcome = {
+    "status": one_of("succeeded", "failed", "interrupted"),
+    "exit_code": an_exit_code,
+    "seconds": a_number,
+    "exits": [_exit],
+    "first_failure": OneOf(
+        nothing,
+        _exit,
+        {"reason": a_text, "tasks": [a_task], "states": [a_text]},
+        {"host": a_word, "reason": a_text},
+    ),
+    "unverified": Each(a_word, a_text),
+    "survivors": Each(a_word, [a_text]),
+    "?cards": Each(a_word, _cards_left),
+    "?host_logs": Each(a_task, a_path),
+    "?restarts": a_whole_number,
+}
+# tflaunch.launch.launch.about_run: what a launcher, maybe an older one, has left on the hosts
+_about = {
+    "?command": [an_argument],
+    "?launcher": a_word,
+    "?planned": a_number,
+    "?hosts": [a_word],
+    "?tasks": Each(a_task, a_word),
+    "?left_out": Each(a_word, a_text),
+    "?moved": a_text,
+    "?detached": a_flag,
+}
+_end = {
+    "?code": or_null(an_exit_code),
+    "?signal": or_null(a_signal),
+    "?signal_name": or_null(a_word),
+    "?seconds": or_null(a_number),
+    "?stopped": or_null(a_flag),
+    "?attempt": an_attempt,
+    "?ended": or_null(a_number),
+}
+_task = dict(
+    _end,
+    **{
+        "task": a_task,
+        "state": one_of("waiting", "staged", "running", "exited", "lost", "unknown"),
+        "attempts": a_whole_number,
+        "port": or_null(a_port),
+        "gpus": [a_word],
+        "gpu_labels": or_null([a_word]),
+        "log": a_path,
+        "log_bytes": a_whole_number,
+        "output": or_null(a_number),
+        "before": [_end],
+        "?tail": a_text,
+        "?pid": a_whole_number,
+        "?since": a_number,
+    },
+)
+_share = {
+    "run": a_directory_name,
+    "host": a_directory_name,
+    "state": one_of("alive", "strays", "ended", "lost", "elsewhere"),
+    "directory": a_path,
+    "agent": a_whole_number,
+    "user": a_word,
+    "started": or_null(a_number),
+    "ended": or_null(a_number),
+    "?restarted": or_null(a_number),
+    "about": _about,
+    "outcome": {("" if name.startswith("?") else "?") + name: spec for name, spec in _outcome.items()},
+    "tasks": [_task],
+    "strays": [a_text],
+}
+_kept = {
+    "run": a_directory_name,
+    "here": [a_word],
+    "hosts": [a_word],
+    "ended": a_flag,
+    "bytes": a_whole_number,
+    "idle_s": a_number,
+    "alive": a_flag,
+    "keep": a_text,
+    "unread": [a_text],
+}
+_freed = {"files": a_whole_number, "bytes": a_whole_number}
+_stream = {"stream": a_whole_number}
+
+
+def _event(**fields: "Any") -> "Dict[str, Any]":
+    return dict(fields, **{"n": an_event_number, "?time": a_number})
+
+
+_streams = {
+    "bytes": _stream,
+    "taken": dict(_stream, bytes=a_whole_number),
+    "cut": _stream,
+}  # type: Dict[str, Dict[str, Any]]
+
+# From an agent, or a visit, to a launcher or a coordinator.
+FROM_AGENT = dict(
+    _streams,
+    lacks={},
+    hello={"run": _run, "host": _run, "pid": a_whole_number, "directory": a_path, "?alive": a_flag},
+    facts=_facts,
+    clock={"sent": a_number, "time": a_number},
+    checked={
+        "interfaces": [_interface],
+        "infiniband": [a_word],
+        "disks": [_disk],
+        "logout": {"kills": a_flag, "session": a_word, "user": a_word, "linger": a_flag},
+    },
+    code={"have": a_flag, "lacks": or_null([a_whole_number])},
+    prepared={"made": a_flag, "seconds": a_time},
+    staged={},
+    dialled={
+        "results": [OneOf(a_time, (a_word, a_text))],
+        "addresses": Each(a_word, [an_address]),
+    },
+    looked={"tasks": Each(a_task, _look)},
+    found={
+        "files": [(a_path, a_whole_number, an_integer, a_flag)],
+        "left": [(a_path, a_text, a_flag)],
+        "there": [a_path],
+        "last": a_flag,
+    },
+    piece={
+        "path": a_path,
+        "offset": a_whole_number,
+        "digest": a_flag,
+        "size": a_whole_number,
+        "modified": an_integer,
+        "why": a_text,
+        "gone": a_flag,
+    },
+    board={"state": one_of("starting", "up", "failed"), "why": a_text, "lines": [a_text]},
+    failed={"reason": a_text, "?hint": a_text, "?again": a_flag},
+    log={"task": a_task, "attempt": an_attempt, "offset": a_whole_number, "?cut": a_time},
+    through={},
+    entrusted={"port": a_port, "wide": a_flag},
+    coordinating={"missing": Each(a_word, a_text)},
+    beat={},
+    started=_event(task=a_task, attempt=an_attempt, pid=a_whole_number),
+    exit=Record(
+        _event(
+            **{
+                "task": a_task,
+                "attempt": an_attempt,
+                "code": or_null(an_exit_code),
+                "signal": or_null(a_signal),
+                "signal_name": a_word,
+                "seconds": a_number,
+                "stopped": a_flag,
+                "?log_bytes": a_whole_number,
+            }
+        ),
+        _ended_once,
+        "an end by either an exit code or a signal",
+    ),
+    expired=_event(reason=a_text, asked=a_flag),
+    swept=_event(
+        killed=[a_text],
+        survivors=[a_text],
+        cards=_cards_left,
+        logs=Each(a_task, (an_attempt, a_whole_number)),
+    ),
+    said=_event(**{"text": a_text, "?replanned": a_flag}),
+    outcome=_event(outcome=_outcome),
+    gone=_event(reason=a_text),
+    runs={
+        "machine": (a_word, a_word),
+        "place": a_word,
+        "clock": a_number,
+        "runs": [_share],
+        "others": [a_directory_name],
+    },
+    usage={
+        "machine": (a_word, a_word),
+        "place": a_word,
+        "directory": a_path,
+        "runs": [_kept],
+        "code_bytes": a_whole_number,
+        "environment_bytes": a_whole_number,
+        "rest_bytes": a_whole_number,
+    },
+    cleaned={
+        "removed": Each(a_directory_name, a_whole_number),
+        "left": Each(a_directory_name, a_text),
+        "code": _freed,
+        "environments": _freed,
+        "rest_bytes": a_whole_number,
+    },
+    finished={
+        "known": a_flag,
+        "found": a_flag,
+        "killed": [a_text],
+        "survivors": [a_text],
+        "unsure": a_flag,
+        "cards": _cards_left,
+        "?restarted": a_number,
+    },
+)  # type: Table
+
+_request = {
+    "id": a_task,
+    "argv": [an_argument],
+    "env": Each(a_text, anything),
+    "cwd": or_null(a_path),
+    "setup": [a_text],
+    "?decided": [a_word],
+    "?port": or_null(a_port),
+    "?shares_port": a_flag,
+    "?gpus": [a_word],
+    "?gpu_labels": [a_word],
+    "?container": OneOf(nothing, an_empty_text, {"image": a_word, "mounts": [a_path]}),
+}
+
+# From a launcher, a viewer or the coordinator to an agent.
+TO_AGENT = dict(
+    _streams,
+    connect=_stream,
+    probe={
+        "ports": or_null((a_port, a_port)),
+        "count": a_whole_number,
+        "lease": OneOf(a_flag, [a_word]),
+    },
+    queue={"since": a_number, "wants": a_whole_number, "gpus": [a_word], "planning": a_flag},
+    let_go={},
+    keep={"gpus": [a_word]},
+    module={"name": the_only_module},
+    clock={"sent": a_number},
+    check={"directories": [a_path]},
+    code={"digest": a_digest},
+    manifest={"last": a_flag},
+    blob={"packed": a_flag, "last": a_flag},
+    prepare={
+        "requirements": anything,
+        "images": [a_word],
+        "engine": a_word,
+        "python": a_path,
+        "setup": [a_text],
+        "env": Each(a_text, an_argument),
+    },
+    stage={
+        "tasks": [_request],
+        "attempt": an_attempt,
+        "code": or_null(a_digest),
+        "ports": [a_port],
+        "gpus": [a_word],
+        "door": a_flag,
+        "?about": Each(a_word, anything),
+        "?program": {"file": a_path, "read_by": a_word},
+        "?dial_key": a_word,
+        "?passing": a_flag,
+    },
+    dial={
+        "key": a_word,
+        "targets": [(a_word, a_port, a_word)],
+        "patience_s": a_time,
+        "?load": a_flag,
+    },
+    release={},
+    watch={
+        "after": a_whole_number,
+        "logs": or_null(Each(a_task, (an_attempt, a_whole_number))),
+        "?window": a_whole_number,
+        "client": a_word,
+        "?tasks": or_null([a_task]),
+        "?tail": or_null(a_whole_number),
+        "?since": or_null(a_number),
+    },
+    credit={"bytes": a_whole_number},
+    renew={"lease_s": a_time},
+    stop={"tasks": or_null([a_task]), "grace_s": a_time},
+    restart={"tasks": Each(a_task, an_attempt)},
+    add={"tasks": [_request], "attempt": an_attempt},
+    look={},
+    end={"grace_s": a_time, "?stacks": a_flag},
+    find={"patterns": [(a_text, a_flag)], "roots": [a_path]},
+    read={"path": a_path, "offset": a_whole_number, "size": a_whole_number, "digest": a_flag},
+    board={"logdir": a_path},
+    said={"text": a_text, "?replanned": a_flag},
+    outcome={"outcome": _outcome},
+    memory={"offset": a_whole_number, "last": a_flag},
+    bye={},
+    entrust={"secret": a_digest, "address": a_word},
+    coordinate={
+        "members": Each(a_word, (a_word, a_port, a_digest)),
+        "state": Each(a_word, anything),
+        "lease_s": a_time,
+        "started": a_number,
+        "oversight": Each(a_word, anything),
+    },
+    coordinating={"missing": Each(a_word, a_text)},
+)  # type: Table
+
+# From the coordinator on another host, which may have been broken into: no new program, and nothing that tasks wrote.
+_PEERS = ("watch", "renew", "stop", "restart", "look", "dial", "end", "said", "outcome", "bye")
+FROM_PEER = {name: TO_AGENT[name] for name in _PEERS}  # type: Dict[str, Any]
+FROM_PEER["watch"] = dict(FROM_PEER["watch"], logs=nothing)
+
+# To a visit, until it has become a view onto a run.
+TO_VISIT = {
+    "attach": {"run": a_directory_name, "host": a_directory_name},
+    "board": {"run": a_directory_name, "host": a_directory_name, "logdir": a_path},
+    "list": {"?all": a_flag, "?run": a_word, "?tail_bytes": a_whole_number},
+    "measure": {},
+    "clean": {"runs": [a_directory_name], "code_older_s": or_null(a_time), "dry_run": a_flag},
+    "finish": {"run": a_word, "grace_s": a_time},
+    "probe": {"topology": a_flag},
+    "module": {"name": the_only_module},
+    "renew": {"lease_s": a_time},
+    "bye": {},
+}  # type: Table
+
+
+def check(message: Message, table: "Table") -> Message:
+    """That message, without the fields that its record does not have; raises WireError when it is none of `table`."""
+    record = table.get(message.type)
+    if record is None:
+        raise WireError("a message of the type %s, which has no place here" % quoted(message.type))
+    fault = misfit(record, message.fields, "")
+    if fault:
+        raise WireError("in a message of the type %s, %s" % (message.type, fault))
+    return message
+
+
+def is_event(event: "Dict[str, Any]") -> bool:
+    """Whether an agent of this version may tell that event of a journal."""
+    spec = FROM_AGENT.get(event["type"])
+    fields = {name: value for name, value in event.items() if name != "type"}
+    return spec is not None and not misfit(spec, fields, "")
+
+
+def tasks_of(message: Message) -> "Iterable[str]":
+    """The tasks that a message from an agent speaks of."""
+    fields = message.fields
+    if "task" in fields:
+        return [fields["task"]]
+    of_many = {"swept": "logs", "looked": "tasks"}.get(message.type)
+    return list(fields[of_many]) if of_many else []
+
+
+def fits(message_type: str, field: str, entry: "Any") -> bool:
+    """Whether `entry` may stand in that field of a message from an agent, a list; unknown fields of it are removed."""
+    return not misfit(FROM_AGENT[message_type][field][0], entry, "")

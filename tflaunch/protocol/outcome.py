@@ -1,0 +1,159 @@
+"""How tasks and runs end; shipped to the hosts."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tflaunch.protocol.job import TaskId
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+
+@dataclass(frozen=True)
+class TaskExit:
+    """How a task ended: exactly one of `code` and `signal` is set."""
+
+    task: TaskId
+    host: str
+    code: int | None
+    signal: int | None
+    seconds: float  # from its start to its end
+    tail: bytes = b""  # the end of its log, at most 64 KiB
+    stopped: bool = False  # tflaunch had asked it to end
+    signal_name: str = ""  # as the host calls it: SIGKILL
+    attempt: int = 0  # how often it had been restarted
+    log_bytes: int = 0  # of the log of that attempt, as long as it is known
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell would show: the code, or 128 + the signal."""
+        return self.code if self.code is not None else 128 + (self.signal or 0)
+
+
+@dataclass(frozen=True)
+class HostLost:
+    """The connection to a host's agent is gone, or the agent has given up."""
+
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TimedOut:
+    """The run has reached a limit that the user set; `tasks` are those that it is about."""
+
+    reason: str
+    tasks: tuple[TaskId, ...]
+    states: tuple[str, ...] = ()  # of each, as last seen: `state S, in futex_do_wait`
+
+
+@dataclass(frozen=True)
+class CardLeft:
+    """A card of the run that was not free again after its end."""
+
+    text: str  # `GPU 0 is still in use by pid 4711 of ada, python train.py`
+    own: bool  # the run itself is on it
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: what the report shows and the exit code is made from."""
+
+    run_id: str
+    status: Literal["succeeded", "failed", "interrupted"]
+    exit_code: int
+    seconds: float
+    exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)
+    first_failure: TaskExit | HostLost | TimedOut | None = None  # the first that was observed
+    unverified: Mapping[str, str] = field(default_factory=dict)  # host -> why it could not be checked
+    survivors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # host -> "pid 12 python (D)"
+    record: str = ""  # the launcher's directory of this run: logs/worker-0.log, run.json
+    host_logs: Mapping[TaskId, str] = field(default_factory=dict)  # path of the full log on its host
+    restarts: int = 0  # of single tasks, or of the whole cluster
+    cards: Mapping[str, tuple[CardLeft, ...]] = field(default_factory=dict)  # host -> those that are not free
+
+
+def signal_name(exit: TaskExit) -> str:
+    """What ended a task, as its host calls it: SIGKILL; "" when no signal did."""
+    if exit.signal is None or exit.signal_name:
+        return exit.signal_name
+    try:
+        return signal.Signals(exit.signal).name
+    except ValueError:  # a real-time signal
+        return f"signal {exit.signal}"
+
+
+def how(exit: TaskExit) -> str:
+    """`was killed by SIGKILL`, `exited with code 1`."""
+    if name := signal_name(exit):
+        return f"was killed by {name}"
+    return f"exited with code {exit.code}"
+
+
+def exit_data(exit: TaskExit) -> dict[str, Any]:
+    """How a task ended, as what JSON can hold; the end of its log is left out."""
+    return {
+        "task": str(exit.task),
+        "host": exit.host,
+        "code": exit.code,
+        "signal": signal_name(exit) or None,
+        "seconds": exit.seconds,
+        "stopped": exit.stopped,
+        "attempt": exit.attempt,
+    }
+
+
+def cards_left(told: Iterable[Mapping[str, Any]]) -> tuple[CardLeft, ...]:
+    """As an agent tells it."""
+    return tuple(CardLeft(card["text"], card["own"]) for card in told)
+
+
+def outcome_data(outcome: Outcome) -> dict[str, Any]:
+    """How a run ended, as what JSON can hold: the fields of Outcome but for `run_id` and `record`."""
+    first = outcome.first_failure
+    return {
+        "status": outcome.status,
+        "exit_code": outcome.exit_code,
+        "seconds": outcome.seconds,
+        "exits": [exit_data(exit) for exit in outcome.exits.values()],
+        "first_failure": {"host": first.host, "reason": first.reason}
+        if isinstance(first, HostLost)
+        else {"reason": first.reason, "tasks": [str(task) for task in first.tasks], "states": [*first.states]}
+        if isinstance(first, TimedOut)
+        else exit_data(first)
+        if first
+        else None,
+        "unverified": dict(outcome.unverified),
+        "survivors": {host: list(left) for host, left in outcome.survivors.items()},
+        "cards": {host: [vars(card) for card in cards] for host, cards in outcome.cards.items()},
+        "host_logs": {str(task): path for task, path in outcome.host_logs.items()},
+        "restarts": outcome.restarts,
+    }
+
+
+def outcome_from(run_id: str, data: Mapping[str, Any], exits: Mapping[TaskId, TaskExit]) -> Outcome:
+    """What `outcome_data` made; `exits` are the tasks' last ones as their agents tell them, tails included."""
+    first = data["first_failure"]
+    failure: TaskExit | HostLost | TimedOut | None = None
+    if first and "task" in first:
+        failure = exits.get(TaskId.parse(first["task"]))
+    elif first and "tasks" in first:
+        failure = TimedOut(first["reason"], tuple(map(TaskId.parse, first["tasks"])), tuple(first["states"]))
+    elif first:
+        failure = HostLost(first["host"], first["reason"])
+    return Outcome(
+        run_id,
+        data["status"],
+        data["exit_code"],
+        data["seconds"],
+        exits,
+        failure,
+        data["unverified"],
+        {host: tuple(left) for host, left in data["survivors"].items()},
+        restarts=data.get("restarts", 0),
+        cards={host: cards_left(cards) for host, cards in data.get("cards", {}).items()},
+    )

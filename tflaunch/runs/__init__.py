@@ -1,0 +1,1 @@
+"""Runs seen from outside: records, states, logs, fetch, stop, clean, TensorBoard."""

@@ -1,0 +1,124 @@
+"""A port of this machine that leads to TensorBoard on a host, through the wire of the run.
+
+A browser that calls while the wire is lost, or TensorBoard is still starting, waits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import selectors
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from tflaunch.protocol.errors import UsageError
+from tflaunch.protocol.selector import Selector
+from tflaunch.protocol.tcp_streams import Streams
+from tflaunch.protocol.wire import Message
+
+BACKLOG = 64
+
+Send = Callable[..., None]
+
+
+class Tunnel:
+    """Listens on the loopback of this machine; a thread of its own carries what comes.
+
+    Raises UsageError when the port (0: any) cannot be had.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self._listener = socket.socket()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._listener.bind(("127.0.0.1", port))
+            self._listener.listen(BACKLOG)
+        except OSError as error:
+            self._listener.close()
+            raise UsageError(
+                f"--tensorboard-port {port}: {error.strerror}", "name another one, or leave it out"
+            ) from None
+        self._listener.setblocking(False)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
+        self._numbers = itertools.count(1)
+        self._orders: deque[Callable[[], bool]] = deque()  # each returns whether to go on
+        self._wake, self._woken = socket.socketpair()
+        for each in (self._wake, self._woken):
+            each.setblocking(False)
+        self._selector = Selector()
+        self._selector.register(self._woken, selectors.EVENT_READ, self._obey)
+        self._streams: Streams | None = None
+        self._send: Send | None = None
+        self._open = True
+        self._thread = threading.Thread(target=self._run, name="tunnel", daemon=True)
+        self._thread.start()
+
+    def begin(self, send: Send) -> None:
+        """There is a wire with TensorBoard behind it; `send` puts a message on it, from another thread."""
+        self._order(lambda: self._begin(send))
+
+    def pause(self) -> None:
+        """The wire is lost, and the connections with it."""
+        self._order(self._pause)
+
+    def take(self, message: Message) -> None:
+        """What came by the wire."""
+        self._order(lambda: self._take(message))
+
+    def close(self) -> None:
+        """No more; idempotent."""
+        self._order(lambda: False)
+        self._thread.join()
+
+    def _order(self, order: Callable[[], bool]) -> None:
+        self._orders.append(order)
+        try:
+            self._wake.send(b"!")
+        except OSError:
+            pass  # it is awake, or at its end
+
+    # From here on: in the thread.
+
+    def _run(self) -> None:
+        while self._open:
+            for key, _ in self._selector.select():
+                key.data()
+        self._pause()
+        for each in (self._listener, self._wake, self._woken, self._selector):
+            each.close()
+
+    def _obey(self) -> None:
+        self._woken.recv(4096)
+        while self._orders:
+            self._open &= self._orders.popleft()()
+
+    def _begin(self, send: Send) -> bool:
+        self._pause()
+        self._send = send
+        self._streams = Streams(self._selector, send)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        return True
+
+    def _pause(self) -> bool:
+        if self._streams is not None:
+            self._selector.unregister(self._listener)
+            self._streams.close()
+            self._streams = None
+        return True
+
+    def _take(self, message: Message) -> bool:
+        if self._streams is not None:
+            self._streams.take(message)
+        return True
+
+    def _accept(self) -> None:
+        if self._send is None or self._streams is None:
+            return  # the wire was lost in this same turn of the loop: who calls waits for the next one
+        connection = self._selector.accept(self._listener)
+        if connection is None:
+            return
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        number = next(self._numbers)
+        self._send("connect", stream=number)
+        self._streams.add(number, connection)

@@ -1,0 +1,140 @@
+"""Short-lived agents that look after any run, from outside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tflaunch.hosts import Host
+from tflaunch.protocol import wire
+from tflaunch.protocol.errors import ConnectError
+from tflaunch.protocol.events import Interrupted
+from tflaunch.protocol.outcome import CardLeft, cards_left
+from tflaunch.runs.record import RunInfo
+from tflaunch.runs.states import Listing, listing
+from tflaunch.sessions.group import Sessions, Stopped
+from tflaunch.sessions.wires import Opener
+
+FINISH_MARGIN_S = 60.0  # beyond the grace: what a visit may take
+UNSURE = "its agent and its guard were both killed, and a process that left its parents and environment is not found"
+
+
+class Phases(Protocol):
+    """Who is shown what is waited for."""
+
+    def phase(self, name: str, done: int, total: int, note: str = "") -> None: ...
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What ending a run met on one host; `survivors` should be empty."""
+
+    known: bool  # there is a directory of it, or something of it was alive
+    found: bool  # something of it was alive
+    killed: tuple[str, ...]
+    survivors: tuple[str, ...]
+    unsure: bool = False  # agent and guard were both killed: what hid well would not be found
+    cards: tuple[CardLeft, ...] = ()  # those of the run that are not free again
+    restarted: float = 0.0  # when the host was, under the run (epoch seconds of its clock); 0: it was not
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing of the run is there any more."""
+        return not (self.survivors or any(card.own for card in self.cards))
+
+
+class Visits:
+    """Short-lived agents that look after any run: they need no record of it and no agent that lives."""
+
+    def __init__(self, opener: Opener, watcher: Phases) -> None:
+        self._sessions = self.sessions = Sessions(opener, watcher.phase)
+        self._unreachable: dict[str, ConnectError] = {}
+        self.interrupts = self._sessions.interrupts
+
+    def open(
+        self,
+        hosts: Collection[Host],
+        connect_s: float,
+        phase: str = "connecting",
+        unanswered: Callable[[Host], ConnectError | None] | None = None,
+    ) -> dict[str, ConnectError]:
+        """Connect to all; returns the hosts that could not be reached, early with `unanswered` (see Connector).
+
+        Raises Stopped.
+        """
+        self._sessions.connect(hosts, "visit", "", lambda _: b"")
+        names = [host.name for host in hosts]
+        patience_s = self._sessions.patience_s(len(names), connect_s)
+        there = {host.name: host for host in hosts}
+        by_name = (lambda name: unanswered(there[name])) if unanswered else None
+        _, failures = self._sessions.gather("hello", names, patience_s, phase, by_name)
+        for name in failures.keys() & self._sessions.by_host.keys():
+            self._sessions.drop(name)
+        self._unreachable = dict(failures)
+        return failures
+
+    def runs(
+        self,
+        timeout_s: float,
+        *,
+        everything: bool = False,
+        only: str = "",
+        tail_bytes: int = 0,
+        records: Iterable[RunInfo] = (),
+    ) -> Listing:
+        """The runs of this user that are alive on these hosts or, with `everything`, all. Raises Stopped.
+
+        `only` is how a run's id begins; `tail_bytes` of the log of each task that failed come with it.
+        """
+        names = list(self._sessions.by_host)
+        self._sessions.send(names, "list", all=everything, run=only, tail_bytes=tail_bytes)
+        replies, failures = self._sessions.gather("runs", names, timeout_s)
+        return listing(replies, {**self._unreachable, **failures}, time.time(), records)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass. Raises Stopped."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            item = self._sessions.next(deadline)
+            if isinstance(item, Interrupted):
+                raise Stopped(item)
+
+    def finish(
+        self, run_id: str, grace_s: float, phase: str = "stopping"
+    ) -> tuple[dict[str, Finished], dict[str, ConnectError]]:
+        """End that run on every connected host, whatever is left of it, and check. Raises Stopped."""
+        names = list(self._sessions.by_host)
+        self._sessions.send(names, "finish", run=run_id, grace_s=grace_s)
+        replies, failures = self._sessions.gather("finished", names, grace_s + FINISH_MARGIN_S, phase)
+        return {
+            name: Finished(
+                said["known"],
+                said["found"],
+                tuple(said["killed"]),
+                tuple(said["survivors"]),
+                said["unsure"],
+                cards_left(said["cards"]),
+                said.fields.get("restarted", 0.0),
+            )
+            for name, said in replies.items()
+        }, failures
+
+    def usage(self, timeout_s: float) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
+        """What each host keeps of all runs of this user, and the hosts that did not answer. Raises Stopped."""
+        names = list(self._sessions.by_host)
+        self._sessions.send(names, "measure")
+        return self._sessions.gather("usage", names, timeout_s, "measuring")
+
+    def clean(
+        self, runs: Mapping[str, Collection[str]], code_older_s: float | None, dry_run: bool, timeout_s: float
+    ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
+        """Remove those runs on each of these hosts, but none that is alive there. Raises Stopped."""
+        for name, ids in runs.items():
+            self._sessions.send([name], "clean", runs=list(ids), code_older_s=code_older_s, dry_run=dry_run)
+        return self._sessions.gather("cleaned", list(runs), timeout_s, "" if dry_run else "cleaning")
+
+    def close(self) -> None:
+        """Take leave of all."""
+        self._sessions.close()

@@ -1,0 +1,1 @@
+"""The launcher's end of the agents: wires, boot, messages, logs on their way."""

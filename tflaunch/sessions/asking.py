@@ -1,0 +1,148 @@
+"""A question to the user in the middle of a command: connections and leases are kept alive while it waits.
+
+The terminal is read by a thread that leaves when the answer is not wanted any more, so that nothing which is typed
+later is lost to it; what was typed before the question was shown answers nothing.  Ctrl-C is heard as always; after
+Ctrl-Z and fg the question is shown again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from tflaunch.sessions.group import Answered, Stopped, interruption
+
+if TYPE_CHECKING:
+    from tflaunch.sessions.group import Sessions
+
+PATIENCE_S = 60.0
+_BACKGROUND_S = 0.2  # between two looks whether the terminal is this process's again
+_LINE = 4096  # bytes: a terminal gives no longer one
+
+
+class Asker(Protocol):
+    """`tflaunch.console.reporter.Reporter`, as far as it is needed here."""
+
+    @property
+    def can_ask(self) -> bool: ...
+    def ask(self, question: str) -> None: ...
+    def asked(self, typed: bool) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+def agreed(sessions: Sessions, asker: Asker, question: str) -> bool | None:
+    """Whether the user answers that question by yes; None: there is nobody to ask.
+
+    No is also another word, the end of the input, and no answer for 60 s, which is said.  Raises Stopped.
+    """
+    if not asker.can_ask:
+        return None
+    words = answer(sessions, asker, f"{question} [y/N]")
+    return words is not None and words.strip().lower() in ("y", "yes")
+
+
+def answer(sessions: Sessions, asker: Asker, question: str) -> str | None:
+    """The line that the user types upon that question; None: there is none, which is said.  Raises Stopped.
+
+    Ask only where `asker.can_ask`.
+    """
+    me = object()
+    typed = False
+    _forget_what_was_typed()
+    with _reading(lambda words, again: sessions.put(Answered(words, me, again))):
+        asker.ask(question)
+        deadline = time.monotonic() + PATIENCE_S
+        try:
+            while (item := sessions.next(deadline)) is not None:
+                if interrupted := interruption(item):
+                    raise Stopped(interrupted)
+                if not isinstance(item, Answered) or item.asker is not me:
+                    continue  # who cannot be reached any more is told by what comes next
+                if not item.again:
+                    typed = item.words is not None
+                    return item.words
+                asker.ask(question)
+                deadline = time.monotonic() + PATIENCE_S
+        finally:
+            asker.asked(typed)
+    asker.note(f"no answer for {PATIENCE_S:g} s, which is taken for a no")
+    return None
+
+
+def _forget_what_was_typed() -> None:
+    terminal = sys.stdin.fileno()
+    # From the background that would stop this process; when it comes back the question is shown anew.
+    with contextlib.suppress(OSError, termios.error):
+        if _in_foreground(terminal):
+            termios.tcflush(terminal, termios.TCIFLUSH)
+
+
+@contextlib.contextmanager
+def _reading(take: Callable[[str | None, bool], None]) -> Iterator[None]:
+    """Inside, a thread reads one line of stdin: `take(line, False)`, None at its end; outside, nothing is read.
+
+    `take(None, True)`: this process was stopped and goes on.
+    """
+    wake, awaken = os.pipe()
+    reader = threading.Thread(target=_read_line, args=[sys.stdin.fileno(), wake, take], daemon=True)
+    try:
+        with _signals_wake(awaken):
+            reader.start()
+            yield
+    finally:
+        os.close(awaken)
+        reader.join()
+        os.close(wake)
+
+
+def _read_line(terminal: int, wake: int, take: Callable[[str | None, bool], None]) -> None:
+    while True:
+        try:
+            # Who reads in the background is stopped by SIGTTIN, and with it all that keeps the run alive.
+            mine = _in_foreground(terminal)
+            ready, _, _ = select.select([wake, *([terminal] if mine else [])], [], [], _BACKGROUND_S)
+            if wake in ready:
+                signals = os.read(wake, _LINE)
+                if not signals:
+                    return
+                if signal.SIGCONT in signals:
+                    take(None, True)
+            elif terminal in ready and _in_foreground(terminal):
+                line = os.read(terminal, _LINE)
+                take(line.decode("utf-8", "replace") if line else None, False)
+                return
+        except (OSError, ValueError):  # the terminal is gone
+            take(None, False)
+            return
+
+
+def _in_foreground(terminal: int) -> bool:
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:  # not the terminal that this session has: nobody else is told to share it
+        return True
+
+
+@contextlib.contextmanager
+def _signals_wake(pipe: int) -> Iterator[None]:
+    """Inside, the number of each signal that has a handler goes into that pipe, SIGCONT too, whoever it interrupts."""
+    os.set_blocking(pipe, False)
+    try:
+        before = signal.signal(signal.SIGCONT, lambda *_: None)
+        pipe_before = signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)
+    except ValueError:  # not in the main thread, which alone may
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(pipe_before)
+        signal.signal(signal.SIGCONT, before)

@@ -1,0 +1,230 @@
+"""The logs of a run on their way here: how far each has come, what is missing, how much may be under way."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from tflaunch.inputs.times import clock_time
+from tflaunch.protocol import wire
+from tflaunch.protocol.job import TaskId, log_name
+from tflaunch.sessions.group import ASLEEP_S, Sessions, Written
+
+WINDOW_BYTES = 32 * 1024 * 1024  # log bytes under way from all hosts together ...
+STALL_S = 60.0  # for a host that has log to send and sends only signs of life
+WINDOW_RANGE = (64 * 1024, 2 * 1024 * 1024)  # ... and from one
+
+Record = Callable[
+    [TaskId, int, int, bytes], None
+]  # task, attempt, offset, data: the launcher's copy of a log
+
+
+class LogWatcher(Protocol):
+    """Who is shown the logs."""
+
+    def log(
+        self,
+        task: TaskId,
+        host: str,
+        offset: int,
+        data: bytes,
+        written: Callable[[int], None],
+        *,
+        attempt: int = 0,
+    ) -> None: ...
+    def log_end(self, task: TaskId) -> None: ...
+    def warn(self, text: str) -> None: ...
+
+
+class Copies(Protocol):
+    """The launcher's record, as far as it is needed here."""
+
+    def log_path(self, task: TaskId, attempt: int = 0) -> Path: ...
+    def skip_log(self, task: TaskId, offset: int, attempt: int = 0) -> None: ...
+
+
+@dataclass
+class _Log:
+    """How far a task's log has come; `total` is known once its host is swept."""
+
+    host: str
+    attempt: int = 0
+    received: int = 0
+    placed: bool = (
+        True  # it is known where it goes on; else, of a part of the log, its host says where that begins
+    )
+    cut: tuple[int, int] = (0, 0)  # attempt, and the offset before which it was truncated last
+    total: tuple[int, int] | None = None  # attempt, bytes
+    end_told: bool = False
+
+    @property
+    def missing(self) -> int:
+        if self.total is None or (self.attempt, self.received) >= self.total:
+            return 0
+        return max(1, self.total[1] - (self.received if self.attempt == self.total[0] else 0))
+
+
+class LogFeed:
+    """Takes in the logs of all tasks, and asks for more as they are shown."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        hosts: int,
+        watcher: LogWatcher,
+        record: Record | None = None,
+        copies: Copies | None = None,
+    ) -> None:
+        """`record` takes each piece, and keeps it in `copies`."""
+        smallest, largest = WINDOW_RANGE
+        self.window = min(largest, max(smallest, WINDOW_BYTES // max(1, hosts)))
+        self.client = secrets.token_hex(8)  # so that an agent knows us again after a reconnect
+        self._sessions = sessions
+        self._watcher = watcher
+        self._record = record
+        self._copies = copies
+        self._logs: dict[tuple[TaskId, str], _Log] = {}  # a task may start again on another host
+        self._owed: dict[str, int] = {}
+        self._looked_at = 0.0  # for stalls
+        self._moved: dict[
+            str, float
+        ] = {}  # host -> when a piece came last, or it was asked for more (monotonic)
+
+    def expect(self, tasks: Mapping[TaskId, str], attempt: int) -> None:
+        """These tasks, on these hosts, begin with that attempt; what earlier ones wrote is here already."""
+        self._logs = {(task, host): _Log(host, attempt) for task, host in tasks.items()}
+
+    def go_on(self, before: LogFeed, hosts: Mapping[TaskId, str]) -> None:
+        """What came by another feed is not asked for again, wherever the tasks are now."""
+        for (task, _), log in sorted(before._logs.items(), key=lambda item: item[1].attempt):
+            host = hosts.get(task, log.host)
+            self._logs[task, host] = _Log(host, log.attempt, log.received)
+
+    def watch(self, host: str, after: int, **more: Any) -> None:
+        """Ask a host for the events after `after`, and for its logs from where they stopped."""
+        logs = {
+            str(task): [log.attempt, log.received]
+            for (task, _), log in self._logs.items()
+            if log.host == host
+        }
+        self._owed[host] = 0
+        self._moved[host] = time.monotonic()
+        self._sessions.send(
+            [host], "watch", after=after, logs=logs, window=self.window, client=self.client, **more
+        )
+
+    def take(self, host: str, message: wire.Message) -> None:
+        """A piece of a log."""
+        task, attempt, offset = TaskId.parse(message["task"]), message["attempt"], message["offset"]
+        log = self._logs.setdefault((task, host), _Log(host, placed=self._record is not None))
+        if not log.placed:
+            log.attempt, log.received, log.placed = attempt, offset, True
+        cut_at = message.fields.get("cut")
+        ahead = offset - (log.received if attempt == log.attempt else 0)
+        if attempt < log.attempt or ahead < 0 or (ahead and not cut_at):
+            self._sessions.accuse(
+                host,
+                f"the log of {task} was to go on at byte {log.received} of attempt {log.attempt}, "
+                f"not at byte {offset} of attempt {attempt}",
+            )
+            return
+        self._moved[host] = time.monotonic()
+        if cut_at and log.cut != (attempt, offset):
+            self._tell_cut(task, log, attempt, offset, cut_at)
+        if self._record is not None:
+            self._record(task, attempt, offset, message.body)
+        log.attempt, log.received = attempt, offset + len(message.body)
+        self._watcher.log(task, host, offset, message.body, partial(self._shown, host), attempt=attempt)
+        self._maybe_end(task, log)
+
+    def _tell_cut(self, task: TaskId, log: _Log, attempt: int, offset: int, cut_at: float) -> None:
+        log.cut = (attempt, offset)
+        missed = offset - (log.received if attempt == log.attempt else 0)
+        if self._copies is None:
+            where = "is there no more"
+        else:
+            self._copies.skip_log(task, offset, attempt)
+            gone = f" but for {missed:,} bytes, which were gone before they were read" if missed > 0 else ""
+            where = f"is in {self._copies.log_path(task, attempt)}{gone}"
+        at = clock_time(cut_at)
+        self._watcher.warn(
+            f"{task} on {log.host} truncated its own log at {at}: what it wrote before {where}"
+        )
+
+    def swept(self, host: str, totals: Mapping[str, tuple[int, int]]) -> None:
+        """A host says how long its logs have become."""
+        for name, total in totals.items():
+            task = TaskId.parse(name)
+            log = self._logs.setdefault((task, host), _Log(host, placed=self._record is not None))
+            log.total = (total[0], total[1])
+            self._maybe_end(task, log)
+
+    def _shown(self, host: str, size: int) -> None:
+        """Tell of what was shown, in portions: one message for many lines.
+
+        By the thread that shows it.  A `watch` in just that moment grants the host a portion more, no harm.
+        """
+        owed = self._owed.get(host, 0) + size
+        if owed >= self.window // 4:
+            self._sessions.put(Written(host, owed))
+            owed = 0
+        self._owed[host] = owed
+
+    def written(self, host: str, size: int) -> None:
+        """Credit for more log bytes."""
+        if host in self._sessions.by_host:
+            self._moved[host] = time.monotonic()
+            self._sessions.send([host], "credit", bytes=size)
+
+    def stalls(self, host: str) -> bool:
+        """Whether a host that may send more log has sent none for STALL_S; to be asked often."""
+        now = time.monotonic()
+        if (
+            now - self._looked_at > ASLEEP_S
+        ):  # nobody asked, or this process was asleep: it counts from now on
+            self._moved = dict.fromkeys(self._moved, now)
+        self._looked_at = now
+        session = self._sessions.by_host.get(host)
+        may_send = session is not None and session.log_credit > 0  # else the terminal takes no more
+        return may_send and now - self._moved.get(host, now) > STALL_S
+
+    def end(self, hears: Callable[[str], bool] = lambda _: False) -> bool:
+        """Whether nothing more comes; then every task's last line is shown.  `hears`: from that host it may."""
+        awaited = (log.host for log in self._logs.values() if log.missing)
+        if any(hears(host) and not self.stalls(host) for host in awaited):
+            return False
+        for (task, _), log in self._logs.items():
+            self._end(task, log)
+        return True
+
+    @property
+    def awaited(self) -> set[str]:
+        """The hosts that have bytes which are not here yet."""
+        return {log.host for log in self._logs.values() if log.missing}
+
+    @property
+    def missing(self) -> dict[TaskId, int]:
+        """The bytes that never came, of each task that has any."""
+        return {task: log.missing for (task, _), log in self._logs.items() if log.missing}
+
+    def paths(self, hosts: Collection[str]) -> dict[TaskId, str]:
+        """Where each task's newest log lies on its host."""
+        return {
+            task: f"{self._sessions.by_host[log.host].directory}/logs/{log_name(task, log.attempt)}"
+            for (task, _), log in sorted(self._logs.items(), key=lambda item: item[1].attempt)
+            if log.host in self._sessions.by_host and log.host in hosts
+        }
+
+    def _maybe_end(self, task: TaskId, log: _Log) -> None:
+        if log.total is not None and not log.missing:
+            self._end(task, log)
+
+    def _end(self, task: TaskId, log: _Log) -> None:
+        if not log.end_told:
+            log.end_told = True
+            self._watcher.log_end(task)

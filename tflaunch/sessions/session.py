@@ -1,0 +1,641 @@
+"""The agents as the launcher sees them: messages out, and one queue into which everything comes.
+
+Threads are only here, at the edge: those that connect, the wires' own, and one that writes a wire if it has to wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from tflaunch.agent import processes
+from tflaunch.hosts import Host, fold
+from tflaunch.protocol import machine, messages, wire
+from tflaunch.protocol.errors import Breach, ConnectError, NoThreads, WireClosed
+from tflaunch.protocol.events import Interrupted
+from tflaunch.sessions import payload
+from tflaunch.sessions.wires import LARGE_PACKETS, Wire
+
+CONNECT_THREADS = 64
+# Each thread that waits for the interpreter wakes so often to ask for it: with 256 of them Python's 5 ms take a tenth
+# of the CPU.  So long may what computes keep the others waiting.
+SWITCH_S = 0.05
+IDLE_S = 1.0  # a writer that has nothing to write goes
+RENEW_S = 5.0
+RETRY_S = (1.0, 60.0)  # before a host that was lost is dialled again: at first, at most
+LAST_WORDS = ("swept", "finished")  # after these an agent may leave
+FAREWELL_S = 1.0  # for the last words to all hosts together
+ASLEEP_S = 6.0  # the queue is looked into at least every RENEW_S
+AWAITED_SHOWN = 3  # hosts that are named while they are waited for
+BOOT_S = 15.0  # from a log-in to the first word of the agent
+# A host whose network has not answered for so long, while others are up, is not there: SYNs were sent after 0, 1 and
+# 3 s, and a kernel answers them however slow its host is.
+TCP_S = 5.0
+TCP_LOOK_S = 0.5
+UNREAD = 50_000  # messages of one host that wait to be read: no agent sends so many unasked
+_COMMAND = "exec /bin/sh -c"  # how the line begins that boots the agent
+_SWALLOWED = "a start-up file of the login shell there reads what was sent to the agent"
+_NOT_INTERACTIVE = (
+    "let it end where nobody types: begin ~/.bashrc there with `case $- in *i*) ;; *) return;; esac`; then "
+    "`ssh {host} true </dev/null` must end at once"
+)
+
+
+class Opener(Protocol):
+    """What brings a wire: `tflaunch.remote.Connector`."""
+
+    def open(self, host: Host, command: str, first: bytes = b"") -> Wire: ...
+
+
+class Said(NamedTuple):
+    """A message of an agent; `session` is the number of the wire that it came by."""
+
+    host: str
+    message: wire.Message
+    session: int = 0
+
+
+class Ended(NamedTuple):
+    """The wire to an agent is at its end; `error` says why, for the user."""
+
+    host: str
+    error: ConnectError
+    session: int = 0  # 0: there was none, it could not be opened
+
+
+class Damaged(ConnectError):
+    """A host has told that of the code which it keeps something is not whole; shipped again, it is."""
+
+
+_numbers = itertools.count(1)
+
+
+class Session:
+    """A wire with a living agent behind it, or soon: `put` gets Said and, last, one Ended.
+
+    No method waits for the host: one that takes nothing any more must not stop the others.
+    """
+
+    def __init__(self, host: Host, channel: Wire, put: Callable[[Said | Ended], None]) -> None:
+        self.host = host
+        self.number = next(_numbers)
+        self.ended = False  # that was told
+        self.directory = ""  # the run directory there, once the agent has said it
+        self._channel = channel
+        self._put = put
+        self._decoder = wire.Decoder(magic=True, head_limit=wire.ANSWER_LIMIT)
+        self._sent_agent = self._up = False  # the host lacked it; it has said a word of its own
+        # Two counts each, for each is changed by one thread: messages, and bytes of log.
+        self._heard = self.read = 0
+        self._log_came = self._log_granted = 0
+        self._uploading = False
+        self._over = False  # nothing more is taken
+        self._sending = threading.Lock()
+        # Only for what cannot be sent at once; while there is a writer, all goes this way.
+        self._outbox: queue.SimpleQueue[bytes | Iterator[bytes] | None] = queue.SimpleQueue()
+        self._writer: threading.Thread | None = None
+        self._starting = threading.Lock()
+        channel.listen(self._take)
+
+    def send(self, type: str, body: bytes = b"", **fields: Any) -> None:
+        """Send a message; a wire that is gone is not an error here: its Ended comes through the queue."""
+        if self.ended:
+            return
+        if type == "watch":  # what was sent for the last one may still be under way
+            self._log_granted += fields.get("window", 0)
+        elif type == "credit":
+            self._log_granted += fields["bytes"]
+        frame = wire.encode(type, body, **fields)
+        if self._sending.acquire(blocking=False):
+            try:
+                if self._writer is None and self._channel.send_now(frame):
+                    return
+            except WireClosed:
+                self._channel.close()
+                return
+            finally:
+                self._sending.release()
+        self._put_out(frame)
+
+    def upload(self, frames: Iterator[bytes]) -> None:
+        """Send many frames, each when it is its turn; what is sent meanwhile goes in between."""
+        self._put_out(frames)
+
+    @property
+    def log_credit(self) -> int:
+        """The bytes of log that it was asked for and that have not come."""
+        return self._log_granted - self._log_came
+
+    def close(self) -> None:
+        """Let go of the wire once everything is sent; idempotent."""
+        with self._starting:
+            if self._writer is not None:
+                self._outbox.put(None)
+                return
+        self._channel.close()
+
+    def cut(self, deadline: float) -> None:
+        """Let go of it at `deadline` (monotonic) even if the host takes nothing any more."""
+        if (writer := self._writer) is not None:
+            writer.join(max(0.0, deadline - time.monotonic()))
+        self._channel.close()
+
+    def over(self) -> None:
+        """Let go of it at once: its Ended was told, though the connection may be up, or nobody waits for that."""
+        self.ended = True
+        self.close()
+        self.cut(time.monotonic())
+
+    def _put_out(self, item: bytes | Iterator[bytes]) -> None:
+        self._outbox.put(item)
+        with self._starting:
+            if self._writer is None:
+                self._writer = threading.Thread(
+                    target=self._write, name=f"write {self.host.name}", daemon=True
+                )
+                self._writer.start()
+
+    def _write(self) -> None:
+        frames: Iterator[bytes] | None = None
+        try:
+            while True:
+                try:
+                    item = self._outbox.get(block=frames is None, timeout=IDLE_S)
+                except queue.Empty:
+                    if frames is None and self._leave():
+                        return
+                    item = next(frames, b"") if frames else b""
+                    frames = frames if item else None
+                    self._uploading = frames is not None
+                if item is None:
+                    break
+                if not isinstance(item, bytes):
+                    frames = item
+                elif item:
+                    with self._sending:
+                        self._channel.send(item)
+        except WireClosed:
+            pass
+        self._channel.close()
+
+    def _leave(self) -> bool:
+        """Whether the writer may go: there was nothing to send for a while."""
+        with self._starting:
+            if self._outbox.empty():
+                self._writer = None
+            return self._writer is None
+
+    @property
+    def silent(self) -> ConnectError:
+        """The error for an agent that does not answer in time."""
+        if self._sent_agent and not self._up:
+            kib = len(payload.agent()) // 1024
+            return ConnectError(f"the agent ({kib} KiB) did not arrive in time", LARGE_PACKETS)
+        if not self._decoder.awaiting_magic:
+            return ConnectError(
+                "the agent is up but did not answer in time", "is the host overloaded? try again"
+            )
+        if self._echoed(""):
+            return ConnectError(_SWALLOWED, _NOT_INTERACTIVE)
+        return ConnectError(
+            "nothing came of the agent: a start-up file of the login shell does not end, or has read what was sent to "
+            "the agent" + _quoted(self._decoder.noise),
+            _NOT_INTERACTIVE,
+        )
+
+    def _echoed(self, words: str) -> bool:
+        """Whether what was sent to the agent is in what came back."""
+        head = payload.loader()[:16]
+        return head in self._decoder.noise or head[:6].decode("utf-8", "replace") in words
+
+    def _take(self, data: bytes) -> None:
+        """What comes by the wire; by a thread of its own, which must not wait."""
+        if self._over:
+            return
+        try:
+            for message in self._decoder.feed(data):
+                self._hear(messages.check(message, messages.FROM_AGENT))
+            if data:
+                return
+            error = self._explain_end()
+        except wire.WireError as broken:
+            if self._decoder.awaiting_magic:
+                error = ConnectError(
+                    f"what came is not an agent's: {broken}{_quoted(broken.noise or self._decoder.noise)}",
+                    "silence the start-up files of its shell when they run without a terminal",
+                )
+            else:
+                error = Breach(str(broken))
+        except Exception as defect:  # it must not look like a host that is slow
+            error = _unexpected(defect)
+        self._over = True
+        self._put(Ended(self.host.name, error, self.number))
+
+    def _hear(self, message: wire.Message) -> None:
+        if message.type == "lacks":
+            if self._sent_agent or self._up:
+                raise wire.WireError("it asks for the agent once more")
+            self._sent_agent = True
+            self._put_out(payload.agent())
+            return
+        self._up = True
+        if message.type == "hello":
+            self.directory = message["directory"]
+        elif message.type == "log":
+            self._log_came += len(message.body)
+            if self._log_came > self._log_granted:
+                raise wire.WireError("it sends more log than it was asked for")
+        self._heard += 1
+        if self._heard - self.read > UNREAD:
+            raise wire.WireError(f"it sends more than {UNREAD} messages that nobody has asked for")
+        self._put(Said(self.host.name, message, self.number))
+
+    def _explain_end(self) -> ConnectError:
+        words = self._channel.last_words().strip()
+        broke = words.startswith("the connection broke")
+        if not self._up:
+            if _COMMAND in words:
+                return ConnectError(
+                    f"the login shell there does not run commands: {_without_command(words)}",
+                    "give the account a shell there (chsh -s /bin/bash), or set another `user:` in the hostfile",
+                )
+            if self._echoed(words):
+                return ConnectError(_SWALLOWED, _NOT_INTERACTIVE)
+            for cause, hint in (
+                ("has read what was sent", _NOT_INTERACTIVE),
+                (
+                    "Resource temporarily unavailable",  # of fork: its shell says so, or the loader's Python
+                    "end some processes of this user there, or have the limit raised: ulimit -u, or TasksMax of "
+                    "systemd",
+                ),
+                ("no python3", "install Python 3.8 or newer there, or name one by `python:` in the hostfile"),
+                ("is too old", "install Python 3.8 or newer there, or name one by `python:` in the hostfile"),
+                ("No space left", "make room on its disk"),
+            ):
+                line = next((line for line in words.splitlines() if cause in line), "")
+                if line:
+                    return ConnectError(line.rpartition("tflaunch: ")[2], hint)
+            if broke:  # the agent is the first that fills packets
+                return ConnectError(f"{words} while the agent was on its way", LARGE_PACKETS)
+        if not self._decoder.awaiting_magic:
+            hint = LARGE_PACKETS if broke and self._uploading else "see agent.log in its run directory"
+            return ConnectError("lost the agent" + (f": {words}" if words else ""), hint)
+        return ConnectError(
+            "its shell ended before the agent answered"
+            + (f": {words}" if words else "")
+            + _quoted(self._decoder.noise),
+            "try: ssh {host} python3 --version",
+        )
+
+
+def _unexpected(error: Exception) -> ConnectError:
+    return NoThreads() if NoThreads.cause_of(error) else ConnectError(f"a defect of tflaunch: {error!r}")
+
+
+def _without_command(words: str) -> str:
+    """What was said by a shell that repeats the command, without that."""
+    said = words.partition("it said: ")[2] or words
+    lines = [line.partition(_COMMAND)[0].strip(" \t\"'^~") for line in said.splitlines()]
+    return "; ".join(line for line in lines if line)[:200]
+
+
+def _quoted(noise: bytes) -> str:
+    text = noise.decode("utf-8", "replace").strip()
+    return f"; it printed: {text[:200]!r}" if text else ""
+
+
+class Connected(NamedTuple):
+    """A wire to a host is open and the agent is on its way."""
+
+    host: Host
+    channel: Wire
+
+
+class Written(NamedTuple):
+    """So many log bytes of a host have been shown: it may send more."""
+
+    host: str
+    size: int
+
+
+class Answered(NamedTuple):
+    """The user has typed a line; None: the input is at its end."""
+
+    words: str | None
+    asker: object  # whose question it was
+    again: bool = (
+        False  # nothing was typed: this process was stopped, and the question may have left the screen
+    )
+
+
+Item = Said | Ended | Connected | Written | Interrupted | Answered
+
+
+class Stopped(Exception):
+    """Ctrl-C, SIGTERM or `tflaunch stop` before the tasks were started."""
+
+    def __init__(self, interrupted: Interrupted) -> None:
+        super().__init__()
+        self.interrupted = interrupted
+        self.unconfirmed: Mapping[str, str] = {}  # hosts that could not be told, each with why
+
+
+def interruption(item: Item | None) -> Interrupted | None:
+    """Whether somebody wants an end: by Ctrl-C, SIGTERM, or `tflaunch stop` elsewhere."""
+    match item:
+        case Interrupted():
+            return item
+        case Said(_, message) if message.type == "expired" and message["asked"]:
+            return Interrupted(signal.SIGTERM)
+    return None
+
+
+class Silence:
+    """For how long no TCP connection to a host has come about, as far as this thread has looked."""
+
+    def __init__(self, unanswered: Callable[[str], ConnectError | None] | None) -> None:
+        self._unanswered = unanswered
+        self._seconds: dict[str, float] = {}
+        self._looked = time.monotonic()
+
+    @property
+    def look_at(self) -> float:
+        """When to look again (monotonic)."""
+        return math.inf if self._unanswered is None else self._looked + TCP_LOOK_S
+
+    def over(self, missing: Collection[str]) -> dict[str, ConnectError]:
+        """Why these are given up, once that is true of all of them."""
+        if self._unanswered is None:
+            return {}
+        now = time.monotonic()
+        # No host was silent while this process was asleep.
+        passed, self._looked = min(now - self._looked, 2 * TCP_LOOK_S), now
+        errors = {name: self._unanswered(name) for name in missing}
+        self._seconds = {
+            name: self._seconds.get(name, 0.0) + passed for name, error in errors.items() if error
+        }
+        if any(self._seconds.get(name, 0.0) < TCP_S for name in missing):
+            return {}
+        return {
+            name: ConnectError(f"{error.message} for {TCP_S:g} s", error.hint, absent=True)
+            for name, error in errors.items()
+            if error
+        }
+
+
+class Sessions:
+    """All agents of one command, driven by one thread (the caller's) from one queue."""
+
+    def __init__(
+        self, opener: Opener, phase: Callable[[str, int, int, str], None], lease_s: float | None = None
+    ) -> None:
+        """Without `lease_s` the leases of the agents are none of this command's business."""
+        self.by_host: dict[str, Session] = {}
+        self.heard: dict[str, float] = {}  # host -> when it last said anything (monotonic)
+        self.ended: dict[str, ConnectError] = {}  # host -> why its wire is at its end
+        self.put: Callable[[Item], None]
+        self._opener = opener
+        self._phase = phase
+        self._lease_s = lease_s
+        self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self.put = self._queue.put
+        self._next_renewal = 0.0
+        self._dropped: set[str] = set()
+        self.slept_s = 0.0  # how long this process itself was asleep
+        self._turn = time.monotonic()  # when this thread last looked into the queue
+
+    @contextlib.contextmanager
+    def interrupts(self) -> Iterator[None]:
+        """Inside, Ctrl-C and SIGTERM come through the queue; outside, they are as before."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in before:
+            signal.signal(number, lambda number, _: self._queue.put(Interrupted(number)))
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def connect(self, hosts: Iterable[Host], verb: str, run: str, first: Callable[[Host], bytes]) -> None:
+        """Begin to connect to all; `first(host)` goes right behind the loader. What comes of it is in the queue."""
+        machine.allow_many_descriptors()  # one for each host, and no more than many systems give: 1,024
+        sys.setswitchinterval(SWITCH_S)
+        loader = payload.loader()  # here: each thread would make one of its own
+        pending = queue.SimpleQueue[Host]()
+        for host in hosts:
+            self.ended.pop(host.name, None)
+            self._dropped.discard(host.name)
+            pending.put(host)
+
+        def work(more: int) -> None:
+            # Not all by the caller: a start waits for the new thread, which waits for all the others.
+            if more:
+                with contextlib.suppress(RuntimeError):  # no more threads are to be had: these do it all
+                    threading.Thread(
+                        target=work, args=[more - 1], name=f"connect {more}", daemon=True
+                    ).start()
+            while True:
+                try:
+                    host = pending.get_nowait()
+                except queue.Empty:
+                    return
+                line = payload.boot_line(verb, run, host.name, host.run_dir or "", host.python or "")
+                try:
+                    channel = self._opener.open(host, line, loader + first(host))
+                    self._queue.put(Connected(host, channel))
+                except ConnectError as error:
+                    self._queue.put(Ended(host.name, error))
+                except Exception as error:  # a defect must not look like a host that is slow
+                    self._queue.put(Ended(host.name, _unexpected(error)))
+
+        if number := min(CONNECT_THREADS, pending.qsize()):
+            try:
+                threading.Thread(target=work, args=[number - 1], name="connect 0", daemon=True).start()
+            except RuntimeError as error:
+                while not pending.empty():
+                    self._queue.put(Ended(pending.get().name, _unexpected(error)))
+
+    @staticmethod
+    def patience_s(hosts: int, connect_s: float) -> float:
+        """How long so many hosts may take to answer when each may take `connect_s` to connect."""
+        return connect_s * -(-hosts // CONNECT_THREADS) + BOOT_S
+
+    def send(self, hosts: Iterable[str], type: str, body: bytes = b"", **fields: Any) -> None:
+        """The same message to each of `hosts`."""
+        for host in hosts:
+            self.by_host[host].send(type, body, **fields)
+
+    def gather(
+        self,
+        wanted: str,
+        hosts: Collection[str],
+        timeout_s: float,
+        phase: str = "",
+        unanswered: Callable[[str], ConnectError | None] | None = None,
+    ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
+        """One message of type `wanted` from each host, or why there is none; raises Stopped.
+
+        With `unanswered`, which says what of a host that no TCP connection leads to, such hosts are given up after
+        TCP_S, once all others that are waited for have answered, and any host is up.
+        """
+        silence = Silence(unanswered)
+        replies: dict[str, wire.Message] = {}
+        failures = {name: self.ended[name] for name in hosts if name in self.ended}
+        missing = set(hosts) - failures.keys()
+        deadline = (
+            time.monotonic() - self.slept_s + timeout_s
+        )  # no host was slow while this process was asleep
+        while missing:
+            if phase:
+                awaited = fold(missing) if len(missing) <= AWAITED_SHOWN else ""
+                self._phase(phase, len(replies), len(hosts), awaited)
+            if (silent := silence.over(missing)) and self.by_host:
+                failures |= silent
+                self.give_up(silent)
+                break
+            match self.next(min(deadline + self.slept_s, silence.look_at)):
+                case None if time.monotonic() - self.slept_s < deadline:
+                    continue
+                case None:
+                    failures.update({name: self._silent(name, timeout_s) for name in missing})
+                    missing.clear()
+                case Said(name, message) if name in missing and message.type == wanted:
+                    replies[name] = message
+                    missing.remove(name)
+                case Said(_, message) if message.type == "expired" and wanted in LAST_WORDS:
+                    continue  # they follow
+                case item if interrupted := interruption(item):
+                    raise Stopped(interrupted)
+                case Said(name, message) if name in missing and message.type in ("failed", "expired"):
+                    kind = Damaged if message.fields.get("again") else ConnectError
+                    failures[name] = kind(message["reason"], message.fields.get("hint", ""))
+                    missing.remove(name)
+                case Ended(name, error) if name in hosts and name not in failures:
+                    if wanted in LAST_WORDS and name in replies:
+                        continue
+                    replies.pop(name, None)
+                    missing.discard(name)
+                    failures[name] = error
+        if phase:
+            self._phase(phase, len(replies), len(hosts), fold(failures) if failures else "")
+        return replies, {name: failures[name] for name in hosts if name in failures}
+
+    def _silent(self, name: str, timeout_s: float) -> ConnectError:
+        session = self.by_host.get(name)
+        return session.silent if session else ConnectError(f"no connection within {timeout_s:g} s")
+
+    def next(self, deadline: float) -> Item | None:
+        """The next thing that happened, or None at the deadline (monotonic); leases are renewed on the way."""
+        while True:
+            now = self._wake()
+            if now >= self._next_renewal:
+                self._next_renewal = now + (
+                    RENEW_S if self._lease_s is None else min(RENEW_S, self._lease_s / 4)
+                )
+                for session in self.by_host.values():
+                    self._renew(session)
+            try:
+                item = self._queue.get(timeout=max(0.0, min(deadline, self._next_renewal) - now))
+            except queue.Empty:
+                if self._wake() >= deadline:
+                    return None
+                continue
+            self._wake()
+            match item:
+                case Connected(host, channel) if host.name in self._dropped or self._lives(host.name):
+                    # Not wanted any more, or it was dialled again, and that was quicker.
+                    channel.close()
+                    continue
+                case Connected(host, channel):
+                    self.by_host[host.name] = Session(host, channel, self._queue.put)
+                    self.ended.pop(host.name, None)
+                case Said(name, _, number) | Ended(name, _, number) if not self._current(name, number):
+                    continue
+                case Said(name, message):
+                    self.by_host[name].read += 1
+                    self.heard[name] = time.monotonic()
+                    if message.type == "hello":  # sooner it might reach but the visit that leads to the agent
+                        self._renew(self.by_host[name])
+                case Ended(name, error):
+                    self.ended[name] = error
+                    if name in self.by_host:
+                        self.by_host[name].over()
+            return item
+
+    def _renew(self, session: Session) -> None:
+        if self._lease_s is not None:
+            session.send("renew", lease_s=self._lease_s)
+
+    def _current(self, host: str, number: int) -> bool:
+        """Whether what came is of the wire in use, not of one that was cut or dropped before."""
+        if host in self._dropped:
+            return False
+        if not number:
+            return not self._lives(host)
+        session = self.by_host.get(host)
+        return session is not None and session.number == number
+
+    def _lives(self, host: str) -> bool:
+        session = self.by_host.get(host)
+        return session is not None and not session.ended
+
+    def _wake(self) -> float:
+        """The time; if this process itself was asleep (Ctrl-Z, a lid), no host was silent meanwhile."""
+        now = time.monotonic()
+        if (gap := now - self._turn) > ASLEEP_S:
+            self.heard = {host: at + gap for host, at in self.heard.items()}
+            self.slept_s += gap
+        self._turn = now
+        return now
+
+    def attach(self, host: Host, run: str, name: str = "") -> None:
+        """Begin to connect to the agent of a run that goes on there, under the host's own or another name.
+
+        What comes of it is in the queue.
+        """
+        self.connect([host], "visit", "", lambda host: wire.encode("attach", run=run, host=name or host.name))
+
+    def accuse(self, host: str, what: str) -> None:
+        """What that host has said is well-formed and cannot be true: its wire ends at once, by a Breach."""
+        if (session := self.by_host.get(host)) is not None and not session.ended:
+            session.over()
+            self._queue.put(Ended(host, Breach(what), session.number))
+
+    def hang_up(self, host: str) -> None:
+        """Let go of a wire that is silent, or at its end; the agent behind it may live on."""
+        session = self.by_host.pop(host, None)
+        if session is not None:
+            session.over()
+
+    def forget(self, host: str) -> None:
+        """Whatever is still to come of a host that is being connected to is not wanted any more."""
+        self._dropped.add(host)
+
+    def give_up(self, errors: Mapping[str, ConnectError]) -> None:
+        """Wait no longer for hosts that are being connected to: they are at their end, each with why."""
+        for host, error in errors.items():
+            self.ended[host] = error
+            self.forget(host)
+
+    def drop(self, host: str) -> Session:
+        """Take leave of one agent."""
+        session = self.by_host.pop(host)
+        self.forget(host)
+        session.send("bye")
+        session.close()
+        return session
+
+    def close(self) -> None:
+        """Take leave of all."""
+        sessions = [self.drop(host) for host in list(self.by_host)]
+        deadline = time.monotonic() + FAREWELL_S
+        for session in sessions:
+            session.cut(deadline)

@@ -1,0 +1,1 @@
+"""Questions to hosts without a run: `gpus`, `check`, `init`."""

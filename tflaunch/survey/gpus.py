@@ -1,0 +1,316 @@
+"""The cards of many hosts, ready to be shown: filtered, sorted, counted; as data and as one line. Pure.
+
+A *device* (a card, or an instance of a card in MIG mode) is `free`, `busy`, `leased`, `promised` (free, but a run
+waits for it) or `broken`; a card whose instances are the devices is `mig`.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tflaunch.planning.inventory import Device, Gpu, HostFacts, Ticket, in_use
+from tflaunch.protocol.errors import ConnectError
+from tflaunch.sessions import log_lines
+
+State = Literal["free", "busy", "leased", "promised", "broken", "mig"]
+STATES: tuple[State, ...] = ("free", "busy", "leased", "promised", "broken")  # of devices
+Sort = Literal["host", "memory", "utilization", "temperature"]
+
+NO_DRIVER = "no NVIDIA driver"
+NO_CARD = "an NVIDIA driver, and no card"
+UNKNOWN = "unknown model"  # a lost card does not tell
+
+
+CSV_COLUMNS = (
+    *("host", "index", "uuid", "name", "state", "busy", "error"),
+    *("memory_total_bytes", "memory_used_bytes", "memory_free_bytes"),
+    *("utilization_percent", "temperature_c", "power_w", "power_limit_w", "ecc_errors"),
+    *("users", "pids", "leased_by", "promised_to", "driver", "cuda"),
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is known of one host: what it told last, why it cannot be asked now, or neither yet."""
+
+    host: str
+    facts: HostFacts | None = None
+    age_s: float = 0.0  # how long ago it told them
+    error: ConnectError | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A host with cards, under all the names that led to it; `facts.gpus` are those to be shown."""
+
+    names: tuple[str, ...]
+    facts: HostFacts
+    free: int  # of its devices, those that are not shown included
+    total: int
+    age_s: float
+    error: ConnectError | None  # it can no longer be asked: its cards are as they were `age_s` ago
+
+    @property
+    def devices(self) -> list[Device]:
+        """What can be taken there, or could be if it were free; in the order in which it is shown."""
+        return [device for gpu in self.facts.gpus for device in gpu.devices]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All hosts of one look: those with cards, and why the others have none to show."""
+
+    machines: tuple[Machine, ...]
+    cardless: Mapping[str, tuple[str, ...]]  # why -> hosts; empty under a filter
+    failures: Mapping[str, ConnectError]  # hosts that never told anything
+    waiting: tuple[str, ...]
+    hidden: int  # devices that a filter leaves out
+
+    @property
+    def counts(self) -> Counter[State]:
+        """How many devices are in each state."""
+        return Counter(state(device) for machine in self.machines for device in machine.devices)
+
+    @property
+    def models(self) -> dict[str, Counter[State]]:
+        """The same by model, the most frequent first."""
+        found: dict[str, Counter[State]] = {}
+        for machine in self.machines:
+            for device in machine.devices:
+                found.setdefault(short_name(device.name) or UNKNOWN, Counter())[state(device)] += 1
+        return dict(sorted(found.items(), key=lambda item: -item[1].total()))
+
+    @property
+    def queue(self) -> list[Ticket]:
+        """The runs that wait for any of these cards, first come first, each as one host knows it."""
+        found = {(each.since, each.run): each for machine in self.machines for each in machine.facts.queue}
+        return [found[place] for place in sorted(found)]
+
+    @property
+    def unreachable(self) -> dict[str, ConnectError]:
+        """Every host that cannot be asked, with or without cards from before."""
+        lost = {name: each.error for each in self.machines if each.error for name in each.names}
+        return {**lost, **self.failures}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which devices to show; a card in MIG mode is shown with those of its instances that fit."""
+
+    free: bool = False
+    model: str = ""  # part of the name, in any case
+    min_free_bytes: int = 0
+
+    @property
+    def everything(self) -> bool:
+        """Whether it leaves nothing out."""
+        return self == Wanted()
+
+    def pick(self, gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+        """Those of `gpus` that fit."""
+        if self.everything:
+            return tuple(gpus)
+        picked = []
+        for gpu in gpus:
+            fitting = {device.uuid for device in gpu.devices if self._fits(device, gpu)}
+            if fitting and state(gpu) == "mig":
+                picked.append(
+                    dataclasses.replace(gpu, mig=tuple(each for each in gpu.mig if each.uuid in fitting))
+                )
+            elif fitting:
+                picked.append(gpu)
+        return tuple(picked)
+
+    def _fits(self, device: Device, gpu: Gpu) -> bool:
+        return (
+            (not self.free or state(device) == "free")
+            and self.model.lower() in f"{device.name} {gpu.name}".lower()
+            and (device.memory_free_bytes if state(device) != "broken" else 0) >= self.min_free_bytes
+        )
+
+
+def state(device: Device) -> State:
+    """In which state a card or a MIG instance is."""
+    if isinstance(device, Gpu):
+        if device.error:
+            return "broken"
+        if device.mig:
+            return "mig"
+    if device.lease is not None:
+        return "leased"
+    if device.promised is not None and not in_use(device):
+        return "promised"
+    return "busy" if device.busy else "free"
+
+
+def look(answers: Sequence[Answer], wanted: Wanted | None = None, sort: Sort = "host") -> Overview:
+    """What those hosts have to show.
+
+    Two names of one machine (equal boot_id and cards) become one.  `sort`: "host" keeps the order of `answers`
+    and of NVML; otherwise cards, and hosts by their first card, with the most free memory, the least
+    utilization or the highest temperature first.
+    """
+    wanted = wanted or Wanted()
+    machines: dict[object, Machine] = {}
+    cardless: dict[str, tuple[str, ...]] = {}
+    failures: dict[str, ConnectError] = {}
+    waiting = []
+    for answer in answers:
+        facts = answer.facts
+        if facts is not None and facts.gpus:
+            key = (facts.boot_id, tuple(gpu.uuid for gpu in facts.gpus))
+            one = key if facts.boot_id and any(key[1]) else answer.host  # lost cards have no UUID to tell by
+            same = machines.get(one)
+            names = (*(same.names if same else ()), answer.host)
+            if same and (answer.error or not same.error):
+                machines[one] = dataclasses.replace(same, names=names)
+            else:
+                free = sum(state(device) == "free" for device in facts.devices)
+                machines[one] = Machine(names, facts, free, len(facts.devices), answer.age_s, answer.error)
+        elif answer.error is not None:
+            failures[answer.host] = answer.error
+        elif facts is None:
+            waiting.append(answer.host)
+        elif wanted.everything:
+            reason = facts.gpu_note or (NO_CARD if facts.driver else NO_DRIVER)
+            cardless[reason] = (*cardless.get(reason, ()), answer.host)
+    shown = []
+    for machine in machines.values():
+        gpus = wanted.pick(machine.facts.gpus)
+        if gpus or machine.error:
+            gpus = tuple(sorted(gpus, key=_KEYS[sort]))
+            shown.append(dataclasses.replace(machine, facts=dataclasses.replace(machine.facts, gpus=gpus)))
+    if sort != "host":
+        shown.sort(key=lambda machine: min(map(_KEYS[sort], machine.facts.gpus), default=(1, 0)))
+    hidden = sum(each.total for each in machines.values()) - sum(len(each.devices) for each in shown)
+    return Overview(tuple(shown), cardless, failures, tuple(waiting), hidden)
+
+
+def _most(value: int | None) -> tuple[int, int]:
+    return (1, 0) if value is None else (0, -value)
+
+
+# What a card does not tell comes last; equal cards keep NVML's order.
+_KEYS: Mapping[Sort, Any] = {
+    "host": lambda _: (0, 0),
+    "memory": lambda gpu: _most(max((each.memory_free_bytes for each in gpu.devices), default=None)),
+    "utilization": lambda gpu: (1, 0) if gpu.utilization_percent is None else (0, gpu.utilization_percent),
+    "temperature": lambda gpu: _most(gpu.temperature_c),
+}
+
+
+def short_name(name: str) -> str:
+    """A model without its maker: `H100 80GB HBM3`, `RTX 4090`."""
+    return re.sub(r"^((NVIDIA|GeForce|Tesla)\s+)+", "", name)
+
+
+def brief_name(name: str) -> str:
+    """The same where room is scarce: `H100`, `RTX 4090`, `3g.20gb`."""
+    instance = name.rpartition("MIG ")[2] if "MIG " in name else ""
+    found = re.match(r"((RTX|GTX|TITAN|Quadro)\s+)*[^\s-]+", short_name(name))
+    return instance or (found[0] if found else "")
+
+
+def short_command(command: str) -> str:
+    """A command line without directories in front of the program and of its script: `python train.py --lr 1`."""
+    words = command.split()
+    paths = [number for number, word in enumerate(words) if not word.startswith("-")][:2]
+    for number in paths:
+        words[number] = words[number].rstrip("/").rpartition("/")[2] or words[number]
+    return " ".join(words)
+
+
+# ---- as data
+
+
+def document(overview: Overview, answers: Iterable[Answer], now: float) -> dict[str, Any]:
+    """Everything, for `--json`: `hosts` in their order, each with its cards, or with its `error`; `summary`."""
+    by_name = {name: machine for machine in overview.machines for name in machine.names}
+    told = []
+    for answer in answers:
+        machine = by_name.get(answer.host)
+        if machine is not None and machine.names[0] != answer.host:
+            continue
+        error = machine.error if machine else answer.error
+        entry: dict[str, Any] = {
+            "host": answer.host,
+            "names": list(machine.names) if machine else [answer.host],
+            "error": {"message": error.message, "hint": error.hint} if error else None,
+        }
+        facts = machine.facts if machine else answer.facts
+        if facts is not None:
+            entry |= dataclasses.asdict(facts)
+            del entry["ports"]  # none are held for a look
+            entry["host"] = answer.host
+            entry["age_s"] = round(machine.age_s if machine else answer.age_s, 3)
+            entry["gpus"] = [_card_data(gpu) for gpu in (facts.gpus if machine else ())]
+        told.append(entry)
+    return {
+        "time": round(now, 3),
+        "hosts": told,
+        "summary": {
+            **_count_data(overview.counts),
+            "models": {model: _count_data(counts) for model, counts in overview.models.items()},
+        },
+    }
+
+
+def _card_data(gpu: Gpu) -> dict[str, Any]:
+    data = dataclasses.asdict(gpu)
+    for device, fields in zip((gpu, *gpu.mig), (data, *data["mig"]), strict=True):
+        fields["label"] = device.label
+        fields["state"] = state(device)
+        fields["memory_free_bytes"] = device.memory_free_bytes
+    return data
+
+
+def _count_data(counts: Counter[State]) -> dict[str, int]:
+    return {each: counts[each] for each in STATES}
+
+
+def table(overview: Overview) -> str:
+    """A line for each device, for `--csv`; the first line names the columns, None is an empty field."""
+    page = io.StringIO()
+
+    def field(value: Any) -> Any:
+        return log_lines.one_line(value) if isinstance(value, str) else value
+
+    writer = csv.DictWriter(page, CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for machine in overview.machines:
+        for gpu in machine.facts.gpus:
+            for device in gpu.devices:
+                row = {name: getattr(gpu, name) for name in CSV_COLUMNS if hasattr(gpu, name)}
+                row |= {name: getattr(device, name) for name in CSV_COLUMNS if hasattr(device, name)}
+                if device is not gpu:
+                    row["utilization_percent"] = None  # that of the whole card says nothing of a part
+                row |= {
+                    "host": machine.names[0],
+                    "index": device.label,
+                    "state": state(device),
+                    "users": " ".join(sorted({each.user or "?" for each in device.processes})),
+                    "pids": " ".join(str(each.pid) for each in device.processes),
+                    "leased_by": device.lease.user if device.lease else "",
+                    "promised_to": device.promised.user if device.promised else "",
+                    "driver": machine.facts.driver,
+                    "cuda": machine.facts.cuda,
+                }
+                writer.writerow({name: field(value) for name, value in row.items()})
+    return page.getvalue()
+
+
+def one_line(overview: Overview) -> str:
+    """`gpu01:0,2 gpu02:1`: the devices in a form that a script can take apart; "" when there is none."""
+    found = (
+        (machine.names[0], ",".join(device.label for device in machine.devices))
+        for machine in overview.machines
+        if not machine.error
+    )
+    return " ".join(log_lines.one_line(f"{name}:{labels}") for name, labels in found if labels)

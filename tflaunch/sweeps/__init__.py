@@ -1,0 +1,1 @@
+"""A run whose tasks are the trials of a search."""

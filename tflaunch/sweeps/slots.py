@@ -1,0 +1,153 @@
+"""What a sweep is asked for, where its trials can run, and the request for each of them: pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tflaunch.hosts import Host, Hostfile
+from tflaunch.launch.launch import Request
+from tflaunch.planning.cluster_plan import TaskPlan
+from tflaunch.planning.command import Command, image
+from tflaunch.planning.environments import setup
+from tflaunch.planning.gpu_choice import choose
+from tflaunch.planning.inventory import Inventory, when_free
+from tflaunch.planning.plan import places, usable_cards
+from tflaunch.planning.taking import Share
+from tflaunch.protocol.errors import PlanError
+from tflaunch.sweeps.lifecycle import Seat
+from tflaunch.sweeps.results import Metric
+from tflaunch.sweeps.trials import JOB, Params, Trial, arguments, plain
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """What the command line asks for; the hosts, cards and code are those of `run`, and a trial is a worker of it."""
+
+    run: Request
+    trials: Callable[[int], Sequence[Params]]  # from a seed
+    metric: Metric | None
+    seed: int | None = None  # None: that of the sweep that goes on, or a new one
+    drawn: bool = False  # the trials hang on it
+    retries: int = 0
+    timeout_s: float = 0.0  # for a trial; 0: as long as it likes
+    per_gpu: int = 1
+    per_host: int | None = None  # instead of `slots:`
+    name: str = ""
+    must_exist: bool = False  # there is such a sweep, or it is an error
+    run_best: tuple[str, ...] = ()  # a command that runs one trial, but for its arguments
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the hosts can give to trials."""
+
+    request: SweepRequest
+
+    @property
+    def hostfile(self) -> Hostfile:
+        """With --trials-per-host, that many slots on each."""
+        hostfile, slots = self.request.run.hostfile, self.request.per_host
+        if slots is None:
+            return hostfile
+        hosts = tuple(dataclasses.replace(host, slots=slots) for host in hostfile.hosts)
+        return dataclasses.replace(hostfile, hosts=hosts)
+
+    def seats(self, inventory: Inventory, notes: list[str], held: Sequence[Seat] = ()) -> tuple[Seat, ...]:
+        """The seats that are free now beside those that are held; raises PlanError when there are none."""
+        return self.shared(self.places(inventory, notes, held))
+
+    def places(self, inventory: Inventory, notes: list[str], held: Sequence[Seat] = ()) -> list[Seat]:
+        """The same, each set of cards once."""
+        request = self.request
+        hosts = []
+        for host in self.hostfile.hosts:
+            mine = [seat for seat in held if seat.host == host.name and not seat.share]
+            used = sum(len(seat.gpus) for seat in mine)
+            gpus = max(0, host.gpus - used) if isinstance(host.gpus, int) else host.gpus
+            slots = None if host.slots is None else max(0, host.slots - len(mine))
+            hosts.append(dataclasses.replace(host, gpus=gpus, slots=slots))
+        hostfile = dataclasses.replace(self.hostfile, hosts=tuple(hosts))
+        seen = choose(inventory, request.run.gpus, request.run.hostfile)
+        try:
+            found = places(request.run.job, hostfile, seen, notes)
+        except PlanError as error:
+            raise PlanError(in_words_of_trials(error.message), in_words_of_trials(error.hint)) from None
+        if request.per_gpu > 1 and not any(cards for _, cards in found):
+            raise PlanError(
+                f"--trials-per-gpu {request.per_gpu}: no cards are used",
+                "say --trials-per-host, or `slots:` in the hostfile",
+            )
+        return [
+            Seat(host.name, tuple(card.uuid for card in cards), tuple(card.label for card in cards))
+            for host, cards in found
+        ]
+
+    def shared(self, places: Sequence[Seat]) -> tuple[Seat, ...]:
+        """The seats that these make."""
+        return tuple(
+            dataclasses.replace(place, share=share if place.gpus else number)
+            for share in range(self.request.per_gpu)
+            for number, place in enumerate(places)
+        )
+
+    def others(self, inventory: Inventory, seats: Iterable[Seat]) -> dict[str, tuple[str, ...]]:
+        """The cards that may be free later, by host."""
+        held = {uuid for seat in seats for uuid in seat.gpus}
+        seen = choose(when_free(inventory), self.request.run.gpus, self.request.run.hostfile)
+        usable = usable_cards(self.request.run.job, self.hostfile, seen)
+        others = {host: tuple(each for each in uuids if each not in held) for host, uuids in usable.items()}
+        return {host: uuids for host, uuids in others.items() if uuids}
+
+    def shares(self, seats: Sequence[Seat], trials: int) -> list[Share]:
+        """What so many trials take of these seats; the others' cards are given back when it begins."""
+        return [Share(seat.host, JOB, seat.gpus) for seat in seats[:trials]]
+
+    def images(self, hosts: Iterable[str]) -> dict[str, set[str]]:
+        """What the containers of those hosts are made of."""
+        job, there = self.request.run.job, {host.name: host for host in self.hostfile.hosts}
+        return {name: {image(there[name], job)} - {""} for name in hosts}
+
+
+def in_words_of_trials(text: str) -> str:
+    """What the plan says of workers, in words of trials."""
+    return text.replace("--gpus-per-worker", "--gpus-per-trial").replace("worker", "trial")
+
+
+class Requests:
+    """Makes the complete request for a trial on a seat."""
+
+    def __init__(self, run: Request, per_gpu: int) -> None:
+        self._run = run
+        self._hosts: Mapping[str, Host] = {host.name: host for host in run.hostfile.hosts}
+        self._shares = per_gpu > 1
+
+    def __call__(self, trial: Trial, seat: Seat) -> dict[str, Any]:
+        host = self._hosts[seat.host]
+        job = dataclasses.replace(self._run.job, args=arguments(self._run.job.args, trial))
+        command = Command(job, {}, self._run.run_id)
+        env = command.env(trial.task, host, seat.gpus)
+        for name in ("TF_CONFIG", "TF_GRPC_REUSE_PORT", "no_grpc_proxy"):  # it is no part of a cluster
+            if name not in {**host.env, **job.env}:
+                env.pop(name, None)
+        if self._shares:  # else TensorFlow takes all memory of the card
+            env.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+        env["TFLAUNCH_TRIAL"] = str(trial.number)
+        env["TFLAUNCH_PARAMS"] = json.dumps(plain(trial.params))
+        return TaskPlan(
+            id=trial.task,
+            host=host.name,
+            address="",
+            port=None,
+            gpus=seat.gpus,
+            gpu_labels=seat.labels,
+            argv=command.argv(trial.task, host),
+            env=env,
+            setup=setup(host),
+            cwd=host.workdir,
+            container=image(host, job),
+            mounts=(*host.mounts, *job.mounts),
+        ).to_wire()
