@@ -186,7 +186,7 @@ def test_it_goes_on_where_it_stopped(launcher: Launcher, network: SshNetwork) ->
         (["--fetch=../other"], "--fetch ../other: it leads out of the tasks' working directory"),
         (["--fetch=!x"], "!x: patterns with ! only take away"),
         (["--fetch=x", "--fetch-to=trainer.py"], "trainer.py is not a directory"),
-        (["--fetch=x", "--detach"], "--detach --fetch x: nobody is there at the end to bring it to"),
+        (["--fetch=x", "--detach"], "--detach --fetch x: this command does not stay to fetch it at the end"),
     ],
 )
 def test_what_cannot_be_meant_is_said_before_anything_starts(

@@ -487,7 +487,7 @@ def test_options_of_other_verbs_are_told_what_to_do_instead(option: str, instead
     refused = CliRunner().invoke(application(), ["sweep", "h1,h2", option, "trainer.py"]).exception
     assert isinstance(refused, UsageError)
     assert instead in refused.hint
-    assert "behind --" not in refused.hint
+    assert "after --" not in refused.hint
 
 
 def test_a_job_file_is_not_swept(lab: Lab) -> None:
