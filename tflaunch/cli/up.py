@@ -140,7 +140,7 @@ def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) 
         hostfile=_without_workdir(hostfile),
         gpus=gpus,
         bundle=dataclasses.replace(
-            bundle(Path(tflaunch.__file__).parent / "server", keep=PROGRAM),
+            bundle(Path(tflaunch.__file__).parent / "in_task" / "server", keep=PROGRAM),
             directory="",  # the user need not see it
         ),
         command=command_line(),
