@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.code import shipping
-from tflaunch.gpu_probe import MODULE
 from tflaunch.hosts import Host, fold
 from tflaunch.launch.steering import Steering
 from tflaunch.launch.watcher import RunWatcher
@@ -21,7 +20,6 @@ from tflaunch.planning.plan import ClusterPlan
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import Breach, ConnectError, ConnectErrors, DialError, LaunchError
 from tflaunch.protocol.job import JobSpec, TaskId, deciding
-from tflaunch.sessions import payload
 from tflaunch.sessions.group import Sessions, Stopped, interruption
 from tflaunch.sessions.log_feed import Copies, LogFeed, Record
 from tflaunch.sessions.session import Damaged
@@ -79,10 +77,6 @@ class Cluster:
         by_name = (lambda name: unanswered(there[name])) if unanswered else None
         facts, failures = self._sessions.gather("facts", names, patience_s, "connecting", by_name)
         absent = {name: error for name, error in failures.items() if unanswered and error.absent}
-        if len(absent) == len(failures):
-            more, silent = self._send_modules(facts)
-            facts.update(more)
-            failures |= silent
         self._never |= absent.keys()
         if not self.connected or len(absent) < len(failures):
             self.abandon()
@@ -90,15 +84,6 @@ class Cluster:
         return {
             name: HostFacts.from_wire(name, facts[name].fields) for name in names if name in facts
         }, absent
-
-    def _send_modules(
-        self, facts: Mapping[str, wire.Message]
-    ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
-        """Send what the probe lacks on some hosts; returns their facts, told again, and why some told none."""
-        lacking = [name for name, said in facts.items() if said["lacks"]]
-        if lacking:
-            self._sessions.send(lacking, "module", payload.packed_module(), name=MODULE)
-        return self._sessions.gather("facts", lacking, PROBE_S, "probing" if lacking else "")
 
     # -- while it waits for cards
 
@@ -132,11 +117,8 @@ class Cluster:
                 lease=list(lease.get(host.name, ())),
             )
         facts, failures = self._sessions.gather("facts", [host.name for host in hosts], PROBE_S)
-        more, silent = self._send_modules(facts)
-        failures |= silent
         for name in failures:
             self._sessions.by_host[name].cut(time.monotonic())
-        facts |= more
         told = [host.name for host in hosts if host.name not in failures]
         for name in told:
             self._lost.pop(name, None)

@@ -17,6 +17,7 @@ from tflaunch.protocol import machine, wire
 from tflaunch.protocol.errors import Breach, ConnectError
 from tflaunch.protocol.events import Interrupted
 from tflaunch.sessions import payload
+from tflaunch.sessions.probe import probed
 from tflaunch.sessions.session import Damaged, Ended, Said, Session, unexpected
 from tflaunch.sessions.wires import Opener, Wire
 
@@ -289,6 +290,10 @@ class Sessions:
                     self.heard[name] = time.monotonic()
                     if message.type == "hello":  # sooner it might reach but the visit that leads to the agent
                         self._renew(self.by_host[name])
+                    answer = probed(self.by_host[name], message)
+                    if answer is None:
+                        continue
+                    item = item._replace(message=answer)
                 case Ended(name, error):
                     self.ended[name] = error
                     if name in self.by_host:

@@ -62,6 +62,7 @@ class Session:
         self.number = next(_numbers)
         self.ended = False  # that was told
         self.directory = ""  # the run directory there, once the agent has said it
+        self.module_sent = False  # the one that the probe lacked
         self._channel = channel
         self._put = put
         self._decoder = wire.Decoder(magic=True, head_limit=wire.ANSWER_LIMIT)

@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from tflaunch.gpu_probe import MODULE
 from tflaunch.hosts import Host, Hostfile, fold
 from tflaunch.in_task import check_task
 from tflaunch.lifecycle.watchdog import DIAL_S
@@ -34,7 +33,6 @@ from tflaunch.protocol.dialling import Dialling
 from tflaunch.protocol.errors import Breach, ConnectError, PlanError
 from tflaunch.protocol.job import JobSpec, TaskId
 from tflaunch.protocol.machine import this_machine
-from tflaunch.sessions import payload
 from tflaunch.sessions.group import AWAITED_SHOWN, Sessions, Silence, Stopped, interruption
 from tflaunch.sessions.session import Said
 from tflaunch.sessions.wires import Opener
@@ -129,11 +127,6 @@ class CheckRun:
         there = {host.name: host for host in hosts}
         silence = Silence(lambda name: self._connections.unanswered(there[name]))
         self._await("facts", names, patience_s, "connecting", silence=silence)
-        lacking = [name for name in names if (said := self._said.get((name, "facts"))) and said["lacks"]]
-        for name in lacking:
-            del self._said[name, "facts"]
-            self._sessions.send([name], "module", payload.packed_module(), name=MODULE)
-        self._await("facts", lacking, self._connect_s, "probing")
         for name in names:
             if said := self._said.get((name, "facts")):
                 self._answers[name].facts = HostFacts.from_wire(name, said.fields)
