@@ -118,7 +118,7 @@ class Cluster:
             )
         facts, failures = self._sessions.gather("facts", [host.name for host in hosts], PROBE_S)
         for name in failures:
-            self._sessions.by_host[name].cut(time.monotonic())
+            self._sessions.by_host[name].close_by(time.monotonic())
         told = [host.name for host in hosts if host.name not in failures]
         for name in told:
             self._lost.pop(name, None)
@@ -164,7 +164,7 @@ class Cluster:
         """Go on without a host that is lost."""
         if session := self._sessions.by_host.pop(host, None):
             session.close()
-        self._sessions.forget(host)
+        self._sessions.ignore(host)
 
     # -- the tasks are made ready
 
@@ -172,7 +172,7 @@ class Cluster:
         """Let go of the hosts that the plan has no task for."""
         for name in set(self._sessions.by_host) - set(hosts):
             self._sessions.send([name], "end", grace_s=0.0)
-            self._sessions.drop(name)
+            self._sessions.leave(name)
 
     def ship(self, bundle: Bundle, hosts: Collection[str], timeout_s: float) -> None:
         """Bring the code to those hosts that do not have this very content yet.

@@ -120,7 +120,7 @@ class Steering(Linked):
     def said(self, host: str, message: Message) -> None:
         """Take a message of that host, unless it cannot be true."""
         if foreign := self.driven.foreign(host, message):
-            self._sessions.accuse(host, foreign)
+            self._sessions.report_breach(host, foreign)
             return
         if message.type == "log":
             self._feed.take(host, message)
@@ -224,7 +224,7 @@ class _LastLines(Linked):
     def said(self, host: str, message: Message) -> None:
         """Take a piece of a log."""
         if foreign := self._steering.driven.foreign(host, message):
-            self._sessions.accuse(host, foreign)
+            self._sessions.report_breach(host, foreign)
         elif message.type == "log":
             self._feed.take(host, message)
 

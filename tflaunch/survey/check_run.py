@@ -33,7 +33,7 @@ from tflaunch.protocol.dialling import Dialling
 from tflaunch.protocol.errors import Breach, ConnectError, PlanError
 from tflaunch.protocol.job import JobSpec, TaskId
 from tflaunch.protocol.machine import this_machine
-from tflaunch.sessions.group import AWAITED_SHOWN, Sessions, Silence, Stopped, interruption
+from tflaunch.sessions.group import AWAITED_SHOWN, AbsentHosts, Sessions, Stopped, interruption
 from tflaunch.sessions.session import Said
 from tflaunch.sessions.wires import Opener
 from tflaunch.survey.check_answers import CheckAnswers, Clock, HostAnswer, TaskAnswer, is_open
@@ -125,7 +125,7 @@ class CheckRun:
         names = {host.name for host in hosts}
         patience_s = self._sessions.patience_s(len(hosts), self._connect_s)
         there = {host.name: host for host in hosts}
-        silence = Silence(lambda name: self._connections.unanswered(there[name]))
+        silence = AbsentHosts(lambda name: self._connections.unanswered(there[name]))
         self._await("facts", names, patience_s, "connecting", silence=silence)
         for name in names:
             if said := self._said.get((name, "facts")):
@@ -133,7 +133,7 @@ class CheckRun:
             else:
                 self._answers[name].error = self._why_not(name)
                 self._sessions.hang_up(name)
-                self._sessions.forget(name)
+                self._sessions.ignore(name)
 
     def _read_clocks(self) -> None:
         for _ in range(CLOCK_ROUNDS):
@@ -356,7 +356,7 @@ class CheckRun:
         phase: str,
         *,
         hear: Callable[[str, wire.Message], None] | None = None,
-        silence: Silence | None = None,
+        silence: AbsentHosts | None = None,
     ) -> None:
         """Until each of the hosts has said that, or cannot any more, or the time is up. Raises Stopped."""
         deadline = time.monotonic() - self._sessions.slept_s + timeout_s
@@ -366,8 +366,8 @@ class CheckRun:
             now, until = time.monotonic(), deadline + self._sessions.slept_s
             if now >= until:
                 break
-            if silence and (silent := silence.over(missing)) and self._sessions.by_host:
-                self._sessions.give_up(silent)
+            if silence and (silent := silence.given_up(missing)) and self._sessions.by_host:
+                self._sessions.stop_waiting(silent)
                 continue
             match self._sessions.next(min(until, now + 1.0)):
                 case Said(name, message) if message.type == "failed":

@@ -173,7 +173,7 @@ class Survey:
 
     def _give_up(self, contact: _Contact, error: ConnectError) -> None:
         contact.error, contact.given_up, contact.until = error, True, None
-        self._sessions.by_host[contact.host.name].cut(time.monotonic())
+        self._sessions.by_host[contact.host.name].close_by(time.monotonic())
 
     def _lose(self, contact: _Contact, error: ConnectError) -> None:
         """Its connection has ended, or never was."""
