@@ -96,14 +96,11 @@ def clean(
 
     Exit code: 0; 2 which run?; 69 hosts could not be asked, 74 something could not be removed: the rest is done.
     """
-    from tflaunch.console.runs_page import (
-        Screen,
-        cleaned_lines,
-        reader_may_leave,
-        selection_lines,
-        unreachable_data,
-    )
-    from tflaunch.runs.clean import document, places, recorded_place
+    from tflaunch.console.clean_page import cleaned_lines, selection_lines
+    from tflaunch.console.failure_page import unreachable_data
+    from tflaunch.console.screen import Screen, reader_may_leave
+    from tflaunch.runs.clean import document, places
+    from tflaunch.runs.clean_records import recorded_place
     from tflaunch.runs.visits import Visits
 
     with reporting("stopped; what a host was told to remove it goes on removing", json=json) as show:
@@ -152,7 +149,7 @@ def clean(
 def _criteria(runs: list[str], older_s: float | None, keep_last: int, max_size: str | None) -> Criteria:
     from tflaunch.inputs.sizes import size
     from tflaunch.runs.clean import Criteria
-    from tflaunch.runs.record import check_run_id
+    from tflaunch.runs.run_ids import check_run_id
 
     if runs and (older_s is not None or keep_last or max_size):
         raise UsageError("RUN names what is to go: no --older, --keep-last or --max-size beside it")
@@ -220,7 +217,7 @@ def _carry_out(
     visits: Visits, known: list[Place], chosen: Selection, criteria: Criteria, dry_run: bool
 ) -> tuple[dict[int, Any], dict[str, ConnectError]]:
     """What each place says after it, by number, and the hosts that did not."""
-    from tflaunch.runs.clean import remove_records
+    from tflaunch.runs.clean_records import remove_records
 
     wanted = {
         place.names[0]: chosen.goes.get(number, ()) for number, place in enumerate(known) if place.names

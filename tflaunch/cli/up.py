@@ -79,7 +79,7 @@ from tflaunch.protocol.job import CHIEF, EVALUATOR, PS, WORKER, JobSpec
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tflaunch.planning.plan import ClusterPlan
+    from tflaunch.planning.cluster_plan import ClusterPlan
 
 PROGRAM = "tf_server.py"
 OPEN = (
@@ -156,7 +156,7 @@ def up(
     from tflaunch.code.bundle import bundle
     from tflaunch.launch.launch import Request, dry, launch
     from tflaunch.lifecycle.states import Restarts
-    from tflaunch.runs.record import new_run_id
+    from tflaunch.runs.run_ids import new_run_id
 
     with reporting(
         "stopped; nothing is left", json=json, quiet=quiet or not foreground, show_host=show_host

@@ -22,9 +22,10 @@ from tflaunch.inputs.times import clock_time, duration
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.consent import Consent
 from tflaunch.launch.watcher import RunWatcher, Turn
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.gpu_choice import GpuChoice, choose
 from tflaunch.planning.inventory import Inventory, in_use, when_free
-from tflaunch.planning.plan import ClusterPlan, plan_cluster, usable_cards
+from tflaunch.planning.plan import plan_cluster, usable_cards
 from tflaunch.planning.taking import Share
 from tflaunch.protocol.errors import Breach, ConnectErrors, PlanError
 from tflaunch.protocol.job import WORKER, JobSpec

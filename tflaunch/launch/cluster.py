@@ -11,12 +11,13 @@ from tflaunch.code import shipping
 from tflaunch.hosts import Host, fold
 from tflaunch.launch.steering import Steering
 from tflaunch.launch.watcher import RunWatcher
+from tflaunch.lifecycle.ending import NOT_AWAITED
 from tflaunch.lifecycle.states import State, state_data
 from tflaunch.lifecycle.watchdog import DIAL_S, Watchdog
 from tflaunch.planning import dial_check
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import to_prepare
 from tflaunch.planning.inventory import HostFacts, Inventory
-from tflaunch.planning.plan import ClusterPlan
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import Breach, ConnectError, ConnectErrors, DialError, LaunchError
 from tflaunch.protocol.job import JobSpec, TaskId, deciding
@@ -362,7 +363,7 @@ class Cluster:
         try:
             _, failures = self._sessions.gather("swept", names, timeout_s)
         except Stopped:
-            failures = {name: ConnectError("tflaunch was told not to wait") for name in names}
+            failures = {name: ConnectError(NOT_AWAITED) for name in names}
         self.close()
         return {name: error.message for name, error in {**self._lost, **failures}.items()}
 

@@ -21,12 +21,14 @@ from tflaunch.launch.consent import Consent
 from tflaunch.launch.roll_call import RollCall, as_counted
 from tflaunch.launch.steering import Steering
 from tflaunch.launch.watcher import RunWatcher
-from tflaunch.lifecycle.states import Restarts, State, outcome_of
+from tflaunch.lifecycle.ending import NOT_AWAITED, outcome_of
+from tflaunch.lifecycle.states import Restarts, State
 from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.planning import dial_check
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
 from tflaunch.planning.gpu_choice import GpuChoice
-from tflaunch.planning.plan import ClusterPlan, ports_wanted
+from tflaunch.planning.plan import ports_wanted
 from tflaunch.planning.usable_hosts import moved, usable_hosts
 from tflaunch.protocol.errors import ConnectError, FetchError, RecordError, TflaunchError
 from tflaunch.protocol.job import CHIEF, EVALUATOR, EVALUATOR_GRACE_S, MASTER, WORKER, JobSpec, TaskId
@@ -233,7 +235,7 @@ class _Run:
                 state = _state(request, plan, attempt)
                 if request.announce is None:
                     watcher.phase("training", 0, len(plan.tasks))
-                steering = cluster.release(state.hosts, attempt, _keeper(record, watcher), record)
+                steering = cluster.release(state.hosts, attempt, _keeper(record, watcher), record.logs)
                 self._show_board(steering, state)
                 oversight.begin(time.monotonic(), self._released)
                 self._released = self._released or time.monotonic()
@@ -532,7 +534,7 @@ def _keeper(record: Record, watcher: RunWatcher) -> Callable[[TaskId, int, int, 
 
     def keep(task: TaskId, attempt: int, offset: int, data: bytes) -> None:
         try:
-            record.append_log(task, offset, data, attempt)
+            record.logs.append(task, offset, data, attempt)
         except RecordError as error:
             watcher.warn(f"{error.message}. {error.hint}")
 
@@ -551,7 +553,7 @@ def verify(
     lost = [host for host in request.hostfile.hosts if host.name in state.lost]
     if not lost:
         return {}, survivors, cards, None
-    from tflaunch.runs.states import was_restarted
+    from tflaunch.runs.states import restarted_text
     from tflaunch.runs.visits import UNSURE, Visits
 
     visits = Visits(connections, watcher)
@@ -567,10 +569,10 @@ def verify(
             unsure = dict.fromkeys((host for host, end in finished.items() if end.unsure), UNSURE)
             for host, end in finished.items():
                 if end.restarted:
-                    watcher.note(was_restarted(host, end.restarted))
+                    watcher.note(restarted_text(host, end.restarted))
         except Stopped as stopped:
             signal = stopped.interrupted.signal
-            unverified, unsure = {host.name: "tflaunch was told not to wait" for host in lost}, {}
+            unverified, unsure = {host.name: NOT_AWAITED for host in lost}, {}
         finally:
             visits.close()
     lease = (

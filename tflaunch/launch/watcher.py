@@ -11,7 +11,7 @@ from tflaunch.sessions.watcher import Watcher
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.code.shipping import Shipped
-    from tflaunch.planning.plan import ClusterPlan
+    from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.protocol.outcome import Outcome
     from tflaunch.runs.fetch import Fetched
 

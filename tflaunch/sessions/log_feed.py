@@ -28,8 +28,8 @@ Record = Callable[
 class Copies(Protocol):
     """The launcher's copies of the logs: `tflaunch.runs.record.Record`."""
 
-    def log_path(self, task: TaskId, attempt: int = 0) -> Path: ...
-    def skip_log(self, task: TaskId, offset: int, attempt: int = 0) -> None: ...
+    def path(self, task: TaskId, attempt: int = 0) -> Path: ...
+    def skip_to(self, task: TaskId, offset: int, attempt: int = 0) -> None: ...
 
 
 @dataclass
@@ -131,9 +131,9 @@ class LogFeed:
         if self._copies is None:
             where = "is there no more"
         else:
-            self._copies.skip_log(task, offset, attempt)
+            self._copies.skip_to(task, offset, attempt)
             gone = f" but for {missed:,} bytes, which were gone before they were read" if missed > 0 else ""
-            where = f"is in {self._copies.log_path(task, attempt)}{gone}"
+            where = f"is in {self._copies.path(task, attempt)}{gone}"
         at = clock_time(cut_at)
         self._watcher.warn(
             f"{task} on {log.host} truncated its own log at {at}: what it wrote before {where}"

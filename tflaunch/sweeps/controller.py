@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tflaunch.launch.watcher import RunWatcher
+from tflaunch.lifecycle.actions import Action
 from tflaunch.lifecycle.driver import Monitor
-from tflaunch.lifecycle.states import Action
 from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol.errors import EXIT_TIMEOUT, PlanError, RecordError
 from tflaunch.protocol.events import TaskStarted
@@ -122,6 +122,7 @@ class SweepController(Monitor):
             others=others,
             retries=request.retries,
             grace_s=request.run.grace_s,
+            share_gpus=request.run.gpus.share,
             timeout_s=request.timeout_s,
             attempts=work.results.attempts(),
         )
@@ -166,13 +167,13 @@ class SweepController(Monitor):
         """See State."""
         return self.state.swept
 
-    def had(self, host: str, task: TaskId) -> bool:
+    def has_task(self, host: str, task: TaskId) -> bool:
         """See State."""
         return (task.index, host) in self._placed and task.job == TRIAL
 
-    def works(self, host: str) -> bool:
+    def is_busy(self, host: str) -> bool:
         """See State."""
-        return self.state.works(host)
+        return self.state.is_busy(host)
 
     def step(self, event: Any, now: float) -> tuple[SweepController, list[Action]]:
         """The state goes on, and all that hangs on it."""
@@ -232,7 +233,7 @@ class SweepController(Monitor):
     def read(self, task: TaskId, attempt: int, offset: int, data: bytes) -> None:
         """A piece of a log."""
         try:
-            self._results.record.append_log(task, offset, data, attempt)
+            self._results.record.logs.append(task, offset, data, attempt)
         except RecordError as error:
             self._reporter.warn(f"{error.message}. {error.hint}")
         reading = self._readings.get((task.index, attempt))
@@ -250,7 +251,7 @@ class SweepController(Monitor):
         key = (task.index, attempt)
         if key in self._sizes and self._readings[key].received >= self._sizes[key]:
             del self._sizes[key]
-            self._results.record.end_log(task, attempt)
+            self._results.record.logs.end(task, attempt)
 
     def _begins(self, trial: Trial, attempt: machine.Attempt) -> None:
         key = (trial.number, attempt.number)
@@ -270,7 +271,7 @@ class SweepController(Monitor):
             del self._unread[number]
             reading.end()
             trial = self.state.trials[number]
-            log = self._results.record.log_path(trial.task, exit.attempt)
+            log = self._results.record.logs.path(trial.task, exit.attempt)
             late = f"was ended (--timeout {self.state.timeout_s:g})"
             late = late if self.state.late.get(number) == exit.attempt and exit.code == EXIT_TIMEOUT else ""
             found = result(trial, exit, reading, seat.labels, log, late=late)

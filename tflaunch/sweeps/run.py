@@ -30,17 +30,19 @@ from tflaunch.launch.launch import (
 )
 from tflaunch.launch.roll_call import RollCall, described
 from tflaunch.launch.steering import Steering
+from tflaunch.lifecycle.ending import outcome_of
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
 from tflaunch.planning.inventory import Inventory, when_free
-from tflaunch.planning.plan import ClusterPlan
 from tflaunch.planning.taking import Share
 from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.protocol.errors import ConnectErrors, FetchError, PlanError, RecordError, StopError
 from tflaunch.protocol.outcome import Outcome
-from tflaunch.runs.record import VALUE_LEFT_OUT, Record, hostfile_from
+from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
+from tflaunch.runs.record import Record, hostfile_from
 from tflaunch.runs.visits import Visits
 from tflaunch.sweeps.controller import Planned, Reporter, Summary, SweepController, Work
-from tflaunch.sweeps.lifecycle import Seat, outcome_of
+from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.queue import seats_in_turn
 from tflaunch.sweeps.results import TRIALS, Results, new_seed, ranked
 from tflaunch.sweeps.resume import about_sweep, compare, known_sweep, record_of, succeeded, with_its_metric
@@ -277,7 +279,7 @@ def _run(
         cluster.stage_none(gpus, code, STAGE_TIMEOUT_S, about)
         results.record.resume(_recorded(run, results, inventory), run.command, run.ssh_config, left_out)
         reporter.begins(run.run_id, len(work.wanted), len(work.left), seats, work.request.metric)
-        steering = cluster.release({}, 0, controller.read, results.record)
+        steering = cluster.release({}, 0, controller.read, results.record.logs)
         if tunnel is not None:
             _show_board(steering, controller, run, tunnel, reporter)
         steering.drive(controller, controller)
