@@ -154,7 +154,9 @@ def up(
     cannot start them; 73 no spec file, no record; 76 a host was lost, or not all could be stopped.
     """
     from tflaunch.code.bundle import bundle
-    from tflaunch.launch.launch import Request, dry, launch
+    from tflaunch.launch.launch import dry
+    from tflaunch.launch.request import Request
+    from tflaunch.launch.servers import serve
     from tflaunch.lifecycle.states import Restarts
     from tflaunch.runs.run_ids import new_run_id
 
@@ -235,13 +237,15 @@ def up(
             require_all=require_all,
             yes=yes,
             wait_s=wait,
-            announce=announce,
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
         for note in to_hosts.notes:
             show.reporter.warn(note)
         try:
-            show.exit_code = (dry if dry_run else launch)(request, to_hosts, show.reporter)
+            if dry_run:
+                show.exit_code = dry(request, to_hosts, show.reporter)
+            else:
+                show.exit_code = serve(request, announce, to_hosts, show.reporter)
         finally:
             to_hosts.close()
 

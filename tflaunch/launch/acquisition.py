@@ -132,12 +132,12 @@ class Acquisition:
             wanted = self._consent.lacking(self._planner.shares(plan), inventory)
             if wanted is None:
                 break
-            self._cluster.let_go()
+            self._cluster.give_back()
             self._consent.ask(self._cluster, wanted)
             inventory = self._look({host: list(gpus) for host, gpus in self._claims.items()})
         for name in self._hosts.keys() - inventory.keys() - self._absent:
             self._watcher.warn(f"{name} is lost: the run begins without it")
-            self._cluster.forget(name)
+            self._cluster.do_without(name)
         self._cluster.keep_cards(plan)
         return plan
 
@@ -156,7 +156,7 @@ class Acquisition:
             if self._patient:  # when its turn has come, nobody may be here
                 shares = self._planner.shares(when_free)
                 if wanted := self._consent.lacking(shares, inventory):
-                    self._cluster.let_go()
+                    self._cluster.give_back()
                     self._consent.ask(self._cluster, wanted, "up to ", " once they are free")
                 self._consent.wait(shares, inventory)
             tasks = when_free.tasks
@@ -191,7 +191,7 @@ class Acquisition:
         shown = False
         longest_s = PAUSES_S[2 if self._patient else 1]
         pause_s = PAUSES_S[0]
-        self._cluster.let_go()
+        self._cluster.give_back()
         while True:
             inventory = self._look({})
             try:
@@ -213,11 +213,11 @@ class Acquisition:
                 self._watcher.waiting(turn)
             # At random, so that those who came together do not come together again.
             next_s = pause_s * random.uniform(0.7, 1.3)  # noqa: S311
-            self._cluster.pause(min(next_s, self._wait_s - waited_s))
+            self._cluster.sessions.pause(min(next_s, self._wait_s - waited_s))
             pause_s = min(longest_s, 1.5 * pause_s)
         for name in self._absent & (self._hosts.keys() - taken.keys()):
             self._watcher.warn(f"{name} cannot be reached: the run begins without it")
-            self._cluster.forget(name)
+            self._cluster.do_without(name)
         if shown:
             self._watcher.phase("waiting", self._needed, self._needed)
         return plan, taken
@@ -233,7 +233,7 @@ class Acquisition:
                 return inventory
         except PlanError:
             pass  # somebody was quicker
-        self._cluster.let_go()
+        self._cluster.give_back()
         return {}
 
     def _look(self, lease: Mapping[str, list[str]]) -> Inventory:
@@ -278,7 +278,7 @@ class Acquisition:
                 self._retry_at[name] = now + min(most, first * 2 ** (tries - 1))
             elif self._retry_at[name] <= now:
                 del self._retry_at[name]
-                self._cluster.reopen(self._hosts[name])
+                self._cluster.redial(self._hosts[name])
 
     def _gone(self, name: str) -> str:
         return "cannot be reached" if name in self._absent else "is lost"

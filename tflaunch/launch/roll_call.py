@@ -181,7 +181,7 @@ class RollCall:
             count = _workers(plan)
             so = self._so(planner, plan, consent, fits)
             more = consent.lacking(planner.shares(plan), self.inventory) is not None
-            self.cluster.let_go()
+            self.cluster.give_back()
             if not self.cluster.ask(f"{why}: go on without, {so}?"):
                 ways = [
                     f"--workers {count}",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from tflaunch.hosts import Host
+from tflaunch.launch.cluster import Cluster
 from tflaunch.lifecycle.driver import Driver, Monitor, S
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.protocol.events import Event, Interrupted, TaskStarted
@@ -23,26 +23,20 @@ if TYPE_CHECKING:
     from tflaunch.runs.fetch import Fetched
     from tflaunch.runs.tensorboard import TensorBoard
 
+pass
+
 REST_S = 20.0  # for a host whose connection is lost while the last lines come
+DRAIN_AFTER_CTRL_C_S = 3.0
 
 
 class Steering(Linked):
     """The agents of one run, from the moment in which its tasks were released."""
 
-    def __init__(
-        self,
-        run_id: str,
-        hosts: Mapping[str, Host],
-        sessions: Sessions,
-        watcher: Watcher,
-        *,
-        lease_s: float,
-        feed: LogFeed,
-    ) -> None:
-        super().__init__(sessions, watcher)
-        self._run_id = run_id
-        self._hosts = hosts
-        self._lease_s = lease_s
+    def __init__(self, cluster: Cluster, feed: LogFeed) -> None:
+        super().__init__(cluster.sessions, cluster.watcher)
+        self._run_id = cluster.run_id
+        self._hosts = cluster.hosts
+        self._lease_s = cluster.lease_s
         self._feed = feed
         self._drive: Driver[Any] | None = None
         self._tensorboard: TensorBoard | None = None
