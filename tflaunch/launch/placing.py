@@ -63,7 +63,7 @@ def plan_on(
     absent = {name: error.message for name, error in roll.absent.items()}
     if not lease:
         plan = planner.plan(roll.inventory)
-        consent.tell(planner.shares(plan), roll.inventory, watcher)
+        consent.note_question(planner.shares(plan), roll.inventory, watcher)
     else:
         taking = Acquisition(
             planner,
@@ -94,8 +94,8 @@ def consent_for(request: Request, connections: Connections) -> Consent:
     counted = request.job.role(WORKER).count is not None or all(host.slots_by for host in hosts.values())
     needed = not (counted or request.yes)
     # Looked up as late as can be: a host that is left out may not be reachable, and each may cost a run of `ssh -G`.
-    mine = functools.cache(lambda name: connections.user(hosts[name]))
-    return Consent(request.hostfile, request.run_id, mine, needed)
+    user_on = functools.cache(lambda name: connections.user(hosts[name]))
+    return Consent(request.hostfile, request.run_id, user_on, needed)
 
 
 def spares_of(request: Request, hosts: Sequence[Host]) -> tuple[Host, ...]:

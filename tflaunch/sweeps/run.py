@@ -72,9 +72,9 @@ def dry(request: SweepRequest, connections: Connections, reporter: Reporter) -> 
     with cluster.interrupts(), nothing_left(cluster, reporter):
         roll = _roll_call(run, cluster, connections, reporter, lease=False)
         seats, others = _seats(finder, roll, reporter)
-        roll.tell()
+        roll.warn_of_absent()
         wanted_cards = _most(finder, roll.inventory, seats, len(left))
-        consent_for(run, connections).tell(wanted_cards, roll.inventory, reporter)
+        consent_for(run, connections).note_question(wanted_cards, roll.inventory, reporter)
         cluster.abandon()
     reporter.planned(
         Planned(
@@ -221,7 +221,7 @@ def _agreed(
 ) -> tuple[tuple[Seat, ...], Mapping[str, tuple[str, ...]]]:
     """As `_seats`, once the user has agreed to what they take; raises UsageError when he does not, Stopped."""
     seats, others = _seats(finder, roll, reporter)
-    roll.tell()
+    roll.warn_of_absent()
     while (
         wanted := consent.lacking(_most(finder, roll.inventory, seats, trials), roll.inventory)
     ) is not None:
@@ -253,7 +253,7 @@ def _run(
             inventory = roll.inventory
         else:
             _seats(finder, roll, reporter)  # refuses what can never run
-            roll.tell()
+            roll.warn_of_absent()
             seats = seats_in_turn(
                 finder, trials, cluster, inventory, reporter, wait_s=run.wait_s, consent=consent
             )
