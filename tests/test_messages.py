@@ -281,7 +281,7 @@ def test_a_host_sends_no_more_log_than_it_was_asked_for() -> None:
 def test_a_flood_of_messages_ends_at_a_limit() -> None:
     _, pipe, came = wired()
     pipe.feed(wire.encode("beat") * (session.UNREAD + 1))
-    assert "messages that nobody has asked for" in breach(came)
+    assert "messages that tflaunch did not ask for" in breach(came)
     assert len(came) == session.UNREAD + 1
 
 

@@ -171,14 +171,14 @@ def test_who_waits_is_not_asked_again_for_whoever_comes_to_the_same_hosts_meanwh
         if wanted := user.lacking(shares(*hosts), free):
             user.ask(Asked(True), wanted)
         assert user.lacking(shares(*hosts), shared) is not None
-        user.wait(shares(*hosts), free)
+        user.agree_for_later(shares(*hosts), free)
         assert user.lacking(shares(*hosts), shared) is None
     user = consent()
-    user.wait(shares("g1"), free)
+    user.agree_for_later(shares("g1"), free)
     assert user.lacking(shares("g1", "g2"), free) is not None, "another machine"
 
 
-@pytest.mark.parametrize(("answer", "said"), [(False, "nothing was started"), (None, "nobody can be asked")])
+@pytest.mark.parametrize(("answer", "said"), [(False, "nothing was started"), (None, "tflaunch cannot ask")])
 def test_who_does_not_agree_is_told_what_to_type(answer: bool | None, said: str) -> None:
     inventory = {name: facts(name, some_gpus(name, 1)) for name in ("g1", "g2")}
     shares = [Share(name, "worker", (f"GPU-{name}-0",)) for name in inventory]

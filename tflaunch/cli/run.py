@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
     from tflaunch.inputs.job_file import JobFile
-    from tflaunch.launch.launch import Request
+    from tflaunch.launch.request import Request
     from tflaunch.lifecycle.states import Restarts
     from tflaunch.protocol.job import Framework, RestartPolicy
 
@@ -127,7 +127,7 @@ def _job_file(ctx: typer.Context, options: RunOptions) -> JobFile:
 
 def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
     """Make the request from the command line; raises TflaunchError for what is wrong with it."""
-    from tflaunch.launch.launch import Request
+    from tflaunch.launch.request import Request
     from tflaunch.runs.run_ids import new_run_id
 
     end, start, connection = options.end, options.start, options.connection

@@ -44,7 +44,7 @@ from tflaunch.protocol.job import PS, WORKER, JobSpec, Role
 if TYPE_CHECKING:
     from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
-    from tflaunch.launch.launch import Request
+    from tflaunch.launch.request import Request
     from tflaunch.sweeps.results import Metric
     from tflaunch.sweeps.seats import SweepRequest
     from tflaunch.sweeps.trials import Params
@@ -337,7 +337,7 @@ def _metric(options: ScoreOptions) -> Metric | None:
 
 def _run_request(options: SweepOptions, reporter: Reporter) -> Request:
     """Return the request for the hosts, GPUs and code that all trials share; raises TflaunchError."""
-    from tflaunch.launch.launch import Request
+    from tflaunch.launch.request import Request
     from tflaunch.runs.run_ids import new_run_id
 
     connection, results = options.connection, options.results

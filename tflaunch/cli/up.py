@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
-    from tflaunch.launch.launch import Request
+    from tflaunch.launch.request import Request
     from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.protocol.job import Role
 
@@ -119,7 +119,7 @@ def up(options: UpOptions) -> None:
 def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) -> Request:
     """Make the request from the command line; raises TflaunchError for what is wrong with it."""
     from tflaunch.code.bundle import bundle
-    from tflaunch.launch.launch import Request
+    from tflaunch.launch.request import Request
     from tflaunch.lifecycle.states import Restarts
     from tflaunch.runs.run_ids import new_run_id
 

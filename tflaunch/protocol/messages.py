@@ -152,7 +152,7 @@ _outcome = {
     "?host_logs": Each(a_task, a_path),
     "?restarts": a_whole_number,
 }
-# tflaunch.launch.launch.about_run: what a launcher, maybe an older one, has left on the hosts
+# tflaunch.launch.request.about_run: what a launcher, maybe an older one, has left on the hosts
 _about = {
     "?command": [an_argument],
     "?launcher": a_word,

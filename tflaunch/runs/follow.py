@@ -91,7 +91,7 @@ class Follower(Linked):
         self._wanted = wanted
         self._feed = LogFeed(sessions, len(self._hosts), watcher)
         if before is not None:
-            self._feed.go_on(before._feed, {TaskId.parse(task.task): task.host for task in run.tasks})
+            self._feed.continue_from(before._feed, {TaskId.parse(task.task): task.host for task in run.tasks})
         self._seen = _Seen()
         self._places = {TaskId.parse(task.task): task.host for task in run.tasks}
         self._events = False
@@ -131,7 +131,7 @@ class Follower(Linked):
         for name in failures:
             del self._hosts[name]
             if name in self._sessions.by_host:
-                self._sessions.drop(name)
+                self._sessions.leave(name)
         return failures
 
     def follow(self, events: bool = True) -> Outcome | None:
@@ -183,7 +183,7 @@ class Follower(Linked):
 
     @property
     def _decider(self) -> str:
-        """The host whose agent decides for a detached run, as `Cluster.entrust` chooses it."""
+        """The host whose agent decides for a detached run, as `Starter.entrust` chooses it."""
         chosen = min(self._places, key=deciding, default=None)
         return self._places[chosen] if chosen is not None else ""
 

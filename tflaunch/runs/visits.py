@@ -70,7 +70,7 @@ class Visits:
         by_name = (lambda name: unanswered(there[name])) if unanswered else None
         _, failures = self._sessions.gather("hello", names, patience_s, phase, by_name)
         for name in failures.keys() & self._sessions.by_host.keys():
-            self._sessions.drop(name)
+            self._sessions.leave(name)
         self._unreachable = dict(failures)
         return failures
 

@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from tflaunch.gpu_probe import MODULE
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.in_task import check_task
 from tflaunch.lifecycle.ending import NOT_AWAITED
@@ -31,8 +30,7 @@ from tflaunch.planning.plan import ports_wanted
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import Breach, ConnectError, PlanError
 from tflaunch.protocol.job import JobSpec, TaskId
-from tflaunch.sessions import payload
-from tflaunch.sessions.group import Sessions, Silence, Stopped
+from tflaunch.sessions.group import AbsentHosts, Sessions, Stopped
 from tflaunch.sessions.wires import Opener
 from tflaunch.survey.check_answers import CheckAnswers, Clock, HostAnswer, TaskAnswer
 from tflaunch.survey.check_calls import Calls, CallsFromHere, some_ports, targets_from_here
@@ -120,20 +118,15 @@ class CheckRun:
         names = {host.name for host in hosts}
         patience_s = self._sessions.patience_s(len(hosts), self._connect_s)
         there = {host.name: host for host in hosts}
-        silence = Silence(lambda name: self._connections.unanswered(there[name]))
-        self._replies.wait("facts", names, patience_s, "connecting", silence=silence)
-        lacking = [name for name in names if (said := self._replies.get(name, "facts")) and said["lacks"]]
-        self._replies.forget("facts", lacking)
-        for name in lacking:
-            self._sessions.send([name], "module", payload.packed_module(), name=MODULE)
-        self._replies.wait("facts", lacking, self._connect_s, "probing")
+        absent = AbsentHosts(lambda name: self._connections.unanswered(there[name]))
+        self._replies.wait("facts", names, patience_s, "connecting", absent=absent)
         for name in names:
             if said := self._replies.get(name, "facts"):
                 self._answers[name].facts = HostFacts.from_wire(name, said.fields)
             else:
                 self._answers[name].error = self._replies.why_not(name)
                 self._sessions.hang_up(name)
-                self._sessions.forget(name)
+                self._sessions.ignore(name)
 
     def _read_clocks(self) -> None:
         for _ in range(CLOCK_ROUNDS):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.launch.launch import Request
+from tflaunch.launch.request import Request
 from tflaunch.planning.cluster_plan import TaskPlan
 from tflaunch.planning.command import Command, image
 from tflaunch.planning.environments import setup
