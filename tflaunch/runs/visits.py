@@ -18,7 +18,7 @@ from tflaunch.sessions.watcher import ProgressWatcher
 from tflaunch.sessions.wires import Opener
 
 FINISH_MARGIN_S = 60.0  # what a visit may take, beyond the grace, to end a run
-UNSURE = "its agent and its guard were both killed: a process that left its parent and its environment would not be found"
+UNSURE = "its agent and its guard were both killed: a process that left its parent and its environment is not found"
 
 
 @dataclass(frozen=True)
