@@ -1292,14 +1292,12 @@ def test_a_visitor_ends_a_run_whose_agent_is_frozen(host: Host, monkeypatch: pyt
         "it",
     )
     os.kill(agent_pid(host), signal.SIGSTOP)
-    monkeypatch.setattr(
-        payload,
-        "LOADER",
-        payload.LOADER.replace(
-            "try:\n    main(",
-            "import tflaunch.agent.visit as v; v.MARGIN_S = v.AGENT_S = v.BEAT_S = 0.2\ntry:\n    main(",
-        ),
-    )
+    contents = dict(payload._contents())
+    begins = b"    try:\n        main("
+    impatient = b"    import tflaunch.agent.visit as v; v.MARGIN_S = v.AGENT_S = v.BEAT_S = 0.2\n"
+    assert contents["tflaunch.agent.loader"].count(begins) == 1
+    contents["tflaunch.agent.loader"] = contents["tflaunch.agent.loader"].replace(begins, impatient + begins)
+    monkeypatch.setattr(payload, "_contents", lambda: contents)
     payload.loader.cache_clear()
     visitor = visit(host)
     finished = visitor.ask("finish", run=host.run, grace_s=0.1, answer="finished")

@@ -17,12 +17,12 @@ from tests.test_stop import endless
 # Asks over a local host whose agent would end 2 s after it last heard of its launcher, and says how it lives after.
 ASK = """\
 import sys, time
-from tflaunch import asking
+from tflaunch.sessions import asking
 from tflaunch.launch.cluster import Cluster
 from tflaunch.console.reporter import open_reporter
 from tflaunch.hosts import Host
 from tflaunch.remote import ConnectOptions, Connector
-from tflaunch.sessions.session import Stopped
+from tflaunch.sessions.group import Stopped
 
 patience_s, *words = sys.argv[1:]
 host = Host("here", connection="local", run_dir={run_dir!r})

@@ -12,7 +12,7 @@ from tests.lab import Cards
 from tests.launcher import Launcher
 from tests.nvml import build
 from tests.sshd import SshNetwork
-from tests.test_plan import asked, cards, facts, plan, refused, taken
+from tests.test_plan import asked, facts, plan, refused, some_gpus, taken
 from tflaunch.hosts import load
 from tflaunch.protocol.errors import HostfileError
 
@@ -110,7 +110,7 @@ def test_a_plan_takes_no_more_than_the_job_has_and_says_what_limits_it() -> None
         name: {key: said[key] for key in ("slots", "gpus", "slots_by", "gpus_by")}
         for name, said in settings.items()
     }
-    members = [facts("g1", cards("g1", 4)), facts("g2", cards("g2", 4))]
+    members = [facts("g1", some_gpus("g1", 4)), facts("g2", some_gpus("g2", 4))]
     assert taken(plan(asked(ps=0), *members, hosts=hosts)) == ["g1:1", "g2:0", "g1:2"]
     assert taken(plan(asked(ps=0, gpus_per_worker="all"), *members, hosts=hosts)) == ["g1:1,2", "g2:0,1"]
     error = refused(asked(ps=0, workers=4), *members, hosts=hosts)
@@ -132,9 +132,9 @@ def test_a_plan_takes_no_more_than_the_job_has_and_says_what_limits_it() -> None
 
 def test_a_job_that_sees_only_its_own_cards_has_all_that_it_sees() -> None:
     hosts = {"g1": {"gpus": (2, 3), "gpus_by": "SLURM_JOB_GPUS=2,3"}}
-    assert taken(plan(asked(ps=0), facts("g1", cards("g1", 2)), hosts=hosts)) == ["g1:0", "g1:1"]
-    assert taken(plan(asked(ps=0), facts("g1", cards("g1", 4)), hosts=hosts)) == ["g1:2", "g1:3"]
-    error = refused(asked(ps=0), facts("g1", cards("g1", 3)), hosts=hosts)
+    assert taken(plan(asked(ps=0), facts("g1", some_gpus("g1", 2)), hosts=hosts)) == ["g1:0", "g1:1"]
+    assert taken(plan(asked(ps=0), facts("g1", some_gpus("g1", 4)), hosts=hosts)) == ["g1:2", "g1:3"]
+    error = refused(asked(ps=0), facts("g1", some_gpus("g1", 3)), hosts=hosts)
     assert error.message == "g1: the job has the cards 2,3 there (SLURM_JOB_GPUS=2,3), but 3 cards are there"
 
 

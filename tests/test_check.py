@@ -21,7 +21,7 @@ from tests.test_gpus import facts, gpu
 from tflaunch.agent import host_check as agent_check
 from tflaunch.console.check_page import document as data
 from tflaunch.console.check_page import page
-from tflaunch.console.run_pages import Marks
+from tflaunch.console.pen import Marks
 from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
 from tflaunch.protocol.errors import ConnectError

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import invoke
 import pytest
 
 import tflaunch
@@ -27,6 +25,8 @@ HEAVY = (
     "cryptography",
     "ClusterShell",
 )
+# A quarter of a second of them: loaded when a server has answered the dial.
+SSH = {"fabric", "invoke", "paramiko", "unittest.mock"}
 # What not every command that reaches hosts uses; the first, none of those with a plain list of hosts.
 DOCUMENTS = ("tflaunch.inputs.yaml_document", "tflaunch.inputs.hostfile_model", "tflaunch.inputs.job_model")
 PLANS = (
@@ -87,25 +87,15 @@ def test_until_a_host_is_reached_nothing_is_imported_that_is_not_used(
     config.write_text("Host *\n  HostName 127.0.0.1\n  Port 1\n")
     script = launcher.script("")
     found = imported(launcher, *(script if word == "trainer.py" else word for word in words), "-F", config)
-    assert {"fabric", "paramiko"} <= found
-    assert found & {"asyncio", "ssl", "unittest.mock", *DOCUMENTS, *unneeded} == set()
+    assert found & {*SSH, "asyncio", "ssl", *DOCUMENTS, *unneeded} == set()
 
 
-def test_an_invoke_that_takes_more_of_unittest_is_loaded_as_it_is(tmp_path: Path) -> None:
-    (origin,) = invoke.__path__
-    shutil.copytree(origin, tmp_path / "invoke")
-    context = tmp_path / "invoke" / "context.py"
-    source = context.read_text()
-    assert "from unittest.mock import Mock\n" in source
-    context.write_text(
-        source.replace("unittest.mock import Mock", "unittest.mock import Mock, create_autospec")
-    )
-    code = "import tflaunch.remote, invoke.context as it; print(it.create_autospec, it.__file__)"
-    argv = [sys.executable, "-c", code]
-    done = subprocess.run(
-        argv, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True
-    )
-    assert str(context) in done.stdout
+@pytest.mark.parametrize("verb", ["run", "gpus"])
+def test_where_no_server_is_logged_in_to_no_ssh_library_is_imported(launcher: Launcher, verb: str) -> None:
+    words = [launcher.script("print('done')"), "--workers=1"] if verb == "run" else []
+    found = imported(launcher, verb, launcher.local(1), *words)
+    assert "tflaunch.remote" in found
+    assert found & SSH == set()
 
 
 def test_version(launcher: Launcher) -> None:

@@ -107,7 +107,7 @@ def test_what_is_taken_while_it_asks_is_left_and_what_is_more_is_asked_again(car
 def test_without_a_terminal_it_says_what_to_type(cards: Cards) -> None:
     done = cards.launcher.run(*words(cards)).ran(2)
     assert (
-        "this takes 4 workers on 4 of 4 cards of 2 hosts, and nobody can be asked whether it shall: stdin and stderr "
+        "this takes 4 workers on 4 of 4 cards of 2 hosts, and tflaunch cannot ask whether it may: stdin and stderr "
         "are no terminal, or --json was given → say how many: --workers 4, or agree to what there is: --yes"
     ) in done.sentences
     assert cards.order == []

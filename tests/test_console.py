@@ -27,11 +27,11 @@ from typing import Any, TextIO
 
 import pytest
 
-from tflaunch.console.lines import Console, Text, hung
 from tflaunch.console.reporter import Reporter, open_reporter
+from tflaunch.console.safe_text import Text, hung
 from tflaunch.console.writer import Stream
 from tflaunch.launch.watcher import Turn
-from tflaunch.planning.plan import ClusterPlan, TaskPlan
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.protocol.errors import (
     ConnectError,
     ConnectErrors,
@@ -985,7 +985,9 @@ def test_a_missing_module_has_a_next_step(tail: bytes, module: str | None) -> No
         reporter.report(Outcome("r-1", "failed", 1, 2.0, {W0: first}, first))
 
     hints = [line for line in shown(act)[1].splitlines() if "→" in line]
-    expected = f"python on gpu01 has no {module}: name another by `python:`, `venv:` or `conda:` in the hostfile, or "
+    expected = (
+        f"python on gpu01 has no {module}: name another Python by `python:`, `venv:` or `conda:` in the "
+    )
     assert [hint.startswith(f"  → {expected}") for hint in hints] == ([True] if module else [])
     report = json.loads(shown(act, json=True)[0].splitlines()[-1])
     assert report["hint"].startswith(expected) if module else report["hint"] == ""
@@ -1133,5 +1135,4 @@ def test_every_event_of_json_is_documented() -> None:
     ],
 )
 def test_a_wrapped_line_goes_on_below_its_first_word(line: str, shown: list[str]) -> None:
-    console = Console(file=io.StringIO(), width=10)
-    assert [each.rstrip() for each in hung(Text(line), console, 10).plain.split("\n")] == shown
+    assert [each.rstrip() for each in hung(Text(line), 10).plain.split("\n")] == shown

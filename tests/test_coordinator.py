@@ -266,7 +266,7 @@ def test_a_host_speaks_of_its_own_tasks_only(bench: Bench) -> None:
     other = greeted(bench)
     forged = {"code": 42, "signal": None, "signal_name": "", "seconds": 1.0, "stopped": False}
     other.say("exit", n=1, time=time.time(), task="worker/0", attempt=0, **forged)
-    assert "it speaks of worker/0, which is not on that host" in lost(bench, "b")
+    assert "is about worker/0, which is not on that host" in lost(bench, "b")
     assert not bench.coordinator._drive.state.exits
 
 

@@ -256,7 +256,7 @@ def test_a_host_is_lost_when_its_lease_has_run_out(transport: Transport) -> None
     assert run.drive.state.phase == "running"
     run.drive.tick(LEASE_S + 0.1)
     assert run.drive.state.lost.keys() == {"a"}
-    reason = "not heard of for 60 s: its lease has run out there (no answer within 20 s)"
+    reason = "not heard of for 60 s: by then its agent ends the run there (no answer within 20 s)"
     assert transport.events[-1] == run.drive.state.first_failure == HostLost("a", reason)
     assert ("b", "end", {"grace_s": 10.0, "stacks": False}) in run.sent()
 

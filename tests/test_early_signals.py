@@ -75,6 +75,6 @@ def test_ctrl_c_while_a_lost_host_is_looked_for_ends_the_run_and_there_is_no_new
         running.interrupt()
         done = running.done()
     assert done.code == 130, done.err
-    assert "tflaunch was told not to wait" in done.sentences
+    assert "the user told tflaunch not to wait for its agent" in done.sentences
     assert "planning anew" not in done.err
     bed.heal(hosts[1])

@@ -25,22 +25,25 @@ from typing import Any, TextIO
 
 import pytest
 
+import tflaunch
 from tests import test_gpus, test_ps
 from tests.launcher import Launcher
 from tests.nvml import build
 from tests.sshd import SshNetwork
 from tests.test_gpus import Lab, Terminal
 from tflaunch.console.check_page import document, page
+from tflaunch.console.clean_page import cleaned_lines
 from tflaunch.console.gpus_page import CardsView
 from tflaunch.console.reporter import open_reporter
-from tflaunch.console.runs_page import Screen, cleaned_lines, run_lines, status_lines
+from tflaunch.console.runs_page import run_lines, status_lines
+from tflaunch.console.screen import Screen
 from tflaunch.console.sweep import open_reporter as open_sweep_reporter
 from tflaunch.console.writer import Screened, to_json
 from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
 from tflaunch.launch.watcher import Turn
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.planning.inventory import Ticket
-from tflaunch.planning.plan import ClusterPlan, TaskPlan
 from tflaunch.protocol.errors import (
     ConnectError,
     ConnectErrors,
@@ -166,12 +169,13 @@ def test_json_has_no_number_that_json_does_not_have() -> None:
 
 
 def test_only_one_module_draws_with_what_is_richs() -> None:
-    package = Path(gpus.__file__).parent
-    for path in package.rglob("*.py"):
-        if path.name != "console_line.py":
-            assert not re.search(
-                r"rich\.text|from rich\.console import .*\bConsole\b|from rich import", path.read_text()
-            ), path
+    of_rich = r"(import|from) rich\.text|import rich\.console|from rich\.console import .*\bConsole\b|from rich import"
+    found = {
+        path.name
+        for path in Path(tflaunch.__file__).parent.rglob("*.py")
+        if re.search(of_rich, path.read_text("utf-8"))
+    }
+    assert found == {"safe_text.py"}
 
 
 # ---- everything that a reporter shows

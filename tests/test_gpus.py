@@ -26,7 +26,8 @@ import pytest
 from tests.launcher import Launcher, until
 from tests.nvml import Fleet, build
 from tests.sshd import Sshd, SshNetwork, logins
-from tflaunch.console.gpus_page import ASCII, CardsView
+from tflaunch.console.gpus_page import CardsView
+from tflaunch.console.pen import ASCII
 from tflaunch.inputs.sizes import size
 from tflaunch.inputs.times import age
 from tflaunch.planning.inventory import Gpu, GpuProcess, HostFacts, Lease, MigDevice, why_busy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,15 @@ FILES = {
     ".".join(["tflaunch", *path.relative_to(HOUSE).with_suffix("").parts]).removesuffix(".__init__"): path
     for path in HOUSE.rglob("*.py")
 }
+
+
+def modules_named_in(path: Path) -> Iterator[str]:
+    """The modules that this file imports, or imports from, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
 
 
 def imports_of(path: Path) -> set[str]:
@@ -100,6 +110,16 @@ def test_what_is_shipped_imports_only_what_is_shipped() -> None:
         for other in others
         if room_of(other) not in SHIPPED
     ]
+
+
+def test_only_the_console_imports_rich() -> None:
+    drawing = {name: set(modules_named_in(path)) for name, path in FILES.items()}
+    users = {
+        name for name, modules in drawing.items() if any(each.split(".")[0] == "rich" for each in modules)
+    }
+    assert {room_of(name) for name in users} == {"console"}
+    # rich wraps and shrinks as it likes: the console has a drawer of tables of its own, and that one only.
+    assert not [name for name in users if drawing[name] & {"rich.table", "rich.columns"}]
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:

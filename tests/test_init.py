@@ -19,7 +19,7 @@ from tests.sshd import SshNetwork
 from tflaunch.cli.init import _write
 from tflaunch.hosts import Host, find_default, load
 from tflaunch.protocol.errors import RecordError
-from tflaunch.ssh.config import host_names
+from tflaunch.ssh.config_lines import host_names
 from tflaunch.survey.hostfile_text import Found, hostfile_text
 
 # ---- what is written, of given facts

@@ -10,8 +10,8 @@ import pytest
 
 from tests.launcher import Launcher
 from tests.test_console import on_terminal, plain, shown
+from tflaunch.console.log_tail import error_of
 from tflaunch.console.reporter import Reporter
-from tflaunch.console.run_pages import error_of
 from tflaunch.diagnosis.last_error import LIMIT_BYTES, last_error
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import Outcome, TaskExit

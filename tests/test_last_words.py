@@ -15,7 +15,7 @@ NO_FLAGS, ONE, WITH, WRONG = (
     "--no-flags leaves them out",
     "--flag {0}=NAME says",
     "--flags passes them",
-    "correct what stands behind --",
+    "correct what follows --",
 )
 # as the libraries write it -> what to type
 WORDS = {
@@ -41,7 +41,7 @@ WORDS = {
     "ERROR: Could not consume arg: --ps_hosts=a:1": NO_FLAGS,
     "getopt.GetoptError: option --ps_hosts not recognized": NO_FLAGS,
     "trainer.py: error: the following arguments are required: --task_id, --ps-hosts": WITH,
-    "ModuleNotFoundError: No module named 'tensorflow'": "/py on gpu01 has no tensorflow: name another by `python:`",
+    "ModuleNotFoundError: No module named 'tensorflow'": "/py on gpu01 has no tensorflow: name another Python",
     "/usr/bin/python3: No module named pkg.trainer": "/py on gpu01 has no pkg.trainer: name another",
     "ck/model.ckpt-0_temp; No such file or directory": "with --no-sync, or its path as the program's own argument)",
     "logs/model.ckpt-12_temp_9f/part-00000-of-00002.index; No such file or directory": "Saver(sharded=False)",
@@ -52,9 +52,9 @@ WORDS = {
     "server socket has failed to bind to [::]:1 (errno: 98 - Address already in use).": "--framework torch",
     "ValueError: Number of processes must be defined.": "JAX_NUM_PROCESSES",
     "RuntimeError: Gloo connectFullMesh failed with [/__w/gloo/transport/tcp/pair.cc:152] timed out connecting: "
-    "Connection refused, remote=[127.0.1.1]:2465": "on gpu01 that must be",
+    "Connection refused, remote=[127.0.1.1]:2465": "on gpu01, /etc/hosts must",
     "RuntimeError: Unable to initialize backend 'cpu': [enforce fail at external/gloo/gloo/transport/tcp/device.cc:99] "
-    "rv == 0. -3 vs 0 (you may need to": "in /etc/hosts",
+    "rv == 0. -3 vs 0 (you may need to": "/etc/hosts must give that name",
     "torch.AcceleratorError: CUDA error: invalid device ordinal": "cuda:LOCAL_RANK",
     # of which nothing is known
     "we have No module named 'x' but go on": "",

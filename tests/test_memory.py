@@ -221,5 +221,5 @@ def test_what_lacks_a_field_is_none(lacking: str) -> None:
 def test_an_end_that_cannot_be_is_none(exit: dict[str, Any]) -> None:
     data = json.loads(json.dumps(memory_of(RICH)))
     data["exits"] = [{**data["exits"][0], **exit}]
-    with pytest.raises(ValueError, match="is not an end of that task"):
+    with pytest.raises(ValueError, match="is not an exit of that task"):
         remembered(BEGUN, data)

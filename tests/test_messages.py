@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.requests import Requests
 from tflaunch.hosts import Host
 from tflaunch.lifecycle import links
 from tflaunch.lifecycle.driver import Driver
@@ -278,7 +281,7 @@ def test_a_host_sends_no_more_log_than_it_was_asked_for() -> None:
 def test_a_flood_of_messages_ends_at_a_limit() -> None:
     _, pipe, came = wired()
     pipe.feed(wire.encode("beat") * (session.UNREAD + 1))
-    assert "messages that nobody has asked for" in breach(came)
+    assert "messages that tflaunch did not ask for" in breach(came)
     assert len(came) == session.UNREAD + 1
 
 
@@ -297,7 +300,7 @@ def test_a_host_speaks_of_its_own_tasks_only() -> None:
     drive = Driver(State(hosts=tasks), Nothing(), 60.0, 0.0)  # type: ignore[arg-type]
     own = wire.Message("exit", dict(EXIT))
     assert drive.foreign("gpu01", own) == ""
-    assert "it speaks of worker/0, which is not on that host" in drive.foreign("gpu02", own)
+    assert "is about worker/0, which is not on that host" in drive.foreign("gpu02", own)
     swept = wire.Message("swept", {"logs": {"worker/1": [0, 5], "worker/7": [0, 1]}})
     assert "worker/7" in drive.foreign("gpu02", swept)
     looked = wire.Message("looked", {"tasks": {"worker/0": {}}})
@@ -312,7 +315,7 @@ def test_a_host_on_which_all_has_ended_has_told_how_its_tasks_did() -> None:
     swept = wire.Message("swept", {"n": 2, "logs": {}, "survivors": [], "cards": [], "killed": []})
     assert (
         drive.foreign("gpu01", swept)
-        == "it says that all has ended there, and has told of no end of its tasks"
+        == "it says that all has ended there, and has not reported the exits of its tasks"
     )
     drive.said("gpu02", "exit", {**EXIT, "task": "worker/1", "n": 1}, b"", 1.0)
     assert drive.foreign("gpu02", swept) == ""
@@ -400,3 +403,10 @@ def test_json_of_python_cannot_bring_what_json_does_not_have() -> None:
     head = json.dumps({**EXIT, "seconds": float("nan"), "type": "exit"}).encode()
     (message,) = wire.Decoder().feed(len(head).to_bytes(4, "big") + bytes(4) + head)
     assert "seconds is not a number" in fault(message.type, message.fields)
+
+
+def test_every_message_to_an_agent_has_its_handler(tmp_path: Path) -> None:
+    life = dict.fromkeys(("renew", "end", "bye"))
+    directory = RunDirectory(str(tmp_path), "run", "h1")
+    requests = Requests(directory, *[None] * 4, life=life)  # type: ignore[arg-type]
+    assert requests._handlers.keys() == TO_AGENT.keys()

@@ -24,9 +24,10 @@ from tests.sshd import Sshd, SshNetwork, logins, make_key, path_without, public
 from tests.test_remote import Client, Line, at, everything, read
 from tflaunch.hosts import Host, load
 from tflaunch.protocol.errors import ConnectError, HostfileError, UsageError
-from tflaunch.ssh.config import Target
+from tflaunch.ssh.deadline import Deadline
+from tflaunch.ssh.openssh_failures import why_not
 from tflaunch.ssh.openssh_log import SshLog
-from tflaunch.ssh.transport import Deadline
+from tflaunch.ssh.target import Target
 
 PROGRAM = """\
 import os, sys, time
@@ -382,7 +383,7 @@ def test_a_network_that_does_not_answer_is_told_while_it_is_dialled(client: Clie
         assert not any(
             "within" in error.message for error in errors[1:]
         )  # it ended them, and no deadline did
-        with pytest.raises(ConnectError, match="the command is at its end"):
+        with pytest.raises(ConnectError, match="tflaunch is ending"):
             connector.open(host, "true")
         for each in waiting:
             each.close()
@@ -596,7 +597,7 @@ def why(text: str, code: int | None = 255) -> tuple[str, bool]:
     for at_once in (text[:20], text[20:]):  # however it comes
         log.feed(at_once.encode())
     log.end()
-    error = log.why(code, log.known(TARGET), Deadline(5))
+    error = why_not(log, code, log.known(TARGET), Deadline(5))
     return getattr(error, "message", type(error).__name__), getattr(error, "absent", False)
 
 
@@ -670,7 +671,7 @@ def test_why_there_is_no_login(text: str, code: int | None, said: str, absent: b
 
 def test_a_master_whose_host_is_gone_is_ended_by_what_is_told() -> None:
     target = replace(TARGET, ssh="ssh -F cfg {host}")
-    error = SshLog().why(None, target, Deadline(5))
+    error = why_not(SshLog(), None, target, Deadline(5))
     assert "`ssh -O exit -F cfg {host}` ends a ControlMaster" in error.hint  # type: ignore[attr-defined]
 
 

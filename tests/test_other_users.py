@@ -433,7 +433,7 @@ def test_what_another_user_has_put_there_keeps_no_card_from_anybody(
 # Takes a card as an agent does, as that user, and says who has it else.
 TAKE = """\
 import json, os, sys
-from tflaunch.agent import leases
+from tflaunch.agent.gpus import leases
 os.setgroups([])
 os.setgid(int(sys.argv[1]))
 os.setuid(int(sys.argv[1]))
@@ -510,7 +510,7 @@ def test_who_has_locked_a_card_without_a_run_is_named(
     with nobody(LOCK, path, how) as locker:
         for lease in (False, True):
             facts = look(channel, lease)
-            said = f"leased to pid {locker.pid} of nobody, which is no run: it has locked the card"
+            said = f"leased to pid {locker.pid} of nobody, which is no run: it has locked the GPU"
             assert busy(facts)[0] == said
             assert facts.gpus[0].lease is not None
             assert (facts.gpus[0].lease.user, facts.gpus[0].lease.run) == ("nobody", "")

@@ -8,7 +8,8 @@ from typing import Any
 
 from tflaunch.diagnosis.hangs import LOOK_S, WAIT_S
 from tflaunch.lifecycle.driver import Driver
-from tflaunch.lifecycle.states import State, outcome_of
+from tflaunch.lifecycle.ending import outcome_of
+from tflaunch.lifecycle.states import State
 from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol.dialling import SILENT
 from tflaunch.protocol.events import Event

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tflaunch.hosts import Host, Hostfile
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.gpu_choice import GpuChoice, choose
 from tflaunch.planning.inventory import (
     NO_INSTANCE,
@@ -25,7 +26,7 @@ from tflaunch.planning.inventory import (
     when_free,
     why_busy,
 )
-from tflaunch.planning.plan import PORTS_HELD, ClusterPlan, plan_cluster, ports_wanted, usable_cards
+from tflaunch.planning.plan import PORTS_HELD, plan_cluster, ports_wanted, usable_cards
 from tflaunch.protocol.errors import EXIT_PLAN, EXIT_USAGE, PlanError, UsageError
 from tflaunch.protocol.job import CHIEF, PS, WORKER, Cards, JobSpec, Role
 
@@ -49,7 +50,7 @@ def asked(
     return JobSpec(program, roles={**usual, **({CHIEF: Role(1)} if chief else {}), **(roles or {})}, **more)
 
 
-def cards(
+def some_gpus(
     host: str, count: int, busy: Mapping[int, str] | None = None, name: str = "A100"
 ) -> tuple[Gpu, ...]:
     return tuple(
@@ -137,7 +138,7 @@ def refused(job: JobSpec, *members: HostFacts, **settings: Any) -> PlanError:
 def test_counts(
     job: dict[str, Any], hosts: list[int], slots: dict[int, int], expected: tuple[int, int, int]
 ) -> None:
-    members = [facts(f"g{i}", cards(f"g{i}", count)) for i, count in enumerate(hosts, 1)]
+    members = [facts(f"g{i}", some_gpus(f"g{i}", count)) for i, count in enumerate(hosts, 1)]
     settings = {f"g{i + 1}": {"slots": count} for i, count in slots.items()}
     jobs = Counter(task.id.job for task in plan(asked(PROGRAM, **job), *members, hosts=settings).tasks)
     assert (jobs["chief"], jobs["ps"], jobs["worker"]) == expected
@@ -178,32 +179,32 @@ BUSY = {0: "processes", 1: "processes", 2: "processes"}
     [
         (
             {"workers": 3, "gpus_per_worker": 2},
-            [cards("g1", 4), cards("g2", 4, BUSY)],
+            [some_gpus("g1", 4), some_gpus("g2", 4, BUSY)],
             "need 6 GPUs (3 workers x 2), 5 are free: g1 4, g2 1 of 4 (3 busy: processes)",
             "Ask for 2 workers at most, or lower --gpus-per-worker.",
         ),
         (
             {"workers": 6},
-            [cards("g1", 4), cards("g2", 4, BUSY)],
+            [some_gpus("g1", 4), some_gpus("g2", 4, BUSY)],
             "need 6 GPUs (6 workers x 1), 5 are free: g1 4, g2 1 of 4 (3 busy: processes)",
             "Ask for 5 workers at most, or place workers without cards: --gpus-per-worker 0.",
         ),
         (
             {"workers": 3, "gpus_per_worker": 2},
-            [cards("g1", 3), cards("g2", 3)],
+            [some_gpus("g1", 3), some_gpus("g2", 3)],
             "need 6 GPUs (3 workers x 2), 6 are free: g[1-2] 3; they hold 2 workers, since the cards of one"
             " are on one host",
             "Ask for 2 workers at most, or lower --gpus-per-worker.",
         ),
         (
             {"workers": 4, "chief": True},
-            [cards("g1", 4)],
+            [some_gpus("g1", 4)],
             "need 5 GPUs (the chief and 4 workers x 1), 4 are free: g1 4",
             "Ask for 3 workers at most, or place workers without cards: --gpus-per-worker 0.",
         ),
         (
             {},
-            [cards("g1", 1, {0: "pid 12 (python)"}), ()],
+            [some_gpus("g1", 1, {0: "pid 12 (python)"}), ()],
             "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 1 (1 busy: pid 12 (python)), g2 none",
             "Place workers without cards: --gpus-per-worker 0.",
         ),
@@ -215,7 +216,7 @@ BUSY = {0: "processes", 1: "processes", 2: "processes"}
         ),
         (
             {"workers": 4},
-            [cards("g1", 4, {0: "a", 1: "b", 2: "c", 3: "a"})],
+            [some_gpus("g1", 4, {0: "a", 1: "b", 2: "c", 3: "a"})],
             "need 4 GPUs (4 workers x 1), 0 are free: g1 0 of 4 (4 busy: a, b, ...)",
             "Place workers without cards: --gpus-per-worker 0.",
         ),
@@ -239,7 +240,7 @@ def test_too_few_cards(job: dict[str, Any], gpus: list[tuple[Gpu, ...]], message
 )
 def test_cards_that_a_host_gives(gpus: Any, expected: list[int]) -> None:
     planned = plan(
-        asked(PROGRAM, ps=0), facts("g1", cards("g1", 4, {1: "leased"})), hosts={"g1": {"gpus": gpus}}
+        asked(PROGRAM, ps=0), facts("g1", some_gpus("g1", 4, {1: "leased"})), hosts={"g1": {"gpus": gpus}}
     )
     assert [task.gpu_labels for task in planned.tasks] == [(str(index),) for index in expected]
     assert [task.gpus for task in planned.tasks] == [(f"GPU-g1-{index}",) for index in expected]
@@ -247,16 +248,16 @@ def test_cards_that_a_host_gives(gpus: Any, expected: list[int]) -> None:
 
 
 def test_what_options_leave_out_of_named_cards_is_not_busy() -> None:
-    members, hosts = facts("g1", cards("g1", 3)), {"g1": {"gpus": (0, 2)}}
+    members, hosts = facts("g1", some_gpus("g1", 3)), {"g1": {"gpus": (0, 2)}}
     planned = plan(asked(PROGRAM, ps=0), members, hosts=hosts, exclude=("g1:2",))
     assert [task.gpu_labels for task in planned.tasks] == [("0",)]
-    busy = facts("g1", cards("g1", 3, {0: "in use by ada"}))
+    busy = facts("g1", some_gpus("g1", 3, {0: "in use by ada"}))
     error = refused(asked(PROGRAM), busy, exclude=("g1:1,2",))
     assert error.message.endswith("g1 0 of 3 (3 busy: in use by ada, in --exclude)")
 
 
 def test_a_host_that_gives_no_cards_is_a_host_without() -> None:
-    planned = plan(asked(PROGRAM), facts("g1", cards("g1", 4)), hosts={"g1": {"gpus": 0}})
+    planned = plan(asked(PROGRAM), facts("g1", some_gpus("g1", 4)), hosts={"g1": {"gpus": 0}})
     assert [(str(task.id), task.gpus) for task in planned.tasks] == [("ps/0", ()), ("worker/0", ())]
 
 
@@ -270,7 +271,7 @@ def test_a_host_that_gives_no_cards_is_a_host_without() -> None:
     ],
 )
 def test_cards_that_a_host_cannot_give(gpus: Any, message: str) -> None:
-    some = cards("g1", 2, {1: "3 processes use 40 GiB"})
+    some = some_gpus("g1", 2, {1: "3 processes use 40 GiB"})
     assert refused(asked(PROGRAM), facts("g1", some), hosts={"g1": {"gpus": gpus}}).message == message
 
 
@@ -282,7 +283,7 @@ def test_cards_that_the_driver_does_not_show() -> None:
 
 
 def test_workers_go_to_cards_only_and_a_note_says_so() -> None:
-    planned = plan(asked(PROGRAM, ps=2), facts("g1", cards("g1", 2)), facts("g2"), facts("g3"))
+    planned = plan(asked(PROGRAM, ps=2), facts("g1", some_gpus("g1", 2)), facts("g2"), facts("g3"))
     assert places(planned) == {"ps/0": "g2", "ps/1": "g3", "worker/0": "g1", "worker/1": "g1"}
     assert planned.notes == (
         "workers go to cards only; g[2-3] can give none (--gpus-per-worker 0 places workers without cards)",
@@ -290,7 +291,7 @@ def test_workers_go_to_cards_only_and_a_note_says_so() -> None:
 
 
 def test_a_card_seen_under_two_names_is_given_once() -> None:
-    shared = cards("box", 2)
+    shared = some_gpus("box", 2)
     planned = plan(asked(PROGRAM, ps=0), facts("g1", shared), facts("g2", shared))
     assert sorted(uuid for task in planned.tasks for uuid in task.gpus) == ["GPU-box-0", "GPU-box-1"]
     assert "g2: cards that another host shows too are left to that one" in planned.notes
@@ -298,9 +299,9 @@ def test_a_card_seen_under_two_names_is_given_once() -> None:
 
 def test_models_are_mixed_only_where_that_is_asked_for_and_noted() -> None:
     members = (
-        facts("g1", cards("g1", 2)),
-        facts("g2", cards("g2", 2)),
-        facts("g3", cards("g3", 1, name="V100")),
+        facts("g1", some_gpus("g1", 2)),
+        facts("g2", some_gpus("g2", 2)),
+        facts("g3", some_gpus("g3", 1, name="V100")),
     )
     error = refused(asked(PROGRAM), *members)
     assert (error.exit_code, error.message) == (
@@ -423,7 +424,7 @@ def test_all_instances_of_a_host_are_no_worker_s() -> None:
 
 
 def test_every_worker_gets_one_instance() -> None:
-    members = [facts("g1", (split("g1", 0, 2), *cards("g1", 2)[1:])), facts("g2", cards("g2", 1))]
+    members = [facts("g1", (split("g1", 0, 2), *some_gpus("g1", 2)[1:])), facts("g2", some_gpus("g2", 1))]
     planned = plan(asked(PROGRAM, ps=1), *members, mig="")
     assert taken(planned) == ["g1:0.0", "g1:0.1"]
     assert [task.env["CUDA_VISIBLE_DEVICES"] for task in planned.tasks] == ["", "MIG-g1-0-0", "MIG-g1-0-1"]
@@ -443,7 +444,7 @@ def test_instances_of_one_profile_are_preferred() -> None:
 
 
 def test_where_mig_is_on_the_next_step_is_told() -> None:
-    whole, parts = facts("g1", cards("g1", 1)), facts("g2", (split("g2", 0, 7),))
+    whole, parts = facts("g1", some_gpus("g1", 1)), facts("g2", (split("g2", 0, 7),))
     error = refused(asked(PROGRAM), parts)
     assert error.message == "need 1 GPU (1 worker x 1), 0 are free: g2 0 of 7 (7 busy: in MIG mode (--mig))"
     assert error.hint == (
@@ -464,7 +465,7 @@ def test_where_mig_is_on_the_next_step_is_told() -> None:
     assert error.message == (
         "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 1 (1 busy: not in MIG mode (--mig))"
     )
-    empty = facts("g1", (dataclasses.replace(cards("g1", 1)[0], mig_mode=True, busy=NO_INSTANCE),))
+    empty = facts("g1", (dataclasses.replace(some_gpus("g1", 1)[0], mig_mode=True, busy=NO_INSTANCE),))
     for mig in (None, ""):
         error = refused(asked(PROGRAM), empty, mig=mig)
         assert "g1 0 of 1 (1 busy: in MIG mode without an instance)" in error.message
@@ -484,7 +485,7 @@ def test_where_mig_is_on_the_next_step_is_told() -> None:
     ],
 )
 def test_instances_that_a_host_gives(gpus: Any, mig: str | None, expected: list[str]) -> None:
-    members = facts("g1", (split("g1", 0, 2), split("g1", 1, 2), cards("g1", 3)[2]))
+    members = facts("g1", (split("g1", 0, 2), split("g1", 1, 2), some_gpus("g1", 3)[2]))
     job = replace(asked(PROGRAM, ps=0), mix_models=True)  # a whole card is another model than an instance
     assert taken(plan(job, members, hosts={"g1": {"gpus": gpus}}, mig=mig)) == expected
 
@@ -525,7 +526,7 @@ def test_instances_that_a_host_gives(gpus: Any, mig: str | None, expected: list[
 def test_instances_that_a_host_cannot_give(
     gpus: Any, mig: str | None, each: int | None, message: str, hint: str
 ) -> None:
-    members = facts("g1", (split("g1", 0, 2), cards("g1", 2)[1]))
+    members = facts("g1", (split("g1", 0, 2), some_gpus("g1", 2)[1]))
     job = asked(PROGRAM, gpus_per_worker=each)
     error = refused(job, members, hosts={"g1": {"gpus": gpus}}, mig=mig)
     assert (error.message, error.hint) == (message, hint)
@@ -536,7 +537,7 @@ def test_slots_limit_workers() -> None:
     error = refused(asked(PROGRAM, workers=4), facts("g1"), facts("g2"), hosts=one)
     assert error.message == "need 4 slots (4 workers), 2 are given: g[1-2] 1"
     assert error.hint == "Ask for 2 workers at most, or raise `slots:`."
-    error = refused(asked(PROGRAM, workers=2), facts("g1", cards("g1", 4)), hosts={"g1": {"slots": 1}})
+    error = refused(asked(PROGRAM, workers=2), facts("g1", some_gpus("g1", 4)), hosts={"g1": {"slots": 1}})
     assert error.message == (
         "need 2 GPUs (2 workers x 1), 4 are free: g1 4 (`slots: 1`); they hold 1 worker, since the cards of"
         " one are on one host and `slots:` limits them"
@@ -559,7 +560,7 @@ def test_spread_goes_round_the_hosts() -> None:
 
 
 def test_pack_fills_a_host_first() -> None:
-    members = [facts("g1", cards("g1", 2)), facts("g2", cards("g2", 2)), facts("c3", cores=3)]
+    members = [facts("g1", some_gpus("g1", 2)), facts("g2", some_gpus("g2", 2)), facts("c3", cores=3)]
     planned = plan(asked(PROGRAM, workers=3, ps=4, place="pack"), *members)
     assert places(planned) == {
         "ps/0": "c3",
@@ -584,13 +585,13 @@ def test_pack_without_cards_fills_slots_else_cores_and_starts_again() -> None:
 
 def test_ps_go_to_idle_hosts_then_to_those_with_fewest_cards() -> None:
     busy = {0: "leased"}
-    members = [facts("g1", cards("g1", 1)), facts("g2", cards("g2", 1, busy)), facts("c3")]
+    members = [facts("g1", some_gpus("g1", 1)), facts("g2", some_gpus("g2", 1, busy)), facts("c3")]
     planned = plan(asked(PROGRAM, ps=4), *members)
     assert [planned.tasks[i].host for i in range(4)] == ["c3", "g2", "c3", "g1"]
 
 
 def test_the_chief_comes_before_the_first_worker() -> None:
-    members = [facts("g1", cards("g1", 1)), facts("g2", cards("g2", 2))]
+    members = [facts("g1", some_gpus("g1", 1)), facts("g2", some_gpus("g2", 2))]
     planned = plan(asked(PROGRAM, chief=True, ps=1), *members)
     assert places(planned) == {"chief/0": "g1", "ps/0": "g1", "worker/0": "g2", "worker/1": "g2"}
     assert planned.tasks[0].gpus == ("GPU-g1-0",)
@@ -774,7 +775,7 @@ def test_proxies_are_noted_once() -> None:
 
 def test_the_plan_as_data_is_complete() -> None:
     settings = {"python": "/opt/py", "setup": ("module load cuda",), "workdir": "/data/job"}
-    planned = plan(asked(PROGRAM, ps=0), facts("g1", cards("g1", 1)), hosts={"g1": settings})
+    planned = plan(asked(PROGRAM, ps=0), facts("g1", some_gpus("g1", 1)), hosts={"g1": settings})
     data = json.loads(json.dumps(planned.to_json()))
     (task,) = data["tasks"]
     assert json.loads(task["env"].pop("TF_CONFIG"))["cluster"] == data["cluster"]
@@ -817,7 +818,7 @@ def clusters(draw: st.DrawFn) -> tuple[JobSpec, list[HostFacts], dict[str, dict[
                 name,
                 tuple(
                     split(f"m{machine}", gpu.index, 2) if gpu.index in parts else gpu
-                    for gpu in cards(f"m{machine}", count, busy, name="A")
+                    for gpu in some_gpus(f"m{machine}", count, busy, name="A")
                 ),
                 boot_id=f"m{machine}",
                 hostname=f"m{machine}",
@@ -949,13 +950,13 @@ def test_roles_beside_ps_and_workers() -> None:
 )
 def test_cards_of_roles(workers: int | None, roles: dict[str, Role], expected: dict[str, str]) -> None:
     job = asked(PROGRAM, ps=0, workers=workers, roles=roles)
-    planned = plan(job, facts("g1", cards("g1", 4)), facts("g2", cards("g2", 2)))
+    planned = plan(job, facts("g1", some_gpus("g1", 4)), facts("g2", some_gpus("g2", 2)))
     assert {str(task.id): f"{task.host} {len(task.gpus)}" for task in planned.tasks} == expected
 
 
 def test_cards_for_ps_that_ask_for_them() -> None:
     job = asked(PROGRAM, workers=1, roles={"ps": Role(1, gpus=1)})
-    planned = plan(job, facts("g1", cards("g1", 2)))
+    planned = plan(job, facts("g1", some_gpus("g1", 2)))
     assert [(str(task.id), task.gpu_labels) for task in planned.tasks] == [
         ("ps/0", ("0",)),
         ("worker/0", ("1",)),
@@ -980,7 +981,7 @@ def test_cards_for_ps_that_ask_for_them() -> None:
     ],
 )
 def test_too_few_cards_for_roles(roles: dict[str, Role], message: str) -> None:
-    error = refused(asked(PROGRAM, ps=0, workers=2, roles=roles), facts("g1", cards("g1", 4, {1: "x"})))
+    error = refused(asked(PROGRAM, ps=0, workers=2, roles=roles), facts("g1", some_gpus("g1", 4, {1: "x"})))
     assert error.message == message
     assert error.hint
 
@@ -1015,7 +1016,7 @@ def test_two_hundred_tasks_of_a_job_of_ones_own() -> None:
 
 
 def test_what_roles_wait_for() -> None:
-    members = {"g1": facts("g1", cards("g1", 2)), "g2": facts("g2", cards("g2", 1))}
+    members = {"g1": facts("g1", some_gpus("g1", 2)), "g2": facts("g2", some_gpus("g2", 1))}
     hostfile = Hostfile("hosts.yaml", tuple(Host(name=name) for name in members))
     job = asked(PROGRAM, workers=1, worker_hosts="g1", roles={"evaluator": Role(1, hosts="g2", gpus=1)})
     assert {name: len(found) for name, found in usable_cards(job, hostfile, members).items()} == {
@@ -1048,8 +1049,8 @@ def test_what_a_run_waits_for(
     job: dict[str, Any], settings: dict[str, dict[str, Any]], expected: dict[str, list[int]]
 ) -> None:
     members = {
-        "g1": facts("g1", cards("g1", 4)),
-        "g2": facts("g2", cards("g2", 3, {2: "broken: GPU is lost"})),
+        "g1": facts("g1", some_gpus("g1", 4)),
+        "g2": facts("g2", some_gpus("g2", 3, {2: "broken: GPU is lost"})),
         "c1": facts("c1"),
     }
     hostfile = Hostfile("hosts.yaml", tuple(Host(name=name, **settings.get(name, {})) for name in members))
@@ -1058,7 +1059,7 @@ def test_what_a_run_waits_for(
 
 
 def test_cards_as_they_are_when_nobody_uses_them() -> None:
-    (card,) = cards("g1", 1)
+    (card,) = some_gpus("g1", 1)
     process = GpuProcess(1, "ada", "train", "compute", None, None)
     lease, promise = Lease("bob", "his-run", 0.0), Lease("eve", "her-run", 0.0)
     instance = MigDevice(0, "MIG-a", "1g", 1 << 30, 1 << 30, "leased", (process,), lease, card=card.index)
@@ -1082,7 +1083,7 @@ def test_cards_as_they_are_when_nobody_uses_them() -> None:
 
 
 def test_who_uses_a_card_is_told_before_who_waits_for_it() -> None:
-    (card,) = cards("g1", 1)
+    (card,) = some_gpus("g1", 1)
     promised = replace(card, promised=Lease("eve", "her-run", 0.0))
     assert why_busy(promised).startswith("promised to eve's run her-run, which waits since ")
     leased = replace(promised, lease=Lease("bob", "his-run", 0.0))

@@ -27,8 +27,10 @@ from tests.launcher import Launcher, until
 from tests.sshd import SshNetwork
 from tests.test_detach import detached, end
 from tests.test_stop import endless, kill
-from tflaunch.console.lines import Text
-from tflaunch.console.runs_page import Column, Screen, run_lines, status_lines, table
+from tflaunch.console.runs_page import run_lines, status_lines
+from tflaunch.console.safe_text import Text
+from tflaunch.console.screen import Screen
+from tflaunch.console.table import Column, table
 from tflaunch.protocol.errors import ConnectError, UsageError
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.listing import Listing, listing

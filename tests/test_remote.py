@@ -32,9 +32,12 @@ from tflaunch.remote import ConnectOptions, Connector
 from tflaunch.sessions.group import Sessions
 from tflaunch.sessions.session import Ended
 from tflaunch.sessions.wires import Wire
-from tflaunch.ssh.config import SshConfig, Target
-from tflaunch.ssh.login import explained, unreached
-from tflaunch.ssh.transport import Deadline, Stream, TunedTransport
+from tflaunch.ssh.config import SshConfig
+from tflaunch.ssh.deadline import Deadline
+from tflaunch.ssh.failures import unreached
+from tflaunch.ssh.login import explained
+from tflaunch.ssh.target import Target
+from tflaunch.ssh.transport import Stream, TunedTransport
 
 LOCAL = Host(name="here", connection="local")
 KINDS = ["ssh", "openssh", "local"]
@@ -543,7 +546,7 @@ def test_only_the_agent_knows_the_key(
 def test_a_frozen_agent_cannot_hang_the_launcher(
     client: Client, agent: SshAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tflaunch.ssh.keys.AGENT_ANSWERS_S", 0.2)
+    monkeypatch.setattr("tflaunch.ssh.key_files.AGENT_ANSWERS_S", 0.2)
     monkeypatch.setenv("SSH_AUTH_SOCK", str(agent.socket))
     sshd = client.network.add()
     agent.freeze()
@@ -732,7 +735,7 @@ def test_a_proxy_command_that_fails_is_quoted(client: Client) -> None:
 def test_ssh_config_that_cannot_be_obeyed_is_an_error(client: Client) -> None:
     host = client.network.add().host()
     for text, said in (
-        ("Match tagged x", "Match 'tagged' is beyond tflaunch"),
+        ("Match tagged x", "tflaunch does not know Match 'tagged'"),
         ("Port twenty", "'twenty' is not a number"),
         ("ConnectTimeout soon", "'soon' is not a time"),
         ("nonsense", "'nonsense' is not a keyword and a value"),

@@ -12,8 +12,9 @@ import pytest
 
 from tflaunch.hosts import Host
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.ssh.config import SshConfig, Target
+from tflaunch.ssh.config import SshConfig
 from tflaunch.ssh.known_hosts import KnownHosts
+from tflaunch.ssh.target import Target
 
 CASES = {
     "empty": "",
@@ -183,7 +184,10 @@ def test_jump_hosts_in_the_order_of_their_passing(ssh_dir: Path, config: str, ho
     [
         ("Host gpu01\n  Include included\n", "in a file that is included by a block"),
         ("Include loop\n", "loop: Too many recursive configuration includes"),
-        ("Match localnetwork 10.0.0.0/8\n  Port 1\n", "config:1: Match 'localnetwork' is beyond tflaunch"),
+        (
+            "Match localnetwork 10.0.0.0/8\n  Port 1\n",
+            "config:1: tflaunch does not know Match 'localnetwork'",
+        ),
         # What follows ended in a traceback.
         ("Match host\n", "config:1: Missing Match criteria for host"),
         ("User a\n\nMatch exec\n", "config:3: Missing Match criteria for exec"),

@@ -11,19 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tflaunch.lifecycle.states import (
-    BACKOFF_S,
-    RESTART,
-    Action,
-    End,
-    Restart,
-    Restarts,
-    Say,
-    StartTimer,
-    State,
-    StopTasks,
-    step,
-)
+from tflaunch.lifecycle.actions import Action, End, Restart, Say, StartTimer, StopTasks
+from tflaunch.lifecycle.states import BACKOFF_S, RESTART, Restarts, State, step
 from tflaunch.protocol.errors import EXIT_INTERRUPTED
 from tflaunch.protocol.events import HostSwept, Interrupted, TaskStarted, TimerFired
 from tflaunch.protocol.job import Done, RestartPolicy, RoleEnd, TaskId
@@ -50,7 +39,7 @@ class Run:
         ends: Mapping[str, RoleEnd] | None = None,
         **restarts: Any,
     ) -> None:
-        self.state = State(hosts, done, ends=ends or {}, restarts=Restarts(**{"most": 3, **restarts}))
+        self.state = State(hosts, done=done, ends=ends or {}, restarts=Restarts(**{"most": 3, **restarts}))
         self.now = 1000.0
         self.said: list[str] = []
         for task in hosts:
@@ -382,7 +371,7 @@ def test_no_run_waits_for_ever(
 ) -> None:
     cluster = {PS: "a", W0: "b", W1: "c", EVALUATOR: "d"}
     restarts = Restarts(most, 1000.0, policy, default)
-    world = World(State(cluster, done, drains_s={"evaluator": 60.0}, ends=ends, restarts=restarts))
+    world = World(State(cluster, done=done, drains_s={"evaluator": 60.0}, ends=ends, restarts=restarts))
     for _ in range(200):
         if world.state.phase == "over":
             break

@@ -10,10 +10,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tflaunch.lifecycle.states import Action, End, Order, Say, StartTimer
+from tflaunch.lifecycle.actions import Action, End, Order, Say, StartTimer
+from tflaunch.lifecycle.ending import outcome_of
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, Interrupted, TaskStarted, TimerFired
 from tflaunch.protocol.outcome import HostLost, TaskExit
-from tflaunch.sweeps.lifecycle import LOOK, CardsSeen, Seat, State, begin, outcome_of, step
+from tflaunch.sweeps.lifecycle import LOOK, CardsSeen, Seat, State, begin, step
 from tflaunch.sweeps.trials import Trial
 
 
@@ -27,7 +28,7 @@ class Hosts:
     def __init__(self, trials: int, *seats: Seat, **more: Any) -> None:
         hosts = {seat.host: seat.host for seat in seats} | {host: host for host in more.get("others", ())}
         trial_of = {number: Trial(number, {"x": str(number)}) for number in range(trials)}
-        self.state = State(trial_of, make, hosts, seats, tuple(trial_of), **more)
+        self.state = State(hosts, trials=trial_of, make=make, seats=seats, queue=tuple(trial_of), **more)
         self.orders: list[Order] = []
         self.done: list[Action] = []
         self._take(*begin(self.state))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_plan import cards, facts
+from tests.test_plan import facts, some_gpus
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.launch.consent import Consent
 from tflaunch.planning.inventory import GpuProcess, HostFacts, Lease, Ticket
@@ -48,9 +48,9 @@ def on_card(user: str, kind: str = "compute") -> dict[str, Any]:
 
 def test_what_is_asked() -> None:
     lab = [
-        facts("g1", cards("g1", 8, {7: "busy"})),
-        facts("g2", cards("g2", 8)),
-        facts("g3", cards("g3", 4, {1: "busy"})),
+        facts("g1", some_gpus("g1", 8, {7: "busy"})),
+        facts("g2", some_gpus("g2", 8)),
+        facts("g3", some_gpus("g3", 4, {1: "busy"})),
     ]
     wanted = took(*lab, g1=7, g2=7, g3=3)
     assert (wanted.much, str(wanted)) == (True, "17 workers and 1 ps on 17 of 20 cards of 3 hosts")
@@ -59,11 +59,11 @@ def test_what_is_asked() -> None:
 @pytest.mark.parametrize(
     ("members", "much"),
     [
-        ([facts("g1", cards("g1", 8))], False),  # the machine of one who has one
-        ([facts("g1", cards("g1", 9))], True),
+        ([facts("g1", some_gpus("g1", 8))], False),  # the machine of one who has one
+        ([facts("g1", some_gpus("g1", 9))], True),
         ([facts("g1")], False),
         ([facts("g1"), facts("g2")], True),  # CPUs alone, but of several machines
-        ([facts("g1", cards("g1", 1)), facts("g2", cards("g2", 1))], True),
+        ([facts("g1", some_gpus("g1", 1)), facts("g2", some_gpus("g2", 1))], True),
     ],
 )
 def test_it_is_asked_for_more_than_one_machine_and_more_than_eight_cards(
@@ -96,19 +96,19 @@ LEASED = {"lease": Lease("bob", "his-bbbbbb", 1.0), "busy": "leased to bob's run
 def test_it_is_asked_for_the_last_free_card_of_a_host_that_others_use(
     change: dict[str, Any], asked: str
 ) -> None:
-    wanted = took(with_card(facts("g1", cards("g1", 4)), 0, **change))
+    wanted = took(with_card(facts("g1", some_gpus("g1", 4)), 0, **change))
     assert wanted.much is bool(asked)
     if asked:
         assert (
             str(wanted)
             == f"3 workers and 1 ps on 3 of 4 cards of g1 (none stays free on g1, which {asked} uses)"
         )
-    assert not took(with_card(facts("g1", cards("g1", 4)), 0, **change), g1=2).much, "one stays free"
+    assert not took(with_card(facts("g1", some_gpus("g1", 4)), 0, **change), g1=2).much, "one stays free"
 
 
 def test_who_waits_for_cards_uses_them() -> None:
     ticket = Ticket("bob", "his-bbbbbb", 1.0, wants=1, uuids=("GPU-g1-0",))
-    host = replace(facts("g1", cards("g1", 2)), queue=(ticket,))
+    host = replace(facts("g1", some_gpus("g1", 2)), queue=(ticket,))
     assert took(host).full == {"g1": ("bob",)}
     assert not took(replace(host, queue=(replace(ticket, user="ada"),))).much
 
@@ -131,7 +131,7 @@ def consent(needed: bool = True) -> Consent:
 
 
 def test_who_has_agreed_is_asked_again_only_when_it_is_more() -> None:
-    inventory = {name: facts(name, cards(name, 4)) for name in ("g1", "g2", "g3")}
+    inventory = {name: facts(name, some_gpus(name, 4)) for name in ("g1", "g2", "g3")}
 
     def shares(*counts: int) -> list[Share]:
         return [
@@ -159,7 +159,7 @@ def test_who_has_agreed_is_asked_again_only_when_it_is_more() -> None:
 
 
 def test_who_waits_is_not_asked_again_for_whoever_comes_to_the_same_hosts_meanwhile() -> None:
-    free = {name: facts(name, cards(name, 2)) for name in ("g1", "g2")}
+    free = {name: facts(name, some_gpus(name, 2)) for name in ("g1", "g2")}
     ticket = Ticket("bob", "his-bbbbbb", 1.0, wants=1, uuids=("GPU-g1-0",))
     shared = {**free, "g1": replace(free["g1"], queue=(ticket,))}
 
@@ -171,16 +171,16 @@ def test_who_waits_is_not_asked_again_for_whoever_comes_to_the_same_hosts_meanwh
         if wanted := user.lacking(shares(*hosts), free):
             user.ask(Asked(True), wanted)
         assert user.lacking(shares(*hosts), shared) is not None
-        user.wait(shares(*hosts), free)
+        user.agree_for_later(shares(*hosts), free)
         assert user.lacking(shares(*hosts), shared) is None
     user = consent()
-    user.wait(shares("g1"), free)
+    user.agree_for_later(shares("g1"), free)
     assert user.lacking(shares("g1", "g2"), free) is not None, "another machine"
 
 
-@pytest.mark.parametrize(("answer", "said"), [(False, "nothing was started"), (None, "nobody can be asked")])
+@pytest.mark.parametrize(("answer", "said"), [(False, "nothing was started"), (None, "tflaunch cannot ask")])
 def test_who_does_not_agree_is_told_what_to_type(answer: bool | None, said: str) -> None:
-    inventory = {name: facts(name, cards(name, 1)) for name in ("g1", "g2")}
+    inventory = {name: facts(name, some_gpus(name, 1)) for name in ("g1", "g2")}
     shares = [Share(name, "worker", (f"GPU-{name}-0",)) for name in inventory]
     user = consent()
     wanted = user.lacking(shares, inventory)

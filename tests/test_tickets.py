@@ -37,7 +37,7 @@ AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody
 # Another user's agent, with a umask of his own: holds a lease and a ticket until its input ends.
 OTHER = """\
 import os, sys
-from tflaunch.agent import leases, tickets
+from tflaunch.agent.gpus import leases, tickets
 os.umask(0o077)
 os.setuid(int(sys.argv[1]))
 held, place = leases.Leases("his-run"), tickets.Place("his-run", "h9")
@@ -237,7 +237,7 @@ def test_what_is_no_ticket_is_passed_over_and_left_alone(host: Host, shared: Pat
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
         assert busy(look(channel, lease=True)) == [
-            f"leased to pid {os.getpid()} of root, which is no run: it has locked the card".replace(
+            f"leased to pid {os.getpid()} of root, which is no run: it has locked the GPU".replace(
                 "root", pwd.getpwuid(os.getuid()).pw_name
             ),
             "",
@@ -270,7 +270,7 @@ def test_many_tickets_come_and_go_and_none_is_lost(host: Host, shared: Path) -> 
     """Whoever looks while a ticket is written must not clear it away as a dead one."""
     script = """\
 import sys
-from tflaunch.agent import tickets
+from tflaunch.agent.gpus import tickets
 place = tickets.Place(sys.argv[1], "h")
 for number in range(400):
     place.take(float(number), 1, ["GPU-a"], False)
@@ -293,7 +293,7 @@ for number in range(400):
 def test_many_who_only_look_are_not_in_each_others_way(shared: Path) -> None:
     """Each has a shared lock for an instant; nobody may take another for one who holds the card."""
     script = """\
-from tflaunch.agent import leases
+from tflaunch.agent.gpus import leases
 for number in range(400):
     found = leases.holder("GPU-a")
     assert found is None, found

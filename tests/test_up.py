@@ -125,7 +125,7 @@ def test_without_tensorflow_it_names_the_python_and_leaves_nothing(
     done = launcher.run("up", hosts, "--ps=1", "--workers=1", f"--spec={spec}").ran(1)
     assert "No module named tensorflow" in done.err
     assert f"{bare} on local" in done.sentences
-    assert "has no tensorflow: name another by `python:`" in done.sentences
+    assert "has no tensorflow: name another Python by `python:`" in done.sentences
     assert "starts again" not in done.err  # what cannot start is not tried three times
     assert not done.out
     assert not spec.exists()

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.test_plan import PROGRAM, asked, cards, facts
+from tests.test_plan import PROGRAM, asked, facts, some_gpus
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.launch.roll_call import as_counted
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.gpu_choice import GpuChoice
-from tflaunch.planning.plan import ClusterPlan, plan_cluster, ports_wanted
+from tflaunch.planning.plan import plan_cluster, ports_wanted
 from tflaunch.planning.usable_hosts import fewer_workers, moved, usable_hosts
 from tflaunch.protocol.errors import PlanError, UsageError
 from tflaunch.protocol.job import JobSpec, Role
@@ -27,7 +28,7 @@ def usable(job: JobSpec, hostfile: Hostfile = FOUR, spares: str = "", **choice: 
 
 def planned(job: JobSpec, there: Collection[int], hostfile: Hostfile = FOUR, each: int = 0) -> ClusterPlan:
     """The plan on those of the hosts that are there, each with so many cards."""
-    inventory = {f"gpu0{n}": facts(f"gpu0{n}", cards(f"gpu0{n}", each)) for n in there}
+    inventory = {f"gpu0{n}": facts(f"gpu0{n}", some_gpus(f"gpu0{n}", each)) for n in there}
     return plan_cluster(job, hostfile, inventory, {name: name for name in inventory}, "run")
 
 

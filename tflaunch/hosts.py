@@ -1,7 +1,7 @@
 """The hostfile: which hosts there are and how to reach and use each; no network is touched here.
 
-`load` takes a YAML hostfile (`hostfile_model.py` says what may stand in it), a plain one as MPI, DeepSpeed
-and Horovod use, a list of hosts, or `slurm:` or `pbs:` for the nodes of the job one stands in.
+`load` takes a YAML hostfile (inputs/hostfile_model.py lists its keys), a plain one as MPI, DeepSpeed and Horovod use,
+a list of hosts, or `slurm:` or `pbs:` for the nodes of the batch job that tflaunch runs in.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Host", "Hostfile", "expand", "find_default", "fold", "listed", "load
 
 @dataclass(frozen=True)
 class Host:
-    """One host of the hostfile, `defaults` and group settings already folded in.  None: not said."""
+    """One host of the hostfile, `defaults` and group settings already folded in.  None: the hostfile does not say."""
 
     name: str  # unique; what messages and patterns use
     connection: Literal["ssh", "openssh", "local"] = "ssh"
@@ -70,8 +70,8 @@ def find_default(environ: Mapping[str, str], cwd: str | os.PathLike[str]) -> str
     """The HOSTS argument when none is given, or None.
 
     `$TFLAUNCH_HOSTS` (taken as it is), `hosts.yaml` in `cwd`, `tflaunch/hosts.yaml` in `$XDG_CONFIG_HOME` or
-    `~/.config`: the first that is there.  Raises UsageError for a file that somebody but the user and root may have
-    written: a hostfile decides where code and secrets go, and nobody has named this one.
+    `~/.config`: the first that is there.  Raises UsageError for a file that users other than this one and root may
+    have written: a hostfile decides where code and secrets go, and the user has not named this one.
     """
     if source := environ.get("TFLAUNCH_HOSTS"):
         return source
@@ -98,9 +98,9 @@ def find_default(environ: Mapping[str, str], cwd: str | os.PathLike[str]) -> str
 def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: str = "") -> Hostfile:
     """The hosts that `source` names, in its order.
 
-    `connection` (ssh, openssh) is for the hosts of which the hostfile says nothing about it; without it, what
-    TFLAUNCH_CONNECTION in `environ` says.  `slurm:` and `pbs:` are read from `environ`: the hosts of the job, with
-    the tasks and GPUs that it has there (tflaunch.inputs.batch_job).
+    `connection` (ssh, openssh) is how to connect to the hosts for which the hostfile does not say it; where it is
+    empty, TFLAUNCH_CONNECTION in `environ` says it, else it is ssh.  `slurm:` and `pbs:` are read from `environ`: the
+    hosts of the job, with the tasks and GPUs that it has there (tflaunch.inputs.batch_job).
 
     Anything that can be opened is a file: YAML, unless its first line is that of a plain hostfile (`host`,
     `host:4`, `host slots=4`).  What is no file is a list such as `gpu[01-04]:2,me@big:8` (`:N` is the number of
@@ -115,40 +115,9 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
     """
     connection = _connection(connection, environ)
     if source == "slurm:":
-        from tflaunch.inputs import batch_job
-
-        nodes = batch_job.slurm_nodes(environ)
-        if not nodes:
-            raise _error(
-                "slurm", "SLURM_JOB_NODELIST is not set", "Run this inside a job: salloc, sbatch or srun."
-            )
-        hosts = _Hosts("slurm", connection)
-        _read_list(nodes, hosts)
-        hostfile = hosts.hostfile("slurm")
-        names = [host.name for host in hostfile.hosts]
-        try:
-            return _given_by_job(hostfile, dict(zip(names, batch_job.slurm(environ, names), strict=True)))
-        except ValueError as error:
-            raise _error(
-                "slurm", str(error), "Run this inside the job whose nodes these are, or name the hosts."
-            ) from None
+        return _of_slurm(environ, connection)
     if source == "pbs:":
-        path = environ.get("PBS_NODEFILE")
-        if not path:
-            raise _error("pbs", "PBS_NODEFILE is not set", "Run this inside a job: qsub or qsub -I.")
-        text = _open(path)
-        if text is None:
-            raise _error(
-                path, "no such file; PBS_NODEFILE names it", "Run this on the first node of the job."
-            )
-        hosts = _Hosts(path, connection)
-        _read_plain(text, hosts, count_single=True)
-        from tflaunch.inputs import batch_job
-
-        hostfile = hosts.hostfile("pbs")
-        slots = {host.name: host.slots for host in hostfile.hosts}
-        gpu_file = environ.get("PBS_GPUFILE")
-        return _given_by_job(hostfile, batch_job.pbs(environ, slots, _open(gpu_file) if gpu_file else None))
+        return _of_pbs(environ, connection)
     text = _open(source)
     if _like_python(source, text):
         hint = f"HOSTS comes first: tflaunch run hosts.yaml {shlex.quote(source)}"
@@ -169,6 +138,44 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
     for entry in entries:
         hosts.add(*entry)
     return hosts.hostfile(source)
+
+
+def _of_slurm(environ: Mapping[str, str], connection: str) -> Hostfile:
+    """The nodes of the Slurm job that this process is part of, each with what the job has there."""
+    from tflaunch.inputs import batch_job
+
+    nodes = batch_job.slurm_nodes(environ)
+    if not nodes:
+        hint = "Run this inside a job: salloc, sbatch or srun."
+        raise _error("slurm", "SLURM_JOB_NODELIST is not set", hint)
+    hosts = _Hosts("slurm", connection)
+    _read_list(nodes, hosts)
+    hostfile = hosts.hostfile("slurm")
+    names = [host.name for host in hostfile.hosts]
+    try:
+        return _given_by_job(hostfile, dict(zip(names, batch_job.slurm(environ, names), strict=True)))
+    except ValueError as error:
+        hint = "Run this inside the job whose nodes these are, or name the hosts."
+        raise _error("slurm", str(error), hint) from None
+
+
+def _of_pbs(environ: Mapping[str, str], connection: str) -> Hostfile:
+    """The nodes of the PBS job that this process is part of, each with what the job has there."""
+    from tflaunch.inputs import batch_job
+
+    path = environ.get("PBS_NODEFILE")
+    if not path:
+        raise _error("pbs", "PBS_NODEFILE is not set", "Run this inside a job: qsub or qsub -I.")
+    text = _open(path)
+    if text is None:
+        hint = "Run this on the first node of the job."
+        raise _error(path, "no such file; PBS_NODEFILE names it", hint)
+    hosts = _Hosts(path, connection)
+    _read_plain(text, hosts, count_single=True)
+    hostfile = hosts.hostfile("pbs")
+    slots = {host.name: host.slots for host in hostfile.hosts}
+    gpu_file = environ.get("PBS_GPUFILE")
+    return _given_by_job(hostfile, batch_job.pbs(environ, slots, _open(gpu_file) if gpu_file else None))
 
 
 def listed(names: str, *, environ: Mapping[str, str] = os.environ, connection: str = "") -> Hostfile:
@@ -211,7 +218,7 @@ def match(pattern: str, hostfile: Hostfile) -> list[Host]:
 
 
 def _given_by_job(hostfile: Hostfile, given: Mapping[str, Given]) -> Hostfile:
-    """The hosts with no more than the job has there."""
+    """Return the hosts with the slots and GPUs that the batch job has on each."""
 
     def limited(host: Host) -> Host:
         mine = given[host.name]
@@ -256,7 +263,7 @@ def _choices(hostfile: Hostfile) -> str:
 
 
 class _Hosts:
-    """Collects hosts and what is wrong with them, whatever form they were written in."""
+    """Collects the hosts of a hostfile of any form, and the problems found in it."""
 
     def __init__(self, where: str, connection: str) -> None:
         self.where = where
@@ -308,7 +315,7 @@ class _Hosts:
             self.report(name, f"{fold(again)} {verb} listed twice; first at {_place(first)}")
 
     def _check_machine(self, host: Host) -> None:
-        """Two names for what SSH would dial alike are one machine, whose tasks would meet unplanned."""
+        """Report two names by which SSH would dial one machine: their tasks would take each other's ports and GPUs."""
         if host.connection == "local":
             return
         machine = (host.ssh_host.lower(), host.port, host.user)
@@ -336,7 +343,7 @@ class _Hosts:
                 self.report(key, said)
 
     def hostfile(self, source: str, hint: str = "") -> Hostfile:
-        """What was collected; raises HostfileError when there is any problem."""
+        """Return the hosts that were collected; raises HostfileError with all problems, if there are any."""
         if not self._hosts and not self.problems:
             self.problems.append(Problem(self.where, 0, 0, "names no host; list at least one"))
         if self.problems:
@@ -387,7 +394,7 @@ def _open(source: str) -> str | None:
 
 
 def _like_a_path(source: str) -> bool:
-    """Whether what is no file was most likely meant as one."""
+    """Whether `source`, which is no file, was most likely meant as the path of one."""
     named = (
         r"(?i)(.*[._-])?(my)?(hosts|(host|machine|node)_?(file|list)s?)|.*\.(ya?ml|txt|json|conf|cfg|list)"
     )
@@ -395,7 +402,7 @@ def _like_a_path(source: str) -> bool:
 
 
 def _like_python(source: str, text: str | None) -> bool:
-    """Whether the program stands where the hosts should; a host may be called `gpu01.lab.py`, in Paraguay."""
+    """Whether the program was given where the hosts should be; `gpu01.lab.py` is a host: .py is Paraguay's domain."""
     if text is None:
         return re.fullmatch(r"(.*/)?[\w-]+\.py", source) is not None
     begins = r"(#.*\n|\s)*(import \w[\w., ]*|from \w[\w.]* import .*)(\n|$)"
@@ -407,7 +414,7 @@ def _like_python(source: str, text: str | None) -> bool:
 
 
 def _like_plain(text: str) -> bool:
-    """Whether the first line that says anything begins with a host name, and is no YAML mapping."""
+    """Whether the first line that is not empty or a comment begins with a host name, and is no YAML mapping."""
     for line in text.splitlines():
         said = re.sub(r"(^|\s)#.*", "", line).strip()
         if said:

@@ -17,7 +17,8 @@ from tflaunch.agent.files.rundir import RunDirectory
 from tflaunch.agent.net.peers import Handshake, PeerError, SealedStream
 from tflaunch.agent.viewer import COORDINATOR
 from tflaunch.lifecycle.driver import Driver
-from tflaunch.lifecycle.states import outcome_of, state_from
+from tflaunch.lifecycle.ending import outcome_of
+from tflaunch.lifecycle.states import state_from
 from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol import messages, wire
 from tflaunch.protocol.fields import anything, check, one_of

@@ -58,7 +58,7 @@ class Daemon:
             self._selector,
             self._team,
             self._viewers,
-            more={"renew": self._renew, "end": self._end, "bye": self._bye},
+            life={"renew": self._renew, "end": self._end, "bye": self._bye},
         )
         self._notice = Notice(directory.logs, self._selector)
         self._hear_signals()
@@ -133,7 +133,7 @@ class Daemon:
         if self._team.ending and not self._over:
             self._end_further(now)
         self._requests.tick(now, self._over)
-        nobody_comes = not self._viewers.all and not self._requests.awaits_outcome
+        nobody_comes = not self._viewers.all and not self._requests.detached.awaits_outcome
         if self._over and self._leave_at is None and (nobody_comes or now >= self._lease_end):
             self._leave_at = now + FAREWELL_S
         self._viewers.beat(now)
@@ -145,7 +145,7 @@ class Daemon:
 
     def _left(self, viewer: Viewer) -> None:
         self._requests.left(viewer)
-        lasting = self._journal.has("started") and not self._requests.passing
+        lasting = self._journal.has("started") and not self._requests.staging.passing
         if viewer.launches and not lasting and not self._team.ending:
             # Nothing was started, or nothing that lasts: nothing to wait for.
             self._journal.add("expired", reason="its launcher left before the start", asked=True)
@@ -159,7 +159,7 @@ class Daemon:
     def _end(self, viewer: Viewer, message: wire.Message) -> None:
         launcher = viewer.drives or viewer.launches
         # Of an entrusted run it is the coordinator that decides, and that has to hear of all who end it.
-        decides = launcher if self._requests.entrusted is None else viewer.client == COORDINATOR
+        decides = viewer.client == COORDINATOR if self._requests.detached.begun else launcher
         if not (self._team.ending or decides):
             who = "its launcher" if launcher else "tflaunch stop"
             self._journal.add("expired", reason="%s ends the run" % who, asked=True)
@@ -199,10 +199,10 @@ class Daemon:
                 note("containers: %s" % error)
         if self._removal is not None and self._removal.alive and now < self._end_by + container.REMOVAL_S:
             return  # what monitors a container is not to be killed while it clears up
-        entrusted, cards = self._requests.entrusted, self._requests.cards
+        cards = self._requests.holdings.cards
         if self._sweep is None:
             me = os.getpid()
-            keep = [me, os.getppid(), *([entrusted.coordinator] if entrusted else [])]
+            keep = [me, os.getppid(), self._requests.detached.coordinator]
             self._sweep = processes.Sweep(lambda: leftovers(self._directory, me, keep))
         if not self._swept:
             if not self._sweep.step():
@@ -215,7 +215,7 @@ class Daemon:
         if used is None:
             return
         self._over = True
-        self._requests.let_go()
+        self._requests.holdings.release()
         self._team.record(over=True)
         logs = self._team.logs().values()
         self._journal.add(
@@ -229,13 +229,13 @@ class Daemon:
             logs={each.task: [each.attempt, each.size(each.attempt)] for each in logs},
         )
         self._sweep = None
-        if self._requests.passing or not (self._journal.has("started") or self._known):
+        if self._requests.staging.passing or not (self._journal.has("started") or self._known):
             # A check, a dry run, or a launch that failed: nothing is worth keeping, and nothing is there any more
             # when somebody hears that all is swept.
             for each in logs:
                 each.hold()
             self._directory.remove()
-        if self._requests.awaits_outcome:
+        if self._requests.detached.awaits_outcome:
             return
         if not self._team.tasks or not any(viewer.follows or viewer.drives for viewer in self._viewers.all):
             self._leave_at = now + FAREWELL_S  # nobody reads the logs to their end

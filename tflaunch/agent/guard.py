@@ -1,4 +1,4 @@
-"""The agent's parent: it only waits, and whatever ends the agent, kill -9 included, it sweeps what is left."""
+"""The agent's parent: it waits for the agent's end, whatever that is, kill -9 included, and sweeps what is left."""
 
 import os
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def leftovers(directory: RunDirectory, root: int, keep: "List[int]") -> "List[processes.Process]":
-    """Everything below `root`, and everything that carries this run's and host's mark, but for `keep`."""
+    """All processes below `root`, and all that carry the mark of this run and host, but for the pids `keep`."""
     all_processes = processes.every()
     found = {process.pid: process for process in processes.descendants(root, all_processes)}
     for process in processes.marked(all_processes.values(), directory.run, directory.host):
@@ -25,8 +25,8 @@ def under_guard(
 ) -> None:
     """Fork a guard in a session of its own and, below it, a process that runs `agent`; returns at once.
 
-    `failed` is called, in whichever of these processes, with the error of the system that ends the agent or lets it
-    not begin.
+    `failed` is called with an error of the system that ends the agent, or does not let it begin, in whichever of these
+    processes met that error.
     """
     try:
         guard = os.fork()
@@ -35,48 +35,17 @@ def under_guard(
         return
     if guard:
         return
-    pid = 0
+    agent_pid = 0
     try:
-        os.setsid()
-        os.chdir("/")
-        for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
-            signal.signal(each, signal.SIG_IGN)
-        log = os.open(
-            os.path.join(directory.path, "agent.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
-        )
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
+        _leave_session(os.path.join(directory.path, "agent.log"))
         processes.become_subreaper()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                agent()
-            except BaseException as error:  # the last line of defence: this must reach agent.log
-                if isinstance(error, OSError):
-                    failed(error)
-                import traceback
-
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
+        agent_pid = os.fork()
+        if agent_pid == 0:
+            _run(agent, failed)
         close_all_but()
-        while True:
-            ended, status = os.waitpid(-1, 0)
-            if ended == pid:
-                break
-        sweep = processes.Sweep(lambda: leftovers(directory, os.getpid(), [os.getpid()]), limit_s=30.0)
-        if status or _has_children():  # else the agent has swept
-            sweep.run()
-        if removed():
-            return
-        from tflaunch.agent.tasks import container
-
-        left = container.remove(directory)
-        directory.write("guard.json", {"swept": not (sweep.survivors or left)})
-        directory.remove_socket()
+        _sweep_behind(agent_pid, directory)
     except BaseException as error:
-        if isinstance(error, OSError) and not pid:
+        if isinstance(error, OSError) and not agent_pid:
             failed(error)
         import traceback
 
@@ -85,8 +54,52 @@ def under_guard(
         os._exit(0)
 
 
+def _leave_session(log_path: str) -> None:
+    """Be out of reach of the channel's signals, and write to the log what is printed."""
+    os.setsid()
+    os.chdir("/")
+    for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(each, signal.SIG_IGN)
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+
+def _run(agent: "Callable[[], None]", failed: "Callable[[OSError], None]") -> None:
+    """Does not return."""
+    try:
+        agent()
+    except BaseException as error:  # the last line of defence: agent.log must have this
+        if isinstance(error, OSError):
+            failed(error)
+        import traceback
+
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def _sweep_behind(agent_pid: int, directory: RunDirectory) -> None:
+    """Wait for the agent's end; kill what it left."""
+    while True:
+        ended, status = os.waitpid(-1, 0)
+        if ended == agent_pid:
+            break
+    sweep = processes.Sweep(lambda: leftovers(directory, os.getpid(), [os.getpid()]), limit_s=30.0)
+    if status or _has_children():  # else the agent has swept
+        sweep.run()
+    if removed():
+        return
+    from tflaunch.agent.tasks import container
+
+    left = container.remove(directory)
+    directory.write("guard.json", {"swept": not (sweep.survivors or left)})
+    directory.remove_socket()
+
+
 def removed() -> bool:
-    """Whether the directory that agent and guard began in is gone; by now there may be one of the next agent."""
+    """Whether the directory that agent and guard began in is gone; the next agent may have made another one there."""
     return not os.fstat(1).st_nlink  # agent.log
 
 
@@ -100,7 +113,7 @@ def _has_children() -> bool:
 
 
 def close_all_but(kept: int = -1) -> None:
-    """Close all but the standard streams and `kept`: what a parent holds open must not last longer by its child."""
+    """Close all descriptors but the standard streams and `kept`, so that this child keeps none of its parent's open."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) != kept:
             try:

@@ -4,7 +4,7 @@ import os
 import time
 
 from tflaunch.agent.files.journal import note
-from tflaunch.agent.files.rundir import HostError
+from tflaunch.agent.files.rundir import HostError, explain
 from tflaunch.agent.net.channel import PASSED, Caller, Channel
 from tflaunch.agent.tasks import logs
 from tflaunch.protocol import wire
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol.selector import Selector
 
     Connection = Union[Channel, Caller, SealedStream]
+    Handler = Callable[["Viewer", wire.Message], None]
 
 COORDINATOR = "coordinator"  # the client that decides for a detached run
 LOG_PIECE = 64 * 1024
@@ -53,6 +54,23 @@ class Viewer:
 
     def send(self, type: str, body: bytes = b"", **fields: "Any") -> None:
         self.out += wire.encode(type, body, **fields)
+
+    def attempt(self, work: "Callable[[], None]", path: str) -> None:
+        """Do `work`; answer `failed` when it fails.  `path` is named where an error of the system names none."""
+        try:
+            work()
+        except HostError as error:
+            self.send("failed", reason=error.reason, hint=error.hint)
+        except OSError as error:
+            known = explain(error, path)
+            self.send("failed", reason=known.reason, hint=known.hint)
+        except wire.WireError:
+            raise
+        except Exception as error:  # a defect in one request must not end the tasks
+            import traceback
+
+            note(traceback.format_exc())
+            self.send("failed", reason="a defect of tflaunch's agent: %r" % error, hint="see agent.log there")
 
     def flush(self) -> None:
         """Send what the connection takes now; raises OSError when it is gone."""

@@ -80,7 +80,7 @@ def check(
     69 a host could not be asked; 2 command line or hostfile.
     """
     from tflaunch.console.check_page import document, page
-    from tflaunch.console.runs_page import Screen, reader_may_leave
+    from tflaunch.console.screen import Screen, reader_may_leave
     from tflaunch.protocol.job import JobSpec
     from tflaunch.sessions.group import Stopped
     from tflaunch.survey.check_findings import Findings

@@ -96,13 +96,9 @@ def clean(
 
     Exit code: 0; 2 which run?; 69 hosts could not be asked, 74 something could not be removed: the rest is done.
     """
-    from tflaunch.console.runs_page import (
-        Screen,
-        cleaned_lines,
-        reader_may_leave,
-        selection_lines,
-        unreachable_data,
-    )
+    from tflaunch.console.clean_page import cleaned_lines, selection_lines
+    from tflaunch.console.failure_page import unreachable_data
+    from tflaunch.console.screen import Screen, reader_may_leave
     from tflaunch.runs.clean import document, places
     from tflaunch.runs.clean_records import recorded_place
     from tflaunch.runs.visits import Visits

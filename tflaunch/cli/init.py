@@ -149,7 +149,7 @@ def _wanted(names: Sequence[str], connection: str, ssh_config: Path | None) -> H
 def _of_ssh_config(ssh_config: Path | None) -> Hostfile:
     """The hosts that ssh_config spells out; raises UsageError where there are none."""
     from tflaunch.hosts import Host, Hostfile
-    from tflaunch.ssh.config import host_names
+    from tflaunch.ssh.config_lines import host_names
 
     path = ssh_config or Path("~/.ssh/config")
     try:

@@ -46,7 +46,9 @@ def ps(
 
     Exit code: 0; 2 command line or hostfile; 69 a host could not be asked (the others are shown).
     """
-    from tflaunch.console.runs_page import Screen, reader_may_leave, run_lines, unreachable_data
+    from tflaunch.console.failure_page import unreachable_data
+    from tflaunch.console.runs_page import run_lines
+    from tflaunch.console.screen import Screen, reader_may_leave
     from tflaunch.runs.record_list import list_runs
     from tflaunch.runs.states import run_data
     from tflaunch.runs.visits import Visits

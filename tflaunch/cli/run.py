@@ -437,7 +437,8 @@ def run(
     """
     from tflaunch.code.cluster_calls import fitted
     from tflaunch.inputs.job_file import JobFile
-    from tflaunch.launch.launch import Request, dry, launch
+    from tflaunch.launch.launch import dry, launch
+    from tflaunch.launch.request import Request
     from tflaunch.runs.run_ids import new_run_id
 
     with reporting(

@@ -23,7 +23,7 @@ def schema(
     """Print the JSON Schema of a hostfile, or of a job file, for editors that complete and check YAML."""
     import json
 
-    from tflaunch.console.runs_page import reader_may_leave
+    from tflaunch.console.screen import reader_may_leave
     from tflaunch.console.writer import write_result
     from tflaunch.inputs import hostfile_model, job_model
 

@@ -43,7 +43,9 @@ def status(
 
     Exit code: 0; 2 which run?; 69 a host could not be asked (what the others tell is shown).
     """
-    from tflaunch.console.runs_page import Screen, hint_of, reader_may_leave, status_lines, unreachable_data
+    from tflaunch.console.failure_page import unreachable_data
+    from tflaunch.console.runs_page import hint_of, status_lines
+    from tflaunch.console.screen import Screen, reader_may_leave
     from tflaunch.runs.record_list import list_runs
     from tflaunch.runs.run_ids import check_run_id
     from tflaunch.runs.states import failures_of, pick_run, run_data

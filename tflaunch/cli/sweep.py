@@ -331,7 +331,7 @@ def sweep(
     --timeout.
     """
     from tflaunch.console.sweep import open_reporter
-    from tflaunch.launch.launch import Request
+    from tflaunch.launch.request import Request
     from tflaunch.runs.run_ids import new_run_id
     from tflaunch.sweeps.results import Metric
     from tflaunch.sweeps.run import dry

@@ -79,7 +79,7 @@ from tflaunch.protocol.job import CHIEF, EVALUATOR, PS, WORKER, JobSpec
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tflaunch.planning.plan import ClusterPlan
+    from tflaunch.planning.cluster_plan import ClusterPlan
 
 PROGRAM = "tf_server.py"
 OPEN = (
@@ -154,7 +154,9 @@ def up(
     cannot start them; 73 no spec file, no record; 76 a host was lost, or not all could be stopped.
     """
     from tflaunch.code.bundle import bundle
-    from tflaunch.launch.launch import Request, dry, launch
+    from tflaunch.launch.launch import dry
+    from tflaunch.launch.request import Request
+    from tflaunch.launch.servers import serve
     from tflaunch.lifecycle.states import Restarts
     from tflaunch.runs.run_ids import new_run_id
 
@@ -220,7 +222,7 @@ def up(
             hostfile=dataclasses.replace(hostfile, hosts=bare),
             gpus=gpus,
             bundle=dataclasses.replace(
-                bundle(Path(tflaunch.__file__).parent / "server", keep=PROGRAM),
+                bundle(Path(tflaunch.__file__).parent / "in_task" / "server", keep=PROGRAM),
                 directory="",  # of no concern to the user
             ),
             command=command_line(),
@@ -235,13 +237,15 @@ def up(
             require_all=require_all,
             yes=yes,
             wait_s=wait,
-            announce=announce,
         )
         to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
         for note in to_hosts.notes:
             show.reporter.warn(note)
         try:
-            show.exit_code = (dry if dry_run else launch)(request, to_hosts, show.reporter)
+            if dry_run:
+                show.exit_code = dry(request, to_hosts, show.reporter)
+            else:
+                show.exit_code = serve(request, announce, to_hosts, show.reporter)
         finally:
             to_hosts.close()
 

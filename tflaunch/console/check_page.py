@@ -10,9 +10,10 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tflaunch.console.lines import Text
-from tflaunch.console.run_pages import Marks, of
-from tflaunch.console.runs_page import Column, Screen, cut, table
+from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks, Sheet
+from tflaunch.console.safe_text import Text
+from tflaunch.console.table import Column, Table, cut, table
+from tflaunch.console.words import counted
 from tflaunch.hosts import fold
 from tflaunch.inputs.sizes import amount
 from tflaunch.sessions.log_lines import printable
@@ -21,12 +22,7 @@ from tflaunch.survey.check_findings import LEVELS, Finding, Findings, Level
 
 PIPE_COLUMNS = 100
 MOST_COLUMNS = 16  # hosts in the matrix of who reaches whom
-_STYLES: Mapping[Level | None, str] = {
-    "error": "bold #d55e00",
-    "warning": "#e69f00",
-    "note": "#56b4e9",
-    None: "#009e73",
-}
+_STYLES: Mapping[Level | None, str] = {"error": BAD, "warning": WARN, "note": BUSY, None: GOOD}
 
 
 def _mark(level: Level | None, marks: Marks) -> Text:
@@ -34,15 +30,15 @@ def _mark(level: Level | None, marks: Marks) -> Text:
     return Text(sign, _STYLES[level])
 
 
-def page(findings: Findings, screen: Screen) -> list[Text]:
+def page(findings: Findings, sheet: Sheet) -> list[Text]:
     """Everything."""
     answers = findings.answers
     parts = [
-        _hosts(findings, screen),
-        _matrix(answers, screen),
-        [*_dials(answers, screen), *_clocks(findings, screen.marks), *_outside(findings, screen.marks)],
-        _findings(findings, screen),
-        [_summary(findings, screen.marks)],
+        _hosts(findings, sheet),
+        _matrix(answers, sheet),
+        [*_dials(answers, sheet), *_clocks(findings, sheet.marks), *_outside(findings, sheet.marks)],
+        _findings(findings, sheet),
+        [_summary(findings, sheet.marks)],
     ]
     lines: list[Text] = []
     for part in filter(None, parts):
@@ -50,9 +46,9 @@ def page(findings: Findings, screen: Screen) -> list[Text]:
     return lines
 
 
-def _hosts(findings: Findings, screen: Screen) -> list[Text]:
+def _hosts(findings: Findings, sheet: Sheet) -> list[Text]:
     """Hosts of which the same is to be said share a line."""
-    marks = screen.marks
+    marks = sheet.marks
     said: dict[tuple[Level | None, str], list[HostAnswer]] = {}
     for each in findings.answers.hosts:
         level = findings.level(each.host.name)
@@ -61,9 +57,9 @@ def _hosts(findings: Findings, screen: Screen) -> list[Text]:
     columns = [
         Column("", [_mark(level, marks) for level, _ in said]),
         Column("", [Text(fold(each.host.name for each in alike), "bold") for alike in said.values()]),
-        Column("", [Text(well + _disk(alike, marks)) for (_, well), alike in said.items()]),
+        Column("", [Text(well + _disk(alike, marks)) for (_, well), alike in said.items()], shrink=1),
     ]
-    return table(columns, screen.columns, marks.more)[1:]
+    return table(columns, sheet.columns, marks.more, headings=False)
 
 
 def _well(each: HostAnswer, marks: Marks) -> str:
@@ -82,14 +78,9 @@ def _well(each: HostAnswer, marks: Marks) -> str:
         seen = (tensorflow or {}).get("gpus")
         free = sum(not device.busy for device in each.facts.devices)
         sees = f", it sees {seen}" if seen else ""
-        parts.append(f"{free} of {count(len(each.facts.devices), 'card')} free{sees}")
-    parts.append(count(each.facts.cores, "core"))
+        parts.append(f"{free} of {counted(len(each.facts.devices), 'card')} free{sees}")
+    parts.append(counted(each.facts.cores, "core"))
     return f" {marks.dot} ".join(parts)
-
-
-def count(number: int, noun: str) -> str:
-    """`1 host`, `2 hosts`."""
-    return of(number, noun).strip()
 
 
 def _disk(alike: Sequence[HostAnswer], marks: Marks) -> str:
@@ -101,15 +92,15 @@ def _disk(alike: Sequence[HostAnswer], marks: Marks) -> str:
     return f" {marks.dot} {least}{amount(min(free))} free"
 
 
-def _matrix(answers: CheckAnswers, screen: Screen) -> list[Text]:
+def _matrix(answers: CheckAnswers, sheet: Sheet) -> list[Text]:
     rows = answers.matrix
     if not rows or len(answers.asked) < 2:
         rows = [row for row in rows if row.matters]
     columns = [
         Column("", [Text(row.name, "dim") for row in rows]),
-        Column("", [_value(row, screen.marks) for row in rows]),
+        Column("", [_value(row, sheet.marks) for row in rows], shrink=1),
     ]
-    return table(columns, screen.columns, screen.marks.more)[1:] if rows else []
+    return table(columns, sheet.columns, sheet.marks.more, headings=False)
 
 
 def _value(row: Row, marks: Marks) -> Text:
@@ -123,8 +114,8 @@ def _value(row: Row, marks: Marks) -> Text:
     return line
 
 
-def _dials(answers: CheckAnswers, screen: Screen) -> list[Text]:
-    """How many ways between hosts are open, and which, if that fits the screen; the findings name what is not."""
+def _dials(answers: CheckAnswers, sheet: Sheet) -> list[Text]:
+    """How many ways between hosts are open, and which, if that fits the sheet; the findings name what is not."""
     names = list(answers.dials)
     targets = list(dict.fromkeys(to for ways in answers.dials.values() for to in ways))
     if not targets:
@@ -134,15 +125,15 @@ def _dials(answers: CheckAnswers, screen: Screen) -> list[Text]:
     some = "all" if len(open_ways) == len(results) else f"{len(open_ways)} of"
     slowest = f", the slowest in {max(open_ways):.1f} ms" if open_ways else ""
     head = f" {some} {len(results)} connections between the hosts succeed{slowest}"
-    lines = [Text.assemble(_mark(None if some == "all" else "error", screen.marks), head)]
+    lines = [Text.assemble(_mark(None if some == "all" else "error", sheet.marks), head)]
     if 1 < len(targets) <= MOST_COLUMNS:
         columns = [Column("from, to (ms)", [Text(f"  {name}", "bold") for name in names])]
         for to in targets:
-            ways = [_way(answers.dials[name].get(to), screen.marks) for name in names]
+            ways = [_way(answers.dials[name].get(to), sheet.marks) for name in names]
             columns.append(Column(to, ways, right=True))
-        matrix = table(columns, None, screen.marks.more)
-        if max(line.cell_len for line in matrix) <= (screen.columns or PIPE_COLUMNS):
-            lines += matrix
+        matrix = Table(columns)
+        if matrix.width <= (sheet.columns or PIPE_COLUMNS):
+            lines += matrix.lines()
     return lines
 
 
@@ -179,11 +170,11 @@ def _outside(findings: Findings, marks: Marks) -> list[Text]:
     ]
 
 
-def _findings(findings: Findings, screen: Screen) -> list[Text]:
-    width = max(40, screen.columns or PIPE_COLUMNS)
+def _findings(findings: Findings, sheet: Sheet) -> list[Text]:
+    width = max(40, sheet.columns or PIPE_COLUMNS)
     lines: list[Text] = []
     for each in findings.all:
-        lines += _finding(each, width, screen.marks)
+        lines += _finding(each, width, sheet.marks)
     return lines
 
 
@@ -213,10 +204,10 @@ def _wrapped(text: str, width: int) -> Sequence[str]:
 
 def _summary(findings: Findings, marks: Marks) -> Text:
     counts = [(level, sum(each.level == level for each in findings.all)) for level in LEVELS]
-    told = ", ".join(count(number, level) for level, number in counts if number)
+    told = ", ".join(counted(number, level) for level, number in counts if number)
     worst = next((level for level, number in counts if number), None)
     unasked = sum(each.error is not None for each in findings.answers.hosts)
-    hosts = count(len(findings.answers.hosts), "host") + (f", {unasked} not asked" if unasked else "")
+    hosts = counted(len(findings.answers.hosts), "host") + (f", {unasked} not asked" if unasked else "")
     return Text.assemble(_mark(worst, marks), (f" {hosts}: {told or 'all is well'}", "bold"))
 
 

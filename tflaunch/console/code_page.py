@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch.code.bundle import Bundle
 from tflaunch.code.program import Program, place_of
-from tflaunch.console.lines import Text
+from tflaunch.console.safe_text import Text
+from tflaunch.console.words import counted
 from tflaunch.hosts import fold
 from tflaunch.inputs.sizes import amount
 
@@ -137,7 +138,7 @@ def _size_and_name(entry: tuple[str | int, ...]) -> tuple[str, str]:
 
 def summary(bundle: Bundle) -> str:
     """How much is shipped, and how much is not: `14 files, 96 KiB of ~/proj (3 left out by .gitignore, 2 secrets)`."""
-    shipped = f"{_count(bundle.files, 'file')}, {amount(bundle.size)}"
+    shipped = f"{counted(bundle.files, 'file')}, {amount(bundle.size)}"
     if bundle.directory:
         shipped += f" of {_shown(bundle.directory)}"
     if bundle.place:
@@ -148,7 +149,7 @@ def summary(bundle: Bundle) -> str:
         f"{number} {'by' if at else 'left out by'} {file}"
         for at, (file, number) in enumerate(sorted(by.items()))
     ]
-    left += [_count(len(bundle.secrets), "secret")] * bool(bundle.secrets)
+    left += [counted(len(bundle.secrets), "secret")] * bool(bundle.secrets)
     left += [f"{len(bundle.fetched)} fetched"] * bool(bundle.fetched)
     return f"{shipped} ({', '.join(left)})" if left else shipped
 
@@ -161,7 +162,7 @@ def shipped_text(bundle: Bundle, shipped: Shipped) -> str:
         return f"shipped {summary(bundle)}"
     new = sum(1 for contents, _ in shipped.sent.values() if contents)
     which = f"{new} of {len(shipped.sent)} hosts" if new < len(shipped.sent) else "the hosts"
-    return f"shipped {summary(bundle)}; new to {which}: {_count(shipped.contents, 'file')}, {amount(shipped.bytes)}"
+    return f"shipped {summary(bundle)}; new to {which}: {counted(shipped.contents, 'file')}, {amount(shipped.bytes)}"
 
 
 def notes(bundle: Bundle, most: int | None) -> Iterator[str]:
@@ -183,7 +184,7 @@ def warnings(
     """A line for each thing that a user should look at, each with `most` names; None: with all."""
     if program.place:
         others = bundle.files - 1
-        with_them = f"with {_count(others, 'file')} that it imports from there" if others else "alone"
+        with_them = f"with {counted(others, 'file')} that it imports from there" if others else "alone"
         yield (
             f"{program.file} lies in {bundle.directory}, {program.place}, and is shipped {with_them}; "
             f"--code-dir {bundle.directory} ships all that is there but secrets, --ship FILE one more file"
@@ -307,7 +308,3 @@ def _some(names: Iterable[str], most: int | None) -> str:
     if most is None or len(names) <= most:
         return ", ".join(names)
     return f"{', '.join(names[:most])} and {len(names) - most} more"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

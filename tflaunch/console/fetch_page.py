@@ -8,10 +8,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import RenderableType
-
-from tflaunch.console.lines import Text
-from tflaunch.console.run_pages import Marks, of
+from tflaunch.console.pen import Marks
+from tflaunch.console.safe_text import Text
+from tflaunch.console.words import counted
 from tflaunch.inputs.sizes import amount
 from tflaunch.sessions.log_lines import one_line
 
@@ -27,10 +26,10 @@ def fetched_data(told: Fetched) -> dict[str, Any]:
     return {**dataclasses.asdict(told), "unreached": unreached, "complete": told.complete}
 
 
-def fetched_lines(told: Fetched, marks: Marks) -> list[RenderableType]:
+def fetched_lines(told: Fetched, marks: Marks) -> list[Text]:
     """What has come, where it is, and what has not come, and why."""
     warn = (f"{marks.warn} ", "yellow")
-    lines: list[RenderableType] = []
+    lines: list[Text] = []
     if told.apart:
         names = _some(sorted(told.apart), marks)
         lines.append(Text(f"  not the same on all hosts, so in a directory for each of them: {names}", "dim"))
@@ -61,7 +60,9 @@ def fetched_lines(told: Fetched, marks: Marks) -> list[RenderableType]:
     mark = (f"{marks.ok} ", "bold green") if told.complete else (f"{marks.bad} ", "bold red")
     before = f", {told.same} more there already" if told.same else ""
     where = f" in {one_line(told.directory)}" if told.files or told.same else ""
-    lines.append(Text.assemble(mark, f"fetched{of(told.files, 'file')}, {amount(told.bytes)}{before}", where))
+    lines.append(
+        Text.assemble(mark, f"fetched {counted(told.files, 'file')}, {amount(told.bytes)}{before}", where)
+    )
     return lines
 
 

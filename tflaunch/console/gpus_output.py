@@ -12,8 +12,9 @@ from typing import Literal
 from rich.console import Group
 from rich.live import Live
 
-from tflaunch.console.gpus_page import ASCII, NEEDED, CardsView
-from tflaunch.console.lines import Console, Text
+from tflaunch.console.gpus_page import CardsView
+from tflaunch.console.pen import ASCII, UNICODE
+from tflaunch.console.safe_text import Console, Text
 from tflaunch.console.writer import to_json, unscreened, write_result
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions.group import Stopped
@@ -71,7 +72,7 @@ class CardsOutput:
 
     def _view(self) -> CardsView:
         try:
-            NEEDED.encode(self._console.encoding)
+            UNICODE.all.encode(self._console.encoding)
         except UnicodeEncodeError:
             return CardsView(self._console.width, ASCII)
         return CardsView(self._console.width)

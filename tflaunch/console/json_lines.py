@@ -55,15 +55,9 @@ from collections.abc import Mapping
 from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any
 
+from tflaunch.console.failure_page import failure_rows, headline, unconfirmed_hosts
+from tflaunch.console.log_tail import error_of, stuck_lines, tail_lines
 from tflaunch.console.logs import LogReporter, Options
-from tflaunch.console.run_pages import (
-    error_of,
-    failure_rows,
-    headline,
-    stuck_lines,
-    tail_lines,
-    unconfirmed_hosts,
-)
 from tflaunch.console.writer import Stream, to_json
 from tflaunch.protocol.errors import ConnectErrors, DocumentError, LaunchError, TflaunchError
 from tflaunch.protocol.events import TaskStarted
@@ -75,7 +69,7 @@ if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.code.shipping import Shipped
     from tflaunch.launch.watcher import Turn
-    from tflaunch.planning.plan import ClusterPlan
+    from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.runs.fetch_result import Fetched
     from tflaunch.runs.visits import Finished
 

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tflaunch.console.run_pages import advice, tasks_there
+from tflaunch.console.log_tail import advice
+from tflaunch.console.plan_page import tasks_there
 from tflaunch.console.writer import Stream, Writer
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import Outcome, TaskExit
 from tflaunch.sessions.log_lines import LineAssembler
 
 if TYPE_CHECKING:
-    from tflaunch.planning.plan import ClusterPlan
+    from tflaunch.planning.cluster_plan import ClusterPlan
 
 _PROGRESS_S = (0.5, 8.0)  # a progress bar is shown this often at first, and at last
 # The end of a task is told once its output is here: so long after the last piece of that at most, and so long in all.

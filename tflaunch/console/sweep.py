@@ -19,31 +19,33 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import time
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
-from rich.table import Table
-
 from tflaunch.console import reporter
 from tflaunch.console.json_lines import JsonReporter
-from tflaunch.console.lines import Text
+from tflaunch.console.safe_text import Text
+from tflaunch.console.sweep_page import (
+    params_text,
+    planned_lines,
+    planned_places,
+    progress_lines,
+    summary_lines,
+    value_text,
+)
 from tflaunch.console.terminal import TextReporter
-from tflaunch.hosts import fold
+from tflaunch.console.words import counted
 from tflaunch.inputs.times import duration
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TRIAL
 from tflaunch.protocol.outcome import TaskExit
-from tflaunch.sweeps.controller import Planned, Progress, Reporter, Row, Summary
+from tflaunch.sweeps.controller import Planned, Progress, Reporter, Summary
 from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Trial, arguments
 
-BEST_SHOWN = 10
-FAILED_SHOWN = 3  # at least, whatever the terminal's height
 _TICK_S = 0.25
 _LINES_LEFT = 4  # of the screen, for what is not live
-_LINES_AROUND = 8  # the table at the end
 
 
 class SweepReporter(reporter.Reporter, Reporter, Protocol):
@@ -116,7 +118,6 @@ class SweepText(TextReporter):
         self._metric: Metric | None = None
         self._name = ""
         self._progress: Progress | None = None
-        self._drawn = 0  # live lines on the screen
         super().__init__(*streams)
 
     def begins(
@@ -126,39 +127,23 @@ class SweepText(TextReporter):
         self._metric, self._name = metric, run_id
         before = f", {total - left} of them done before" if left < total else ""
         if seats:
-            where = f"{len(seats)} at a time on {_count(len({seat.host for seat in seats}), 'host')}"
+            where = f"{len(seats)} at a time on {counted(len({seat.host for seat in seats}), 'host')}"
         else:
             where = "as soon as cards are free"
         marks = self._err.marks
-        text = f" {_count(total, 'trial')}{before} {marks.dot} {where}"
+        text = f" {counted(total, 'trial')}{before} {marks.dot} {where}"
         self._message(Text.assemble(("sweep ", ""), (run_id, "bold"), (text, "dim")))
 
     def planned(self, planned: Planned) -> None:
         """The trials go to stdout."""
         self.begins(planned.run_id or "(new)", planned.total, len(planned.trials), planned.seats, None)
-        cards: dict[str, list[str]] = {}
-        for seat in planned.seats:
-            cards.setdefault(seat.host, []).append(",".join(seat.labels))
-        alike: dict[str, list[str]] = {}
-        for host in {**cards, **planned.others}:
-            told, later = cards.get(host, []), planned.others.get(host, 0)
-            which = " ".join(dict.fromkeys(told))
-            on = f" on card{'' if len(set(told)) == 1 else 's'} {which}" if which else ""
-            more = f"; {_count(later, 'card')} in use, taken once free" if later else ""
-            alike.setdefault(f"{len(told) or 'none'} at a time{on}{more}", []).append(host)
-        for text, hosts in alike.items():
-            self.note(f"{fold(hosts)}: {text}{', each' * (len(hosts) > 1)}")
+        for text in planned_places(planned):
+            self.note(text)
         if planned.seed is not None:
             self.note(f"drawn by --seed {planned.seed}: with that, the same again")
         first = planned.trials[0]
         self.note(f"{first.task} runs {shlex.join(arguments(planned.words, first))}")
-        names = list(dict.fromkeys(name for trial in planned.trials for name in trial.params))
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for name in (TRIAL, *names):
-            table.add_column(name, overflow="ellipsis", no_wrap=True)
-        for trial in planned.trials:
-            table.add_row(str(trial.number), *(trial.params.get(name, "") for name in names))
-        self._writer.put("message", lambda: self._writer.out(self._out.render(table)))
+        self._writer.put("message", lambda: self._write_lines(planned_lines(planned, self._out.sheet)))
 
     def progress(self, progress: Progress) -> None:
         """Show how it stands, on a terminal."""
@@ -189,8 +174,10 @@ class SweepText(TextReporter):
             text += f", attempt {result.attempts}"
         measured = ""
         if good and self._metric:
-            measured = f"  {self._value(result.metric) or 'no'} {self._metric.name}"
-        line = Text.assemble((f"{mark} ", style), text, (measured, "bold"), (f"  {_params(result)}", "dim"))
+            measured = f"  {value_text(result.metric) or 'no'} {self._metric.name}"
+        line = Text.assemble(
+            (f"{mark} ", style), text, (measured, "bold"), (f"  {params_text(result)}", "dim")
+        )
         self._message(line)
         if good and self._metric and result.metric is None:
             self.warn(f"{TRIAL}/{result.trial}: no {self._metric.name} is in its log, {result.log}")
@@ -201,13 +188,10 @@ class SweepText(TextReporter):
         told["  go on: "] = summary.resume
         # Each on one line, however long: they are copied.
         lines = [Text.assemble((what, "dim"), text, no_wrap=True) for what, text in told.items() if text]
-        table = self._table(summary)
 
         def show() -> None:
             self._stop_live()
-            self._wipe()
-            if table is not None:
-                self._writer.out(self._out.render(table))
+            self._write_lines(summary_lines(summary, self._out.sheet, self._out.rows))
             self._print(*lines)
 
         self._writer.put("message", show)
@@ -216,38 +200,6 @@ class SweepText(TextReporter):
         """As of a run."""
         self._writer.put("message", self._stop_live)
         super().close(wait)
-
-    def _value(self, value: float | None) -> str:
-        return "" if value is None else f"{value:.6g}"
-
-    def _table(self, summary: Summary) -> Table | None:
-        if not summary.results:
-            return None
-        failed = [each for each in summary.results if each.status == "failed"]
-        names = list(dict.fromkeys(name for each in summary.results for name in each.params))
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        if summary.metric:
-            table.add_column(summary.metric.name, justify="right")
-        for name in (TRIAL, *names, "host", "time"):
-            table.add_column(name, overflow="ellipsis", no_wrap=True)
-        if failed:
-            table.add_column("why it failed")  # this one is shortened before the others
-
-        def add(results: Sequence[Result], most: int, more: str) -> None:
-            for each in results[:most]:
-                values = [str(each.params.get(name, "")) for name in names]
-                row = [str(each.trial), *values, each.host, duration(each.seconds)]
-                good = each.status == "succeeded"
-                measured = Text(self._value(each.metric) or "none") if good else Text("failed", "red")
-                why = Text(each.why, "dim", no_wrap=True, overflow="ellipsis")
-                table.add_row(*([measured] if summary.metric else []), *row, *([why] if failed else []))
-            if len(results) > most:
-                table.add_row(self._out.marks.more, f"{len(results) - most} {more}")
-
-        add(summary.best, BEST_SHOWN, "more")
-        best = min(BEST_SHOWN, len(summary.best))
-        add(failed, max(FAILED_SHOWN, self._out.rows - _LINES_AROUND - best), "more failed")
-        return table
 
     # From here on: in the writer's thread.
 
@@ -258,71 +210,13 @@ class SweepText(TextReporter):
         self._wipe()
         self._progress = None
 
-    def _wipe(self) -> None:
-        if self._drawn:
-            up = f"\x1b[{self._drawn - 1}A" if self._drawn > 1 else ""
-            self._writer.err("", before=f"\r{up}\x1b[J")
-            self._drawn = 0
-        super()._wipe()
+    def _write_lines(self, lines: Sequence[Text]) -> None:
+        self._writer.out("".join(map(self._out.render, lines)))
 
-    def _tick(self) -> float | None:
-        soonest = super()._tick()
-        phase = self._phase
-        if self._progress is None or not self._live or not (phase is None or phase.over):
-            return soonest
-        room = max(1, self._err.rows - _LINES_LEFT)
-        text = self._err.render(self._block(self._progress, room), spare=1).rstrip("\n")
-        self._wipe()
-        self._writer.err(text)
-        self._drawn = text.count("\n") + 1
-        return _TICK_S if soonest is None else min(soonest, _TICK_S)
-
-    def _block(self, progress: Progress, room: int) -> Table:
-        block = Table.grid()
-        block.add_column(no_wrap=True, overflow="ellipsis")
-        block.add_row(self._counts(progress))
-        if progress.best is not None and self._metric is not None:
-            value = f"{self._value(progress.best.metric)} {self._metric.name}"
-            where = f"  {TRIAL}/{progress.best.trial}  {_params(progress.best)}"
-            block.add_row(Text.assemble(("best ", "dim"), (value, "bold green"), where))
-        rows = Table.grid(padding=(0, 2, 0, 0))
-        for column in range(5):
-            rows.add_column(no_wrap=True, overflow="ellipsis", ratio=1 if column == 2 else None)
-        shown = progress.running[: max(1, room - 3)]
-        for row in shown:
-            rows.add_row(*self._row(row))
-        block.add_row(rows)
-        if (more := len(progress.running) - len(shown)) > 0:
-            block.add_row(Text(f"  {self._err.marks.more} {more} more", "dim"))
-        return block
-
-    def _row(self, row: Row) -> tuple[str | Text, ...]:
-        since = "starting" if row.since is None else duration(time.monotonic() - row.since)
-        value = (
-            f"{self._value(row.value)} {self._metric.name}" if self._metric and row.value is not None else ""
-        )
-        return f"  {row.trial.task}", row.seat, Text(str(row.trial), "dim"), value, since
-
-    def _counts(self, progress: Progress) -> Text:
-        dot = f" {self._err.marks.dot} "
-        parts = [
-            f"{progress.succeeded} of {progress.total} done",
-            *([f"{progress.failed} failed"] if progress.failed else []),
-            f"{len(progress.running)} running",
-            *([f"{progress.queued} waiting"] if progress.queued else []),
-        ]
-        if not progress.seats:
-            parts.append("no card is free")
-        elif progress.seconds is not None and progress.queued:
-            # What runs is half over, on the average.
-            rounds = (progress.queued + len(progress.running) / 2) / progress.seats
-            parts.append(f"about {duration(rounds * progress.seconds)} left")
-        return Text.assemble((self._name, "bold"), "  ", dot.join(parts))
-
-
-def _params(result: Result) -> str:
-    return " ".join(f"{name}={value}" for name, value in result.params.items())
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    def _what_is_live(self) -> tuple[list[Text], float]:
+        if self._progress is None or self._phases.active:
+            return super()._what_is_live()
+        sheet = self._err.sheet
+        sheet.columns = sheet.columns and sheet.columns - 1  # a line that is full wraps on some terminals
+        rows = max(1, self._err.rows - _LINES_LEFT)
+        return progress_lines(self._progress, self._name, self._metric, sheet, rows), _TICK_S

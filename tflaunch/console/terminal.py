@@ -1,101 +1,40 @@
-"""What a person sees of a run: on a terminal with colours and one live line, in a pipe plain."""
+"""What a person sees of a run: on a terminal with colours and live lines, in a pipe plain."""
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rich.console import RenderableType
-from rich.progress_bar import ProgressBar
-from rich.spinner import Spinner
-from rich.table import Table
-
-from tflaunch.console.lines import Text, paragraph
+from tflaunch.console.failure_page import error_lines, failures_lines
+from tflaunch.console.live import LiveLines, Question
 from tflaunch.console.logs import LogReporter, Options
-from tflaunch.console.run_pages import (
-    PIPE_COLUMNS,
-    Pen,
-    brief_plan_lines,
-    detached_lines,
-    error_lines,
-    failures_lines,
-    note_part,
-    of,
-    plan_lines,
-    report_lines,
-    servers_lines,
-    stopped_lines,
-    tail_lines,
-    task_colour,
-)
+from tflaunch.console.pen import Pen
+from tflaunch.console.phases import Phases
+from tflaunch.console.plan_page import brief_plan_lines, plan_lines
+from tflaunch.console.run_pages import detached_lines, report_lines, servers_lines, stopped_lines
+from tflaunch.console.safe_text import Text, paragraph
+from tflaunch.console.task_lines import Prefixes, Recent
 from tflaunch.console.writer import Stream
 from tflaunch.inputs.times import duration
 from tflaunch.protocol.errors import ConnectErrors, LaunchError, TflaunchError
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, how
-from tflaunch.sessions.log_lines import LineAssembler, printable
+from tflaunch.sessions.log_lines import LineAssembler
 
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.code.shipping import Shipped
     from tflaunch.launch.watcher import Turn
-    from tflaunch.planning.plan import ClusterPlan
+    from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.runs.fetch_result import Fetched
     from tflaunch.runs.visits import Finished
 
-_RECENT = 128  # lines of the screen that are remembered: more than are ever looked at
-_TICK_S = 0.1  # of the one live line
+_TICK_S = 0.1  # of the live line
 _SETTLE_S = 1.0  # for a terminal that takes nothing
-_ROOMY_COLUMNS = 60  # room for a bar of full length
-
-
-_PAST = {
-    "connecting": "connected",
-    "probing": "probed",
-    "shipping": "shipped",
-    "installing": "installed",
-    "pulling": "pulled",
-    "staging": "staged",
-    "dialling": "dialled",
-    "entrusting": "entrusted",
-    "starting": "started",
-    "stopping": "stopped",
-    "checking": "checked",
-    "waiting": "waited for cards",
-    "measuring": "measured",
-    "cleaning": "cleaned",
-    "fetching": "fetched",
-}
-
-
-@dataclass
-class _Phase:
-    name: str
-    began: float
-    done: int = 0
-    total: int = 0
-    note: str = ""
-    over: bool = False
-
-
-@dataclass
-class _Prefixes:
-    """What stands before a task's lines: as wide for all, one colour for each."""
-
-    hosts: dict[TaskId, str] = field(default_factory=dict)
-    made: dict[TaskId, str] = field(default_factory=dict)
-
-    def expect(self, hosts: Mapping[TaskId, str]) -> None:
-        if not hosts.items() <= self.hosts.items():
-            self.hosts.update(hosts)
-            self.made.clear()  # another width, perhaps
 
 
 class TextReporter(LogReporter):
@@ -104,31 +43,27 @@ class TextReporter(LogReporter):
     def __init__(self, options: Options, stdout: Stream, stderr: Stream) -> None:
         self._out = Pen(stdout)
         self._err = Pen(stderr)
-        self._prefixes = _Prefixes()
-        self._phase: _Phase | None = None
         self._live = stderr.terminal and not self._err.console.is_dumb_terminal
-        self._live_shown = False
-        self._question = ""
-        self._question_shown = False
-        self._training = False  # log lines may come at any moment: no live line any more
+        self._live_lines = LiveLines(self._write_err)
+        self._question = Question(self._err, self._write_err)
+        self._phases = Phases(self._err, self._print)
+        self._prefixes = Prefixes(self._out, options.show_host)
+        self._recent = Recent() if stdout.same_terminal(stderr) else None
         self._failed: set[TaskId] = set()  # and have not been started again
         self._turn: Turn | None = None
-        # What stands above on the screen that both streams share: lines of a task, or (None) of tflaunch.
-        self._one_screen = stdout.same_terminal(stderr)
-        self._recent: deque[tuple[TaskId | None, str]] = deque(maxlen=_RECENT)
         super().__init__(options, stdout, stderr)
         # For a file or a program one log is what it is; for a terminal it is lines that do not act on it.
         self._raw = options.bare and options.grep is None and not stdout.terminal
 
     def phase(self, name: str, done: int, total: int, note: str = "") -> None:
         now = time.monotonic()
-        self._writer.put("message", lambda: self._show_phase(name, done, total, note, now))
+        self._writer.put("message", lambda: self._phases.take(name, done, total, note, now))
 
     def settle(self) -> None:
         now, settled = time.monotonic(), threading.Event()
 
         def leave() -> None:
-            self._leave(now)
+            self._phases.leave(now)
             self._wipe()
             settled.set()
 
@@ -169,8 +104,8 @@ class TextReporter(LogReporter):
 
     def ask(self, question: str) -> None:
         def show() -> None:
-            self._wipe()  # also the same question: the shell has written behind it
-            self._question = question
+            self._wipe()
+            self._question.ask(question)
 
         self._writer.put("message", show)
 
@@ -178,9 +113,8 @@ class TextReporter(LogReporter):
         left = threading.Event()
 
         def leave() -> None:
-            self._question_shown &= not typed
+            self._question.end(typed)
             self._wipe()
-            self._question = ""
             left.set()
 
         self._writer.put("message", leave)
@@ -227,7 +161,7 @@ class TextReporter(LogReporter):
         self._notice(mark, (f"{lost.host} is lost", "bold"), f": {lost.reason}")
 
     def failures(self, errors: ConnectErrors | LaunchError) -> None:
-        self._ending(*failures_lines(errors, self._err.marks))
+        self._ending(*failures_lines(errors, self._err.sheet))
 
     def error(self, err: TflaunchError) -> None:
         if isinstance(err, (ConnectErrors, LaunchError)):
@@ -236,13 +170,13 @@ class TextReporter(LogReporter):
             self._ending(*error_lines(err, self._err.marks))
 
     def report(self, outcome: Outcome) -> None:
-        now, hint = time.monotonic(), self._next_step(outcome)
+        now, step = time.monotonic(), self._next_step(outcome)
 
         def show() -> None:
-            self._leave(now)
-            first = outcome.first_failure
-            above = isinstance(first, TaskExit) and self._still_above(first)
-            self._print(*report_lines(outcome, self._err.marks, hint, above))
+            self._phases.leave(now)
+            first, recent = outcome.first_failure, self._recent
+            above = recent is not None and isinstance(first, TaskExit) and recent.shows(first, self._err)
+            self._print(*report_lines(outcome, self._err.marks, step, above))
 
         self._in_turn(show, last=True)
 
@@ -268,12 +202,12 @@ class TextReporter(LogReporter):
         self._ending()
         super().close(wait)
 
-    def _ending(self, *lines: RenderableType) -> None:
+    def _ending(self, *lines: Text) -> None:
         now = time.monotonic()
-        self._writer.put("message", lambda: self._leave(now))
+        self._writer.put("message", lambda: self._phases.leave(now))
         self._message(*lines)
 
-    def _message(self, *lines: RenderableType) -> None:
+    def _message(self, *lines: Text) -> None:
         self._in_turn(lambda: self._print(*lines))
 
     def _notice(self, *parts: str | tuple[str, str]) -> None:
@@ -282,109 +216,43 @@ class TextReporter(LogReporter):
 
     # From here on: in the writer's thread.
 
-    def _print(self, *lines: RenderableType) -> None:
+    def _print(self, *lines: Text) -> None:
         self._wipe()
         text = "".join(map(self._err.render, lines))
         self._writer.err(text)
-        if self._one_screen:
-            self._recent.extend((None, row) for row in text.splitlines())
+        if text and self._recent is not None:
+            self._recent.add(None, text)
+
+    def _write_err(self, text: str, before: str = "", after: str = "") -> None:
+        self._writer.err(text, before, after)
 
     def _wipe(self) -> None:
-        if self._question_shown:
-            self._writer.err("\n")
-            self._question_shown = False
-        if self._live_shown:
-            self._writer.err("", before="\r\x1b[K")
-            self._live_shown = False
+        self._question.leave_line()
+        self._live_lines.wipe()
 
     def _tick(self) -> float | None:
         soonest = super()._tick()
-        if self._question:
-            if not self._question_shown:
-                self._wipe()
-                self._writer.err(self._err.render(Text(self._question, "bold")).rstrip("\n") + " ")
-                self._question_shown = True
+        if self._question.open:
+            self._live_lines.wipe()
+            self._question.draw()
             return soonest
-        phase = self._phase
-        if not self._live or self._training or phase is None or phase.over:
+        lines, every_s = self._what_is_live() if self._live else ([], 0.0)
+        if not lines:
             return soonest
-        self._live_shown = True
-        line = self._err.render(self._live_line(phase), spare=1).rstrip("\n")
-        self._writer.err(line, before="\r", after="\x1b[K")
-        return _TICK_S if soonest is None else min(soonest, _TICK_S)
+        self._live_lines.draw("".join(map(self._err.render, lines)).rstrip("\n"))
+        return every_s if soonest is None else min(soonest, every_s)
 
-    def _live_line(self, phase: _Phase) -> RenderableType:
-        now = time.monotonic()
-        bar = ProgressBar(
-            total=max(1, phase.total),
-            completed=phase.done,
-            width=24 if self._err.columns >= _ROOMY_COLUMNS else 4,
-            style="dim",
-            complete_style="cyan",
-            finished_style="cyan",
-        )
-        note = f"{duration(now - phase.began)}{note_part(phase.note)}"
-        parts: list[RenderableType] = [
-            Spinner(self._err.marks.spinner, style="cyan").render(now),
-            phase.name,
-            bar,
-            f"{phase.done}/{phase.total}",
-            Text(note, "dim", no_wrap=True, overflow="ellipsis"),
-        ]
-        line = Table.grid(padding=(0, 1))
-        for part in parts:
-            line.add_column(no_wrap=part is not parts[-1])  # rich shortens those that may wrap
-        line.add_row(*parts)
-        return line
-
-    def _show_phase(self, name: str, done: int, total: int, note: str, now: float) -> None:
-        phase = self._phase
-        if phase is None or phase.name != name or (phase.over and done < total):
-            self._leave(now)
-            phase = self._phase = _Phase(name, now)
-            self._training &= name != "fetching"  # no log comes any more
-            if name == "training":
-                self._training = True
-                self._print(
-                    Text.assemble(("training", "bold"), (of(total, "task"), "dim"), (note_part(note), "dim"))
-                )
-        if phase.over:
-            return
-        phase.done, phase.total, phase.note = done, total, note
-        if done < total:
-            return
-        phase.over = True
-        if name in ("training", "fetching", "shipping"):
-            return  # what follows says more
-        took = "" if phase.began == now else f" in {duration(now - phase.began)}"
-        self._print(
-            Text.assemble(
-                (f"{self._err.marks.ok} ", "green"),
-                f"{_PAST.get(name, name)} {done}/{total}" if total else _PAST.get(name, name),
-                (took + note_part(note), "dim"),
-            )
-        )
-
-    def _leave(self, now: float) -> None:
-        """End a phase that another one, or the end, cuts short."""
-        phase = self._phase
-        if phase is None or phase.over or phase.name == "training":
-            return
-        phase.over = True
-        if phase.name == "waiting":
-            return  # why it has not come to its end is an error's to say
-        text = f"{_PAST.get(phase.name, phase.name)} {phase.done}/{phase.total}"
-        took = f" after {duration(now - phase.began)}"
-        missing = "" if phase.name == "fetching" else "not "  # its note is how much has come
-        lacking = f", {missing}{phase.note}" if phase.note else ""
-        self._print(Text.assemble((f"{self._err.marks.warn} ", "yellow"), text, (took, "dim"), lacking))
+    def _what_is_live(self) -> tuple[list[Text], float]:
+        """Return the lines that are drawn again and again, and every how many seconds; none: it ends there."""
+        line = self._phases.live_line()
+        return [line] if line is not None else [], _TICK_S
 
     def _show_lines(self, task: TaskId, host: str, lines: str, partial: bool = False) -> None:  # noqa: ARG002
-        self._training = True
+        self._phases.training = True
         self._wipe()
-        if self._one_screen:
-            self._recent.extend(zip(itertools.repeat(task), lines[:-1].rsplit("\n", _RECENT)[-_RECENT:]))
-        prefix = "" if self._options.bare else self._prefix(task, host)
+        if self._recent is not None:
+            self._recent.add(task, lines)
+        prefix = "" if self._options.bare else self._prefixes.of(task, host)
         self._writer.out_lines(prefix, lines)
 
     def _show_gap(self, task: TaskId, host: str, missing: int) -> None:
@@ -394,39 +262,15 @@ class TextReporter(LogReporter):
         more = self._out.marks.more
         self._show_lines(task, host, f"{more} {missing:,} bytes are missing here {more}\n")
 
-    def _still_above(self, exit: TaskExit) -> bool:
-        """Whether the task's last lines stand on the screen already, and little else among and below them."""
-        if not self._one_screen:
-            return False
-        wanted, room, columns = tail_lines(exit.tail), self._err.rows // 2, self._err.columns or PIPE_COLUMNS
-        for task, line in reversed(self._recent):
-            if wanted and task == exit.task and printable(line) == wanted[-1]:
-                wanted.pop()
-            elif wanted:
-                room -= 1 + len(line) // columns
-        return not wanted and room >= 0
-
     def _assembler(self) -> LineAssembler:
         return LineAssembler(colour=self._out.colour)
-
-    def _prefix(self, task: TaskId, host: str) -> str:
-        prefix = self._prefixes.made.get(task)
-        if prefix is None:
-            self._prefixes.expect({task: host})
-            hosts = self._prefixes.hosts
-            text = Text(str(task).ljust(max(len(str(other)) for other in hosts)), task_colour(task))
-            if self._options.show_host:
-                text.append(" " + host.ljust(max(map(len, hosts.values()))), "dim")
-            text.append(f" {self._out.marks.bar}", "dim")
-            prefix = self._prefixes.made[task] = self._out.render(text).rstrip("\n") + " "
-        return prefix
 
     def _show_plan(self, plan: ClusterPlan, brief: bool) -> None:
         self._prefixes.expect({task.id: task.host for task in plan.tasks})
         if brief:
             self._print(*brief_plan_lines(plan, self._err.marks))
             return
-        for line in plan_lines(plan, self._out):
+        for line in plan_lines(plan, self._out.sheet):
             self._writer.out(self._out.render(line))
 
     def _show_servers(self, plan: ClusterPlan) -> None:

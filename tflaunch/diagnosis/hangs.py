@@ -1,72 +1,76 @@
-"""Who waits for whom: from what the agents see of the tasks to sentences for the user; no I/O, no clock.
+"""Which task waits for which, and why: from what the agents see to sentences for the user; no I/O, no clock.
 
     worker/1 on gpu02 has waited 60 s for ps/0 at 10.0.0.1:2222: silently dropped (a firewall?)
     ps/1 on gpu01 has not opened its port for 60 s (its last output was 58 s ago); worker/0, worker/2 wait for it
     worker/1 on gpu02 waits for chief/0, which has ended: ...
 
-What it goes by, on TensorFlow 2.21.  A task whose peer drops its packets shows a connection in SYN_SENT for as
-long as it waits, almost without a gap.  A connect that is refused (the peer has not opened its port, or has
-ended) leaves no trace: then TensorFlow's own line tells ("CreateSession still waiting for response from
-worker: /job:ps/replica:0/task:0", every 10 s), or that the task uses no processor time (0.3 % of a core while
-it waits), listens itself, and has no connection to that peer.  A worker that arrives before the chief is ready
-sleeps for 30 s, and a ps that nobody asks is idle: neither is a hang.  What blocks a connection, /proc does not
-tell: its host calls the peer once more (`dials`), which does.
+The signs, on TensorFlow 2.21.  While a peer drops a task's packets, the task has a connection in SYN_SENT, almost
+without a gap.  A connect that is refused (the peer has not opened its port, or has ended) leaves no trace in /proc;
+then TensorFlow's own line shows the wait ("CreateSession still waiting for response from worker:
+/job:ps/replica:0/task:0", every 10 s), or that the task uses no processor time (0.3 % of a core while it waits),
+listens itself, and has no connection to that peer.  Two cases are no hangs: a worker that arrives before the chief is
+ready sleeps for 30 s, and a ps is idle when no worker asks it for anything.  /proc does not show what blocks a
+connection; therefore the task's host connects to the peer once more (`dials`), and that shows it.
 
-It says nothing of a run that is healthy: only what has lasted WAIT_S counts.  A sentence is said once, again
-when its cause changes, and its end is told.
+A healthy run gives no sentences: only what has lasted WAIT_S counts.  The user gets a sentence once, again when its
+cause changes, and one more when the wait ends.
+
+Shipped to hosts, for the coordinator of a detached run.  It has loaded `typing` already (lifecycle/states.py).
 """
 
-# Written for Python 3.8, without `typing` at run time: an agent may have to do this, too.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, NamedTuple
 
 from tflaunch.protocol.dialling import STRANGER, meaning
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any, NamedTuple
+    from typing import Any
 
-    class Place(NamedTuple):
-        host: str
-        address: str  # what its peers dial
-        port: int | None  # None: nobody dials it
-
-    class Finding(NamedTuple):
-        kind: str
-        task: str  # whom it is about
-        peer: str  # whom it waits for
-        cause: str
-
-    class Sentence(NamedTuple):
-        text: str
-        over: bool  # an earlier one has come to its end
-else:
-    from collections import namedtuple
-
-    Place = namedtuple("Place", "host address port")
-    Finding = namedtuple("Finding", "kind task peer cause")
-    Sentence = namedtuple("Sentence", "text over")
-
-LOOK_S = 5.0  # how often the agents are asked
+LOOK_S = 5.0  # how often the agents are asked to look at their tasks
 WAIT_S = 60.0
 STOPPED_S = 10.0
 FRESH_S = 3 * LOOK_S  # an older look says nothing about now
 GAP_S = 20.0  # between two tries of gRPC to connect
 DIAL_AGAIN_S = 60.0
-DIAL_LOST_S = 60.0  # a call whose outcome has not come by then counts as not made
+DIAL_LOST_S = 60.0  # a dial whose result has not come by then counts as not made
 IDLE = 0.03  # of one core
 NAMES_SHOWN = 4
 TOO_LATE = (
-    "who comes too late for a chief waits for ever, unless the program sets device_filters; if the chief's end"
-    " is to be the run's, say --done chief"
+    "a task that starts after the chief has ended waits for ever, unless the program sets device_filters; if the run"
+    " is to end with the chief, say --done chief"
 )
 
-_WAITS = ("blocked", "mute", "ended", "idle")  # kinds of one wait that has found another cause
+_WAITS = ("blocked", "mute", "ended", "idle")  # one wait may change from one of these kinds to another
 _KINDS = (*_WAITS, "shut", "stopped", "disk")
-# TensorFlow's line: master.cc, and what it looks like with another prefix.
+# TensorFlow's line, of master.cc; what comes before it on the line does not matter.
 STILL_WAITING = re.compile(r"still waiting for response from worker: /job:(\w+)/replica:\d+/task:(\d+)")
+
+
+class Place(NamedTuple):
+    """Where a task runs."""
+
+    host: str
+    address: str  # what its peers dial
+    port: int | None  # None: no task dials it
+
+
+class Finding(NamedTuple):
+    """A task that hangs: how, and on which peer."""
+
+    kind: str  # one of _KINDS
+    task: str
+    peer: str  # the task that it waits for, or ""
+    cause: str
+
+
+class Sentence(NamedTuple):
+    """What the user should know; `over`: that something said before has ended."""
+
+    text: str
+    over: bool
 
 
 def waits_for(line: str) -> str:
@@ -80,28 +84,33 @@ class _Task:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.ended = ""  # how, once it has
-        self.look: dict[str, Any] = {}
-        self.at = 0.0  # of the last look
-        self.first = 0.0  # of the first look
+        self.ended = ""  # how it has ended
+        self.look: dict[str, Any] = {}  # the last one
+        self.at = 0.0  # the time of the last look
+        self.first = 0.0  # the time of the first look
         self.idle_since: float | None = None
-        self.state_since: tuple[str, float] = ("", 0.0)  # T or D, while it lasts
-        self.calls: dict[str, tuple[float, float]] = {}  # peer -> first and last time it was seen calling it
-        self.said: tuple[str, float] = ("", 0.0)  # the peer that its last line says it waits for
+        self.state_since: tuple[str, float] = (
+            "",
+            0.0,
+        )  # state of its process as in /proc (T, D), and since when
+        self.calls: dict[
+            str, tuple[float, float]
+        ] = {}  # peer -> first and last time it was seen connecting to it
+        self.said: tuple[str, float] = ("", 0.0)  # the peer that its last line waits for, and since when
 
     def fresh(self, now: float) -> bool:
         return not self.ended and bool(self.look) and now - self.at <= FRESH_S
 
     def shut(self, now: float) -> bool:
-        """Whether it lives and does not listen on its port."""
+        """Whether the task lives and does not listen on its port."""
         return self.fresh(now) and self.look["listens"] is False
 
 
 class Diagnosis:
-    """Fed with looks, exits and the outcome of calls; asked for sentences.
+    """Takes looks, exits and results of dials, and makes sentences for the user.
 
-    `tasks` maps each task to its place, `names` a name among their addresses to what it stands for.  All times
-    are of one steady clock.
+    `tasks` maps each task to its place, `names` a host name among the addresses to its IP addresses.  All times are of
+    one steady clock.
     """
 
     def __init__(self, tasks: Mapping[str, Place], names: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -118,12 +127,12 @@ class Diagnosis:
             if place.port is not None and ports.count(place.port) == 1
         }
         self._told: dict[Finding, None] = {}
-        self._wanted: dict[tuple[str, str], None] = {}  # (host, task) to be called
-        self._asked: dict[str, tuple[float, list[str]]] = {}  # host -> calls under way
+        self._wanted: dict[tuple[str, str], None] = {}  # (host, task): that host is to dial that task
+        self._asked: dict[str, tuple[float, list[str]]] = {}  # host -> since when it dials which tasks
         self._dialled: dict[tuple[str, str], tuple[float, Any]] = {}  # (host, task) -> when, result
 
     def memory(self) -> dict[str, Any]:
-        """What it knows, as JSON can hold it, for `resume`; without the looks: soon there are new ones."""
+        """What has happened, as JSON can hold it, for `resume`; without the looks: soon there are new ones."""
         return {
             "tasks": {
                 name: [task.ended, task.first, task.idle_since, task.state_since, task.calls, task.said]
@@ -133,7 +142,7 @@ class Diagnosis:
         }
 
     def resume(self, memory: Any) -> None:
-        """Go on where another one of these tasks has been; raises ValueError for what is no memory of it."""
+        """Go on where the diagnosis was that `memory` came from; raises ValueError if it does not fit these tasks."""
         from tflaunch.protocol.fields import Each, a_number, a_text, check, of_the_run, one_of, or_null
 
         a_task, since = of_the_run("a task", self._tasks), (a_text, a_number)
@@ -151,7 +160,7 @@ class Diagnosis:
     # -- what happens
 
     def looked(self, tasks: Mapping[str, Mapping[str, Any]], now: float) -> None:
-        """What an agent has seen of its tasks (see tflaunch.agent.tasks.look)."""
+        """An agent has looked at its tasks (see tflaunch.agent.tasks.look)."""
         for name, look in tasks.items():
             task = self._tasks.get(name)
             if task is None or task.ended:
@@ -188,7 +197,7 @@ class Diagnosis:
         return self._endpoints.get((address, port)) or self._by_port.get(port, "")
 
     def exited(self, name: str, code: int) -> None:
-        """A task has ended; `code` as a shell shows it."""
+        """A task has ended, with this exit code (128 + n for signal n)."""
         if name in self._tasks:
             self._tasks[name].ended = f"with {code}"
 
@@ -202,7 +211,7 @@ class Diagnosis:
         self._tasks[name] = _Task(self._tasks[name].place)
 
     def dials(self, now: float) -> dict[str, list[list[Any]]]:
-        """What hosts should call now, to learn what is in the way: host -> `targets` of a `dial` message."""
+        """What the hosts should dial now, to find out what is in the way: host -> `targets` of a `dial` message."""
         calls: dict[str, list[str]] = {}
         for host, task in self._wanted:
             asked = self._asked.get(host)
@@ -218,7 +227,7 @@ class Diagnosis:
         }
 
     def dialled(self, host: str, results: Sequence[Any], now: float) -> None:
-        """What came of the calls that `dials` asked `host` for."""
+        """The results of the dials that `dials` asked `host` for."""
         _, tasks = self._asked.pop(host, (0.0, []))
         for task, result in zip(tasks, results):  # noqa: B905  Python 3.8
             self._dialled[host, task] = (now, result)
@@ -227,12 +236,12 @@ class Diagnosis:
     # -- what it means
 
     def sentences(self, now: float) -> list[Sentence]:
-        """What is new since the last time."""
+        """What is new since the last call."""
         found = self._findings(now)
         groups: dict[Finding, list[str]] = {}
         for finding in found:
             if finding not in self._told:
-                # A port is each task's own; of those who wait for one and the same, one sentence tells.
+                # Tasks that wait for the same peer share a sentence; a closed port or a stopped task has its own.
                 alike = finding if finding.kind in ("shut", "stopped") else finding._replace(task="")
                 groups.setdefault(alike, []).append(finding.task)
         said = [
@@ -249,14 +258,14 @@ class Diagnosis:
                 del self._told[finding]
                 if task.ended or (finding.kind in _WAITS, finding.task, finding.peer) in still:
                     continue
-                if finding.kind != "shut" or task.look["listens"]:  # else only those who waited are gone
+                if finding.kind != "shut" or task.look["listens"]:  # else only the tasks that waited are gone
                     over.setdefault((finding.kind, finding.peer), []).append(finding.task)
         said += [Sentence(self._tell_over(kind, tasks, peer), True) for (kind, peer), tasks in over.items()]
         self._told.update(dict.fromkeys(found))
         return said
 
     def _findings(self, now: float) -> dict[Finding, float]:
-        """What has lasted long enough, each with since when."""
+        """What has lasted long enough to be said, each with since when."""
         found: dict[Finding, float] = {}
         for name, task in self._tasks.items():
             if not task.fresh(now):
@@ -289,16 +298,16 @@ class Diagnosis:
         return waits or dict.fromkeys(self._seems_to_want(name, task, now), task.idle_since or 0.0)
 
     def _seems_to_want(self, name: str, task: _Task, now: float) -> list[str]:
-        """The peers that an idle task has no connection to though no session can do without them.
+        """The peers that every session needs and that this idle task has no connection to.
 
-        Others may be shut, or gone, for good reasons.
+        They are a chief that has ended, and ps that are shut; other peers may be gone for good reasons.
         """
         connected = task.look["connected"]
         trains = name.partition("/")[0] in (
             "chief",
             "master",
             "worker",
-        )  # others may be idle: nobody asks them
+        )  # other jobs may be idle, as long as no worker asks them
         may_wait = trains and task.look["listens"] and task.state_since[0] != "T"
         if task.idle_since is None or connected is None or not may_wait:
             return []
@@ -315,12 +324,12 @@ class Diagnosis:
         return next((task for task in ("chief/0", "master/0") if task in self._tasks), "worker/0")
 
     def _why(self, name: str, peer: str, now: float) -> tuple[str, str]:
-        """(kind, cause) of a wait; ("", "") as long as that is being found out."""
+        """(kind, cause) of a wait; ("", "") until that is known."""
         task, other = self._tasks[name], self._tasks[peer]
         if other.ended:
             return "ended" if task.calls or task.said[0] == peer else "idle", other.ended
         if other.fresh(now) and other.state_since[0] == "T":
-            return "", ""  # which is said of the peer itself
+            return "", ""  # the user gets a sentence about the peer itself
         host = task.place.host
         at, result = self._dialled.get((host, peer), (now - 2 * DIAL_AGAIN_S, None))
         if now - at > DIAL_AGAIN_S:
@@ -334,7 +343,7 @@ class Diagnosis:
     # -- in words
 
     def _tell(self, finding: Finding, tasks: list[str], since: float, now: float) -> str:
-        """One sentence for all `tasks` that a finding of this kind, peer and cause is true of."""
+        """One sentence for all `tasks` that wait in this way, for this peer, for this cause."""
         kind, _, peer, cause = finding
         who, waited = self._who(tasks), f"{now - since:.0f} s"
         first, have = self._tasks[tasks[0]], "has" if len(tasks) == 1 else "have"

@@ -1,19 +1,19 @@
-"""The line of a log that says why its program ended: the last exception's, or a fatal one's of TensorFlow or absl.
+"""Finds the line of a log that says why its program ended: the last exception, or a fatal error of TensorFlow or absl.
 
-What follows it may be long: TensorFlow's graph errors end in a page of operations, and a crash in stacks.
+It may stand far from the end: TensorFlow's graph errors end in a page of operations, and a crash in stacks.
 """
 
 import re
 
-LIMIT_BYTES = 256 * 1024  # of the end of a log that are looked at
-_CUT = 300  # characters that are shown
+LIMIT_BYTES = 256 * 1024  # of the end of a log are searched
+_CUT = 300  # characters of the line are shown
 
-# At most so much of a line is looked at: a log may be one line.
+# Characters of a line that are looked at: a whole log may be one line.
 _SEEN = 1000
 _TRACEBACK = re.compile(r"([ +|]*)(?:Exception Group )?Traceback \(most recent call last\):$")
 _UNREADABLE = re.compile(r'  File "[^"]*", line \d+$')  # how Python shows a syntax error, without a traceback
 _EXCEPTION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*(?:: .*|:?$)")
-_NONE = (
+_LEVELS = (
     "DEBUG",
     "INFO",
     "NOTE",
@@ -31,18 +31,18 @@ _FATAL = re.compile(
     r"|\S.*: error while loading shared libraries: "
 )
 _WEAK = re.compile(r"Fatal Python error: ")  # what faulthandler says of a crash: the reason may stand above
-_IGNORED = "Exception ignored in"  # what Python met when all was over
+_IGNORED = "Exception ignored in"  # an exception after the program's end, in a destructor
 
 
 def last_error(log: str) -> str:
-    """That line of the end of a log, cut to what can be shown; "" when there is none.
+    """The line of the end of `log` that says why the program ended, cut to what can be shown; "" if there is none.
 
-    Of chained exceptions it is the last one's, of a message of several lines the first.  A line that `Exception
-    ignored in` announces, or a crash's, counts only where nothing else does.
+    Of chained exceptions the last one counts, of a message of several lines the first line.  An exception behind
+    `Exception ignored in`, or faulthandler's line about a crash, counts only where there is no other.
     """
     strong = weak = ""
-    indent = None  # of the traceback that is open
-    ignored = False  # it is one of those
+    indent = None  # of the traceback whose exception is still to come
+    ignored = False  # that traceback follows `Exception ignored in`
     before = ""
     lines = log[-LIMIT_BYTES:].replace("\r", "\n").split("\n")
     for at, whole in enumerate(lines):
@@ -69,13 +69,13 @@ def last_error(log: str) -> str:
 
 
 def _is_exception(line: str) -> bool:
-    """Whether that line, behind a traceback, may be the exception's; `loss: 0.3` is another thread's."""
+    """Whether that line, after a traceback, may be its exception; `loss: 0.3` comes from another thread."""
     name = line.partition(":")[0]
-    return bool(_EXCEPTION.match(line)) and ("." in name or name[0].isupper()) and name not in _NONE
+    return bool(_EXCEPTION.match(line)) and ("." in name or name[0].isupper()) and name not in _LEVELS
 
 
 def _with_detail(line: str, after: "list[str]") -> str:
-    """`what()` of C++ stands in the next line, and so does what absl found wrong."""
+    """`line` with what the next line adds: `what()` of a C++ exception, the flag that absl found wrong."""
     detail = after[0][:_SEEN].strip() if after else ""
     if line.startswith("terminate called") and detail.startswith("what():"):
         return line + ": " + detail[len("what():") :].strip()

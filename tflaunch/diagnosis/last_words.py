@@ -1,6 +1,7 @@
-"""What the last words of a task that failed are known to mean, each with what to type: data, one rule to a line.
+"""Known last lines of failed tasks, each with advice on what to type: data, one rule to a line.
 
-The words come from a task's log: they choose a rule, and what is quoted of them is a name of letters and digits.
+A task's log is not trusted: its lines choose a rule, and advice quotes from them nothing but a name of letters and
+digits.
 """
 
 from __future__ import annotations
@@ -9,38 +10,40 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-_LONGEST = 1000  # characters of a line that are looked at: what a pattern may take is bounded
+_LONGEST = 1000  # characters of a line that are looked at: that bounds the time which a pattern takes
 
 _NO_FLAGS = (
-    "the program does not take the cluster flags: --no-flags leaves them out, for TF_CONFIG tells a task who it is "
-    "(--ps 0, too, if it has no parameter servers); --flag ps_hosts=NAME if it calls them otherwise"
+    "the program does not take the cluster flags: --no-flags leaves them out, and TF_CONFIG describes the cluster "
+    "(add --ps 0 if it has no parameter servers); --flag ps_hosts=NAME if it calls them otherwise"
 )
 _ONE_FLAG = "the program has no {0}: --flag {0}=NAME says what it calls it, --flag {0}= leaves it out"
 _WITH_FLAGS = (
-    "the program wants the cluster flags: --flags passes them; --flag ps_hosts=NAME, --flag task_index=NAME say what "
+    "the program needs the cluster flags: --flags passes them; --flag ps_hosts=NAME, --flag task_index=NAME say what "
     "it calls them"
 )
-_WRONG_WORD = "that is an argument of the program: correct what stands behind --"
+_WRONG_WORD = "that is an argument of the program: correct what follows --"
 _NO_MODULE = (
-    "{python} on {host} has no {0}: name another by `python:`, `venv:` or `conda:` in the hostfile, or have it "
-    "installed by --requirements; if the module is yours, see --code-dir"
+    "{python} on {host} has no {0}: name another Python by `python:`, `venv:` or `conda:` in the hostfile, or install "
+    "{0} by --requirements; if the module is yours, see --code-dir"
 )
 _SHARDED = (
     "each ps writes its part of the checkpoint on its own host: give it a directory that all hosts share (a `workdir:` "
     "on a shared disk with --no-sync, or its path as the program's own argument), or Saver(sharded=False) in the "
     "program, then the chief writes all of it"
 )
-_HELD_PORT = "rank 0's port is held for TensorFlow, and PyTorch's store cannot join it so: --framework torch lets it in"
+_HELD_PORT = (
+    "tflaunch holds rank 0's port for TensorFlow, so PyTorch's store cannot use it: say --framework torch"
+)
 _NOT_TOLD = (
-    "JAX finds the coordinator by itself, and must be told the rest: jax.distributed.initialize("
+    "JAX finds the coordinator by itself, but not the rest: call jax.distributed.initialize("
     'num_processes=int(os.environ["JAX_NUM_PROCESSES"]), process_id=int(os.environ["JAX_PROCESS_ID"]))'
 )
 _LOOPBACK = (
-    "gloo listens where its host's own name leads: on {host} that must be the address that the other hosts reach, in "
-    "/etc/hosts; PyTorch's takes --env GLOO_SOCKET_IFNAME=eth0, the name of an interface, instead"
+    "gloo listens on the address of its host's own name: on {host}, /etc/hosts must give that name the address that "
+    "the other hosts reach; with PyTorch, --env GLOO_SOCKET_IFNAME=eth0 (the name of an interface) will do"
 )
 _ONE_CARD = (
-    "each task sees its own cards only: its device is cuda:LOCAL_RANK, which is 0 in each, not cuda:RANK"
+    "each task sees its own GPUs only: its device is cuda:LOCAL_RANK, which is 0 in each task, not cuda:RANK"
 )
 _NO_PS = "MultiWorkerMirroredStrategy takes no parameter servers: --ps 0"
 
@@ -49,14 +52,14 @@ _OWN = r"(job_name|task_index)"
 
 
 class Rule(NamedTuple):
-    """`words` are looked for in each of the `last` lines; `{0}` in `advice` is the first group of them."""
+    """The pattern `words` is searched in the `last` lines of a log; `{0}` in `advice` is its first group."""
 
     words: str
     advice: str
     last: int = 30
 
 
-# The last line that fits any of them counts, and for it the first rule that fits.
+# The last line of the log that any rule fits counts, and for it the first rule that fits.
 RULES = (
     Rule(rf"unrecognized arguments: (?:.*? )??--{_HOSTS}\b", _NO_FLAGS),  # argparse
     Rule(rf"unrecognized arguments: (?:.*? )??--{_OWN}\b", _ONE_FLAG),
@@ -85,9 +88,10 @@ _PATTERNS = tuple((re.compile(rule.words), rule) for rule in RULES)
 def advice(
     lines: Sequence[str], *, python: str = "", host: str = "", where: Callable[[str], str] = lambda _: ""
 ) -> str:
-    """What to type after a failure whose last lines are known, or ""; one line.
+    """One line of advice on what to type after a failure with these last lines, or "".
 
-    `python` is the interpreter that ran on `host`; `where` knows of a missing module that lies here, and what to type.
+    `python` is the interpreter that ran on `host`; `where` gives better advice for a missing module that lies on the
+    launcher's machine, or "".
     """
     for number, line in enumerate(reversed(lines)):
         text = line[:_LONGEST]

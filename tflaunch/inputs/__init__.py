@@ -1,1 +1,15 @@
-"""What people write: hostfile and job file with positions, times, sizes, names, patterns."""
+"""What people write, read with the positions of every mistake.  Lowest first:
+
+variables       what may stand in a task's environment
+times, sizes    `90s`, `2h`, `40GiB`
+documents       text files that users write; words that know their line and column
+hostnames       ranges of names: `gpu[01-16]`, expanded and folded
+patterns        which paths `--fetch` takes
+gitignore       which files .gitignore and .tflaunchignore leave out
+ownership       whether another user could have written a file
+yaml_values, yaml_document   YAML with positions, and the checks that hostfile and job file share
+hostfile_model, hostfile_yaml   the YAML hostfile: its keys, and how groups and defaults are folded in
+batch_job       the nodes, tasks and GPUs of a Slurm or PBS job
+job_model, job_file   the job file of `run`: its keys, and how it is read
+env_file        NAME=VALUE files of variables for the tasks
+"""

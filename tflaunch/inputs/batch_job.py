@@ -106,17 +106,17 @@ def pbs(
     """For each host of PBS_NODEFILE, with how often that names it; `gpu_file` is what PBS_GPUFILE holds."""
     ppn = _gpu_count(environ.get("PBS_NUM_PPN", ""))
     each = _gpu_count(environ.get("PBS_NGPUS", ""))
-    cards: dict[str, list[int]] = {}
+    by_host: dict[str, list[int]] = {}
     for line in (gpu_file or "").split():
         if found := re.fullmatch(r"(\S+)-gpu/?([0-9]{1,4})", line):
-            cards.setdefault(_short(found[1]), []).append(int(found[2]))
+            by_host.setdefault(_short(found[1]), []).append(int(found[2]))
     given = {}
     for host, count in slots.items():
         by_ppn = ppn is not None and count == 1
         gpus: int | tuple[int, ...] | None = each
         by = f"PBS_NGPUS={each}" if each is not None else ""
         if gpu_file is not None:
-            gpus, by = tuple(sorted(cards.get(_short(host), ()))) or 0, "PBS_GPUFILE"
+            gpus, by = tuple(sorted(by_host.get(_short(host), ()))) or 0, "PBS_GPUFILE"
         given[host] = Given(
             ppn if by_ppn else count, gpus, f"PBS_NUM_PPN={ppn}" if by_ppn else "PBS_NODEFILE", by
         )

@@ -1,4 +1,4 @@
-"""Text files that users write, whatever is in them, and words of theirs that know where they stand."""
+"""Text files that users write, and their words with line and column."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_file(path: Path, source: str, error: type[DocumentError]) -> str:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file, or /dev/null, and wait for nobody who may write to a FIFO; raises OSError."""
+    """Open a regular file or /dev/null; never wait for a writer of a FIFO.  Raises OSError."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) and path != Path(os.devnull):
         file.close()

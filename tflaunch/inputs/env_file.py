@@ -1,4 +1,4 @@
-"""Files of variables for the tasks, NAME=VALUE, as python-dotenv reads them: `.env` and its like."""
+"""Files of variables for the tasks, such as `.env`: lines of NAME=VALUE, as python-dotenv reads them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tflaunch.protocol.errors import EnvFileError, Problem
 
 
 def read(paths: Iterable[Path]) -> dict[str, str]:
-    """The variables in these files, those of a later file first in line; raises EnvFileError with all that is wrong.
+    """The variables in these files, of which a later file wins; raises EnvFileError with every problem.
 
     Names and values are those that python-dotenv finds, `${NAME}` included; a name without `=VALUE` stands for the
     value that it has here, as with --env.
@@ -45,7 +45,7 @@ def _read(path: Path, found: dict[str, str], problems: list[Problem]) -> None:
         line = binding.original.line + _blank_lines(binding.original.string)
         name = binding.key
         if binding.error:
-            refuse(line, "this is not NAME=VALUE")  # not what it is: it may be a secret
+            refuse(line, "this is not NAME=VALUE")  # the line itself is not shown: it may be a secret
         elif name is None:
             continue
         elif not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -62,5 +62,5 @@ def _read(path: Path, found: dict[str, str], problems: list[Problem]) -> None:
 
 
 def _blank_lines(statement: str) -> int:
-    """How many lines of it come before its first word."""
+    """How many empty lines come before the first word."""
     return statement[: len(statement) - len(statement.lstrip())].count("\n")

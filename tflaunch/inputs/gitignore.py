@@ -1,4 +1,4 @@
-"""What is left out of the code: the lines of .gitignore files, as git reads them, and of .tflaunchignore files.
+"""Which files of the code are not shipped: .gitignore files, as git reads them, and .tflaunchignore files.
 
 Those have the same language and are read after all of git's: what the nearest of them that says anything says counts,
 and where none does, what .gitignore files say.
@@ -20,21 +20,21 @@ NAME, OWN = ".gitignore", ".tflaunchignore"
 
 
 class Ignore(NamedTuple):
-    """The lines of one ignore file, last one first; they speak of paths below `base`."""
+    """The lines of one ignore file, last one first; their paths are below `base`."""
 
     base: str  # "" or with a slash at its end
     rules: tuple[IgnoreLine, ...]
     file: Path
 
     def verdict(self, path: str, is_directory: bool) -> IgnoreLine | None:
-        """The line that leaves it out, or takes it back; None: nothing is said."""
+        """The line that leaves this path out, or takes it back; None: no line matches."""
         below = path.removeprefix(self.base)
         return next((rule for rule in self.rules if rule.matches(below, is_directory)), None)
 
 
 def left_out_by(path: str, is_directory: bool, ignores: tuple[Ignore, ...]) -> tuple[Path, IgnoreLine] | None:
     """Which line of these files, those of lowest rank first, leaves out `path` (below the work tree), if one does."""
-    for ignore in reversed(ignores):  # the nearest file that says anything decides
+    for ignore in reversed(ignores):  # the nearest file with a line that matches decides
         if (rule := ignore.verdict(path, is_directory)) is not None:
             return None if rule.takes_back else (ignore.file, rule)
     return None
@@ -48,7 +48,7 @@ def is_ignored(path: str, is_directory: bool, ignores: tuple[Ignore, ...]) -> bo
 def with_those_in(
     directory: Path, base: str, ignores: tuple[Ignore, ...], names: Collection[str] = (NAME, OWN)
 ) -> tuple[Ignore, ...]:
-    """Those files and the ones in `directory`, as far as they are among `names`; raises UsageError, as `read` does."""
+    """`ignores` and the ignore files in `directory` that are among `names`; raises UsageError, as `read` does."""
     found = [read(directory / name, base) for name in (NAME, OWN) if name in names]
     if not any(found):
         return ignores
@@ -96,7 +96,7 @@ def read(path: Path, base: str) -> Ignore | None:
 
 
 def unreadable(path: Path | str, error: OSError) -> UsageError:
-    """What to say of a file to ship that cannot be read."""
+    """The error for a file to ship that cannot be read."""
     return UsageError(
         f"{path}: cannot be read: {error.strerror}",
         f"chmod u+r {shlex.quote(str(path))}, or add it to .gitignore or .tflaunchignore if the program does not need"

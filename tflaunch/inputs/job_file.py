@@ -1,4 +1,4 @@
-"""The job file: all that a run is, in YAML; `job_model.py` says what may stand in it.
+"""The job file: all options of a run in YAML; inputs/job_model.py lists its keys.
 
 Its keys are the options of `tflaunch run`, which takes from it whatever the command line does not say.
 """
@@ -30,7 +30,7 @@ _PATHS = {"code_dir", "requirements", "fetch_to"}
 
 @dataclass(frozen=True)
 class JobFile:
-    """What a job file says; only what it does say."""
+    """The keys that a job file has, and their values."""
 
     directory: Path  # what its paths are relative to
     program: str | None
@@ -104,7 +104,7 @@ def _form() -> Form[JobDocument]:
 
 
 def _check(document: JobDocument, data: Mapping[str, Any], tree: Tree) -> None:
-    """What no key can tell alone."""
+    """The problems that concern several keys together."""
     if "program" in data and "module" in data:
         tree.report(tree.keys["module",], "there is a `program:` already; leave one of them out")
     elif "program" not in data and "module" not in data and not tree.problems:

@@ -304,7 +304,10 @@ class JobDocument(BaseModel):
     ship: Annotated[
         tuple[str, ...],
         PlainValidator(_texts),
-        _list("Files of it that are shipped though they are ignored or look like secrets.", ["data/key.pem"]),
+        _list(
+            "Files of the code that are shipped although they are ignored or look like secrets.",
+            ["data/key.pem"],
+        ),
     ] = UNSAID
     follow_links: Annotated[
         bool, Truth, _flag("Ship what links lead to outside the directory, not the links.")
@@ -424,7 +427,7 @@ class JobDocument(BaseModel):
     lease: Annotated[
         float,
         PlainValidator(_lease),
-        _time("Hosts end the run when nobody who decides was heard of for so long."),
+        _time("Each host ends the run when it has not heard from the launcher or coordinator for so long."),
     ] = UNSAID
     detach: Annotated[bool, Truth, _flag("Start it and leave.")] = UNSAID
 

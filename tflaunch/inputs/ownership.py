@@ -1,4 +1,4 @@
-"""Who else may have written a file that counts without being named: decided as OpenSSH decides of ~/.ssh/config."""
+"""Whether another user may have written a file that tflaunch reads unasked: by OpenSSH's rules for ~/.ssh/config."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _MOST_LINKS = 40  # that Linux follows
 
 
 def written_by_others(path: Path, info: os.stat_result | None = None) -> str:
-    """Why somebody but the user and root may have written `path`, a phrase that follows its name; "" if nobody may.
+    """Why another user (root aside) may have written `path`: a phrase to follow its name; "" if none may.
 
-    `info` is what fstat says of it when it is open.  Write permission of a group is no reason where the group is the
-    user's own (it has the user's name and nobody else in it, as Debian and Fedora set accounts up).  Raises OSError.
+    `info` is fstat's answer for the open file.  A group may write where it is the user's own: it has the user's name
+    and no other member, as Debian and Fedora set accounts up.  Raises OSError.
     """
     info = path.stat() if info is None else info
     if info.st_uid not in (0, os.getuid()):
         return f"belongs to {_account(info.st_uid)}"
-    if not stat.S_ISLNK(info.st_mode):  # whose mode says nothing
+    if not stat.S_ISLNK(info.st_mode):  # the mode of a link says nothing
         if info.st_mode & stat.S_IWOTH:
             return f"may be written by everybody (mode {info.st_mode & 0o7777:04o})"
         if info.st_mode & stat.S_IWGRP and (_listed(path) or not _own_group(info.st_gid)):
@@ -30,11 +30,10 @@ def written_by_others(path: Path, info: os.stat_result | None = None) -> str:
 
 
 def planted(path: Path) -> str:
-    """Why somebody but the user and root may have put the file `path` there, a sentence; "" if nobody may.
+    """Why another user (root aside) may have put the file `path` there: a sentence; "" if none may.
 
-    Looked at are the file, its directory, and where it is a symbolic link, the link and every one that it leads
-    through with their directories.  In a directory with the sticky bit everybody may write, but nobody may replace
-    what is not theirs.  Raises OSError.
+    The file counts, its directory, and where it is a symbolic link, each link on the way with its directory.  In a
+    directory with the sticky bit everybody may write, but only replace files of their own.  Raises OSError.
     """
     for _ in range(_MOST_LINKS):
         directory = path.parent.resolve()
@@ -65,7 +64,7 @@ def _own_group(gid: int) -> bool:
 
 
 def _listed(path: Path) -> bool:
-    """Whether an access list gives it to more users than its mode says."""
+    """Whether an access list lets more users write it than its mode says."""
     try:
         return bool(os.getxattr(path, "system.posix_acl_access"))
     except (

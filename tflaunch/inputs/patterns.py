@@ -1,7 +1,7 @@
 """Patterns as in .gitignore: read before anything is contacted, and matched in a time that no pattern makes long.
 
-Each becomes a regular expression in which what a star took stays taken when what follows does not match:
-`(?=(?P<s1>...))(?P=s1)`, for Python has atomic groups since 3.11 only.  Launcher and hosts match by the same one.
+Each becomes a regular expression that does not backtrack into a star, `(?=(?P<s1>...))(?P=s1)`, since Python has
+atomic groups only from 3.11 on.  Launcher and hosts match by the same expression.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CLASSES = {
 }  # fmt: skip
 # Characters that HFS+ does not see in a name (as git's utf8.c has them).
 _UNSEEN = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
-# What no pattern brings: compiled Python, and what git would run.  Regular expressions, as a host takes them.
+# Never fetched: compiled Python, and what git would run.  Regular expressions, as a host takes them.
 NEVER = ((r"(?:[^/]+/)*?__pycache__/", False), (r"(?i:(?:[^/]+/)*?\.git(?:/|\Z))", False))
 
 
@@ -79,7 +79,7 @@ class Wanted:
         self._last_first = [(re.compile(regex, re.DOTALL), yes) for regex, yes in reversed(self.regexes)]
 
     def says(self, path: str) -> bool | None:
-        """True: it comes; False: it does not; None: no pattern speaks of it."""
+        """True: it is fetched; False: it is not; None: no pattern matches it."""
         return next((yes for regex, yes in self._last_first if regex.match(path)), None)
 
 

@@ -24,7 +24,7 @@ def seconds(text: str) -> float:
     return time_s
 
 
-_MOST_S = 1e11  # three thousand years: somebody has made that up
+_MOST_S = 1e11  # three thousand years: no real time
 
 
 def written(seconds: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 # Linux gives one argument, and one NAME=value of the environment, 32 pages with the closing NUL.
 ARGUMENT_LIMIT_BYTES = 32 * 4096 - 1
 
-# What the plan has decided; a task that is told otherwise fails or hangs in ways that are hard to read.
+# Set by the plan; with other values a task fails or hangs in ways that are hard to understand.
 DECIDED: Mapping[str, str] = {
     "CUDA_VISIBLE_DEVICES": "Choose cards with `gpus:` in the hostfile, --gpus-per-worker and --job-gpus.",
     "TF_CONFIG": "Leave it out; to hide it from a program, write `unset TF_CONFIG` in `setup:`.",

@@ -43,11 +43,11 @@ class Form(Generic[_Model]):
 
 
 class _TooMuch(yaml.MarkedYAMLError):
-    """YAML, but nobody writes that much."""
+    """The YAML is larger or deeper than a user writes."""
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's loader, stopped at a size and a depth at which nobody can have meant it."""
+    """PyYAML's loader, which stops at a size and a depth that no user means."""
 
     nodes = 0
     depth = 0

@@ -1,1 +1,15 @@
-"""One run: from a request to its exit code."""
+"""One run, from a request to its exit code.
+
+request       what the command line asks of a run
+launch        the run as a straight line: plan, start, drive, end
+servers       the same for `tflaunch up`: servers that run no program
+placing       from the request to a plan whose GPUs are held; uses the next three
+roll_call     which hosts are up, and whether the run goes on without the others
+consent       the user is asked before a run takes much
+acquisition   takes the GPUs of the plan, or queues for them
+cluster       the agents of the run until there is a plan, and how all of it is ended
+starting      from the plan to tasks that run, or to a run that goes on without a launcher
+steering      the run while its tasks run
+afterwards    outputs are fetched, lost hosts are checked
+watcher       what a run shows to those who watch it
+"""

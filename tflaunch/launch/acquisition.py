@@ -1,13 +1,13 @@
-"""From what the hosts have now to a plan whose cards are held, at once or when the turn of this run comes.
+"""From what the hosts have now to a plan whose GPUs are held, at once or when this run's turn comes.
 
-Cards are taken on all hosts in one parallel round, and who does not get all that the plan names gives back
-what it got before it does anything else.  So nobody ever waits for a card while holding another, and no two
-runs can block each other; to take hosts in a fixed order instead would cost a round trip for each.
+A run takes its GPUs on all hosts in one parallel round; if it does not get all that the plan names, it first gives
+back what it got.  So no run waits for a GPU while it holds another, and no two runs can block each other.  To take the
+hosts in a fixed order instead would cost a round trip for each.
 
-A run that cannot start queues: its agents hold a ticket on every host (tflaunch.agent.gpus.tickets), and whoever
-comes later leaves alone what it could use.  With --wait it queues until its turn has come.  Without, it
-queues as well, but only while others are planning: the first of those that plan at a time wins, by the clocks
-of the hosts, and the others soon know what is left for them.
+A run that cannot start queues: its agents hold a ticket on every host (tflaunch.agent.gpus.tickets), and runs that
+come later leave alone what it could use.  With --wait it queues until its turn comes.  Without, it queues only while
+other runs are planning: of those that plan at the same time the first wins, by the clocks of the hosts, and the others
+soon know what is left for them.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from tflaunch.inputs.times import clock_time, duration
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.consent import Consent
 from tflaunch.launch.watcher import RunWatcher, Turn
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.gpu_choice import GpuChoice, choose
 from tflaunch.planning.inventory import Inventory, in_use, when_free
-from tflaunch.planning.plan import ClusterPlan, plan_cluster, usable_cards
+from tflaunch.planning.plan import plan_cluster, usable_cards
 from tflaunch.planning.taking import Share
 from tflaunch.protocol.errors import Breach, ConnectErrors, PlanError
 from tflaunch.protocol.job import WORKER, JobSpec
 from tflaunch.sessions.group import RETRY_S
 
-RACE_S = 30.0  # so long a run that does not wait lets others plan first
-PAUSES_S = (0.2, 1.0, 3.0)  # between two looks: at first, at most while others plan, at most in a long wait
-SHOW_S = 1.0  # a shorter wait is not worth a word
+RACE_S = 30.0  # for so long a run without --wait lets other runs plan first
+# Between two looks: the first pause, the longest while other runs plan, the longest with --wait.
+PAUSES_S = (0.2, 1.0, 3.0)
+SHOW_S = 1.0  # a shorter wait is not shown
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,11 @@ class Planner:
     run_id: str
 
     def seen(self, inventory: Inventory) -> Inventory:
-        """The cards as this run may take them."""
+        """The facts, with only the GPUs that this run may take."""
         return choose(inventory, self.gpus, self.hostfile)
 
     def plan(self, inventory: Inventory) -> ClusterPlan:
-        """The plan; raises PlanError, with a word about --wait where that would help."""
+        """The plan; raises PlanError, whose hint names --wait where that would help."""
         try:
             return self._plan(inventory)
         except PlanError as error:
@@ -63,18 +65,18 @@ class Planner:
             ) from None
 
     def plan_when_free(self, inventory: Inventory) -> ClusterPlan:
-        """The plan if nobody used the cards; raises PlanError."""
+        """The plan if all GPUs were free; raises PlanError."""
         try:
             return self._plan(when_free(inventory))
         except PlanError as error:
             raise PlanError(f"with every card free: {error.message}", error.hint) from None
 
     def claims(self, inventory: Inventory) -> dict[str, tuple[str, ...]]:
-        """All cards that the run could use, by host, if they were free."""
+        """All GPUs that the run could use if they were free, by host."""
         return usable_cards(self.job, self.hostfile, self.seen(when_free(inventory)))
 
     def shares(self, plan: ClusterPlan) -> list[Share]:
-        """What that plan takes."""
+        """What that plan takes of the hosts."""
         return [Share(task.host, task.id.job, task.gpus) for task in plan.tasks]
 
     def _plan(self, inventory: Inventory) -> ClusterPlan:
@@ -82,7 +84,7 @@ class Planner:
 
 
 class Acquisition:
-    """Takes the cards of one run."""
+    """Takes the GPUs of one run."""
 
     def __init__(
         self,
@@ -95,9 +97,9 @@ class Acquisition:
         absent: Collection[str] = (),
         consent: Consent,
     ) -> None:
-        """`wait_s` is how long the run may queue; None: it does not wait for cards that are in use.
+        """`wait_s` is how long the run may queue; None: it does not wait for GPUs that are in use.
 
-        Hosts that are `absent` have never been reached; a run that waits dials them again.
+        `absent` hosts were never reached; a run that waits dials them again.
         """
         self._consent = consent
         self._planner = planner
@@ -112,17 +114,17 @@ class Acquisition:
         self._claims: Mapping[str, tuple[str, ...]] = {}
         self._needed = 0
         self._since = 0.0
-        self._queued: set[str] = set()  # hosts that have the ticket
-        self._tries: dict[str, int] = {}  # of hosts that are lost
+        self._queued: set[str] = set()  # hosts that keep a ticket of this run
+        self._tries: dict[str, int] = {}  # lost host -> how often it was dialled again
         self._retry_at: dict[str, float] = {}
         self._warned: set[str] = set()
 
     def plan(self, inventory: Inventory) -> ClusterPlan:
-        """A plan whose cards are held; `inventory` is the first look, at which every free card was leased.
+        """A plan whose GPUs are held; `inventory` holds the facts with which every free GPU was leased.
 
-        The user is asked before it takes much that he has not counted: before it queues if it has to, then for the
-        most that this may come to.  Raises PlanError, with how long it has waited; UsageError when he does not agree;
-        ConnectErrors, for a run that does not wait; Stopped.
+        Without a number of workers from the user, it asks the user before it takes much; a run that has to queue asks
+        before it queues, for the most that it may come to.  Raises PlanError, which says how long it has waited;
+        UsageError when the user does not agree; ConnectErrors, for a run that does not wait; Stopped.
         """
         dialled = {*inventory, *(self._absent if self._patient else ())}
         self._hosts = {host.name: host for host in self._planner.hostfile.hosts if host.name in dialled}
@@ -131,17 +133,17 @@ class Acquisition:
             wanted = self._consent.lacking(self._planner.shares(plan), inventory)
             if wanted is None:
                 break
-            self._cluster.let_go()
+            self._cluster.give_back()
             self._consent.ask(self._cluster, wanted)
             inventory = self._look({host: list(gpus) for host, gpus in self._claims.items()})
         for name in self._hosts.keys() - inventory.keys() - self._absent:
             self._watcher.warn(f"{name} is lost: the run begins without it")
-            self._cluster.forget(name)
+            self._cluster.do_without(name)
         self._cluster.keep_cards(plan)
         return plan
 
     def _acquire(self, inventory: Inventory) -> tuple[ClusterPlan, Inventory]:
-        """(a plan whose cards are held, the look at which it was made)."""
+        """(a plan whose GPUs are held, the facts for which it was made)."""
         self._claims = self._planner.claims(inventory)
         try:
             plan = self._planner.plan(inventory)
@@ -152,24 +154,24 @@ class Acquisition:
             settled = False
         if not settled:
             when_free = self._planner.plan_when_free(inventory)
-            if self._patient:  # when its turn has come, nobody may be here
+            if self._patient:  # when its turn comes, the user may not be here
                 shares = self._planner.shares(when_free)
                 if wanted := self._consent.lacking(shares, inventory):
-                    self._cluster.let_go()
+                    self._cluster.give_back()
                     self._consent.ask(self._cluster, wanted, "up to ", " once they are free")
-                self._consent.wait(shares, inventory)
+                self._consent.agree_for_later(shares, inventory)
             tasks = when_free.tasks
             workers = [len(task.gpus) for task in tasks if task.id.job == WORKER]
             others = sum(len(task.gpus) for task in tasks if task.id.job != WORKER)
-            # Who did not say how many workers starts with the first that fits.
+            # Without a number of workers, the run starts with the first worker that fits.
             self._needed = max(1, others + (sum(workers) if self._counted else max(workers, default=0)))
-            # The clock of no launcher: a run must not come before another because a laptop's clock is slow.
+            # By a host's clock: no run must come before another because the clock of its launcher is slow.
             self._since = self._since or max(facts.clock for facts in inventory.values())
             return self._wait()
         return plan, inventory
 
     def _contended(self, inventory: Inventory) -> bool:
-        """Whether somebody has, or was promised, a card of ours just because he is planning at this moment."""
+        """Whether another run holds a GPU of ours, or was promised one, only because it is planning at this moment."""
         return any(
             claim is not None and claim.planning and claim.run != self._planner.run_id
             for host, facts in inventory.items()
@@ -181,7 +183,7 @@ class Acquisition:
     def _settled(self, inventory: Inventory) -> bool:
         """Whether a plan that fits may be carried out.
 
-        A run that takes whatever is free would take too little while others hold cards just to plan.
+        A run that takes whatever is free would take too little while other runs hold GPUs only to plan.
         """
         return self._counted or not self._contended(inventory)
 
@@ -190,14 +192,14 @@ class Acquisition:
         shown = False
         longest_s = PAUSES_S[2 if self._patient else 1]
         pause_s = PAUSES_S[0]
-        self._cluster.let_go()
+        self._cluster.give_back()
         while True:
             inventory = self._look({})
             try:
                 plan = self._planner.plan(inventory)
                 if self._settled(inventory) and (taken := self._take(plan)):
                     break
-                refusal = PlanError("others plan with the same cards", "Try again.")
+                refusal = PlanError("other runs plan with the same cards", "Try again.")
             except PlanError as error:
                 if not self._patient and not self._contended(inventory):
                     raise
@@ -210,19 +212,19 @@ class Acquisition:
             if self._patient or waited_s > SHOW_S:
                 shown = True
                 self._watcher.waiting(turn)
-            # At random, so that those who came together do not come together again.
+            # At random, so that runs that came together do not come together again.
             next_s = pause_s * random.uniform(0.7, 1.3)  # noqa: S311
-            self._cluster.pause(min(next_s, self._wait_s - waited_s))
+            self._cluster.sessions.pause(min(next_s, self._wait_s - waited_s))
             pause_s = min(longest_s, 1.5 * pause_s)
         for name in self._absent & (self._hosts.keys() - taken.keys()):
             self._watcher.warn(f"{name} cannot be reached: the run begins without it")
-            self._cluster.forget(name)
+            self._cluster.do_without(name)
         if shown:
             self._watcher.phase("waiting", self._needed, self._needed)
         return plan, taken
 
     def _take(self, plan: ClusterPlan) -> Inventory:
-        """Lease the cards of that plan; returns the hosts that answered, none of them when a card was gone."""
+        """Lease the GPUs of that plan; returns the facts, or none when another run has taken one of the GPUs."""
         cards: dict[str, list[str]] = {}
         for task in plan.tasks:
             cards.setdefault(task.host, []).extend(task.gpus)
@@ -231,12 +233,12 @@ class Acquisition:
             if self._planner.plan(inventory).tasks == plan.tasks:
                 return inventory
         except PlanError:
-            pass  # somebody was quicker
-        self._cluster.let_go()
+            pass  # another run was quicker
+        self._cluster.give_back()
         return {}
 
     def _look(self, lease: Mapping[str, list[str]]) -> Inventory:
-        """What the hosts have that can be asked now; others are dialled again in the background."""
+        """The facts of the connected hosts, with `lease` leased; the others are dialled again in the background."""
         self._dial_again()
         hosts = [host for name, host in self._hosts.items() if name in self._cluster.connected]
         for host in hosts:
@@ -260,12 +262,12 @@ class Acquisition:
         first, most = RETRY_S
         now = time.monotonic()
         for name, error in dict(self._cluster.ended).items():
-            if name not in self._hosts:  # it goes on without that one
+            if name not in self._hosts:  # the run does without that host
                 continue
             if not self._patient:
                 raise ConnectErrors({name: error}, len(self._hosts))
             if isinstance(error, Breach) and name in self._tries:
-                continue  # that was told
+                continue  # the user was warned
             if name not in self._retry_at:
                 tries = self._tries[name] = self._tries.get(name, 0) + 1
                 if tries == 1:
@@ -277,7 +279,7 @@ class Acquisition:
                 self._retry_at[name] = now + min(most, first * 2 ** (tries - 1))
             elif self._retry_at[name] <= now:
                 del self._retry_at[name]
-                self._cluster.reopen(self._hosts[name])
+                self._cluster.redial(self._hosts[name])
 
     def _gone(self, name: str) -> str:
         return "cannot be reached" if name in self._absent else "is lost"

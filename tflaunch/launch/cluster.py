@@ -1,54 +1,40 @@
-"""The effects of a run, in order: open, ship, stage, release, drive, drain, close; and visits, for stop."""
+"""The agents of a run until there is a plan: connect, probe, hold GPUs, ask the user; and how all of it is ended."""
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tflaunch.code import shipping
-from tflaunch.gpu_probe import MODULE
-from tflaunch.hosts import Host, fold
-from tflaunch.launch.steering import Steering
+from tflaunch.hosts import Host
 from tflaunch.launch.watcher import RunWatcher
-from tflaunch.lifecycle.states import State, state_data
-from tflaunch.lifecycle.watchdog import DIAL_S, Watchdog
-from tflaunch.planning import dial_check
-from tflaunch.planning.environments import to_prepare
+from tflaunch.lifecycle.ending import NOT_AWAITED
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.inventory import HostFacts, Inventory
-from tflaunch.planning.plan import ClusterPlan
 from tflaunch.protocol import wire
-from tflaunch.protocol.errors import Breach, ConnectError, ConnectErrors, DialError, LaunchError
-from tflaunch.protocol.job import JobSpec, TaskId, deciding
-from tflaunch.sessions import payload
-from tflaunch.sessions.group import Sessions, Stopped, interruption
-from tflaunch.sessions.log_feed import Copies, LogFeed, Record
-from tflaunch.sessions.session import Damaged
+from tflaunch.protocol.errors import ConnectError, ConnectErrors, LaunchError
+from tflaunch.sessions.group import Sessions, Stopped
 from tflaunch.sessions.wires import Opener
 
 if TYPE_CHECKING:
-    from tflaunch.code.bundle import Bundle
+    pass
 
 PROBE_S = 30.0
 ENTRUST_S = 40.0  # for the agents to find each other
 
 
 class Cluster:
-    """The agents of one run."""
+    """The agents of one run; tflaunch.launch.starting and steering go on with them once there is a plan."""
 
     def __init__(self, run_id: str, opener: Opener, watcher: RunWatcher, lease_s: float) -> None:
-        self._run_id = run_id
-        self._watcher = watcher
-        self._sessions = Sessions(opener, watcher.phase, lease_s)
-        self._lease_s = lease_s
-        self._hosts: dict[str, Host] = {}
-        self._shipped: tuple[Bundle, float] | None = None  # and how long that may take
-        self._lost: dict[str, ConnectError] = {}  # hosts that were connected before, and may not be now
-        self._never: set[str] = set()  # hosts that never were
-        self.interrupts = self._sessions.interrupts
-
-    # -- before the tasks run
+        self.run_id = run_id
+        self.watcher = watcher
+        self.lease_s = lease_s
+        self.sessions = Sessions(opener, watcher.phase, lease_s)
+        self.hosts: dict[str, Host] = {}
+        self._lost: dict[str, ConnectError] = {}  # hosts whose agent may live on, out of reach
+        self._never: set[str] = set()  # hosts that no connection has come about to
+        self.interrupts = self.sessions.interrupts
 
     def open(
         self,
@@ -60,29 +46,25 @@ class Cluster:
     ) -> tuple[Inventory, Mapping[str, ConnectError]]:
         """Connect to every host, boot its agent and learn its facts: one round trip after the handshake.
 
-        With `lease`, every card that nobody has is leased in the same step, until `keep_cards` or `let_go`.
-        With `unanswered` (see Connector), hosts that are not there fail alone, and early: returned with the facts of
-        the others is why each of them is not.
-        Raises ConnectErrors with every host that failed, after all are closed, unless all of them are such hosts and
-        others are up; Stopped.
+        With `lease`, every free GPU is leased in the same step, until `keep_cards` or `give_back`.
+        With `unanswered` (see Connector), absent hosts do not make the others fail, and are given up early.
+        Returns the facts of the hosts that answered, and why each absent host is absent.
+        Raises ConnectErrors with every host that failed, after all connections are closed: when a host failed that is
+        not absent, or all are absent.  Raises Stopped.
         """
         there = {host.name: host for host in hosts}
-        self._hosts |= there
-        self._sessions.connect(
+        self.hosts |= there
+        self.sessions.connect(
             hosts,
             "start",
-            self._run_id,
+            self.run_id,
             lambda host: wire.encode("probe", ports=host.ports, count=ports_wanted, lease=lease),
         )
         names = [host.name for host in hosts]
-        patience_s = self._sessions.patience_s(len(names), connect_s)
+        patience_s = self.sessions.patience_s(len(names), connect_s)
         by_name = (lambda name: unanswered(there[name])) if unanswered else None
-        facts, failures = self._sessions.gather("facts", names, patience_s, "connecting", by_name)
+        facts, failures = self.sessions.gather("facts", names, patience_s, "connecting", by_name)
         absent = {name: error for name, error in failures.items() if unanswered and error.absent}
-        if len(absent) == len(failures):
-            more, silent = self._send_modules(facts)
-            facts.update(more)
-            failures |= silent
         self._never |= absent.keys()
         if not self.connected or len(absent) < len(failures):
             self.abandon()
@@ -91,282 +73,83 @@ class Cluster:
             name: HostFacts.from_wire(name, facts[name].fields) for name in names if name in facts
         }, absent
 
-    def _send_modules(
-        self, facts: Mapping[str, wire.Message]
-    ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
-        """Send what the probe lacks on some hosts; returns their facts, told again, and why some told none."""
-        lacking = [name for name, said in facts.items() if said["lacks"]]
-        if lacking:
-            self._sessions.send(lacking, "module", payload.packed_module(), name=MODULE)
-        return self._sessions.gather("facts", lacking, PROBE_S, "probing" if lacking else "")
-
-    # -- while it waits for cards
+    # While the run waits for GPUs.
 
     def queue(self, host: str, since: float, wants: int, gpus: Collection[str], planning: bool) -> None:
-        """Take a place in the queue of that host for these cards."""
-        self._sessions.send([host], "queue", since=since, wants=wants, gpus=list(gpus), planning=planning)
+        """Take a place in the queue of that host for these GPUs."""
+        self.sessions.send([host], "queue", since=since, wants=wants, gpus=list(gpus), planning=planning)
 
-    def let_go(self) -> None:
-        """Give all leases back, to look again later; a place in the queue is kept."""
-        self._sessions.send(self._sessions.by_host, "let_go")
+    def give_back(self) -> None:
+        """Give all leases back, to look again later; the run keeps its places in the queues."""
+        self.sessions.send(self.sessions.by_host, "let_go")
 
     def keep_cards(self, plan: ClusterPlan) -> None:
-        """The cards of this plan are the run's; give up all others, and the places in the queue."""
-        for name in self._sessions.by_host:
+        """Keep the leases on the GPUs of this plan; give back all others, and the places in the queues."""
+        for name in self.sessions.by_host:
             gpus = [uuid for task in plan.tasks if task.host == name for uuid in task.gpus]
-            self._sessions.send([name], "keep", gpus=gpus)
+            self.sessions.send([name], "keep", gpus=gpus)
 
     def look(
         self, hosts: Collection[Host], ports_wanted: int, lease: Mapping[str, Collection[str]]
     ) -> tuple[dict[str, HostFacts], dict[str, ConnectError]]:
-        """What these hosts have now, those cards leased in the same step, and why some did not tell. Raises Stopped.
+        """Ask these hosts for their facts, and lease the GPUs `lease` in the same step.
 
-        A host that did not tell is let go of; what it may still say counts no more.
+        Returns the facts, and why some hosts sent none; the connections to those are closed.  Raises Stopped.
         """
         for host in hosts:
-            self._sessions.send(
+            self.sessions.send(
                 [host.name],
                 "probe",
                 ports=host.ports,
                 count=ports_wanted,
                 lease=list(lease.get(host.name, ())),
             )
-        facts, failures = self._sessions.gather("facts", [host.name for host in hosts], PROBE_S)
-        more, silent = self._send_modules(facts)
-        failures |= silent
+        facts, failures = self.sessions.gather("facts", [host.name for host in hosts], PROBE_S)
         for name in failures:
-            self._sessions.by_host[name].cut(time.monotonic())
-        facts |= more
+            self.sessions.by_host[name].close_by(time.monotonic())
         told = [host.name for host in hosts if host.name not in failures]
         for name in told:
             self._lost.pop(name, None)
             self._never.discard(name)
         return {name: HostFacts.from_wire(name, facts[name].fields) for name in told}, failures
 
-    def pause(self, wait_s: float) -> None:
-        """Let time pass, leases renewed; raises Stopped."""
-        deadline = time.monotonic() + wait_s
-        while (item := self._sessions.next(deadline)) is not None:
-            if interrupted := interruption(item):
-                raise Stopped(interrupted)
-
     def ask(self, question: str) -> bool | None:
-        """Whether the user agrees (` [y/N]` is added); None: nobody can be asked. Raises Stopped.
+        """Ask the user (` [y/N]` is added); returns whether the answer is yes, None if no user can be asked.
 
-        Connections and leases live on meanwhile; whoever waits for cards calls `let_go` first.  No answer for 60 s
-        is no.
+        Connections and leases live on meanwhile: call `give_back` first.  No answer for 60 s is no.  Raises Stopped.
         """
         from tflaunch.sessions.asking import agreed
 
-        return agreed(self._sessions, self._watcher, question)
+        return agreed(self.sessions, self.watcher, question)
 
     @property
     def connected(self) -> Collection[str]:
-        """The hosts that can be spoken to."""
-        return self._sessions.by_host.keys() - self._sessions.ended.keys()
+        """The hosts to which there is a connection."""
+        return self.sessions.by_host.keys() - self.sessions.ended.keys()
 
     @property
     def ended(self) -> Mapping[str, ConnectError]:
-        """The hosts that cannot be spoken to any more, each with why."""
-        return self._sessions.ended
+        """The hosts to which the connection has ended, each with why."""
+        return self.sessions.ended
 
-    def reopen(self, host: Host) -> None:
-        """Begin to connect anew to a host that has ended: `connected` or `ended` will have it again."""
+    def redial(self, host: Host) -> None:
+        """Begin to connect again to a host in `ended`; it will be in `connected`, or in `ended` again."""
         if host.name not in self._never:
-            self._lost[host.name] = self._sessions.ended[host.name]
-        if session := self._sessions.by_host.pop(host.name, None):
+            self._lost[host.name] = self.sessions.ended[host.name]
+        if session := self.sessions.by_host.pop(host.name, None):
             session.close()
-        self._sessions.connect([host], "start", self._run_id, lambda _: b"")
+        self.sessions.connect([host], "start", self.run_id, lambda _: b"")
 
-    def forget(self, host: str) -> None:
-        """Go on without a host that is lost."""
-        if session := self._sessions.by_host.pop(host, None):
+    def do_without(self, host: str) -> None:
+        """Dial that host no more, and ignore what it may still say."""
+        if session := self.sessions.by_host.pop(host, None):
             session.close()
-        self._sessions.forget(host)
+        self.sessions.ignore(host)
 
-    # -- the tasks are made ready
+    # How all of it is ended.
 
-    def keep(self, hosts: Collection[str]) -> None:
-        """Let go of the hosts that the plan has no task for."""
-        for name in set(self._sessions.by_host) - set(hosts):
-            self._sessions.send([name], "end", grace_s=0.0)
-            self._sessions.drop(name)
-
-    def ship(self, bundle: Bundle, hosts: Collection[str], timeout_s: float) -> None:
-        """Bring the code to those hosts that do not have this very content yet.
-
-        Raises LaunchError, after nothing of the run is left anywhere; Stopped.
-        """
-        self._shipped = bundle, timeout_s
-        shipped, failures = shipping.ship(self._sessions, bundle, hosts, timeout_s)
-        self._refuse(failures)
-        self._watcher.shipped(bundle, shipped)
-
-    def prepare(self, images: Mapping[str, set[str]], job: JobSpec, timeout_s: float) -> None:
-        """Have what the tasks run in on each of those hosts: its images, the environment of the requirements.
-
-        Raises LaunchError, after nothing of the run is left anywhere; Stopped.
-        """
-        hosts = [name for name, found in images.items() if found or job.requirements]
-        for name in hosts:
-            self._sessions.send([name], "prepare", **to_prepare(self._hosts[name], job, images[name]))
-        phase = "installing" if job.requirements else "pulling"
-        _, failures = self._sessions.gather("prepared", hosts, timeout_s, phase if hosts else "")
-        self._refuse(failures)
-
-    def stage(
-        self,
-        plan: ClusterPlan,
-        digest: str | None,
-        timeout_s: float,
-        *,
-        about: Mapping[str, object],
-        attempt: int = 0,
-        detached: bool = False,
-        dial_key: str = "",
-        program: Mapping[str, str] | None = None,
-    ) -> None:
-        """Make every task ready, so that all can start in the same moment; `entrust` may follow if `detached`.
-
-        `about` is what every host keeps of the whole run (tflaunch.runs.states).  With `dial_key`, the ports
-        of the tasks answer `dial_all` from now until the release.  `program`, of the code, is one that every
-        interpreter of the tasks is to be able to read (Bundle.to_read).
-        Raises LaunchError, after nothing of the run is left anywhere; Stopped.
-        """
-        tasks_of: dict[str, list[dict[str, object]]] = {}
-        ports_of: dict[str, list[int]] = {}
-        gpus_of: dict[str, list[str]] = {}
-        for task in plan.tasks:
-            tasks_of.setdefault(task.host, []).append(task.to_wire())
-            ports_of.setdefault(task.host, []).extend([] if task.port is None else [task.port])
-            gpus_of.setdefault(task.host, []).extend(task.gpus)
-        wanted = {
-            name: {
-                "tasks": tasks,
-                "attempt": attempt,
-                "code": digest if any(task["cwd"] is None for task in tasks) else None,
-                "ports": ports_of[name],
-                "gpus": gpus_of[name],
-                "door": detached,
-                "about": about,
-                "dial_key": dial_key,
-                **({"program": program} if program else {}),
-            }
-            for name, tasks in tasks_of.items()
-        }
-        self._stage(wanted, timeout_s)
-
-    def stage_none(
-        self,
-        gpus: Mapping[str, Collection[str]],
-        code: Mapping[str, str | None],
-        timeout_s: float,
-        about: Mapping[str, object],
-    ) -> None:
-        """Make the hosts ready for tasks that are added later (Order `add`), with these cards and this code.
-
-        Raises LaunchError, after nothing of the run is left anywhere; Stopped.
-        """
-        wanted = {
-            name: {
-                "tasks": [],
-                "attempt": 0,
-                "code": code[name],
-                "ports": [],
-                "gpus": list(uuids),
-                "door": False,
-                "about": about,
-                "dial_key": "",
-            }
-            for name, uuids in gpus.items()
-        }
-        self._stage(wanted, timeout_s)
-
-    def _stage(self, wanted: Mapping[str, Mapping[str, Any]], timeout_s: float) -> None:
-        """Send each host its `stage`; where the code that it keeps is damaged that is shipped again, then `stage`."""
-        while wanted:
-            for name, fields in wanted.items():
-                self._sessions.send([name], "stage", **fields)
-            _, failures = self._sessions.gather("staged", wanted, timeout_s, "staging")
-            damaged = {name: error for name, error in failures.items() if isinstance(error, Damaged)}
-            self._refuse({name: error for name, error in failures.items() if name not in damaged})
-            for reason in sorted({error.message for error in damaged.values()}):
-                hosts = [name for name, error in damaged.items() if error.message == reason]
-                self._watcher.warn(f"{fold(hosts)}: {reason}; it is sent again")
-            if damaged and self._shipped is not None:
-                bundle, ship_s = self._shipped
-                self.ship(bundle, damaged, ship_s)
-            wanted = {name: wanted[name] for name in damaged}
-
-    def dial_all(self, plan: ClusterPlan, key: str) -> dict[str, list[str]]:
-        """Have all hosts call, at once, every port that their tasks will call (see tflaunch.planning.dial_check).
-
-        Returns the addresses that names stand for.  Raises DialError with what is blocked, after nothing of
-        the run is left anywhere; LaunchError; Stopped.
-        """
-        wanted = dial_check.targets(plan)
-        for name, tasks in wanted.items():
-            targets = dial_check.to_wire(tasks)
-            self._sessions.send([name], "dial", key=key, targets=targets, patience_s=DIAL_S)
-        timeout_s = dial_check.limit_s(max(map(len, wanted.values()), default=0))
-        said, failures = self._sessions.gather("dialled", wanted, timeout_s, "dialling")
-        for name, message in said.items():
-            if len(message["results"]) != len(wanted[name]):
-                what = f"{len(wanted[name])} calls were asked for, {len(message['results'])} results came"
-                failures[name] = Breach(what)
-        self._refuse(failures)
-        reasons, steps = dial_check.blocked(wanted, {name: said[name]["results"] for name in wanted})
-        if reasons:
-            raise DialError(reasons, "; ".join(steps), self.abandon())
-        return {address: found for each in said.values() for address, found in each["addresses"].items()}
-
-    def entrust(self, plan: ClusterPlan, state: State, oversight: Watchdog) -> str:
-        """Have the agents go on without a launcher; returns the host whose agent decides from now on.
-
-        That is the chief's, else worker/0's.  Raises LaunchError, after nothing of the run is left; Stopped.
-        """
-        addresses = {task.host: task.address for task in plan.tasks}
-        # One for each: who breaks into one host cannot speak as the coordinator to the others.
-        keys = {name: secrets.token_hex(32) for name in addresses}
-        for name, address in addresses.items():
-            self._sessions.send([name], "entrust", secret=keys[name], address=address)
-        replies, failures = self._sessions.gather("entrusted", addresses, ENTRUST_S)
-        self._refuse(failures)
-        if wide := [name for name, said in replies.items() if said["wide"]]:
-            self._watcher.note(
-                f"{fold(wide)}: the address of the cluster is none of the host's own (NAT?), so its agent listens for "
-                "the one that decides on all addresses"
-            )
-        first = min(plan.tasks, key=lambda task: deciding(task.id))
-        self._sessions.send(
-            [first.host],
-            "coordinate",
-            members={name: [at, replies[name]["port"], keys[name]] for name, at in addresses.items()},
-            state=state_data(state),
-            lease_s=self._lease_s,
-            started=time.time(),
-            watchdog=oversight.data(),
-        )
-        answers, failures = self._sessions.gather("coordinating", [first.host], ENTRUST_S, "entrusting")
-        self._refuse(failures)
-        missing = answers[first.host]["missing"]
-        if unknown := missing.keys() - addresses.keys():
-            self._refuse(
-                {first.host: Breach(f"it says that it cannot reach {min(unknown)}, which is not of this run")}
-            )
-        self._refuse(
-            {
-                name: ConnectError(
-                    f"the agent of {first.host}, which is to decide for the detached run, cannot reach this host "
-                    f"at {addresses[name]}:{replies[name]['port']}: {why}",
-                    "open that range of ports between the hosts (`ports:` in the hostfile), or stay attached",
-                )
-                for name, why in missing.items()
-            }
-        )
-        return first.host
-
-    def _refuse(self, failures: Mapping[str, ConnectError]) -> None:
+    def refuse(self, failures: Mapping[str, ConnectError]) -> None:
+        """If there are failures, end the run on every host and raise LaunchError."""
         if failures:
             unconfirmed = {host: why for host, why in self.abandon().items() if host not in failures}
             reasons = {name: error.message for name, error in failures.items()}
@@ -374,37 +157,16 @@ class Cluster:
             raise LaunchError(reasons, "; ".join(hints), unconfirmed)
 
     def abandon(self, timeout_s: float = 10.0) -> dict[str, str]:
-        """End everything on every host now; returns the hosts that did not confirm it, each with why."""
-        names = list(self._sessions.by_host)
-        self._sessions.send(names, "end", grace_s=0.0)
+        """End the run on every host now, and close; returns the hosts that did not confirm it, each with why."""
+        names = list(self.sessions.by_host)
+        self.sessions.send(names, "end", grace_s=0.0)
         try:
-            _, failures = self._sessions.gather("swept", names, timeout_s)
+            _, failures = self.sessions.gather("swept", names, timeout_s)
         except Stopped:
-            failures = {name: ConnectError("tflaunch was told not to wait") for name in names}
+            failures = {name: ConnectError(NOT_AWAITED) for name in names}
         self.close()
         return {name: error.message for name, error in {**self._lost, **failures}.items()}
 
     def close(self) -> None:
-        """Take leave of every agent."""
-        self._sessions.close()
-
-    # -- while they run
-
-    def release(self, tasks: Mapping[TaskId, str], attempt: int, record: Record, copies: Copies) -> Steering:
-        """Open every gate: all tasks start now, and their logs come into `record`, which keeps them in `copies`."""
-        feed = LogFeed(self._sessions, len(self._sessions.by_host), self._watcher, record, copies)
-        feed.expect(tasks, attempt)
-        for host in self._sessions.by_host:
-            feed.watch(host, 0)
-        self._sessions.send(self._sessions.by_host, "release")
-        return Steering(
-            self._run_id, self._hosts, self._sessions, self._watcher, lease_s=self._lease_s, feed=feed
-        )
-
-    def send_off(self) -> None:
-        """Open every gate and leave, once all hosts have confirmed it.  Raises LaunchError, Stopped."""
-        names = list(self._sessions.by_host)
-        self._sessions.send(names, "release")
-        _, failures = self._sessions.gather("started", names, ENTRUST_S)
-        self._refuse(failures)
-        self.close()
+        """Say bye to every agent, and close the connections."""
+        self.sessions.close()

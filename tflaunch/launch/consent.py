@@ -1,4 +1,4 @@
-"""The user is asked before a run takes much that nobody has counted; until he agrees, no card is leased."""
+"""Where no number of workers was given, the user is asked before a run takes much; until then it holds no GPU."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ if TYPE_CHECKING:
 
 
 class Asks(Protocol):
-    """`tflaunch.launch.cluster.Cluster`, as far as it is needed here."""
+    """Asks the user: `tflaunch.launch.cluster.Cluster`."""
 
     def ask(self, question: str) -> bool | None: ...
 
 
 @dataclasses.dataclass
 class Consent:
-    """To what one run takes of its hosts."""
+    """The user's consent to what one run takes of its hosts."""
 
     hostfile: Hostfile
     run_id: str
-    mine: Callable[[str], str]  # the user's name on a host
-    needed: bool = True  # nobody has counted the workers, nor agreed to whatever it is
-    agreed: Taking | None = None  # so much was asked for
+    user_on: Callable[[str], str]  # host -> the user's account there
+    needed: bool = True  # False: the number of workers was given, or --yes
+    agreed: Taking | None = None  # the user agreed to so much
 
     def lacking(self, shares: Iterable[Share], inventory: Inventory) -> Taking | None:
-        """What has to be agreed to before that is taken, if anything."""
+        """What the user must agree to before these are taken; None: to nothing more."""
         if not self.needed:
             return None
-        wanted = taking(shares, self.hostfile, inventory, self.run_id, self.mine)
+        wanted = taking(shares, self.hostfile, inventory, self.run_id, self.user_on)
         return wanted if wanted.exceeds(self.agreed) else None
 
     def agree(self, shares: Iterable[Share], inventory: Inventory) -> None:
-        """Take it that the user has agreed to these, by the answer to another question."""
-        self.agreed = taking(shares, self.hostfile, inventory, self.run_id, self.mine)
+        """Count these as agreed to: the answer to another question covers them."""
+        self.agreed = taking(shares, self.hostfile, inventory, self.run_id, self.user_on)
 
-    def wait(self, shares: Iterable[Share], inventory: Inventory) -> None:
-        """Take it that these are agreed to for when their turn has come, whoever uses the same hosts by then.
+    def agree_for_later(self, shares: Iterable[Share], inventory: Inventory) -> None:
+        """Count these as agreed to when the run's turn comes, whichever other users are on the hosts by then.
 
-        Nobody may be here any more, and the user has heard the most that it may come to.
+        The user, who has agreed to the most that it may come to, may not be here any more.
         """
-        before = self.agreed or taking(shares, self.hostfile, inventory, self.run_id, self.mine)
+        before = self.agreed or taking(shares, self.hostfile, inventory, self.run_id, self.user_on)
         full = {host.name: () for host in self.hostfile.hosts}
         self.agreed = dataclasses.replace(before, full=full)
 
-    def tell(self, shares: Iterable[Share], inventory: Inventory, watcher: Watcher) -> None:
-        """Say what a run would ask for."""
+    def note_question(self, shares: Iterable[Share], inventory: Inventory, watcher: Watcher) -> None:
+        """For a dry run: show which question a run would ask."""
         if wanted := self.lacking(shares, inventory):
             watcher.note(f"this would be asked first (--yes agrees): {wanted}: go on?")
 
     def ask(self, cluster: Asks, wanted: Taking, before: str = "", after: str = "") -> None:
-        """Have the user agree; raises UsageError when he does not, or nobody can be asked; Stopped."""
+        """Ask the user to agree; raises UsageError when the answer is no or no user can be asked; Stopped."""
         again = "more is free now: " if self.agreed is not None else ""
         answer = cluster.ask(f"{again}{before}{wanted}{after}: go on?")
         if not answer:
@@ -69,7 +69,7 @@ class Consent:
             raise UsageError(
                 "nothing was started"
                 if answer is False
-                else f"this takes {before}{wanted}{after}, and nobody can be asked whether it shall: stdin and stderr "
+                else f"this takes {before}{wanted}{after}, and tflaunch cannot ask whether it may: stdin and stderr "
                 "are no terminal, or --json was given",
                 hint,
             )

@@ -1,135 +1,63 @@
-"""One run, from the hostfile to the outcome, as a straight line."""
+"""One run, from the request to its exit code."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import getpass
-import os
 import secrets
-import socket
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tflaunch.hosts import Host, Hostfile, fold
-from tflaunch.launch.acquisition import Acquisition, Planner
+from tflaunch.hosts import Host, fold
+from tflaunch.launch.afterwards import fetch_outputs, nothing_left, verify
 from tflaunch.launch.cluster import Cluster
-from tflaunch.launch.consent import Consent
-from tflaunch.launch.roll_call import RollCall, as_counted
-from tflaunch.launch.steering import Steering
+from tflaunch.launch.placing import hosts_at_first, plan_on
+from tflaunch.launch.request import Connections, Request, about_run
+from tflaunch.launch.starting import SHIP_TIMEOUT_S, STAGE_TIMEOUT_S, Starter
+from tflaunch.launch.steering import DRAIN_AFTER_CTRL_C_S, Steering
 from tflaunch.launch.watcher import RunWatcher
-from tflaunch.lifecycle.states import Restarts, State, outcome_of
+from tflaunch.lifecycle.ending import outcome_of
+from tflaunch.lifecycle.states import State
 from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.planning import dial_check
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
-from tflaunch.planning.gpu_choice import GpuChoice
-from tflaunch.planning.plan import ClusterPlan, ports_wanted
-from tflaunch.planning.usable_hosts import moved, usable_hosts
-from tflaunch.protocol.errors import ConnectError, FetchError, RecordError, TflaunchError
-from tflaunch.protocol.job import CHIEF, EVALUATOR, EVALUATOR_GRACE_S, MASTER, WORKER, JobSpec, TaskId
+from tflaunch.planning.usable_hosts import usable_hosts
+from tflaunch.protocol.errors import FetchError, RecordError, TflaunchError
+from tflaunch.protocol.job import EVALUATOR, EVALUATOR_GRACE_S, TaskId
 from tflaunch.protocol.outcome import CardLeft, HostLost
 from tflaunch.runs.record import Record
 from tflaunch.sessions.group import Stopped
-from tflaunch.sessions.wires import Opener
 
 if TYPE_CHECKING:
-    from tflaunch.code.bundle import Bundle
-    from tflaunch.inputs.patterns import Wish
     from tflaunch.runs.tunnel import Tunnel
-
-STAGE_TIMEOUT_S = 300.0  # conda on a network file system takes its time
-SHIP_TIMEOUT_S = 900.0
-DRAIN_AFTER_CTRL_C_S = 3.0
-VERIFY_TIMEOUT_S = 10.0
-
-
-class Connections(Opener, Protocol):
-    """`tflaunch.remote.Connector`, as far as it is needed here."""
-
-    def dial_address(self, host: Host) -> str: ...
-    def host_key(self, host: Host) -> str: ...
-    def unanswered(self, host: Host) -> ConnectError | None: ...
-    def user(self, host: Host) -> str: ...
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the command line asks for."""
-
-    run_id: str
-    job: JobSpec
-    hostfile: Hostfile
-    gpus: GpuChoice
-    bundle: Bundle | None  # None: the code is on the hosts
-    command: tuple[str, ...]  # the launcher's own, for the record
-    ssh_config: str | None = None  # likewise: `tflaunch stop` reaches the hosts by it
-    lease_s: float = 60.0
-    connect_s: float = 30.0
-    grace_s: float = 10.0
-    drain_s: float = 3.0
-    detach: bool = False
-    restarts: Restarts = field(default_factory=Restarts)
-    spares: str = ""  # pattern of hosts that are kept for when one is lost
-    dial_check: bool = True
-    limits_s: Mapping[str, float] = field(default_factory=dict)  # see tflaunch.lifecycle.time_limits
-    tensorboard: str | None = None  # the directory that it shows while they run
-    tensorboard_port: int = 0  # of this machine; 0: any
-    fetch: Wish | None = None  # which outputs are brought here at the end
-    require_all: bool = False  # hosts that are absent end it, also if it would fit without them
-    yes: bool = False  # whatever would be asked is agreed to
-    wait_s: float | None = None  # for cards that are in use; None: not at all
-    # Servers that stand: told of the plan once all of them listen.  Until then none is started again, and it is
-    # only then that the run is detached.
-    announce: Callable[[ClusterPlan], None] | None = None
-
-
-class Swept(Protocol):
-    """How a run has ended on its hosts."""
-
-    @property
-    def swept(self) -> Mapping[str, tuple[str, ...]]: ...
-    @property
-    def cards(self) -> Mapping[str, tuple[CardLeft, ...]]: ...
-    @property
-    def lost(self) -> Mapping[str, str]: ...
-
-
-class Finished(Protocol):
-    """A run whose outputs may be fetched."""
-
-    @property
-    def hosts(self) -> Mapping[Any, str]: ...
-    @property
-    def lost(self) -> Mapping[str, str]: ...
-    @property
-    def interrupts(self) -> Sequence[int]: ...
 
 
 def dry(request: Request, connections: Connections, watcher: RunWatcher) -> int:
-    """Show the plan, start nothing, leave nothing; returns the exit code. Raises TflaunchError, Stopped."""
+    """Show the plan; start nothing, leave nothing.  Returns the exit code; raises TflaunchError, Stopped."""
     cluster = Cluster(request.run_id, connections, watcher, request.lease_s)
     with cluster.interrupts(), nothing_left(cluster, watcher):
-        watcher.plan(_plan(request, _at_first(request), cluster, connections, watcher, lease=False))
+        watcher.plan(plan_on(request, hosts_at_first(request), cluster, connections, watcher, lease=False))
         cluster.abandon()
     return 0
 
 
 def launch(request: Request, connections: Connections, watcher: RunWatcher) -> int:
-    """Start the run, see it to its end and report; returns the exit code.
+    """Start the run, stay with it until its end, and report; returns the exit code.
 
-    When a host is lost for good and restarts are left, all is planned anew on those that remain and the spares.
-    Raises TflaunchError or Stopped when it could not start; then nothing of it is left.
+    With `request.detach` it returns 0 as soon as the tasks run.  When a host is lost for good and restarts are left,
+    everything is planned again on the remaining hosts and the spares.
+    Raises TflaunchError or Stopped when the run could not start; then nothing of it is left.
     """
     with tunnel_of(request) as tunnel:
-        return _launch(request, _Run(request, connections, watcher, tunnel), watcher)
+        return to_its_end(request, Run(request, connections, watcher, tunnel), watcher)
 
 
 @contextlib.contextmanager
 def tunnel_of(request: Request) -> Iterator[Tunnel | None]:
-    """The port of this machine for TensorBoard, if it is wanted."""
+    """Inside, the port of this machine for TensorBoard is open, if TensorBoard is wanted."""
     if request.tensorboard is None:
         yield None
         return
@@ -139,12 +67,13 @@ def tunnel_of(request: Request) -> Iterator[Tunnel | None]:
         yield tunnel
 
 
-def _launch(request: Request, run: _Run, watcher: RunWatcher) -> int:
+def to_its_end(request: Request, run: Run, watcher: RunWatcher) -> int:
+    """Start that run, and again without the hosts that are lost while restarts are left; as `launch`."""
     begun = time.monotonic()
-    ended = run.once(_at_first(request))
+    ended = run.once(hosts_at_first(request))
     if ended is None:
         return 0
-    while remaining := _left(request, ended.state, ended.number):
+    while remaining := hosts_for_another_plan(request, ended.state, ended.number):
         lost = ", ".join(ended.state.lost)
         watcher.say(f"{lost} is lost; planning anew on {fold(host.name for host in remaining)}")
         try:
@@ -154,20 +83,13 @@ def _launch(request: Request, run: _Run, watcher: RunWatcher) -> int:
             watcher.warn(f"it cannot go on without {lost}: {why}")
             break
         except Stopped as stopped:
-            signal = stopped.interrupted.signal
-            state = dataclasses.replace(ended.state, first_failure=None, interrupts=(signal,))
-            ended = dataclasses.replace(ended, state=state)
+            ended = dataclasses.replace(ended, state=_interrupted(ended.state, stopped.interrupted.signal))
             break
     return run.finish(ended, time.monotonic() - begun)
 
 
-def _at_first(request: Request) -> tuple[Host, ...]:
-    """The hosts that are used as long as none is lost; raises UsageError when an option leaves none."""
-    return usable_hosts(request.job, request.hostfile, request.gpus, request.spares)
-
-
-def _left(request: Request, state: State, number: int) -> tuple[Host, ...]:
-    """The hosts for a new plan, when one was lost and a restart is left; none otherwise."""
+def hosts_for_another_plan(request: Request, state: State, number: int) -> tuple[Host, ...]:
+    """The hosts for plan `number` + 1, if a host was lost and a restart is left; else none."""
     lost = isinstance(state.first_failure, HostLost) and not request.detach
     if not lost or state.interrupts or request.restarts.most <= number + len(state.restarted):
         return ()
@@ -176,7 +98,16 @@ def _left(request: Request, state: State, number: int) -> tuple[Host, ...]:
 
 
 @dataclass(frozen=True)
-class _Ended:
+class Started:
+    """A run whose tasks were released."""
+
+    steering: Steering
+    watchdog: Watchdog
+    state: State
+
+
+@dataclass(frozen=True)
+class Ended:
     """How the run has ended on one set of hosts."""
 
     state: State
@@ -187,115 +118,141 @@ class _Ended:
     host_logs: Mapping[TaskId, str]
 
 
-class _Run:
-    """One run: mostly of one plan, and of more when hosts are lost."""
+class Run:
+    """One run: of one plan, and of another one each time that hosts are lost."""
 
     def __init__(
-        self, request: Request, connections: Connections, watcher: RunWatcher, tunnel: Tunnel | None
+        self, request: Request, connections: Connections, watcher: RunWatcher, tunnel: Tunnel | None = None
     ) -> None:
-        self._request = request
-        self._tunnel = tunnel
+        self.request = request
+        self.watcher = watcher
         self._connections = connections
-        self._watcher = watcher
+        self._tunnel = tunnel
         self._record: Record | None = None
         self._plan: ClusterPlan | None = None
         self._visited: set[str] = set()  # hosts that have had an agent of this run
         self._begun = time.monotonic()
-        self._released: float | None = None  # when the tasks ran for the first time
+        self._released: float | None = None  # when the tasks were released for the first time
         self._fetched = True  # all that was asked for
 
-    def once(self, hosts: Sequence[Host], before: _Ended | None = None) -> _Ended | None:
-        """Plan, start and drive until all is over; None: it goes on by itself. Raises TflaunchError, Stopped."""
-        request, watcher = self._request, self._watcher
+    def once(self, hosts: Sequence[Host], before: Ended | None = None) -> Ended | None:
+        """Plan, start and drive the run on these hosts until all is over; None: it goes on without this launcher.
+
+        `before` is how it ended on the hosts of the plan before.  Raises TflaunchError, Stopped.
+        """
+        number = before.number + 1 if before else 0
         attempt = 1 + max(before.state.attempts.values(), default=0) if before else 0
-        cluster = Cluster(request.run_id, self._connections, watcher, request.lease_s)
-        with cluster.interrupts(), nothing_left(cluster, watcher):
-            plan = _plan(
-                request,
-                hosts,
-                cluster,
-                self._connections,
-                watcher,
-                lease=True,
-                before=self._plan,
-                lost=before.state.lost if before else None,
-            )
-            self._plan = plan
-            watcher.plan(plan, brief=True)
-            record = self._record_of(plan, cluster.connected)
+        cluster = Cluster(self.request.run_id, self._connections, self.watcher, self.request.lease_s)
+        with cluster.interrupts(), nothing_left(cluster, self.watcher):
+            plan = self._plan_on(cluster, hosts, before)
             try:
-                oversight = _prepare(request, cluster, plan, attempt)
-                if request.detach and request.announce is None:
-                    keeper = cluster.entrust(plan, _state(request, plan), oversight)
-                    cluster.send_off()
-                    self._leave(plan, record, keeper)
-                    return None
-                state = _state(request, plan, attempt)
-                if request.announce is None:
-                    watcher.phase("training", 0, len(plan.tasks))
-                steering = cluster.release(state.hosts, attempt, _keeper(record, watcher), record.logs)
-                self._show_board(steering, state)
-                oversight.begin(time.monotonic(), self._released)
-                self._released = self._released or time.monotonic()
-                if request.announce is not None:
-                    state = _all_listen(steering, state, oversight, watcher)
-                    if state.phase == "running":
-                        state = dataclasses.replace(state, restarts=request.restarts)
-                        keeper = cluster.entrust(plan, state, oversight) if request.detach else ""
-                        request.announce(plan)
-                        if request.detach:
-                            cluster.close()
-                            self._leave(plan, record, keeper)
-                            return None
+                started = self.start(Starter(cluster), plan, attempt)
             except BaseException:
                 if before is None:
-                    record.discard()
+                    self.record.discard()
                 raise
-            state = steering.drive(state, oversight)
-            number = before.number + 1 if before else 0
-            if not _left(self._request, state, number):
-                steering.tell_outcome(
-                    outcome_of(
-                        state,
-                        request.run_id,
-                        time.monotonic() - self._begun,
-                        unverified=dict(state.lost),
-                    )
-                )
-            else:
-                steering.tell_replanned(state.lost)
-            missing = steering.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else steering.drain()
-            host_logs = steering.log_paths()
-            if not _left(self._request, state, number):
-                self._fetched = fetch_outputs(self._request, steering, state, self._watcher)
+            if started is None:
+                cluster.close()
+                return None
+            state = started.steering.drive(started.state, started.watchdog)
+            missing, host_logs = self._collect(started.steering, state, number)
             cluster.close()
         for task, size in missing.items():
             where = f"{state.hosts[task]}: {host_logs.get(task, '?')}"
-            watcher.warn(f"{task}: {size:,} more bytes of its log are on {where}")
+            self.watcher.warn(f"{task}: {size:,} more bytes of its log are on {where}")
         return self._checked(state, number, host_logs)
 
-    def _checked(self, state: State, number: int, host_logs: Mapping[TaskId, str]) -> _Ended:
-        """How the run has ended on its hosts; whoever does not wait for that wants no new plan either."""
-        unverified, survivors, cards, signal = verify(self._request, state, self._connections, self._watcher)
-        if signal is not None and _left(self._request, state, number):
-            state = dataclasses.replace(state, first_failure=None, interrupts=(signal,))
-        return _Ended(state, number, unverified, survivors, cards, host_logs)
+    @property
+    def record(self) -> Record:
+        """The launcher's record of the run; there is one as soon as there is a plan."""
+        assert self._record is not None, "planned"  # noqa: S101
+        return self._record
 
-    def _leave(self, plan: ClusterPlan, record: Record, keeper: str) -> None:
-        record.close()
-        self._watcher.detached(self._request.run_id, len(plan.tasks), keeper)
+    def _plan_on(self, cluster: Cluster, hosts: Sequence[Host], before: Ended | None) -> ClusterPlan:
+        """A plan whose GPUs are held, shown and recorded."""
+        plan = plan_on(
+            self.request,
+            hosts,
+            cluster,
+            self._connections,
+            self.watcher,
+            lease=True,
+            before=self._plan,
+            lost=before.state.lost if before else None,
+        )
+        self._plan = plan
+        self.watcher.plan(plan, brief=True)
+        self._keep_in_record(plan, cluster.connected)
+        return plan
 
-    def _show_board(self, steering: Steering, state: State) -> None:
-        if self._request.tensorboard is None or self._tunnel is None:
+    def start(self, starter: Starter, plan: ClusterPlan, attempt: int) -> Started | None:
+        """Make the tasks ready and release them; None: the run was detached.  Raises LaunchError, Stopped."""
+        watchdog = make_ready(self.request, starter, plan, attempt)
+        if self.request.detach:
+            coordinator_host = starter.entrust(plan, first_state(self.request, plan), watchdog)
+            starter.send_off()
+            self.leave(plan, coordinator_host)
+            return None
+        self.watcher.phase("training", 0, len(plan.tasks))
+        return self.release(starter, plan, watchdog, attempt)
+
+    def release(self, starter: Starter, plan: ClusterPlan, watchdog: Watchdog, attempt: int) -> Started:
+        """Start all tasks now; TensorBoard, too, if it is wanted."""
+        state = first_state(self.request, plan, attempt)
+        steering = starter.release(state.hosts, attempt, self._copy_log, self.record.logs)
+        self._show_tensorboard(steering, state)
+        watchdog.begin(time.monotonic(), self._released)
+        self._released = self._released or time.monotonic()
+        return Started(steering, watchdog, state)
+
+    def leave(self, plan: ClusterPlan, coordinator_host: str) -> None:
+        """Show that the run goes on without this launcher."""
+        self.record.close()
+        self.watcher.detached(self.request.run_id, len(plan.tasks), coordinator_host)
+
+    def _collect(
+        self, steering: Steering, state: State, number: int
+    ) -> tuple[Mapping[TaskId, int], Mapping[TaskId, str]]:
+        """Bring in the last lines and the outputs; returns (bytes of logs that are missing, where the logs lie)."""
+        again = hosts_for_another_plan(self.request, state, number)
+        if again:
+            steering.tell_replanned(state.lost)
+        else:
+            seconds = time.monotonic() - self._begun
+            steering.tell_outcome(
+                outcome_of(state, self.request.run_id, seconds, unverified=dict(state.lost))
+            )
+        missing = steering.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else steering.drain()
+        host_logs = steering.log_paths()
+        if not again:
+            self._fetched = fetch_outputs(self.request, steering, state, self.watcher)
+        return missing, host_logs
+
+    def _checked(self, state: State, number: int, host_logs: Mapping[TaskId, str]) -> Ended:
+        """How the run has ended on its hosts; a user who stops that check wants no other plan either."""
+        unverified, survivors, cards, signal = verify(self.request, state, self._connections, self.watcher)
+        if signal is not None and hosts_for_another_plan(self.request, state, number):
+            state = _interrupted(state, signal)
+        return Ended(state, number, unverified, survivors, cards, host_logs)
+
+    def _show_tensorboard(self, steering: Steering, state: State) -> None:
+        if self.request.tensorboard is None or self._tunnel is None:
             return
         from tflaunch.runs.tensorboard import TensorBoard, host_of
 
-        run_id, logdir = self._request.run_id, self._request.tensorboard
-        steering.show(TensorBoard(run_id, host_of(state.hosts), logdir, self._tunnel, self._watcher))
+        run_id, logdir = self.request.run_id, self.request.tensorboard
+        steering.show(TensorBoard(run_id, host_of(state.hosts), logdir, self._tunnel, self.watcher))
 
-    def _record_of(self, plan: ClusterPlan, connected: Collection[str]) -> Record:
-        """The record, with this plan; its hosts are those on which something of the run may be."""
-        request = self._request
+    def _copy_log(self, task: TaskId, attempt: int, offset: int, data: bytes) -> None:
+        """Copy a piece of a log into the record; if the disk refuses it, warn the user, and the run goes on."""
+        try:
+            self.record.logs.append(task, offset, data, attempt)
+        except RecordError as error:
+            self.watcher.warn(f"{error.message}. {error.hint}")
+
+    def _keep_in_record(self, plan: ClusterPlan, connected: Collection[str]) -> None:
+        """Record this plan, and the hosts on which something of the run may be."""
+        request = self.request
         self._visited |= set(connected)
         hosts = tuple(host for host in request.hostfile.hosts if host.name in self._visited)
         hostfile = dataclasses.replace(request.hostfile, hosts=hosts)
@@ -310,81 +267,39 @@ class _Run:
             )
         else:
             self._record.replan(plan, hostfile)
-        return self._record
 
-    def finish(self, ended: _Ended, seconds: float) -> int:
-        """Note and report how it ended; returns the exit code."""
-        assert self._record is not None  # noqa: S101
+    def finish(self, ended: Ended, seconds: float) -> int:
+        """Record and report how the run ended; returns the exit code."""
         outcome = outcome_of(
             ended.state,
-            self._request.run_id,
+            self.request.run_id,
             seconds,
             unverified=ended.unverified,
             survivors=ended.survivors,
             cards=ended.cards,
-            record=str(self._record.path),
+            record=str(self.record.path),
             host_logs=ended.host_logs,
         )
         outcome = dataclasses.replace(outcome, restarts=outcome.restarts + ended.number)
         try:
-            self._record.finish(outcome)
+            self.record.finish(outcome)
         except RecordError as error:
-            self._watcher.warn(f"{error.message}. {error.hint}")
-        self._record.close()
-        self._watcher.report(outcome)
+            self.watcher.warn(f"{error.message}. {error.hint}")
+        self.record.close()
+        self.watcher.report(outcome)
         return outcome.exit_code or (0 if self._fetched else FetchError.exit_code)
 
 
-def fetch_outputs(request: Request, steering: Steering, state: Finished, watcher: RunWatcher) -> bool:
-    """Bring the outputs, however the run has ended, and tell what that comes to; whether all that is wanted is here."""
-    if request.fetch is None:
-        return True
-    later = f"tflaunch fetch {request.run_id}"
-    if len(state.interrupts) > 1:  # somebody is in a hurry
-        watcher.say(f"nothing is fetched; later: {later}")
-        return False
-    hosts = set(state.hosts.values()) - set(state.lost)
-    if not hosts:
-        watcher.warn(f"nothing is fetched, as no host is left; when they are back: {later}")
-        return False
-    try:
-        told = steering.fetch(hosts, request.fetch)
-    except Stopped:
-        watcher.say(f"not all is fetched; the rest: {later}")
-        return False
-    except FetchError as error:
-        watcher.warn(f"{error.message}; {error.hint}. Then: {later}")
-        return False
-    watcher.fetched(told)
-    if state.lost:
-        watcher.warn(f"what is on {fold(state.lost)} is not fetched; when it is back: {later}")
-    return told.complete and not state.lost
-
-
-@contextlib.contextmanager
-def nothing_left(cluster: Cluster, watcher: RunWatcher) -> Iterator[None]:
-    """Whatever goes wrong inside, nothing is left on the hosts, or the user hears where that is not known."""
-    try:
-        yield
-    except BaseException as error:
-        unconfirmed = cluster.abandon()
-        for host, reason in unconfirmed.items():
-            watcher.warn(f"{host}: could not check that nothing is left: {reason}; its lease ends it")
-        if isinstance(error, Stopped):
-            error.unconfirmed = unconfirmed
-        raise
-
-
-def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int) -> Watchdog:
-    """All that comes before the tasks may start; raises LaunchError, Stopped."""
-    cluster.keep({task.host for task in plan.tasks})
+def make_ready(request: Request, starter: Starter, plan: ClusterPlan, attempt: int) -> Watchdog:
+    """Do all that comes before the tasks may start; returns what will watch them.  Raises LaunchError, Stopped."""
+    starter.end_elsewhere({task.host for task in plan.tasks})
     digest = None
     if request.bundle is not None:
         digest = request.bundle.digest
-        cluster.ship(request.bundle, {task.host for task in plan.tasks if task.cwd is None}, SHIP_TIMEOUT_S)
-    cluster.prepare(plan.images, request.job, PREPARE_TIMEOUT_S)
+        starter.ship(request.bundle, {task.host for task in plan.tasks if task.cwd is None}, SHIP_TIMEOUT_S)
+    starter.prepare(plan.images, request.job, PREPARE_TIMEOUT_S)
     dial_key = secrets.token_hex(16) if request.dial_check and dial_check.needed(plan) else ""
-    cluster.stage(
+    starter.stage(
         plan,
         digest,
         STAGE_TIMEOUT_S,
@@ -394,124 +309,15 @@ def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int
         dial_key=dial_key,
         program=request.bundle.to_read if request.bundle is not None else None,
     )
-    names = cluster.dial_all(plan, dial_key) if dial_key else {}
+    names = starter.dial_all(plan, dial_key) if dial_key else {}
     places = {
         str(task.id): (task.host, task.address, task.port if task.listens else None) for task in plan.tasks
     }
     return Watchdog(places, names, request.limits_s)
 
 
-def _all_listen(steering: Steering, state: State, oversight: Watchdog, watcher: RunWatcher) -> State:
-    """Drive until every task listens on its port, or the run is over: meanwhile the first failure ends it."""
-    total = len(state.hosts)
-
-    def all_listen() -> bool:
-        watcher.phase("starting", oversight.ready, total)
-        return oversight.ready == total
-
-    oversight.awaited = True
-    state = steering.drive(dataclasses.replace(state, restarts=Restarts()), oversight, all_listen)
-    oversight.awaited = False
-    return state
-
-
-def about_run(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
-    """What every host keeps of the whole run, for whoever asks one of them (tflaunch.runs.states)."""
-    user = str(os.getuid())
-    with contextlib.suppress(KeyError, OSError):  # an account without a name
-        user = getpass.getuser()
-    return {
-        "planned": time.time(),
-        "launcher": f"{user}@{socket.gethostname()}",
-        "command": list(request.command),
-        "detached": request.detach,
-        "hosts": sorted({task.host for task in plan.tasks}),
-        "tasks": {str(task.id): task.host for task in plan.tasks},
-        **({"left_out": dict(plan.left_out)} if plan.left_out else {}),
-        **({"moved": plan.moved} if plan.moved else {}),
-    }
-
-
-def _plan(
-    request: Request,
-    hosts: Sequence[Host],
-    cluster: Cluster,
-    connections: Connections,
-    watcher: RunWatcher,
-    *,
-    lease: bool,
-    before: ClusterPlan | None = None,
-    lost: Mapping[str, str] | None = None,
-) -> ClusterPlan:
-    """The plan for what those hosts have now; with `lease`, its cards are held already.
-
-    `before` is the plan that was carried out until hosts were lost: there are no more tasks than in that one, and the
-    user is asked again only about fewer.
-    """
-    job, hostfile, gpus = request.job, request.hostfile, request.gpus
-    ports = ports_wanted(job, hostfile, hosts) + request.detach
-    roll = RollCall(
-        cluster, connections, watcher, hostfile, request.connect_s, ports, lease, request.require_all
-    )
-    spares = () if before else _spares(request, hosts)
-    roll.call(hosts, spares)
-    if job.done == "chief" and not (job.count(CHIEF) or job.count(MASTER)):
-        watcher.note("no chief in this run: worker/0's end is the run's (--done chief)")
-    addresses = {host.name: connections.dial_address(host) for host in (*hosts, *spares)}
-
-    planner = Planner(job, hostfile, gpus, addresses, request.run_id)
-    consent = consent_for(request, connections)
-    waits, agreed = request.wait_s is not None, request.yes
-    if before is not None:
-        as_before = dataclasses.replace(planner, job=as_counted(job, before))
-        consent.needed = False
-        planner = roll.settle_again(as_before, job, lost or {}, consent, waits=waits, agreed=agreed)
-        agreed = True
-    roll.settle(planner, consent, spares=spares, waits=waits, agreed=agreed)
-    absent = {name: error.message for name, error in roll.absent.items()}
-    if not lease:
-        plan = planner.plan(roll.inventory)
-        consent.tell(planner.shares(plan), roll.inventory, watcher)
-    else:
-        taking = Acquisition(
-            planner,
-            cluster,
-            watcher,
-            ports_wanted=ports,
-            wait_s=request.wait_s,
-            absent=roll.absent,
-            consent=consent,
-        )
-        plan = taking.plan(roll.inventory)
-        absent = {name: why for name, why in absent.items() if name not in cluster.connected}
-    told = moved(job, hostfile, gpus, absent=absent, plan=plan, before=before)
-    return dataclasses.replace(
-        plan,
-        notes=(*plan.notes, *([told] if told else [])),
-        left_out={**(lost or {}), **absent},
-        moved=told,
-    )
-
-
-def consent_for(request: Request, connections: Connections) -> Consent:
-    """What the user has agreed to so far: to nothing, unless he, or the scheduler of his job, has counted the workers,
-    or he has said --yes.
-    """
-    hosts = {host.name: host for host in request.hostfile.hosts}
-    counted = request.job.role(WORKER).count is not None or all(host.slots_by for host in hosts.values())
-    needed = not (counted or request.yes)
-    # Asked for as late as can be: a host that is left out may have no way in, and each may cost a run of `ssh -G`.
-    mine = functools.cache(lambda name: connections.user(hosts[name]))
-    return Consent(request.hostfile, request.run_id, mine, needed)
-
-
-def _spares(request: Request, hosts: Sequence[Host]) -> tuple[Host, ...]:
-    """The hosts that are kept for when another one is lost, or absent."""
-    usable = usable_hosts(request.job, request.hostfile, request.gpus)
-    return tuple(host for host in usable if host not in hosts)
-
-
-def _state(request: Request, plan: ClusterPlan, attempt: int = 0) -> State:
+def first_state(request: Request, plan: ClusterPlan, attempt: int = 0) -> State:
+    """The state machine of a run whose tasks have not started yet."""
     roles = request.job.roles
     drains_s = {job: role.grace_s for job, role in roles.items() if role.grace_s is not None}
     return State(
@@ -527,54 +333,6 @@ def _state(request: Request, plan: ClusterPlan, attempt: int = 0) -> State:
     )
 
 
-def _keeper(record: Record, watcher: RunWatcher) -> Callable[[TaskId, int, int, bytes], None]:
-    """Copies logs into the record; when the disk says no, the run goes on and the user knows."""
-
-    def keep(task: TaskId, attempt: int, offset: int, data: bytes) -> None:
-        try:
-            record.logs.append(task, offset, data, attempt)
-        except RecordError as error:
-            watcher.warn(f"{error.message}. {error.hint}")
-
-    return keep
-
-
-def verify(
-    request: Request, state: Swept, connections: Connections, watcher: RunWatcher
-) -> tuple[Mapping[str, str], Mapping[str, tuple[str, ...]], Mapping[str, tuple[CardLeft, ...]], int | None]:
-    """(hosts that could not be checked, what is still alive, cards that are not free, the signal that cut it short).
-
-    Hosts whose agent was lost are visited afresh.
-    """
-    survivors = {host: left for host, left in state.swept.items() if left}
-    cards = dict(state.cards)
-    lost = [host for host in request.hostfile.hosts if host.name in state.lost]
-    if not lost:
-        return {}, survivors, cards, None
-    from tflaunch.runs.states import restarted_text
-    from tflaunch.runs.visits import UNSURE, Visits
-
-    visits = Visits(connections, watcher)
-    signal: int | None = None
-    with visits.interrupts():
-        try:
-            failures = visits.open(lost, VERIFY_TIMEOUT_S, "checking")
-            finished, more = visits.finish(request.run_id, 0.0, "")
-            failures.update(more)
-            survivors.update({host: end.survivors for host, end in finished.items() if end.survivors})
-            cards.update({host: end.cards for host, end in finished.items()})
-            unverified = {host: error.message for host, error in failures.items()}
-            unsure = dict.fromkeys((host for host, end in finished.items() if end.unsure), UNSURE)
-            for host, end in finished.items():
-                if end.restarted:
-                    watcher.note(restarted_text(host, end.restarted))
-        except Stopped as stopped:
-            signal = stopped.interrupted.signal
-            unverified, unsure = {host.name: "tflaunch was told not to wait" for host in lost}, {}
-        finally:
-            visits.close()
-    lease = (
-        f"; its agent ends the run there by itself {request.lease_s:g} s after it last heard of this launcher"
-    )
-    unverified = {**{host: reason + lease for host, reason in unverified.items()}, **unsure}
-    return unverified, survivors, cards, signal
+def _interrupted(state: State, signal: int) -> State:
+    """The same state, had Ctrl-C or SIGTERM ended the run."""
+    return dataclasses.replace(state, first_failure=None, interrupts=(signal,))

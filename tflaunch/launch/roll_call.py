@@ -1,8 +1,8 @@
-"""Which hosts of a run are there, and whether it goes on without the others.
+"""Which hosts of a run are up, and whether the run goes on without the others.
 
-A host is absent when no TCP connection to its sshd comes about (`ConnectError.absent`).  Where what was asked for fits
-on the hosts that are there, the run goes on without it; but a number of workers that nobody gave is never made smaller
-unasked, for that changes the batch.
+A host is absent when no TCP connection to its sshd comes about (`ConnectError.absent`).  Where the job fits on the
+hosts that are up, the run goes on without the absent ones.  But where the user gave no number of workers, the user is
+asked before there are fewer, for that changes the batch.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from tflaunch.hosts import Host, Hostfile, fold
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.gpu_supply import plural
 from tflaunch.planning.inventory import HostFacts, Inventory
-from tflaunch.planning.plan import ClusterPlan
 from tflaunch.planning.usable_hosts import fewer_workers
 from tflaunch.protocol.errors import ConnectError, ConnectErrors, PlanError, TflaunchError
 from tflaunch.protocol.job import PS, WORKER, JobSpec
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Connections(Protocol):
-    """`tflaunch.remote.Connector`, as far as it is needed here."""
+    """What is known of connections: `tflaunch.remote.Connector`."""
 
     def unanswered(self, host: Host) -> ConnectError | None: ...
     def host_key(self, host: Host) -> str: ...
@@ -35,7 +35,7 @@ class Connections(Protocol):
 
 @dataclasses.dataclass
 class RollCall:
-    """The hosts of one run as they answer."""
+    """The hosts of one run: the facts of those that answer, and which are absent."""
 
     cluster: Cluster
     connections: Connections
@@ -43,17 +43,17 @@ class RollCall:
     hostfile: Hostfile
     connect_s: float
     ports_wanted: int
-    lease: bool = True  # their cards; else nothing is started
+    lease: bool = True  # lease the GPUs; False: a dry run
     require_all: bool = False
     inventory: dict[str, HostFacts] = dataclasses.field(default_factory=dict)
     absent: dict[str, ConnectError] = dataclasses.field(default_factory=dict)
-    _why: str = ""  # the job does not fit without them
+    _why: str = ""  # why the job does not fit without the absent hosts
 
     def call(self, hosts: Collection[Host], spares: Collection[Host] = ()) -> None:
-        """Connect to these hosts, too, and learn what they have; `spares` are called when none of them is there.
+        """Connect to these hosts, too, and learn their facts; if all are absent, connect to `spares`.
 
-        Raises ConnectErrors when one fails and is not just absent, or none is there; PlanError for a machine that is
-        there twice; Stopped.
+        Raises ConnectErrors when a host fails and is not just absent, or all are absent; PlanError for a machine that
+        is listed twice; Stopped.
         """
         unanswered = None if self.require_all else self.connections.unanswered
         try:
@@ -73,13 +73,11 @@ class RollCall:
     def settle(
         self, planner: Planner, consent: Consent, *, spares: Collection[Host], waits: bool, agreed: bool
     ) -> None:
-        """Go on without the hosts that are absent, and say so, or raise ConnectErrors.
+        """Go on without the absent hosts, and warn of it, or raise ConnectErrors.
 
-        The question whether it shall is also that for `consent`: one is enough.
-
-        Where the job does not fit without them, `spares` are called to take their place.  `waits`: a run that waits
-        for cards in use dials absent hosts again meanwhile.  `agreed`: to fewer workers than there might have been.
-        Raises Stopped.
+        Where the job does not fit without them, `spares` are called to take their place.  The user is asked before
+        there are fewer workers, unless `agreed`; the answer counts for `consent`, too.  With `waits`, the run will
+        wait for GPUs in use, and dial absent hosts again meanwhile.  Raises Stopped.
         """
         if not self.absent:
             return
@@ -96,14 +94,14 @@ class RollCall:
                 self._agree(planner, plan, without, self.refusal, consent=consent, fits=fits)
             else:
                 self._all_connected()
-                so = self._so(planner, plan, consent, fits)
+                so = self._in_words(planner, plan, consent, fits)
                 self.watcher.warn(
                     f"{without}: this would be asked first (--yes agrees): go on without, {so}?"
                 )
                 consent.agree(planner.shares(plan), self.inventory)
                 return
         if fits:
-            self.tell()
+            self.warn_of_absent()
 
     def settle_again(
         self,
@@ -115,9 +113,10 @@ class RollCall:
         waits: bool,
         agreed: bool,
     ) -> Planner:
-        """The planner for a run that has lost hosts: for as many tasks as before, or for fewer if that is agreed to.
+        """The planner for a run that has lost hosts: for as many tasks as before, else for fewer if the user agrees.
 
-        `planner` is for as many, `job` is what was asked for; the rest as of `settle`.  Raises PlanError, Stopped.
+        `planner` plans as many as before; `job` is what the user asked for; the rest is as for `settle`.
+        Raises PlanError, Stopped.
         """
         if job.role(WORKER).count is not None or self._plan(planner, waits)[1] is not None:
             return planner
@@ -135,30 +134,30 @@ class RollCall:
         self.watcher.warn(f"{described(self.absent)}: calling {names} of --spares")
         self.call(spares)
 
-    def tell(self) -> None:
-        """Say which hosts it goes on without."""
+    def warn_of_absent(self) -> None:
+        """Warn the user of the hosts that the run goes on without."""
         self._all_connected()
         for names, cause in _by_cause(self.absent):
             them = "it" if len(names) == 1 else "them"
             self.watcher.warn(f"{fold(names)} cannot be reached ({cause}): going on without {them}")
 
     def _all_connected(self) -> None:
-        """End that step: nobody waits for the others any more."""
+        """Show that the launcher waits for no other host."""
         self.watcher.phase("connecting", len(self.inventory), len(self.inventory))
 
     def refusal(self, hint: str) -> ConnectErrors:
-        """The error for a run that does not go on without the hosts that are absent."""
+        """The error for a run that does not go on without the absent hosts."""
         return ConnectErrors(self.absent, len(self.inventory) + len(self.absent), hint)
 
     def _plan(self, planner: Planner, waits: bool) -> tuple[bool, ClusterPlan | None]:
-        """(whether the job fits now, the plan for now or for when the cards are free; None: it never fits)."""
+        """(whether the job fits now, the plan for now or for when the GPUs are free; None: it never fits)."""
         try:
             return True, planner.plan(self.inventory)
         except PlanError as error:
             self._why = error.message
             if self.absent:
                 self._why = f"without {fold(self.absent)}: {error.message}. {error.hint}".rstrip()
-        if waits or _somebody_plans(self.inventory):  # whoever takes the cards tells how it stands with them
+        if waits or _others_plan(self.inventory):  # then Acquisition says what keeps the GPUs
             try:
                 return False, planner.plan_when_free(self.inventory)
             except PlanError:
@@ -175,13 +174,13 @@ class RollCall:
         consent: Consent,
         fits: bool,
     ) -> None:
-        """Ask whether there may be fewer workers, while no card is held; raises what `refused` makes of a hint."""
+        """Ask whether there may be fewer workers, while no GPU is held; if not, raises `refused(hint)`."""
         self._all_connected()
         while True:
             count = _workers(plan)
-            so = self._so(planner, plan, consent, fits)
+            so = self._in_words(planner, plan, consent, fits)
             more = consent.lacking(planner.shares(plan), self.inventory) is not None
-            self.cluster.let_go()
+            self.cluster.give_back()
             if not self.cluster.ask(f"{why}: go on without, {so}?"):
                 ways = [
                     f"--workers {count}",
@@ -189,7 +188,7 @@ class RollCall:
                     "--yes",
                 ]
                 raise refused(
-                    f"how many workers there are was not said, and fewer are another batch; to go on {so}: "
+                    f"the number of workers was not given, and fewer make another batch; to go on {so}: "
                     f"{', '.join(ways[:-1])} or {ways[-1]}"
                 )
             consent.agree(planner.shares(plan), self.inventory)
@@ -205,8 +204,8 @@ class RollCall:
                 return
             plan = now
 
-    def _so(self, planner: Planner, plan: ClusterPlan, consent: Consent, fits: bool) -> str:
-        """What the question says of that plan."""
+    def _in_words(self, planner: Planner, plan: ClusterPlan, consent: Consent, fits: bool) -> str:
+        """That plan, as the question says it."""
         wanted = consent.lacking(planner.shares(plan), self.inventory)
         hosts = fold(dict.fromkeys(task.host for task in plan.tasks))
         what = wanted or f"{plural(_workers(plan), 'worker')} on {hosts}"
@@ -219,7 +218,7 @@ def described(absent: Mapping[str, ConnectError]) -> str:
 
 
 def as_counted(job: JobSpec, plan: ClusterPlan) -> JobSpec:
-    """The job with as many workers and ps as the plan has, where nobody has said how many."""
+    """The job with as many workers and ps as the plan has, where the user gave no number."""
     roles = {
         name: dataclasses.replace(job.role(name), count=sum(task.id.job == name for task in plan.tasks))
         for name in (PS, WORKER)
@@ -229,13 +228,13 @@ def as_counted(job: JobSpec, plan: ClusterPlan) -> JobSpec:
 
 
 def refuse_one_machine_twice(hostfile: Hostfile, inventory: Inventory, connections: Connections) -> None:
-    """Two names that lead to one sshd would share its cards and ports while the plan counts them twice."""
+    """Raise PlanError where two names lead to one sshd: the plan would count its GPUs and ports twice."""
     seen: dict[tuple[str, str], Host] = {}
     for host in hostfile.hosts:
         if host.name not in inventory:
             continue
         facts, key, alike = inventory[host.name], connections.host_key(host), "same host key, same boot"
-        if not key and host.connection == "openssh":  # through a master's connection: nobody was shown a key
+        if not key and host.connection == "openssh":  # over a master connection, which shows no host key
             key, alike = facts.hostname, "same name of its own, same boot"
         if not key or not facts.boot_id:
             continue
@@ -258,8 +257,8 @@ def _workers(plan: ClusterPlan) -> int:
     return sum(task.id.job == WORKER for task in plan.tasks)
 
 
-def _somebody_plans(inventory: Inventory) -> bool:
-    """Whether a card is held, or promised, for the moment only."""
+def _others_plan(inventory: Inventory) -> bool:
+    """Whether a GPU is held by, or promised to, a run that is only planning."""
     return any(
         claim is not None and claim.planning
         for facts in inventory.values()

@@ -1,12 +1,12 @@
-"""A run whose tasks run: its state machine driven, its last lines and its outputs brought in, TensorBoard shown."""
+"""A run whose tasks run: drives its state machine, brings in the last lines and the outputs, shows TensorBoard."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from tflaunch.hosts import Host
+from tflaunch.launch.cluster import Cluster
 from tflaunch.lifecycle.driver import Driver, Monitor, S
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.protocol.events import Event, Interrupted, TaskStarted
@@ -24,56 +24,48 @@ if TYPE_CHECKING:
     from tflaunch.runs.tensorboard import TensorBoard
 
 REST_S = 20.0  # for a host whose connection is lost while the last lines come
+DRAIN_AFTER_CTRL_C_S = 3.0
 
 
 class Steering(Linked):
-    """The agents of one run, from the moment in which its tasks were released."""
+    """The agents of one run, from the moment in which its tasks are released."""
 
-    def __init__(
-        self,
-        run_id: str,
-        hosts: Mapping[str, Host],
-        sessions: Sessions,
-        watcher: Watcher,
-        *,
-        lease_s: float,
-        feed: LogFeed,
-    ) -> None:
-        super().__init__(sessions, watcher)
-        self._run_id = run_id
-        self._hosts = hosts
-        self._lease_s = lease_s
+    def __init__(self, cluster: Cluster, feed: LogFeed) -> None:
+        super().__init__(cluster.sessions, cluster.watcher)
+        self._run_id = cluster.run_id
+        self._hosts = cluster.hosts
+        self._lease_s = cluster.lease_s
         self._feed = feed
-        self._drive: Driver[Any] | None = None
+        self._driver: Driver[Any] | None = None
         self._tensorboard: TensorBoard | None = None
 
     def drive(self, state: S, monitor: Monitor, until: Callable[[], bool] = lambda: False) -> S:
         """Feed everything that happens to the state machine and do what it says, until the run is over.
 
-        Or `until` that is true, the run goes on well and every host can be spoken to: then it may be driven on.
+        It also returns while the run goes on, once `until()` is true and every host is connected; call it again then.
         """
-        if self._drive is None:
-            self._drive = Driver(state, self, self._lease_s, time.monotonic(), monitor=monitor)
-            self.links = self._drive.links
-        drive: Driver[S] = self._drive
-        drive.state = state
-        while drive.state.phase != "over":
-            if until() and drive.state.phase == "running" and not drive.links.down:
+        if self._driver is None:
+            self._driver = Driver(state, self, self._lease_s, time.monotonic(), monitor=monitor)
+            self.links = self._driver.links
+        driver: Driver[S] = self._driver
+        driver.state = state
+        while driver.state.phase != "over":
+            if until() and driver.state.phase == "running" and not driver.links.down:
                 break
             self.turn()
-        return drive.state
+        return driver.state
 
     def drain(self, timeout_s: float = 1e9) -> dict[TaskId, int]:
-        """Bring in what is left of the logs; returns the missing bytes of each task that has any.
+        """Bring in the rest of the logs; returns how many bytes are missing, for each task that has any.
 
-        A host whose connection is lost meanwhile is dialled again, for REST_S.  It ends when every byte is here, no
-        host that has some can be reached, the time is up or Ctrl-C comes.
+        It ends when every byte is here, when no host that has some can be reached (a lost one is dialled again for
+        REST_S), when the time is up, or at Ctrl-C.
         """
         _LastLines(self._sessions, self._watcher, self._feed, self).wait(timeout_s)
         return self._feed.missing
 
     def fetch(self, hosts: Collection[str], wish: Wish) -> Fetched:
-        """Bring the outputs of the tasks on these hosts here. Raises FetchError, Stopped."""
+        """Fetch the outputs of the tasks on these hosts.  Raises FetchError, Stopped."""
         from tflaunch.runs.fetch import Fetch
 
         return Fetch(self._run_id, self._sessions, sorted(hosts), self.dial, self._watcher, wish=wish).run()
@@ -82,10 +74,10 @@ class Steering(Linked):
         """Where each task's newest log lies on its host."""
         return self._feed.paths(self._hosts)
 
-    # -- what others than this launcher are to know
+    # What the hosts are to know of the run.
 
     def tell_replanned(self, lost: Collection[str]) -> None:
-        """Tell those who watch, and who ask later, that the run goes on by another plan, without these hosts."""
+        """Leave on the hosts, for `attach` and `status`, that the run is planned anew without the lost ones."""
         text = f"{', '.join(lost)} is lost: the run is planned anew without it"
         self._sessions.send(self._sessions.by_host, "said", text=text, replanned=True)
 
@@ -93,10 +85,10 @@ class Steering(Linked):
         """Leave on the hosts how the run has ended."""
         self._sessions.send(self._sessions.by_host, "outcome", outcome=outcome_data(outcome))
 
-    # -- TensorBoard
+    # TensorBoard.
 
     def show(self, tensorboard: TensorBoard) -> None:
-        """Have TensorBoard started beside the tasks, and reached from here while they run."""
+        """Start TensorBoard beside the tasks; it can be reached from this machine while they run."""
         self._tensorboard = tensorboard
         self._start_tensorboard(tensorboard.host)
 
@@ -109,18 +101,18 @@ class Steering(Linked):
         tensorboard = self._tensorboard
         return tensorboard if tensorboard is not None and tensorboard.host == host else None
 
-    # -- what happens on the hosts
+    # What happens on the hosts.
 
     @property
-    def driven(self) -> Driver[Any]:
-        """The state machine at work."""
-        assert self._drive is not None, "driven"  # noqa: S101
-        return self._drive
+    def driver(self) -> Driver[Any]:
+        """What drives the run's state machine."""
+        assert self._driver is not None, "driven"  # noqa: S101
+        return self._driver
 
     def said(self, host: str, message: Message) -> None:
-        """Take a message of that host, unless it cannot be true."""
-        if foreign := self.driven.foreign(host, message):
-            self._sessions.accuse(host, foreign)
+        """Act on a message of that host, or close its wire if the message cannot be true."""
+        if foreign := self.driver.foreign(host, message):
+            self._sessions.report_breach(host, foreign)
             return
         if message.type == "log":
             self._feed.take(host, message)
@@ -128,39 +120,39 @@ class Steering(Linked):
             self._feed.swept(host, message["logs"])
         elif (tensorboard := self._tensorboard_of(host)) is not None:
             tensorboard.said(message, self._sessions.by_host[host].send)
-        self.driven.said(host, message.type, message.fields, message.body, time.monotonic())
+        self.driver.said(host, message.type, message.fields, message.body, time.monotonic())
 
     def dead(self, host: str, error: ConnectError) -> None:
         """Count that host as lost."""
         self.disconnected(host)
-        self.driven.dead(host, error.message, time.monotonic())
+        self.driver.dead(host, error.message, time.monotonic())
 
     def disconnected(self, host: str) -> None:
-        """Pause TensorBoard, if it is there, until the host is back."""
+        """Pause TensorBoard, if it runs there, until the host is back."""
         if (tensorboard := self._tensorboard_of(host)) is not None:
             tensorboard.lost()
 
     def interrupted(self, signal: Interrupted) -> None:
         """End the run as the state machine says."""
-        self.driven.feed(signal, time.monotonic())
+        self.driver.feed(signal, time.monotonic())
 
     def written(self, host: str, size: int) -> None:
         """Let that host send more of its logs."""
         self._feed.written(host, size)
 
     def attached(self, host: str, now: float) -> None:
-        """Repeat what that host has not done yet."""
-        self.driven.attached(host, now)
+        """Repeat the orders that this host has not carried out yet."""
+        self.driver.attached(host, now)
 
     def tick(self, now: float) -> None:
         """Do what is due."""
-        self.driven.tick(now)
+        self.driver.tick(now)
 
     def wake_at(self, now: float) -> float:
         """When something is due at the latest."""
-        return self.driven.wake_at(now)
+        return self.driver.wake_at(now)
 
-    # -- what Driver and Links call
+    # What Driver and Links call.
 
     def dial(self, host: str) -> None:
         """Connect again to the agent of the run there, which lives on."""
@@ -182,7 +174,7 @@ class Steering(Linked):
             self._sessions.send([host], type, **fields)
 
     def say(self, text: str, urgent: bool) -> None:
-        """Show what the state machine or the watchdog says."""
+        """Show what the state machine, or the watchdog, says."""
         (self._watcher.say if urgent else self._watcher.note)(text)
 
     def warn(self, text: str) -> None:
@@ -223,8 +215,8 @@ class _LastLines(Linked):
 
     def said(self, host: str, message: Message) -> None:
         """Take a piece of a log."""
-        if foreign := self._steering.driven.foreign(host, message):
-            self._sessions.accuse(host, foreign)
+        if foreign := self._steering.driver.foreign(host, message):
+            self._sessions.report_breach(host, foreign)
         elif message.type == "log":
             self._feed.take(host, message)
 

@@ -11,7 +11,7 @@ from tflaunch.sessions.watcher import Watcher
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.code.shipping import Shipped
-    from tflaunch.planning.plan import ClusterPlan
+    from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.protocol.outcome import Outcome
     from tflaunch.runs.fetch_result import Fetched
 
@@ -29,14 +29,14 @@ class RunWatcher(Watcher, Protocol):
 
 @dataclass(frozen=True)
 class Turn:
-    """How it stands with a run that waits for cards."""
+    """How far a run is from its turn, while it waits for GPUs."""
 
     place: int  # in the queue: 1 is the next to be served
-    behind: tuple[str, ...]  # who comes before it: `bob's run mnist-a3k2xq`
-    free: int  # cards that it could take
+    behind: tuple[str, ...]  # the runs before it: `bob's run mnist-a3k2xq`
+    free: int  # so many GPUs that it could take are free
     needed: int
-    held: tuple[tuple[str, str], ...]  # cards and what keeps it from them: (`gpu01:0,2`, `alice's run ...`)
-    lost: tuple[str, ...] = ()  # hosts that cannot be asked
+    held: tuple[tuple[str, str], ...]  # GPUs in use, and by what: (`gpu01:0,2`, `alice's run ...`)
+    lost: tuple[str, ...] = ()  # hosts to which there is no connection
 
     def __str__(self) -> str:
         ending = {1: "st", 2: "nd", 3: "rd"}.get(self.place % 10 if self.place % 100 // 10 != 1 else 0, "th")

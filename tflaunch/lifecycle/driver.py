@@ -1,16 +1,17 @@
-"""Drives a run over the links to its agents; pure: clock, wires and screen belong to who calls.
+"""Drives a run, or a sweep, over the links to its agents; pure: clock, wires and screen are its owner's.
 
-A launcher drives over SSH, the coordinating agent of a detached run over TCP: by the same rules, with the same
-messages.  Here is what both share: what a message means for the state, which orders a host has not carried out
-yet (they are repeated when it is back), and when a host that is out of reach is lost.
+The owner is a launcher, which reaches the agents over SSH, or the coordinator of a detached run, which reaches them
+over TCP.  The rules and the messages are the same.  The driver turns messages into events of the state machine, carries
+out the actions that follow, repeats the orders that a host has not carried out when that host is back, and decides when
+a host that is out of reach is lost.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from tflaunch.lifecycle.actions import End, Order, Restart, Say, StartTimer, StopTasks
 from tflaunch.lifecycle.links import LOOK_S, Links, Transport
-from tflaunch.lifecycle.states import End, Order, Restart, Say, StartTimer, StopTasks
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, TaskStarted, TimerFired
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.messages import tasks_of
@@ -20,35 +21,36 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tflaunch.diagnosis.hangs import Sentence
-    from tflaunch.lifecycle.states import Action, State
+    from tflaunch.lifecycle.actions import Action
+    from tflaunch.lifecycle.states import State
     from tflaunch.protocol.events import Event
     from tflaunch.protocol.wire import Message
 
 
 class Driven(Protocol):
-    """What is driven: a state that knows what follows from an event."""
+    """A state that a driver can drive: that of a run, or of a sweep."""
 
     @property
     def hosts(self) -> Mapping[Any, str]:
-        """The hosts are its values."""
+        """The values are the hosts."""
 
     @property
     def phase(self) -> str:
-        """`running` while there is something to watch over, `over` at the end."""
+        """`running` while the monitor is asked for events, `over` at the end."""
 
     @property
     def lost(self) -> Mapping[str, str]:
-        """Hosts that are lost, each with why."""
+        """The hosts that are lost, each with the reason."""
 
     @property
     def swept(self) -> Mapping[str, tuple[str, ...]]:
-        """Hosts on which all has ended."""
+        """The hosts that are swept, each with the processes that could not be killed."""
 
-    def had(self, host: str, task: TaskId) -> bool:
+    def has_task(self, host: str, task: TaskId) -> bool:
         """Whether that task runs, or ran, on that host."""
 
-    def works(self, host: str) -> bool:
-        """Whether tasks of that host have not ended, and nothing ends them."""
+    def is_busy(self, host: str) -> bool:
+        """Whether tasks run on that host, and nothing has been done to end them."""
 
     def step(self: S, event: Any, now: float) -> tuple[S, list[Action]]:
         """The next state, and what to do at once."""
@@ -58,45 +60,49 @@ S = TypeVar("S", bound=Driven)
 
 
 class Monitor(Protocol):
-    """Who looks on: `tflaunch.lifecycle.watchdog` describes the methods."""
+    """Sees all events and messages, and finds out more: the watchdog of a run, or the controller of a sweep."""
 
     def happened(self, event: Event, now: float) -> None:
-        """Something has happened."""
+        """Take note of an event; the state machine gets it after this."""
 
     def said(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
-        """A message of an agent."""
+        """Take note of a message of an agent."""
 
     def questions(self, hosts: Iterable[str], now: float) -> list[tuple[str, str, dict[str, Any]]]:
-        """What is to be asked now."""
+        """(host, message type, fields) of what the agents are to be asked now; `hosts` can be reached."""
 
     def sentences(self, now: float) -> list[Sentence]:
-        """What is new to say."""
+        """What the user should know since the last call."""
 
     def next_event(self, now: float) -> Any:
-        """An event that it has found out itself, if any; asked until there is none, or the run goes on no more."""
+        """The next event that the monitor has found out itself; None when there is none."""
 
     def wake_at(self) -> float:
-        """When it has something to do."""
+        """The time by which the monitor wants to be asked again."""
 
 
 class DriverOwner(Transport, Protocol):
-    """What does the work, and who is shown what happens."""
+    """Carries out what the driver decides, and shows what happens: a launcher, or a coordinator."""
 
     def send(self, host: str, type: str, **fields: Any) -> None:
         """Send a message over a link that is up."""
 
     def say(self, text: str, urgent: bool) -> None:
-        """Tell the user."""
+        """Show the user a sentence; an urgent one goes before waiting log lines."""
 
     def warn(self, text: str) -> None:
-        """Tell the user what should be looked at."""
+        """Show the user a sentence about something that needs attention."""
 
     def happened(self, event: Event) -> None:
-        """Something that a user wants to see; before anything is done about it."""
+        """Show the user an event; called before the state machine gets it."""
 
 
 class Driver(Generic[S]):
-    """One run, from the moment in which its tasks are released until every host is swept or lost."""
+    """Drives one run, from the release of its tasks until every host is swept or lost.
+
+    A host is lost when its agent has not been heard of for `lease_s`: then the agent has ended the tasks by itself.
+    With `up=False`, the hosts are still to be dialled.
+    """
 
     def __init__(
         self,
@@ -113,14 +119,14 @@ class Driver(Generic[S]):
         self._owner = owner
         self._lease_s = lease_s
         self.links = Links(dict.fromkeys(state.hosts.values()), owner, now, up)
-        self._look_at = now  # at all hosts and tasks
-        self._look_due = False  # something may have happened since the last look
+        self._look_at = now  # when the hosts and the monitor are looked at next
+        self._look_due = False  # events may have come since the last look
         self._timers: dict[str, float] = {}
-        # host -> name -> message: what it was told and has not confirmed by what it did
+        # host -> name -> message: orders that were sent, and whose effect has not been seen yet
         self._orders: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
 
     def memory(self: Driver[State]) -> dict[str, Any]:
-        """All that it knows of a run, as JSON can hold it, for `resume`; what it began with is left out."""
+        """All that has happened since the run began, as JSON can hold it, for `resume` of the next coordinator."""
         from tflaunch.lifecycle.memory import memory_of
 
         return {
@@ -131,13 +137,13 @@ class Driver(Generic[S]):
         }
 
     def resume(self: Driver[State], memory: Any) -> None:
-        """Go on where another one has been that began with the same; the clock must be the same, too.
+        """Go on where the driver was that `memory` came from; it began with the same state, by the same clock.
 
-        To be called before anything else.  Raises ValueError for what is no such memory; then nothing has changed.
+        To be called first of all.  Raises ValueError where `memory` does not fit this run; then nothing has changed.
         """
-        from tflaunch.lifecycle.memory import check_drive, remembered
+        from tflaunch.lifecycle.memory import check_driver, remembered
 
-        check_drive(self.state, memory)
+        check_driver(self.state, memory)
         self.state = remembered(self.state, memory["state"])
         self._timers = memory["timers"]
         self._orders = {
@@ -149,38 +155,36 @@ class Driver(Generic[S]):
             self.links.forget(host)
 
     def attached(self, host: str, now: float) -> None:
-        """A link is up again: what happened meanwhile is asked for, what was ordered is repeated."""
+        """A link is up again: ask for the events that were missed, and repeat the orders."""
         self.links.attached(host, now)
         for type, fields in self._orders.get(host, {}).values():
             self._owner.send(host, type, **fields)
 
     def order(self, host: str, name: str, type: str, **fields: Any) -> None:
-        """Tell a host, now or when it is back; `name` replaces an earlier order of that name."""
+        """Send a message now, or when the host is back; it replaces an earlier order of the same `name`."""
         self._orders.setdefault(host, {})[name] = (type, fields)
         if host in self.links.up:
             self._owner.send(host, type, **fields)
 
     def dead(self, host: str, reason: str, now: float) -> None:
-        """There is no agent any more behind that link."""
+        """The agent of that host is gone, or breaks the protocol: the host is lost."""
         self.feed(HostLost(host, reason), now)
 
     def foreign(self, host: str, message: Message) -> str:
-        """Why an agent must not say that; "" if it may.
+        """Why that message cannot be true, or "".
 
-        It speaks of a task that it never had, or all has ended there and nobody has heard of its tasks' ends: without
-        these a host that says so would be one whose work is done.
+        It is about a task that was never on that host; or the agent says that its host is swept, and has not reported
+        the exits of its tasks: without this check, that host's work would count as done.
         """
         for task in tasks_of(message):
-            if not self.state.had(host, TaskId.parse(task)):
-                return (
-                    f"in a message of the type {message.type}, it speaks of {task}, which is not on that host"
-                )
-        if message.type == "swept" and self.state.works(host):
-            return "it says that all has ended there, and has told of no end of its tasks"
+            if not self.state.has_task(host, TaskId.parse(task)):
+                return f"a message of the type {message.type} is about {task}, which is not on that host"
+        if message.type == "swept" and self.state.is_busy(host):
+            return "it says that all has ended there, and has not reported the exits of its tasks"
         return ""
 
     def said(self, host: str, type: str, fields: Mapping[str, Any], body: bytes, now: float) -> None:
-        """An agent's message; those that are no events are none of this module's business."""
+        """Take a message of an agent; one that is no event goes to the monitor only."""
         self.links.heard(host, now)
         if self._monitor is not None:
             self._monitor.said(host, type, fields, now)
@@ -191,7 +195,7 @@ class Driver(Generic[S]):
             self.feed(event, now)
 
     def feed(self, event: Event, now: float) -> None:
-        """Something has happened: the state follows, and what it says is done."""
+        """Give an event to the state machine, and carry out the actions that follow."""
         if isinstance(event, TaskStarted):
             self._orders.get(event.host, {}).pop(f"restart {event.task}", None)
         if isinstance(event, (HostSwept, HostLost)):
@@ -218,7 +222,7 @@ class Driver(Generic[S]):
                 self._owner.say(action.text, action.urgent)
 
     def tick(self, now: float) -> None:
-        """What time alone brings about."""
+        """Do what is due: timers, links, the monitor's questions and sentences, hosts whose lease has run out."""
         for name in [name for name, at in self._timers.items() if at <= now]:
             del self._timers[name]
             self.feed(TimerFired(name), now)
@@ -231,7 +235,7 @@ class Driver(Generic[S]):
             self._consult(self._monitor, now)
         for host, why in self.links.down.items():
             if self.links.away_s(host, now) > self._lease_s:
-                reason = f"not heard of for {self._lease_s:g} s: its lease has run out there ({why})"
+                reason = f"not heard of for {self._lease_s:g} s: by then its agent ends the run there ({why})"
                 self.feed(HostLost(host, reason), now)
 
     def _consult(self, monitor: Monitor, now: float) -> None:
@@ -248,7 +252,7 @@ class Driver(Generic[S]):
                 self._owner.warn(sentence.text)
 
     def wake_at(self, now: float) -> float:
-        """When `tick` has something to do at the latest."""
+        """The time by which `tick` must be called."""
         wakes = [self.links.wake_at(now), *self._timers.values()]
         if self._look_due:
             wakes.append(self._look_at)
@@ -277,7 +281,7 @@ class Driver(Generic[S]):
 
 
 def understand(host: str, type: str, fields: Mapping[str, Any], body: bytes = b"") -> Event | None:
-    """What an agent's event means for the run; None for those that only a user looks at."""
+    """The event that a message of an agent stands for; None where it changes nothing for the run."""
     if type == "started":
         return TaskStarted(TaskId.parse(fields["task"]), host, fields["attempt"], fields["pid"])
     if type == "exit":

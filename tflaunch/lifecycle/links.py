@@ -1,7 +1,7 @@
-"""Which hosts are heard of, when one is dialled again, and when it counts as lost; pure, shipped to the hosts.
+"""Which hosts are heard of, and when a host is dialled again; pure, shipped to hosts.
 
-A link is whatever leads to an agent: a launcher's goes over SSH, a coordinating agent's over TCP.  One that is
-lost says nothing about the tasks behind it: they run on, and so does what they print, until it is back.
+A link is the way to an agent: a launcher's goes over SSH, a coordinator's over TCP.  When a link breaks, the tasks
+behind it run on, and their agent keeps what they print until the link is back.
 """
 
 from __future__ import annotations
@@ -12,34 +12,36 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-SILENCE_S = 9.0  # an agent beats every 2.5 s
-ANSWER_S = 20.0  # from a dial to the agent's first word, before it is dialled anew
-ASLEEP_S = 6.0  # between two ticks, which come each second: who ticks was asleep, or busy, and heard nobody
-LOOK_S = 0.1  # between two looks at all of them: hundreds of hosts say something at each moment
+SILENCE_S = 9.0  # without any message: the link is broken, for an agent sends a beat every 2.5 s
+ANSWER_S = 20.0  # from a dial to the agent's first message; after that the host is dialled anew
+ASLEEP_S = (
+    6.0  # between two ticks, which come each second: this process was asleep, or busy, and heard no host
+)
+LOOK_S = 0.1  # between two looks at all links: hundreds of hosts send something at each moment
 REDIAL_S = (0.3, 8.0)  # before a host is dialled again: at first, at most; doubled each time, jittered
-# A link that ends sooner has not brought the host back, once that has happened so often in a row; SILENCE_S of its time
-# may have passed without a word.
+# After BREAKS links in a row that lasted less than STEADY_S each, a new link does not bring the host back: the time for
+# which it is away goes on.  STEADY_S includes the SILENCE_S that it takes to notice a break.
 STEADY_S = 20.0
 BREAKS = 8
 
 
 class Transport(Protocol):
-    """What does the work."""
+    """Carries out what Links decides."""
 
     def dial(self, host: str) -> None:
-        """Make a new link; its end, or its failure, is told by `Links.ended`, its success by `attached`."""
+        """Begin a new link; then call `Links.attached` once the agent answers, `Links.ended` when the link ends."""
 
     def hang_up(self, host: str) -> None:
-        """Let go of a link that is silent."""
+        """Close a link."""
 
     def watch(self, host: str, after: int) -> None:
-        """Ask for the events after that one, and for the logs from where they stopped."""
+        """Ask the agent for the events after that number, and for the logs from where they stopped."""
 
     def unreachable(self, host: str, reason: str) -> None:
-        """Tell that a host is out of reach for now."""
+        """Report that a host is out of reach for now."""
 
     def back(self, host: str, away_s: float) -> None:
-        """Tell that it is back."""
+        """Report that a host is back after `away_s`."""
 
 
 class _Link:
@@ -47,13 +49,13 @@ class _Link:
         self.up = up
         self.up_at = now
         self.heard = now
-        self.lost_at = now  # since then it is away, while it is not up
-        self.breaks = 0  # so often in a row it was up for less than STEADY_S
-        self.after = 0  # the last event that was taken
-        self.tries = 0
+        self.lost_at = now  # when the host was last heard of; matters while it is not up
+        self.breaks = 0  # how often in a row the link was up for less than STEADY_S
+        self.after = 0  # the number of the last event that was taken
+        self.tries = 0  # since it was last up
         self.redial_at: float | None = None  # None: it is up, or being dialled
         self.dialled_at = now
-        self.why = ""  # it is not up
+        self.why = ""  # why it is not up
 
 
 class Links:
@@ -61,9 +63,9 @@ class Links:
 
     def __init__(self, hosts: Iterable[str], transport: Transport, now: float, up: bool = True) -> None:
         self._links = {host: _Link(now, up) for host in hosts}
-        self._forgotten: dict[str, int] = {}  # host -> the last event of it that was taken
+        self._forgotten: dict[str, int] = {}  # host -> the number of its last event that was taken
         self._transport = transport
-        self._look_at = now  # at all of them
+        self._look_at = now  # when all links are looked at next
         self._ticked = now
         if not up:
             for link in self._links.values():
@@ -71,37 +73,37 @@ class Links:
 
     @property
     def up(self) -> list[str]:
-        """The hosts that can be spoken to."""
+        """The hosts whose links are up."""
         return [host for host, link in self._links.items() if link.up]
 
     @property
     def down(self) -> dict[str, str]:
-        """The hosts that cannot, each with why."""
+        """The hosts whose links are down, each with the reason."""
         return {host: link.why for host, link in self._links.items() if not link.up}
 
     def forget(self, host: str) -> None:
-        """Nothing more is wanted of that host."""
+        """Dial that host no more, and ignore what comes from it."""
         link = self._links.pop(host, None)
         if link is not None:
             self._forgotten[host] = link.after
 
     @property
     def after(self) -> dict[str, int]:
-        """The number of the last event that was taken, of every host."""
+        """The number of the last event that was taken, for every host."""
         return {**self._forgotten, **{host: link.after for host, link in self._links.items()}}
 
     def resume(self, after: Mapping[str, int]) -> None:
-        """Go on behind these events."""
+        """Take only later events than these, by host."""
         for host, number in after.items():
             if host in self._links:
                 self._links[host].after = number
 
     def attached(self, host: str, now: float) -> None:
-        """The link leads to the run's agent again."""
+        """The agent of that host has answered: its link is up."""
         link = self._links.get(host)
         if link is None:
             return
-        away_s, was_told = now - link.heard, bool(link.why)
+        away_s, was_reported = now - link.heard, bool(link.why)
         link.up, link.heard, link.tries, link.redial_at, link.why = (
             True,
             now,
@@ -111,11 +113,11 @@ class Links:
         )
         link.up_at = now
         self._transport.watch(host, link.after)
-        if was_told:
+        if was_reported:
             self._transport.back(host, away_s)
 
     def ended(self, host: str, reason: str, now: float) -> None:
-        """The link has ended, or could not be made."""
+        """The link has ended, or could not be made: the host is dialled again after a while."""
         link = self._links.get(host)
         if link is None:
             return
@@ -134,12 +136,12 @@ class Links:
             self._transport.unreachable(host, reason)
 
     def heard(self, host: str, now: float) -> None:
-        """It has said something, whatever it was."""
+        """A message has come from that host, whichever."""
         if host in self._links:
             self._links[host].heard = now
 
     def takes(self, host: str, number: int) -> bool:
-        """Whether the event of that number is news, and next in turn."""
+        """Whether the event of that number is new; then it counts as taken."""
         link = self._links.get(host)
         if link is None or number <= link.after:
             return False
@@ -147,16 +149,16 @@ class Links:
         return True
 
     def tick(self, now: float) -> None:
-        """Dial whom it is time for; hang up on those that are silent.  Call it often: it looks each LOOK_S.
+        """Dial the hosts whose turn it is, and hang up on silent ones.  Call it often: it looks every LOOK_S.
 
-        Who was asleep since the last call (Ctrl-Z, a lid) has heard nobody: no host was silent, or slow, meanwhile.
+        If this process was asleep since the last call (Ctrl-Z, a closed lid), no host counts as silent for that time.
         """
         asleep_s, self._ticked = now - self._ticked, now
         if asleep_s > ASLEEP_S:
             for link in self._links.values():
                 if link.up:
                     link.heard = min(now, link.heard + asleep_s)
-                else:  # its connection may have ended meanwhile, which is heard only now
+                else:  # its connection may have ended meanwhile, which is noticed only now
                     link.lost_at = min(now, link.lost_at + asleep_s)
                     link.dialled_at = min(now, link.dialled_at + asleep_s)
         if now < self._look_at:
@@ -170,16 +172,16 @@ class Links:
                 link.redial_at, link.dialled_at = None, now
                 self._transport.dial(host)
             elif not link.up and link.redial_at is None and now - link.dialled_at > ANSWER_S:
-                # Cut, or frozen, between the connection and the first word: nobody else would ever notice.
+                # Cut, or frozen, between the connection and the first message: nothing else would notice that.
                 self._transport.hang_up(host)
                 self.ended(host, f"no answer within {ANSWER_S:g} s", now)
 
     def away_s(self, host: str, now: float) -> float:
-        """For how long a host is out of reach, for moments apart; 0 while it is up."""
+        """For how long a host has been out of reach, links that broke at once included; 0 while its link is up."""
         link = self._links.get(host)
         return 0.0 if link is None or link.up else now - link.lost_at
 
     def wake_at(self, now: float) -> float:
-        """When `tick` has something to do at the latest."""
+        """The time by which `tick` must be called."""
         times = [link.redial_at for link in self._links.values() if link.redial_at is not None]
         return max(self._look_at, min([now + 1.0, *times]))

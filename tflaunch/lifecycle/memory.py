@@ -1,6 +1,6 @@
-"""What the coordinator of a detached run leaves to the next one: data, taken over only where all of it fits the run.
+"""What the coordinator of a detached run has its agent keep, as JSON, for the coordinator that may follow it.
 
-It passes through the agent's socket as JSON.
+The next one checks every field and takes over all of it or, where one does not fit the run, nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tflaunch.lifecycle.states import DRAIN, HURRY, RESTART
+from tflaunch.lifecycle.ending import SWEEP_DUE
+from tflaunch.lifecycle.states import DRAIN, RESTART
 from tflaunch.protocol.fields import (
     Each,
     OneOf,
@@ -32,15 +33,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tflaunch.lifecycle.states import State
+    from tflaunch.protocol.job import TaskId
 
 PHASES = ("running", "restarting", "draining", "ending")
 
 
-# ---- a state, without what it began with (tflaunch.lifecycle.states.state_data)
+# ---- a state; what it began with (states.state_data) is left out
 
 
 def memory_of(state: State) -> dict[str, Any]:
-    """What has become of a state, as JSON can hold it."""
+    """All that has happened to a state since the run began, as JSON can hold it; for `remembered`."""
     return {
         "phase": state.phase,
         "attempts": {str(task): number for task, number in state.attempts.items()},
@@ -58,10 +60,35 @@ def memory_of(state: State) -> dict[str, Any]:
 
 
 def remembered(state: State, data: Any) -> State:
-    """That state, of a run that begins, with what `data` says has become of it; raises ValueError."""
+    """`state`, of a run that begins, with all that `data` (from `memory_of`) says has happened.
+
+    Raises ValueError unless `data` fits the run.
+    """
+    check(_record_of(state), data)
+    tasks = {str(task): task for task in state.hosts}
+    exits = [_exit_from(exit, tasks) for exit in data["exits"]]
+    return replace(
+        state,
+        phase=data["phase"],
+        attempts={tasks[task]: number for task, number in data["attempts"].items()},
+        waiting=frozenset(map(tasks.__getitem__, data["waiting"])),
+        restarted=tuple((at, tasks[task] if task else None) for at, task in data["restarted"]),
+        exits={exit.task: exit for exit in exits},
+        first_failure=_failure_from(data["first_failure"], tasks),
+        work_done=data["work_done"],
+        longest_grace_expired_s=data["longest_grace_expired_s"],
+        interrupts=tuple(data["interrupts"]),
+        lost=data["lost"],
+        swept={host: tuple(left) for host, left in data["swept"].items()},
+        cards={host: tuple(CardLeft(**card) for card in cards) for host, cards in data["cards"].items()},
+    )
+
+
+def _record_of(state: State) -> dict[str, Any]:
+    """The fields that the memory of a state of this run has (see protocol/fields.py)."""
     tasks = {str(task): task for task in state.hosts}
     a_task, a_host = of_the_run("a task", tasks), of_the_run("a host", state.hosts.values())
-    exit_of_it = Record(
+    an_exit = Record(
         {
             "task": a_task,
             "host": a_host,
@@ -77,60 +104,33 @@ def remembered(state: State, data: Any) -> State:
             (exit["code"] is None) != (exit["signal"] is None)
             and state.hosts[tasks[exit["task"]]] == exit["host"]
         ),
-        "an end of that task",
+        "an exit of that task",
     )
     timed_out = {"reason": a_text, "tasks": [a_task], "states": [a_text]}
-    check(
-        {
-            "phase": one_of(*PHASES),
-            "attempts": Each(a_task, an_attempt),
-            "waiting": [a_task],
-            "restarted": [(a_number, or_null(a_task))],
-            "exits": [exit_of_it],
-            "first_failure": or_null(OneOf({"host": a_host, "reason": a_text}, timed_out, exit_of_it)),
-            "work_done": a_flag,
-            "longest_grace_expired_s": a_number,
-            "interrupts": [a_signal],
-            "lost": Each(a_host, a_text),
-            "swept": Each(a_host, [a_text]),
-            "cards": Each(a_host, [{"text": a_text, "own": a_flag}]),
-        },
-        data,
-    )
-
-    def exit_from(told: Mapping[str, Any]) -> TaskExit:
-        return TaskExit(**{**told, "task": tasks[told["task"]]})
-
-    first: TaskExit | HostLost | TimedOut | None = None
-    if told := data["first_failure"]:
-        if "task" in told:
-            first = exit_from(told)
-        elif "tasks" in told:
-            first = TimedOut(told["reason"], tuple(map(tasks.__getitem__, told["tasks"])), (*told["states"],))
-        else:
-            first = HostLost(**told)
-    exits = map(exit_from, data["exits"])
-    return replace(
-        state,
-        phase=data["phase"],
-        attempts={tasks[task]: number for task, number in data["attempts"].items()},
-        waiting=frozenset(map(tasks.__getitem__, data["waiting"])),
-        restarted=tuple((at, tasks[task] if task else None) for at, task in data["restarted"]),
-        exits={exit.task: exit for exit in exits},
-        first_failure=first,
-        work_done=data["work_done"],
-        longest_grace_expired_s=data["longest_grace_expired_s"],
-        interrupts=tuple(data["interrupts"]),
-        lost=data["lost"],
-        swept={host: tuple(left) for host, left in data["swept"].items()},
-        cards={host: tuple(CardLeft(**card) for card in cards) for host, cards in data["cards"].items()},
-    )
+    return {
+        "phase": one_of(*PHASES),
+        "attempts": Each(a_task, an_attempt),
+        "waiting": [a_task],
+        "restarted": [(a_number, or_null(a_task))],
+        "exits": [an_exit],
+        "first_failure": or_null(OneOf({"host": a_host, "reason": a_text}, timed_out, an_exit)),
+        "work_done": a_flag,
+        "longest_grace_expired_s": a_number,
+        "interrupts": [a_signal],
+        "lost": Each(a_host, a_text),
+        "swept": Each(a_host, [a_text]),
+        "cards": Each(a_host, [{"text": a_text, "own": a_flag}]),
+    }
 
 
 def _exit_data(exit: TaskExit) -> dict[str, Any]:
-    told = {**vars(exit), "task": str(exit.task)}
-    del told["tail"]  # nobody shows it here
-    return told
+    data = {**vars(exit), "task": str(exit.task)}
+    del data["tail"]  # a coordinator shows no logs
+    return data
+
+
+def _exit_from(data: Mapping[str, Any], tasks: Mapping[str, TaskId]) -> TaskExit:
+    return TaskExit(**{**data, "task": tasks[data["task"]]})
 
 
 def _failure_data(first: TaskExit | HostLost | TimedOut | None) -> dict[str, Any] | None:
@@ -142,11 +142,23 @@ def _failure_data(first: TaskExit | HostLost | TimedOut | None) -> dict[str, Any
     return vars(first) if first else None
 
 
-# ---- what a drive has on the way
+def _failure_from(
+    data: Mapping[str, Any] | None, tasks: Mapping[str, TaskId]
+) -> TaskExit | HostLost | TimedOut | None:
+    if data is None:
+        return None
+    if "task" in data:
+        return _exit_from(data, tasks)
+    if "tasks" in data:
+        return TimedOut(data["reason"], tuple(map(tasks.__getitem__, data["tasks"])), (*data["states"],))
+    return HostLost(**data)
 
 
-def check_drive(state: State, data: Any) -> None:
-    """Raise ValueError unless `data` is what a drive of that state has: see tflaunch.lifecycle.driver.Driver.memory."""
+# ---- a driver
+
+
+def check_driver(state: State, data: Any) -> None:
+    """Raise ValueError unless `data` can be what Driver.memory gave for a driver of that run; `state` begins it."""
     tasks = set(map(str, state.hosts))
     a_task, a_host = of_the_run("a task", tasks), of_the_run("a host", state.hosts.values())
     orders = OneOf(
@@ -160,7 +172,7 @@ def check_drive(state: State, data: Any) -> None:
         kind, _, of = name.partition(" ")
         if kind == DRAIN and of:
             return a_number(float(of))
-        return of in tasks if kind == RESTART and of else name in (HURRY, RESTART)
+        return of in tasks if kind == RESTART and of else name in (SWEEP_DUE, RESTART)
 
     check(
         {

@@ -1,37 +1,43 @@
-"""The time limits that a user sets for a run, and which one has been reached; no I/O, no clock.
+"""The time limits that a user sets for a run, and which of them has been reached; no I/O, no clock.
 
     --timeout          the whole run, from the release of its tasks
     --startup-timeout  until each task listens on its port (or, if it has none, has written something)
     --stall-timeout    without output of any task: many programs let only their chief talk, and ps are silent
 
 TensorFlow's own "still waiting" lines are no output: a run that hangs writes one every 10 s.
+
+Shipped to hosts, for the coordinator of a detached run.
 """
 
-# Written for Python 3.8, without `typing` at run time: an agent may have to do this, too.
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
 
 from tflaunch.diagnosis.hangs import FRESH_S, LOOK_S, waits_for
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any, NamedTuple
-
-    class ReachedLimit(NamedTuple):
-        reason: str
-        tasks: tuple[str, ...]  # the ones it is about
-        states: tuple[str, ...]  # of each: `state S, in futex_do_wait`, or "" where nothing has been seen
-else:
-    from collections import namedtuple
-
-    ReachedLimit = namedtuple("ReachedLimit", "reason tasks states")
+    from typing import Any
 
 NAMES_SHOWN = 4
 NEVER = float("-inf")
 
 
+class ReachedLimit(NamedTuple):
+    """A limit that has been reached, in words, with the tasks that reached it."""
+
+    reason: str
+    tasks: tuple[str, ...]
+    states: tuple[
+        str, ...
+    ]  # of each task: `state S, in futex_do_wait`, or "" where it has not been looked at
+
+
 class Limits:
-    """Fed with looks and exits; asked what has been reached. 0 is no limit; all times are of one steady clock."""
+    """The limits of one run, in seconds (0: none); all times are of one steady clock.
+
+    It is fed with the tasks' starts, looks and exits, and asked which limit has been reached.
+    """
 
     def __init__(
         self, tasks: Iterable[str], timeout_s: float = 0.0, startup_s: float = 0.0, stall_s: float = 0.0
@@ -40,26 +46,28 @@ class Limits:
         self.startup_s = startup_s
         self.stall_s = stall_s
         limits = [limit / 4 for limit in (startup_s, stall_s) if limit]
-        self.look_s = max(0.25, min([LOOK_S, *limits]))  # how often the agents are to be asked
+        self.look_s = max(
+            0.25, min([LOOK_S, *limits])
+        )  # how often the agents are asked to look at their tasks
         self._begun: float | None = None
-        self._started = dict.fromkeys(tasks, 0.0)  # those that live
-        self._seen: dict[str, float] = {}  # task -> its last look
+        self._started = dict.fromkeys(tasks, 0.0)  # living task -> when it started
+        self._seen: dict[str, float] = {}  # task -> when an agent last looked at it
         self._ready: set[str] = set()
         self._states: dict[str, str] = {}
-        self._spoke: dict[str, float] = {}  # task -> when it last wrote something that counts
+        self._spoke: dict[str, float] = {}  # task -> when it last wrote output that counts
 
     def begin(self, now: float, begun: float | None = None) -> None:
-        """All tasks are released; the run itself began at `begun`, if it was planned anew."""
+        """All tasks are released now; `begun`: when the run began, where it has been planned anew since."""
         self._begun = now if begun is None else begun
         for task in self._started:
             self._started[task] = self._spoke[task] = now
 
     def memory(self) -> dict[str, Any]:
-        """What it knows, as JSON can hold it, for `resume`; without what is seen anew by the next looks."""
+        """What has happened, as JSON can hold it, for `resume`; without what the next looks show again."""
         return {"started": self._started, "ready": sorted(self._ready), "spoke": self._spoke}
 
     def resume(self, memory: Any) -> None:
-        """Go on where another one of these tasks, which has begun, has been; raises ValueError for no memory of it."""
+        """Go on where the limits were that `memory` came from, after `begin`; raises ValueError if it does not fit."""
         from tflaunch.protocol.fields import Each, a_number, check, of_the_run
 
         a_task = of_the_run("a task", self._started)
@@ -78,7 +86,7 @@ class Limits:
         self._started.pop(task, None)
 
     def looked(self, tasks: Mapping[str, Mapping[str, Any]], now: float) -> None:
-        """What an agent has seen of its tasks (see tflaunch.agent.tasks.look)."""
+        """An agent has looked at its tasks (see tflaunch.agent.tasks.look)."""
         for task, look in tasks.items():
             self._seen[task] = now
             self._states[task] = _state(look)
@@ -89,7 +97,7 @@ class Limits:
 
     @property
     def ready(self) -> int:
-        """How many of the tasks that live have opened their port (or, if they have none, written something)."""
+        """How many living tasks have opened their port (or, if they have none, written something)."""
         return len(self._ready & self._started.keys())
 
     def reached_limit(self, now: float) -> ReachedLimit | None:
@@ -124,7 +132,7 @@ class Limits:
 
 
 def _state(look: Mapping[str, Any]) -> str:
-    """Of the task's own process, and the kernel function that it waits in."""
+    """The state of the task's own process, and the kernel function that it waits in."""
     if not look["processes"]:
         return ""
     state = f"state {look['processes'][0][2]}"

@@ -1,10 +1,11 @@
-"""Watches over a run while it runs: asks the agents what their tasks do, says who waits, keeps the time limits.
+"""Watches over a run: asks the agents what their tasks do, says which task waits for which, keeps the time limits.
 
-Pure, and shipped: a detached run is watched over by the agent that decides for it.
+Pure, and shipped to hosts: the coordinator watches over a detached run.
 """
 
-# Written for Python 3.8, without `typing` at run time.
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.hangs import Diagnosis, Place
 from tflaunch.lifecycle.time_limits import Limits
@@ -12,7 +13,6 @@ from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import HostLost, TaskExit, TimedOut
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from tflaunch.protocol.events import Event
 
 DIAL_S = 5.0  # for one connect: it may be lost twice on the way
-AWAITED_S = 0.5  # how often the agents are asked while somebody waits for all tasks to be ready
+AWAITED_S = 0.5  # how often the agents are asked while the launcher waits for all tasks to be ready
 
 
 class Watchdog:
-    """Fed with what happens and what agents say; asked what to ask them, what to say, and what has run out.
+    """The Monitor (lifecycle/driver.py) of a run.
 
-    `places` maps a task to host, address and port, `names` a name among the addresses to what it stands for;
-    `limits_s` are those of tflaunch.lifecycle.time_limits.  All times are of one steady clock.
+    `places` maps a task to its host, address and port, `names` a host name among the addresses to its addresses;
+    `limits_s` are the arguments of time_limits.Limits.  All times are of one steady clock.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Watchdog:
         self._diagnosis = Diagnosis({task: Place(*place) for task, place in places.items()}, names)
         self._limits = Limits(places, **limits_s)
         self._looked = 0.0  # when the agents were last asked
-        self.awaited = False  # somebody waits for all tasks to be ready
+        self.awaited = False  # the launcher waits for all tasks to be ready
 
     @property
     def ready(self) -> int:
@@ -50,20 +50,20 @@ class Watchdog:
         return self._limits.ready
 
     def data(self) -> dict[str, Any]:
-        """The arguments of a new one like it, as JSON can hold them."""
+        """The arguments that it was made with, as JSON can hold them."""
         return self._data
 
     def begin(self, now: float, begun: float | None = None) -> None:
-        """The tasks are released, or were at `now`; the run itself began at `begun`, if it was planned anew."""
+        """The tasks were released at `now`; `begun`: when the run began, where it has been planned anew since."""
         self._limits.begin(now, begun)
-        self._looked = now  # there is nothing to see yet
+        self._looked = now  # too early for a look
 
     def memory(self) -> dict[str, Any]:
-        """What it knows, as JSON can hold it, for `resume`; what the next looks tell anyway is left out."""
+        """What has happened, as JSON can hold it, for `resume`; without what the next looks show again."""
         return {"diagnosis": self._diagnosis.memory(), "limits": self._limits.memory()}
 
     def resume(self, memory: Any) -> None:
-        """Go on where another one like it, which has begun, has been; raises ValueError for what is no memory of it."""
+        """Go on where the watchdog was that `memory` came from, after `begin`; raises ValueError if it does not fit."""
         from tflaunch.protocol.fields import anything, check
 
         check({"diagnosis": anything, "limits": anything}, memory)
@@ -71,7 +71,7 @@ class Watchdog:
         self._limits.resume(memory["limits"])
 
     def happened(self, event: Event, now: float) -> None:
-        """A task has started or ended, or is gone with its host; the rest does not matter here."""
+        """Take note of a task that has started or ended, or is gone with its host; ignore other events."""
         if isinstance(event, TaskExit):
             self._diagnosis.exited(str(event.task), event.exit_code)
             self._limits.exited(str(event.task))
@@ -85,7 +85,7 @@ class Watchdog:
             self._limits.started(str(event.task), now)
 
     def said(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
-        """A message of an agent; only answers to `questions` matter here."""
+        """Take note of an answer to `questions`; ignore other messages."""
         if type == "looked":
             self._diagnosis.looked(fields["tasks"], now)
             self._limits.looked(fields["tasks"], now)
@@ -93,7 +93,7 @@ class Watchdog:
             self._diagnosis.dialled(host, fields["results"], now)
 
     def questions(self, hosts: Iterable[str], now: float) -> list[tuple[str, str, dict[str, Any]]]:
-        """(host, type, fields) of what is to be asked now, of hosts that can be reached."""
+        """(host, message type, fields) of what the agents are to be asked now; `hosts` can be reached."""
         if now < self.wake_at():
             return []
         self._looked = now
@@ -105,7 +105,7 @@ class Watchdog:
         return asked
 
     def sentences(self, now: float) -> list[Sentence]:
-        """What is new to say about who waits for whom."""
+        """What the user should know since the last call about tasks that wait."""
         return self._diagnosis.sentences(now)
 
     def next_event(self, now: float) -> TimedOut | None:
@@ -116,6 +116,6 @@ class Watchdog:
         return TimedOut(limit.reason, tuple(map(TaskId.parse, limit.tasks)), limit.states)
 
     def wake_at(self) -> float:
-        """When there is something to ask at the latest."""
+        """The time by which there is something to ask."""
         rest_s = self._limits.look_s
         return self._looked + (min(AWAITED_S, rest_s) if self.awaited else rest_s)

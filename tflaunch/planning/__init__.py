@@ -1,1 +1,14 @@
-"""Pure: job, hosts and facts in, the complete request for every host out."""
+"""From a job, hosts and what their agents said of them to the complete request for every host; no I/O, no clock.
+
+inventory       what the agents said of their hosts and GPUs
+gpu_choice      which GPUs the options allow, and which lie near each other
+taking          how much a run would take where the user gave no number of workers
+usable_hosts    which hosts a job can use at all; what changes when some are absent
+gpu_supply      the GPUs that hosts have for the roles of a job, and the errors where they are too few
+plan            where every task runs: `plan_cluster`
+cluster_plan    the plan as data: TaskPlan, ClusterPlan
+addresses       what tasks dial each other by: addresses, ports, network interfaces
+command         argv and environment of a task; `frameworks`: those of TensorFlow, PyTorch and JAX
+environments    virtual environments, conda and `setup:`, as shell text for a task
+dial_check      whether the tasks would reach each other, and what to do where not
+"""

@@ -14,7 +14,7 @@ _LOOPBACK_NAMES = {"localhost", "localhost.localdomain", "localhost6", "ip6-loca
 
 
 def _machine(facts: HostFacts) -> tuple[str, str]:
-    """What two names of one machine share; containers share the boot id, so the host name counts too."""
+    """Equal for two names of one machine; containers share the boot id, so that the host name counts, too."""
     return (facts.boot_id, facts.hostname) if facts.boot_id else ("", facts.host)
 
 

@@ -1,4 +1,4 @@
-"""How a task is told who it is: its argv, its flags and its environment; pure, nothing is started here."""
+"""The argv, flags and environment by which a task learns its part in the cluster; pure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Command:
 
     @property
     def first(self) -> TaskId | None:
-        """Rank 0, at whose port the other ranks of a PyTorch or JAX program meet it; None: nobody has a rank."""
+        """Rank 0, at whose port the other ranks of a PyTorch or JAX program meet it; None: no task has a rank."""
         return next(iter(self._ranks), None)
 
     def argv(self, task: TaskId, host: Host) -> tuple[str, ...]:
@@ -84,11 +84,11 @@ class Command:
         return (*python, *self._job.program, *self._hosts_flags, *flags, *args)
 
     def env(self, task: TaskId, host: Host, gpus: Sequence[str]) -> dict[str, str]:
-        """What a task finds in its environment on top of what its host gives; `gpus` are its cards' UUIDs.
+        """The variables that a task gets on top of its host's own; `gpus` are the UUIDs of its GPUs.
 
         `env:` of the hostfile, then the job's own and its role's come last and win, also over PYTHONUNBUFFERED,
-        PYTHONFAULTHANDLER, CUDA_DEVICE_ORDER, no_grpc_proxy and the ranks of PyTorch and JAX.  What the plan has
-        decided cannot be set by them and raises PlanError: TF_CONFIG, CUDA_VISIBLE_DEVICES, TF_GRPC_REUSE_PORT,
+        PYTHONFAULTHANDLER, CUDA_DEVICE_ORDER, no_grpc_proxy and the ranks of PyTorch and JAX.  They
+        cannot set what the plan decides (PlanError): TF_CONFIG, CUDA_VISIBLE_DEVICES, TF_GRPC_REUSE_PORT,
         TFLAUNCH_RUN, TFLAUNCH_TASK.
         """
         role = self._job.role(task.job).env
@@ -100,7 +100,7 @@ class Command:
         return {
             "TF_CONFIG": f'{{"cluster":{self._cluster_json},"task":{me}}}',
             "TF_GRPC_REUSE_PORT": "true",
-            "CUDA_VISIBLE_DEVICES": ",".join(gpus),  # empty: a ps never takes a card by accident
+            "CUDA_VISIBLE_DEVICES": ",".join(gpus),  # empty: a ps never takes a GPU by accident
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "PYTHONUNBUFFERED": "1",  # a killed task would lose its last lines
             "PYTHONFAULTHANDLER": "1",  # a crash, and a task that is ended because it is stuck, tells where

@@ -1,11 +1,11 @@
 """Which connections the tasks of a plan will make, and what a blocked one means; pure.
 
-What is checked: from every host, the address and port of every task that a task of that host may call, once for
-each source host, the host's own address included (an address of a router may lead everywhere but back).
+Every host dials the address and port of every task that a task of its own may call, its own address included (an
+address that belongs to a router may lead everywhere but back).
 Training needs both ways: a worker asks its ps for variables, and the ps fetches the gradients from the worker;
-workers open sessions that span each other.  Only ps and ps have nothing to say to each other.  For H hosts and
+workers open sessions that span each other.  Only ps do not call each other.  For H hosts and
 T tasks that is up to H x T connects, but each host makes its T at once, and they take no longer than one does
-unless they are dropped: nothing is left out.  What is no part of the cluster, as an evaluator, neither calls nor
+unless they are dropped: nothing is left out.  A task outside the cluster, such as an evaluator, neither calls nor
 is called.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from tflaunch.hosts import fold
 from tflaunch.lifecycle.watchdog import DIAL_S
 from tflaunch.planning.addresses import is_loopback
-from tflaunch.planning.plan import ClusterPlan, TaskPlan
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.protocol import dialling
 
 TARGETS_SHOWN = 3
@@ -40,12 +40,12 @@ NEXT_STEP = {
 
 
 def needed(plan: ClusterPlan) -> bool:
-    """Whether anything can be in the way: not when all tasks are on this one machine, over loopback."""
+    """Whether a connection may be blocked at all: not when all tasks are on this machine, over loopback."""
     return not all(is_loopback(task.address) for task in plan.tasks if task.port is not None)
 
 
 def targets(plan: ClusterPlan) -> dict[str, list[TaskPlan]]:
-    """For each host, the tasks that its own may call; each host begins elsewhere, not all with the same one."""
+    """For each host, the tasks that its own may call; each host begins with another one, to spread the load."""
     jobs: dict[str, set[str]] = {}
     count: dict[tuple[str, str], int] = {}
     members = [task for task in plan.tasks if task.port is not None]
@@ -75,7 +75,7 @@ def _calls_itself(task: TaskPlan, callers: Collection[str], count: Mapping[tuple
 
 
 def limit_s(targets: int) -> float:
-    """How long a host may take to call so many, their names looked up before; where all are busy, answers come late."""
+    """Seconds that a host may take to call so many targets, name look-ups included; busy hosts answer late."""
     rounds = 1 + -(-targets // dialling.AT_ONCE)
     return rounds * dialling.ANSWER_SHARE * DIAL_S + MARGIN_S
 
@@ -88,7 +88,7 @@ def to_wire(wanted: Iterable[TaskPlan]) -> list[list[object]]:
 def blocked(
     wanted: Mapping[str, Sequence[TaskPlan]], results: Mapping[str, Sequence[float | tuple[str, str]]]
 ) -> tuple[dict[str, str], list[str]]:
-    """(for each host that something is blocked for, what; the next steps). Empty when all could be reached."""
+    """Return ({host: what it cannot reach}, next steps for the user); both empty when every call was answered."""
     failures: dict[str, str] = {}
     steps: dict[str, None] = {}
     for host, tasks in wanted.items():
@@ -108,7 +108,7 @@ def blocked(
 
 
 def _name(tasks: Sequence[TaskPlan]) -> str:
-    """`ps/0 at 10.0.0.1:2222`; many are told by their hosts."""
+    """`ps/0 at 10.0.0.1:2222`; of more than 3 tasks only the number, hosts and ports."""
     if len(tasks) <= TARGETS_SHOWN:
         ordered = sorted(tasks, key=lambda task: task.id)
         return ", ".join(f"{task.id} at {task.endpoint}" for task in ordered)

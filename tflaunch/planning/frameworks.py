@@ -1,12 +1,12 @@
-"""What tasks are told in the words of PyTorch's and JAX's own launchers; pure.
+"""The environment variables that the launchers of PyTorch and JAX would set for each task; pure.
 
 The tasks whose success decides the end of a run are the processes of such a program, in this order: the chief, the
-workers, then jobs of the user's own that decide.  The first one is rank 0: the others meet at its port.  A ps and an
-evaluator are none of them.
+workers, then jobs of the user's own that decide.  The first one is rank 0: the others meet at its port.  A ps or an
+evaluator has no rank.
 
 **A task is a node with one process.**  `LOCAL_RANK` is 0 and `LOCAL_WORLD_SIZE` 1 in each, also where several share a
-host.  A task sees its own cards and no others (`CUDA_VISIBLE_DEVICES`), so that `cuda:{LOCAL_RANK}` must be its first:
-`torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` with a LOCAL_RANK of 1 fails where one card is visible.
+host.  A task sees its own GPUs and no others (`CUDA_VISIBLE_DEVICES`), so that `cuda:{LOCAL_RANK}` must be its first:
+`torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` with a LOCAL_RANK of 1 fails where one GPU is visible.
 `torchrun --virtual-local-rank` decides the same, and so is a worker of Kubeflow's PyTorchJob, a pod of its own.  The
 other way, all cards of the run on a host visible to each of its tasks (torchrun by default, Ray Train), would give a
 program that says only `cuda` the card of another task, leaves open which of two cards a rank gets
@@ -19,7 +19,7 @@ What the variables mean stays true: RANK = GROUP_RANK x LOCAL_WORLD_SIZE + LOCAL
 torchrun's TORCHELASTIC_* are left out: they say that an agent of torchrun's keeps the store and counts restarts.
 
 JAX (0.12) reads only JAX_COORDINATOR_ADDRESS by itself: `jax.distributed.initialize(num_processes=..., process_id=...)`
-is told the other two.  JAX_LOCAL_DEVICE_IDS is not given: all cards that a task sees are its own.
+takes the other two as arguments.  JAX_LOCAL_DEVICE_IDS is not set: all GPUs that a task sees are its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tflaunch.protocol.job import EVALUATOR, PS, Framework, JobSpec, Role, TaskI
 # Those that have neither flags for a cluster nor parameter servers.
 OF_THEIR_OWN: frozenset[Framework] = frozenset({"jax", "torch"})
 
-# Words of a program's text, names that it imports or uses and variables that it reads, and who starts programs so.
+# Words in a program's text (names that it imports or uses, variables that it reads), and the framework they mean.
 SIGNS: Mapping[str, Framework] = {
     **dict.fromkeys(
         (
@@ -52,13 +52,13 @@ SIGNS: Mapping[str, Framework] = {
 
 
 def started_by(words: Iterable[str]) -> Framework:
-    """Who starts a program with these words in its text; "auto" where they say nothing, or name several."""
+    """The framework that these words of a program's text mean; "auto" where they mean none, or several."""
     found = {SIGNS[word] for word in words if word in SIGNS}
     return found.pop() if len(found) == 1 else "auto"
 
 
 def roles_for(framework: Framework, roles: Mapping[str, Role]) -> dict[str, Role]:
-    """Those roles; without a ps unless somebody asked for some, where the framework has none."""
+    """The roles, without ps where the framework has none, unless the user asked for some."""
     ps = roles.get(PS, Role())
     if framework not in OF_THEIR_OWN or ps.count is not None:
         return dict(roles)

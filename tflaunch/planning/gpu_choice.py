@@ -1,6 +1,6 @@
-"""Which cards and MIG instances a run may take, and which of them go together: pure, before the plan.
+"""Which GPUs and MIG instances a run may take, and which of them lie near each other; pure, before the plan.
 
-One that is not wanted is a busy one whose reason says so, so that plan and messages need know no more.
+A GPU that an option leaves out counts as busy, with that option as the reason: plan and messages need no other case.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from tflaunch.hosts import Hostfile, match
 from tflaunch.planning.inventory import NO_INSTANCE, Device, Gpu, HostFacts, Inventory, MigDevice
 from tflaunch.protocol.errors import UsageError
 
-# How near two cards are, best first; `NV4`, so many NVLinks, is nearer than any of them.
+# How near two GPUs are, best first; NVLinks (`NV4` is four of them) are nearer than any of these.
 _NEAR = {"PIX": 5, "PXB": 4, "PHB": 3, "NODE": 2, "SYS": 1}
 _NVLINK = 10
-_SOLD_AS = 0.98  # a card that is sold with 80 GiB shows up to 2 % less: the driver keeps some
+_SOLD_AS = 0.98  # a GPU sold with 80 GiB shows up to 2 % less: the driver keeps some
 _LABEL = r"(0|[1-9]\d*)(\.\d)?"
 
 
 class LeftOut(str):
-    """Why a card or an instance is not taken that an option leaves out: nobody need be on it."""
+    """Why an option leaves a GPU or MIG instance out; it may be free."""
 
     __slots__ = ()
 
 
-NEEDS_MIG = LeftOut("in MIG mode (--mig)")  # an instance that nobody has asked for
+NEEDS_MIG = LeftOut("in MIG mode (--mig)")  # a MIG instance, which only --mig or the hostfile takes
 
 
 @dataclass(frozen=True)
 class GpuChoice:
-    """What the command line says of cards; `include` and `exclude` are `HOSTS` or `HOSTS:0,2,3.1`."""
+    """The GPU options of the command line; `include` and `exclude` are `HOSTS` or `HOSTS:0,2,3.1`."""
 
-    model: str = ""  # part of the name, in any case
-    min_memory_bytes: int = 0  # of the whole card or instance
-    mig: str | None = None  # instances with this in their name ("": any), and no whole cards
+    model: str = ""  # part of the model's name, in any case
+    min_memory_bytes: int = 0  # of the whole GPU or MIG instance
+    mig: str | None = None  # only MIG instances with this in their name ("": any)
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    share: bool = False  # also cards that others compute on; never leased, promised or broken ones
+    share: bool = False  # also GPUs that others compute on; never leased, promised or broken ones
 
 
 def check(choice: GpuChoice, hostfile: Hostfile) -> None:
@@ -49,7 +49,7 @@ def check(choice: GpuChoice, hostfile: Hostfile) -> None:
 
 
 def excluded_hosts(choice: GpuChoice, hostfile: Hostfile) -> set[str]:
-    """The hosts that --exclude names whole, without any numbers of cards."""
+    """The hosts that --exclude names whole, without numbers of GPUs."""
     return {host for host, cards in _selected("--exclude", choice.exclude, hostfile).items() if cards is None}
 
 
@@ -61,7 +61,7 @@ def not_included(choice: GpuChoice, hostfile: Hostfile) -> set[str]:
 
 
 def choose(inventory: Inventory, choice: GpuChoice, hostfile: Hostfile) -> dict[str, HostFacts]:
-    """The inventory as the plan shall see it; raises UsageError for a pattern that fits nothing.
+    """The inventory with all GPUs busy that the options leave out; raises UsageError for a pattern that fits no host.
 
     Without `mig`, instances are taken only where `gpus:` of the hostfile names them.
     """
@@ -105,7 +105,7 @@ def choose(inventory: Inventory, choice: GpuChoice, hostfile: Hostfile) -> dict[
 def _selected(
     option: str, patterns: Sequence[str], hostfile: Hostfile
 ) -> Mapping[str, frozenset[str] | None]:
-    """Host to the labels of cards and instances that are meant there, None for all."""
+    """Host to the labels of the GPUs and MIG instances that the patterns name there, None for all."""
     found: dict[str, frozenset[str] | None] = {}
     for pattern in patterns:
         hosts, colon, labels = pattern.partition(":")
@@ -121,22 +121,22 @@ def _selected(
 
 
 def _names(selected: Mapping[str, frozenset[str] | None], host: str, gpu: Gpu, device: Device) -> bool:
-    """Whether that device is meant; a card's label means all of its instances."""
+    """Whether `selected` names this device; the label of a GPU stands for all of its MIG instances."""
     labels = selected.get(host, frozenset())
     return labels is None or gpu.label in labels or device.label in labels
 
 
 def take_nearest(cards: Sequence[Device], count: int) -> tuple[tuple[Device, ...], list[Device]]:
-    """(`count` cards that are best connected with each other, the rest); equal ones go by index.
+    """Return (the `count` GPUs that are nearest to each other, the rest), each in the order of `cards`.
 
-    They are of one model where that many of one are there.
+    They are of one model where one model has that many.
     """
     if count <= 1 or count >= len(cards):
         return tuple(cards[:count]), list(cards[count:])
     models = Counter(card.name for card in cards)
     enough = [card for card in cards if models[card.name] >= count]
     best: tuple[int, list[Device]] = (-1, [])
-    for first in enough or cards:  # a group grows from each card by the one that is nearest to all in it
+    for first in enough or cards:  # a group grows from each GPU by the one that is nearest to all in it
         pool = [card for card in enough if card.name == first.name] or cards
         group, total = [first], 0
         while len(group) < count:

@@ -1,4 +1,4 @@
-"""What the agents said about their hosts: the facts that a plan is made from and that `tflaunch gpus` shows."""
+"""What the agents said about their hosts: the facts from which a plan is made and which `tflaunch gpus` shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tflaunch.gpu_probe import BUSY_MEMORY_BYTES, BUSY_MIG_MEMORY_BYTES
 from tflaunch.inputs.times import clock_time
 
 BUSY_PERCENT = 25  # of the time; less may be a desktop
-# Nobody computes with less; a card that its driver has just initialised is at 100 % for a moment, with nothing in use.
+# No program computes with less; a GPU that its driver has just initialised shows 100 % for a moment, without any.
 CONTEXT_BYTES = 64 * 1024 * 1024
 
 PROHIBITED = "compute mode is PROHIBITED"
@@ -19,7 +19,7 @@ NO_INSTANCE = "in MIG mode without an instance"
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """Who is on a card; "" and None for what a container or another user hides."""
+    """A process on a GPU; "" and None for what a container or another user hides."""
 
     pid: int
     user: str
@@ -31,38 +31,38 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class Lease:
-    """Which run holds a card, from its plan to its end."""
+    """The run that has a GPU, from its plan to its end."""
 
     user: str
     run: str
     since: float  # epoch seconds, by the host's clock
-    planning: bool = False  # it has the card for the moment, to see what it will take
-    pid: int = 0  # of what has locked the card and is no run of tflaunch
+    planning: bool = False  # it has the GPU only until its plan is made
+    pid: int = 0  # of a process that has locked the GPU and is no run of tflaunch
 
     @property
     def holder(self) -> str:
         """For people: `alice's run trainer-k3f9x2`."""
         if self.pid:
-            return f"pid {self.pid} of {self.user or 'somebody'}, which is no run: it has locked the card"
+            return f"pid {self.pid} of {self.user or 'somebody'}, which is no run: it has locked the GPU"
         return f"{self.user or 'somebody'}'s run {self.run}".rstrip()
 
 
 @dataclass(frozen=True)
 class Ticket(Lease):
-    """A run that waits for cards; (since, run) is its place in the queue, on every host."""
+    """A run that waits for GPUs; (since, run) is its place in the queue, on every host."""
 
-    wants: int = 0  # so many cards, on all its hosts together
+    wants: int = 0  # GPUs, on all its hosts together
     uuids: tuple[str, ...] = ()  # those of this host that it could use
 
 
 @dataclass(frozen=True)
 class Device:
-    """What a process can be given: a card, or an instance of a card in MIG mode.
+    """What one process can be given: a whole GPU, or one MIG instance.
 
-    `busy` holds why it must not be taken ("" when it is free).
+    `busy` says why a run must not take it, "" when it is free.
     """
 
-    index: int  # a card's is NVML's, which people see, never CUDA's; an instance's counts within its card
+    index: int  # a GPU's is NVML's, which people see, not CUDA's; a MIG instance's counts within its GPU
     uuid: str
     name: str
     memory_total_bytes: int
@@ -75,20 +75,20 @@ class Device:
 
     @property
     def label(self) -> str:
-        """What people call it on its host: `3`, or `3.1` for instance 1 of card 3."""
+        """Its name on its host: `3`, or `3.1` for MIG instance 1 of GPU 3."""
         return str(self.index)
 
     @property
     def memory_free_bytes(self) -> int:
-        """What is not in use of it."""
+        """Its memory that is not in use."""
         return self.memory_total_bytes - self.memory_used_bytes
 
 
 @dataclass(frozen=True)
 class MigDevice(Device):
-    """One MIG instance of a card; CUDA gives a process one of them at most."""
+    """One MIG instance of a GPU; CUDA gives a process one of them at most."""
 
-    card: int = field(kw_only=True)  # the index of its card
+    card: int = field(kw_only=True)  # the index of its GPU
 
     @property
     def label(self) -> str:
@@ -97,9 +97,9 @@ class MigDevice(Device):
 
 @dataclass(frozen=True)
 class Gpu(Device):
-    """One card as NVML describes it.
+    """One GPU as NVML describes it.
 
-    None is what this card or its driver does not tell.  Sources: NVML, /proc, /sys/bus/pci.
+    None: this GPU or its driver does not say.  Sources: NVML, /proc, /sys/bus/pci.
     """
 
     error: str = ""  # lost or broken: what NVML said
@@ -119,12 +119,12 @@ class Gpu(Device):
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """What of it can be given to processes: its MIG instances, or all of it."""
+        """What processes can be given: its MIG instances, or itself where it has none."""
         return self.mig or (self,)
 
     @classmethod
     def from_wire(cls, card: Mapping[str, Any]) -> Gpu:
-        """Read a card of an agent's `facts`; what a broken card could not tell is absent there."""
+        """Read a GPU from an agent's `facts`, which lack what a broken GPU did not say."""
         known = {name: card[name] for name in cls.__dataclass_fields__ if name in card}
         known |= _uses(card)
         known["slowed_by"] = tuple(card.get("slowed_by", ()))
@@ -136,7 +136,7 @@ class Gpu(Device):
 
 
 def why_busy(gpu: Gpu) -> str:
-    """The first reason, in this order, why nobody else should take that card; "" when it is free."""
+    """The first reason, in this order, why a run must not take that GPU; "" when it is free."""
     if gpu.error:
         return f"broken: {gpu.error}"
     if gpu.compute_mode == "prohibited":
@@ -155,7 +155,7 @@ def _why_busy_instance(instance: MigDevice, gpu: Gpu) -> str:
 
 
 def in_use(device: Device) -> str:
-    """Why that device is not free now, whoever waits for it; "" when it is."""
+    """Why that device is in use now, runs that wait for it aside; "" when it is not."""
     if device.lease is not None:
         return f"leased to {device.lease.holder}"
     if device.lease_error:
@@ -179,7 +179,7 @@ def _promise(device: Device) -> str:
 
 
 def _unnamed(device: Device) -> str:
-    """Who it is when no process computes there as far as one sees: a desktop, where that explains the memory."""
+    """Who uses it where no process is seen to compute: a desktop, if its processes explain the memory."""
     shown = sum(process.memory_bytes or 0 for process in device.processes)
     if device.processes and device.memory_used_bytes - shown <= BUSY_MEMORY_BYTES:
         return "a desktop"
@@ -190,7 +190,7 @@ _UNUSED: Mapping[str, Any] = {"processes": (), "memory_used_bytes": 0, "lease": 
 
 
 def when_free(inventory: Inventory) -> dict[str, HostFacts]:
-    """The same hosts if nobody used their cards or waited for them; what is broken or closed stays so."""
+    """The same hosts as if their GPUs were not in use and no run waited for one; broken or closed GPUs stay so."""
 
     def freed(gpu: Gpu) -> Gpu:
         return _judged(replace(gpu, **_UNUSED, mig=tuple(replace(each, **_UNUSED) for each in gpu.mig)))
@@ -204,7 +204,7 @@ def _judged(gpu: Gpu) -> Gpu:
 
 
 def _uses(device: Mapping[str, Any]) -> dict[str, Any]:
-    """Who is on a card or an instance, or waits for it, as the wire tells it."""
+    """The processes on a GPU or MIG instance, its lease, and the run that it is promised to, read from the wire."""
     return {
         "processes": tuple(GpuProcess(**process) for process in device.get("processes", ())),
         **{name: Lease(**device[name]) if device.get(name) else None for name in ("lease", "promised")},
@@ -217,7 +217,7 @@ class HostFacts:
 
     host: str  # the name in the hostfile
     hostname: str  # what the machine calls itself
-    boot_id: str  # the same on two hosts: they are one machine
+    boot_id: str  # two hosts with the same one are one machine
     addresses: tuple[str, ...]  # of its network interfaces, loopback left out
     python: str  # the agent's interpreter: "3.11.7"
     cores: int
@@ -232,13 +232,13 @@ class HostFacts:
     load: float = 0.0  # processes that run or want to, mean of the last minute
     memory_available_bytes: int = 0
     disk_free_bytes: int = 0  # where runs are kept
-    clock: float = 0.0  # its own, when it told all this (epoch seconds)
-    queue: tuple[Ticket, ...] = ()  # the runs that come first when its cards get free, in their order
-    queue_error: str = ""  # why nobody can wait for them in turn
+    clock: float = 0.0  # the host's own time when it sent this (epoch seconds)
+    queue: tuple[Ticket, ...] = ()  # the runs that wait for its GPUs, first one first
+    queue_error: str = ""  # why no run can wait for its GPUs in turn
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """What can be given to processes there, busy or not: cards, and MIG instances; lowest label first."""
+        """Its GPUs and MIG instances that processes can be given, free or busy, lowest label first."""
         return tuple(device for gpu in sorted(self.gpus, key=lambda gpu: gpu.index) for device in gpu.devices)
 
     @classmethod

@@ -1,7 +1,7 @@
-"""What a run takes of its hosts where nobody has said how many workers it has, and when that is asked first: pure.
+"""What a run takes of its hosts where the user gave no number of workers, and when tflaunch asks first; pure.
 
-It is asked when the plan takes more than one machine, more than MOST_CARDS cards, or the last free card of a host
-that others use: somebody else's process computes on one of its cards, or somebody else's run has one or waits for it.
+tflaunch asks when the plan takes more than one machine, more than MOST_CARDS GPUs, or the last free GPU of a host that
+other users use: a process of theirs computes on one of its GPUs, or a run of theirs has one or waits for one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_CARDS = 8
 
 @dataclass(frozen=True)
 class Share:
-    """Tasks, or trials, of one host, and the cards that they take, by UUID."""
+    """A task or trial on one host, and the UUIDs of the GPUs that it takes."""
 
     host: str
     job: str
@@ -28,25 +28,25 @@ class Share:
 
 @dataclass(frozen=True)
 class Taking:
-    """What is taken."""
+    """All that a run would take."""
 
     tasks: Mapping[str, int]  # of each job
     cards: int
-    there: int  # all cards of those hosts, free or not
+    there: int  # all GPUs of those hosts, free or busy
     hosts: tuple[str, ...]
     machines: int  # hosts of `connection: local` are one
     full: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
-    )  # no card stays free -> the others that use it
-    instances: bool = False  # of cards in MIG mode
+    )  # host whose last free GPU is taken -> its other users
+    instances: bool = False  # the GPUs taken are MIG instances
 
     @property
     def much(self) -> bool:
-        """Whether it is asked for."""
+        """Whether tflaunch asks the user first."""
         return self.machines > 1 or self.cards > MOST_CARDS or bool(self.full)
 
     def exceeds(self, agreed: Taking | None) -> bool:
-        """Whether it is asked for though the user has agreed to that."""
+        """Whether tflaunch asks again, although the user has agreed to take `agreed`."""
         if not self.much:
             return False
         return agreed is None or (
@@ -72,7 +72,7 @@ def taking(
     run_id: str,
     mine: Callable[[str], str],
 ) -> Taking:
-    """What these shares are together; `mine` tells the user's own name on a host, where that matters."""
+    """Sum the shares up; `mine(host)` is the user's own name on that host, called only where it matters."""
     shares = list(shares)
     names = {share.host for share in shares}
     hosts = [host for host in hostfile.hosts if host.name in names]
@@ -99,9 +99,9 @@ def taking(
 
 
 def others_on(facts: HostFacts, run_id: str, me: str) -> tuple[str, ...]:
-    """Who else uses the cards of a host: computes on one, has one for a run, or waits for one.
+    """The other users of a host's GPUs: they compute on one, have one leased to a run, or wait for one.
 
-    A desktop is none of them.  Whom the host does not tell is `somebody`.
+    A desktop does not count.  A user whose name the host hides is `somebody`.
     """
     users: dict[str, None] = {}
     for device in facts.devices:

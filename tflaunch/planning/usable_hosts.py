@@ -1,6 +1,6 @@
-"""Which hosts of the hostfile a job can use at all, and what is changed by those that are not there.  Pure.
+"""Which hosts of the hostfile a job can use at all, and what absent hosts change; pure.
 
-Patterns always select among all hosts of the hostfile, whoever of them is there: a plan gets the whole hostfile and the
+Patterns always select among all hosts of the hostfile, absent ones included: a plan gets the whole hostfile and the
 facts of the hosts that are up.
 """
 
@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tflaunch.hosts import Host, Hostfile, match
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.planning.gpu_choice import GpuChoice, excluded_hosts, not_included
-from tflaunch.planning.plan import ClusterPlan, TaskPlan, chiefs_as_workers
+from tflaunch.planning.plan import chiefs_as_workers
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import CHIEF, MASTER, PS, WORKER, JobSpec, Role, deciding
 
 
 def usable_hosts(job: JobSpec, hostfile: Hostfile, gpus: GpuChoice, spares: str = "") -> tuple[Host, ...]:
-    """The hosts on which any task of the job may run, whatever cards they have; nobody need ask the others.
+    """The hosts on which any task of the job may run, whatever GPUs they have; the others are not dialled.
 
     Left out are hosts that --exclude names whole, that the patterns of all roles leave out, and that --include does
     not name, unless `gpus: 0` says that they are for tasks without cards, or the pattern of such a role selects them.
@@ -44,7 +45,7 @@ def spare_hosts(hostfile: Hostfile, gpus: GpuChoice, spares: str) -> tuple[Host,
 def fewer_workers(
     job: JobSpec, hostfile: Hostfile, gpus: GpuChoice, absent: Collection[str], plan: ClusterPlan
 ) -> bool:
-    """Whether there may be fewer workers in the plan than nobody has counted, because those hosts are absent."""
+    """Whether the plan may have fewer workers because hosts are `absent`; never where the user gave their number."""
     return job.role(WORKER).count is None and any(
         host.name in absent for host in _for_workers(job, hostfile, gpus, plan)
     )
@@ -59,7 +60,7 @@ def moved(
     plan: ClusterPlan,
     before: ClusterPlan | None,
 ) -> str:
-    """A sentence where the task that writes checkpoints, the chief or worker/0, is not where they may lie; else "".
+    """A note where the task that writes checkpoints (the chief or worker/0) is on another host than they; else "".
 
     `before` is the plan of this run that was carried out before.  Without one, an earlier run may have had that task
     on a host that comes first in the hostfile and is absent.
@@ -89,7 +90,7 @@ def _first(plan: ClusterPlan) -> TaskPlan:
 def _for_workers(
     job: JobSpec, hostfile: Hostfile, gpus: GpuChoice, plan: ClusterPlan, name: str = WORKER
 ) -> list[Host]:
-    """The hosts on which workers may run, or a chief, that have cards where those of the plan have some."""
+    """The hosts on which tasks of job `name` may run: those with GPUs, if its tasks in the plan have GPUs."""
     role = job.role(WORKER) if name in chiefs_as_workers(job) else job.role(name)
     names = _hosts_for(name, role, hostfile, gpus)
     with_cards = any(task.gpus for task in plan.tasks if task.id.job == name)
@@ -99,7 +100,7 @@ def _for_workers(
 
 
 def _roles(job: JobSpec) -> list[tuple[str, Role]]:
-    """Each role that may have tasks, by its name, as it is placed: most chiefs are placed as workers are."""
+    """(name, role) of each role that may have tasks; chiefs that are placed as workers count as workers."""
     as_workers = chiefs_as_workers(job)
     worker, ps = job.role(WORKER), job.role(PS)
     roles = [(WORKER, worker)] if worker.count != 0 or as_workers else []

@@ -40,7 +40,7 @@ class AgentGaveUp(NamedTuple):
 
 
 class TimerFired(NamedTuple):
-    """The time of an earlier `tflaunch.lifecycle.states.StartTimer` is over."""
+    """The time of an earlier `tflaunch.lifecycle.actions.StartTimer` is over."""
 
     name: str
 

@@ -4,7 +4,7 @@ A frame is two lengths (unsigned 32 bit, network order), a JSON object and raw b
 the agent sends MAGIC, so that whatever a login shell prints can be told from it.
 
     launcher -> agent
-    agent    {} + sources, zlib'd                          for the loader (sessions/payload), where it lacks them
+    agent    {} + sources, zlib'd                          for agent/loader, where the host lacks them
     probe    {ports: [first, last] | null, count, lease}   hold ports, lease cards (UUIDs, or all); answered by `facts`
     queue    {since, wants, gpus, planning}                a place in the queue for such cards; the next `facts` heed it
     let_go   {}                                            give the leases back

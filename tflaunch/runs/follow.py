@@ -93,7 +93,7 @@ class Follower(Linked):
         self._wanted = wanted
         self._feed = LogFeed(sessions, len(self._hosts), watcher)
         if before is not None:
-            self._feed.go_on(before._feed, {TaskId.parse(task.task): task.host for task in run.tasks})
+            self._feed.continue_from(before._feed, {TaskId.parse(task.task): task.host for task in run.tasks})
         self._seen = _Seen()
         self._places = {TaskId.parse(task.task): task.host for task in run.tasks}
         self._events = False
@@ -133,7 +133,7 @@ class Follower(Linked):
         for name in failures:
             del self._hosts[name]
             if name in self._sessions.by_host:
-                self._sessions.drop(name)
+                self._sessions.leave(name)
         return failures
 
     def follow(self, events: bool = True) -> Outcome | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # most verbs plan nothing
-    from tflaunch.planning.plan import ClusterPlan
+    from tflaunch.planning.cluster_plan import ClusterPlan
 
 VALUE_LEFT_OUT = "***"  # stands for the value of a variable
 # Options that set variables, each with what stands before the value; -e may end several options in one word.

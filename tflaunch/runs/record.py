@@ -39,7 +39,7 @@ from tflaunch.runs.record_logs import RecordLogs
 from tflaunch.runs.run_ids import check_run_id
 
 if TYPE_CHECKING:  # most verbs plan nothing
-    from tflaunch.planning.plan import ClusterPlan
+    from tflaunch.planning.cluster_plan import ClusterPlan
 
 _TRIES, _PAUSE_S = 5, 0.02  # to lock a record
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # how a rename says so, on either system
@@ -198,7 +198,7 @@ class Record:
 
         Raises RecordError.
         """
-        from tflaunch.planning.plan import ClusterPlan
+        from tflaunch.planning.cluster_plan import ClusterPlan
 
         about = _about(
             self.run_id,
@@ -232,7 +232,7 @@ class Record:
 
         Raises RecordError when the record does not hold one.
         """
-        from tflaunch.planning.plan import ClusterPlan, TaskPlan
+        from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 
         with reading(self.path):
             plan = tuples(self.about["plan"])

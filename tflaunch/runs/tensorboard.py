@@ -80,7 +80,7 @@ class _Show(Linked):
         self._first = wire.encode("board", run=follower.run.run_id, host=name, logdir=tensorboard.logdir)
         self._tensorboard = tensorboard
         for other in list(self._sessions.by_host):  # these follow the run itself
-            self._sessions.drop(other)
+            self._sessions.leave(other)
 
     def run(self) -> None:
         """Show TensorBoard until it fails.  Raises ConnectErrors, Stopped."""

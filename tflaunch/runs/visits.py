@@ -18,7 +18,9 @@ from tflaunch.sessions.watcher import ProgressWatcher
 from tflaunch.sessions.wires import Opener
 
 FINISH_MARGIN_S = 60.0  # what a visit may take, beyond the grace, to end a run
-UNSURE = "its agent and its guard were both killed: a process that left its parent and its environment is not found"
+UNSURE = (
+    "its agent and guard were killed: a process that left its parent and its environment would not be found"
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Visits:
         by_name = (lambda name: unanswered(there[name])) if unanswered else None
         _, failures = self._sessions.gather("hello", names, patience_s, phase, by_name)
         for name in failures.keys() & self._sessions.by_host.keys():
-            self._sessions.drop(name)
+            self._sessions.leave(name)
         self._unreachable = dict(failures)
         return failures
 

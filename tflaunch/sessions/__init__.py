@@ -1,1 +1,13 @@
-"""The launcher's end of the agents: wires, boot, messages, logs on their way."""
+"""The launcher's end of the agents.
+
+wires       what the launcher expects of a stream to an agent, and of what opens it (tflaunch.remote)
+payload     what is sent to start an agent: the boot line, the loader, the agent's source
+session     one agent: messages out, messages in
+group       all agents of a command: one queue, leases, connecting, waiting for answers
+probe       a host that lacks the probe's module gets it
+linked      the loop of a command that stays with its hosts and dials lost ones again
+log_feed    the logs of the tasks on their way here
+log_lines   what may be shown of a log, or of any text from elsewhere
+asking      a question to the user while connections and leases live on
+watcher     what a command shows to the person or program that watches it
+"""

@@ -1,8 +1,8 @@
-"""A question to the user in the middle of a command: connections and leases are kept alive while it waits.
+"""A question to the user in the middle of a command; connections and leases are kept alive until it is answered.
 
-The terminal is read by a thread that leaves when the answer is not wanted any more, so that nothing which is typed
-later is lost to it; what was typed before the question was shown answers nothing.  Ctrl-C is heard as always; after
-Ctrl-Z and fg the question is shown again.
+A thread reads the terminal, and ends when the answer is not wanted any more, so that it swallows nothing that is typed
+later.  What was typed before the question was shown is no answer.  Ctrl-C works as always; after Ctrl-Z and fg the
+question is shown again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     from tflaunch.sessions.watcher import Watcher
 
 PATIENCE_S = 60.0
-_BACKGROUND_S = 0.2  # between two looks whether the terminal is this process's again
-_LINE = 4096  # bytes: a terminal gives no longer one
+_BACKGROUND_S = 0.2  # a process in the background looks so often whether it is in the foreground again
+_LINE = 4096  # bytes; a terminal gives no longer line
 
 
 def agreed(sessions: Sessions, watcher: Watcher, question: str) -> bool | None:
-    """Whether the user answers that question by yes; None: there is nobody to ask.
+    """Ask the user a yes/no question; returns whether the answer is yes, None where no user can be asked.
 
-    No is also another word, the end of the input, and no answer for 60 s, which is said.  Raises Stopped.
+    Any other word, the end of the input, and no answer for PATIENCE_S (which the user is told) count as no.
+    Raises Stopped.
     """
     if not watcher.can_ask:
         return None
@@ -41,22 +42,22 @@ def agreed(sessions: Sessions, watcher: Watcher, question: str) -> bool | None:
 
 
 def answer(sessions: Sessions, watcher: Watcher, question: str) -> str | None:
-    """The line that the user types upon that question; None: there is none, which is said.  Raises Stopped.
+    """Ask the user a question; returns the line that was typed, None for none within PATIENCE_S (the user is told).
 
-    Ask only where `watcher.can_ask`.
+    Call it only where `watcher.can_ask`.  Raises Stopped.
     """
-    me = object()
+    question_id = object()
     typed = False
     _forget_what_was_typed()
-    with _reading(lambda words, again: sessions.put(Answered(words, me, again))):
+    with _reading(lambda words, again: sessions.put(Answered(words, question_id, again))):
         watcher.ask(question)
         deadline = time.monotonic() + PATIENCE_S
         try:
             while (item := sessions.next(deadline)) is not None:
                 if interrupted := interruption(item):
                     raise Stopped(interrupted)
-                if not isinstance(item, Answered) or item.asker is not me:
-                    continue  # who cannot be reached any more is told by what comes next
+                if not isinstance(item, Answered) or item.question is not question_id:
+                    continue  # lost hosts stay in `sessions.ended`: the next step reports them
                 if not item.again:
                     typed = item.words is not None
                     return item.words
@@ -70,7 +71,7 @@ def answer(sessions: Sessions, watcher: Watcher, question: str) -> str | None:
 
 def _forget_what_was_typed() -> None:
     terminal = sys.stdin.fileno()
-    # From the background that would stop this process; when it comes back the question is shown anew.
+    # In the background tcflush would stop this process; in the foreground again, the question is shown anew.
     with contextlib.suppress(OSError, termios.error):
         if _in_foreground(terminal):
             termios.tcflush(terminal, termios.TCIFLUSH)
@@ -78,9 +79,9 @@ def _forget_what_was_typed() -> None:
 
 @contextlib.contextmanager
 def _reading(take: Callable[[str | None, bool], None]) -> Iterator[None]:
-    """Inside, a thread reads one line of stdin: `take(line, False)`, None at its end; outside, nothing is read.
+    """Inside, a thread reads one line of stdin and calls `take(line, False)`, or `take(None, False)` at its end.
 
-    `take(None, True)`: this process was stopped and goes on.
+    It calls `take(None, True)` when this process was stopped and goes on.  Outside, nothing is read.
     """
     wake, awaken = os.pipe()
     reader = threading.Thread(target=_read_line, args=[sys.stdin.fileno(), wake, take], daemon=True)
@@ -97,7 +98,7 @@ def _reading(take: Callable[[str | None, bool], None]) -> Iterator[None]:
 def _read_line(terminal: int, wake: int, take: Callable[[str | None, bool], None]) -> None:
     while True:
         try:
-            # Who reads in the background is stopped by SIGTTIN, and with it all that keeps the run alive.
+            # A process that reads in the background is stopped by SIGTTIN, and then renews no lease.
             mine = _in_foreground(terminal)
             ready, _, _ = select.select([wake, *([terminal] if mine else [])], [], [], _BACKGROUND_S)
             if wake in ready:
@@ -118,18 +119,18 @@ def _read_line(terminal: int, wake: int, take: Callable[[str | None, bool], None
 def _in_foreground(terminal: int) -> bool:
     try:
         return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:  # not the terminal that this session has: nobody else is told to share it
+    except OSError:  # not the controlling terminal: it has no background
         return True
 
 
 @contextlib.contextmanager
 def _signals_wake(pipe: int) -> Iterator[None]:
-    """Inside, the number of each signal that has a handler goes into that pipe, SIGCONT too, whoever it interrupts."""
+    """Inside, the number of each signal that has a handler, and of SIGCONT, is written into that pipe."""
     os.set_blocking(pipe, False)
     try:
         before = signal.signal(signal.SIGCONT, lambda *_: None)
         pipe_before = signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)
-    except ValueError:  # not in the main thread, which alone may
+    except ValueError:  # only the main thread may set handlers
         yield
         return
     try:

@@ -1,4 +1,4 @@
-"""All agents of a command: one queue for what they say, their leases, and who is dialled, awaited, given up."""
+"""All agents of a command: one queue for what they say, their leases, and which hosts are dialled and awaited."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from tflaunch.protocol import machine, wire
 from tflaunch.protocol.errors import Breach, ConnectError
 from tflaunch.protocol.events import Interrupted
 from tflaunch.sessions import payload
+from tflaunch.sessions.probe import probed
 from tflaunch.sessions.session import Damaged, Ended, Said, Session, unexpected
 from tflaunch.sessions.wires import Opener, Wire
 
 CONNECT_THREADS = 64
-# Each thread that waits for the interpreter wakes so often to ask for it: with 256 of them Python's 5 ms take a tenth
-# of the CPU.  So long may what computes keep the others waiting.
+# Each thread that waits for the interpreter wakes at this interval to ask for it: with 256 of them Python's 5 ms take
+# a tenth of the CPU.  For so long a thread that computes may keep the others waiting.
 SWITCH_S = 0.05
 RENEW_S = 5.0
-RETRY_S = (1.0, 60.0)  # before a host that was lost is dialled again: at first, at most
-LAST_WORDS = ("swept", "finished")  # after these an agent may leave
-FAREWELL_S = 1.0  # for the last words to all hosts together
-ASLEEP_S = 6.0  # the queue is looked into at least every RENEW_S
-AWAITED_SHOWN = 3  # hosts that are named while they are waited for
-BOOT_S = 15.0  # from a log-in to the first word of the agent
-# A host whose network has not answered for so long, while others are up, is not there: SYNs were sent after 0, 1 and
-# 3 s, and a kernel answers them however slow its host is.
+RETRY_S = (1.0, 60.0)  # pause before a lost host is dialled again: the first, the longest
+LAST_WORDS = ("swept", "finished")  # after these messages an agent may end
+FAREWELL_S = 1.0  # for the last messages to all hosts together
+ASLEEP_S = 6.0  # `next` looks into the queue every RENEW_S: after a longer gap this process was stopped
+AWAITED_SHOWN = 3  # so many hosts at most are named while the launcher waits for them
+BOOT_S = 15.0  # from the log-in to the first message of the agent
+# A host whose network has not answered for so long, while others are up, is absent: SYNs were sent after 0, 1 and 3 s,
+# and a kernel answers them however slow its host is.
 TCP_S = 5.0
 TCP_LOOK_S = 0.5
 
@@ -45,20 +46,18 @@ class Connected(NamedTuple):
 
 
 class Written(NamedTuple):
-    """So many log bytes of a host have been shown: it may send more."""
+    """That many log bytes of a host have been shown: the host may send more."""
 
     host: str
     size: int
 
 
 class Answered(NamedTuple):
-    """The user has typed a line; None: the input is at its end."""
+    """The user has typed a line."""
 
-    words: str | None
-    asker: object  # whose question it was
-    again: bool = (
-        False  # nothing was typed: this process was stopped, and the question may have left the screen
-    )
+    words: str | None  # None: the input is at its end
+    question: object  # the one that is answered
+    again: bool = False  # nothing was typed: this process was stopped, and the question may be off the screen
 
 
 Item = Said | Ended | Connected | Written | Interrupted | Answered
@@ -70,11 +69,11 @@ class Stopped(Exception):
     def __init__(self, interrupted: Interrupted) -> None:
         super().__init__()
         self.interrupted = interrupted
-        self.unconfirmed: Mapping[str, str] = {}  # hosts that could not be told, each with why
+        self.unconfirmed: Mapping[str, str] = {}  # host -> why it is not known that nothing is left there
 
 
 def interruption(item: Item | None) -> Interrupted | None:
-    """Whether somebody wants an end: by Ctrl-C, SIGTERM, or `tflaunch stop` elsewhere."""
+    """The wish of a user to end the command, if `item` is one: Ctrl-C, SIGTERM, or `tflaunch stop` elsewhere."""
     match item:
         case Interrupted():
             return item
@@ -83,10 +82,11 @@ def interruption(item: Item | None) -> Interrupted | None:
     return None
 
 
-class Silence:
-    """For how long no TCP connection to a host has come about, as far as this thread has looked."""
+class AbsentHosts:
+    """Measures for how long no TCP connection to a host has come about."""
 
     def __init__(self, unanswered: Callable[[str], ConnectError | None] | None) -> None:
+        """`unanswered` says why no connection to a host has come about; without it no host counts as absent."""
         self._unanswered = unanswered
         self._seconds: dict[str, float] = {}
         self._looked = time.monotonic()
@@ -96,8 +96,8 @@ class Silence:
         """When to look again (monotonic)."""
         return math.inf if self._unanswered is None else self._looked + TCP_LOOK_S
 
-    def over(self, missing: Collection[str]) -> dict[str, ConnectError]:
-        """Why these are given up, once that is true of all of them."""
+    def given_up(self, missing: Collection[str]) -> dict[str, ConnectError]:
+        """Why each of these hosts counts as absent; empty until that is true of all of them."""
         if self._unanswered is None:
             return {}
         now = time.monotonic()
@@ -122,24 +122,23 @@ class Sessions:
     def __init__(
         self, opener: Opener, phase: Callable[[str, int, int, str], None], lease_s: float | None = None
     ) -> None:
-        """Without `lease_s` the leases of the agents are none of this command's business."""
+        """`phase` is shown how far a step has come; with `lease_s`, leases are renewed to that many seconds."""
         self.by_host: dict[str, Session] = {}
         self.heard: dict[str, float] = {}  # host -> when it last said anything (monotonic)
-        self.ended: dict[str, ConnectError] = {}  # host -> why its wire is at its end
-        self.put: Callable[[Item], None]
+        self.ended: dict[str, ConnectError] = {}  # host -> why its wire has ended
         self._opener = opener
         self._phase = phase
         self._lease_s = lease_s
         self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self.put = self._queue.put
+        self.put: Callable[[Item], None] = self._queue.put
         self._next_renewal = 0.0
-        self._dropped: set[str] = set()
-        self.slept_s = 0.0  # how long this process itself was asleep
+        self._ignored: set[str] = set()
+        self.slept_s = 0.0  # for so long this process was stopped (Ctrl-Z, a closed lid)
         self._turn = time.monotonic()  # when this thread last looked into the queue
 
     @contextlib.contextmanager
     def interrupts(self) -> Iterator[None]:
-        """Inside, Ctrl-C and SIGTERM come through the queue; outside, they are as before."""
+        """Inside, Ctrl-C and SIGTERM come through the queue; outside, they do what they did before."""
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         for number in before:
             signal.signal(number, lambda number, _: self._queue.put(Interrupted(number)))
@@ -150,20 +149,23 @@ class Sessions:
                 signal.signal(number, handler)
 
     def connect(self, hosts: Iterable[Host], verb: str, run: str, first: Callable[[Host], bytes]) -> None:
-        """Begin to connect to all; `first(host)` goes right behind the loader. What comes of it is in the queue."""
+        """Begin to connect to `hosts`; `first(host)` is sent right behind the loader.
+
+        The queue gets Connected or Ended for each of them.
+        """
         machine.allow_many_descriptors()  # one for each host, and no more than many systems give: 1,024
         sys.setswitchinterval(SWITCH_S)
-        loader = payload.loader()  # here: each thread would make one of its own
+        loader = payload.loader()  # made once, not in each thread
         pending = queue.SimpleQueue[Host]()
         for host in hosts:
             self.ended.pop(host.name, None)
-            self._dropped.discard(host.name)
+            self._ignored.discard(host.name)
             pending.put(host)
 
         def work(more: int) -> None:
-            # Not all by the caller: a start waits for the new thread, which waits for all the others.
+            # Each thread starts the next: start() waits for the new thread, which waits for all the others.
             if more:
-                with contextlib.suppress(RuntimeError):  # no more threads are to be had: these do it all
+                with contextlib.suppress(RuntimeError):  # no more threads can be had: these do all the work
                     threading.Thread(
                         target=work, args=[more - 1], name=f"connect {more}", daemon=True
                     ).start()
@@ -190,11 +192,11 @@ class Sessions:
 
     @staticmethod
     def patience_s(hosts: int, connect_s: float) -> float:
-        """How long so many hosts may take to answer when each may take `connect_s` to connect."""
+        """How long that many hosts may take to answer when each may take `connect_s` to connect."""
         return connect_s * -(-hosts // CONNECT_THREADS) + BOOT_S
 
     def send(self, hosts: Iterable[str], type: str, body: bytes = b"", **fields: Any) -> None:
-        """The same message to each of `hosts`."""
+        """Send the same message to each of `hosts`."""
         for host in hosts:
             self.by_host[host].send(type, body, **fields)
 
@@ -206,12 +208,12 @@ class Sessions:
         phase: str = "",
         unanswered: Callable[[str], ConnectError | None] | None = None,
     ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
-        """One message of type `wanted` from each host, or why there is none; raises Stopped.
+        """Wait for one message of type `wanted` from each of `hosts`; returns them, and why the other hosts sent none.
 
-        With `unanswered`, which says what of a host that no TCP connection leads to, such hosts are given up after
-        TCP_S, once all others that are waited for have answered, and any host is up.
+        `unanswered` says why no TCP connection to a host has come about.  With it, such hosts are given up after
+        TCP_S, once all other hosts have answered and any host is up.  Raises Stopped.
         """
-        silence = Silence(unanswered)
+        silence = AbsentHosts(unanswered)
         replies: dict[str, wire.Message] = {}
         failures = {name: self.ended[name] for name in hosts if name in self.ended}
         missing = set(hosts) - failures.keys()
@@ -222,9 +224,9 @@ class Sessions:
             if phase:
                 awaited = fold(missing) if len(missing) <= AWAITED_SHOWN else ""
                 self._phase(phase, len(replies), len(hosts), awaited)
-            if (silent := silence.over(missing)) and self.by_host:
+            if (silent := silence.given_up(missing)) and self.by_host:
                 failures |= silent
-                self.give_up(silent)
+                self.stop_waiting(silent)
                 break
             match self.next(min(deadline + self.slept_s, silence.look_at)):
                 case None if time.monotonic() - self.slept_s < deadline:
@@ -236,7 +238,7 @@ class Sessions:
                     replies[name] = message
                     missing.remove(name)
                 case Said(_, message) if message.type == "expired" and wanted in LAST_WORDS:
-                    continue  # they follow
+                    continue  # the wanted message follows
                 case item if interrupted := interruption(item):
                     raise Stopped(interrupted)
                 case Said(name, message) if name in missing and message.type in ("failed", "expired"):
@@ -258,7 +260,7 @@ class Sessions:
         return session.silent if session else ConnectError(f"no connection within {timeout_s:g} s")
 
     def next(self, deadline: float) -> Item | None:
-        """The next thing that happened, or None at the deadline (monotonic); leases are renewed on the way."""
+        """Wait for the next thing that happens; None at `deadline` (monotonic).  Leases are renewed meanwhile."""
         while True:
             now = self._wake()
             if now >= self._next_renewal:
@@ -275,8 +277,8 @@ class Sessions:
                 continue
             self._wake()
             match item:
-                case Connected(host, channel) if host.name in self._dropped or self._lives(host.name):
-                    # Not wanted any more, or it was dialled again, and that was quicker.
+                case Connected(host, channel) if host.name in self._ignored or self._lives(host.name):
+                    # Not wanted any more, or dialled twice, and the other connection was quicker.
                     channel.close()
                     continue
                 case Connected(host, channel):
@@ -287,21 +289,32 @@ class Sessions:
                 case Said(name, message):
                     self.by_host[name].read += 1
                     self.heard[name] = time.monotonic()
-                    if message.type == "hello":  # sooner it might reach but the visit that leads to the agent
+                    if message.type == "hello":  # sooner only the visit that leads to the agent might get it
                         self._renew(self.by_host[name])
+                    answer = probed(self.by_host[name], message)
+                    if answer is None:
+                        continue
+                    item = item._replace(message=answer)
                 case Ended(name, error):
                     self.ended[name] = error
                     if name in self.by_host:
-                        self.by_host[name].over()
+                        self.by_host[name].close_now()
             return item
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass; leases are renewed.  Raises Stopped."""
+        deadline = time.monotonic() + seconds
+        while (item := self.next(deadline)) is not None:
+            if interrupted := interruption(item):
+                raise Stopped(interrupted)
 
     def _renew(self, session: Session) -> None:
         if self._lease_s is not None:
             session.send("renew", lease_s=self._lease_s)
 
     def _current(self, host: str, number: int) -> bool:
-        """Whether what came is of the wire in use, not of one that was cut or dropped before."""
-        if host in self._dropped:
+        """Whether wire `number` is the one in use, not one that was closed before."""
+        if host in self._ignored:
             return False
         if not number:
             return not self._lives(host)
@@ -313,7 +326,7 @@ class Sessions:
         return session is not None and not session.ended
 
     def _wake(self) -> float:
-        """The time; if this process itself was asleep (Ctrl-Z, a lid), no host was silent meanwhile."""
+        """The time (monotonic); if this process was stopped meanwhile, no host counts as silent for that."""
         now = time.monotonic()
         if (gap := now - self._turn) > ASLEEP_S:
             self.heard = {host: at + gap for host, at in self.heard.items()}
@@ -322,45 +335,45 @@ class Sessions:
         return now
 
     def attach(self, host: Host, run: str, name: str = "") -> None:
-        """Begin to connect to the agent of a run that goes on there, under the host's own or another name.
+        """Begin to connect to the agent of a run that goes on there; `name` is what the run calls that host.
 
-        What comes of it is in the queue.
+        The queue gets Connected or Ended.
         """
         self.connect([host], "visit", "", lambda host: wire.encode("attach", run=run, host=name or host.name))
 
-    def accuse(self, host: str, what: str) -> None:
-        """What that host has said is well-formed and cannot be true: its wire ends at once, by a Breach."""
+    def report_breach(self, host: str, what: str) -> None:
+        """Close the wire to a host whose message is well-formed and cannot be true; the queue gets a Breach."""
         if (session := self.by_host.get(host)) is not None and not session.ended:
-            session.over()
+            session.close_now()
             self._queue.put(Ended(host, Breach(what), session.number))
 
     def hang_up(self, host: str) -> None:
-        """Let go of a wire that is silent, or at its end; the agent behind it may live on."""
+        """Close a wire at once, without a word to the agent, which may live on."""
         session = self.by_host.pop(host, None)
         if session is not None:
-            session.over()
+            session.close_now()
 
-    def forget(self, host: str) -> None:
-        """Whatever is still to come of a host that is being connected to is not wanted any more."""
-        self._dropped.add(host)
+    def ignore(self, host: str) -> None:
+        """Ignore what still comes from that host, and close the connection to it if it comes about."""
+        self._ignored.add(host)
 
-    def give_up(self, errors: Mapping[str, ConnectError]) -> None:
-        """Wait no longer for hosts that are being connected to: they are at their end, each with why."""
+    def stop_waiting(self, errors: Mapping[str, ConnectError]) -> None:
+        """Give up connecting to these hosts; the errors say why."""
         for host, error in errors.items():
             self.ended[host] = error
-            self.forget(host)
+            self.ignore(host)
 
-    def drop(self, host: str) -> Session:
-        """Take leave of one agent."""
+    def leave(self, host: str) -> Session:
+        """Say bye to that agent and close its wire once that is sent."""
         session = self.by_host.pop(host)
-        self.forget(host)
+        self.ignore(host)
         session.send("bye")
         session.close()
         return session
 
     def close(self) -> None:
-        """Take leave of all."""
-        sessions = [self.drop(host) for host in list(self.by_host)]
+        """Say bye to all agents, and close all wires within FAREWELL_S."""
+        sessions = [self.leave(host) for host in list(self.by_host)]
         deadline = time.monotonic() + FAREWELL_S
         for session in sessions:
-            session.cut(deadline)
+            session.close_by(deadline)

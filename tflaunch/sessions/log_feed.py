@@ -1,4 +1,4 @@
-"""The logs of a run on their way here: how far each has come, what is missing, how much may be under way."""
+"""The logs of a run on their way here: how far each has come, what is missing, how much the hosts may send."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tflaunch.sessions.group import ASLEEP_S, Sessions, Written
 from tflaunch.sessions.watcher import Watcher
 
 WINDOW_BYTES = 32 * 1024 * 1024  # log bytes under way from all hosts together ...
-STALL_S = 60.0  # for a host that has log to send and sends only signs of life
-WINDOW_RANGE = (64 * 1024, 2 * 1024 * 1024)  # ... and from one
+WINDOW_RANGE = (64 * 1024, 2 * 1024 * 1024)  # ... and from one host: the least, the most
+STALL_S = 60.0  # a host that has log to send, and sends other messages only, is given up after so long
 
 Record = Callable[
     [TaskId, int, int, bytes], None
@@ -26,7 +26,7 @@ Record = Callable[
 
 
 class Copies(Protocol):
-    """The launcher's record, as far as it is needed here."""
+    """The launcher's copies of the logs: `tflaunch.runs.record.Record`."""
 
     def path(self, task: TaskId, attempt: int = 0) -> Path: ...
     def skip_to(self, task: TaskId, offset: int, attempt: int = 0) -> None: ...
@@ -40,11 +40,11 @@ class _Log:
     attempt: int = 0
     received: int = 0
     placed: bool = (
-        True  # it is known where it goes on; else, of a part of the log, its host says where that begins
+        True  # False: only a part of the log was asked for, and its host will say where that begins
     )
-    cut: tuple[int, int] = (0, 0)  # attempt, and the offset before which it was truncated last
+    cut: tuple[int, int] = (0, 0)  # attempt, and the offset before which the task truncated it last
     total: tuple[int, int] | None = None  # attempt, bytes
-    end_told: bool = False
+    end_shown: bool = False
 
     @property
     def missing(self) -> int:
@@ -54,7 +54,7 @@ class _Log:
 
 
 class LogFeed:
-    """Takes in the logs of all tasks, and asks for more as they are shown."""
+    """Takes in the logs of all tasks, and lets the hosts send more as they are shown."""
 
     def __init__(
         self,
@@ -64,27 +64,26 @@ class LogFeed:
         record: Record | None = None,
         copies: Copies | None = None,
     ) -> None:
-        """`record` takes each piece, and keeps it in `copies`."""
+        """`record` is given each piece, and writes it into `copies`."""
         smallest, largest = WINDOW_RANGE
         self.window = min(largest, max(smallest, WINDOW_BYTES // max(1, hosts)))
-        self.client = secrets.token_hex(8)  # so that an agent knows us again after a reconnect
+        self.client = secrets.token_hex(8)  # an agent knows this launcher by it after a reconnect
         self._sessions = sessions
         self._watcher = watcher
         self._record = record
         self._copies = copies
         self._logs: dict[tuple[TaskId, str], _Log] = {}  # a task may start again on another host
-        self._owed: dict[str, int] = {}
-        self._looked_at = 0.0  # for stalls
-        self._moved: dict[
-            str, float
-        ] = {}  # host -> when a piece came last, or it was asked for more (monotonic)
+        self._owed: dict[str, int] = {}  # host -> bytes that were shown and not credited yet
+        self._looked_at = 0.0  # when `stalls` was called last (monotonic)
+        # host -> when a piece came last, or the host was asked for more (monotonic)
+        self._moved: dict[str, float] = {}
 
     def expect(self, tasks: Mapping[TaskId, str], attempt: int) -> None:
-        """These tasks, on these hosts, begin with that attempt; what earlier ones wrote is here already."""
+        """Expect the logs of these tasks (with their hosts) from that attempt on; earlier attempts are here already."""
         self._logs = {(task, host): _Log(host, attempt) for task, host in tasks.items()}
 
-    def go_on(self, before: LogFeed, hosts: Mapping[TaskId, str]) -> None:
-        """What came by another feed is not asked for again, wherever the tasks are now."""
+    def continue_from(self, before: LogFeed, hosts: Mapping[TaskId, str]) -> None:
+        """Start where an earlier feed stopped; `hosts` says where the tasks run now."""
         for (task, _), log in sorted(before._logs.items(), key=lambda item: item[1].attempt):
             host = hosts.get(task, log.host)
             self._logs[task, host] = _Log(host, log.attempt, log.received)
@@ -103,7 +102,7 @@ class LogFeed:
         )
 
     def take(self, host: str, message: wire.Message) -> None:
-        """A piece of a log."""
+        """Take in a piece of a log, and show it."""
         task, attempt, offset = TaskId.parse(message["task"]), message["attempt"], message["offset"]
         log = self._logs.setdefault((task, host), _Log(host, placed=self._record is not None))
         if not log.placed:
@@ -111,7 +110,7 @@ class LogFeed:
         cut_at = message.fields.get("cut")
         ahead = offset - (log.received if attempt == log.attempt else 0)
         if attempt < log.attempt or ahead < 0 or (ahead and not cut_at):
-            self._sessions.accuse(
+            self._sessions.report_breach(
                 host,
                 f"the log of {task} was to go on at byte {log.received} of attempt {log.attempt}, "
                 f"not at byte {offset} of attempt {attempt}",
@@ -119,14 +118,14 @@ class LogFeed:
             return
         self._moved[host] = time.monotonic()
         if cut_at and log.cut != (attempt, offset):
-            self._tell_cut(task, log, attempt, offset, cut_at)
+            self._warn_of_truncation(task, log, attempt, offset, cut_at)
         if self._record is not None:
             self._record(task, attempt, offset, message.body)
         log.attempt, log.received = attempt, offset + len(message.body)
         self._watcher.log(task, host, offset, message.body, partial(self._shown, host), attempt=attempt)
         self._maybe_end(task, log)
 
-    def _tell_cut(self, task: TaskId, log: _Log, attempt: int, offset: int, cut_at: float) -> None:
+    def _warn_of_truncation(self, task: TaskId, log: _Log, attempt: int, offset: int, cut_at: float) -> None:
         log.cut = (attempt, offset)
         missed = offset - (log.received if attempt == log.attempt else 0)
         if self._copies is None:
@@ -141,7 +140,7 @@ class LogFeed:
         )
 
     def swept(self, host: str, totals: Mapping[str, tuple[int, int]]) -> None:
-        """A host says how long its logs have become."""
+        """Take in how long the logs of a host have become: task -> (attempt, bytes)."""
         for name, total in totals.items():
             task = TaskId.parse(name)
             log = self._logs.setdefault((task, host), _Log(host, placed=self._record is not None))
@@ -149,9 +148,10 @@ class LogFeed:
             self._maybe_end(task, log)
 
     def _shown(self, host: str, size: int) -> None:
-        """Tell of what was shown, in portions: one message for many lines.
+        """Count what was shown of a host's logs; called by the thread that shows them.
 
-        By the thread that shows it.  A `watch` in just that moment grants the host a portion more, no harm.
+        Credit goes out in portions, one message for many lines.  A `watch` in just that moment grants the host a
+        portion too much, which does no harm.
         """
         owed = self._owed.get(host, 0) + size
         if owed >= self.window // 4:
@@ -160,25 +160,25 @@ class LogFeed:
         self._owed[host] = owed
 
     def written(self, host: str, size: int) -> None:
-        """Credit for more log bytes."""
+        """Let that host send `size` more bytes of log."""
         if host in self._sessions.by_host:
             self._moved[host] = time.monotonic()
             self._sessions.send([host], "credit", bytes=size)
 
     def stalls(self, host: str) -> bool:
-        """Whether a host that may send more log has sent none for STALL_S; to be asked often."""
+        """Whether a host that may send more log has sent none for STALL_S.  Call it often."""
         now = time.monotonic()
-        if (
-            now - self._looked_at > ASLEEP_S
-        ):  # nobody asked, or this process was asleep: it counts from now on
+        if now - self._looked_at > ASLEEP_S:  # the first call, or this process was stopped: count from now on
             self._moved = dict.fromkeys(self._moved, now)
         self._looked_at = now
         session = self._sessions.by_host.get(host)
-        may_send = session is not None and session.log_credit > 0  # else the terminal takes no more
+        may_send = (
+            session is not None and session.log_credit > 0
+        )  # without credit it waits for the terminal here
         return may_send and now - self._moved.get(host, now) > STALL_S
 
     def end(self, hears: Callable[[str], bool] = lambda _: False) -> bool:
-        """Whether nothing more comes; then every task's last line is shown.  `hears`: from that host it may."""
+        """Whether nothing more comes; then the last line of every task is shown.  `hears(host)`: more may come."""
         awaited = (log.host for log in self._logs.values() if log.missing)
         if any(hears(host) and not self.stalls(host) for host in awaited):
             return False
@@ -188,12 +188,12 @@ class LogFeed:
 
     @property
     def awaited(self) -> set[str]:
-        """The hosts that have bytes which are not here yet."""
+        """The hosts whose logs are not all here."""
         return {log.host for log in self._logs.values() if log.missing}
 
     @property
     def missing(self) -> dict[TaskId, int]:
-        """The bytes that never came, of each task that has any."""
+        """How many bytes of its log are missing, for each task that has any."""
         return {task: log.missing for (task, _), log in self._logs.items() if log.missing}
 
     def paths(self, hosts: Collection[str]) -> dict[TaskId, str]:
@@ -209,6 +209,6 @@ class LogFeed:
             self._end(task, log)
 
     def _end(self, task: TaskId, log: _Log) -> None:
-        if not log.end_told:
-            log.end_told = True
+        if not log.end_shown:
+            log.end_shown = True
             self._watcher.log_end(task)

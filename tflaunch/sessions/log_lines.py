@@ -1,11 +1,11 @@
-"""What may be shown, and the raw bytes of a task's log made into such lines: pure, no clock, no I/O.
+"""What may be shown of a text, and lines made of the raw bytes of a task's log: pure, no clock, no I/O.
 
-Whatever comes from elsewhere (a host, a task, a file, another user) acts on no terminal, forges no row, and has
-no order but that in which it is stored: `printable` and `one_line` say what is shown of it.
+A text from elsewhere (a host, a task, a file, another user) must not act on the terminal, forge a row, or be read in
+another order than it is stored: `printable` and `one_line` return what may be shown of it.
 
 A task writes what it likes: half a character, a line without an end, a progress bar that rewrites itself
-ten thousand times, a sequence that clears the screen.  `LineAssembler` gives whole lines that cannot
-disturb the terminal or their neighbours.  The log file keeps every byte; this is only the view.
+ten thousand times, a sequence that clears the screen.  `LineAssembler` returns whole lines that cannot
+disturb the terminal or their neighbours.  The log file keeps every byte; this is only for showing it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import codecs
 import re
 
-# More of one line than anybody reads; it bounds the memory of a task that never writes a newline.
+# More characters of a line than a user reads; bounds the memory for a task that never writes a newline.
 MAX_LINE = 16_384
 
 # All but tab and newline of C0, DEL, C1, the bidirectional controls that reorder what is read, and lone surrogates,
@@ -28,8 +28,7 @@ _ESCAPE = re.compile(
     "|" + _SPECIAL.pattern
 )
 _SGR = re.compile(r"\x1b\[[0-9;:]*m")
-# What may stand in UTF-8 without one of those: no control, and no first byte of U+0080, U+0600 or U+2000 and what
-# follows.
+# Bytes that occur in no special character: no control, and no first byte of U+0080, U+0600, U+2000 and their like.
 _PLAIN = bytes(
     each for each in range(256) if chr(each) in "\t\n" or (each >= 0x20 and each not in b"\x7f\xc2\xd8\xe2")
 )
@@ -53,13 +52,13 @@ def printable(text: str, *, colour: bool = False) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the same as what stands in one row or field: what would end the line is shown as `\\n`."""
+    """Return `printable(text)` for one row or field: a character that would end the line is shown as `\\n`."""
     text = printable(text)
     return _ENDS.sub(lambda end: _ENDS_SHOWN[end[0]], text) if _ENDS.search(text) else text
 
 
 def screened(text: str) -> str:
-    """Return the same of what tflaunch has put together: its own colours stay, and nothing is added."""
+    """Return `printable(text)` of a text that tflaunch has made: its colours stay, and nothing is added."""
     if not _SPECIAL.search(text):
         return text
     return _ESCAPE.sub(lambda found: found[0] if _SGR.fullmatch(found[0]) else _shown(found), text)
@@ -75,8 +74,8 @@ def _shown(match: re.Match[str]) -> str:
 class LineAssembler:
     """Puts one task's log together from chunks cut anywhere, and hands out whole lines, each with its newline.
 
-    Bytes that are not UTF-8 appear as `\\xff`.  Of a line that was rewritten with `\\r` the last state
-    counts.  Characters beyond `max_line` are counted, not kept.  With `raw`, control sequences are left
+    Bytes that are not UTF-8 appear as `\\xff`.  Of a line that was rewritten with `\\r` the last state is
+    shown.  Characters beyond `max_line` are counted, not kept.  With `raw`, control sequences are left
     alone (for JSON, which escapes them itself).
     """
 

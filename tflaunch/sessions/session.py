@@ -1,6 +1,6 @@
-"""One agent as the launcher sees it: messages out, and whatever comes of it put into a queue.
+"""One agent as the launcher sees it: messages go out, and what comes in is put into a queue.
 
-Threads are only here, at the edge: those that connect, the wires' own, and one that writes a wire if it has to wait.
+A wire's own thread calls `_take`; another one writes to the wire while that would make the caller wait.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tflaunch.protocol.errors import Breach, ConnectError, NoThreads, WireClosed
 from tflaunch.sessions import payload
 from tflaunch.sessions.wires import LARGE_PACKETS, Wire
 
-IDLE_S = 1.0  # a writer that has nothing to write goes
-UNREAD = 50_000  # messages of one host that wait to be read: no agent sends so many unasked
+IDLE_S = 1.0  # a writer thread with nothing to write ends
+UNREAD = 50_000  # at most so many messages of one host wait to be read: no agent sends so many unasked
 _COMMAND = "exec /bin/sh -c"  # how the line begins that boots the agent
 _SWALLOWED = "a start-up file of the login shell there reads what was sent to the agent"
 _NOT_INTERACTIVE = (
@@ -29,7 +29,7 @@ _NOT_INTERACTIVE = (
 
 
 class Said(NamedTuple):
-    """A message of an agent; `session` is the number of the wire that it came by."""
+    """A message of an agent; `session` is the number of the Session that it came by."""
 
     host: str
     message: wire.Message
@@ -37,52 +37,53 @@ class Said(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The wire to an agent is at its end; `error` says why, for the user."""
+    """The wire to an agent has ended, or could not be opened; `error` says why, for the user."""
 
     host: str
     error: ConnectError
-    session: int = 0  # 0: there was none, it could not be opened
+    session: int = 0  # 0: it could not be opened
 
 
 class Damaged(ConnectError):
-    """A host has told that of the code which it keeps something is not whole; shipped again, it is."""
+    """Code that a host keeps is damaged; shipped again, it is whole."""
 
 
 _numbers = itertools.count(1)
 
 
 class Session:
-    """A wire with a living agent behind it, or soon: `put` gets Said and, last, one Ended.
+    """A wire to an agent that is up, or boots: `put` gets a Said for each message and, at the end, one Ended.
 
-    No method waits for the host: one that takes nothing any more must not stop the others.
+    No method waits for the host: a host that takes nothing any more must not stop the others.
     """
 
     def __init__(self, host: Host, channel: Wire, put: Callable[[Said | Ended], None]) -> None:
         self.host = host
         self.number = next(_numbers)
-        self.ended = False  # that was told
+        self.ended = False  # its end was reported, or is not waited for
         self.directory = ""  # the run directory there, once the agent has said it
+        self.module_sent = False  # the one that the probe lacks
         self._channel = channel
         self._put = put
         self._decoder = wire.Decoder(magic=True, head_limit=wire.ANSWER_LIMIT)
-        self._sent_agent = self._up = False  # the host lacked it; it has said a word of its own
-        # Two counts each, for each is changed by one thread: messages, and bytes of log.
+        self._sent_agent = self._up = False  # the host lacked the agent; the agent has sent a message
+        # Two counts each for messages and for bytes of log: each count is changed by one thread only.
         self._heard = self.read = 0
         self._log_came = self._log_granted = 0
         self._uploading = False
-        self._over = False  # nothing more is taken
+        self._over = False  # what still comes is ignored
         self._sending = threading.Lock()
-        # Only for what cannot be sent at once; while there is a writer, all goes this way.
+        # For what cannot be sent at once; while there is a writer thread, everything goes this way.
         self._outbox: queue.SimpleQueue[bytes | Iterator[bytes] | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self._starting = threading.Lock()
         channel.listen(self._take)
 
     def send(self, type: str, body: bytes = b"", **fields: Any) -> None:
-        """Send a message; a wire that is gone is not an error here: its Ended comes through the queue."""
+        """Send a message.  A wire that has ended is no error here: its Ended comes through the queue."""
         if self.ended:
             return
-        if type == "watch":  # what was sent for the last one may still be under way
+        if type == "watch":  # bytes that an earlier `watch` granted may still be under way
             self._log_granted += fields.get("window", 0)
         elif type == "credit":
             self._log_granted += fields["bytes"]
@@ -99,33 +100,33 @@ class Session:
         self._put_out(frame)
 
     def upload(self, frames: Iterator[bytes]) -> None:
-        """Send many frames, each when it is its turn; what is sent meanwhile goes in between."""
+        """Send many frames, one after the other; messages that are sent meanwhile go in between."""
         self._put_out(frames)
 
     @property
     def log_credit(self) -> int:
-        """The bytes of log that it was asked for and that have not come."""
+        """How many more bytes of log the agent may send."""
         return self._log_granted - self._log_came
 
     def close(self) -> None:
-        """Let go of the wire once everything is sent; idempotent."""
+        """Close the wire once all queued frames are sent; idempotent."""
         with self._starting:
             if self._writer is not None:
                 self._outbox.put(None)
                 return
         self._channel.close()
 
-    def cut(self, deadline: float) -> None:
-        """Let go of it at `deadline` (monotonic) even if the host takes nothing any more."""
+    def close_by(self, deadline: float) -> None:
+        """Close the wire at `deadline` (monotonic) at the latest; frames still queued then are dropped."""
         if (writer := self._writer) is not None:
             writer.join(max(0.0, deadline - time.monotonic()))
         self._channel.close()
 
-    def over(self) -> None:
-        """Let go of it at once: its Ended was told, though the connection may be up, or nobody waits for that."""
+    def close_now(self) -> None:
+        """Close at once; frames still queued are dropped."""
         self.ended = True
         self.close()
-        self.cut(time.monotonic())
+        self.close_by(time.monotonic())
 
     def _put_out(self, item: bytes | Iterator[bytes]) -> None:
         self._outbox.put(item)
@@ -160,7 +161,7 @@ class Session:
         self._channel.close()
 
     def _leave(self) -> bool:
-        """Whether the writer may go: there was nothing to send for a while."""
+        """End the writer if there is nothing to send; returns whether there is none."""
         with self._starting:
             if self._outbox.empty():
                 self._writer = None
@@ -185,12 +186,12 @@ class Session:
         )
 
     def _echoed(self, words: str) -> bool:
-        """Whether what was sent to the agent is in what came back."""
+        """Whether the host sent back what was sent to the agent."""
         head = payload.loader()[:16]
         return head in self._decoder.noise or head[:6].decode("utf-8", "replace") in words
 
     def _take(self, data: bytes) -> None:
-        """What comes by the wire; by a thread of its own, which must not wait."""
+        """Take what comes by the wire; called by the wire's thread, which must not wait."""
         if self._over:
             return
         try:
@@ -207,7 +208,7 @@ class Session:
                 )
             else:
                 error = Breach(str(broken))
-        except Exception as defect:  # it must not look like a host that is slow
+        except Exception as defect:  # a defect here must not look like a slow host
             error = unexpected(defect)
         self._over = True
         self._put(Ended(self.host.name, error, self.number))
@@ -228,7 +229,7 @@ class Session:
                 raise wire.WireError("it sends more log than it was asked for")
         self._heard += 1
         if self._heard - self.read > UNREAD:
-            raise wire.WireError(f"it sends more than {UNREAD} messages that nobody has asked for")
+            raise wire.WireError(f"it sends more than {UNREAD} messages that tflaunch did not ask for")
         self._put(Said(self.host.name, message, self.number))
 
     def _explain_end(self) -> ConnectError:
@@ -256,7 +257,7 @@ class Session:
                 line = next((line for line in words.splitlines() if cause in line), "")
                 if line:
                     return ConnectError(line.rpartition("tflaunch: ")[2], hint)
-            if broke:  # the agent is the first that fills packets
+            if broke:  # the agent is the first thing sent that fills packets
                 return ConnectError(f"{words} while the agent was on its way", LARGE_PACKETS)
         if not self._decoder.awaiting_magic:
             hint = LARGE_PACKETS if broke and self._uploading else "see agent.log in its run directory"
@@ -270,11 +271,12 @@ class Session:
 
 
 def unexpected(error: Exception) -> ConnectError:
+    """The error for an exception that tflaunch did not expect: no more threads, or a defect."""
     return NoThreads() if NoThreads.cause_of(error) else ConnectError(f"a defect of tflaunch: {error!r}")
 
 
 def _without_command(words: str) -> str:
-    """What was said by a shell that repeats the command, without that."""
+    """What a shell said that repeats the command in its message, without the command."""
     said = words.partition("it said: ")[2] or words
     lines = [line.partition(_COMMAND)[0].strip(" \t\"'^~") for line in said.splitlines()]
     return "; ".join(line for line in lines if line)[:200]

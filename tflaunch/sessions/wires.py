@@ -1,4 +1,4 @@
-"""A wire: a duplex byte stream to an agent, however it is carried; and what opens one."""
+"""What the launcher expects of a wire (a duplex byte stream to an agent, however it is carried) and of its opener."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tflaunch.hosts import Host
 
-# The remedy where a connection breaks as soon as packets are full.
+# The hint where a connection breaks as soon as packets are full.
 LARGE_PACKETS = (
     "are large packets lost between here and there (MTU)? try: ping -M do -s 1472 {host}; if only smaller ones "
     "(-s 500) come back, set the MTU of the network card here or there to what passes: ip link set dev eth0 mtu N"
@@ -18,26 +18,27 @@ class Wire(Protocol):
     """Any duplex byte stream to an agent; any thread may send or close."""
 
     def listen(self, take: Callable[[bytes], None]) -> None:
-        """From now on, once: `take` gets what comes, in order, and b"" at the end of the stream, however it ended.
+        """Give `take` all that comes from now on, in order, and b"" at the end of the stream, however it ended.
 
-        It is called by one thread at a time, of the wire's own or (what has come already) this one.  It must not
-        send, nor wait: nothing more comes meanwhile.
+        Call it once.  One thread at a time calls `take`: the wire's own or, with what has come already, this one.
+        `take` must not send, nor wait: nothing more comes meanwhile.
         """
 
     def send(self, data: bytes) -> None:
-        """Hand all of `data` to the stream, waiting while it is full; raises WireClosed."""
+        """Write all of `data`, waiting while the stream is full.  Raises WireClosed."""
 
     def send_now(self, data: bytes) -> bool:
-        """Send it if that takes no waiting, in one piece; else nothing of it.  Raises WireClosed."""
+        """Write all of `data` if that takes no waiting, else nothing; returns whether it did.  Raises WireClosed."""
 
     def close(self) -> None:
-        """End the stream and wake whoever waits in it; idempotent, from any thread."""
+        """End the stream, and wake the threads that wait in `send`; idempotent, from any thread."""
 
     def last_words(self) -> str:
-        """What the far side said on stderr and how it ended, for messages; "" when nothing is known."""
+        """What the host wrote to stderr and how the command there ended, for messages; "" when nothing is known."""
 
 
 class Opener(Protocol):
-    """What brings a wire: `tflaunch.remote.Connector`."""
+    """Opens wires: `tflaunch.remote.Connector`."""
 
-    def open(self, host: Host, command: str, first: bytes = b"") -> Wire: ...
+    def open(self, host: Host, command: str, first: bytes = b"") -> Wire:
+        """Run `command` on that host and send `first` to it.  Raises ConnectError."""

@@ -1,11 +1,10 @@
-"""A command on a host, on a channel of its SSH connection, as a wire to the agent that it starts."""
+"""A command on a host, on a channel of its SSH connection, as a wire."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from paramiko import Channel, Message, Transport
 from paramiko.common import cMSG_CHANNEL_REQUEST, cMSG_CHANNEL_WINDOW_ADJUST
@@ -13,68 +12,57 @@ from paramiko.ssh_exception import ChannelException, SSHException
 
 from tflaunch.protocol.errors import ConnectError, WireClosed
 from tflaunch.sessions.wires import LARGE_PACKETS
-from tflaunch.ssh.config import Target
-from tflaunch.ssh.login import SLOW
-from tflaunch.ssh.transport import AT_ONCE, END_S, WORDS_LIMIT, Deadline, Stream, apart, text, words
+from tflaunch.ssh.child import STDERR_BYTES, WAIT_S
+from tflaunch.ssh.connection import HostConnection
+from tflaunch.ssh.deadline import Deadline
+from tflaunch.ssh.failures import SLOW, last_words, session_refused, text
+from tflaunch.ssh.sockets import AT_ONCE, in_thread
 
-# More may come after each tenth of it; what may be under way, launcher and agent agree on themselves.
+# So much may be under way to us; each tenth of it that came is granted anew.  What an agent may have under way, it
+# agrees on with the launcher.
 WINDOW = 16 * 1024 * 1024
 PACKET = 128 * 1024  # at most: each costs the same, and sshd sends none beyond 256 KiB
 
 _REFUSED = "the server logged in but refused to run a command"
 
 
-@dataclass(frozen=True)
-class Link:
-    """An authenticated connection."""
-
-    target: Target
-    transport: Transport
-    stream: Stream
-    host_key: bytes
-
-    def close(self) -> None:
-        # The stream first: paramiko's own farewell would wait for a peer that does not read.
-        self.stream.close()
-        self.transport.close()
-
-
 class SshWire:
-    """A command on a host, behind its own SSH connection, whose thread hands on what comes."""
+    """A command on a host, by an SSH connection of its own, whose thread hands on what comes.
 
-    def __init__(self, link: Link, command: str, first: bytes, deadline: Deadline) -> None:
-        self._link = link
+    Raises ConnectError when the command cannot be started within the deadline.
+    """
+
+    def __init__(self, connection: HostConnection, command: str, first: bytes, deadline: Deadline) -> None:
+        self._transport: Transport = connection.transport
+        self._stream = connection.client.stream
         self._stderr = b""
-        self._closed = False
-        self._to_grant = 0  # bytes that came, and that the other side has not been told of
-        self._early: list[bytes] = []  # what came before anybody listened
+        self._closed = False  # by us
+        self._ungranted = 0  # bytes that came, and for which the other side has not been granted new ones
+        self._early: list[bytes] = []  # what came before `listen`
         self._listener: Callable[[bytes], None] | None = None
         self._taking = threading.Lock()
-        self._over = False
-        self._told = threading.Lock()  # taken by whoever tells that it is
+        self._ended = False  # nothing more comes
+        self._end_reported = threading.Lock()  # taken by the thread that reports it
         try:
-            self._channel = link.transport.open_session(WINDOW, PACKET, deadline.left())
-            self._channel.in_buffer = _Inlet(self._come, self._end)  # type: ignore[assignment]
-            self._channel.in_stderr_buffer = _Inlet(self._murmur)  # type: ignore[assignment]
+            self._channel = self._transport.open_session(WINDOW, PACKET, deadline.left())
+            self._channel.in_buffer = _Inlet(self._take_stdout, self._take_end)
+            self._channel.in_stderr_buffer = _Inlet(self._take_stderr)
             self._channel.settimeout(deadline.left())
-            _exec(link.transport, self._channel, command)
+            _exec(self._transport, self._channel, command)
             if first:
                 self._channel.sendall(first)
         except ChannelException as error:
-            raise ConnectError(
-                f"the server logged in but refused a session ({error.text})",
-                f"raise MaxSessions there; does `{link.target.ssh} true` work?",
-            ) from None
+            raise session_refused(error.text, connection.target) from None
         except (SSHException, OSError, EOFError) as error:
-            if link.stream.unacknowledged:
+            if self._stream.unacknowledged:
                 raise ConnectError(
                     "logged in, but the server has not acknowledged the command", LARGE_PACKETS
                 ) from None
             if deadline.passed:
                 raise ConnectError(f"the command did not start within {deadline}", SLOW) from None
             if self._refused():
-                raise ConnectError(_REFUSED, f"does `{link.target.ssh} true` work?") from None
-            if not link.transport.is_active():
+                raise ConnectError(_REFUSED, f"does `{connection.target.ssh} true` work?") from None
+            if not self._transport.is_active():
                 raise ConnectError(
                     f"the connection broke while the command was started ({text(error)})", SLOW
                 ) from None
@@ -87,9 +75,9 @@ class SshWire:
             for data in self._early:
                 take(data)
             self._early.clear()
-            over = self._over or self._channel.closed  # or was before anybody could be told
-        if over:
-            self._tell_end()
+            ended = self._ended or self._channel.closed  # perhaps before its buffer was ours
+        if ended:
+            self._report_end()
 
     def send(self, data: bytes) -> None:
         try:
@@ -101,19 +89,19 @@ class SshWire:
     def send_now(self, data: bytes) -> bool:
         # One packet, in the window, with keys that are not just being exchanged, for a socket that has room.
         room = min(AT_ONCE, self._channel.out_max_packet_size, self._channel.out_window_size)
-        if len(data) > room or not self._link.transport.clear_to_send.is_set() or not self._link.stream.ready:
+        if len(data) > room or not self._transport.clear_to_send.is_set() or not self._stream.ready:
             return False
         self.send(data)
         return True
 
     def close(self) -> None:
         self._closed = True
-        self._link.stream.close()  # which ends the transport, too: nobody waits for that
+        self._stream.close()  # which ends the transport's thread, too, in its own time
 
     def last_words(self) -> str:
-        broken = self._link.transport.saved_exception
-        if not self._closed and not broken and self._link.transport.is_active():
-            self._channel.status_event.wait(END_S)
+        broken = self._transport.saved_exception
+        if not self._closed and not broken and self._transport.is_active():
+            self._channel.status_event.wait(WAIT_S)
         ended = ""
         if self._channel.exit_status >= 0:
             ended = f"exit status {self._channel.exit_status}"
@@ -123,9 +111,10 @@ class SshWire:
             ended = f"the connection broke ({text(broken)})"
         elif self._channel.closed and not self._closed:
             ended = "ended by a signal"  # paramiko drops the message that says by which
-        return words(ended, self._stderr)
+        return last_words(ended, self._stderr)
 
     def _refused(self) -> bool:
+        """Whether the server has refused to run the command."""
         # paramiko answers a request that failed by closing the channel, without a word.
         channel = getattr(self, "_channel", None)
         return (
@@ -133,13 +122,13 @@ class SshWire:
             and channel.closed
             and not channel.event_ready
             and channel.exit_status < 0
-            and self._link.transport.is_active()
+            and self._transport.is_active()
         )
 
-    # By the transport's thread.
+    # -- called by the transport's thread ---------------------------------------------------------------------
 
-    def _come(self, data: bytes) -> None:
-        self._link.stream.calm()
+    def _take_stdout(self, data: bytes) -> None:
+        self._stream.calm()
         with self._taking:
             if self._listener is None:
                 self._early.append(data)
@@ -147,45 +136,46 @@ class SshWire:
                 self._listener(data)
         self._grant(len(data))
 
-    def _murmur(self, data: bytes) -> None:
-        self._stderr = (self._stderr + data)[-WORDS_LIMIT:]
+    def _take_stderr(self, data: bytes) -> None:
+        self._stderr = (self._stderr + data)[-STDERR_BYTES:]
         self._grant(len(data))
 
-    def _end(self) -> None:
+    def _take_end(self) -> None:
         with self._taking:
-            self._over = True
+            self._ended = True
             listened = self._listener is not None
         if listened:
-            self._tell_end()
+            self._report_end()
 
-    def _tell_end(self) -> None:
+    def _report_end(self) -> None:
+        """Report the end of the stream to the listener, once."""
         assert self._listener is not None  # noqa: S101
-        if not self._told.acquire(blocking=False):
+        if not self._end_reported.acquire(blocking=False):
             return
         if self._closed:
             self._listener(b"")
-        else:  # whoever is told asks for last words, which only the transport's thread can bring
-            apart(self._listener, b"")
+        else:  # the listener will ask for last words, for which the transport's thread must be free
+            in_thread(self._listener, b"")
 
     def _grant(self, size: int) -> None:
         """Say that more may come, once it is worth a message."""
-        self._to_grant += size
-        if self._to_grant > WINDOW // 10:
+        self._ungranted += size
+        if self._ungranted > WINDOW // 10:
             message = Message()
             message.add_byte(cMSG_CHANNEL_WINDOW_ADJUST)
             message.add_int(self._channel.remote_chanid)
-            message.add_int(self._to_grant)
-            self._to_grant = 0
-            # It may have to wait: for new keys, or behind a sender for a peer that takes nothing before it is read.
-            apart(self._send_grant, message)
+            message.add_int(self._ungranted)
+            self._ungranted = 0
+            # It may have to wait: for new keys, or behind a sender, for a peer that reads only what we have taken.
+            in_thread(self._send_grant, message)
 
     def _send_grant(self, message: Message) -> None:
         with contextlib.suppress(SSHException, OSError, EOFError):  # the connection is at its end
-            self._link.transport._send_user_message(message)  # type: ignore[attr-defined]
+            self._transport._send_user_message(message)  # type: ignore[attr-defined]
 
 
 class _Inlet:
-    """What a channel takes for its buffer: paramiko's own would need a thread that waits for what comes."""
+    """What a channel takes for its buffer, and which hands on at once: paramiko's own needs a thread that waits."""
 
     def __init__(self, feed: Callable[[bytes], None], close: Callable[[], None] = lambda: None) -> None:
         self.feed = feed
@@ -196,7 +186,7 @@ class _Inlet:
 
 
 def _exec(transport: Transport, channel: Channel, command: str) -> None:
-    """Ask for `command` without waiting for the answer, as Channel.exec_command would."""
+    """Ask for `command` without waiting for the answer, for which Channel.exec_command waits."""
     request = Message()
     request.add_byte(cMSG_CHANNEL_REQUEST)
     request.add_int(channel.remote_chanid)

@@ -1,14 +1,12 @@
-"""From a stream to a login: the host key's check, the keys' turn, and a sentence for every failure."""
+"""From a stream to a login: banner, key exchange, the server's key, the user's keys; a sentence for every failure."""
 
 from __future__ import annotations
 
-import errno
-import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import paramiko
-from paramiko import PKey, SSHClient, Transport
+from paramiko import SSHClient, Transport
 from paramiko.ssh_exception import (
     AuthenticationException,
     BadAuthenticationType,
@@ -18,17 +16,23 @@ from paramiko.ssh_exception import (
 
 from tflaunch.protocol.errors import ConnectError, NoThreads
 from tflaunch.sessions.wires import LARGE_PACKETS
-from tflaunch.ssh.config import SSH_PORT, Target, known_hosts_name, or_openssh
+from tflaunch.ssh.deadline import Deadline
+from tflaunch.ssh.dropped import DROPPED, Dropped
+from tflaunch.ssh.failures import (
+    SLOW,
+    closed_during,
+    key_list,
+    not_ssh,
+    or_openssh,
+    text,
+    too_many_keys,
+    without_banner,
+)
+from tflaunch.ssh.host_key import HostKeyCheck
 from tflaunch.ssh.keys import Offers
-from tflaunch.ssh.known_hosts import KnownHosts, KnownKey, fingerprint
-from tflaunch.ssh.transport import Deadline, NameTimeout, QuietPacketizer, Stream, TunedTransport, text
+from tflaunch.ssh.target import Target
+from tflaunch.ssh.transport import QuietPacketizer, Stream, TunedTransport
 
-SLOW = "check the network between, or give --connect-timeout"
-SILENT = "is it switched on? does a firewall stand between?"
-# Nobody is there.  What this machine itself forbids or lacks says nothing of the host.
-_ABSENT = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ETIMEDOUT)
-# sshd says this instead of a banner when it has too many connections that did not log in yet.
-DROPPED = (b"MaxStartups", b"Not allowed at this time")
 # By the keyword of sshd_config: what it is, and one that every OpenSSH of the last ten years has.
 _ALGORITHMS = {
     "KexAlgorithms": ("key exchange", "curve25519-sha256@libssh.org"),
@@ -36,114 +40,74 @@ _ALGORITHMS = {
     "Ciphers": ("cipher", "aes128-gcm@openssh.com"),
     "MACs": ("MAC for the ciphers in common", "hmac-sha2-256-etm@openssh.com"),
 }
-
-
-# What helps where a login asks.
+# How the system's `ssh` helps where a login asks questions.
 _MASTER = "goes through the connection of a ControlMaster that you have logged in to"
 
 
-class Dropped(Exception):
-    """sshd closed the connection before its banner: it has too many at the moment."""
+class LoginClient(SSHClient):
+    """paramiko's client, as fabric's Connection opens it, with tflaunch's login.
 
-
-class HostKeyCheck:
-    """Decides about the key that a server shows.
-
-    paramiko's own tables know neither patterns nor revoked keys, and take time that grows with the square of the
-    file.
+    paramiko's own looks ten times a second whether a step is done, knows no deadline over all steps, and reads
+    keys and known_hosts for each host anew.
     """
 
-    def __init__(self, known: KnownHosts, target: Target, accept_new: bool) -> None:
-        self._known = known
-        self._target = target
-        self._accept_new = accept_new or target.strict != "check"
-
-    def transport(self, stream: Stream) -> Transport:
-        """A transport that asks first for the kinds of key by which the server is known."""
-        made = TunedTransport(stream, packetizer_class=QuietPacketizer)  # type: ignore[arg-type]
-        kinds = {key.kind for key in self._lines() if not key.marker}
-        options = made.get_security_options()
-        # An RSA key is shown under the name of a signature: rsa-sha2-512.
-        options.key_types = sorted(
-            options.key_types,
-            key=lambda name: name not in kinds and not ("rsa" in name and "ssh-rsa" in kinds),
-        )
-        stream.reader = made
-        return made
-
-    def accept(self, key: PKey) -> None:
-        """Accept the key or raise ConnectError."""
-        blob = key.asbytes()
-        kind = key.get_name()
-        lines = self._lines()
-        revoked = [line for line in lines if line.marker == "@revoked" and line.blob == blob]
-        if revoked:
-            raise ConnectError(
-                f"the server shows a {kind} host key that {revoked[0]} has revoked",
-                "do not use this host before its administrator has explained it",
-            )
-        own = [line for line in lines if not line.marker]
-        if any(line.blob == blob for line in own or self._portless()):
-            return
-        if own:
-            line = next((line for line in own if line.kind == kind), own[0])
-            raise ConnectError(
-                f"the server's {kind} host key is not the one in {line}",
-                f"either it was set up anew or someone stands between: compare {fingerprint(blob)} with what its "
-                f"administrator says, then `ssh-keygen -R '{self._target.host_key_name}' "
-                f"-f {line.path}` and `{self._target.ssh}` once",
-            )
-        if not self._accept_new:
-            authority = any(line.marker == "@cert-authority" for line in lines)
-            known = (
-                f"compare {fingerprint(blob)} with what its administrator says, then `{self._target.ssh}` "
-                "once, or use --accept-new"
-            )
-            raise ConnectError(
-                f"the server's {kind} host key is unknown"
-                + (
-                    " (a @cert-authority line speaks of it, but certificates are not checked)"
-                    if authority
-                    else ""
-                ),
-                or_openssh(known, "checks certificates") if authority else known,
-            )
-        try:
-            self._known.add(self._target.host_key_name, kind, blob, hashed=self._target.hash_known_hosts)
-        except OSError as error:
-            raise ConnectError(
-                f"the new host key could not be written to {error.filename}: {error.strerror}",
-                "make the file writable, or name another with UserKnownHostsFile",
-            ) from None
-
-    def _lines(self) -> list[KnownKey]:
-        return self._known.lookup(self._target.host_key_name)
-
-    def _portless(self) -> list[KnownKey]:
-        # OpenSSH, too, takes a key for a name without a port as good on every port of that name.
-        plain = known_hosts_name(self._target.hostname, SSH_PORT)
-        return [line for line in self._known.lookup(plain) if not line.marker]
-
-
-class Client(SSHClient):
-    """What fabric's Connection opens: paramiko's own client looks ten times a second whether a step is done."""
-
-    def __init__(self, transport: Transport, deadline: Deadline) -> None:
+    def __init__(
+        self, target: Target, check: HostKeyCheck, offers: Callable[[Target], Offers], deadline: Deadline
+    ) -> None:
         super().__init__()
-        self._transport = transport
+        self._target = target
+        self._check = check
+        self._offers = offers
         self._deadline = deadline
-        self._exchanged = threading.Event()
+        self.stream: Stream  # once it is open
+        self.host_key = b""  # the server's, as SSH sends it
 
-    def connect(self, **_: object) -> None:  # type: ignore[override]
-        """Begin; it does not wait."""
-        self._transport.banner_timeout = self._deadline.left()
-        self._transport.start_client(self._exchanged)
+    def connect(self, sock: Stream, **_: object) -> None:  # type: ignore[override]
+        """Log in over the stream; fabric's other arguments are in the target.  Raises ConnectError, Dropped.
 
-    def exchange_keys(self) -> None:
+        Where it fails, the stream is closed.
+        """
+        transport = _transport(sock, self._check.kinds)
+        try:
+            self._exchange_keys(transport)
+            key = transport.get_remote_server_key()
+            self._check.accept(key.get_name(), key.asbytes())
+            log_in(transport, self._target, self._offers(self._target), self._deadline)
+        except Exception as error:
+            reason = explained(error, transport, self._target, sock, self._deadline)
+            sock.close()
+            transport.close()
+            raise reason from None
+        self._transport, self.stream, self.host_key = transport, sock, key.asbytes()
+
+    def close(self) -> None:
+        """Close the connection; idempotent, from any thread."""
+        # The stream first: paramiko's own farewell would wait for a peer that does not read.
+        if self._transport is not None:
+            self.stream.close()
+            self._transport.close()
+
+    def _exchange_keys(self, transport: Transport) -> None:
         """From the banner to a secret that both ends share; raises what paramiko raises."""
-        self._exchanged.wait(self._deadline.left())
-        if not self._transport.is_active():
-            raise self._transport.get_exception() or SSHException("Negotiation failed.")
+        exchanged = threading.Event()
+        transport.banner_timeout = self._deadline.left()
+        transport.start_client(exchanged)
+        exchanged.wait(self._deadline.left())
+        if not transport.is_active():
+            raise transport.get_exception() or SSHException("Negotiation failed.")
+
+
+def _transport(stream: Stream, known_kinds: set[str]) -> Transport:
+    """A transport that asks first for the kinds of host key by which the server is known."""
+    made = TunedTransport(stream, packetizer_class=QuietPacketizer)  # type: ignore[arg-type]
+    options = made.get_security_options()
+    # An RSA key is shown under the name of a signature: rsa-sha2-512.
+    options.key_types = sorted(
+        options.key_types,
+        key=lambda name: name not in known_kinds and not ("rsa" in name and "ssh-rsa" in known_kinds),
+    )
+    stream.reader = made
+    return made
 
 
 def log_in(transport: Transport, target: Target, offers: Offers, deadline: Deadline) -> None:
@@ -183,25 +147,22 @@ def log_in(transport: Transport, target: Target, offers: Offers, deadline: Deadl
                     "is the server overloaded, or does an ssh-agent not answer? try --connect-timeout",
                 ) from None
             if not transport.is_active():
-                raise _ended(user, tried, error) from None
+                raise _broken_off(user, tried, error) from None
     raise _refused(target, tried, offers)
 
 
-def _ended(user: str, tried: Sequence[str], error: Exception) -> ConnectError:
+def _broken_off(user: str, tried: Sequence[str], error: Exception) -> ConnectError:
     if isinstance(error, AuthenticationException):
-        return ConnectError(
-            f"user {user}: the server hung up after {_keys(tried)} (too many authentication failures?)",
-            "name the right one with `identity_file:`; IdentitiesOnly yes keeps an ssh-agent's keys back",
-        )
+        return too_many_keys(user, tried)
     return ConnectError(f"user {user}: the login broke off at {tried[-1]} ({text(error)})", SLOW)
 
 
 def _refused(target: Target, tried: Sequence[str], offers: Offers) -> ConnectError:
     user, reasons = target.user, "".join(f"; skipped {reason}" for reason in offers.skipped)
-    beyond = [*target.beyond, *["FIDO tokens"] * offers.token]
+    openssh_only = [*target.openssh_only, *["FIDO tokens"] * offers.token]
 
     def remedy(usual: str) -> str:
-        return or_openssh(usual, f"knows {', '.join(beyond)}") if beyond else usual
+        return or_openssh(usual, f"knows {', '.join(openssh_only)}") if openssh_only else usual
 
     if not tried:
         return ConnectError(
@@ -212,7 +173,7 @@ def _refused(target: Target, tried: Sequence[str], offers: Offers) -> ConnectErr
             ),
         )
     return ConnectError(
-        f"user {user}: the server refused {_keys(tried)}{reasons}",
+        f"user {user}: the server refused {key_list(tried)}{reasons}",
         remedy(
             offers.remedy
             or f"put its public half into {user}'s authorized_keys there, or set `user:` or `identity_file:`"
@@ -220,42 +181,10 @@ def _refused(target: Target, tried: Sequence[str], offers: Offers) -> ConnectErr
     )
 
 
-def unreached(error: Exception, target: Target, deadline: Deadline) -> ConnectError:
-    """Why no stream could be opened."""
-    port = f"port {target.port}"
-    if isinstance(error, NameTimeout):
-        return ConnectError(
-            f"the name look-up took longer than {deadline}", "is the name server up?", absent=True
-        )
-    if isinstance(error, socket.gaierror | UnicodeError):
-        return ConnectError(
-            "the name does not resolve",
-            f"check the spelling of {_name(target)}, or give it a HostName in ~/.ssh/config",
-            absent=True,
-        )
-    if isinstance(error, OSError):
-        known = {
-            errno.ECONNREFUSED: (f"{port} refuses the connection", "is sshd running there? else set `port:`"),
-            errno.EHOSTUNREACH: ("there is no route to it", "is it switched on, and is the network up?"),
-            errno.ENETUNREACH: ("there is no route to its network", "is the network or the VPN up?"),
-            errno.EHOSTDOWN: ("there is no route to it", "is it switched on, and is the network up?"),
-            errno.ETIMEDOUT: (f"no answer on {port}", SILENT),
-            errno.EACCES: (f"this machine forbids the connection to {port}", "look at its own firewall"),
-            errno.EPERM: (f"this machine forbids the connection to {port}", "look at its own firewall"),
-            errno.EAGAIN: (NoThreads().message, NoThreads().hint),
-            errno.EMFILE: ("this machine has no file descriptors left", "raise `ulimit -n`"),
-        }
-        if isinstance(error, TimeoutError):
-            return ConnectError(f"no answer on {port} within {deadline}", SILENT, absent=True)
-        if error.errno in known:
-            return ConnectError(*known[error.errno], absent=error.errno in _ABSENT)
-    return ConnectError(f"{port} could not be dialled: {text(error)}", f"does `{target.ssh} true` work?")
-
-
 def explained(
     error: Exception, transport: Transport, target: Target, stream: Stream, deadline: Deadline
 ) -> Exception:
-    """Why a stream did not become an SSH connection."""
+    """Why a stream did not become an SSH connection: a ConnectError, or Dropped."""
     if isinstance(error, ConnectError):
         return error
     if NoThreads.cause_of(error):
@@ -276,15 +205,12 @@ def explained(
     if isinstance(error, IncompatiblePeer):
         return _incompatible(error, transport)
     if stream.ended and not transport.is_active():
-        return ConnectError(
-            f"the server closed the connection during {stage}",
-            "its own log says why (journalctl -u ssh there); may it start no more processes?",
-        )
+        return closed_during(stage)
     return ConnectError(f"{stage} failed: {text(error)}", f"does `{target.ssh} true` work?")
 
 
 def _incompatible(error: IncompatiblePeer, transport: Transport) -> ConnectError:
-    """What this side lacks: it may be less than `ssh` has, so that nothing may be wrong with the server."""
+    """The server and tflaunch have no algorithm in common; that may be paramiko's fault: `ssh` may have one."""
     lacking = transport.lacking() if isinstance(transport, TunedTransport) else None
     if lacking is None:
         return ConnectError(
@@ -309,12 +235,13 @@ def _names(algorithms: Sequence[str]) -> str:
 
 
 def _bannerless(error: Exception, target: Target, stream: Stream, deadline: Deadline) -> Exception:
+    """Why no banner of an SSH server came."""
     head = stream.head
     if any(word in head for word in DROPPED):
         return Dropped()
     if head and b"SSH-" not in head:
         line = head.splitlines()[0][:80].decode(errors="replace")
-        return ConnectError(f"what answers on port {target.port} is not SSH: it said {line!r}", "set `port:`")
+        return not_ssh(target, f"it said {line!r}")
     if stream.child and stream.ended and stream.child.failed():
         return ConnectError(
             f"ProxyCommand failed: {stream.child.last_words()}", f"try it alone: `{target.proxy_command}`"
@@ -324,19 +251,3 @@ def _bannerless(error: Exception, target: Target, stream: Stream, deadline: Dead
     if stream.ended:
         return Dropped()
     return ConnectError(f"the SSH banner could not be read: {text(error)}", f"does `{target.ssh} true` work?")
-
-
-def without_banner(target: Target, deadline: Deadline) -> ConnectError:
-    """What accepts connections has not said that it is an SSH server."""
-    return ConnectError(
-        f"connected, but no SSH banner on port {target.port} within {deadline}",
-        "is it sshd that listens there? is the host overloaded?",
-    )
-
-
-def _name(target: Target) -> str:
-    return "{host}" if target.hostname == target.name and target.ssh.endswith("{host}") else target.hostname
-
-
-def _keys(tried: Sequence[str]) -> str:
-    return f"key {tried[0]}" if len(tried) == 1 else f"{len(tried)} keys: {', '.join(tried)}"

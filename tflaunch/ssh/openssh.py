@@ -1,7 +1,7 @@
-"""The system's `ssh` as a wire: for what paramiko cannot do, with the user's configuration whole.
+"""The system's `ssh` as a client: it obeys all of the user's configuration, and can do what paramiko cannot.
 
-One process a host.  What a master's connection (ControlMaster), an ssh-agent, Kerberos, a certificate or a token lets
-in gets in here; what would ask a question is refused (BatchMode).  A master is used and never made or ended.
+One process for each host.  It logs in by whatever asks no question: a ControlMaster's connection, an ssh-agent,
+Kerberos, a certificate, a token; a question is refused (BatchMode).  A ControlMaster is used, never started or ended.
 """
 
 from __future__ import annotations
@@ -22,30 +22,34 @@ from pathlib import Path
 
 from tflaunch.hosts import Host
 from tflaunch.protocol.errors import ConnectError, NoThreads, WireClosed
-from tflaunch.ssh.config import SSH_PORT, Target, check_host
+from tflaunch.ssh.child import WAIT_S
+from tflaunch.ssh.deadline import Deadline
+from tflaunch.ssh.dropped import patiently
+from tflaunch.ssh.failures import text
+from tflaunch.ssh.openssh_failures import why_not
 from tflaunch.ssh.openssh_log import SshLog
-from tflaunch.ssh.transport import AT_ONCE, END_S, Deadline, has_room, text
+from tflaunch.ssh.sockets import AT_ONCE, RECV_BYTES, has_room
+from tflaunch.ssh.target import SSH_PORT, Target, check_host
 
-KEEPALIVE_S = (3, 2)  # seconds without a word, and so many questions unanswered: after 9 s the link is cut
+KEEPALIVE_S = (3, 2)  # idle seconds, and so many questions unanswered: after 9 s the connection is cut
 ANSWERS_S = 10.0  # what `ssh -V` and `ssh -G` may take
-RECV_BYTES = 64 * 1024  # for more the C library asks the kernel for memory each time
 LOG_BYTES = 16 * 1024
 
-# What is needed, whatever the user's configuration says; all else is as it says.
+# What tflaunch needs, whatever the user's configuration says; all else is as it says.
 _NEEDED = (
     "BatchMode=yes",  # it asks nothing
-    "LogLevel=DEBUG1",  # how far it came is in its log alone
-    "ControlMaster=no",  # a master there is is used; made here it would outlive the run, or end with it for others
+    "LogLevel=DEBUG1",  # only its log tells how far it came
+    "ControlMaster=no",  # one that is there is used; one of ours would outlive the run, or end under others
     "EscapeChar=none",
     "ClearAllForwardings=yes",
     "ForwardAgent=no",
     "ForwardX11=no",
     "Tunnel=no",
-    "PermitLocalCommand=no",  # it would read and write the stream
+    "PermitLocalCommand=no",  # it would read from the stream and write to it
     f"ServerAliveInterval={KEEPALIVE_S[0]}",
     f"ServerAliveCountMax={KEEPALIVE_S[1]}",
 )
-# What ssh knows since that version.
+# Options that ssh knows since that version.
 _SINCE = (
     ((7, 6), "RemoteCommand=none"),
     ((8, 7), "SessionType=default"),
@@ -55,12 +59,9 @@ _SINCE = (
 
 
 class OpenSsh:
-    """`ssh` of this machine, told what one command of tflaunch wants of it.
+    """Opens wires to hosts by the system's `ssh`; one per command.  Raises ConnectError where it is not installed."""
 
-    Raises ConnectError where there is none.
-    """
-
-    def __init__(self, config: Path | None, accept_new: bool) -> None:
+    def __init__(self, config: Path | None, *, accept_new: bool, timeout_s: float) -> None:
         program = shutil.which("ssh")
         if program is None:
             raise ConnectError(
@@ -73,20 +74,80 @@ class OpenSsh:
         if accept_new:
             options.append("StrictHostKeyChecking=accept-new")
         self._options = tuple(word for option in options for word in ("-o", option))
+        self._timeout_s = timeout_s
         self._hostnames: dict[str, str] = {}
-        # Those on their way; a host that was given up may be dialled again before the first attempt is over.
+        self._fingerprints: dict[str, str] = {}
+        # Not logged in yet.  A host may have two: one that was given up, and one that dials it again.
         self._dialling: dict[OpenSshWire, tuple[str, Target]] = {}
         self._wires: list[OpenSshWire] = []
         self._lock = threading.Lock()
-        self._over = False
+        self._closed = False
 
-    def open(self, host: Host, command: str, first: bytes, deadline: Deadline) -> OpenSshWire:
-        """Log in and run the command; raises ConnectError, Dropped."""
-        target = self._target(host)
-        argv = [self._program, *self._named, "-T", *self._options, *_asked(host), "--", target.name, command]
+    def open(self, host: Host, command: str, first: bytes) -> OpenSshWire:
+        """Log in, and have the login shell run `command`, with `first` as its first input; from any thread.
+
+        Raises ConnectError.
+        """
+        deadline = Deadline(self._timeout_s)
+        wire = patiently(lambda: self._attempt(host, command, first, deadline), deadline)
+        self._hostnames[host.name] = wire.log.hostname
+        if wire.log.host_key:
+            self._fingerprints[host.name] = wire.log.host_key
+        return wire
+
+    def close(self) -> None:
+        """End the processes that are still logging in, and those of closed wires; the others end with their wires."""
         with self._lock:
-            if self._over:
-                raise ConnectError("it was not dialled: the command is at its end")
+            self._closed = True
+            for wire in self._dialling:
+                wire.close()
+                wire.kill()
+        deadline = Deadline(WAIT_S)
+        for wire in self._wires:
+            if wire.closed and not wire.wait(deadline.left()):
+                wire.kill()  # it hangs, and would outlive us
+
+    def unanswered(self, host: Host) -> ConnectError | None:
+        """The error for a host that is being dialled while its network has not answered."""
+        with self._lock:
+            dialled = [
+                (wire.log, target) for wire, (name, target) in self._dialling.items() if name == host.name
+            ]
+        log, target = dialled[-1] if dialled else (None, None)
+        return log.unanswered(log.known(target)) if log and target else None
+
+    def hostname(self, host: Host) -> str:
+        """What `ssh` dials for that host, after HostName."""
+        found = self._hostnames.get(host.name, "")
+        if not found:  # not dialled yet, or by a ControlMaster
+            found = self._hostnames[host.name] = (
+                self._configured("hostname", host) or host.ssh_host or host.name
+            )
+        return found
+
+    def user(self, host: Host) -> str:
+        """The account that `ssh` logs in to; "" where it does not tell."""
+        return host.user or self._configured("user", host)
+
+    def host_key(self, host: Host) -> str:
+        """The SHA256 fingerprint of the host's key; "" before it was connected, or through a ControlMaster."""
+        return self._fingerprints.get(host.name, "")
+
+    def _attempt(self, host: Host, command: str, first: bytes, deadline: Deadline) -> OpenSshWire:
+        target = self._target(host)
+        argv = [
+            self._program,
+            *self._named,
+            "-T",
+            *self._options,
+            *_options_of(host),
+            "--",
+            target.name,
+            command,
+        ]
+        with self._lock:
+            if self._closed:
+                raise ConnectError("it was not dialled: tflaunch is ending")
             try:
                 wire = OpenSshWire(argv)
             except OSError as error:
@@ -101,55 +162,20 @@ class OpenSsh:
         finally:
             with self._lock:
                 del self._dialling[wire]
-        self._hostnames[host.name] = wire.log.hostname
         return wire
 
-    def close(self) -> None:
-        """End every process that is still on its way or let go of; those of wires in use belong to their users."""
-        with self._lock:
-            self._over = True
-            for wire in self._dialling:
-                wire.close()
-                wire.kill()
-        deadline = Deadline(END_S)
-        for wire in self._wires:
-            if wire.closed and not wire.wait(deadline.left()):
-                wire.kill()  # it hangs, and would outlive us
-
-    def unanswered(self, host: Host) -> ConnectError | None:
-        """What to say of a host whose network has not answered yet; None: it has, or it is not being dialled."""
-        with self._lock:
-            of_it = [
-                (wire.log, target) for wire, (name, target) in self._dialling.items() if name == host.name
-            ]
-        log, target = of_it[-1] if of_it else (None, None)
-        return log.unanswered(log.known(target)) if log and target else None
-
-    def hostname(self, host: Host) -> str:
-        """What it dials for that host, after HostName."""
-        found = self._hostnames.get(host.name, "")
-        if not found:  # not dialled yet, or a master has
-            found = self._hostnames[host.name] = (
-                self._configured("hostname", host) or host.ssh_host or host.name
-            )
-        return found
-
-    def user(self, host: Host) -> str:
-        """The account there; "" where ssh does not tell."""
-        return host.user or self._configured("user", host)
-
     def _configured(self, key: str, host: Host) -> str:
-        """What ssh's configuration says of that host; "" where it does not tell."""
-        said = self._ask("-G", *self._named, *_asked(host), "--", self._target(host).name)
-        found = re.search(rf"^{key} (\S+)$", said, re.MULTILINE)
+        """What ssh's configuration says of that host; "" where ssh does not tell."""
+        answer = self._ask("-G", *self._named, *_options_of(host), "--", self._target(host).name)
+        found = re.search(rf"^{key} (\S+)$", answer, re.MULTILINE)
         return found[1] if found else ""
 
     def _target(self, host: Host) -> Target:
-        """What is known before it is dialled; ssh itself finds out the rest."""
+        """What the hostfile says of that host; ssh itself finds out the rest."""
         name = host.ssh_host or host.name
         check_host(host, name)
         same = name == host.name
-        words = shlex.join(("ssh", *self._named, *_asked(host)))
+        words = shlex.join(("ssh", *self._named, *_options_of(host)))
         return Target(
             name=name,
             hostname=name,
@@ -174,6 +200,7 @@ class OpenSsh:
         return tuple(map(int, found.groups())) if found else (0, 0)
 
     def _ask(self, *words: str) -> str:
+        """What `ssh` prints for these words, on stdout and stderr; "" where it fails."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             done = subprocess.run(
                 [self._program, *words],
@@ -188,20 +215,20 @@ class OpenSsh:
 
 
 class OpenSshWire:
-    """A command on a host behind a process of its own, whose output one thread hands on.
+    """A command on a host, by an `ssh` process whose output one thread hands on.
 
-    The process has a session of its own, so that Ctrl-C is for the launcher; it ends with its input, also when the
-    launcher is killed.
+    The process has a session of its own, so that Ctrl-C reaches the launcher alone; it ends with its input, also when
+    the launcher is killed.  Raises OSError and RuntimeError when it cannot be started.
     """
 
     def __init__(self, argv: Sequence[str]) -> None:
         self.log = SshLog()
-        self._early: list[bytes] = []  # what came before anybody listened
+        self._early: list[bytes] = []  # what came before `listen`
         self._listener: Callable[[bytes], None] | None = None
         self._taking = threading.Lock()
-        self._over = False  # nothing more comes
-        self.closed = False  # nobody wants it any more
-        self._in = threading.Event()  # it has logged in, or ended
+        self._stream_ended = False  # nothing more comes
+        self.closed = False  # by us
+        self._decided = threading.Event()  # ssh has logged in, or ended
         self._gone = threading.Event()  # the process has ended
         self._socket, theirs = socket.socketpair()
         self._stderr, stderr = os.pipe()
@@ -225,28 +252,25 @@ class OpenSshWire:
             os.close(stderr)
         try:
             threading.Thread(target=self._pump, name="ssh", daemon=True).start()
-        except RuntimeError:  # no more threads are to be had
+        except RuntimeError:  # the system lets the user start no more threads
             self.kill()
             self._process.wait()
             self._release()
             raise
 
     def log_in(self, first: bytes, target: Target, deadline: Deadline) -> None:
-        """Hand over the first bytes, which wait in the socket meanwhile, and wait for the login.
-
-        Raises ConnectError, Dropped.
-        """
+        """Wait for the login, while the first bytes wait in the socket; raises ConnectError, Dropped."""
         if first:
             self._socket.settimeout(deadline.left())
-            with contextlib.suppress(OSError):  # what follows tells why
+            with contextlib.suppress(OSError):  # its log says why
                 self._socket.sendall(first)
             with contextlib.suppress(OSError):
                 self._socket.settimeout(None)
-        self._in.wait(deadline.left())
+        self._decided.wait(deadline.left())
         if (self.log.logged_in or self._came) and not self.log.changed:
             return
         code = self._process.returncode if self._gone.is_set() else None
-        raise self.log.why(code, self.log.known(target), deadline)
+        raise why_not(self.log, code, self.log.known(target), deadline)
 
     def listen(self, take: Callable[[bytes], None]) -> None:
         with self._taking:
@@ -254,8 +278,8 @@ class OpenSshWire:
             for data in self._early:
                 take(data)
             self._early.clear()
-            over = self._over
-        if over:
+            ended = self._stream_ended
+        if ended:
             take(b"")
 
     def send(self, data: bytes) -> None:
@@ -272,27 +296,27 @@ class OpenSshWire:
         return True
 
     def close(self) -> None:
-        # What was sent is still read by ssh, whose own end follows; if that does not come, the thread sees to it.
+        # ssh still sends on what it was given, and ends; if it does not, our thread ends it.
         self.closed = True
         self._hang_up()
 
     def kill(self) -> None:
-        """End the process at once, whatever it is at."""
+        """Kill the process."""
         with contextlib.suppress(OSError):
             self._process.kill()
 
     def wait(self, seconds: float) -> bool:
-        """Whether the process has ended, or does so within that time."""
+        """Whether the process ends within that time."""
         return self._gone.wait(seconds)
 
     def last_words(self) -> str:
         if not self.closed:
-            self._gone.wait(END_S)
+            self._gone.wait(WAIT_S)
         return self.log.last_words(self._process.returncode, closed=self.closed)
 
-    _came = False  # anything on its stdout: then it is in, whatever its log says
+    _came = False  # anything on its stdout: then it has logged in, whatever its log says
 
-    # By the thread.
+    # -- called by the wire's thread --------------------------------------------------------------------------
 
     def _pump(self) -> None:
         poll = select.poll()
@@ -303,7 +327,7 @@ class OpenSshWire:
         while data:
             for descriptor, _ in poll.poll():
                 if descriptor != ours:
-                    if not self._hear():
+                    if not self._take_log():
                         poll.unregister(descriptor)
                     continue
                 try:
@@ -314,14 +338,14 @@ class OpenSshWire:
                     self._hand_on(data)
         closed = self.closed
         if closed:
-            self._tell_end()  # nobody waits for a process that hangs
+            self._report_end()  # without its last words, for which a process that hangs would let us wait
         self._reap()
         if not closed:
-            self._tell_end()
+            self._report_end()
         self._release()
 
-    def _hear(self) -> bool:
-        """Take what is there of stderr; False at its end."""
+    def _take_log(self) -> bool:
+        """Read what is there of stderr; False at its end."""
         try:
             data = os.read(self._stderr, LOG_BYTES)
         except OSError:
@@ -330,52 +354,52 @@ class OpenSshWire:
         if self.log.changed:
             self.kill()
         if self.log.logged_in:
-            self._in.set()
+            self._decided.set()
         return bool(data)
 
     def _hand_on(self, data: bytes) -> None:
         if not self._came:
             self._came = True
-            self._in.set()
+            self._decided.set()
         with self._taking:
             if self._listener is None:
                 self._early.append(data)
             else:
                 self._listener(data)
 
-    def _tell_end(self) -> None:
+    def _report_end(self) -> None:
         with self._taking:
-            self._over = True
+            self._stream_ended = True
             listener = self._listener
         if listener is not None:
             listener(b"")
 
     def _reap(self) -> None:
-        """Wait for the process; one that does not end by itself is ended, for it cannot be of use any more."""
+        """Wait for the process; end one that does not end by itself, for its streams are closed."""
         for end in (None, self._process.terminate, self._process.kill):
             if end is not None:
                 end()
-            if self._wait(END_S):
+            if self._wait(WAIT_S):
                 break
         else:
             self._process.wait()  # no zombie
-        # Who else holds its stderr (a master that the way to a jump host has made) must not hold us.
-        while self._readable(0) and self._hear():
+        # Not to its end: a ControlMaster that the `ssh` to a jump host has started may hold stderr open.
+        while self._readable(0) and self._take_log():
             pass
         self.log.end()
         self._gone.set()
-        self._in.set()
+        self._decided.set()
 
     def _wait(self, seconds: float) -> bool:
-        """Whether the process ends in time; what it says meanwhile is taken, lest it waits for that."""
+        """Whether the process ends in time; stderr is read meanwhile, lest the process waits for that."""
         until, pause = time.monotonic() + seconds, 0.001
-        speaks = True
+        stderr_open = True
         while self._process.poll() is None:
             if time.monotonic() > until:
                 return False
-            if speaks and self._readable(pause):
-                speaks = self._hear()
-            elif not speaks:
+            if stderr_open and self._readable(pause):
+                stderr_open = self._take_log()
+            elif not stderr_open:
                 time.sleep(pause)
             pause = min(2 * pause, 0.05)
         return True
@@ -395,8 +419,8 @@ class OpenSshWire:
         os.close(self._stderr)
 
 
-def _asked(host: Host) -> tuple[str, ...]:
-    """The hostfile's own settings, which win over the configuration."""
+def _options_of(host: Host) -> tuple[str, ...]:
+    """The hostfile's own settings as options of `ssh`, which win over its configuration."""
     given = {
         "-l": host.user,
         "-p": host.port,

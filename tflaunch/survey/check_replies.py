@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from tflaunch.hosts import fold
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError
-from tflaunch.sessions.group import AWAITED_SHOWN, Sessions, Silence, Stopped, interruption
+from tflaunch.sessions.group import AWAITED_SHOWN, AbsentHosts, Sessions, Stopped, interruption
 from tflaunch.sessions.session import Said
 from tflaunch.survey.check_answers import HostAnswer
 
@@ -72,11 +72,11 @@ class Replies:
         phase: str = "",
         *,
         hear: Callable[[str, wire.Message], None] | None = None,
-        silence: Silence | None = None,
+        absent: AbsentHosts | None = None,
     ) -> None:
         """Wait until each of `hosts` has sent a message of that type or cannot, or `timeout_s` is over.
 
-        `phase` is what the user is shown meanwhile; `hear` gets each such message as it comes; `silence` gives up hosts
+        `phase` is what the user is shown meanwhile; `hear` gets each such message as it comes; `absent` gives up hosts
         that do not answer on TCP.  Raises Stopped.
         """
         deadline = time.monotonic() - self._sessions.slept_s + timeout_s
@@ -87,8 +87,8 @@ class Replies:
             now, until = time.monotonic(), deadline + self._sessions.slept_s
             if now >= until:
                 break
-            if silence and (silent := silence.over(missing)) and self._sessions.by_host:
-                self._sessions.give_up(silent)
+            if absent and (gone := absent.given_up(missing)) and self._sessions.by_host:
+                self._sessions.stop_waiting(gone)
                 continue
             match self._sessions.next(min(until, now + 1.0)):
                 case Said(name, message) if message.type == "failed":

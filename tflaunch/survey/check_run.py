@@ -15,22 +15,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from tflaunch.gpu_probe import MODULE
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.in_task import check_task
+from tflaunch.lifecycle.ending import NOT_AWAITED
 from tflaunch.lifecycle.watchdog import DIAL_S
 from tflaunch.planning.addresses import peer_addresses
+from tflaunch.planning.cluster_plan import TaskPlan
 from tflaunch.planning.command import Command, endpoint, image
 from tflaunch.planning.dial_check import limit_s
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S, setup, to_prepare
 from tflaunch.planning.gpu_supply import free_cards
 from tflaunch.planning.inventory import Device, HostFacts, MigDevice
-from tflaunch.planning.plan import TaskPlan, ports_wanted
+from tflaunch.planning.plan import ports_wanted
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import Breach, ConnectError, PlanError
 from tflaunch.protocol.job import JobSpec, TaskId
-from tflaunch.sessions import payload
-from tflaunch.sessions.group import Sessions, Silence, Stopped
+from tflaunch.sessions.group import AbsentHosts, Sessions, Stopped
 from tflaunch.sessions.wires import Opener
 from tflaunch.survey.check_answers import CheckAnswers, Clock, HostAnswer, TaskAnswer
 from tflaunch.survey.check_calls import Calls, CallsFromHere, some_ports, targets_from_here
@@ -118,20 +118,15 @@ class CheckRun:
         names = {host.name for host in hosts}
         patience_s = self._sessions.patience_s(len(hosts), self._connect_s)
         there = {host.name: host for host in hosts}
-        silence = Silence(lambda name: self._connections.unanswered(there[name]))
-        self._replies.wait("facts", names, patience_s, "connecting", silence=silence)
-        lacking = [name for name in names if (said := self._replies.get(name, "facts")) and said["lacks"]]
-        self._replies.forget("facts", lacking)
-        for name in lacking:
-            self._sessions.send([name], "module", payload.packed_module(), name=MODULE)
-        self._replies.wait("facts", lacking, self._connect_s, "probing")
+        absent = AbsentHosts(lambda name: self._connections.unanswered(there[name]))
+        self._replies.wait("facts", names, patience_s, "connecting", absent=absent)
         for name in names:
             if said := self._replies.get(name, "facts"):
                 self._answers[name].facts = HostFacts.from_wire(name, said.fields)
             else:
                 self._answers[name].error = self._replies.why_not(name)
                 self._sessions.hang_up(name)
-                self._sessions.forget(name)
+                self._sessions.ignore(name)
 
     def _read_clocks(self) -> None:
         for _ in range(CLOCK_ROUNDS):
@@ -310,7 +305,7 @@ class CheckRun:
         names = list(self._sessions.by_host)
         self._replies.forget_failures()
         self._sessions.send(names, "end", grace_s=0.0)
-        left = dict.fromkeys(names, "tflaunch was told not to wait")
+        left = dict.fromkeys(names, NOT_AWAITED)
         with contextlib.suppress(Stopped):  # without the launcher the agents end by themselves
             self._replies.wait("swept", names, SWEEP_S)
             left = {name: self._replies.why_not(name).message for name in names}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tflaunch.hosts import Host
 from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.protocol.events import Interrupted
-from tflaunch.sessions import payload
 from tflaunch.sessions.group import CONNECT_THREADS, RETRY_S, Item, Sessions, Stopped
 from tflaunch.sessions.session import Ended, Said
 from tflaunch.sessions.wires import Opener
@@ -33,7 +32,6 @@ class _Contact:
     asked: bool = False  # a question is under way, however long ago
     greeted: bool = False  # the agent is up
     given_up: bool = False  # we have ended the connection; `error` says why
-    sent: set[str] = field(default_factory=set)  # modules, on this connection
     tries: int = 0
     retry_at: float | None = None
 
@@ -98,7 +96,6 @@ class Survey:
         for each in contacts:
             each.asked, each.until, each.retry_at = True, until, None
             each.greeted = each.given_up = False
-            each.sent.clear()
         question = wire.encode("probe", topology=self._topology)
         self._sessions.connect([each.host for each in contacts], "visit", "", lambda _: question)
 
@@ -149,14 +146,6 @@ class Survey:
                 self._give_up(contact, ConnectError(message["reason"], message.fields.get("hint", "")))
                 return True
             case "facts":
-                lacking = message["lacks"]
-                if lacking and lacking not in contact.sent:
-                    contact.sent.add(lacking)
-                    self._sessions.send([name], "module", payload.packed_module(), name=lacking)
-                    return False
-                if lacking:
-                    self._give_up(contact, ConnectError(f"the module {lacking} does not run there"))
-                    return True
                 facts = HostFacts.from_wire(name, message.fields)
                 contact.facts = _with_links(facts, contact.facts)
                 contact.told_at = time.monotonic()
@@ -184,7 +173,7 @@ class Survey:
 
     def _give_up(self, contact: _Contact, error: ConnectError) -> None:
         contact.error, contact.given_up, contact.until = error, True, None
-        self._sessions.by_host[contact.host.name].cut(time.monotonic())
+        self._sessions.by_host[contact.host.name].close_by(time.monotonic())
 
     def _lose(self, contact: _Contact, error: ConnectError) -> None:
         """Its connection has ended, or never was."""

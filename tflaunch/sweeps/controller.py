@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tflaunch.launch.watcher import RunWatcher
+from tflaunch.lifecycle.actions import Action
 from tflaunch.lifecycle.driver import Monitor
-from tflaunch.lifecycle.states import Action
 from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol.errors import EXIT_TIMEOUT, PlanError, RecordError
 from tflaunch.protocol.events import TaskStarted
@@ -122,6 +122,7 @@ class SweepController(Monitor):
             others=others,
             retries=request.retries,
             grace_s=request.run.grace_s,
+            share_gpus=request.run.gpus.share,
             timeout_s=request.timeout_s,
             attempts=work.results.attempts(),
         )
@@ -166,13 +167,13 @@ class SweepController(Monitor):
         """See State."""
         return self.state.swept
 
-    def had(self, host: str, task: TaskId) -> bool:
+    def has_task(self, host: str, task: TaskId) -> bool:
         """See State."""
         return (task.index, host) in self._placed and task.job == TRIAL
 
-    def works(self, host: str) -> bool:
+    def is_busy(self, host: str) -> bool:
         """See State."""
-        return self.state.works(host)
+        return self.state.is_busy(host)
 
     def step(self, event: Any, now: float) -> tuple[SweepController, list[Action]]:
         """The state goes on, and all that hangs on it."""

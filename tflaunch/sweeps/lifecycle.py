@@ -1,39 +1,42 @@
-"""The state machine of a sweep: pure `step`; it stands where tflaunch.lifecycle.states stands for a run.
+"""The state machine of a sweep: pure `step`, as that of a run (lifecycle/states.py); the driver is the same.
 
-A trial waits in the queue until a seat is free: the cards of one trial, or a share of a host without cards.  When it
-has ended, its seat is the next one's.  One that failed goes back to the end of the queue, and to another host if there
-is one, as often as `retries` allow; those of a host that is lost go back to the front, and that counts for nothing.
+A trial waits in the queue until a seat is free: the GPUs of one trial, or a share of a host without GPUs.  When it has
+ended, the next trial gets its seat.  A trial that failed goes back to the end of the queue, and to another host if
+there is one, at most `retries` times.  The trials of a lost host go back to the front; that is not counted.
 
 running ──no trial waits or runs, no host is left, Ctrl-C──▶ ending ──every host swept or lost──▶ over
+
+What happens once the sweep ends stands in lifecycle/ending.py, for a run also.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tflaunch.lifecycle.states import HURRY, SWEEP_MARGIN_S, Action, End, Order, Say, StartTimer
-from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_LAUNCH, EXIT_TIMEOUT, EXIT_UNCLEAN
-from tflaunch.protocol.events import AgentGaveUp, HostSwept, Interrupted, TaskStarted, TimerFired
-from tflaunch.protocol.job import TRIAL
-from tflaunch.protocol.outcome import CardLeft, HostLost, Outcome, TaskExit, how
+from tflaunch.lifecycle import ending
+from tflaunch.lifecycle.actions import Action, Order, Say, StartTimer
+from tflaunch.lifecycle.ending import Ending
+from tflaunch.protocol.errors import EXIT_LAUNCH, EXIT_TIMEOUT
+from tflaunch.protocol.events import AgentGaveUp, TaskStarted, TimerFired
+from tflaunch.protocol.job import TRIAL, TaskId
+from tflaunch.protocol.outcome import HostLost, TaskExit, how
 from tflaunch.sweeps.trials import Trial
 
 LOOK = "look"
-LOOK_S = 5.0  # between two looks for cards that have become free
-LATE = "late "  # and which attempt of which trial: the time that one may take is over
+LOOK_S = 5.0  # between two looks for GPUs that have become free
+LATE = "late "  # the timer `late 3.1`: attempt 1 of trial 3 has used the time that a trial may take
 
 
 @dataclass(frozen=True)
 class Seat:
-    """What one trial at a time can have: cards of one host, or none; `share` tells seats apart that have the same."""
+    """What one trial at a time gets: GPUs of one host, or none; `share` numbers the seats that have the same GPUs."""
 
     host: str
     gpus: tuple[str, ...] = ()  # UUIDs
-    labels: tuple[str, ...] = ()  # the same as people see them
+    labels: tuple[str, ...] = ()  # the same GPUs as the user sees them
     share: int = 0
 
     def __str__(self) -> str:
@@ -42,7 +45,7 @@ class Seat:
 
 @dataclass(frozen=True)
 class CardsSeen:
-    """A host has told which seats its cards make that are free now; they are held for this sweep."""
+    """The seats that GPUs of this host make which have become free; its agent holds them for the sweep."""
 
     host: str
     seats: tuple[Seat, ...]
@@ -50,74 +53,94 @@ class CardsSeen:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A trial that runs, or is being started."""
+    """An attempt of a trial that runs, or is being started."""
 
     seat: Seat
     number: int
-    started: float | None = None  # by the clock of `step`
+    started: float | None = None  # by the clock of `step`; None: not yet
 
 
 Make = Callable[[Trial, Seat], Mapping[str, Any]]  # the complete request for the agent
 
 
-@dataclass(frozen=True)
-class State:
-    """Everything that decides what happens next."""
+@dataclass(frozen=True, kw_only=True)
+class State(Ending):
+    """Everything that decides what happens next in a sweep; a key of `hosts` is its value."""
 
     trials: Mapping[int, Trial]
     make: Make
-    hosts: Mapping[str, str]  # each by its own name
     seats: tuple[Seat, ...]
-    queue: tuple[int, ...]
-    others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # host -> cards to look for
+    queue: tuple[int, ...]  # trials that wait for a seat
+    others: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # host -> GPUs in use that may become free
     retries: int = 0
-    grace_s: float = 10.0
-    timeout_s: float = 0.0  # for a trial; 0: as long as it likes
+    timeout_s: float = 0.0  # for one attempt of a trial; 0: no limit
     phase: Literal["running", "ending", "over"] = "running"
     running: Mapping[int, Attempt] = field(default_factory=dict)
-    attempts: Mapping[int, int] = field(default_factory=dict)  # the number of its next one
-    failed_on: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # hosts, one for each failure
+    attempts: Mapping[int, int] = field(default_factory=dict)  # trial -> the number of its next attempt
+    failed_on: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # trial -> a host for each failure
     late: Mapping[int, int] = field(default_factory=dict)  # trial -> the attempt that took too long
-    ended: Mapping[int, TaskExit] = field(default_factory=dict)  # for good
-    first_failure: TaskExit | HostLost | None = None
-    unfit: bool = False  # it ended because no host was left on which a trial can start
-    interrupts: tuple[int, ...] = ()
-    lost: Mapping[str, str] = field(default_factory=dict)
-    swept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    cards: Mapping[str, tuple[CardLeft, ...]] = field(default_factory=dict)
+    ended: Mapping[int, TaskExit] = field(
+        default_factory=dict
+    )  # trial -> its last exit: it is not tried again
+    unfit: bool = False  # the sweep ended because no host was left on which a trial can start
+
+    what = "sweep"
+
+    @property
+    def alive(self) -> str:
+        """As Ending promises."""
+        return f"{len(self.running)} trial{'s' if len(self.running) != 1 else ''}"
+
+    @property
+    def final_exits(self) -> Mapping[TaskId, TaskExit]:
+        """As Ending promises."""
+        return {self.trials[number].task: exit for number, exit in self.ended.items()}
+
+    @property
+    def restart_count(self) -> int:
+        """As Ending promises."""
+        return sum(self.attempts.values()) - len(self.attempts)
 
     @property
     def free(self) -> list[Seat]:
-        """The seats that nobody has."""
+        """The seats on which no trial runs."""
         taken = {attempt.seat for attempt in self.running.values()}
         return [seat for seat in self.seats if seat not in taken]
 
     @property
     def status(self) -> Literal["succeeded", "failed", "interrupted"]:
-        """As of a run."""
+        """As Ending promises."""
         if self.interrupts and (self.queue or self.running):
             return "interrupted"
         return "failed" if self.first_failure is not None else "succeeded"
 
-    def works(self, host: str) -> bool:
-        """Whether trials run on that host, and nothing ends them."""
+    def exit_code(self, clean: bool) -> int:
+        """As Ending promises; EXIT_LAUNCH where no host was left on which a trial can start."""
+        return EXIT_LAUNCH if self.unfit and self.status != "interrupted" else super().exit_code(clean)
+
+    def is_busy(self, host: str) -> bool:
+        """Whether trials run on that host, and nothing has been done to end them."""
         if self.phase != "running" or host in self.lost:
             return False
         return any(attempt.seat.host == host for attempt in self.running.values())
 
     def step(self, event: Any, now: float) -> tuple[State, list[Action]]:
-        """The next state, and what to do at once; `now` is any clock that only goes forward, in seconds."""
+        """See the function `step`."""
         return step(self, event, now)
 
 
 def begin(state: State) -> tuple[State, list[Action]]:
-    """The first trials, and the first look for cards that are still in use."""
+    """Start the first trials, and look for GPUs that become free from now on."""
     state, actions = _fill(state)
     return state, [*actions, StartTimer(LOOK, LOOK_S)]
 
 
 def step(state: State, event: Any, now: float) -> tuple[State, list[Action]]:
-    """See `State.step`."""
+    """The next state, and what to do at once; `now` is any clock that only goes forward, in seconds."""
+    if (answer := ending.step(state, event)) is not None:
+        return answer
     match event:
         case TaskStarted() if (attempt := _attempt(state, event)) is not None:
             started = dataclasses.replace(attempt, started=now)
@@ -128,55 +151,37 @@ def step(state: State, event: Any, now: float) -> tuple[State, list[Action]]:
             return _exited(state, event)
         case CardsSeen():
             return _seen(state, event)
-        case HostLost() if event.host not in {**state.lost, **state.swept}:
-            state = dataclasses.replace(state, lost={**state.lost, event.host: event.reason})
-            if state.phase != "running":
-                return _maybe_over(state), []
-            return _without(state, event)
-        case AgentGaveUp() if state.phase == "running":
-            if event.asked:
-                state = dataclasses.replace(state, interrupts=(signal.SIGTERM,))
-                state, actions = _end(state, state.grace_s)
-                return state, [Say(f"{event.host}: {event.reason}"), *actions]
+        case HostLost():
+            return _without(ending.lose(state, {event.host: event.reason}), event)
+        case AgentGaveUp():
             return _without(state, HostLost(event.host, event.reason))
-        case HostSwept():
-            lost = {host: reason for host, reason in state.lost.items() if host != event.host}
-            state = dataclasses.replace(
-                state,
-                swept={**state.swept, event.host: event.survivors},
-                cards={**state.cards, event.host: event.cards},
-                lost=lost,
-            )
-            return _maybe_over(state), []
-        case Interrupted():
-            return _interrupted(state, event)
         case TimerFired(name) if name == LOOK:
             return _look(state)
         case TimerFired(name) if name.startswith(LATE) and state.phase == "running":
             return _late(state, *map(int, name.removeprefix(LATE).split(".")))
-        case TimerFired(name) if name == HURRY and state.phase == "ending":
-            return _give_up(state, "its agent did not report in time"), []
     return state, []
 
 
 def _attempt(state: State, event: TaskStarted | TaskExit) -> Attempt | None:
-    """What is running of which the event tells; None when that is history."""
+    """The running attempt that the event is about; None for an earlier attempt."""
     attempt = state.running.get(event.task.index) if event.task.job == TRIAL else None
-    of_it = attempt and (attempt.number, attempt.seat.host) == (event.attempt, event.host)
-    return attempt if of_it else None
+    fits = attempt and (attempt.number, attempt.seat.host) == (event.attempt, event.host)
+    return attempt if fits else None
 
 
 def _exited(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
     if state.phase != "running" and exited.stopped:
-        return state, []  # it stays among those that ran: it is not done
+        return state, []  # it stays in `running`: the trial is not done, and the sweep is interrupted
     number = exited.task.index
     if state.running[number].started is None and state.phase == "running":
         return _unfit(state, exited)
     running = {each: attempt for each, attempt in state.running.items() if each != number}
     state = dataclasses.replace(state, running=running)
-    if exited.stopped and state.late.get(number) == exited.attempt:  # however it took that
+    if exited.stopped and state.late.get(number) == exited.attempt:  # its own exit code does not matter
         exited = dataclasses.replace(exited, code=EXIT_TIMEOUT, signal=None, signal_name="", stopped=False)
-    if state.first_failure or exited.exit_code == 0:  # nobody reads it, and there may be thousands
+    if (
+        state.first_failure or exited.exit_code == 0
+    ):  # only the first failure's is shown; there may be thousands
         exited = dataclasses.replace(exited, tail=b"")
     if exited.exit_code == 0:
         return _fill(dataclasses.replace(state, ended={**state.ended, number: exited}))
@@ -202,13 +207,13 @@ def _late(state: State, number: int, attempt: int) -> tuple[State, list[Action]]
     fields = {"tasks": [str(task)], "grace_s": state.grace_s}
     return dataclasses.replace(state, late={**state.late, number: attempt}), [
         Say(f"{task} on {host} has taken {state.timeout_s:g} s (--timeout) and is ended", urgent=False),
-        # Named as what starts it: where it is tried again, nobody is told to end it any more.
+        # Under the name of the order that starts it, so that a new attempt replaces this order.
         Order(host, f"restart {task}", "stop", fields),
     ]
 
 
 def _fill(state: State) -> tuple[State, list[Action]]:
-    """Give the free seats to those that wait; at the end, cards and all go back."""
+    """Give the free seats to the trials that wait; end the sweep once none waits or runs."""
     if state.phase != "running":
         return state, []
     actions: list[Action] = []
@@ -224,7 +229,7 @@ def _fill(state: State) -> tuple[State, list[Action]]:
         running[number], attempts[number] = Attempt(seat, attempt), attempt + 1
         trial = state.trials[number]
         actions.append(
-            # Named as a restart is: it is carried out when the task has started.
+            # Named as a restart: the driver drops the order when the task has started.
             Order(
                 seat.host,
                 f"restart {trial.task}",
@@ -234,20 +239,22 @@ def _fill(state: State) -> tuple[State, list[Action]]:
         )
     state = dataclasses.replace(state, queue=tuple(queue), running=running, attempts=attempts)
     if not (queue or running):
-        state, more = _end(state, state.grace_s)
+        state, more = ending.end(state, state.grace_s)
         return state, [*actions, *more]
     state, more = _give_back(state)
     return state, [*actions, *more]
 
 
 def _give_back(state: State) -> tuple[State, list[Action]]:
-    """Cards that no trial of this sweep will need are not kept from others."""
+    """Give back the GPUs that no trial of this sweep will need: other users may take them."""
     may_fail = any(len(state.failed_on.get(number, ())) < state.retries for number in state.running)
     if state.queue or may_fail:
         return state, []
     taken = {uuid for attempt in state.running.values() for uuid in attempt.seat.gpus}
     kept = tuple(seat for seat in state.seats if not seat.gpus or not taken.isdisjoint(seat.gpus))
-    others = dict(state.others)  # there they are found again if a trial has to run once more
+    others = dict(
+        state.others
+    )  # the GPUs are found again from there if a trial of a lost host runs once more
     for seat in state.seats:
         if seat not in kept:
             others[seat.host] = tuple(dict.fromkeys((*others.get(seat.host, ()), *seat.gpus)))
@@ -261,7 +268,7 @@ def _keep(state: State, host: str, more: Sequence[Seat] = ()) -> Order:
     return Order(host, "keep", "keep", {"gpus": list(uuids)})
 
 
-# --- cards that become free ------------------------------------------------------------------------------
+# --- GPUs that become free ------------------------------------------------------------------------------
 
 
 def _look(state: State) -> tuple[State, list[Action]]:
@@ -288,11 +295,11 @@ def _seen(state: State, seen: CardsSeen) -> tuple[State, list[Action]]:
     return state, [keep, *actions]
 
 
-# --- hosts that are lost, and the end --------------------------------------------------------------------
+# --- hosts that are lost -------------------------------------------------------------------------------------
 
 
 def _without(state: State, lost: HostLost) -> tuple[State, list[Action]]:
-    """Go on without a host: by the time it counts as lost, its own agent has ended what ran there."""
+    """Go on without a host; what ran there is not alive: its agent ends it before the host counts as lost."""
     back = [number for number, attempt in state.running.items() if attempt.seat.host == lost.host]
     state = dataclasses.replace(
         state,
@@ -306,73 +313,17 @@ def _without(state: State, lost: HostLost) -> tuple[State, list[Action]]:
         trials = ", ".join(f"{TRIAL}/{number}" for number in back)
         said = [Say(f"{lost.host}: {lost.reason}; {trials} will run elsewhere")]
     if not state.seats and not state.others:
-        state, actions = _end(dataclasses.replace(state, first_failure=lost), state.grace_s)
+        state, actions = ending.end(dataclasses.replace(state, first_failure=lost), state.grace_s)
         return state, [*said, *actions]
     state, actions = _fill(state)
     return state, [*said, *actions]
 
 
 def _unfit(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
-    """It did not even begin (`setup:`, the interpreter, a full disk): that is the host's fault, and no trial's."""
+    """A task did not even start (`setup:`, the interpreter, a full disk): the host is at fault, not the trial."""
     lines = exited.tail.decode("utf-8", "replace").strip().splitlines() or [how(exited)]
     why = f"no trial can start there: {lines[-1].replace('tflaunch: ', '')}"
     state, actions = _without(state, HostLost(exited.host, why))
-    if state.phase != "running":  # it was the last one
+    if state.phase != "running":  # that was the last host
         state = dataclasses.replace(state, first_failure=exited, unfit=True)
     return state, actions
-
-
-def _interrupted(state: State, event: Interrupted) -> tuple[State, list[Action]]:
-    state = dataclasses.replace(state, interrupts=(*state.interrupts, event.signal))
-    name = "Ctrl-C" if event.signal == signal.SIGINT else signal.Signals(event.signal).name
-    count = f"{len(state.running)} trial{'s' if len(state.running) != 1 else ''}"
-    if len(state.interrupts) == 1:
-        if state.phase == "ending":
-            return state, [Say(f"{name}: the sweep is at its end already; once more kills at once")]
-        state, actions = _end(state, state.grace_s)
-        text = f"{name}: stopping {count}, {state.grace_s:g} s to end by themselves; once more kills at once"
-        return state, [Say(text), *actions]
-    if len(state.interrupts) == 2:
-        return state, [Say(f"{name} again: killing {count}"), *_end(state, 0.0)[1]]
-    return dataclasses.replace(_give_up(state, "tflaunch was told not to wait"), phase="over"), []
-
-
-def _end(state: State, grace_s: float) -> tuple[State, list[Action]]:
-    actions: list[Action] = [End(grace_s), StartTimer(HURRY, grace_s + SWEEP_MARGIN_S)]
-    return _maybe_over(dataclasses.replace(state, phase="ending")), actions
-
-
-def _give_up(state: State, why: str) -> State:
-    missing = sorted(state.hosts.keys() - state.swept.keys() - state.lost.keys())
-    return _maybe_over(dataclasses.replace(state, lost={**state.lost, **dict.fromkeys(missing, why)}))
-
-
-def _maybe_over(state: State) -> State:
-    if state.phase == "ending" and state.hosts.keys() <= state.swept.keys() | state.lost.keys():
-        return dataclasses.replace(state, phase="over")
-    return state
-
-
-def outcome_of(state: State, run_id: str, seconds: float, **more: Any) -> Outcome:
-    """How a sweep that is over has ended; `more` are fields of Outcome that only who asks knows."""
-    more.setdefault("survivors", {host: left for host, left in state.swept.items() if left})
-    more.setdefault("cards", {host: left for host, left in state.cards.items() if left})
-    exits = {state.trials[number].task: exit for number, exit in state.ended.items()}
-    outcome = Outcome(run_id, state.status, 0, seconds, exits=exits, **more)
-    own_cards = any(card.own for left in outcome.cards.values() for card in left)
-    return dataclasses.replace(
-        outcome,
-        exit_code=_exit_code(state, clean=not (outcome.unverified or outcome.survivors or own_cards)),
-        first_failure=state.first_failure,
-        restarts=sum(state.attempts.values()) - len(state.attempts),
-    )
-
-
-def _exit_code(state: State, clean: bool) -> int:
-    if state.status == "interrupted":
-        return EXIT_INTERRUPTED if state.interrupts[0] == signal.SIGINT else 128 + state.interrupts[0]
-    if state.unfit:
-        return EXIT_LAUNCH
-    if isinstance(state.first_failure, TaskExit):
-        return state.first_failure.exit_code
-    return 0 if clean and state.first_failure is None else EXIT_UNCLEAN

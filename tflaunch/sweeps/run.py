@@ -13,26 +13,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.hosts import Hostfile, fold
+from tflaunch.launch.afterwards import fetch_outputs, nothing_left, verify
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.consent import Consent
-from tflaunch.launch.launch import (
-    DRAIN_AFTER_CTRL_C_S,
-    SHIP_TIMEOUT_S,
-    STAGE_TIMEOUT_S,
-    Connections,
-    Request,
-    about_run,
-    consent_for,
-    fetch_outputs,
-    nothing_left,
-    tunnel_of,
-    verify,
-)
+from tflaunch.launch.launch import tunnel_of
+from tflaunch.launch.placing import consent_for
+from tflaunch.launch.request import Connections, Request, about_run
 from tflaunch.launch.roll_call import RollCall, described
-from tflaunch.launch.steering import Steering
+from tflaunch.launch.starting import SHIP_TIMEOUT_S, STAGE_TIMEOUT_S, Starter
+from tflaunch.launch.steering import DRAIN_AFTER_CTRL_C_S, Steering
+from tflaunch.lifecycle.ending import outcome_of
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
 from tflaunch.planning.inventory import Inventory, when_free
-from tflaunch.planning.plan import ClusterPlan
 from tflaunch.planning.taking import Share
 from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.protocol.errors import ConnectErrors, FetchError, PlanError, RecordError, StopError
@@ -41,7 +34,7 @@ from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
 from tflaunch.runs.record import Record, hostfile_from
 from tflaunch.runs.visits import Visits
 from tflaunch.sweeps.controller import Planned, Reporter, Summary, SweepController, Work
-from tflaunch.sweeps.lifecycle import Seat, outcome_of
+from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.queue import seats_in_turn
 from tflaunch.sweeps.results import TRIALS, Results, new_seed, ranked
 from tflaunch.sweeps.resume import about_sweep, compare, known_sweep, record_of, succeeded, with_its_metric
@@ -79,9 +72,9 @@ def dry(request: SweepRequest, connections: Connections, reporter: Reporter) -> 
     with cluster.interrupts(), nothing_left(cluster, reporter):
         roll = _roll_call(run, cluster, connections, reporter, lease=False)
         seats, others = _seats(finder, roll, reporter)
-        roll.tell()
+        roll.warn_of_absent()
         wanted_cards = _most(finder, roll.inventory, seats, len(left))
-        consent_for(run, connections).tell(wanted_cards, roll.inventory, reporter)
+        consent_for(run, connections).note_question(wanted_cards, roll.inventory, reporter)
         cluster.abandon()
     reporter.planned(
         Planned(
@@ -228,11 +221,11 @@ def _agreed(
 ) -> tuple[tuple[Seat, ...], Mapping[str, tuple[str, ...]]]:
     """As `_seats`, once the user has agreed to what they take; raises UsageError when he does not, Stopped."""
     seats, others = _seats(finder, roll, reporter)
-    roll.tell()
+    roll.warn_of_absent()
     while (
         wanted := consent.lacking(_most(finder, roll.inventory, seats, trials), roll.inventory)
     ) is not None:
-        cluster.let_go()
+        cluster.give_back()
         later = trials > len(seats) and bool(others)
         consent.ask(cluster, wanted, *(("up to ", " as they become free") if later else ()))
         hosts = [host for host in finder.hostfile.hosts if host.name in roll.inventory]
@@ -260,25 +253,26 @@ def _run(
             inventory = roll.inventory
         else:
             _seats(finder, roll, reporter)  # refuses what can never run
-            roll.tell()
+            roll.warn_of_absent()
             seats = seats_in_turn(
                 finder, trials, cluster, inventory, reporter, wait_s=run.wait_s, consent=consent
             )
             others = finder.others({host: inventory[host] for host in cluster.connected}, seats)
         hosts = {seat.host for seat in seats} | others.keys()
-        cluster.keep(hosts)
+        starter = Starter(cluster)
+        starter.end_elsewhere(hosts)
         controller = SweepController(work, finder, reporter, seats, others)
         digest = run.bundle.digest if run.bundle else None
         code = {host.name: digest if host.workdir is None else None for host in run.hostfile.hosts}
         if run.bundle is not None:
-            cluster.ship(run.bundle, {host for host in hosts if code[host]}, SHIP_TIMEOUT_S)
-        cluster.prepare(finder.images(hosts), run.job, PREPARE_TIMEOUT_S)
+            starter.ship(run.bundle, {host for host in hosts if code[host]}, SHIP_TIMEOUT_S)
+        starter.prepare(finder.images(hosts), run.job, PREPARE_TIMEOUT_S)
         gpus = {host: [uuid for seat in seats if seat.host == host for uuid in seat.gpus] for host in hosts}
         about = {**about_run(run, ClusterPlan(run.run_id, (), left_out=left_out)), "hosts": sorted(hosts)}
-        cluster.stage_none(gpus, code, STAGE_TIMEOUT_S, about)
+        starter.stage_none(gpus, code, STAGE_TIMEOUT_S, about)
         results.record.resume(_recorded(run, results, inventory), run.command, run.ssh_config, left_out)
         reporter.begins(run.run_id, len(work.wanted), len(work.left), seats, work.request.metric)
-        steering = cluster.release({}, 0, controller.read, results.record.logs)
+        steering = starter.release({}, 0, controller.read, results.record.logs)
         if tunnel is not None:
             _show_board(steering, controller, run, tunnel, reporter)
         steering.drive(controller, controller)

@@ -32,7 +32,7 @@ SILENCE_S = 30.0  # a launcher that is not heard of for so long is gone
 _SAYS = re.compile(rb" at http://[^ ]*?:(\d+)/")
 
 
-class Board:
+class TensorBoard:
     """The one of this agent; started when the first viewer wants it."""
 
     def __init__(self, directory: "RunDirectory", selector: Selector, own: bool = True) -> None:
@@ -216,7 +216,7 @@ def _serve(
     selector.register(channel_in, EVENT_READ, lambda: None)
     viewer = Viewer(_Pipe(channel_out))  # type: ignore[arg-type]
     viewer.send("hello", run=directory.run, host=directory.host, pid=0, directory=directory.path, alive=False)
-    board = Board(directory, selector, own=False)
+    board = TensorBoard(directory, selector, own=False)
     heard = time.monotonic()
     try:
         board.want(viewer, logdir)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from tflaunch.agent.files.rundir import RunDirectory
 
-TOLD = "prepared.json"
+PREPARED = "prepared.json"
 
 
 class Preparing:

@@ -1,16 +1,21 @@
 """Lines as rich draws them, of which no character acts on the terminal and none forges another line.
 
-Whatever is drawn is a `Text` of this module, or a string in a table of its `Console`: both are shown as
-tflaunch.sessions.log_lines.one_line has it.  More lines than one have only what `paragraph` made.
+Whatever is drawn is a `Text` of this module, or a string that its `Console` draws: both are shown as
+tflaunch.sessions.log_lines.one_line shows them.  Only what `paragraph` and `stacked` make has several lines.
+Widths are in columns of the terminal: a wide character takes two.
 """
 
 from __future__ import annotations
 
+import functools
+import io
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import rich.console
 import rich.text
+from rich.cells import cell_len
 
 from tflaunch.sessions.log_lines import one_line
 
@@ -28,7 +33,7 @@ class Text(rich.text.Text):
 
     @classmethod
     def assemble(cls, *parts: Any, **more: Any) -> Text:
-        """Of strings, texts, and pairs of a string and its style."""
+        """Make one of strings, texts, and pairs of a string and its style."""
         text = cls(**more)
         for part in parts:
             text.append(*part) if isinstance(part, tuple) else text.append(part)
@@ -48,11 +53,11 @@ class Text(rich.text.Text):
         return self.copy().append(other)
 
     def join(self, lines: Any) -> Text:
-        """Those texts, with this one between them."""
+        """Return those texts as one, with this one between them."""
         return _ours(super().join(lines))
 
     def copy(self) -> Text:
-        """Another one like it."""
+        """Return another one like it."""
         return _ours(super().copy())
 
 
@@ -63,7 +68,7 @@ def _ours(text: rich.text.Text) -> Text:
 
 
 def paragraph(*parts: str | tuple[str, str], style: str = "", indent: str = INDENT, **more: Any) -> Text:
-    """Several lines, if there are that many in these parts; the later ones begin with `indent`."""
+    """Make a text of parts that may have several lines; those after the first begin with `indent`."""
     made = Text(style=style, **more)
     for part in parts:
         text, its_style = (part, "") if isinstance(part, str) else part
@@ -73,8 +78,31 @@ def paragraph(*parts: str | tuple[str, str], style: str = "", indent: str = INDE
     return made
 
 
-def hung(text: rich.text.Text, console: rich.console.Console, width: int) -> Text:
-    """That text in lines of `width` columns at most; the later ones of a line begin below its first word."""
+def stacked(lines: Iterable[rich.text.Text]) -> Text:
+    """Make one text of these, each in a line of its own."""
+    return _ours(rich.text.Text("\n").join(lines))
+
+
+def unstacked(text: Text) -> list[Text]:
+    """Return the lines of a text; a tab is a blank in them."""
+    if "\t" in text.plain:
+        text = text.copy()
+        text.expand_tabs(1)
+    return [*map(_ours, text.split("\n", allow_blank=True))] if "\n" in text.plain else [text]
+
+
+def wrapped(text: rich.text.Text, width: int) -> list[Text]:
+    """Return the text in lines of `width` at most; only a word that is wider than that is broken."""
+    return [*map(_ours, text.wrap(_any_console(), width, overflow="fold"))]
+
+
+@functools.cache
+def _any_console() -> Console:
+    return Console(file=io.StringIO())  # rich asks for one where it does not look at it
+
+
+def hung(text: rich.text.Text, width: int) -> Text:
+    """Return the text in lines of `width` at most; the later ones of a line begin below its first word."""
     lines: list[rich.text.Text] = []
     for line in text.split("\n", allow_blank=True):
         if line.cell_len <= width:
@@ -83,17 +111,29 @@ def hung(text: rich.text.Text, console: rich.console.Console, width: int) -> Tex
         found = _LEAD.match(line.plain)
         depth = min(found.end() if found else 0, width // 2)
         lead, body = line[:depth], line[depth:]
-        first, *more = body.wrap(console, width - depth)
+        first, *more = wrapped(body, width - depth)
         lines += [Text.assemble(lead, first), *(Text.assemble(" " * depth, each) for each in more)]
-    return _ours(rich.text.Text("\n").join(lines))
+    return stacked(lines)
+
+
+def wrapped_words(words: Sequence[str], width: int, between: str = " ") -> list[str]:
+    """Return the words in lines of `width` at most, `between` them within a line; no word is broken."""
+    lines: list[str] = []
+    for word in words:
+        joined = f"{lines[-1]}{between}{word}" if lines else word
+        if lines and cell_len(joined) <= width:
+            lines[-1] = joined
+        else:
+            lines.append(word)
+    return lines
 
 
 class Console(rich.console.Console):
-    """Takes every string as a line to be shown as it is: it holds no markup, no emoji code, nothing to highlight."""
+    """Draws every string as it is: it holds no markup, no emoji code, nothing to highlight."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
 
     def render_str(self, text: str, *, style: Any = "", **options: Any) -> rich.text.Text:
-        """The text of a string, in a table for example."""
+        """Return the text of a string."""
         return super().render_str(one_line(text), style=style, **options)

@@ -1,0 +1,67 @@
+"""Shipped code on its way from the launcher into this host's store: what the store lacks is sent, piece by piece."""
+
+from tflaunch.agent.files.rundir import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Optional, Set
+
+    from tflaunch.agent.files.code_store import CodeStore
+    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.viewer import Viewer
+    from tflaunch.protocol.wire import Message
+
+
+class CodeUpload:
+    """Takes the messages `code`, `manifest` and `blob`."""
+
+    def __init__(self, directory: "RunDirectory") -> None:
+        self._directory = directory
+        self._store = None  # type: Optional[CodeStore]
+        self._damaged = set()  # type: Set[str]  # digests of what was damaged in the store, and is sent again
+
+    def code(self, viewer: "Viewer", message: "Message") -> None:
+        from tflaunch.agent.files.code_store import CodeStore
+
+        self.close()
+        self._store = CodeStore(self._directory.parent, message["digest"], self._damaged)
+        if self._store.here:
+            viewer.send("code", have=True, lacks=[])
+        elif message.body:
+            self._compare(viewer, message.body, last=True)
+        else:
+            viewer.send("code", have=False, lacks=None)
+
+    def manifest(self, viewer: "Viewer", message: "Message") -> None:
+        self._compare(viewer, message.body, message["last"])
+
+    def blob(self, viewer: "Viewer", message: "Message") -> None:
+        self._opened().add(message.body, message["packed"], message["last"])
+        if message["last"]:
+            viewer.send("code", have=True, lacks=[])
+
+    def _compare(self, viewer: "Viewer", manifest: bytes, last: bool) -> None:
+        lacks = self._opened().lacks(manifest, last)
+        if lacks is not None:
+            viewer.send("code", have=not lacks, lacks=lacks)
+
+    def _opened(self) -> "CodeStore":
+        if self._store is None:
+            raise HostError("the launcher sent code without its digest")
+        return self._store
+
+    def report_damage(self, viewer: "Viewer", damaged: "Dict[str, str]") -> None:
+        """Answer that the store's copy is damaged: `damaged` is why, by digest.  The launcher sends it again, once."""
+        again = self._damaged.isdisjoint(damaged)  # what was sent again and is still damaged will stay so
+        self._damaged.update(damaged)
+        viewer.send(
+            "failed",
+            reason="the shipped code in this host's store is damaged: %s" % next(iter(damaged.values())),
+            hint="start the run again; is that disk sound?",
+            again=again,
+        )
+
+    def close(self) -> None:
+        """Remove what came only in part."""
+        if self._store is not None:
+            self._store.discard()

@@ -1,0 +1,116 @@
+"""What a run holds of its host, from the first look to its end: ports, GPU leases, a place in the queue for GPUs."""
+
+import os
+import zlib
+
+from tflaunch.agent import facts
+from tflaunch.agent.files.journal import note
+from tflaunch.agent.files.rundir import CODE, Unaged
+from tflaunch.agent.gpus import leases
+from tflaunch.agent.gpus.freed import Cards
+from tflaunch.agent.gpus.leases import Leases
+from tflaunch.agent.gpus.tickets import Place
+from tflaunch.agent.net.ports import HeldPorts
+from tflaunch.gpu_probe import Look
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Union
+
+    from tflaunch.agent.files.journal import Journal
+    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.viewer import Viewer
+    from tflaunch.protocol.wire import Message
+
+CHECK_S = 2.0  # how often the agent looks whether another user has taken something away
+
+
+class Holdings:
+    """Holds them for one run, and answers `probe` with what there is to hold."""
+
+    def __init__(self, directory: "RunDirectory", journal: "Journal") -> None:
+        self._directory = directory
+        self._journal = journal
+        self._ports = HeldPorts()
+        self._leases = Leases(directory.run)
+        self._place = Place(directory.run, directory.host)
+        self._unaged = Unaged()
+        self._unaged.add(directory.path)
+        self._unaged.add(os.path.join(directory.parent, CODE))
+        self._checked_at = 0.0
+        self._look = Look()
+        self._to_lease = []  # type: Union[bool, List[str]]  # UUIDs, or whether to lease all
+        self.door_port = 0  # the port for the run's other agents, 0 for none
+        self.cards = Cards(directory.run)
+
+    # -- messages
+
+    def probe(self, viewer: "Viewer", message: "Message") -> None:
+        wanted = message["ports"]
+        seed = zlib.crc32(self._directory.run.encode())
+        self._ports.hold(message["count"], tuple(wanted) if wanted else None, seed)
+        self._to_lease = message["lease"]
+        self._send_facts(viewer)
+
+    def module(self, viewer: "Viewer", message: "Message") -> None:
+        facts.take_module(message["name"], message.body)
+        self._send_facts(viewer)
+
+    def queue(self, viewer: "Viewer", message: "Message") -> None:
+        self._place.take(message["since"], message["wants"], message["gpus"], message["planning"])
+
+    def let_go(self, viewer: "Viewer", message: "Message") -> None:
+        self._leases.keep([])
+
+    def keep(self, viewer: "Viewer", message: "Message") -> None:
+        self._leases.keep(message["gpus"])
+        self.cards.keep(message["gpus"])
+        self._place.leave()
+        self._look.close()
+
+    def _send_facts(self, viewer: "Viewer") -> None:
+        probed = facts.ask(self._look)
+        if not self._place.taken:  # a run that waits in the queue looks again; any other leaves NVML alone
+            self._look.close()
+        found = facts.collect(self._ports.held, self._directory.path, probed, self._place, self._lease)
+        self.cards.seen(found["gpus"])
+        viewer.send("facts", **found)
+
+    def _lease(self, uuid: str, file: str) -> "Optional[Dict[str, Any]]":
+        if self._to_lease is True or (self._to_lease and uuid in self._to_lease):
+            return self._leases.take(uuid, file)
+        return leases.holder(uuid, file)
+
+    # -- for the tasks
+
+    def keep_ports(self, ports: "List[int]", door: bool) -> None:
+        """Give up all ports but these; with `door` keep one more, for the run's other agents."""
+        self.door_port = next((port for port in self._ports.held if port not in ports), 0)
+        self._ports.keep([*ports, self.door_port] if door else ports)
+
+    def share_port(self, port: int) -> None:
+        """See HeldPorts.share."""
+        self._ports.share(port)
+
+    def protect(self, directory: str) -> None:
+        """Keep systemd-tmpfiles from that directory as long as the agent lives."""
+        self._unaged.add(directory)
+
+    # -- the agent's loop
+
+    def tick(self, now: float) -> None:
+        """Take anew, every CHECK_S seconds, what another user has taken away."""
+        if now - self._checked_at < CHECK_S:
+            return
+        self._checked_at = now
+        self._unaged.check()
+        self._place.check()
+        for text in self._leases.check(now):
+            note(text)
+            self._journal.add("said", text=text, replanned=False)
+
+    def release(self) -> None:
+        """The run has ended on this host: give everything up."""
+        self._ports.keep([])
+        self._leases.keep([])
+        self._place.leave()

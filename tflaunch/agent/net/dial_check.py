@@ -1,0 +1,64 @@
+"""The dial check as this host sees it: it calls the other hosts, and answers on the ports of its tasks.
+
+See tflaunch.protocol.dialling; what it needs is imported only when a launcher asks for the check.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Optional, Tuple
+
+    from tflaunch.agent.net.dial_answering import Answering
+    from tflaunch.agent.viewer import Viewer, Viewers
+    from tflaunch.protocol.dialling import Dialling
+    from tflaunch.protocol.selector import Selector
+    from tflaunch.protocol.wire import Message
+
+
+class DialCheck:
+    """Both ends of the check on this host, until the tasks are released."""
+
+    def __init__(self, selector: "Selector", host: str, viewers: "Viewers") -> None:
+        self._selector = selector
+        self._host = host
+        self._viewers = viewers
+        self._answering = None  # type: Optional[Answering]
+        self._dialling = []  # type: List[Tuple[Viewer, Dialling]]
+
+    def answer(self, key: str, ports: "List[int]") -> None:
+        """Answer whoever calls these ports; raises OSError."""
+        if self._answering is None:
+            from tflaunch.agent.net.dial_answering import Answering
+
+            self._answering = Answering(self._selector, key, self._host)
+            self._answering.listen(ports)
+
+    def dial(self, viewer: "Viewer", message: "Message") -> None:
+        """The message `dial`; `dialled` answers it later."""
+        from tflaunch.agent.net.name_lookup import NameLookup
+        from tflaunch.protocol.dialling import Dialling
+
+        dialling = Dialling(
+            self._selector,
+            message["key"],
+            message["targets"],
+            message["patience_s"],
+            load=message.fields.get("load", False),
+            look_up=NameLookup,
+        )
+        self._dialling.append((viewer, dialling))
+
+    def tick(self, now: float) -> None:
+        """Go on with the calls; send the results that are complete."""
+        for viewer, dialling in list(self._dialling):
+            if dialling.step(now):
+                self._dialling.remove((viewer, dialling))
+                if viewer in self._viewers.all:
+                    viewer.send("dialled", results=dialling.results, addresses=dialling.addresses)
+
+    def stop(self) -> None:
+        """Hang up, and no longer listen."""
+        if self._answering is not None:
+            self._answering.close()
+        for _, dialling in self._dialling:
+            dialling.close()
+        self._dialling = []

@@ -1,0 +1,159 @@
+"""From the launcher's messages to the team of tasks: prepare, stage, release, add, restart, stop, look."""
+
+import os
+import time
+
+from tflaunch.agent.files.journal import note
+from tflaunch.agent.files.rundir import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional
+
+    from tflaunch.agent.aside import Errand
+    from tflaunch.agent.files.code_upload import CodeUpload
+    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.holdings import Holdings
+    from tflaunch.agent.net.dial_check import DialCheck
+    from tflaunch.agent.tasks.prepare import Preparing
+    from tflaunch.agent.tasks.team import Team
+    from tflaunch.agent.viewer import Viewer
+    from tflaunch.protocol.wire import Message
+
+SHIPPED = "shipped.json"
+
+
+class Staging:
+    """Brings the run's tasks onto this host, and passes on what the launcher wants of them."""
+
+    def __init__(
+        self,
+        directory: "RunDirectory",
+        team: "Team",
+        holdings: "Holdings",
+        code: "CodeUpload",
+        dial_check: "DialCheck",
+    ) -> None:
+        self.passing = False  # a check: the run ends with its launcher, and leaves nothing
+        self._directory = directory
+        self._team = team
+        self._holdings = holdings
+        self._code = code
+        self._dial_check = dial_check
+        self._preparing = None  # type: Optional[Preparing]
+        self._errand = None  # type: Optional[Errand]  # work in a process of its own
+        self._go_on = lambda: None  # type: Callable[[], None]  # once that process has ended
+
+    # -- messages
+
+    def prepare(self, viewer: "Viewer", message: "Message") -> None:
+        from tflaunch.agent.tasks.prepare import PREPARED, Preparing
+
+        if self._preparing is not None or self._team.ending or self.busy:
+            raise HostError("this run has been prepared on this host before")
+        began = time.monotonic()
+        preparing = self._preparing = Preparing(self._directory, message.fields)
+
+        def use(made: "Dict[str, Any]") -> None:
+            try:
+                preparing.use(made)
+            except BlockingIOError:
+                self._do_aside(viewer, PREPARED, preparing.work, use)
+                return
+            if made.get("path"):
+                self._holdings.protect(os.path.dirname(made["path"]))  # and with it the environments' locks
+            viewer.send("prepared", made=made["made"], seconds=round(time.monotonic() - began, 1))
+
+        self._do_aside(viewer, PREPARED, preparing.work, use)
+
+    def stage(self, viewer: "Viewer", message: "Message") -> None:
+        if self._team.tasks or self._team.ending or self.busy:
+            raise HostError("this run has been staged on this host before")
+        self.passing = message.fields.get("passing", False)
+        self._holdings.keep_ports(message["ports"], message["door"])
+        self._holdings.keep(viewer, message)
+        if message.fields.get("dial_key"):
+            self._dial_check.answer(message["dial_key"], message["ports"])
+        tasks = self._with_setup(message["tasks"])
+        self._directory.write("plan.json", dict(message.fields, tasks=tasks))
+        if message["code"] is None:
+            self._team.stage(tasks, message["attempt"])
+            return
+        from tflaunch.agent.files.code_store import CodeStore
+
+        store = CodeStore(self._directory.parent, message["code"])
+
+        def use(copied: "Dict[str, Any]") -> None:
+            if "damaged" in copied:
+                self._code.report_damage(viewer, copied["damaged"])
+            else:
+                self._team.stage(tasks, message["attempt"], message.fields.get("program"))
+
+        if store.small:
+            copied = store.copy_to(self._directory.work)
+            self._directory.write(SHIPPED, copied)
+            use(copied)
+        else:
+            self._do_aside(viewer, SHIPPED, lambda: store.copy_to(self._directory.work), use)
+
+    def release(self, viewer: "Viewer", message: "Message") -> None:
+        self._dial_check.stop()
+        for task in self._team.tasks.values():
+            if task.request.get("shares_port"):
+                self._holdings.share_port(task.request["port"])
+        self._team.release()
+
+    def add(self, viewer: "Viewer", message: "Message") -> None:
+        if not self._team.ending:
+            self._team.add(self._with_setup(message["tasks"]), message["attempt"])
+
+    def restart(self, viewer: "Viewer", message: "Message") -> None:
+        self._team.restart(message["tasks"])
+
+    def stop_tasks(self, viewer: "Viewer", message: "Message") -> None:
+        self._team.stop(message["tasks"], message["grace_s"])
+
+    def look(self, viewer: "Viewer", message: "Message") -> None:
+        from tflaunch.agent.tasks.look import look
+
+        try:
+            seen = look(self._team.tasks.values())
+        except OSError as error:  # no descriptor is free: the run has not failed, and the launcher asks again
+            note("look: %s" % error)
+            seen = {}
+        viewer.send("looked", tasks=seen)
+
+    def _with_setup(self, requests: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
+        """These tasks with the lines of setup that `prepare` has brought."""
+        more = self._preparing.setup if self._preparing is not None else []
+        return [dict(request, setup=request["setup"] + more) for request in requests]
+
+    # -- work in a process of its own
+
+    def _do_aside(
+        self,
+        viewer: "Viewer",
+        name: str,
+        work: "Callable[[], Dict[str, Any]]",
+        then: "Callable[[Dict[str, Any]], None]",
+    ) -> None:
+        """Have another process do `work`; `then` takes its result, which stays in the run's file of that name."""
+        from tflaunch.agent.aside import Errand
+
+        errand = self._errand = Errand(self._directory, name, work)
+        self._go_on = lambda: viewer.attempt(lambda: then(errand.result()), self._directory.path)
+
+    @property
+    def busy(self) -> bool:
+        """Whether such a process lives."""
+        return self._errand is not None and self._errand.alive
+
+    def reaped(self, pid: int) -> None:
+        """A child process has ended, maybe that one."""
+        if self._errand is not None and self._errand.reaped(pid) and not self._team.ending:
+            self._go_on()
+
+    def stop(self) -> None:
+        """Have that process end; see `busy`."""
+        if self._errand is not None:
+            self._errand.stop()

@@ -1,0 +1,105 @@
+"""What a viewer may see of a run that lives: its events, its logs, the outputs of its tasks, and TensorBoard."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+    from tflaunch.agent.files.outputs import Outputs
+    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.net.tensorboard import TensorBoard
+    from tflaunch.agent.tasks.team import Team
+    from tflaunch.agent.viewer import Viewer, Viewers
+    from tflaunch.protocol.selector import Selector
+    from tflaunch.protocol.wire import Message
+
+
+class Watching:
+    """Takes the messages `watch`, `credit`, `find` and `read`."""
+
+    def __init__(self, directory: "RunDirectory", viewers: "Viewers") -> None:
+        self._directory = directory
+        self._viewers = viewers
+        self._outputs = None  # type: Optional[Outputs]
+        self._finding = []  # type: List[Tuple[Viewer, Iterator[Dict[str, Any]]]]
+
+    def watch(self, viewer: "Viewer", message: "Message") -> None:
+        for other in list(self._viewers.all):
+            if message["client"] and other.client == message["client"] and other is not viewer:
+                self._viewers.detach(other)  # the same client, before its connection was cut
+        viewer.watch(message)
+
+    def credit(self, viewer: "Viewer", message: "Message") -> None:
+        viewer.credit += message["bytes"]
+
+    def find(self, viewer: "Viewer", message: "Message") -> None:
+        if viewer.private:  # only the user may read what the tasks have written
+            self._finding.append((viewer, self._opened().find(message["patterns"], message["roots"])))
+
+    def read(self, viewer: "Viewer", message: "Message") -> None:
+        if viewer.private:
+            viewer.read(self._opened(), message)
+
+    def _opened(self) -> "Outputs":
+        if self._outputs is None:
+            from tflaunch.agent.files.outputs import Outputs
+
+            self._outputs = Outputs(self._directory)
+        return self._outputs
+
+    @property
+    def restless(self) -> bool:
+        """Whether a viewer takes more of what was found at once."""
+        return any(not viewer.out for viewer, _ in self._finding)
+
+    def tick(self) -> None:
+        """Look further for outputs."""
+        for viewer, found in list(self._finding):
+            if viewer not in self._viewers.all or not viewer.find(found):
+                self._finding.remove((viewer, found))
+
+
+class Tunnel:
+    """Takes the message `board`, which starts TensorBoard, and those of the connections to it."""
+
+    def __init__(self, directory: "RunDirectory", selector: "Selector", team: "Team") -> None:
+        self._directory = directory
+        self._selector = selector
+        self._team = team
+        self._tensorboard = None  # type: Optional[TensorBoard]
+
+    def board(self, viewer: "Viewer", message: "Message") -> None:
+        from tflaunch.agent.net.tensorboard import TensorBoard
+
+        if self._tensorboard is None and viewer.private and not self._team.ending:
+            self._tensorboard = TensorBoard(self._directory, self._selector)
+        if self._tensorboard is not None and viewer.private:
+            self._tensorboard.want(viewer, message["logdir"])
+
+    def take(self, viewer: "Viewer", message: "Message") -> None:
+        """A message of `tflaunch.protocol.tcp_streams`."""
+        if self._tensorboard is not None:
+            self._tensorboard.take(viewer, message)
+
+    def left(self, viewer: "Viewer") -> None:
+        """That viewer has gone."""
+        if self._tensorboard is not None:
+            self._tensorboard.leave(viewer)
+
+    def tick(self, now: float) -> None:
+        """Look whether TensorBoard is up, or overdue to end."""
+        if self._tensorboard is not None:
+            self._tensorboard.tick(now)
+
+    def reaped(self, pid: int, status: int) -> bool:
+        """Whether the child process that has ended was TensorBoard."""
+        return self._tensorboard is not None and self._tensorboard.reaped(pid, status)
+
+    def stop(self) -> None:
+        """End TensorBoard; see `alive`."""
+        if self._tensorboard is not None:
+            self._tensorboard.stop()
+
+    @property
+    def alive(self) -> bool:
+        """Whether TensorBoard still lives."""
+        return self._tensorboard is not None and self._tensorboard.alive

@@ -1,0 +1,122 @@
+"""Why tflaunch gives up: the hosts that failed, the problems of a file, any other error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tflaunch.console.pen import Marks, Sheet, hint
+from tflaunch.console.safe_text import Text, paragraph
+from tflaunch.console.table import Column, Table
+from tflaunch.console.words import counted
+from tflaunch.hosts import fold
+from tflaunch.protocol.errors import (
+    ConnectError,
+    ConnectErrors,
+    DialError,
+    DocumentError,
+    JobFileError,
+    LaunchError,
+    TflaunchError,
+)
+
+PROBLEMS_SHOWN = 20  # of a hostfile; a file that is no hostfile has one in every line
+_HOSTS_COLUMNS, _LEAST_COLUMNS = 28, 8
+
+
+@dataclass(frozen=True)
+class Row:
+    """Hosts that failed for one and the same cause."""
+
+    hosts: list[str]
+    folded: str
+    cause: str
+    hint: str
+
+
+def failure_rows(errors: ConnectErrors | LaunchError) -> list[Row]:
+    """Return the failed hosts, those with one and the same cause together, the most frequent cause first."""
+    causes: dict[str, dict[str, str]] = {}  # cause -> host -> hint
+    for host, failure in errors.failures.items():
+        cause, hint = (failure, "") if isinstance(failure, str) else (failure.message, failure.hint)
+        causes.setdefault(cause, {})[host] = hint.replace("{host}", host)
+    rows = []
+    for cause, hints in causes.items():
+        hint = next(iter(hints.values()))
+        if len({each.replace(host, "") for host, each in hints.items()}) > 1:
+            hint = f"{next(iter(hints))}: {hint}"  # the others' differ, a fingerprint for example
+        rows.append(Row(list(hints), fold(hints), cause, hint))
+    return sorted(rows, key=lambda row: -len(row.hosts))
+
+
+def headline(errors: ConnectErrors | LaunchError) -> str:
+    """Return how many hosts failed at what, and whether anything is left on them."""
+    if isinstance(errors, ConnectErrors):
+        return "the only host could not be used" if errors.total == 1 else errors.message
+    count = len(errors.failures)
+    if isinstance(errors, DialError):
+        hosts = "1 host does not reach" if count == 1 else f"{count} hosts do not reach"
+        hosts += f" every peer that {'its' if count == 1 else 'their'} tasks will call"
+        return hosts if errors.unconfirmed else f"{hosts}; nothing was started"
+    hosts = "1 host could not start its tasks" if count == 1 else f"{count} hosts could not start their tasks"
+    return hosts if errors.unconfirmed else f"{hosts}; nothing is left running"
+
+
+def unconfirmed_hosts(errors: ConnectErrors | LaunchError) -> dict[str, str]:
+    """Return the hosts on which something may still run, each with why that could not be checked."""
+    return errors.unconfirmed if isinstance(errors, LaunchError) else {}
+
+
+def unreachable_data(failures: Mapping[str, ConnectError]) -> dict[str, dict[str, str]]:
+    """Return why each of these hosts did not answer, as JSON has it."""
+    return {host: {"message": each.message, "hint": each.hint} for host, each in failures.items()}
+
+
+def failures_lines(errors: ConnectErrors | LaunchError, sheet: Sheet) -> list[Text]:
+    """Every host that failed, with its cause and the next step to take."""
+    marks, rows = sheet.marks, failure_rows(errors)
+    causes = []
+    for row in rows:
+        step = (f"\n{marks.next} {row.hint}", "cyan") if row.hint else ""
+        causes.append(paragraph(row.cause, step, indent=""))  # the column is indentation enough
+    hosts = [Text(row.folded, "bold") for row in rows]
+    columns = [
+        Column("", hosts, wraps=True, shrink=1, least=_LEAST_COLUMNS, most=_HOSTS_COLUMNS),
+        Column("", causes, wraps=True, shrink=1, least=_LEAST_COLUMNS),
+    ]
+    lines = [
+        paragraph((f"{marks.bad} ", "bold red"), (headline(errors), "bold")),
+        *Table(columns, sheet.columns, marks.more, margin="  ").lines(headings=False),
+        *unchecked_lines(unconfirmed_hosts(errors), marks),
+    ]
+    return lines + ([hint(errors.hint, marks)] if errors.hint else [])
+
+
+def unchecked_lines(hosts: Mapping[str, str], marks: Marks) -> list[Text]:
+    """The hosts on which something may still run, those with one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for host, reason in hosts.items():
+        reasons.setdefault(reason, []).append(host)
+    return [
+        paragraph(
+            (f"{marks.warn} ", "yellow"), f"{fold(names)}: could not check that nothing is left: {reason}"
+        )
+        for reason, names in reasons.items()
+    ]
+
+
+def error_lines(err: TflaunchError, marks: Marks) -> list[Text]:
+    """An error that is not about single hosts."""
+    bad = (f"{marks.bad} ", "bold red")
+    if isinstance(err, DocumentError):
+        document = "job file" if isinstance(err, JobFileError) else "hosts"
+        problems = counted(len(err.problems), "problem")
+        lines = [Text.assemble(bad, (f"{problems} in the {document}; nothing was contacted", "bold"))]
+        for problem in err.problems[:PROBLEMS_SHOWN]:
+            where = str(problem).removesuffix(problem.message)
+            lines.append(paragraph("  ", (where, "bold"), problem.message))
+        if len(err.problems) > PROBLEMS_SHOWN:
+            lines.append(Text(f"  and {len(err.problems) - PROBLEMS_SHOWN} more", "dim"))
+    else:
+        lines = [paragraph(bad, err.message)]
+    return lines + ([hint(err.hint, marks)] if err.hint else [])

@@ -1,0 +1,127 @@
+"""The steps of a run before and after its tasks run: connecting, shipping, fetching; each a line when it is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+
+from tflaunch.console.pen import Pen
+from tflaunch.console.safe_text import Text
+from tflaunch.console.table import cut
+from tflaunch.console.words import counted
+from tflaunch.inputs.times import duration
+
+_ROOMY_COLUMNS = 60  # room for a bar of full length
+_BAR_COLUMNS = (24, 4)  # where there is room, and where not
+
+_PAST = {
+    "connecting": "connected",
+    "probing": "probed",
+    "shipping": "shipped",
+    "installing": "installed",
+    "pulling": "pulled",
+    "staging": "staged",
+    "dialling": "dialled",
+    "entrusting": "entrusted",
+    "starting": "started",
+    "stopping": "stopped",
+    "checking": "checked",
+    "waiting": "waited for cards",
+    "measuring": "measured",
+    "cleaning": "cleaned",
+    "fetching": "fetched",
+}
+
+
+@dataclass
+class _Phase:
+    name: str
+    began: float
+    done: int = 0
+    total: int = 0
+    note: str = ""
+    over: bool = False
+
+
+class Phases:
+    """Prints a line for each phase that is over; only the writer's thread calls it.
+
+    print: prints a line on stderr.
+    """
+
+    def __init__(self, pen: Pen, print: Callable[[Text], None]) -> None:
+        self._pen, self._print = pen, print
+        self._phase: _Phase | None = None
+        self.training = False  # log lines may come at any moment: no live line any more
+
+    @property
+    def active(self) -> bool:
+        """Whether a phase has begun and is not over."""
+        return self._phase is not None and not self._phase.over
+
+    def take(self, name: str, done: int, total: int, note: str, now: float) -> None:
+        """Phase `name` has come to `done` of `total`; a phase before it that was not over is cut short."""
+        phase = self._phase
+        if phase is None or phase.name != name or (phase.over and done < total):
+            self.leave(now)
+            phase = self._phase = _Phase(name, now)
+            self.training &= name != "fetching"  # no log comes any more
+            if name == "training":
+                self.training = True
+                tasks = (f" {counted(total, 'task')}", "dim")
+                self._print(Text.assemble(("training", "bold"), tasks, (_behind(note), "dim")))
+        if phase.over:
+            return
+        phase.done, phase.total, phase.note = done, total, note
+        if done < total:
+            return
+        phase.over = True
+        if name in ("training", "fetching", "shipping"):
+            return  # what follows says more
+        past = _PAST.get(name, name) + (f" {done}/{total}" if total else "")
+        took = "" if phase.began == now else f" in {duration(now - phase.began)}"
+        self._print(Text.assemble((f"{self._pen.marks.ok} ", "green"), past, (took + _behind(note), "dim")))
+
+    def leave(self, now: float) -> None:
+        """End a phase that another one, or the end, cuts short."""
+        phase = self._phase
+        if phase is None or phase.over or phase.name == "training":
+            return
+        phase.over = True
+        if phase.name == "waiting":
+            return  # the error that follows says why it has not come to its end
+        text = f"{_PAST.get(phase.name, phase.name)} {phase.done}/{phase.total}"
+        took = f" after {duration(now - phase.began)}"
+        missing = "" if phase.name == "fetching" else "not "  # its note is how much has come
+        lacking = f", {missing}{phase.note}" if phase.note else ""
+        self._print(Text.assemble((f"{self._pen.marks.warn} ", "yellow"), text, (took, "dim"), lacking))
+
+    def live_line(self) -> Text | None:
+        """Return the line for a phase that is not over: as wide as the terminal, less one column."""
+        phase, now = self._phase, time.monotonic()
+        if self.training or phase is None or phase.over:
+            return None
+        columns = self._pen.columns or 0
+        bar = ProgressBar(
+            total=max(1, phase.total),
+            completed=phase.done,
+            width=_BAR_COLUMNS[columns < _ROOMY_COLUMNS],
+            style="dim",
+            complete_style="cyan",
+            finished_style="cyan",
+        )
+        spinner = self._pen.text(Spinner(self._pen.marks.spinner, style="cyan").render(now))
+        parts = [spinner, phase.name, self._pen.text(bar), f"{phase.done}/{phase.total}"]
+        line = Text.assemble(*(piece for part in parts for piece in (part, " ")))
+        line.append(f"{duration(now - phase.began)}{_behind(phase.note)}", "dim")
+        line = cut(line, columns - 1, self._pen.marks.more)
+        line.no_wrap = True
+        return line
+
+
+def _behind(note: str) -> str:
+    return f"  {note}" if note else ""

@@ -1,0 +1,144 @@
+"""The plan of a run: whole, as `--dry-run` shows it, or in a line per job beside the logs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tflaunch.console.pen import PIPE_COLUMNS, Marks, Sheet, task_colour, whole
+from tflaunch.console.safe_text import Text, paragraph
+from tflaunch.console.table import Column, Table
+from tflaunch.console.words import plural
+from tflaunch.hosts import fold
+from tflaunch.protocol.job import EVALUATOR, WORKER, TaskId
+
+if TYPE_CHECKING:
+    from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
+
+
+def plan_lines(plan: ClusterPlan, sheet: Sheet) -> list[Text]:
+    """Every task with its place, and the command of the first; how those of the others differ."""
+    places = dict.fromkeys(task.cwd or "the shipped code" for task in plan.tasks)
+    first, marks = plan.tasks[0], sheet.marks
+    lines = [
+        *_task_lines(plan, sheet.columns or PIPE_COLUMNS),
+        Text(),
+        Text(f"{first.id} runs, in {next(iter(places))}:", "dim"),
+        paragraph(_command(first.argv, sheet.columns), indent="", no_wrap=True),
+    ]
+    if own := _differing(plan):
+        lines.append(Text(f"and each task likewise, with its own {own}", "dim"))
+    if others := list(places)[1:]:
+        lines.append(Text(f"some in {', '.join(others)}", "dim"))
+    lines.append(Text("--json shows each task with its environment", "dim"))
+    lines += [paragraph((f"{marks.warn} ", "yellow"), text) for text in without(plan.left_out)]
+    return lines + _plan_notes(plan, marks)
+
+
+def without(left_out: Mapping[str, str]) -> list[str]:
+    """Say which hosts a run goes without, those with one cause together."""
+    causes: dict[str, list[str]] = {}
+    for host, why in left_out.items():
+        causes.setdefault(why, []).append(host)
+    return [f"without {fold(hosts)}: {why}" for why, hosts in causes.items()]
+
+
+def _task_lines(plan: ClusterPlan, columns: int) -> list[Text]:
+    """A table; or, where it is wider than the terminal, two lines a task, for an address is never broken."""
+    rows = [(str(task.id), task.host, task.endpoint or "-", _gpus(task)) for task in plan.tasks]
+    tasks, *others = zip(*rows, strict=True)
+    colours = [task_colour(task.id) for task in plan.tasks]
+    table = Table(
+        [
+            Column("task", [*map(Text, tasks, colours)]),
+            *(Column(heading, [*map(Text, cells)]) for heading, cells in zip(_HEADINGS, others, strict=True)),
+        ],
+        gap="   ",
+    )
+    if table.width <= columns:
+        return table.lines()
+    return [
+        whole(line)
+        for task, host, address, gpus in rows
+        for line in (f"{task} on {host}", f"  {address}" + (f", GPUs {gpus}" if gpus != "-" else ""))
+    ]
+
+
+_HEADINGS = ("host", "address", "GPUs")
+
+
+def _gpus(task: TaskPlan) -> str:
+    return ",".join(task.gpu_labels) or "-"
+
+
+def _command(argv: Sequence[str], columns: int | None) -> str:
+    """Return a command as a shell takes it, in lines of `columns` where its words are that short; None: in one."""
+    lines = ["  " + _quoted(argv[0])]
+    for word in map(_quoted, argv[1:]):
+        if columns and len(lines[-1]) + len(word) + len("  \\") > columns:
+            lines[-1] += " \\"
+            lines.append("    " + word)
+        else:
+            lines[-1] += " " + word
+    return "\n".join(lines)
+
+
+def _quoted(word: str) -> str:
+    """Return the word as a shell takes it, in one line."""
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = (each if each.isprintable() else repr(each)[1:-1] for each in re.sub(r"([\\'])", r"\\\1", word))
+    return f"$'{''.join(escaped)}'"
+
+
+def _differing(plan: ClusterPlan) -> str:
+    """Say in which words the commands of the tasks differ: `--job_name and --task_index`."""
+    first = plan.tasks[0].argv
+    names: dict[str, None] = {}
+    for task in plan.tasks[1:]:
+        for number, (word, other) in enumerate(zip(first, task.argv, strict=False)):
+            if word != other:
+                names["interpreter" if number == 0 else word.partition("=")[0]] = None
+    *most, last = names or [""]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def brief_plan_lines(plan: ClusterPlan, marks: Marks) -> list[Text]:
+    """A line for each job: how many tasks, on which hosts, with how many GPUs."""
+    jobs: dict[str, list[TaskPlan]] = {}
+    for task in plan.tasks:
+        jobs.setdefault(task.id.job, []).append(task)
+    sizes = [(job, len(tasks)) for job, tasks in jobs.items()]
+    lines = [Text.assemble(("run ", "dim"), (plan.run_id, "bold"))]
+    for job, tasks in jobs.items():
+        counts = sorted({len(task.gpus) for task in tasks})
+        gpus = f"{counts[0]}-{counts[-1]}" if len(counts) > 1 else str(counts[0])
+        instances = all("." in label for task in tasks for label in task.gpu_labels)
+        noun = ("MIG instance" if instances else "GPU") + ("" if counts == [1] else "s")
+        each = f"  {gpus} {noun} each" if counts != [0] else ""
+        where = fold(list(dict.fromkeys(task.host for task in tasks)))
+        count = str(len(tasks)).rjust(max(len(str(len(others))) for others in jobs.values()))
+        name = _tasks_of(job, len(tasks)).ljust(max(len(_tasks_of(*size)) for size in sizes))
+        lines.append(Text.assemble(f"  {count} {name}", (f"  on {where}{each}", "dim")))
+    return lines + _plan_notes(plan, marks)
+
+
+def _tasks_of(job: str, count: int) -> str:
+    """Return `workers` where there are 2; a job with a name of the user's own may have any plural."""
+    return plural(job, count) if job in (WORKER, EVALUATOR) else job
+
+
+def _plan_notes(plan: ClusterPlan, marks: Marks) -> list[Text]:
+    choices = [paragraph("  ", choice, style="dim") for choice in plan.choices]
+    return choices + [paragraph((f"{marks.warn} ", "yellow"), note) for note in plan.notes]
+
+
+def tasks_there(job: str, plan: ClusterPlan) -> str:
+    """Return the tasks of a job, or of all jobs where there is none of that name: `worker/0 to worker/3`."""
+    jobs: dict[str, list[TaskId]] = {}
+    for task in plan.tasks:
+        jobs.setdefault(task.id.job, []).append(task.id)
+    chosen = [jobs[job]] if job in jobs else jobs.values()
+    return ", ".join(f"{ids[0]} to {ids[-1]}" if len(ids) > 1 else str(ids[0]) for ids in chosen)

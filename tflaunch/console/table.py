@@ -1,0 +1,164 @@
+"""The one drawer of tables.
+
+A column is as wide as its widest cell and its heading.  Where a table is wider than it may be, first the columns go
+that may (`drop`), then those shrink that may (`shrink`), and at last each line is cut at its end.  What does not fit a
+cell is replaced by `more`, or goes on in the next line (`wraps`).  A table without a width, in a pipe, is whole.
+
+What would act on a terminal is shown as text before it comes here (tflaunch.console.safe_text), and is counted so.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+
+from tflaunch.console.safe_text import Text, unstacked, wrapped
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table; a cell may have several lines.
+
+    drop: of those that may be left out where there is no room, the highest goes first; 0 stays.
+    shrink: of those that may shrink, to `least`, the highest does first, of equals the widest; 0 does not.
+    most: the width at which it wraps, however much room there is.
+    """
+
+    heading: str
+    cells: Sequence[Text]
+    right: bool = False
+    drop: int = 0
+    shrink: int = 0
+    least: int = 12
+    wraps: bool = False
+    most: int | None = None
+
+    @functools.cached_property  # a host may tell of thousands of runs: each row asks for it
+    def width(self) -> int:
+        """How wide it is where there is room."""
+        widest = max([cell_len(self.heading), *map(_width, self.cells)])
+        return widest if self.most is None else min(widest, self.most)
+
+    @property
+    def narrowest(self) -> int:
+        """How wide it is at least, if it is shown."""
+        return min(self.width, self.least) if self.shrink else self.width
+
+
+class Table:
+    """Columns side by side, `gap` between them and `margin` before the first, in lines of `width` at most."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        width: int | None = None,
+        more: str = "…",
+        *,
+        gap: str = "  ",
+        margin: str = "",
+    ) -> None:
+        self._most, self._more, self._gap, self._margin = width, more, gap, margin
+        room = None if width is None else width - len(margin)
+        self._columns = columns if room is None else _that_fit(columns, room, len(gap))
+        widths = [column.width for column in self._columns]
+        self._widths = widths if room is None else _shrunk(self._columns, widths, room, len(gap))
+
+    @property
+    def width(self) -> int:
+        """How wide its lines are, if they are not cut."""
+        return len(self._margin) + _sum(self._widths, len(self._gap))
+
+    def heading(self) -> Text:
+        """Return the line above the rows."""
+        return self._line([Text(column.heading, "dim") for column in self._columns])
+
+    def row(self, number: int) -> list[Text]:
+        """Return the lines of a row: as many as its highest cell has."""
+        cells = [
+            self._cell(column, column.cells[number], width)
+            for column, width in zip(self._columns, self._widths, strict=True)
+        ]
+        high = max(map(len, cells))
+        return [
+            self._line([cell[line] if line < len(cell) else Text() for cell in cells]) for line in range(high)
+        ]
+
+    def lines(self, *, headings: bool = True) -> list[Text]:
+        """Return all of it."""
+        rows = max((len(column.cells) for column in self._columns), default=0)
+        return [*([self.heading()] if headings else []), *(line for n in range(rows) for line in self.row(n))]
+
+    def _cell(self, column: Column, cell: Text, width: int) -> list[Text]:
+        lines = unstacked(cell)
+        if column.wraps and any(line.cell_len > width for line in lines):
+            return [part for line in lines for part in wrapped(line, width)]
+        return lines
+
+    def _line(self, cells: Sequence[Text]) -> Text:
+        line = Text(self._margin)
+        for number, (cell, column, width) in enumerate(zip(cells, self._columns, self._widths, strict=True)):
+            line.append(self._gap if number else "").append_text(
+                fitted(cell, width, self._more, column.right)
+            )
+        line.rstrip()
+        return cut(line, self._most, self._more)
+
+
+def table(columns: Sequence[Column], width: int | None, more: str, *, headings: bool = True) -> list[Text]:
+    """Return the lines of a table."""
+    return Table(columns, width, more).lines(headings=headings)
+
+
+def cut(line: Text, width: int | None, more: str) -> Text:
+    """Return the line, not wider than `width`: `more` stands for what it loses."""
+    if width is None or line.cell_len <= width:
+        return line
+    line = line.copy()
+    line.truncate(max(0, width - cell_len(more)), overflow="crop")
+    return line.append(more, "dim")
+
+
+def fitted(text: Text, width: int, more: str, right: bool = False) -> Text:
+    """Return the text, cut or padded to `width`."""
+    text = cut(text, width, more)
+    padding = " " * (width - text.cell_len)
+    return Text(padding).append_text(text) if right else text + padding
+
+
+def _width(cell: Text) -> int:
+    return max(cell_len(line) for line in cell.plain.expandtabs(1).split("\n"))
+
+
+def _sum(widths: Sequence[int], gap: int) -> int:
+    return sum(widths) + gap * max(0, len(widths) - 1)
+
+
+def _that_fit(columns: Sequence[Column], room: int, gap: int) -> list[Column]:
+    shown = list(columns)
+    while _sum([column.narrowest for column in shown], gap) > room:
+        first = max(shown, key=lambda column: column.drop)
+        if not first.drop:
+            break
+        shown.remove(first)
+    return shown
+
+
+def _shrunk(columns: Sequence[Column], widths: list[int], room: int, gap: int) -> list[int]:
+    """Return these widths, less what is too much of them, as far as they may shrink."""
+    for number in _shrinking(columns, widths):
+        if _sum(widths, gap) <= room:
+            break
+        widths[number] -= 1
+    return widths
+
+
+def _shrinking(columns: Sequence[Column], widths: Sequence[int]) -> Iterator[int]:
+    """Which column is to shrink next, while there is one that may."""
+    while True:
+        may = [number for number, column in enumerate(columns) if widths[number] > column.narrowest]
+        if not may:
+            return
+        yield max(may, key=lambda number: (columns[number].shrink, widths[number]))

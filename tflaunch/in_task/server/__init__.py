@@ -1,1 +1,0 @@
-"""The program of `tflaunch up`: a bare TensorFlow server."""

@@ -1,0 +1,123 @@
+"""After the tasks: outputs are fetched, lost hosts are checked, and nothing is left on any host."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from tflaunch.hosts import fold
+from tflaunch.launch.cluster import Cluster
+from tflaunch.launch.request import Connections, Request
+from tflaunch.launch.steering import Steering
+from tflaunch.launch.watcher import RunWatcher
+from tflaunch.lifecycle.ending import NOT_AWAITED
+from tflaunch.protocol.errors import FetchError
+from tflaunch.protocol.outcome import CardLeft
+from tflaunch.sessions.group import Stopped
+
+VERIFY_TIMEOUT_S = 10.0  # to connect to a lost host again
+
+
+class Swept(Protocol):
+    """How a run has ended on its hosts."""
+
+    @property
+    def swept(self) -> Mapping[str, tuple[str, ...]]: ...
+    @property
+    def cards(self) -> Mapping[str, tuple[CardLeft, ...]]: ...
+    @property
+    def lost(self) -> Mapping[str, str]: ...
+
+
+class Finished(Protocol):
+    """A run whose outputs may be fetched."""
+
+    @property
+    def hosts(self) -> Mapping[Any, str]: ...
+    @property
+    def lost(self) -> Mapping[str, str]: ...
+    @property
+    def interrupts(self) -> Sequence[int]: ...
+
+
+def fetch_outputs(request: Request, steering: Steering, state: Finished, watcher: RunWatcher) -> bool:
+    """Fetch the outputs, however the run has ended, and show what came; returns whether all that is wanted is here."""
+    if request.fetch is None:
+        return True
+    later = f"tflaunch fetch {request.run_id}"
+    if len(state.interrupts) > 1:  # the user is in a hurry
+        watcher.say(f"nothing is fetched; later: {later}")
+        return False
+    hosts = set(state.hosts.values()) - set(state.lost)
+    if not hosts:
+        watcher.warn(f"nothing is fetched, as no host is left; when they are back: {later}")
+        return False
+    try:
+        told = steering.fetch(hosts, request.fetch)
+    except Stopped:
+        watcher.say(f"not all is fetched; the rest: {later}")
+        return False
+    except FetchError as error:
+        watcher.warn(f"{error.message}; {error.hint}. Then: {later}")
+        return False
+    watcher.fetched(told)
+    if state.lost:
+        watcher.warn(f"what is on {fold(state.lost)} is not fetched; when it is back: {later}")
+    return told.complete and not state.lost
+
+
+@contextlib.contextmanager
+def nothing_left(cluster: Cluster, watcher: RunWatcher) -> Iterator[None]:
+    """If anything goes wrong inside, end the run on every host; the user is warned of hosts that do not confirm it."""
+    try:
+        yield
+    except BaseException as error:
+        unconfirmed = cluster.abandon()
+        for host, reason in unconfirmed.items():
+            watcher.warn(f"{host}: could not check that nothing is left: {reason}; its lease ends it")
+        if isinstance(error, Stopped):
+            error.unconfirmed = unconfirmed
+        raise
+
+
+def verify(
+    request: Request, state: Swept, connections: Connections, watcher: RunWatcher
+) -> tuple[Mapping[str, str], Mapping[str, tuple[str, ...]], Mapping[str, tuple[CardLeft, ...]], int | None]:
+    """Check that nothing of the run is left: connect again to the hosts that were lost, and end the run there.
+
+    Returns (host -> why it could not be checked, host -> processes that are still alive, host -> GPUs that are not
+    free, the signal of a user who did not wait for this).
+    """
+    survivors = {host: left for host, left in state.swept.items() if left}
+    cards = dict(state.cards)
+    lost = [host for host in request.hostfile.hosts if host.name in state.lost]
+    if not lost:
+        return {}, survivors, cards, None
+    from tflaunch.runs.states import restarted_text
+    from tflaunch.runs.visits import UNSURE, Visits
+
+    visits = Visits(connections, watcher)
+    signal: int | None = None
+    with visits.interrupts():
+        try:
+            failures = visits.open(lost, VERIFY_TIMEOUT_S, "checking")
+            finished, more = visits.finish(request.run_id, 0.0, "")
+            failures.update(more)
+            survivors.update({host: end.survivors for host, end in finished.items() if end.survivors})
+            cards.update({host: end.cards for host, end in finished.items()})
+            unverified = {host: error.message for host, error in failures.items()}
+            unsure = dict.fromkeys((host for host, end in finished.items() if end.unsure), UNSURE)
+            for host, end in finished.items():
+                if end.restarted:
+                    watcher.note(restarted_text(host, end.restarted))
+        except Stopped as stopped:
+            signal = stopped.interrupted.signal
+            unverified, unsure = {host.name: NOT_AWAITED for host in lost}, {}
+        finally:
+            visits.close()
+    lease = (
+        f"; its agent ends the run there by itself {request.lease_s:g} s after it last heard of this launcher"
+    )
+    unverified = {**{host: reason + lease for host, reason in unverified.items()}, **unsure}
+    return unverified, survivors, cards, signal

@@ -1,0 +1,104 @@
+"""From the request to a plan on the hosts that are there: roll call, consent, GPUs that are held."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+
+from tflaunch.hosts import Host
+from tflaunch.launch.acquisition import Acquisition, Planner
+from tflaunch.launch.cluster import Cluster
+from tflaunch.launch.consent import Consent
+from tflaunch.launch.request import Connections, Request
+from tflaunch.launch.roll_call import RollCall, as_counted
+from tflaunch.launch.watcher import RunWatcher
+from tflaunch.planning.cluster_plan import ClusterPlan
+from tflaunch.planning.plan import ports_wanted
+from tflaunch.planning.usable_hosts import moved, usable_hosts
+from tflaunch.protocol.job import CHIEF, MASTER, WORKER
+
+
+def hosts_at_first(request: Request) -> tuple[Host, ...]:
+    """The hosts of the first plan; raises UsageError when the options leave none."""
+    return usable_hosts(request.job, request.hostfile, request.gpus, request.spares)
+
+
+def plan_on(
+    request: Request,
+    hosts: Sequence[Host],
+    cluster: Cluster,
+    connections: Connections,
+    watcher: RunWatcher,
+    *,
+    lease: bool,
+    before: ClusterPlan | None = None,
+    lost: Mapping[str, str] | None = None,
+) -> ClusterPlan:
+    """Connect to these hosts and plan the run on what they have now; with `lease`, the GPUs of the plan are held.
+
+    `before` is the plan that was in use until the hosts `lost` were lost: the new one has no more tasks, and the user
+    is asked again only if it has fewer.  Raises TflaunchError, Stopped.
+    """
+    job, hostfile, gpus = request.job, request.hostfile, request.gpus
+    ports = ports_wanted(job, hostfile, hosts) + request.detach
+    roll = RollCall(
+        cluster, connections, watcher, hostfile, request.connect_s, ports, lease, request.require_all
+    )
+    spares = () if before else spares_of(request, hosts)
+    roll.call(hosts, spares)
+    if job.done == "chief" and not (job.count(CHIEF) or job.count(MASTER)):
+        watcher.note("no chief in this run: worker/0's end is the run's (--done chief)")
+    addresses = {host.name: connections.dial_address(host) for host in (*hosts, *spares)}
+
+    planner = Planner(job, hostfile, gpus, addresses, request.run_id)
+    consent = consent_for(request, connections)
+    waits, agreed = request.wait_s is not None, request.yes
+    if before is not None:
+        as_before = dataclasses.replace(planner, job=as_counted(job, before))
+        consent.needed = False
+        planner = roll.settle_again(as_before, job, lost or {}, consent, waits=waits, agreed=agreed)
+        agreed = True
+    roll.settle(planner, consent, spares=spares, waits=waits, agreed=agreed)
+    absent = {name: error.message for name, error in roll.absent.items()}
+    if not lease:
+        plan = planner.plan(roll.inventory)
+        consent.note_question(planner.shares(plan), roll.inventory, watcher)
+    else:
+        taking = Acquisition(
+            planner,
+            cluster,
+            watcher,
+            ports_wanted=ports,
+            wait_s=request.wait_s,
+            absent=roll.absent,
+            consent=consent,
+        )
+        plan = taking.plan(roll.inventory)
+        absent = {name: why for name, why in absent.items() if name not in cluster.connected}
+    told = moved(job, hostfile, gpus, absent=absent, plan=plan, before=before)
+    return dataclasses.replace(
+        plan,
+        notes=(*plan.notes, *([told] if told else [])),
+        left_out={**(lost or {}), **absent},
+        moved=told,
+    )
+
+
+def consent_for(request: Request, connections: Connections) -> Consent:
+    """The consent before any question.
+
+    None is needed where the user, or the batch scheduler, gave the number of workers, or the user gave --yes.
+    """
+    hosts = {host.name: host for host in request.hostfile.hosts}
+    counted = request.job.role(WORKER).count is not None or all(host.slots_by for host in hosts.values())
+    needed = not (counted or request.yes)
+    # Looked up as late as can be: a host that is left out may not be reachable, and each may cost a run of `ssh -G`.
+    user_on = functools.cache(lambda name: connections.user(hosts[name]))
+    return Consent(request.hostfile, request.run_id, user_on, needed)
+
+
+def spares_of(request: Request, hosts: Sequence[Host]) -> tuple[Host, ...]:
+    """The hosts that take the place of a host that is lost or absent."""
+    usable = usable_hosts(request.job, request.hostfile, request.gpus)
+    return tuple(host for host in usable if host not in hosts)

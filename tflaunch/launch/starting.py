@@ -1,0 +1,236 @@
+"""From a plan to tasks that run: code, environments, staging, dial check; then the release, or a run that detaches."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tflaunch.code import shipping
+from tflaunch.hosts import fold
+from tflaunch.launch.cluster import Cluster
+from tflaunch.launch.steering import Steering
+from tflaunch.lifecycle.states import State, state_data
+from tflaunch.lifecycle.watchdog import DIAL_S, Watchdog
+from tflaunch.planning import dial_check
+from tflaunch.planning.cluster_plan import ClusterPlan
+from tflaunch.planning.environments import to_prepare
+from tflaunch.protocol.errors import Breach, ConnectError, DialError
+from tflaunch.protocol.job import JobSpec, TaskId, deciding
+from tflaunch.sessions.log_feed import Copies, LogFeed, Record
+from tflaunch.sessions.session import Damaged
+
+if TYPE_CHECKING:
+    from tflaunch.code.bundle import Bundle
+
+SHIP_TIMEOUT_S = 900.0
+STAGE_TIMEOUT_S = 300.0  # conda on a network file system takes its time
+ENTRUST_S = 40.0  # for the agents to reach each other
+
+
+class Starter:
+    """Takes the agents of a run, whose GPUs are held, step by step to running tasks.
+
+    A step that fails raises LaunchError, after the run has ended on every host; Ctrl-C raises Stopped.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._sessions = cluster.sessions
+        self._watcher = cluster.watcher
+        self._refuse = cluster.refuse
+        self._shipped: tuple[Bundle, float] | None = None  # and how long that may take
+
+    def end_elsewhere(self, hosts: Collection[str]) -> None:
+        """End the agents of all hosts but these: the plan has no task for them."""
+        for name in set(self._sessions.by_host) - set(hosts):
+            self._sessions.send([name], "end", grace_s=0.0)
+            self._sessions.leave(name)
+
+    def ship(self, bundle: Bundle, hosts: Collection[str], timeout_s: float) -> None:
+        """Bring the code to those of `hosts` that do not keep it already.  Raises LaunchError, Stopped."""
+        self._shipped = bundle, timeout_s
+        shipped, failures = shipping.ship(self._sessions, bundle, hosts, timeout_s)
+        self._refuse(failures)
+        self._watcher.shipped(bundle, shipped)
+
+    def prepare(self, images: Mapping[str, set[str]], job: JobSpec, timeout_s: float) -> None:
+        """Have each host get ready what its tasks run in: its images, the environment of the requirements.
+
+        Raises LaunchError, Stopped.
+        """
+        hosts = [name for name, found in images.items() if found or job.requirements]
+        for name in hosts:
+            self._sessions.send([name], "prepare", **to_prepare(self._cluster.hosts[name], job, images[name]))
+        phase = "installing" if job.requirements else "pulling"
+        _, failures = self._sessions.gather("prepared", hosts, timeout_s, phase if hosts else "")
+        self._refuse(failures)
+
+    def stage(
+        self,
+        plan: ClusterPlan,
+        digest: str | None,
+        timeout_s: float,
+        *,
+        about: Mapping[str, object],
+        attempt: int = 0,
+        detached: bool = False,
+        dial_key: str = "",
+        program: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make every task ready, so that all can start in the same moment; `entrust` may follow if `detached`.
+
+        `about` is what every host keeps of the whole run (tflaunch.runs.listing).  With `dial_key`, the ports of the
+        tasks answer `dial_all` from now until the release.  Every interpreter of the tasks must be able to read
+        `program`, a file of the code (Bundle.to_read).  Raises LaunchError, Stopped.
+        """
+        tasks_of: dict[str, list[dict[str, object]]] = {}
+        ports_of: dict[str, list[int]] = {}
+        gpus_of: dict[str, list[str]] = {}
+        for task in plan.tasks:
+            tasks_of.setdefault(task.host, []).append(task.to_wire())
+            ports_of.setdefault(task.host, []).extend([] if task.port is None else [task.port])
+            gpus_of.setdefault(task.host, []).extend(task.gpus)
+        wanted = {
+            name: {
+                "tasks": tasks,
+                "attempt": attempt,
+                "code": digest if any(task["cwd"] is None for task in tasks) else None,
+                "ports": ports_of[name],
+                "gpus": gpus_of[name],
+                "door": detached,
+                "about": about,
+                "dial_key": dial_key,
+                **({"program": program} if program else {}),
+            }
+            for name, tasks in tasks_of.items()
+        }
+        self._stage(wanted, timeout_s)
+
+    def stage_none(
+        self,
+        gpus: Mapping[str, Collection[str]],
+        code: Mapping[str, str | None],
+        timeout_s: float,
+        about: Mapping[str, object],
+    ) -> None:
+        """Make the hosts ready for tasks that are added later (message `add`), with these GPUs and this code.
+
+        Raises LaunchError, Stopped.
+        """
+        wanted = {
+            name: {
+                "tasks": [],
+                "attempt": 0,
+                "code": code[name],
+                "ports": [],
+                "gpus": list(uuids),
+                "door": False,
+                "about": about,
+                "dial_key": "",
+            }
+            for name, uuids in gpus.items()
+        }
+        self._stage(wanted, timeout_s)
+
+    def _stage(self, wanted: Mapping[str, Mapping[str, Any]], timeout_s: float) -> None:
+        """Send each host its `stage`; where the code that it keeps is damaged, ship it again, then `stage`."""
+        while wanted:
+            for name, fields in wanted.items():
+                self._sessions.send([name], "stage", **fields)
+            _, failures = self._sessions.gather("staged", wanted, timeout_s, "staging")
+            damaged = {name: error for name, error in failures.items() if isinstance(error, Damaged)}
+            self._refuse({name: error for name, error in failures.items() if name not in damaged})
+            for reason in sorted({error.message for error in damaged.values()}):
+                hosts = [name for name, error in damaged.items() if error.message == reason]
+                self._watcher.warn(f"{fold(hosts)}: {reason}; it is sent again")
+            if damaged and self._shipped is not None:
+                bundle, ship_s = self._shipped
+                self.ship(bundle, damaged, ship_s)
+            wanted = {name: wanted[name] for name in damaged}
+
+    def dial_all(self, plan: ClusterPlan, key: str) -> dict[str, list[str]]:
+        """Have all hosts dial, at once, every port that their tasks will dial (see tflaunch.planning.dial_check).
+
+        Returns the addresses that names resolve to.  Raises DialError with what is blocked, after the run has ended
+        on every host; LaunchError, Stopped.
+        """
+        wanted = dial_check.targets(plan)
+        for name, tasks in wanted.items():
+            targets = dial_check.to_wire(tasks)
+            self._sessions.send([name], "dial", key=key, targets=targets, patience_s=DIAL_S)
+        timeout_s = dial_check.limit_s(max(map(len, wanted.values()), default=0))
+        said, failures = self._sessions.gather("dialled", wanted, timeout_s, "dialling")
+        for name, message in said.items():
+            if len(message["results"]) != len(wanted[name]):
+                what = f"{len(wanted[name])} calls were asked for, {len(message['results'])} results came"
+                failures[name] = Breach(what)
+        self._refuse(failures)
+        reasons, steps = dial_check.blocked(wanted, {name: said[name]["results"] for name in wanted})
+        if reasons:
+            raise DialError(reasons, "; ".join(steps), self._cluster.abandon())
+        return {address: found for each in said.values() for address, found in each["addresses"].items()}
+
+    def entrust(self, plan: ClusterPlan, state: State, watchdog: Watchdog) -> str:
+        """Have the agents go on without a launcher; returns the host of the coordinator, which decides from now on.
+
+        It is the chief's, else worker/0's.  Raises LaunchError, Stopped.
+        """
+        addresses = {task.host: task.address for task in plan.tasks}
+        # One for each host: an attacker of one host cannot pass for the coordinator to the others.
+        keys = {name: secrets.token_hex(32) for name in addresses}
+        for name, address in addresses.items():
+            self._sessions.send([name], "entrust", secret=keys[name], address=address)
+        replies, failures = self._sessions.gather("entrusted", addresses, ENTRUST_S)
+        self._refuse(failures)
+        if wide := [name for name, said in replies.items() if said["wide"]]:
+            self._watcher.note(
+                f"{fold(wide)}: the address of the cluster is none of the host's own (NAT?), so its agent listens for "
+                "the coordinator on all addresses"
+            )
+        first = min(plan.tasks, key=lambda task: deciding(task.id))
+        self._sessions.send(
+            [first.host],
+            "coordinate",
+            members={name: [at, replies[name]["port"], keys[name]] for name, at in addresses.items()},
+            state=state_data(state),
+            lease_s=self._cluster.lease_s,
+            started=time.time(),
+            watchdog=watchdog.data(),
+        )
+        answers, failures = self._sessions.gather("coordinating", [first.host], ENTRUST_S, "entrusting")
+        self._refuse(failures)
+        missing = answers[first.host]["missing"]
+        if unknown := missing.keys() - addresses.keys():
+            self._refuse(
+                {first.host: Breach(f"it says that it cannot reach {min(unknown)}, which is not of this run")}
+            )
+        self._refuse(
+            {
+                name: ConnectError(
+                    f"the agent of {first.host}, the coordinator of the detached run, cannot reach this host "
+                    f"at {addresses[name]}:{replies[name]['port']}: {why}",
+                    "open that range of ports between the hosts (`ports:` in the hostfile), or stay attached",
+                )
+                for name, why in missing.items()
+            }
+        )
+        return first.host
+
+    def release(self, tasks: Mapping[TaskId, str], attempt: int, record: Record, copies: Copies) -> Steering:
+        """Start all tasks now; `record` is given each piece of their logs, and writes it into `copies`."""
+        feed = LogFeed(self._sessions, len(self._sessions.by_host), self._watcher, record, copies)
+        feed.expect(tasks, attempt)
+        for host in self._sessions.by_host:
+            feed.watch(host, 0)
+        self._sessions.send(self._sessions.by_host, "release")
+        return Steering(self._cluster, feed)
+
+    def send_off(self) -> None:
+        """Start all tasks now, and leave once all hosts have confirmed it.  Raises LaunchError, Stopped."""
+        names = list(self._sessions.by_host)
+        self._sessions.send(names, "release")
+        _, failures = self._sessions.gather("started", names, ENTRUST_S)
+        self._refuse(failures)
+        self._cluster.close()

@@ -1,0 +1,124 @@
+"""The plan of a run as data: every task with all that its agent needs, and the cluster that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tflaunch.inputs.variables import DECIDED
+from tflaunch.planning.command import endpoint
+from tflaunch.protocol.job import TaskId
+
+MASK = "***"  # shown instead of a secret value
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """Everything that an agent needs to start one task; nothing is decided later."""
+
+    id: TaskId
+    host: str  # the name in the hostfile
+    address: str  # what its peers dial
+    port: int | None  # None: it is not part of the cluster, as an evaluator
+    gpus: tuple[str, ...]  # UUIDs of GPUs or of one MIG instance; (): the task sees no GPU
+    gpu_labels: tuple[str, ...]  # the same as people see them: "3", or "3.1" for MIG instance 1 of GPU 3
+    argv: tuple[str, ...]
+    env: Mapping[str, str]  # on top of what the host gives
+    setup: tuple[str, ...]
+    cwd: str | None  # None: the fresh directory that the shipped code is copied to
+    container: str = ""  # the image that it runs in, with `setup`
+    mounts: tuple[str, ...] = ()
+    masked: tuple[str, ...] = ()  # variables whose values are shown as ***
+    listens: bool = True  # on its port, if it has one; of PyTorch and JAX only rank 0 does
+    shares_port: bool = False  # it opens its port with SO_REUSEADDR alone, as PyTorch's store does
+
+    @property
+    def endpoint(self) -> str | None:
+        """What its peers dial, as TensorFlow writes it; None: no task dials it."""
+        return None if self.port is None else endpoint(self.address, self.port)
+
+    def to_json(self) -> dict[str, Any]:
+        """The task as data that another program could start, but for values that are masked."""
+        return {
+            "task": str(self.id),
+            "host": self.host,
+            "address": self.address,
+            "port": self.port,
+            "gpus": list(self.gpus),
+            "gpu_labels": list(self.gpu_labels),
+            "argv": list(self.argv),
+            "env": {name: MASK if name in self.masked else value for name, value in self.env.items()},
+            "setup": list(self.setup),
+            "cwd": self.cwd,
+            "container": self.container,
+            "mounts": list(self.mounts),
+        }
+
+    def to_wire(self) -> dict[str, Any]:
+        """The request for its agent."""
+        request = {
+            "id": str(self.id),
+            "argv": list(self.argv),
+            "env": dict(self.env),
+            "cwd": self.cwd,
+            "setup": list(self.setup),
+            "decided": [name for name in DECIDED if name in self.env],
+            "port": self.port if self.listens else None,
+            "gpus": list(self.gpus),
+            "gpu_labels": list(self.gpu_labels),
+            "container": self.container and {"image": self.container, "mounts": list(self.mounts)},
+        }
+        return {**request, "shares_port": True} if self.shares_port else request
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """All tasks of a run; `notes` are things the user should know (a mixed plan, ignored proxies)."""
+
+    run_id: str
+    tasks: tuple[TaskPlan, ...]  # by job name; each job in the order of its indices
+    notes: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()  # what the text of the program has decided, and why
+    left_out: Mapping[str, str] = field(default_factory=dict)  # hosts that it does without -> why
+    moved: str = (
+        ""  # the note that says so, where the task that writes checkpoints is on another host than they
+    )
+
+    @property
+    def cluster(self) -> dict[str, list[str]]:
+        """TensorFlow's cluster spec: job name to `address:port`, in task order."""
+        cluster: dict[str, list[str]] = {}
+        for task in self.tasks:
+            if dialled := task.endpoint:
+                cluster.setdefault(task.id.job, []).append(dialled)
+        return cluster
+
+    @property
+    def images(self) -> dict[str, set[str]]:
+        """What the containers of each host are made of."""
+        images: dict[str, set[str]] = {}
+        for task in self.tasks:
+            images.setdefault(task.host, set()).update([task.container] if task.container else [])
+        return images
+
+    @property
+    def targets(self) -> dict[str, str]:
+        """What a TensorFlow session is built on, of each task: `grpc://address:port`."""
+        return {str(task.id): f"grpc://{task.endpoint}" for task in self.tasks if task.endpoint}
+
+    @property
+    def flags(self) -> list[str]:
+        """The cluster as the flags that the classic trainers take."""
+        return [f"--{job}_hosts={','.join(addresses)}" for job, addresses in self.cluster.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole plan as data: what it holds is what runs."""
+        return {
+            "run_id": self.run_id,
+            "cluster": self.cluster,
+            "tasks": [task.to_json() for task in self.tasks],
+            "notes": list(self.notes),
+            "choices": list(self.choices),
+            "left_out": dict(self.left_out),
+        }

@@ -1,0 +1,138 @@
+"""The sentences for an SSH connection that did not come about: what happened, with its numbers, and what to do next."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import socket
+from collections.abc import Sequence
+
+from tflaunch.protocol.errors import ConnectError, NoThreads
+from tflaunch.ssh.deadline import Deadline, NameTimeout
+from tflaunch.ssh.target import Target
+
+SLOW = "check the network between, or give --connect-timeout"
+SILENT = "is it switched on? does a firewall stand between?"
+# No connection to sshd at all.  What this machine itself forbids or lacks (EACCES, EMFILE) says nothing of the host.
+_ABSENT = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ETIMEDOUT)
+
+
+def text(error: Exception) -> str:
+    """The error in words, whatever library raised it."""
+    if isinstance(error, EOFError):
+        return "the other side hung up"
+    return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+
+
+def last_words(ended: str, stderr: bytes) -> str:
+    """`exit status 1; it said: ...`: how a command ended and the end of its stderr, either of which may be empty."""
+    said = stderr.decode(errors="replace").strip()
+    return "; it said: ".join(word for word in (ended, said) if word)
+
+
+def key_list(labels: Sequence[str]) -> str:
+    """`key ~/.ssh/a`, or `2 keys: ~/.ssh/a, ~/.ssh/b`."""
+    return f"key {labels[0]}" if len(labels) == 1 else f"{len(labels)} keys: {', '.join(labels)}"
+
+
+def or_openssh(remedy: str, advantage: str) -> str:
+    """The remedy, and the system's `ssh` as another, whose `advantage` the sentence names, if `ssh` is installed."""
+    other = "`connection: openssh` in the hostfile (or --connection openssh) has the system's `ssh` connect, which "
+    if shutil.which("ssh") is None:
+        return remedy
+    return f"{remedy}; or {other}{advantage}"
+
+
+def unreached(error: Exception, target: Target, deadline: Deadline) -> ConnectError:
+    """Why there is no TCP connection to the target, or why its ProxyCommand could not be started."""
+    port = f"port {target.port}"
+    if isinstance(error, NameTimeout):
+        return ConnectError(
+            f"the name look-up took longer than {deadline}", "is the name server up?", absent=True
+        )
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return ConnectError(
+            "the name does not resolve",
+            f"check the spelling of {_name(target)}, or give it a HostName in ~/.ssh/config",
+            absent=True,
+        )
+    if isinstance(error, OSError):
+        known = {
+            errno.ECONNREFUSED: (f"{port} refuses the connection", "is sshd running there? else set `port:`"),
+            errno.EHOSTUNREACH: ("there is no route to it", "is it switched on, and is the network up?"),
+            errno.ENETUNREACH: ("there is no route to its network", "is the network or the VPN up?"),
+            errno.EHOSTDOWN: ("there is no route to it", "is it switched on, and is the network up?"),
+            errno.ETIMEDOUT: (f"no answer on {port}", SILENT),
+            errno.EACCES: (f"this machine forbids the connection to {port}", "look at its own firewall"),
+            errno.EPERM: (f"this machine forbids the connection to {port}", "look at its own firewall"),
+            errno.EAGAIN: (NoThreads().message, NoThreads().hint),
+            errno.EMFILE: ("this machine has no file descriptors left", "raise `ulimit -n`"),
+        }
+        if isinstance(error, TimeoutError):
+            return ConnectError(f"no answer on {port} within {deadline}", SILENT, absent=True)
+        if error.errno in known:
+            return ConnectError(*known[error.errno], absent=error.errno in _ABSENT)
+    return ConnectError(f"{port} could not be dialled: {text(error)}", f"does `{target.ssh} true` work?")
+
+
+def without_banner(target: Target, deadline: Deadline) -> ConnectError:
+    """Why there is no login where something accepts connections and does not say that it is an SSH server."""
+    return ConnectError(
+        f"connected, but no SSH banner on port {target.port} within {deadline}",
+        "is it sshd that listens there? is the host overloaded?",
+    )
+
+
+def not_ssh(target: Target, answer: str) -> ConnectError:
+    """Why there is no login where something else than sshd answers; `answer` says what came from it."""
+    return ConnectError(f"what answers on port {target.port} is not SSH: {answer}", "set `port:`")
+
+
+def key_revoked(kind: str, place: str) -> ConnectError:
+    """Why a host is refused whose host key, of this kind, is marked as revoked at that place."""
+    return ConnectError(
+        f"the server shows a {kind} host key that {place} has revoked",
+        "do not use this host before its administrator has explained it",
+    )
+
+
+def key_unknown_remedy(fingerprint: str, target: Target) -> str:
+    """What to do about a host key that no known_hosts file has."""
+    return f"compare {fingerprint} with what its administrator says, then `{target.ssh}` once, or use --accept-new"
+
+
+def key_changed(kind: str, place: str, fingerprint: str, forget: str, target: Target) -> ConnectError:
+    """Why a host is refused whose key is not the one at `place`; `forget` is the command that removes the old key."""
+    return ConnectError(
+        f"the server's {kind} host key is not the one in {place}",
+        f"either it was set up anew or someone stands between: compare {fingerprint} with what its administrator "
+        f"says, then `{forget}` and `{target.ssh}` once",
+    )
+
+
+def too_many_keys(user: str, labels: Sequence[str]) -> ConnectError:
+    """Why there is no login where sshd hung up after so many keys (its MaxAuthTries)."""
+    return ConnectError(
+        f"user {user}: the server hung up after {key_list(labels)} (too many authentication failures?)",
+        "name the right one with `identity_file:`; IdentitiesOnly yes keeps an ssh-agent's keys back",
+    )
+
+
+def closed_during(stage: str) -> ConnectError:
+    """Why there is no login where sshd closed the connection during that stage, without a reason."""
+    return ConnectError(
+        f"the server closed the connection during {stage}",
+        "its own log says why (journalctl -u ssh there); may it start no more processes?",
+    )
+
+
+def session_refused(reason: str, target: Target) -> ConnectError:
+    """Why no command runs where sshd opens no session after the login."""
+    return ConnectError(
+        f"the server logged in but refused a session ({reason})",
+        f"raise MaxSessions there; does `{target.ssh} true` work?",
+    )
+
+
+def _name(target: Target) -> str:
+    return "{host}" if target.hostname == target.name and target.ssh.endswith("{host}") else target.hostname
