@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tflaunch.hosts import Host, Hostfile
     from tflaunch.remote import Connector
     from tflaunch.survey.check_answers import HostAnswer
-    from tflaunch.survey.hostfile_text import Found
+    from tflaunch.survey.hostfile_text import HostEntry
 
 STDOUT = Path("-")
 TOLD_EACH = 24  # hosts; of more only the file tells each
@@ -233,31 +233,31 @@ def _visit(
         patient.settle()
 
 
-def _found(visited: Sequence[HostAnswer], to_hosts: Connector) -> list[Found]:
-    from tflaunch.survey.hostfile_text import Found
+def _found(visited: Sequence[HostAnswer], to_hosts: Connector) -> list[HostEntry]:
+    from tflaunch.survey.hostfile_text import HostEntry
 
-    found: list[Found] = []
+    found: list[HostEntry] = []
     first: dict[tuple[str, str], Host] = {}
     for each in visited:
         if each.error is not None or each.facts is None:
             error = each.error or ConnectError("it told nothing")
             hint = f" ({error.hint.format(host=each.host.name)})" if error.hint else ""
-            found.append(Found(each.host, why_not=f"cannot be reached: {error.message}{hint}"))
+            found.append(HostEntry(each.host, why_not=f"cannot be reached: {error.message}{hint}"))
             continue
         # A run refuses one machine under two names: see tflaunch.launch.roll_call.
         machine = (to_hosts.host_key(each.host), each.facts.boot_id)
         same = first.setdefault(machine, each.host) if all(machine) else each.host
         if same is not each.host:
-            found.append(Found(each.host, why_not=f"is the same machine as {same.name}"))
+            found.append(HostEntry(each.host, why_not=f"is the same machine as {same.name}"))
         else:
             found.append(_described(each))
     return found
 
 
-def _described(each: HostAnswer) -> Found:
+def _described(each: HostAnswer) -> HostEntry:
     from tflaunch.inputs.sizes import amount
     from tflaunch.survey.gpus import short_name
-    from tflaunch.survey.hostfile_text import Found
+    from tflaunch.survey.hostfile_text import HostEntry
 
     facts = each.facts
     assert facts is not None  # noqa: S101 - the caller has looked
@@ -265,7 +265,7 @@ def _described(each: HostAnswer) -> Found:
     note = f"its python3 was not asked: {trouble.message}" if trouble is not None else facts.gpu_note
     if trouble is None and not each.report and each.task is not None:
         note = "its python3 does not work" + (f": {each.task.lines[-1]}" if each.task.lines else "")
-    return Found(
+    return HostEntry(
         each.host,
         cards=tuple(short_name(gpu.name) or "an unknown GPU" for gpu in facts.gpus),
         cores=facts.cores,
@@ -297,7 +297,7 @@ def _write(output: Path, text: str, force: bool) -> None:
 
 
 def _tell(
-    found: Sequence[Found], failures: Mapping[str, ConnectError], output: Path, reporter: Reporter
+    found: Sequence[HostEntry], failures: Mapping[str, ConnectError], output: Path, reporter: Reporter
 ) -> None:
     from tflaunch.hosts import fold
     from tflaunch.survey.hostfile_text import comment
