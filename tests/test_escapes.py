@@ -58,7 +58,7 @@ from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import CardLeft, HostLost, Outcome, TaskExit, TimedOut
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.clean import HERE
-from tflaunch.runs.fetch import Fetched
+from tflaunch.runs.fetch_result import Fetched
 from tflaunch.runs.listing import Listing, listing
 from tflaunch.runs.states import run_data
 from tflaunch.runs.tensorboard import TensorBoard

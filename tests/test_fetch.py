@@ -375,7 +375,7 @@ def test_no_more_comes_than_is_allowed(launcher: Launcher) -> None:
         "--fetch-to=to",
     )
     done = launcher.run(*words, "--fetch-max=1MB").ran(74)
-    assert "2 files, 1.1 MiB, are to come, and the limit is 977 KiB; nothing was written" in done.sentences
+    assert "2 files, 1.1 MiB, are more than the limit of 977 KiB; nothing was written" in done.sentences
     assert not (launcher.code / "to").exists()
     run = launcher.records()[0].name
     launcher.run("fetch", run, "--to=to", "--max=1MB", "a").ran()

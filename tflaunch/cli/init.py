@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tflaunch.hosts import Host, Hostfile
     from tflaunch.remote import Connector
     from tflaunch.survey.check_answers import HostAnswer
-    from tflaunch.survey.hostfile_text import Found
+    from tflaunch.survey.hostfile_text import HostEntry
 
 STDOUT = Path("-")
 SHOWN_EACH = 24  # with more hosts, only the file says what each one has
@@ -222,33 +222,33 @@ def _visit(
         patient.settle()
 
 
-def _found(visited: Sequence[HostAnswer], connector: Connector) -> list[Found]:
+def _found(visited: Sequence[HostAnswer], connector: Connector) -> list[HostEntry]:
     """Return what the hostfile says of each host, or why it cannot be used."""
-    from tflaunch.survey.hostfile_text import Found
+    from tflaunch.survey.hostfile_text import HostEntry
 
-    found: list[Found] = []
+    found: list[HostEntry] = []
     first: dict[tuple[str, str], Host] = {}
     for each in visited:
         if each.error is not None or each.facts is None:
             error = each.error or ConnectError("it gave no answer")
             hint = f" ({error.hint.format(host=each.host.name)})" if error.hint else ""
-            found.append(Found(each.host, why_not=f"cannot be reached: {error.message}{hint}"))
+            found.append(HostEntry(each.host, why_not=f"cannot be reached: {error.message}{hint}"))
             continue
         # A run refuses one machine under two names: see tflaunch.launch.roll_call.
         machine = (connector.host_key(each.host), each.facts.boot_id)
         same = first.setdefault(machine, each.host) if all(machine) else each.host
         if same is not each.host:
-            found.append(Found(each.host, why_not=f"is the same machine as {same.name}"))
+            found.append(HostEntry(each.host, why_not=f"is the same machine as {same.name}"))
         else:
             found.append(_described(each))
     return found
 
 
-def _described(each: HostAnswer) -> Found:
+def _described(each: HostAnswer) -> HostEntry:
     """Return what the hostfile says of a host that has answered."""
     from tflaunch.inputs.sizes import amount
     from tflaunch.survey.gpus import short_name
-    from tflaunch.survey.hostfile_text import Found
+    from tflaunch.survey.hostfile_text import HostEntry
 
     facts = each.facts
     assert facts is not None  # noqa: S101 - the caller has checked
@@ -256,7 +256,7 @@ def _described(each: HostAnswer) -> Found:
     note = f"its python3 was not asked: {trouble.message}" if trouble is not None else facts.gpu_note
     if trouble is None and not each.report and each.task is not None:
         note = "its python3 does not work" + (f": {each.task.lines[-1]}" if each.task.lines else "")
-    return Found(
+    return HostEntry(
         each.host,
         cards=tuple(short_name(gpu.name) or "an unknown GPU" for gpu in facts.gpus),
         cores=facts.cores,
@@ -288,7 +288,7 @@ def _write(output: Path, text: str, force: bool) -> None:
 
 
 def _tell(
-    found: Sequence[Found], failures: Mapping[str, ConnectError], output: Path, reporter: Reporter
+    found: Sequence[HostEntry], failures: Mapping[str, ConnectError], output: Path, reporter: Reporter
 ) -> None:
     """Show what was found and written."""
     from tflaunch.hosts import fold

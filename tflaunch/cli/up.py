@@ -6,6 +6,7 @@ import dataclasses
 import json as jsons
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,7 +94,8 @@ def up(options: UpOptions) -> None:
     listened in time; 130 after Ctrl-C; 2 command line or hostfile; 65 they do not fit; 69 no connection; 70 a host
     cannot start them; 73 no spec file, no record; 76 a host was lost, or not all could be stopped.
     """
-    from tflaunch.launch.launch import dry, launch
+    from tflaunch.launch.launch import dry
+    from tflaunch.launch.servers import serve
 
     output, servers = options.output, options.servers
     with reporting(
@@ -113,7 +115,19 @@ def up(options: UpOptions) -> None:
             )
         request = _request(options, roles, show.reporter)
         with connected(request.hostfile.hosts, options.connection, show.reporter) as connector:
-            show.exit_code = (dry if options.start.dry_run else launch)(request, connector, show.reporter)
+            if options.start.dry_run:
+                show.exit_code = dry(request, connector, show.reporter)
+            else:
+                announce = partial(_announce, servers.spec, show.reporter)
+                show.exit_code = serve(request, announce, connector, show.reporter)
+
+
+def _announce(spec: Path | None, reporter: Reporter, plan: ClusterPlan) -> None:
+    """Say how clients find the servers, which all listen now."""
+    if spec is not None:
+        _write(spec, plan.cluster)
+    reporter.servers(plan)
+    reporter.warn(OPEN)
 
 
 def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) -> Request:
@@ -123,16 +137,10 @@ def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) 
     from tflaunch.lifecycle.states import Restarts
     from tflaunch.runs.run_ids import new_run_id
 
-    spec, detach = options.servers.spec, not options.servers.foreground
+    detach = not options.servers.foreground
     hostfile = load_hosts(options.where.hosts, options.connection.connection, reporter)
     gpus = gpu_choice(options.gpus)
     check_hosts(hostfile, gpus, roles)
-
-    def announce(plan: ClusterPlan) -> None:
-        if spec is not None:
-            _write(spec, plan.cluster)
-        reporter.servers(plan)
-        reporter.warn(OPEN)
 
     return Request(
         run_id=new_run_id("servers"),
@@ -155,7 +163,6 @@ def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) 
         require_all=options.start.require_all,
         yes=options.start.yes,
         wait_s=options.gpus.wait,
-        announce=announce,
     )
 
 

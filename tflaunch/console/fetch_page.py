@@ -15,7 +15,7 @@ from tflaunch.inputs.sizes import amount
 from tflaunch.sessions.log_lines import one_line
 
 if TYPE_CHECKING:
-    from tflaunch.runs.fetch import Fetched
+    from tflaunch.runs.fetch_result import Fetched
 
 SHOWN = 8
 

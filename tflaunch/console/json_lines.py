@@ -41,7 +41,7 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
     stopped    run_id, hosts (host -> found, killed, survivors, cards)
     tensorboard  run_id, url, host, logdir
     fetched    run_id, directory, files, bytes, same (were here already), complete, apart, kept, failed, left,
-               hidden, unmatched, there, unreached   (tflaunch.runs.fetch.Fetched)
+               hidden, unmatched, there, unreached   (tflaunch.runs.fetch_result.Fetched)
 
 Tasks are written `worker/0`.  Bytes of a log that are not UTF-8 appear as `\\xff`; control sequences are
 left in it.
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from tflaunch.code.shipping import Shipped
     from tflaunch.launch.watcher import Turn
     from tflaunch.planning.cluster_plan import ClusterPlan
-    from tflaunch.runs.fetch import Fetched
+    from tflaunch.runs.fetch_result import Fetched
     from tflaunch.runs.visits import Finished
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tflaunch.code.shipping import Shipped
     from tflaunch.launch.watcher import Turn
     from tflaunch.planning.cluster_plan import ClusterPlan
-    from tflaunch.runs.fetch import Fetched
+    from tflaunch.runs.fetch_result import Fetched
     from tflaunch.runs.visits import Finished
 
 _TICK_S = 0.1  # of the live line

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tflaunch.code.shipping import Shipped
     from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.protocol.outcome import Outcome
-    from tflaunch.runs.fetch import Fetched
+    from tflaunch.runs.fetch_result import Fetched
 
 
 class RunWatcher(Watcher, Protocol):
