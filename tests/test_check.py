@@ -158,7 +158,7 @@ def test_what_many_hosts_have_in_common_is_told_once() -> None:
         (
             {"task": TaskAnswer(None, None, "SIGABRT", 9.0, late=True)},
             "error",
-            "not imported within",
+            "did not end within",
             "--timeout",
         ),
         (
@@ -196,10 +196,10 @@ def test_what_many_hosts_have_in_common_is_told_once() -> None:
             {"system": system(logout={"kills": True, "session": "s", "user": "ada", "linger": True})},
             "warning",
             "KillUserProcesses=yes",
-            "KillExcludeUsers=ada or KillUserProcesses=no in /etc/systemd/logind.conf there; that the user lingers",
+            "KillExcludeUsers=ada or KillUserProcesses=no in /etc/systemd/logind.conf there; `loginctl",
         ),
         ({"facts": {"gpu_note": "NVML: Driver Not Loaded"}}, "error", "Driver Not Loaded", "nvidia-smi"),
-        ({"host": {"ports": (22000, 22009)}, "held": ()}, "error", "0 of 10 could be had", "ss -tlnp"),
+        ({"host": {"ports": (22000, 22009)}, "held": ()}, "error", "0 of 10 are free", "ss -tlnp"),
     ],
 )
 def test_what_is_found_of_one_host(changed: dict[str, Any], level: str, said: str, fix: str) -> None:
@@ -212,7 +212,7 @@ def test_what_is_found_of_one_host(changed: dict[str, Any], level: str, said: st
 @pytest.mark.parametrize(
     ("tensorflow", "driver", "said"),
     [
-        ({"gpus": 0}, {"cuda": "12.4"}, "TensorFlow sees 0 of 2 free cards"),
+        ({"gpus": 0}, {"cuda": "12.4"}, "TensorFlow sees 0 of 2 free GPUs"),
         ({"gpus": 0, "build": {"is_cuda_build": "False"}}, {"cuda": "12.4"}, "built without CUDA"),
         ({"gpus": 0}, {"cuda": "11.8"}, "built for CUDA 12.5.1, the driver serves 11.8 at most"),
         ({"gpus": 2}, {"cuda": "12.4"}, ""),
@@ -269,14 +269,14 @@ def test_who_reaches_the_ports_from_outside_is_told() -> None:
 
     [finding] = told("10.0.0.1", 0.3)
     assert (finding.level, finding.topic) == ("note", "exposed")
-    assert "asks nobody for a password" in finding.what
+    assert "asks for no password" in finding.what
     [finding] = told("8.8.8.8", 0.3)
     assert finding.level == "warning"
     assert "at a public address" in finding.what
     assert told("8.8.8.8", ["silent", ""]) == []
     [finding] = found(host_answer("a"), dials=dials)  # this machine is one of the hosts
     assert finding.level == "note"
-    assert "cannot tell who else" in finding.what
+    assert "cannot tell which others" in finding.what
 
 
 def test_a_clock_is_wrong_by_more_than_the_answer_took() -> None:
@@ -308,7 +308,7 @@ def test_the_interface_that_is_dialled_is_found() -> None:
     told = found(wide, *narrow, dials=ways(*everything), outside={"a": {}})
     assert [(each.level, each.hosts, each.what) for each in told] == [
         ("warning", ("a",), "MTU is 9000, on the other hosts 1500"),
-        ("note", ("a",), "it is in several networks (eth0, ib0); tasks are dialled by ib0"),
+        ("note", ("a",), "it is in several networks (eth0, ib0); other hosts call its tasks through ib0"),
     ]
     bridge = {"a": {"a": {"address": "172.17.0.1", "port": 1, "result": 0.1}}}
     [finding] = found(wide, dials=bridge, outside={"a": {}})
@@ -553,7 +553,7 @@ def test_an_import_that_hangs_is_ended_and_tells_where(launcher: Launcher, tmp_p
     path = fake_tensorflow(tmp_path / "slow", body="import time\ntime.sleep(1000)")
     hostfile = launcher.local(1, python=sys.executable, env={"PYTHONPATH": str(path)})
     [finding] = document(launcher, hostfile, "--timeout=2", code=70)["findings"]
-    assert finding["what"] == "TensorFlow was not imported within 2 s, and was ended"
+    assert finding["what"] == "the import of TensorFlow did not end within 2 s, and was stopped"
     assert any("slow/tensorflow/__init__.py" in line for line in finding["lines"])
     assert launcher.run_directories() == []
 
@@ -602,7 +602,7 @@ def test_the_task_is_shown_the_free_cards_of_its_host(
         hosts.append({"name": f"host{number}", "setup": f"export PYTHONPATH={path}"})
     told = document(launcher, launcher.hostfile(hosts, gpus="auto"), code=70)
     errors = [(each["hosts"], each["what"]) for each in told["findings"] if each["level"] == "error"]
-    assert errors == [(["host2"], "TensorFlow sees 1 of 2 free cards")]
+    assert errors == [(["host2"], "TensorFlow sees 1 of 2 free GPUs")]
     assert [each["task"]["report"]["tensorflow"]["gpus"] for each in told["hosts"]] == [2, 1]
     assert [card["busy"] != "" for card in told["hosts"][0]["cards"]] == [True, False, False]
 
@@ -630,7 +630,7 @@ def test_firewalls_clocks_and_disks(bed: Bed, far: FarLauncher) -> None:
         )
     assert "s ahead of those of the others" in said["warning", "host2", "clock"]
     assert "1 MiB are free on the disk of /small" in said["error", "host2", "disk"].replace("0 MiB", "1 MiB")
-    assert "reaches the ports of their tasks" in said["note", "host1", "host2", "host3", "exposed"]
+    assert "reaches the ports of the tasks" in said["note", "host1", "host2", "host3", "exposed"]
     assert told["dials"]["host1"]["host3"]["result"] > 0
     assert {each["interface"] for each in told["hosts"]} == {"eth0"}
     assert 70 < told["hosts"][1]["clock"]["ahead_s"] < 80
@@ -650,7 +650,7 @@ def test_a_host_that_freezes_in_the_middle_does_not_keep_the_others(bed: Bed, fa
             two.thaw()
     [finding] = [each for each in told["findings"] if each["level"] != "note"]
     assert finding["hosts"] == ["host2"]
-    assert "its connection was lost: it has said nothing for 10 s" in finding["what"]
+    assert "the connection was lost: its agent has sent nothing for 10 s" in finding["what"]
     assert told["dials"].keys() == {"host1"}
     far.wait_until_nothing_is_left()
     until(lambda: far.run_directories() == [], "the directories go")

@@ -30,7 +30,7 @@ import pytest
 from tflaunch.console.reporter import Reporter, open_reporter
 from tflaunch.console.safe_text import Text, hung
 from tflaunch.console.writer import Stream
-from tflaunch.launch.acquisition import Turn
+from tflaunch.launch.watcher import Turn
 from tflaunch.planning.plan import ClusterPlan, TaskPlan
 from tflaunch.protocol.errors import (
     ConnectError,

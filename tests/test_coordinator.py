@@ -22,7 +22,7 @@ from tflaunch.agent.entrusted import MEMORY_LIMIT, Entrusted
 from tflaunch.agent.files.rundir import RunDirectory
 from tflaunch.agent.net.peers import Door, Handshake, PeerError, SealedStream
 from tflaunch.lifecycle.states import State, state_data, state_from
-from tflaunch.lifecycle.watchdog import Oversight
+from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol import wire
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.selector import Selector
@@ -71,7 +71,7 @@ class Bench:
             "lease_s": 60.0,
             "started": time.time(),
             "state": state_data(State(TASKS)),
-            "oversight": Oversight(PLACES, {}, {}).data(),
+            "watchdog": Watchdog(PLACES, {}, {}).data(),
         }
         self.agents: list[Agent] = []
         self.plan = plan

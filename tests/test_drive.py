@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tflaunch.lifecycle.driver import Drive
+from tflaunch.lifecycle.driver import Driver
 from tflaunch.lifecycle.links import LOOK_S, REDIAL_S, SILENCE_S, Links
 from tflaunch.lifecycle.states import Restarts, State
 from tflaunch.protocol.events import Event, Interrupted, TaskStarted
@@ -18,7 +18,7 @@ W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
 LEASE_S = 60.0
 
 
-class Hands:
+class Transport:
     """Writes down what it is told to do."""
 
     def __init__(self) -> None:
@@ -57,13 +57,13 @@ class Hands:
 
 
 @pytest.fixture
-def hands() -> Hands:
-    return Hands()
+def transport() -> Transport:
+    return Transport()
 
 
-def redialled(links: Links, hands: Hands, now: float) -> float:
+def redialled(links: Links, transport: Transport, now: float) -> float:
     """When the next dial of host `a` comes."""
-    while ("dial", "a") not in hands.take():
+    while ("dial", "a") not in transport.take():
         now += 0.01
         links.tick(now)
     return now
@@ -72,28 +72,28 @@ def redialled(links: Links, hands: Hands, now: float) -> float:
 # ---- links
 
 
-def test_a_host_that_is_silent_is_dialled_again_and_its_events_asked_for(hands: Hands) -> None:
-    links = Links(["a", "b"], hands, 0.0)
+def test_a_host_that_is_silent_is_dialled_again_and_its_events_asked_for(transport: Transport) -> None:
+    links = Links(["a", "b"], transport, 0.0)
     assert links.takes("a", 1)
     links.heard("b", SILENCE_S)
     links.tick(SILENCE_S / 2)
     links.tick(SILENCE_S)
-    assert hands.take() == []
+    assert transport.take() == []
     links.tick(SILENCE_S + 0.1)
-    assert hands.take() == [("hang up", "a"), ("unreachable", "a", "no sign of life for 9 s")]
+    assert transport.take() == [("hang up", "a"), ("unreachable", "a", "no sign of life for 9 s")]
     assert (links.up, links.down) == (["b"], {"a": "no sign of life for 9 s"})
-    now = redialled(links, hands, SILENCE_S + 0.1)
+    now = redialled(links, transport, SILENCE_S + 0.1)
     links.attached("a", now)
-    assert hands.take() == [("watch", "a", 1), ("back", "a", now)]
+    assert transport.take() == [("watch", "a", 1), ("back", "a", now)]
     assert links.away_s("a", now + 5) == 0
 
 
-def test_a_host_is_dialled_less_and_less_often(hands: Hands) -> None:
-    links = Links(["a"], hands, 0.0)
+def test_a_host_is_dialled_less_and_less_often(transport: Transport) -> None:
+    links = Links(["a"], transport, 0.0)
     waits, now = [], 0.0
     for _ in range(9):
         links.ended("a", "refused", now)
-        now, before = redialled(links, hands, now), now
+        now, before = redialled(links, transport, now), now
         waits.append(now - before)
     least, most = REDIAL_S
     for tries, wait in enumerate(waits):
@@ -101,60 +101,60 @@ def test_a_host_is_dialled_less_and_less_often(hands: Hands) -> None:
         assert full / 2 <= wait <= full + LOOK_S + 0.02
     links.attached("a", now)
     links.ended("a", "cut", now)
-    assert redialled(links, hands, now) - now <= least + LOOK_S + 0.02  # from the beginning
+    assert redialled(links, transport, now) - now <= least + LOOK_S + 0.02  # from the beginning
 
 
-def test_it_is_told_once_that_a_host_is_out_of_reach(hands: Hands) -> None:
-    links = Links(["a"], hands, 0.0)
+def test_it_is_told_once_that_a_host_is_out_of_reach(transport: Transport) -> None:
+    links = Links(["a"], transport, 0.0)
     links.ended("a", "cut", 1.0)
     links.ended("a", "refused", 2.0)
-    assert hands.take() == [("unreachable", "a", "cut")]
+    assert transport.take() == [("unreachable", "a", "cut")]
     assert links.down == {"a": "refused"}
     assert links.away_s("a", 10.0) == 10.0  # since it was heard of, not since it was missed
 
 
-def test_a_host_that_is_being_dialled_is_not_dialled_twice(hands: Hands) -> None:
-    links = Links(["a"], hands, 0.0, up=False)
+def test_a_host_that_is_being_dialled_is_not_dialled_twice(transport: Transport) -> None:
+    links = Links(["a"], transport, 0.0, up=False)
     links.tick(0.0)
     links.tick(10.0)
-    assert hands.take() == [("dial", "a")]
+    assert transport.take() == [("dial", "a")]
 
 
-def test_an_event_is_taken_once(hands: Hands) -> None:
-    links = Links(["a"], hands, 0.0)
+def test_an_event_is_taken_once(transport: Transport) -> None:
+    links = Links(["a"], transport, 0.0)
     assert [links.takes("a", number) for number in (1, 2, 1, 2, 3)] == [True, True, False, False, True]
     assert not links.takes("nobody", 1)
 
 
-def test_nobody_was_silent_while_the_launcher_slept(hands: Hands) -> None:
-    links = Links(["a", "b"], hands, 0.0)
+def test_nobody_was_silent_while_the_launcher_slept(transport: Transport) -> None:
+    links = Links(["a", "b"], transport, 0.0)
     links.ended("b", "cut", 0.0)
-    hands.take()
+    transport.take()
     links.tick(1.0)
-    hands.take()
+    transport.take()
     links.heard("a", 3601.0)  # what it has said meanwhile comes first
     links.tick(3601.0)
-    assert hands.take() == []
+    assert transport.take() == []
     assert links.away_s("b", 3601.0) == 1.0  # as long as somebody was awake to miss it
     links.heard("b", 3601.0)
     links.tick(3605.0)
     links.tick(3610.0)
-    assert hands.take() == [], "silent for 9 s at most since it woke"
+    assert transport.take() == [], "silent for 9 s at most since it woke"
     links.tick(3610.1)
-    assert ("hang up", "a") in hands.take()
+    assert ("hang up", "a") in transport.take()
 
 
-def test_who_is_forgotten_is_left_alone(hands: Hands) -> None:
-    links = Links(["a"], hands, 0.0)
+def test_who_is_forgotten_is_left_alone(transport: Transport) -> None:
+    links = Links(["a"], transport, 0.0)
     links.forget("a")
     links.ended("a", "cut", 1.0)
     links.attached("a", 2.0)
     links.tick(1000.0)
-    assert hands.take() == []
+    assert transport.take() == []
 
 
-def test_when_there_is_something_to_do_next(hands: Hands) -> None:
-    links = Links(["a"], hands, 0.0)
+def test_when_there_is_something_to_do_next(transport: Transport) -> None:
+    links = Links(["a"], transport, 0.0)
     assert links.wake_at(5.0) == 6.0
     links.ended("a", "cut", 5.0)
     assert 5.0 + REDIAL_S[0] / 2 <= links.wake_at(5.0) <= 5.0 + REDIAL_S[0]
@@ -166,10 +166,10 @@ def test_when_there_is_something_to_do_next(hands: Hands) -> None:
 class Run:
     """Two workers on hosts `a` and `b`, and what their agents say."""
 
-    def __init__(self, hands: Hands, begun: float = 0.0, up: bool = True, **restarts: Any) -> None:
-        self.hands = hands
+    def __init__(self, transport: Transport, begun: float = 0.0, up: bool = True, **restarts: Any) -> None:
+        self.transport = transport
         state = State({W0: "a", W1: "b"}, restarts=Restarts(**{"most": 3, **restarts}))
-        self.drive = Drive(state, hands, LEASE_S, begun, up=up)
+        self.drive = Driver(state, transport, LEASE_S, begun, up=up)
         self.numbers = {"a": 0, "b": 0}
 
     def event(self, host: str, type: str, now: float, **fields: Any) -> None:
@@ -187,14 +187,14 @@ class Run:
 
     def sent(self) -> list[tuple[Any, ...]]:
         """Messages since the last time."""
-        return [each[1:] for each in self.hands.take() if each[0] == "send"]
+        return [each[1:] for each in self.transport.take() if each[0] == "send"]
 
 
 RESTART = ("b", "restart", {"tasks": {"worker/1": 1}})
 
 
-def test_an_order_is_repeated_until_it_is_carried_out(hands: Hands) -> None:
-    run = Run(hands)
+def test_an_order_is_repeated_until_it_is_carried_out(transport: Transport) -> None:
+    run = Run(transport)
     run.started("a")
     run.started("b")
     run.ended("b", 3, 1.0)
@@ -213,8 +213,8 @@ def test_an_order_is_repeated_until_it_is_carried_out(hands: Hands) -> None:
     assert run.sent() == []
 
 
-def test_the_end_is_repeated_until_the_host_is_swept(hands: Hands) -> None:
-    run = Run(hands)
+def test_the_end_is_repeated_until_the_host_is_swept(transport: Transport) -> None:
+    run = Run(transport)
     run.drive.feed(Interrupted(2), 1.0)
     end = ("end", {"grace_s": 10.0, "stacks": False})
     assert sorted(run.sent()) == [("a", *end), ("b", *end)]
@@ -228,8 +228,8 @@ def test_the_end_is_repeated_until_the_host_is_swept(hands: Hands) -> None:
     assert run.drive.state.phase == "over"
 
 
-def test_a_restart_takes_the_place_of_the_stop_before_it(hands: Hands) -> None:
-    run = Run(hands, default="cluster")
+def test_a_restart_takes_the_place_of_the_stop_before_it(transport: Transport) -> None:
+    run = Run(transport, default="cluster")
     run.started("a")
     run.started("b")
     run.ended("b", 3, 1.0)
@@ -246,8 +246,8 @@ def test_a_restart_takes_the_place_of_the_stop_before_it(hands: Hands) -> None:
     assert run.sent() == [RESTART]
 
 
-def test_a_host_is_lost_when_its_lease_has_run_out(hands: Hands) -> None:
-    run = Run(hands)
+def test_a_host_is_lost_when_its_lease_has_run_out(transport: Transport) -> None:
+    run = Run(transport)
     run.started("a")
     run.drive.links.ended("a", "cut", 1.0)
     for second in range(2, int(LEASE_S) + 1):
@@ -257,18 +257,18 @@ def test_a_host_is_lost_when_its_lease_has_run_out(hands: Hands) -> None:
     run.drive.tick(LEASE_S + 0.1)
     assert run.drive.state.lost.keys() == {"a"}
     reason = "not heard of for 60 s: its lease has run out there (no answer within 20 s)"
-    assert hands.events[-1] == run.drive.state.first_failure == HostLost("a", reason)
+    assert transport.events[-1] == run.drive.state.first_failure == HostLost("a", reason)
     assert ("b", "end", {"grace_s": 10.0, "stacks": False}) in run.sent()
 
 
-def test_a_host_without_an_agent_is_lost_at_once(hands: Hands) -> None:
-    run = Run(hands)
+def test_a_host_without_an_agent_is_lost_at_once(transport: Transport) -> None:
+    run = Run(transport)
     run.event("a", "gone", 1.0, reason="its agent is gone")
     assert run.drive.state.first_failure == HostLost("a", "its agent is gone")
 
 
-def test_what_was_heard_twice_happens_once(hands: Hands) -> None:
-    run = Run(hands)
+def test_what_was_heard_twice_happens_once(transport: Transport) -> None:
+    run = Run(transport)
     run.started("b")
     run.ended("b", 3, 1.0)
     run.numbers["b"] -= 1
@@ -279,8 +279,8 @@ def test_what_was_heard_twice_happens_once(hands: Hands) -> None:
 # ---- one that takes over
 
 
-def test_one_that_takes_over_knows_what_was_ordered_and_what_it_has_heard(hands: Hands) -> None:
-    run = Run(hands)
+def test_one_that_takes_over_knows_what_was_ordered_and_what_it_has_heard(transport: Transport) -> None:
+    run = Run(transport)
     run.started("a")
     run.started("b")
     run.ended("b", 3, 1.0)
@@ -288,26 +288,26 @@ def test_one_that_takes_over_knows_what_was_ordered_and_what_it_has_heard(hands:
     assert run.sent() == [RESTART]
     memory = json.loads(json.dumps(run.drive.memory()))
 
-    other = Run(hands, 3.0, up=False)
+    other = Run(transport, 3.0, up=False)
     other.drive.resume(memory)
     other.numbers = dict(run.numbers)
-    hands.take()
+    transport.take()
     for host in ("a", "b"):
         other.drive.attached(host, 3.0)
-    assert hands.take() == [
+    assert transport.take() == [
         ("watch", "a", 1),
         ("watch", "b", 2),
         ("send", *RESTART),
     ]  # it may not have arrived
     other.started("b", 3.1, attempt=1)
     other.ended("b", 3, 4.0, attempt=1)
-    assert "(restart 2 of 3)" in hands.words[-1]
+    assert "(restart 2 of 3)" in transport.words[-1]
 
 
 # ---- looks
 
 
-class Overseer:
+class Monitor:
     """Has found something out whenever an agent has spoken."""
 
     def __init__(self) -> None:
@@ -324,22 +324,22 @@ class Overseer:
     def sentences(self, now: float) -> list[Any]:  # noqa: ARG002
         return []
 
-    def strike(self, now: float) -> Event | None:  # noqa: ARG002
+    def next_event(self, now: float) -> Event | None:  # noqa: ARG002
         return self.found.pop(0) if self.found else None
 
     def wake_at(self) -> float:
         return float("inf")
 
 
-def test_what_all_have_said_is_looked_at_together_and_soon(hands: Hands) -> None:
-    drive = Drive(State({W0: "a", W1: "b"}), hands, LEASE_S, 0.0, oversight=Overseer())
+def test_what_all_have_said_is_looked_at_together_and_soon(transport: Transport) -> None:
+    drive = Driver(State({W0: "a", W1: "b"}), transport, LEASE_S, 0.0, monitor=Monitor())
     drive.tick(0.0)
     for host in ("a", "b"):
         drive.said(host, "facts", {}, b"", 0.5 * LOOK_S)
         drive.tick(0.5 * LOOK_S)
-    assert hands.events == []
+    assert transport.events == []
     at = drive.wake_at(0.5 * LOOK_S)
     assert at == LOOK_S
     drive.tick(at)
-    assert hands.events == [TaskStarted(W0, "a", 0, 1), TaskStarted(W1, "b", 0, 1)]
+    assert transport.events == [TaskStarted(W0, "a", 0, 1), TaskStarted(W1, "b", 0, 1)]
     assert drive.wake_at(at) > at + LOOK_S  # and nobody spins

@@ -41,7 +41,7 @@ from tflaunch.console.sweep import open_reporter as open_sweep_reporter
 from tflaunch.console.writer import Screened, to_json
 from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
-from tflaunch.launch.acquisition import Turn
+from tflaunch.launch.watcher import Turn
 from tflaunch.planning.inventory import Ticket
 from tflaunch.planning.plan import ClusterPlan, TaskPlan
 from tflaunch.protocol.errors import (
@@ -59,7 +59,8 @@ from tflaunch.protocol.outcome import CardLeft, HostLost, Outcome, TaskExit, Tim
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.clean import HERE
 from tflaunch.runs.fetch import Fetched
-from tflaunch.runs.states import Listing, data, listing
+from tflaunch.runs.listing import Listing, listing
+from tflaunch.runs.states import run_data
 from tflaunch.runs.tensorboard import TensorBoard
 from tflaunch.runs.visits import Finished
 from tflaunch.sessions.log_lines import one_line, printable, screened
@@ -475,7 +476,7 @@ def test_no_run_acts_on_the_terminal(columns: int | None) -> None:
     for told in found.runs:
         run = dataclasses.replace(told, left_out={EVIL: EVIL}, moved=EVIL)
         harmless("\n".join(line.plain for line in status_lines(run, EVIL, screen, test_ps.NOW)))
-        assert_json(to_json(data(run)))
+        assert_json(to_json(run_data(run)))
     place = {
         "hosts": [EVIL], "failed": {EVIL: EVIL}, "unread": [EVIL], "too_large_bytes": 7, "removed": {}, "rest_bytes": 0,
         "stay": {"runs": 0, "bytes": 0}, "code": {"files": 0}, "environments": {"files": 0}, "freed_bytes": 0,

@@ -25,61 +25,61 @@ def limits(**seconds: float) -> Limits:
 
 
 def reason(made: Limits, now: float) -> str:
-    strike = made.strike(now)
-    return strike.reason if strike else ""
+    limit = made.reached_limit(now)
+    return limit.reason if limit else ""
 
 
 def test_without_limits_nothing_is_ever_reached() -> None:
     made = limits()
     made.looked({task: look(listens=False, quiet_s=1e6) for task in TASKS}, 1e6)
-    assert made.strike(1e6) is None
+    assert made.reached_limit(1e6) is None
 
 
 def test_before_the_start_nothing_is_reached() -> None:
-    assert Limits(TASKS, timeout_s=1.0, startup_s=1.0, stall_s=1.0).strike(1e6) is None
+    assert Limits(TASKS, timeout_s=1.0, startup_s=1.0, stall_s=1.0).reached_limit(1e6) is None
 
 
 def test_the_whole_run() -> None:
     made = limits(timeout_s=60.0)
     made.exited("worker/1")
-    assert made.strike(1059.0) is None
-    assert made.strike(1060.0)[:2] == ("the run has taken 60 s (--timeout)", ("ps/0", "worker/0"))
+    assert made.reached_limit(1059.0) is None
+    assert made.reached_limit(1060.0)[:2] == ("the run has taken 60 s (--timeout)", ("ps/0", "worker/0"))
 
 
 def test_a_run_that_is_planned_anew_began_before() -> None:
     made = Limits(TASKS, timeout_s=60.0, startup_s=30.0)
     made.begin(1050.0, 1000.0)
     made.looked({task: look(listens=False) for task in TASKS}, 1059.0)
-    assert made.strike(1059.0) is None, "its tasks have just begun"
+    assert made.reached_limit(1059.0) is None, "its tasks have just begun"
     assert "(--timeout)" in reason(made, 1060.0)
 
 
 def test_on_a_machine_that_has_just_booted_what_was_never_seen_is_not_fresh() -> None:
     made = Limits(TASKS, startup_s=5.0, stall_s=5.0)
     made.begin(1.0)  # seconds since the boot
-    assert made.strike(8.0) is None
+    assert made.reached_limit(8.0) is None
 
 
 def test_what_does_not_open_its_port_is_named() -> None:
     made = limits(startup_s=60.0)
     made.looked({"ps/0": look(), "worker/0": look(listens=False), "worker/1": look(listens=False)}, 1058.0)
-    assert made.strike(1059.0) is None
-    assert made.strike(1060.0)[:2] == (
+    assert made.reached_limit(1059.0) is None
+    assert made.reached_limit(1060.0)[:2] == (
         "worker/0, worker/1 have not opened their ports 60 s after the start (--startup-timeout)",
         ("worker/0", "worker/1"),
     )
     made.looked({"worker/0": look()}, 1061.0)
-    assert made.strike(1062.0)[:2] == (
+    assert made.reached_limit(1062.0)[:2] == (
         "worker/1 has not opened its port 60 s after the start (--startup-timeout)",
         ("worker/1",),
     )
     made.exited("worker/1")
-    assert made.strike(1063.0) is None
+    assert made.reached_limit(1063.0) is None
     made.looked({"ps/0": look(listens=False)}, 1064.0)
-    assert made.strike(1065.0) is None, "it was open once"
+    assert made.reached_limit(1065.0) is None, "it was open once"
     made.started("worker/1", 1100.0)
     made.looked({"worker/1": look(listens=False)}, 1159.0)
-    assert made.strike(1159.0) is None
+    assert made.reached_limit(1159.0) is None
     assert "worker/1" in reason(made, 1160.0)
 
 
@@ -87,17 +87,17 @@ def test_a_task_without_a_port_is_up_when_it_says_something() -> None:
     made = Limits(["worker/0"], startup_s=60.0)
     made.begin(1000.0)
     made.looked({"worker/0": look(listens=None, log_bytes=0)}, 1059.0)
-    assert made.strike(1061.0) is not None
+    assert made.reached_limit(1061.0) is not None
     made.looked({"worker/0": look(listens=None)}, 1062.0)
-    assert made.strike(1062.0) is None
+    assert made.reached_limit(1062.0) is None
 
 
 def test_what_was_seen_last_is_told() -> None:
     made = limits(timeout_s=10.0)
     made.looked({"ps/0": look(), "worker/0": look(processes=[[1, "sh", "R"]], waits_in="")}, 1009.0)
-    strike = made.strike(1010.0)
-    assert strike is not None
-    assert strike.states == ("state S, in futex_do_wait", "state R", "")
+    limit = made.reached_limit(1010.0)
+    assert limit is not None
+    assert limit.states == ("state S, in futex_do_wait", "state R", "")
 
 
 def test_many_are_named_in_short() -> None:
@@ -112,27 +112,30 @@ def test_a_stall_is_the_silence_of_all() -> None:
     for now in range(1005, 1200, 5):  # the chief alone talks
         made.looked({"ps/0": look(quiet_s=now - 1000.0), "worker/0": look(quiet_s=50.0)}, float(now))
         made.looked({"worker/1": look(log_bytes=0, quiet_s=now - 1000.0, says="")}, float(now))
-        assert made.strike(float(now)) is None
+        assert made.reached_limit(float(now)) is None
     made.looked({task: look(quiet_s=60.0) for task in TASKS}, 1205.0)
-    assert made.strike(1205.0)[:2] == ("no task has written anything for 60 s (--stall-timeout)", TASKS)
+    assert made.reached_limit(1205.0)[:2] == (
+        "no task has written anything for 60 s (--stall-timeout)",
+        TASKS,
+    )
 
 
 def test_tensorflows_line_about_waiting_is_no_output() -> None:
     made = limits(stall_s=60.0)
     for now in range(1005, 1060, 5):
         made.looked({task: look(quiet_s=2.0, says=STILL) for task in TASKS}, float(now))
-        assert made.strike(float(now)) is None
+        assert made.reached_limit(float(now)) is None
     made.looked({task: look(quiet_s=2.0, says=STILL) for task in TASKS}, 1060.0)
     assert "no task has written anything for 60 s" in reason(made, 1060.0)
     made.looked({"worker/0": look(quiet_s=1.0, says="step 1")}, 1061.0)
-    assert made.strike(1061.0) is None
+    assert made.reached_limit(1061.0) is None
 
 
 @pytest.mark.parametrize("seconds", [{"stall_s": 60.0}, {"startup_s": 60.0}])
 def test_of_a_host_that_is_not_heard_of_nothing_is_concluded(seconds: dict[str, float]) -> None:
     made = limits(**seconds)
     made.looked({task: look(listens=False, quiet_s=30.0) for task in TASKS}, 1030.0)
-    assert made.strike(1030.0 + FRESH_S + 40.0) is None
+    assert made.reached_limit(1030.0 + FRESH_S + 40.0) is None
 
 
 def test_the_agents_are_asked_often_enough() -> None:

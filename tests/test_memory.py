@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tflaunch.diagnosis.hangs import Finding
-from tflaunch.lifecycle.driver import Drive
+from tflaunch.lifecycle.driver import Driver
 from tflaunch.lifecycle.memory import memory_of, remembered
 from tflaunch.lifecycle.states import Restarts, State, state_data, state_from
-from tflaunch.lifecycle.watchdog import Oversight
+from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import CardLeft, HostLost, TaskExit, TimedOut
 
@@ -32,7 +32,7 @@ RICH = State(
         "exits": {W1: FAILED, W0: TaskExit(W0, "a", 0, None, 3.0, stopped=True)},
         "first_failure": FAILED,
         "work_done": True,
-        "drained_s": 3.0,
+        "longest_grace_expired_s": 3.0,
         "interrupts": (2, 15),
         "lost": {"c": "no sign of life\x1b[2J\udcff"},
         "swept": {"a": ("pid 7 python (D)",)},
@@ -41,23 +41,23 @@ RICH = State(
 )
 
 
-class Hands:
+class Transport:
     """Nobody looks at what is done."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None
 
 
-def drive() -> tuple[Drive[State], Oversight]:
+def drive() -> tuple[Driver[State], Watchdog]:
     """One that has just begun."""
-    oversight = Oversight(PLACES, {}, {"stall_s": 60.0})
-    oversight.begin(1000.0)
-    return Drive(state_from(state_data(BEGUN)), Hands(), 60.0, 1000.0, oversight=oversight), oversight
+    watchdog = Watchdog(PLACES, {}, {"stall_s": 60.0})
+    watchdog.begin(1000.0)
+    return Driver(state_from(state_data(BEGUN)), Transport(), 60.0, 1000.0, monitor=watchdog), watchdog
 
 
-def lived() -> tuple[Drive[State], Oversight]:
+def lived() -> tuple[Driver[State], Watchdog]:
     """One to which much has happened."""
-    one, oversight = drive()
+    one, watchdog = drive()
     one.said("b", "started", {"n": 1, "task": "worker/1", "attempt": 0, "pid": 1}, b"", 1001.0)
     look = {
         "listens": True,
@@ -77,13 +77,13 @@ def lived() -> tuple[Drive[State], Oversight]:
     one.order("b", "stop", "stop", tasks=["worker/1"], grace_s=10.0)
     one.order("b", "restart worker/1", "restart", tasks={"worker/1": 1})
     one.order("a", "end", "end", grace_s=1.0, stacks=True)
-    oversight._diagnosis._told[Finding("mute", "worker/0", "ps/0", "")] = None
-    return one, oversight
+    watchdog._diagnosis._told[Finding("mute", "worker/0", "ps/0", "")] = None
+    return one, watchdog
 
 
-def memory(of: tuple[Drive[State], Oversight]) -> dict[str, Any]:
+def memory(of: tuple[Driver[State], Watchdog]) -> dict[str, Any]:
     """As it comes through the agent's socket."""
-    return dict(json.loads(json.dumps({"drive": of[0].memory(), "oversight": of[1].memory()})))
+    return dict(json.loads(json.dumps({"drive": of[0].memory(), "watchdog": of[1].memory()})))
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_the_end_of_a_log_is_not_kept() -> None:
 def test_a_drive_and_who_looks_on_come_back_as_they_were() -> None:
     before = memory(lived())
     assert set(before["drive"]["timers"]) == {"restart worker/1"}
-    one, oversight = drive()
+    one, watchdog = drive()
     one.resume(copy.deepcopy(before["drive"]))
-    oversight.resume(copy.deepcopy(before["oversight"]))
-    assert memory((one, oversight)) == before
-    waits = oversight._diagnosis._tasks["worker/0"]
+    watchdog.resume(copy.deepcopy(before["watchdog"]))
+    assert memory((one, watchdog)) == before
+    waits = watchdog._diagnosis._tasks["worker/0"]
     assert waits.calls == {"ps/0": (1002.0, 1007.0)}
     assert waits.said == ("ps/0", 1002.0)
 
@@ -176,17 +176,17 @@ def test_whatever_stands_in_any_place_it_is_taken_over_whole_or_not_at_all() -> 
                     one.tick(1e6)  # every timer
             except ValueError:
                 refused += 1
-    for path in places(other["oversight"]):
+    for path in places(other["watchdog"]):
         for new in STRANGE:
             tried += 1
-            _, oversight = drive()
+            _, watchdog = drive()
             try:
-                oversight.resume(copy.deepcopy(changed(other["oversight"], path, new)))
+                watchdog.resume(copy.deepcopy(changed(other["watchdog"], path, new)))
             except ValueError:
                 refused += 1
                 continue
-            oversight.sentences(1010.0)
-            oversight.strike(1010.0)
+            watchdog.sentences(1010.0)
+            watchdog.next_event(1010.0)
     assert refused > tried / 2
 
 

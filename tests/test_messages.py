@@ -11,7 +11,7 @@ import pytest
 
 from tflaunch.hosts import Host
 from tflaunch.lifecycle import links
-from tflaunch.lifecycle.driver import Drive
+from tflaunch.lifecycle.driver import Driver
 from tflaunch.lifecycle.links import Links
 from tflaunch.lifecycle.states import State
 from tflaunch.protocol import messages, wire
@@ -294,7 +294,7 @@ class Nothing:
 
 def test_a_host_speaks_of_its_own_tasks_only() -> None:
     tasks = {TaskId("worker", 0): "gpu01", TaskId("worker", 1): "gpu02"}
-    drive = Drive(State(hosts=tasks), Nothing(), 60.0, 0.0)  # type: ignore[arg-type]
+    drive = Driver(State(hosts=tasks), Nothing(), 60.0, 0.0)  # type: ignore[arg-type]
     own = wire.Message("exit", dict(EXIT))
     assert drive.foreign("gpu01", own) == ""
     assert "it speaks of worker/0, which is not on that host" in drive.foreign("gpu02", own)
@@ -307,7 +307,7 @@ def test_a_host_speaks_of_its_own_tasks_only() -> None:
 
 def test_a_host_on_which_all_has_ended_has_told_how_its_tasks_did() -> None:
     tasks = {TaskId("worker", 0): "gpu01", TaskId("worker", 1): "gpu02"}
-    drive = Drive(State(hosts=tasks), Nothing(), 60.0, 0.0)  # type: ignore[arg-type]
+    drive = Driver(State(hosts=tasks), Nothing(), 60.0, 0.0)  # type: ignore[arg-type]
     drive.feed(TaskStarted(TaskId("worker", 0), "gpu01", 0, 7), 0.0)
     swept = wire.Message("swept", {"n": 2, "logs": {}, "survivors": [], "cards": [], "killed": []})
     assert (

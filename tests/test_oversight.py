@@ -1,4 +1,4 @@
-"""The oversight of a run as its drive has it: what is asked, what is said, and how a limit ends the run."""
+"""The watchdog of a run as its drive has it: what is asked, what is said, and how a limit ends the run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 from tflaunch.diagnosis.hangs import LOOK_S, WAIT_S
-from tflaunch.lifecycle.driver import Drive
+from tflaunch.lifecycle.driver import Driver
 from tflaunch.lifecycle.states import State, outcome_of
-from tflaunch.lifecycle.watchdog import Oversight
+from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol.dialling import SILENT
 from tflaunch.protocol.events import Event
 from tflaunch.protocol.job import TaskId
@@ -61,12 +61,12 @@ class Run:
     def __init__(self, **limits_s: float) -> None:
         self.scribe = Scribe()
         # As the coordinator of a detached run gets it: through JSON.
-        data = json.loads(json.dumps(Oversight(PLACES, {}, limits_s).data()))
-        oversight = Oversight(**data)
-        oversight.begin(1000.0)
+        data = json.loads(json.dumps(Watchdog(PLACES, {}, limits_s).data()))
+        watchdog = Watchdog(**data)
+        watchdog.begin(1000.0)
         self.now = 1000.0
         state = State({PS: "gpu01", WORKER: "gpu02"})
-        self.drive = Drive(state, self.scribe, 60.0, self.now, oversight=oversight)
+        self.drive = Driver(state, self.scribe, 60.0, self.now, monitor=watchdog)
         self.looks = {"gpu01": {"ps/0": dict(LOOK)}, "gpu02": {"worker/0": dict(LOOK)}}
 
     def on(self, seconds: float) -> None:
@@ -140,7 +140,7 @@ def test_a_run_that_ends_is_not_watched_over() -> None:
 
 
 def test_one_that_takes_over_counts_from_the_start() -> None:
-    oversight = Oversight(PLACES, {}, {"timeout_s": 100.0})
-    oversight.begin(5.0 - 90.0)
-    assert oversight.strike(14.0) is None
-    assert oversight.strike(15.0) is not None
+    watchdog = Watchdog(PLACES, {}, {"timeout_s": 100.0})
+    watchdog.begin(5.0 - 90.0)
+    assert watchdog.next_event(14.0) is None
+    assert watchdog.next_event(15.0) is not None

@@ -33,8 +33,9 @@ from tflaunch.console.screen import Screen
 from tflaunch.console.table import Column, table
 from tflaunch.protocol.errors import ConnectError, UsageError
 from tflaunch.protocol.wire import Message
-from tflaunch.runs.record import RunInfo
-from tflaunch.runs.states import Listing, RunState, Share, TaskState, chosen, listing, missing_from
+from tflaunch.runs.listing import Listing, listing
+from tflaunch.runs.record_list import RunInfo
+from tflaunch.runs.states import RunState, Share, TaskState, failures_of, pick_run
 
 NOW = 1_800_000_000.0
 
@@ -180,18 +181,18 @@ def test_what_is_recorded_here_fills_in(tmp_path: Path) -> None:
 def test_only_hosts_that_may_have_a_part_of_the_run_matter() -> None:
     failures = {"h2": ConnectError("no route"), "h9": ConnectError("no route")}
     told = RunState("run", (Share("h1", "alive"), Share("h2", "unreachable")), launcher="ada@laptop")
-    assert list(missing_from(told, failures)) == ["h2"]
+    assert list(failures_of(told, failures)) == ["h2"]
     unasked = dataclasses.replace(told, shares=(*told.shares, Share("other.name.of.h9", "unasked")))
     unknown = dataclasses.replace(told, launcher="")
-    assert list(missing_from(unasked, failures)) == list(missing_from(unknown, failures)) == ["h2", "h9"]
+    assert list(failures_of(unasked, failures)) == list(failures_of(unknown, failures)) == ["h2", "h9"]
 
 
 def test_which_run_is_meant() -> None:
     alive = (Share("h1", "alive"),)
     first, second, ended = RunState("run-aa", alive), RunState("run-ab", alive), RunState("old-aa", ())
-    assert chosen("run-ab", (first, second)) == second
-    assert chosen("run-a", (first, ended)) == first
-    assert chosen(None, (first, ended)) == first
+    assert pick_run("run-ab", (first, second)) == second
+    assert pick_run("run-a", (first, ended)) == first
+    assert pick_run(None, (first, ended)) == first
     for name, among in (
         (None, (first, second)),
         (None, (ended,)),
@@ -199,7 +200,7 @@ def test_which_run_is_meant() -> None:
         ("x", (first,)),
     ):
         with pytest.raises(UsageError):
-            chosen(name, among)
+            pick_run(name, among)
 
 
 # ---- what people see
@@ -269,7 +270,7 @@ def test_what_is_shown_in_a_pipe_is_whole() -> None:
         "· stopped",
     ):
         assert word in page, page
-    assert "gpu02: the agent is dead, and alive is pid 9 python (S)" in page
+    assert "gpu02: the agent is dead, still alive: pid 9 python (S)" in page
     assert "gpu03  cannot be asked" in page
     assert "worker/1   gpu01        1  ✗ SIGKILL     5s  worker-1.log" in page
     assert page.index("exited with code 3") < page.index("worker/1 ")
@@ -547,7 +548,7 @@ def test_a_host_that_is_down_is_said(
         kill(launcher, run, agents=True)
         until(lambda: not any(each.is_agent for each in launcher.leftovers(run)), "the end of all agents")
         strays = elsewhere.run("status", run, "--hosts", hostfile).ran().out
-        assert "the agent is dead, and alive is pid" in strays
+        assert "the agent is dead, still alive: pid" in strays
         launcher.run("stop", run, "--grace=0").ran()
 
 

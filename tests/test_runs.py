@@ -20,7 +20,10 @@ from tflaunch.planning.plan import ClusterPlan, TaskPlan
 from tflaunch.protocol.errors import RecordError, UsageError
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import CardLeft, HostLost, Outcome, TaskExit
-from tflaunch.runs.record import Record, check_run_id, hostfile_from, list_runs, new_run_id, state_root
+from tflaunch.runs.record import Record, hostfile_from
+from tflaunch.runs.record_files import state_root
+from tflaunch.runs.record_list import list_runs
+from tflaunch.runs.run_ids import check_run_id, new_run_id
 
 W0 = TaskId("worker", 0)
 HOSTFILE = Hostfile(
@@ -126,7 +129,7 @@ def test_only_the_owner_can_read_a_record(root: Path) -> None:
     before = os.umask(0)
     try:
         record = create()
-        record.append_log(W0, 0, b"secret")
+        record.logs.append(W0, 0, b"secret")
         record.finish(Outcome(record.run_id, "succeeded", 0, 1.0))
         record.close()
     finally:
@@ -158,15 +161,15 @@ def test_a_record_is_found_by_the_beginning_of_its_id() -> None:
 
 def test_logs_are_stored_by_offset_and_never_doubled(root: Path) -> None:
     record = create()
-    record.append_log(W0, 0, b"0123")
-    record.append_log(W0, 4, b"4567")
-    record.append_log(W0, 2, b"234567")  # all there
-    record.append_log(W0, 6, b"6789")  # half of it there
-    record.append_log(W0, 12, b"cd")  # bytes that never came are a hole
-    record.append_log(W0, 14, b"")
+    record.logs.append(W0, 0, b"0123")
+    record.logs.append(W0, 4, b"4567")
+    record.logs.append(W0, 2, b"234567")  # all there
+    record.logs.append(W0, 6, b"6789")  # half of it there
+    record.logs.append(W0, 12, b"cd")  # bytes that never came are a hole
+    record.logs.append(W0, 14, b"")
     record.close()
     again = Record.open(record.run_id)  # another launcher that continues
-    again.append_log(W0, 12, b"cdef")
+    again.logs.append(W0, 12, b"cdef")
     again.close()
     assert (root / "trainer-abc234" / "logs" / "worker-0.log").read_bytes() == b"0123456789\0\0cdef"
 
@@ -179,7 +182,7 @@ def test_more_tasks_than_descriptors() -> None:
     try:
         for turn in range(2):
             for index in range(200):
-                record.append_log(TaskId("worker", index), turn * 2, b"%d\n" % turn)
+                record.logs.append(TaskId("worker", index), turn * 2, b"%d\n" % turn)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     record.close()
@@ -191,12 +194,12 @@ def test_more_tasks_than_descriptors() -> None:
 def test_a_log_cannot_leave_its_directory(tmp_path: Path) -> None:
     record = create()
     with pytest.raises(ValueError, match="not a job name"):
-        record.append_log(TaskId("../../x", 0), 0, b"x")
+        record.logs.append(TaskId("../../x", 0), 0, b"x")
     target = tmp_path / "target"
     target.write_bytes(b"")
-    record.log_path(W0).symlink_to(target)
+    record.logs.path(W0).symlink_to(target)
     with pytest.raises(RecordError):
-        record.append_log(W0, 0, b"x")
+        record.logs.append(W0, 0, b"x")
     assert target.read_bytes() == b""
     record.close()
 
@@ -207,17 +210,17 @@ def test_a_full_disk_is_said_once_and_the_run_goes_on() -> None:
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then the kernel answers EFBIG
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
-        record.append_log(W0, 0, b"x" * 900)
+        record.logs.append(W0, 0, b"x" * 900)
         with pytest.raises(RecordError, match=r"worker-0\.log: File too large"):
-            record.append_log(W0, 900, b"y" * 900)
-        record.append_log(W0, 1800, b"z")
+            record.logs.append(W0, 900, b"y" * 900)
+        record.logs.append(W0, 1800, b"z")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
-    assert record.failure == "File too large"
+    assert record.logs.failure == "File too large"
     record.finish(Outcome(record.run_id, "succeeded", 0, 1.0))
     record.close()
-    assert record.log_path(W0).stat().st_size == 1000
+    assert record.logs.path(W0).stat().st_size == 1000
     assert list_runs()[0].status == "ended"
 
 

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from tests.launcher import Launcher
-from tflaunch.runs.record import without_values
+from tflaunch.runs.hidden_values import without_values
 
 SECRET = "hf_abcdef123"
 

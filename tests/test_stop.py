@@ -78,7 +78,7 @@ def test_which_of_several(launcher: Launcher, hostfile: Path) -> None:
         assert "tflaunch stop RUN" in which.sentences
 
         every = launcher.run("stop", "trainer-", "--hosts", hostfile).ran(2)
-        assert "fits 2 runs" in every.sentences
+        assert "2 runs begin with" in every.sentences
 
         prefix = one.run_id[:-1]
         done = launcher.run("stop", prefix, "--hosts", hostfile).ran()

@@ -13,7 +13,7 @@ from tests.lab import Cards
 from tests.launcher import Launcher, Running, until
 from tests.nvml import build
 from tests.sshd import SshNetwork
-from tflaunch.launch.acquisition import Turn
+from tflaunch.launch.watcher import Turn
 
 
 @pytest.fixture(scope="module")

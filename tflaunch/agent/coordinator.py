@@ -16,9 +16,9 @@ import time
 from tflaunch.agent.files.rundir import RunDirectory
 from tflaunch.agent.net.peers import Handshake, PeerError, SealedStream
 from tflaunch.agent.viewer import COORDINATOR
-from tflaunch.lifecycle.driver import Drive
+from tflaunch.lifecycle.driver import Driver
 from tflaunch.lifecycle.states import outcome_of, state_from
-from tflaunch.lifecycle.watchdog import Oversight
+from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol import messages, wire
 from tflaunch.protocol.fields import anything, check, one_of
 from tflaunch.protocol.outcome import outcome_data
@@ -53,10 +53,10 @@ class _Peer:
 
 
 class Coordinator:
-    """The hands of one Drive: it dials, sends and hears, until the run is over."""
+    """The hands of one Driver: it dials, sends and hears, until the run is over."""
 
     def __init__(self, directory: RunDirectory, plan: "Dict[str, Any]", memory: bytes = b"") -> None:
-        """`plan`: members (host -> address, port, secret in hex), lease_s, started (epoch seconds), oversight (its
+        """`plan`: members (host -> address, port, secret in hex), lease_s, started (epoch seconds), watchdog (its
         arguments), state (supervise.state_data); `memory`: what the one before has sent to its agent."""
         self._directory = directory
         self._members = plan["members"]  # type: Dict[str, List[Any]]
@@ -68,13 +68,13 @@ class Coordinator:
         self._plan = plan
         self._changed = False  # since it was last sent to be kept
         self._unsaid = ""  # until its own agent is there
-        self._drive, self._oversight = self._begin()
+        self._drive, self._watchdog = self._begin()
         if memory:
             try:
                 self._resume(memory)
             except (ValueError, RecursionError) as error:
                 # Some of it may have been taken over; the journals of the agents tell what has happened.
-                self._drive, self._oversight = self._begin()
+                self._drive, self._watchdog = self._begin()
                 self._unsaid = (
                     "who decided before has died, and what it left cannot be used (%s): what happened is "
                     "asked of all hosts again" % error
@@ -84,28 +84,28 @@ class Coordinator:
         self._awaited = set(self._members)
         self._all_there_by = now + ALL_THERE_S
 
-    def _begin(self) -> "Tuple[Drive[State], Oversight]":
+    def _begin(self) -> "Tuple[Driver[State], Watchdog]":
         """As if nothing had happened yet."""
         now = time.monotonic()
-        oversight = Oversight(**self._plan["oversight"])
-        oversight.begin(now - max(0.0, time.time() - self._started))
+        watchdog = Watchdog(**self._plan["watchdog"])
+        watchdog.begin(now - max(0.0, time.time() - self._started))
         state = state_from(self._plan["state"])
-        return Drive(state, self, self._lease_s, now, up=False, oversight=oversight), oversight
+        return Driver(state, self, self._lease_s, now, up=False, monitor=watchdog), watchdog
 
     def _memory(self) -> bytes:
         known = {
             "run": self._directory.run,
             "drive": self._drive.memory(),
-            "oversight": self._oversight.memory(),
+            "watchdog": self._watchdog.memory(),
         }
         return wire.dumps(known).encode("ascii")
 
     def _resume(self, memory: bytes) -> None:
         """Go on where the one before has been; raises ValueError, RecursionError for what that has not left so."""
         known = wire.loads(memory.decode("ascii"))
-        check({"run": one_of(self._directory.run), "drive": anything, "oversight": anything}, known)
+        check({"run": one_of(self._directory.run), "drive": anything, "watchdog": anything}, known)
         self._drive.resume(known["drive"])
-        self._oversight.resume(known["oversight"])
+        self._watchdog.resume(known["watchdog"])
 
     def run(self) -> None:
         """Until every host is swept or lost, and the outcome is told."""

@@ -200,8 +200,8 @@ def open_view(
     After `before` it is the run by a later plan, which is waited for.
     """
     from tflaunch.runs.follow import Follower
-    from tflaunch.runs.record import check_run_id
-    from tflaunch.runs.states import missing_from
+    from tflaunch.runs.run_ids import check_run_id
+    from tflaunch.runs.states import failures_of
     from tflaunch.runs.visits import Visits
 
     if run is None:
@@ -225,7 +225,7 @@ def open_view(
             yield view
             if view.lost:
                 view.troubles = _troubles(view, to_hosts, patient, reach.connect_timeout)
-        if failures := missing_from(state, failures):
+        if failures := failures_of(state, failures):
             show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
             show.exit_code = show.exit_code or ConnectErrors.exit_code
     finally:
@@ -235,7 +235,7 @@ def open_view(
 
 def _troubles(view: Follower, to_hosts: Connector, patient: Patient, connect_timeout: float) -> list[str]:
     """What is there, now, on hosts whose agent is gone: of those that can be asked. Raises Stopped."""
-    from tflaunch.runs.states import chosen
+    from tflaunch.runs.states import pick_run
     from tflaunch.runs.visits import Visits
 
     visits = Visits(to_hosts, patient)
@@ -243,7 +243,7 @@ def _troubles(view: Follower, to_hosts: Connector, patient: Patient, connect_tim
         with visits.interrupts():
             visits.open([view.host(name) for name in view.lost], connect_timeout)
             found = visits.runs(LIST_TIMEOUT_S, everything=True, only=view.run.run_id).runs
-        return chosen(view.run.run_id, found).troubles
+        return pick_run(view.run.run_id, found).troubles
     except UsageError:  # none of them could be asked
         return []
     finally:
@@ -252,12 +252,12 @@ def _troubles(view: Follower, to_hosts: Connector, patient: Patient, connect_tim
 
 def _state(visits: Visits, run: str | None, before: Follower | None) -> RunState:
     """How the run is; raises UsageError when it is not clear which one is meant, StopError, Stopped."""
-    from tflaunch.runs.states import chosen
+    from tflaunch.runs.states import pick_run
 
     deadline = time.monotonic() + REPLAN_S
     while True:
         listed = visits.runs(LIST_TIMEOUT_S, everything=True, only=run or "")  # also what has ended on some
-        state = chosen(run, listed.runs)
+        state = pick_run(run, listed.runs)
         if before is None or (state.planned > before.run.planned and state.running):
             return state
         if time.monotonic() > deadline:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol.errors import ConnectError
     from tflaunch.runs.clean import Criteria, Place, Selection
     from tflaunch.runs.visits import Visits
-    from tflaunch.sessions.asking import Asker
+    from tflaunch.sessions.watcher import Watcher
 
 OLDER = "14d"
 MEASURE_S = 300.0  # a million small files on a disk that turns
@@ -99,7 +99,8 @@ def clean(
     from tflaunch.console.clean_page import cleaned_lines, selection_lines
     from tflaunch.console.failure_page import unreachable_data
     from tflaunch.console.screen import Screen, reader_may_leave
-    from tflaunch.runs.clean import document, places, recorded_place
+    from tflaunch.runs.clean import document, places
+    from tflaunch.runs.clean_records import recorded_place
     from tflaunch.runs.visits import Visits
 
     with reporting("stopped; what a host was told to remove it goes on removing", json=json) as show:
@@ -148,7 +149,7 @@ def clean(
 def _criteria(runs: list[str], older_s: float | None, keep_last: int, max_size: str | None) -> Criteria:
     from tflaunch.inputs.sizes import size
     from tflaunch.runs.clean import Criteria
-    from tflaunch.runs.record import check_run_id
+    from tflaunch.runs.run_ids import check_run_id
 
     if runs and (older_s is not None or keep_last or max_size):
         raise UsageError("RUN names what is to go: no --older, --keep-last or --max-size beside it")
@@ -198,7 +199,7 @@ def _chosen(
     return criteria, chosen
 
 
-def _agreed(chosen: Selection, visits: Visits, asker: Asker) -> bool:
+def _agreed(chosen: Selection, visits: Visits, watcher: Watcher) -> bool:
     """Whether the user wants that; without a terminal nobody is asked. Raises Stopped."""
     from tflaunch.sessions.asking import agreed
 
@@ -207,7 +208,7 @@ def _agreed(chosen: Selection, visits: Visits, asker: Asker) -> bool:
     count = len({run for runs in chosen.goes.values() for run in runs})
     with visits.interrupts():
         return (
-            agreed(visits.sessions, asker, f"remove {'it' if count == 1 else f'these {count} runs'}?")
+            agreed(visits.sessions, watcher, f"remove {'it' if count == 1 else f'these {count} runs'}?")
             is not False
         )
 
@@ -216,7 +217,7 @@ def _carry_out(
     visits: Visits, known: list[Place], chosen: Selection, criteria: Criteria, dry_run: bool
 ) -> tuple[dict[int, Any], dict[str, ConnectError]]:
     """What each place says after it, by number, and the hosts that did not."""
-    from tflaunch.runs.clean import remove_records
+    from tflaunch.runs.clean_records import remove_records
 
     wanted = {
         place.names[0]: chosen.goes.get(number, ()) for number, place in enumerate(known) if place.names

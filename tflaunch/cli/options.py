@@ -73,7 +73,7 @@ def command_line() -> tuple[str, ...]:
 
     The values of --env and --job-env are left out: they may be secrets, which nobody else is to see.
     """
-    from tflaunch.runs.record import without_values
+    from tflaunch.runs.hidden_values import without_values
 
     return ("tflaunch", *without_values(sys.argv[1:]))
 

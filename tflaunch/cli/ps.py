@@ -49,8 +49,8 @@ def ps(
     from tflaunch.console.failure_page import unreachable_data
     from tflaunch.console.runs_page import run_lines
     from tflaunch.console.screen import Screen, reader_may_leave
-    from tflaunch.runs.record import list_runs
-    from tflaunch.runs.states import data
+    from tflaunch.runs.record_list import list_runs
+    from tflaunch.runs.states import run_data
     from tflaunch.runs.visits import Visits
 
     with reporting("stopped before all hosts had answered", json=json) as show:
@@ -73,7 +73,7 @@ def ps(
         screen, now = Screen(), time.time()
         with reader_may_leave():
             if json:
-                runs = [data(run) for run in found.runs]
+                runs = [run_data(run) for run in found.runs]
                 told = {"time": now, "runs": runs, "others": found.others}
                 screen.write_json({**told, "unreachable": unreachable_data(found.failures)})
             elif quiet:

@@ -438,7 +438,7 @@ def run(
     from tflaunch.code.cluster_calls import fitted
     from tflaunch.inputs.job_file import JobFile
     from tflaunch.launch.launch import Request, dry, launch
-    from tflaunch.runs.record import new_run_id
+    from tflaunch.runs.run_ids import new_run_id
 
     with reporting(
         "stopped; nothing was started, nothing is left",

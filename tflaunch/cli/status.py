@@ -46,8 +46,9 @@ def status(
     from tflaunch.console.failure_page import unreachable_data
     from tflaunch.console.runs_page import hint_of, status_lines
     from tflaunch.console.screen import Screen, reader_may_leave
-    from tflaunch.runs.record import check_run_id, list_runs
-    from tflaunch.runs.states import chosen, data, missing_from
+    from tflaunch.runs.record_list import list_runs
+    from tflaunch.runs.run_ids import check_run_id
+    from tflaunch.runs.states import failures_of, pick_run, run_data
     from tflaunch.runs.visits import Visits
 
     with reporting("stopped before all hosts had answered", json=json) as show:
@@ -78,16 +79,16 @@ def status(
             to_hosts.close()
             patient.settle()
         try:
-            one = chosen(run, found.runs)
+            one = pick_run(run, found.runs)
         except UsageError:
             if found.failures:  # it may be on those
                 raise ConnectErrors(found.failures, len(hostfile.hosts)) from None
             raise
-        failures = missing_from(one, found.failures)
+        failures = failures_of(one, found.failures)
         screen, now = Screen(), time.time()
         with reader_may_leave():
             if json:
-                told = {"time": now, **data(one), "held_by": _holder(one)}
+                told = {"time": now, **run_data(one), "held_by": _holder(one)}
                 told["hint"] = hint_of(one.first_failure)
                 told["unreachable"] = unreachable_data(failures)
                 screen.write_json(told)

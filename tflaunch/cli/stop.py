@@ -56,8 +56,9 @@ def stop(
 
     Exit code: 0 nothing of it is alive; 2 which run?; 69 hosts could not be asked; 76 something lives on.
     """
-    from tflaunch.runs.record import check_run_id, forget_orphan
-    from tflaunch.runs.states import was_restarted
+    from tflaunch.runs.record import note_stopped
+    from tflaunch.runs.run_ids import check_run_id
+    from tflaunch.runs.states import restarted_text
     from tflaunch.runs.visits import UNSURE, Visits
 
     with reporting(
@@ -89,9 +90,9 @@ def stop(
                 if end.unsure:
                     show.reporter.warn(f"{host}: {UNSURE}")
                 elif end.restarted:
-                    show.reporter.note(was_restarted(host, end.restarted))
+                    show.reporter.note(restarted_text(host, end.restarted))
             if not failures and all(end.clean for end in finished.values()):
-                forget_orphan(chosen)
+                note_stopped(chosen)
         if failures:
             show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
             show.exit_code = ConnectErrors.exit_code
@@ -132,7 +133,9 @@ def _choose(run: str | None, alive: Sequence[RunState], visits: Visits, show: Sh
     if run is not None:
         matches = [each.run_id for each in alive if each.run_id.startswith(run)]
         if len(matches) > 1 and run not in matches:
-            raise UsageError(f"{run} fits {len(matches)} runs: {', '.join(matches)}", "write more of the id")
+            raise UsageError(
+                f"{len(matches)} runs begin with {run}: {', '.join(matches)}", "write more of the id"
+            )
         return matches[0] if len(matches) == 1 and run not in matches else run
     if not alive:
         show.reporter.note("no run is alive on these hosts")

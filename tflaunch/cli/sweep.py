@@ -332,11 +332,11 @@ def sweep(
     """
     from tflaunch.console.sweep import open_reporter
     from tflaunch.launch.launch import Request
-    from tflaunch.runs.record import new_run_id
+    from tflaunch.runs.run_ids import new_run_id
     from tflaunch.sweeps.results import Metric
     from tflaunch.sweeps.run import dry
     from tflaunch.sweeps.run import sweep as carry_out
-    from tflaunch.sweeps.slots import SweepRequest
+    from tflaunch.sweeps.seats import SweepRequest
 
     reporter = open_reporter(json=json)
     with reporting("stopped; no trial was started, nothing is left", reporter) as show:

@@ -156,7 +156,7 @@ def up(
     from tflaunch.code.bundle import bundle
     from tflaunch.launch.launch import Request, dry, launch
     from tflaunch.lifecycle.states import Restarts
-    from tflaunch.runs.record import new_run_id
+    from tflaunch.runs.run_ids import new_run_id
 
     with reporting(
         "stopped; nothing is left", json=json, quiet=quiet or not foreground, show_host=show_host

@@ -42,11 +42,12 @@ def hosts_of_all(source: str | None, verb: str, *, everything: bool) -> tuple[Ho
 
 def recorded_hosts(*, lively: bool) -> tuple[Hostfile | None, Path | None]:
     """The hosts of all runs on record here (`lively`: of those that may be alive), and the ssh_config."""
-    from tflaunch.runs.record import LIVELY, Record, hostfile_from, list_runs
+    from tflaunch.runs.record import Record, hostfile_from
+    from tflaunch.runs.record_list import MAY_BE_ALIVE, list_runs
 
     hostfiles, configs = [], []
     for info in list_runs():
-        if info.status in LIVELY or (info.status == "ended" and not lively):
+        if info.status in MAY_BE_ALIVE or (info.status == "ended" and not lively):
             try:
                 record = Record.open(info.run_id)
                 hostfiles.append(hostfile_from(record))

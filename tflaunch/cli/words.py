@@ -113,7 +113,7 @@ def command(verb: str, words: Iterable[str], behind: Sequence[str] | None = None
 
     Where it may end up in a log, the values of --env and --job-env are left out, as they are in records.
     """
-    from tflaunch.runs.record import without_values
+    from tflaunch.runs.hidden_values import without_values
 
     whole = ("tflaunch", verb, *words, *(("--", *behind) if behind else ()))
     if sys.stderr is None or not sys.stderr.isatty():

@@ -68,7 +68,7 @@ from tflaunch.sessions.log_lines import LineAssembler
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.code.shipping import Shipped
-    from tflaunch.launch.acquisition import Turn
+    from tflaunch.launch.watcher import Turn
     from tflaunch.planning.plan import ClusterPlan
     from tflaunch.runs.fetch import Fetched
     from tflaunch.runs.visits import Finished

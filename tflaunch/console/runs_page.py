@@ -19,7 +19,8 @@ from tflaunch.hosts import fold
 from tflaunch.inputs.sizes import amount
 from tflaunch.inputs.times import age, duration
 from tflaunch.protocol.job import TaskId, log_name
-from tflaunch.runs.states import Listing, RunState, Share, TaskState
+from tflaunch.runs.listing import Listing
+from tflaunch.runs.states import RunState, Share, TaskState
 from tflaunch.sessions.log_lines import one_line
 
 TAIL_LINES = 10

@@ -16,12 +16,12 @@ import random
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
-from tflaunch.hosts import Host, Hostfile, fold
+from tflaunch.hosts import Host, Hostfile
 from tflaunch.inputs.times import clock_time, duration
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.consent import Consent
+from tflaunch.launch.watcher import RunWatcher, Turn
 from tflaunch.planning.gpu_choice import GpuChoice, choose
 from tflaunch.planning.inventory import Inventory, in_use, when_free
 from tflaunch.planning.plan import ClusterPlan, plan_cluster, usable_cards
@@ -33,36 +33,6 @@ from tflaunch.sessions.group import RETRY_S
 RACE_S = 30.0  # so long a run that does not wait lets others plan first
 PAUSES_S = (0.2, 1.0, 3.0)  # between two looks: at first, at most while others plan, at most in a long wait
 SHOW_S = 1.0  # a shorter wait is not worth a word
-
-
-class Reporter(Protocol):
-    """`tflaunch.console.reporter.Reporter`, as far as it is needed here."""
-
-    def note(self, text: str) -> None: ...
-    def warn(self, text: str) -> None: ...
-    def phase(self, name: str, done: int, total: int, note: str = "") -> None: ...
-    def waiting(self, turn: Turn) -> None: ...
-
-
-@dataclass(frozen=True)
-class Turn:
-    """How it stands with a run that waits for cards."""
-
-    place: int  # in the queue: 1 is the next to be served
-    behind: tuple[str, ...]  # who comes before it: `bob's run mnist-a3k2xq`
-    free: int  # cards that it could take
-    needed: int
-    held: tuple[tuple[str, str], ...]  # cards and what keeps it from them: (`gpu01:0,2`, `alice's run ...`)
-    lost: tuple[str, ...] = ()  # hosts that cannot be asked
-
-    def __str__(self) -> str:
-        ending = {1: "st", 2: "nd", 3: "rd"}.get(self.place % 10 if self.place % 100 // 10 != 1 else 0, "th")
-        parts = [
-            f"{self.place}{ending} in line" + (f", behind {', '.join(self.behind)}" if self.behind else "")
-        ]
-        parts += [f"{cards} {why}" for cards, why in self.held]
-        parts += [f"{fold(self.lost)} cannot be asked"] if self.lost else []
-        return "; ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -118,7 +88,7 @@ class Acquisition:
         self,
         planner: Planner,
         cluster: Cluster,
-        reporter: Reporter,
+        watcher: RunWatcher,
         *,
         ports_wanted: int,
         wait_s: float | None,
@@ -132,7 +102,7 @@ class Acquisition:
         self._consent = consent
         self._planner = planner
         self._cluster = cluster
-        self._reporter = reporter
+        self._watcher = watcher
         self._ports_wanted = ports_wanted
         self._patient = wait_s is not None
         self._wait_s = RACE_S if wait_s is None else wait_s
@@ -165,7 +135,7 @@ class Acquisition:
             self._consent.ask(self._cluster, wanted)
             inventory = self._look({host: list(gpus) for host, gpus in self._claims.items()})
         for name in self._hosts.keys() - inventory.keys() - self._absent:
-            self._reporter.warn(f"{name} is lost: the run begins without it")
+            self._watcher.warn(f"{name} is lost: the run begins without it")
             self._cluster.forget(name)
         self._cluster.keep_cards(plan)
         return plan
@@ -239,16 +209,16 @@ class Acquisition:
                 raise PlanError(f"{refusal.message}; waited {duration(waited_s)}: {turn}", hint)
             if self._patient or waited_s > SHOW_S:
                 shown = True
-                self._reporter.waiting(turn)
+                self._watcher.waiting(turn)
             # At random, so that those who came together do not come together again.
             next_s = pause_s * random.uniform(0.7, 1.3)  # noqa: S311
             self._cluster.pause(min(next_s, self._wait_s - waited_s))
             pause_s = min(longest_s, 1.5 * pause_s)
         for name in self._absent & (self._hosts.keys() - taken.keys()):
-            self._reporter.warn(f"{name} cannot be reached: the run begins without it")
+            self._watcher.warn(f"{name} cannot be reached: the run begins without it")
             self._cluster.forget(name)
         if shown:
-            self._reporter.phase("waiting", self._needed, self._needed)
+            self._watcher.phase("waiting", self._needed, self._needed)
         return plan, taken
 
     def _take(self, plan: ClusterPlan) -> Inventory:
@@ -279,11 +249,11 @@ class Acquisition:
             raise ConnectErrors(failures, len(self._hosts))
         for name, facts in inventory.items():
             if self._tries.pop(name, 0):
-                self._reporter.note(f"{name} {'can be reached' if name in self._absent else 'is back'}")
+                self._watcher.note(f"{name} {'can be reached' if name in self._absent else 'is back'}")
                 self._absent.discard(name)
             if facts.queue_error and name not in self._warned:
                 self._warned.add(name)
-                self._reporter.warn(f"{name}: no place in its queue for cards: {facts.queue_error}")
+                self._watcher.warn(f"{name}: no place in its queue for cards: {facts.queue_error}")
         return inventory
 
     def _dial_again(self) -> None:
@@ -300,7 +270,7 @@ class Acquisition:
                 tries = self._tries[name] = self._tries.get(name, 0) + 1
                 if tries == 1:
                     gone = self._gone(name)
-                    self._reporter.warn(
+                    self._watcher.warn(
                         f"{name} {gone}: {error.message}; dialling it again while this run waits"
                     )
                 self._queued.discard(name)

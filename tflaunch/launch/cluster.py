@@ -5,73 +5,45 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tflaunch.code import shipping
 from tflaunch.gpu_probe import MODULE
 from tflaunch.hosts import Host, fold
-from tflaunch.lifecycle.driver import Drive, Overseer, S
-from tflaunch.lifecycle.links import Links
+from tflaunch.launch.steering import Steering
+from tflaunch.launch.watcher import RunWatcher
 from tflaunch.lifecycle.states import State, state_data
-from tflaunch.lifecycle.watchdog import DIAL_S, Oversight
+from tflaunch.lifecycle.watchdog import DIAL_S, Watchdog
 from tflaunch.planning import dial_check
 from tflaunch.planning.environments import to_prepare
 from tflaunch.planning.inventory import HostFacts, Inventory
 from tflaunch.planning.plan import ClusterPlan
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import Breach, ConnectError, ConnectErrors, DialError, LaunchError
-from tflaunch.protocol.events import Event, Interrupted, TaskStarted
 from tflaunch.protocol.job import JobSpec, TaskId, deciding
-from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, outcome_data
 from tflaunch.sessions import payload
-from tflaunch.sessions.group import Item, Sessions, Stopped, Written, interruption
-from tflaunch.sessions.log_feed import Copies, LogFeed, LogWatcher, Record
-from tflaunch.sessions.session import Damaged, Ended, Said
+from tflaunch.sessions.group import Sessions, Stopped, interruption
+from tflaunch.sessions.log_feed import Copies, LogFeed, Record
+from tflaunch.sessions.session import Damaged
 from tflaunch.sessions.wires import Opener
 
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
-    from tflaunch.inputs.patterns import Wish
-    from tflaunch.runs.fetch import Fetched
-    from tflaunch.runs.tensorboard import TensorBoard
 
 PROBE_S = 30.0
-REST_S = 20.0  # for a host whose connection is lost while the last lines come
 ENTRUST_S = 40.0  # for the agents to find each other
-
-
-class Watcher(LogWatcher, Protocol):
-    """Who is shown what happens: `tflaunch.console.reporter`."""
-
-    def phase(self, name: str, done: int, total: int, note: str = "") -> None: ...
-    def say(self, text: str) -> None: ...
-    def note(self, text: str) -> None: ...
-    def warn(self, text: str) -> None: ...
-    def started(self, started: TaskStarted) -> None: ...
-    def exited(self, exit: TaskExit) -> None: ...
-    def unreachable(self, host: str, reason: str) -> None: ...
-    def back(self, host: str, away_s: float) -> None: ...
-    def lost(self, lost: HostLost) -> None: ...
-    def shipped(self, bundle: Bundle, shipped: shipping.Shipped) -> None: ...
-    @property
-    def can_ask(self) -> bool: ...
-    def ask(self, question: str) -> None: ...
-    def asked(self, typed: bool) -> None: ...
 
 
 class Cluster:
     """The agents of one run."""
 
-    def __init__(self, run_id: str, opener: Opener, watcher: Watcher, lease_s: float) -> None:
+    def __init__(self, run_id: str, opener: Opener, watcher: RunWatcher, lease_s: float) -> None:
         self._run_id = run_id
         self._watcher = watcher
         self._sessions = Sessions(opener, watcher.phase, lease_s)
         self._lease_s = lease_s
         self._hosts: dict[str, Host] = {}
-        self._drive: Drive[Any] | None = None
-        self._feed: LogFeed | None = None
         self._shipped: tuple[Bundle, float] | None = None  # and how long that may take
-        self._board: TensorBoard | None = None
         self._lost: dict[str, ConnectError] = {}  # hosts that were connected before, and may not be now
         self._never: set[str] = set()  # hosts that never were
         self.interrupts = self._sessions.interrupts
@@ -348,7 +320,7 @@ class Cluster:
             raise DialError(reasons, "; ".join(steps), self.abandon())
         return {address: found for each in said.values() for address, found in each["addresses"].items()}
 
-    def entrust(self, plan: ClusterPlan, state: State, oversight: Oversight) -> str:
+    def entrust(self, plan: ClusterPlan, state: State, oversight: Watchdog) -> str:
         """Have the agents go on without a launcher; returns the host whose agent decides from now on.
 
         That is the chief's, else worker/0's.  Raises LaunchError, after nothing of the run is left; Stopped.
@@ -373,7 +345,7 @@ class Cluster:
             state=state_data(state),
             lease_s=self._lease_s,
             started=time.time(),
-            oversight=oversight.data(),
+            watchdog=oversight.data(),
         )
         answers, failures = self._sessions.gather("coordinating", [first.host], ENTRUST_S, "entrusting")
         self._refuse(failures)
@@ -418,20 +390,16 @@ class Cluster:
 
     # -- while they run
 
-    def release(
-        self,
-        tasks: Mapping[TaskId, str],
-        attempt: int,
-        record: Record,
-        copies: Copies,
-    ) -> None:
+    def release(self, tasks: Mapping[TaskId, str], attempt: int, record: Record, copies: Copies) -> Steering:
         """Open every gate: all tasks start now, and their logs come into `record`, which keeps them in `copies`."""
-        hosts = len(self._sessions.by_host)
-        self._feed = LogFeed(self._sessions, hosts, self._watcher, record, copies)
-        self._feed.expect(tasks, attempt)
+        feed = LogFeed(self._sessions, len(self._sessions.by_host), self._watcher, record, copies)
+        feed.expect(tasks, attempt)
         for host in self._sessions.by_host:
-            self._feed.watch(host, 0)
+            feed.watch(host, 0)
         self._sessions.send(self._sessions.by_host, "release")
+        return Steering(
+            self._run_id, self._hosts, self._sessions, self._watcher, lease_s=self._lease_s, feed=feed
+        )
 
     def send_off(self) -> None:
         """Open every gate and leave, once all hosts have confirmed it.  Raises LaunchError, Stopped."""
@@ -440,177 +408,3 @@ class Cluster:
         _, failures = self._sessions.gather("started", names, ENTRUST_S)
         self._refuse(failures)
         self.close()
-
-    def drive(self, state: S, oversight: Overseer, until: Callable[[], bool] = lambda: False) -> S:
-        """Feed everything that happens to the state machine and do what it says, until the run is over.
-
-        Or `until` that is true, the run goes on well and every host can be spoken to: then it may be driven on.
-        """
-        if self._drive is None:
-            self._drive = Drive(state, self, self._lease_s, time.monotonic(), oversight=oversight)
-        drive: Drive[S] = self._drive
-        drive.state = state
-        while drive.state.phase != "over":
-            if until() and drive.state.phase == "running" and not drive.links.down:
-                break
-            self._take(drive, self._sessions.next(drive.wake_at(time.monotonic())))
-            drive.tick(time.monotonic())
-        return drive.state
-
-    def _take(self, drive: Drive[S], item: Item | None) -> None:
-        now = time.monotonic()
-        match item:
-            case Interrupted():
-                drive.feed(item, now)
-            case Ended(host, Breach() as error):
-                self._lose_board(host)
-                drive.dead(host, error.message, now)
-            case Ended(host, error):
-                self._lose_board(host)
-                drive.links.ended(host, error.message, now)
-            case Written(host, size):
-                self._logs.written(host, size)
-            case Said(host, message) if message.type == "hello" and host not in drive.links.up:
-                if message["run"]:  # the first hello is the visit's, before it leads to the run
-                    drive.attached(host, now)
-            case Said(host, message) if message.type == "failed":
-                drive.dead(host, message["reason"], now)
-            case Said(host, message) if foreign := drive.foreign(host, message):
-                self._sessions.accuse(host, foreign)
-            case Said(host, message):
-                if message.type == "log":
-                    self._logs.take(host, message)
-                elif message.type == "swept":
-                    self._logs.swept(host, message["logs"])
-                elif self._board is not None and self._board.host == host:
-                    self._board.said(message, self._sessions.by_host[host].send)
-                drive.said(host, message.type, message.fields, message.body, now)
-
-    @property
-    def _logs(self) -> LogFeed:
-        assert self._feed is not None, "released"  # noqa: S101
-        return self._feed
-
-    # What the drive wants done, and shown.
-
-    def dial(self, host: str) -> None:
-        """Go in again; the agent lives on."""
-        self._sessions.attach(self._hosts[host], self._run_id)
-
-    def hang_up(self, host: str) -> None:
-        """Let go of a wire."""
-        self._lose_board(host)
-        self._sessions.hang_up(host)
-
-    def watch(self, host: str, after: int) -> None:
-        """Ask for what was missed."""
-        self._logs.watch(host, after)
-        self._ask_for_board(host)
-
-    def send(self, host: str, type: str, **fields: Any) -> None:
-        """Send a message."""
-        if host in self._sessions.by_host:
-            self._sessions.send([host], type, **fields)
-
-    def unreachable(self, host: str, reason: str) -> None:
-        """Show that a host is out of reach."""
-        self._watcher.unreachable(host, reason)
-
-    def back(self, host: str, away_s: float) -> None:
-        """Show that it is back."""
-        self._watcher.back(host, away_s)
-
-    def say(self, text: str, urgent: bool) -> None:
-        """Tell the user."""
-        (self._watcher.say if urgent else self._watcher.note)(text)
-
-    def warn(self, text: str) -> None:
-        """Tell the user what should be looked at."""
-        self._watcher.warn(text)
-
-    def happened(self, event: Event) -> None:
-        """Show what has happened."""
-        match event:
-            case TaskStarted():
-                self._watcher.started(event)
-            case TaskExit():
-                self._watcher.exited(event)
-            case HostLost():
-                self._watcher.lost(event)
-
-    def drain(self, timeout_s: float = 1e9) -> dict[TaskId, int]:
-        """Bring in what is left of the logs; returns the missing bytes of each task that has any.
-
-        A host whose connection is lost meanwhile is gone back to, for REST_S.  It ends when every byte is here, no
-        host that has some can be reached, the time is up or Ctrl-C comes.
-        """
-        deadline = time.monotonic() + timeout_s
-        links = Links(self._logs.awaited, self, time.monotonic())
-        for host in links.up:
-            if isinstance(error := self._sessions.ended.get(host), Breach):
-                links.forget(host)
-            elif error or host not in self._sessions.by_host:
-                links.ended(host, "its connection is lost", time.monotonic())
-
-        def may_come(host: str) -> bool:
-            return host in links.up or (host in links.down and links.away_s(host, time.monotonic()) < REST_S)
-
-        while not self._logs.end(may_come):
-            item = self._sessions.next(min(deadline, links.wake_at(time.monotonic())))
-            now = time.monotonic()
-            if now >= deadline:
-                break
-            match item:
-                case Interrupted():
-                    break
-                case Written(host, size):
-                    self._logs.written(host, size)
-                case Ended(host, Breach()):
-                    links.forget(host)
-                case Ended(host, error):
-                    links.ended(host, error.message, now)
-                case Said(host, message) if self._drive and (foreign := self._drive.foreign(host, message)):
-                    self._sessions.accuse(host, foreign)
-                case Said(host, message):
-                    links.heard(host, now)
-                    if message.type == "log":
-                        self._logs.take(host, message)
-                    elif message.type == "failed":
-                        links.forget(host)
-                    elif message.type == "hello" and message["run"] and host not in links.up:
-                        links.attached(host, now)
-            links.tick(now)
-        self._logs.end()
-        return self._logs.missing
-
-    def show(self, board: TensorBoard) -> None:
-        """Have TensorBoard started beside the tasks, and reached from here while they run."""
-        self._board = board
-        self._ask_for_board(board.host)
-
-    def _ask_for_board(self, host: str) -> None:
-        if self._board is not None and self._board.host == host and host in self._sessions.by_host:
-            self._sessions.send([host], "board", logdir=self._board.logdir)
-
-    def _lose_board(self, host: str) -> None:
-        if self._board is not None and self._board.host == host:
-            self._board.lost()
-
-    def fetch(self, hosts: Collection[str], wish: Wish) -> Fetched:
-        """Bring the outputs of the tasks on these hosts here. Raises FetchError, Stopped."""
-        from tflaunch.runs.fetch import Fetch
-
-        return Fetch(self._run_id, self._sessions, sorted(hosts), self.dial, self._watcher, wish=wish).run()
-
-    def tell_replanned(self, lost: Collection[str]) -> None:
-        """Tell those who watch, and who ask later, that the run goes on by another plan, without these hosts."""
-        text = f"{', '.join(lost)} is lost: the run is planned anew without it"
-        self._sessions.send(self._sessions.by_host, "said", text=text, replanned=True)
-
-    def tell_outcome(self, outcome: Outcome) -> None:
-        """Leave on the hosts how the run has ended."""
-        self._sessions.send(self._sessions.by_host, "outcome", outcome=outcome_data(outcome))
-
-    def log_paths(self) -> dict[TaskId, str]:
-        """Where each task's newest log lies on its host."""
-        return self._logs.paths(self._hosts)

@@ -13,12 +13,7 @@ from tflaunch.protocol.job import WORKER
 if TYPE_CHECKING:
     from tflaunch.hosts import Hostfile
     from tflaunch.planning.inventory import Inventory
-
-
-class Notes(Protocol):
-    """`tflaunch.console.reporter.Reporter`, likewise."""
-
-    def note(self, text: str) -> None: ...
+    from tflaunch.sessions.watcher import Watcher
 
 
 class Asks(Protocol):
@@ -57,10 +52,10 @@ class Consent:
         full = {host.name: () for host in self.hostfile.hosts}
         self.agreed = dataclasses.replace(before, full=full)
 
-    def tell(self, shares: Iterable[Share], inventory: Inventory, reporter: Notes) -> None:
+    def tell(self, shares: Iterable[Share], inventory: Inventory, watcher: Watcher) -> None:
         """Say what a run would ask for."""
         if wanted := self.lacking(shares, inventory):
-            reporter.note(f"this would be asked first (--yes agrees): {wanted}: go on?")
+            watcher.note(f"this would be asked first (--yes agrees): {wanted}: go on?")
 
     def ask(self, cluster: Asks, wanted: Taking, before: str = "", after: str = "") -> None:
         """Have the user agree; raises UsageError when he does not, or nobody can be asked; Stopped."""

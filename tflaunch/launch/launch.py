@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch.hosts import Host, Hostfile, fold
 from tflaunch.launch.acquisition import Acquisition, Planner
-from tflaunch.launch.acquisition import Reporter as WaitingReporter
-from tflaunch.launch.cluster import Cluster, Watcher
+from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.consent import Consent
 from tflaunch.launch.roll_call import RollCall, as_counted
+from tflaunch.launch.steering import Steering
+from tflaunch.launch.watcher import RunWatcher
 from tflaunch.lifecycle.states import Restarts, State, outcome_of
-from tflaunch.lifecycle.watchdog import Oversight
+from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.planning import dial_check
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
 from tflaunch.planning.gpu_choice import GpuChoice
@@ -29,7 +30,7 @@ from tflaunch.planning.plan import ClusterPlan, ports_wanted
 from tflaunch.planning.usable_hosts import moved, usable_hosts
 from tflaunch.protocol.errors import ConnectError, FetchError, RecordError, TflaunchError
 from tflaunch.protocol.job import CHIEF, EVALUATOR, EVALUATOR_GRACE_S, MASTER, WORKER, JobSpec, TaskId
-from tflaunch.protocol.outcome import CardLeft, HostLost, Outcome
+from tflaunch.protocol.outcome import CardLeft, HostLost
 from tflaunch.runs.record import Record
 from tflaunch.sessions.group import Stopped
 from tflaunch.sessions.wires import Opener
@@ -37,7 +38,6 @@ from tflaunch.sessions.wires import Opener
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.inputs.patterns import Wish
-    from tflaunch.runs.fetch import Fetched
     from tflaunch.runs.tunnel import Tunnel
 
 STAGE_TIMEOUT_S = 300.0  # conda on a network file system takes its time
@@ -53,16 +53,6 @@ class Connections(Opener, Protocol):
     def host_key(self, host: Host) -> str: ...
     def unanswered(self, host: Host) -> ConnectError | None: ...
     def user(self, host: Host) -> str: ...
-
-
-class Reporter(Watcher, WaitingReporter, Protocol):
-    """`tflaunch.console.reporter.Reporter`, as far as it is needed here."""
-
-    def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None: ...
-    def report(self, outcome: Outcome) -> None: ...
-    def fetched(self, told: Fetched) -> None: ...
-    def tensorboard(self, run_id: str, url: str, host: str, logdir: str) -> None: ...
-    def detached(self, run_id: str, tasks: int, host: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -118,23 +108,23 @@ class Finished(Protocol):
     def interrupts(self) -> Sequence[int]: ...
 
 
-def dry(request: Request, connections: Connections, reporter: Reporter) -> int:
+def dry(request: Request, connections: Connections, watcher: RunWatcher) -> int:
     """Show the plan, start nothing, leave nothing; returns the exit code. Raises TflaunchError, Stopped."""
-    cluster = Cluster(request.run_id, connections, reporter, request.lease_s)
-    with cluster.interrupts(), nothing_left(cluster, reporter):
-        reporter.plan(_plan(request, _at_first(request), cluster, connections, reporter, lease=False))
+    cluster = Cluster(request.run_id, connections, watcher, request.lease_s)
+    with cluster.interrupts(), nothing_left(cluster, watcher):
+        watcher.plan(_plan(request, _at_first(request), cluster, connections, watcher, lease=False))
         cluster.abandon()
     return 0
 
 
-def launch(request: Request, connections: Connections, reporter: Reporter) -> int:
+def launch(request: Request, connections: Connections, watcher: RunWatcher) -> int:
     """Start the run, see it to its end and report; returns the exit code.
 
     When a host is lost for good and restarts are left, all is planned anew on those that remain and the spares.
     Raises TflaunchError or Stopped when it could not start; then nothing of it is left.
     """
     with tunnel_of(request) as tunnel:
-        return _launch(request, _Run(request, connections, reporter, tunnel), reporter)
+        return _launch(request, _Run(request, connections, watcher, tunnel), watcher)
 
 
 @contextlib.contextmanager
@@ -149,19 +139,19 @@ def tunnel_of(request: Request) -> Iterator[Tunnel | None]:
         yield tunnel
 
 
-def _launch(request: Request, run: _Run, reporter: Reporter) -> int:
+def _launch(request: Request, run: _Run, watcher: RunWatcher) -> int:
     begun = time.monotonic()
     ended = run.once(_at_first(request))
     if ended is None:
         return 0
     while remaining := _left(request, ended.state, ended.number):
         lost = ", ".join(ended.state.lost)
-        reporter.say(f"{lost} is lost; planning anew on {fold(host.name for host in remaining)}")
+        watcher.say(f"{lost} is lost; planning anew on {fold(host.name for host in remaining)}")
         try:
             ended = run.once(remaining, ended) or ended
         except TflaunchError as error:
             why = f"{error.message}. {error.hint}".rstrip(". ")
-            reporter.warn(f"it cannot go on without {lost}: {why}")
+            watcher.warn(f"it cannot go on without {lost}: {why}")
             break
         except Stopped as stopped:
             signal = stopped.interrupted.signal
@@ -201,12 +191,12 @@ class _Run:
     """One run: mostly of one plan, and of more when hosts are lost."""
 
     def __init__(
-        self, request: Request, connections: Connections, reporter: Reporter, tunnel: Tunnel | None
+        self, request: Request, connections: Connections, watcher: RunWatcher, tunnel: Tunnel | None
     ) -> None:
         self._request = request
         self._tunnel = tunnel
         self._connections = connections
-        self._reporter = reporter
+        self._watcher = watcher
         self._record: Record | None = None
         self._plan: ClusterPlan | None = None
         self._visited: set[str] = set()  # hosts that have had an agent of this run
@@ -216,22 +206,22 @@ class _Run:
 
     def once(self, hosts: Sequence[Host], before: _Ended | None = None) -> _Ended | None:
         """Plan, start and drive until all is over; None: it goes on by itself. Raises TflaunchError, Stopped."""
-        request, reporter = self._request, self._reporter
+        request, watcher = self._request, self._watcher
         attempt = 1 + max(before.state.attempts.values(), default=0) if before else 0
-        cluster = Cluster(request.run_id, self._connections, reporter, request.lease_s)
-        with cluster.interrupts(), nothing_left(cluster, reporter):
+        cluster = Cluster(request.run_id, self._connections, watcher, request.lease_s)
+        with cluster.interrupts(), nothing_left(cluster, watcher):
             plan = _plan(
                 request,
                 hosts,
                 cluster,
                 self._connections,
-                reporter,
+                watcher,
                 lease=True,
                 before=self._plan,
                 lost=before.state.lost if before else None,
             )
             self._plan = plan
-            reporter.plan(plan, brief=True)
+            watcher.plan(plan, brief=True)
             record = self._record_of(plan, cluster.connected)
             try:
                 oversight = _prepare(request, cluster, plan, attempt)
@@ -242,13 +232,13 @@ class _Run:
                     return None
                 state = _state(request, plan, attempt)
                 if request.announce is None:
-                    reporter.phase("training", 0, len(plan.tasks))
-                cluster.release(state.hosts, attempt, _keeper(record, reporter), record)
-                self._show_board(cluster, state)
+                    watcher.phase("training", 0, len(plan.tasks))
+                steering = cluster.release(state.hosts, attempt, _keeper(record, watcher), record.logs)
+                self._show_board(steering, state)
                 oversight.begin(time.monotonic(), self._released)
                 self._released = self._released or time.monotonic()
                 if request.announce is not None:
-                    state = _all_listen(cluster, state, oversight, reporter)
+                    state = _all_listen(steering, state, oversight, watcher)
                     if state.phase == "running":
                         state = dataclasses.replace(state, restarts=request.restarts)
                         keeper = cluster.entrust(plan, state, oversight) if request.detach else ""
@@ -261,10 +251,10 @@ class _Run:
                 if before is None:
                     record.discard()
                 raise
-            state = cluster.drive(state, oversight)
+            state = steering.drive(state, oversight)
             number = before.number + 1 if before else 0
             if not _left(self._request, state, number):
-                cluster.tell_outcome(
+                steering.tell_outcome(
                     outcome_of(
                         state,
                         request.run_id,
@@ -273,35 +263,35 @@ class _Run:
                     )
                 )
             else:
-                cluster.tell_replanned(state.lost)
-            missing = cluster.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else cluster.drain()
-            host_logs = cluster.log_paths()
+                steering.tell_replanned(state.lost)
+            missing = steering.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else steering.drain()
+            host_logs = steering.log_paths()
             if not _left(self._request, state, number):
-                self._fetched = fetch_outputs(self._request, cluster, state, self._reporter)
+                self._fetched = fetch_outputs(self._request, steering, state, self._watcher)
             cluster.close()
         for task, size in missing.items():
             where = f"{state.hosts[task]}: {host_logs.get(task, '?')}"
-            reporter.warn(f"{task}: {size:,} more bytes of its log are on {where}")
+            watcher.warn(f"{task}: {size:,} more bytes of its log are on {where}")
         return self._checked(state, number, host_logs)
 
     def _checked(self, state: State, number: int, host_logs: Mapping[TaskId, str]) -> _Ended:
         """How the run has ended on its hosts; whoever does not wait for that wants no new plan either."""
-        unverified, survivors, cards, signal = verify(self._request, state, self._connections, self._reporter)
+        unverified, survivors, cards, signal = verify(self._request, state, self._connections, self._watcher)
         if signal is not None and _left(self._request, state, number):
             state = dataclasses.replace(state, first_failure=None, interrupts=(signal,))
         return _Ended(state, number, unverified, survivors, cards, host_logs)
 
     def _leave(self, plan: ClusterPlan, record: Record, keeper: str) -> None:
         record.close()
-        self._reporter.detached(self._request.run_id, len(plan.tasks), keeper)
+        self._watcher.detached(self._request.run_id, len(plan.tasks), keeper)
 
-    def _show_board(self, cluster: Cluster, state: State) -> None:
+    def _show_board(self, steering: Steering, state: State) -> None:
         if self._request.tensorboard is None or self._tunnel is None:
             return
         from tflaunch.runs.tensorboard import TensorBoard, host_of
 
         run_id, logdir = self._request.run_id, self._request.tensorboard
-        cluster.show(TensorBoard(run_id, host_of(state.hosts), logdir, self._tunnel, self._reporter))
+        steering.show(TensorBoard(run_id, host_of(state.hosts), logdir, self._tunnel, self._watcher))
 
     def _record_of(self, plan: ClusterPlan, connected: Collection[str]) -> Record:
         """The record, with this plan; its hosts are those on which something of the run may be."""
@@ -339,53 +329,53 @@ class _Run:
         try:
             self._record.finish(outcome)
         except RecordError as error:
-            self._reporter.warn(f"{error.message}. {error.hint}")
+            self._watcher.warn(f"{error.message}. {error.hint}")
         self._record.close()
-        self._reporter.report(outcome)
+        self._watcher.report(outcome)
         return outcome.exit_code or (0 if self._fetched else FetchError.exit_code)
 
 
-def fetch_outputs(request: Request, cluster: Cluster, state: Finished, reporter: Reporter) -> bool:
+def fetch_outputs(request: Request, steering: Steering, state: Finished, watcher: RunWatcher) -> bool:
     """Bring the outputs, however the run has ended, and tell what that comes to; whether all that is wanted is here."""
     if request.fetch is None:
         return True
     later = f"tflaunch fetch {request.run_id}"
     if len(state.interrupts) > 1:  # somebody is in a hurry
-        reporter.say(f"nothing is fetched; later: {later}")
+        watcher.say(f"nothing is fetched; later: {later}")
         return False
     hosts = set(state.hosts.values()) - set(state.lost)
     if not hosts:
-        reporter.warn(f"nothing is fetched, as no host is left; when they are back: {later}")
+        watcher.warn(f"nothing is fetched, as no host is left; when they are back: {later}")
         return False
     try:
-        told = cluster.fetch(hosts, request.fetch)
+        told = steering.fetch(hosts, request.fetch)
     except Stopped:
-        reporter.say(f"not all is fetched; the rest: {later}")
+        watcher.say(f"not all is fetched; the rest: {later}")
         return False
     except FetchError as error:
-        reporter.warn(f"{error.message}; {error.hint}. Then: {later}")
+        watcher.warn(f"{error.message}; {error.hint}. Then: {later}")
         return False
-    reporter.fetched(told)
+    watcher.fetched(told)
     if state.lost:
-        reporter.warn(f"what is on {fold(state.lost)} is not fetched; when it is back: {later}")
+        watcher.warn(f"what is on {fold(state.lost)} is not fetched; when it is back: {later}")
     return told.complete and not state.lost
 
 
 @contextlib.contextmanager
-def nothing_left(cluster: Cluster, reporter: Reporter) -> Iterator[None]:
+def nothing_left(cluster: Cluster, watcher: RunWatcher) -> Iterator[None]:
     """Whatever goes wrong inside, nothing is left on the hosts, or the user hears where that is not known."""
     try:
         yield
     except BaseException as error:
         unconfirmed = cluster.abandon()
         for host, reason in unconfirmed.items():
-            reporter.warn(f"{host}: could not check that nothing is left: {reason}; its lease ends it")
+            watcher.warn(f"{host}: could not check that nothing is left: {reason}; its lease ends it")
         if isinstance(error, Stopped):
             error.unconfirmed = unconfirmed
         raise
 
 
-def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int) -> Oversight:
+def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int) -> Watchdog:
     """All that comes before the tasks may start; raises LaunchError, Stopped."""
     cluster.keep({task.host for task in plan.tasks})
     digest = None
@@ -408,19 +398,19 @@ def _prepare(request: Request, cluster: Cluster, plan: ClusterPlan, attempt: int
     places = {
         str(task.id): (task.host, task.address, task.port if task.listens else None) for task in plan.tasks
     }
-    return Oversight(places, names, request.limits_s)
+    return Watchdog(places, names, request.limits_s)
 
 
-def _all_listen(cluster: Cluster, state: State, oversight: Oversight, reporter: Reporter) -> State:
+def _all_listen(steering: Steering, state: State, oversight: Watchdog, watcher: RunWatcher) -> State:
     """Drive until every task listens on its port, or the run is over: meanwhile the first failure ends it."""
     total = len(state.hosts)
 
     def all_listen() -> bool:
-        reporter.phase("starting", oversight.ready, total)
+        watcher.phase("starting", oversight.ready, total)
         return oversight.ready == total
 
     oversight.awaited = True
-    state = cluster.drive(dataclasses.replace(state, restarts=Restarts()), oversight, all_listen)
+    state = steering.drive(dataclasses.replace(state, restarts=Restarts()), oversight, all_listen)
     oversight.awaited = False
     return state
 
@@ -447,7 +437,7 @@ def _plan(
     hosts: Sequence[Host],
     cluster: Cluster,
     connections: Connections,
-    reporter: Reporter,
+    watcher: RunWatcher,
     *,
     lease: bool,
     before: ClusterPlan | None = None,
@@ -461,12 +451,12 @@ def _plan(
     job, hostfile, gpus = request.job, request.hostfile, request.gpus
     ports = ports_wanted(job, hostfile, hosts) + request.detach
     roll = RollCall(
-        cluster, connections, reporter, hostfile, request.connect_s, ports, lease, request.require_all
+        cluster, connections, watcher, hostfile, request.connect_s, ports, lease, request.require_all
     )
     spares = () if before else _spares(request, hosts)
     roll.call(hosts, spares)
     if job.done == "chief" and not (job.count(CHIEF) or job.count(MASTER)):
-        reporter.note("no chief in this run: worker/0's end is the run's (--done chief)")
+        watcher.note("no chief in this run: worker/0's end is the run's (--done chief)")
     addresses = {host.name: connections.dial_address(host) for host in (*hosts, *spares)}
 
     planner = Planner(job, hostfile, gpus, addresses, request.run_id)
@@ -481,12 +471,12 @@ def _plan(
     absent = {name: error.message for name, error in roll.absent.items()}
     if not lease:
         plan = planner.plan(roll.inventory)
-        consent.tell(planner.shares(plan), roll.inventory, reporter)
+        consent.tell(planner.shares(plan), roll.inventory, watcher)
     else:
         taking = Acquisition(
             planner,
             cluster,
-            reporter,
+            watcher,
             ports_wanted=ports,
             wait_s=request.wait_s,
             absent=roll.absent,
@@ -537,20 +527,20 @@ def _state(request: Request, plan: ClusterPlan, attempt: int = 0) -> State:
     )
 
 
-def _keeper(record: Record, reporter: Reporter) -> Callable[[TaskId, int, int, bytes], None]:
+def _keeper(record: Record, watcher: RunWatcher) -> Callable[[TaskId, int, int, bytes], None]:
     """Copies logs into the record; when the disk says no, the run goes on and the user knows."""
 
     def keep(task: TaskId, attempt: int, offset: int, data: bytes) -> None:
         try:
-            record.append_log(task, offset, data, attempt)
+            record.logs.append(task, offset, data, attempt)
         except RecordError as error:
-            reporter.warn(f"{error.message}. {error.hint}")
+            watcher.warn(f"{error.message}. {error.hint}")
 
     return keep
 
 
 def verify(
-    request: Request, state: Swept, connections: Connections, reporter: Reporter
+    request: Request, state: Swept, connections: Connections, watcher: RunWatcher
 ) -> tuple[Mapping[str, str], Mapping[str, tuple[str, ...]], Mapping[str, tuple[CardLeft, ...]], int | None]:
     """(hosts that could not be checked, what is still alive, cards that are not free, the signal that cut it short).
 
@@ -561,10 +551,10 @@ def verify(
     lost = [host for host in request.hostfile.hosts if host.name in state.lost]
     if not lost:
         return {}, survivors, cards, None
-    from tflaunch.runs.states import was_restarted
+    from tflaunch.runs.states import restarted_text
     from tflaunch.runs.visits import UNSURE, Visits
 
-    visits = Visits(connections, reporter)
+    visits = Visits(connections, watcher)
     signal: int | None = None
     with visits.interrupts():
         try:
@@ -577,7 +567,7 @@ def verify(
             unsure = dict.fromkeys((host for host, end in finished.items() if end.unsure), UNSURE)
             for host, end in finished.items():
                 if end.restarted:
-                    reporter.note(was_restarted(host, end.restarted))
+                    watcher.note(restarted_text(host, end.restarted))
         except Stopped as stopped:
             signal = stopped.interrupted.signal
             unverified, unsure = {host.name: "tflaunch was told not to wait" for host in lost}, {}

@@ -18,6 +18,7 @@ from tflaunch.planning.plan import ClusterPlan
 from tflaunch.planning.usable_hosts import fewer_workers
 from tflaunch.protocol.errors import ConnectError, ConnectErrors, PlanError, TflaunchError
 from tflaunch.protocol.job import PS, WORKER, JobSpec
+from tflaunch.sessions.watcher import Watcher
 
 if TYPE_CHECKING:
     from tflaunch.launch.acquisition import Planner
@@ -32,20 +33,13 @@ class Connections(Protocol):
     def host_key(self, host: Host) -> str: ...
 
 
-class Reporter(Protocol):
-    """`tflaunch.console.reporter.Reporter`, as far as it is needed here."""
-
-    def phase(self, name: str, done: int, total: int) -> None: ...
-    def warn(self, text: str) -> None: ...
-
-
 @dataclasses.dataclass
 class RollCall:
     """The hosts of one run as they answer."""
 
     cluster: Cluster
     connections: Connections
-    reporter: Reporter
+    watcher: Watcher
     hostfile: Hostfile
     connect_s: float
     ports_wanted: int
@@ -103,7 +97,7 @@ class RollCall:
             else:
                 self._all_connected()
                 so = self._so(planner, plan, consent, fits)
-                self.reporter.warn(
+                self.watcher.warn(
                     f"{without}: this would be asked first (--yes agrees): go on without, {so}?"
                 )
                 consent.agree(planner.shares(plan), self.inventory)
@@ -138,7 +132,7 @@ class RollCall:
 
     def _call_spares(self, spares: Collection[Host]) -> None:
         names = fold(host.name for host in spares)
-        self.reporter.warn(f"{described(self.absent)}: calling {names} of --spares")
+        self.watcher.warn(f"{described(self.absent)}: calling {names} of --spares")
         self.call(spares)
 
     def tell(self) -> None:
@@ -146,11 +140,11 @@ class RollCall:
         self._all_connected()
         for names, cause in _by_cause(self.absent):
             them = "it" if len(names) == 1 else "them"
-            self.reporter.warn(f"{fold(names)} cannot be reached ({cause}): going on without {them}")
+            self.watcher.warn(f"{fold(names)} cannot be reached ({cause}): going on without {them}")
 
     def _all_connected(self) -> None:
         """End that step: nobody waits for the others any more."""
-        self.reporter.phase("connecting", len(self.inventory), len(self.inventory))
+        self.watcher.phase("connecting", len(self.inventory), len(self.inventory))
 
     def refusal(self, hint: str) -> ConnectErrors:
         """The error for a run that does not go on without the hosts that are absent."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from tflaunch.lifecycle.links import LOOK_S, Hands, Links
+from tflaunch.lifecycle.links import LOOK_S, Links, Transport
 from tflaunch.lifecycle.states import End, Order, Restart, Say, StartTimer, StopTasks
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, TaskStarted, TimerFired
 from tflaunch.protocol.job import TaskId
@@ -57,7 +57,7 @@ class Driven(Protocol):
 S = TypeVar("S", bound=Driven)
 
 
-class Overseer(Protocol):
+class Monitor(Protocol):
     """Who looks on: `tflaunch.lifecycle.watchdog` describes the methods."""
 
     def happened(self, event: Event, now: float) -> None:
@@ -72,14 +72,14 @@ class Overseer(Protocol):
     def sentences(self, now: float) -> list[Sentence]:
         """What is new to say."""
 
-    def strike(self, now: float) -> Any:
+    def next_event(self, now: float) -> Any:
         """An event that it has found out itself, if any; asked until there is none, or the run goes on no more."""
 
     def wake_at(self) -> float:
         """When it has something to do."""
 
 
-class DriveHands(Hands, Protocol):
+class DriverOwner(Transport, Protocol):
     """What does the work, and who is shown what happens."""
 
     def send(self, host: str, type: str, **fields: Any) -> None:
@@ -95,31 +95,31 @@ class DriveHands(Hands, Protocol):
         """Something that a user wants to see; before anything is done about it."""
 
 
-class Drive(Generic[S]):
+class Driver(Generic[S]):
     """One run, from the moment in which its tasks are released until every host is swept or lost."""
 
     def __init__(
         self,
         state: S,
-        hands: DriveHands,
+        owner: DriverOwner,
         lease_s: float,
         now: float,
         *,
         up: bool = True,
-        oversight: Overseer | None = None,
+        monitor: Monitor | None = None,
     ) -> None:
         self.state = state
-        self._oversight = oversight
-        self._hands = hands
+        self._monitor = monitor
+        self._owner = owner
         self._lease_s = lease_s
-        self.links = Links(dict.fromkeys(state.hosts.values()), hands, now, up)
+        self.links = Links(dict.fromkeys(state.hosts.values()), owner, now, up)
         self._look_at = now  # at all hosts and tasks
         self._look_due = False  # something may have happened since the last look
         self._timers: dict[str, float] = {}
         # host -> name -> message: what it was told and has not confirmed by what it did
         self._orders: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
 
-    def memory(self: Drive[State]) -> dict[str, Any]:
+    def memory(self: Driver[State]) -> dict[str, Any]:
         """All that it knows of a run, as JSON can hold it, for `resume`; what it began with is left out."""
         from tflaunch.lifecycle.memory import memory_of
 
@@ -130,7 +130,7 @@ class Drive(Generic[S]):
             "orders": self._orders,
         }
 
-    def resume(self: Drive[State], memory: Any) -> None:
+    def resume(self: Driver[State], memory: Any) -> None:
         """Go on where another one has been that began with the same; the clock must be the same, too.
 
         To be called before anything else.  Raises ValueError for what is no such memory; then nothing has changed.
@@ -152,13 +152,13 @@ class Drive(Generic[S]):
         """A link is up again: what happened meanwhile is asked for, what was ordered is repeated."""
         self.links.attached(host, now)
         for type, fields in self._orders.get(host, {}).values():
-            self._hands.send(host, type, **fields)
+            self._owner.send(host, type, **fields)
 
     def order(self, host: str, name: str, type: str, **fields: Any) -> None:
         """Tell a host, now or when it is back; `name` replaces an earlier order of that name."""
         self._orders.setdefault(host, {})[name] = (type, fields)
         if host in self.links.up:
-            self._hands.send(host, type, **fields)
+            self._owner.send(host, type, **fields)
 
     def dead(self, host: str, reason: str, now: float) -> None:
         """There is no agent any more behind that link."""
@@ -182,8 +182,8 @@ class Drive(Generic[S]):
     def said(self, host: str, type: str, fields: Mapping[str, Any], body: bytes, now: float) -> None:
         """An agent's message; those that are no events are none of this module's business."""
         self.links.heard(host, now)
-        if self._oversight is not None:
-            self._oversight.said(host, type, fields, now)
+        if self._monitor is not None:
+            self._monitor.said(host, type, fields, now)
         if "n" not in fields or not self.links.takes(host, fields["n"]):
             return
         event = understand(host, type, fields, body)
@@ -198,9 +198,9 @@ class Drive(Generic[S]):
             self._orders.pop(event.host, None)
             self.links.forget(event.host)
         if not (isinstance(event, HostLost) and event.host in {**self.state.lost, **self.state.swept}):
-            self._hands.happened(event)
-        if self._oversight is not None:
-            self._oversight.happened(event, now)
+            self._owner.happened(event)
+        if self._monitor is not None:
+            self._monitor.happened(event, now)
         self.state, actions = self.state.step(event, now)
         for action in actions:
             if isinstance(action, End):
@@ -215,7 +215,7 @@ class Drive(Generic[S]):
                 at = now + action.seconds
                 self._timers[action.name] = min(at, self._timers.get(action.name, at))
             elif isinstance(action, Say):
-                self._hands.say(action.text, action.urgent)
+                self._owner.say(action.text, action.urgent)
 
     def tick(self, now: float) -> None:
         """What time alone brings about."""
@@ -227,33 +227,33 @@ class Drive(Generic[S]):
         if self._look_due:
             return
         self._look_at = now + LOOK_S
-        if self._oversight is not None and self.state.phase == "running":
-            self._oversee(self._oversight, now)
+        if self._monitor is not None and self.state.phase == "running":
+            self._consult(self._monitor, now)
         for host, why in self.links.down.items():
             if self.links.away_s(host, now) > self._lease_s:
                 reason = f"not heard of for {self._lease_s:g} s: its lease has run out there ({why})"
                 self.feed(HostLost(host, reason), now)
 
-    def _oversee(self, oversight: Overseer, now: float) -> None:
-        while (found := oversight.strike(now)) is not None:
+    def _consult(self, monitor: Monitor, now: float) -> None:
+        while (found := monitor.next_event(now)) is not None:
             self.feed(found, now)
             if self.state.phase != "running":
                 return
-        for host, type, fields in oversight.questions(self.links.up, now):
-            self._hands.send(host, type, **fields)
-        for sentence in oversight.sentences(now):
+        for host, type, fields in monitor.questions(self.links.up, now):
+            self._owner.send(host, type, **fields)
+        for sentence in monitor.sentences(now):
             if sentence.over:
-                self._hands.say(sentence.text, urgent=False)
+                self._owner.say(sentence.text, urgent=False)
             else:
-                self._hands.warn(sentence.text)
+                self._owner.warn(sentence.text)
 
     def wake_at(self, now: float) -> float:
         """When `tick` has something to do at the latest."""
         wakes = [self.links.wake_at(now), *self._timers.values()]
         if self._look_due:
             wakes.append(self._look_at)
-        if self._oversight is not None and self.state.phase == "running":
-            wakes.append(max(self._oversight.wake_at(), self._look_at))
+        if self._monitor is not None and self.state.phase == "running":
+            wakes.append(max(self._monitor.wake_at(), self._look_at))
         return min(wakes)
 
     def _all(self, name: str, type: str, **fields: Any) -> None:

@@ -23,7 +23,7 @@ STEADY_S = 20.0
 BREAKS = 8
 
 
-class Hands(Protocol):
+class Transport(Protocol):
     """What does the work."""
 
     def dial(self, host: str) -> None:
@@ -59,10 +59,10 @@ class _Link:
 class Links:
     """The links to `hosts`; all are up at first, or, with `up=False`, dialled at the next `tick`."""
 
-    def __init__(self, hosts: Iterable[str], hands: Hands, now: float, up: bool = True) -> None:
+    def __init__(self, hosts: Iterable[str], transport: Transport, now: float, up: bool = True) -> None:
         self._links = {host: _Link(now, up) for host in hosts}
         self._forgotten: dict[str, int] = {}  # host -> the last event of it that was taken
-        self._hands = hands
+        self._transport = transport
         self._look_at = now  # at all of them
         self._ticked = now
         if not up:
@@ -110,9 +110,9 @@ class Links:
             "",
         )
         link.up_at = now
-        self._hands.watch(host, link.after)
+        self._transport.watch(host, link.after)
         if was_told:
-            self._hands.back(host, away_s)
+            self._transport.back(host, away_s)
 
     def ended(self, host: str, reason: str, now: float) -> None:
         """The link has ended, or could not be made."""
@@ -131,7 +131,7 @@ class Links:
         link.redial_at = now + min(most, least * 2**link.tries) * random.uniform(0.5, 1.0)  # noqa: S311
         link.tries += 1
         if first:
-            self._hands.unreachable(host, reason)
+            self._transport.unreachable(host, reason)
 
     def heard(self, host: str, now: float) -> None:
         """It has said something, whatever it was."""
@@ -164,14 +164,14 @@ class Links:
         self._look_at = now + LOOK_S
         for host, link in list(self._links.items()):
             if link.up and now - link.heard > SILENCE_S:
-                self._hands.hang_up(host)
+                self._transport.hang_up(host)
                 self.ended(host, f"no sign of life for {SILENCE_S:g} s", now)
             elif link.redial_at is not None and now >= link.redial_at:
                 link.redial_at, link.dialled_at = None, now
-                self._hands.dial(host)
+                self._transport.dial(host)
             elif not link.up and link.redial_at is None and now - link.dialled_at > ANSWER_S:
                 # Cut, or frozen, between the connection and the first word: nobody else would ever notice.
-                self._hands.hang_up(host)
+                self._transport.hang_up(host)
                 self.ended(host, f"no answer within {ANSWER_S:g} s", now)
 
     def away_s(self, host: str, now: float) -> float:

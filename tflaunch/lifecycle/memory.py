@@ -49,7 +49,7 @@ def memory_of(state: State) -> dict[str, Any]:
         "exits": [_exit_data(exit) for exit in state.exits.values()],
         "first_failure": _failure_data(state.first_failure),
         "work_done": state.work_done,
-        "drained_s": state.drained_s,
+        "longest_grace_expired_s": state.longest_grace_expired_s,
         "interrupts": list(state.interrupts),
         "lost": dict(state.lost),
         "swept": {host: list(left) for host, left in state.swept.items()},
@@ -89,7 +89,7 @@ def remembered(state: State, data: Any) -> State:
             "exits": [exit_of_it],
             "first_failure": or_null(OneOf({"host": a_host, "reason": a_text}, timed_out, exit_of_it)),
             "work_done": a_flag,
-            "drained_s": a_number,
+            "longest_grace_expired_s": a_number,
             "interrupts": [a_signal],
             "lost": Each(a_host, a_text),
             "swept": Each(a_host, [a_text]),
@@ -119,7 +119,7 @@ def remembered(state: State, data: Any) -> State:
         exits={exit.task: exit for exit in exits},
         first_failure=first,
         work_done=data["work_done"],
-        drained_s=data["drained_s"],
+        longest_grace_expired_s=data["longest_grace_expired_s"],
         interrupts=tuple(data["interrupts"]),
         lost=data["lost"],
         swept={host: tuple(left) for host, left in data["swept"].items()},
@@ -146,7 +146,7 @@ def _failure_data(first: TaskExit | HostLost | TimedOut | None) -> dict[str, Any
 
 
 def check_drive(state: State, data: Any) -> None:
-    """Raise ValueError unless `data` is what a drive of that state has: see tflaunch.lifecycle.driver.Drive.memory."""
+    """Raise ValueError unless `data` is what a drive of that state has: see tflaunch.lifecycle.driver.Driver.memory."""
     tasks = set(map(str, state.hosts))
     a_task, a_host = of_the_run("a task", tasks), of_the_run("a host", state.hosts.values())
     orders = OneOf(

@@ -125,7 +125,7 @@ class State:
     exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)  # of those that do not run now
     first_failure: TaskExit | HostLost | TimedOut | None = None
     work_done: bool = False  # all that decides success has ended well
-    drained_s: float = -1.0  # since then: the longest time to end by itself that is over
+    longest_grace_expired_s: float = -1.0  # since then: the longest time to end by itself that is over
     interrupts: tuple[int, ...] = ()  # signals, in the order in which they came
     lost: Mapping[str, str] = field(default_factory=dict)
     swept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -291,7 +291,7 @@ def _drain_s(state: State, task: TaskId) -> float:
 
 
 def _maybe_drained(state: State) -> tuple[State, list[Action]]:
-    if all(_drain_s(state, task) <= state.drained_s for task in _left(state)):
+    if all(_drain_s(state, task) <= state.longest_grace_expired_s for task in _left(state)):
         return _end(state, state.grace_s)
     return state, []
 
@@ -345,7 +345,9 @@ def _cluster_stopped(state: State, now: float) -> tuple[State, list[Action]]:
 def _timer(state: State, name: str) -> tuple[State, list[Action]]:
     if name.startswith(DRAIN + " ") and state.phase == "draining":
         over_s = float(name.partition(" ")[2])
-        return _maybe_drained(dataclasses.replace(state, drained_s=max(over_s, state.drained_s)))
+        return _maybe_drained(
+            dataclasses.replace(state, longest_grace_expired_s=max(over_s, state.longest_grace_expired_s))
+        )
     if name == HURRY and state.phase == "ending":
         missing = sorted(set(state.hosts.values()) - set(state.swept) - set(state.lost))
         lost = {**state.lost, **dict.fromkeys(missing, "its agent did not report in time")}

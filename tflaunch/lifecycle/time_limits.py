@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any, NamedTuple
 
-    class Strike(NamedTuple):
+    class ReachedLimit(NamedTuple):
         reason: str
         tasks: tuple[str, ...]  # the ones it is about
         states: tuple[str, ...]  # of each: `state S, in futex_do_wait`, or "" where nothing has been seen
 else:
     from collections import namedtuple
 
-    Strike = namedtuple("Strike", "reason tasks states")
+    ReachedLimit = namedtuple("ReachedLimit", "reason tasks states")
 
 NAMES_SHOWN = 4
 NEVER = float("-inf")
@@ -92,13 +92,13 @@ class Limits:
         """How many of the tasks that live have opened their port (or, if they have none, written something)."""
         return len(self._ready & self._started.keys())
 
-    def strike(self, now: float) -> Strike | None:
+    def reached_limit(self, now: float) -> ReachedLimit | None:
         """The limit that has been reached, if any."""
         if self._begun is None or not self._started:
             return None
         living = tuple(self._started)
         if self.timeout_s and now - self._begun >= self.timeout_s:
-            return self._strike(f"the run has taken {self.timeout_s:g} s (--timeout)", living)
+            return self._reached(f"the run has taken {self.timeout_s:g} s (--timeout)", living)
         if self.startup_s:
             late = tuple(
                 task
@@ -110,17 +110,17 @@ class Limits:
             if late:
                 have, port = ("has", "its port") if len(late) == 1 else ("have", "their ports")
                 limit = f"{self.startup_s:g} s after the start (--startup-timeout)"
-                return self._strike(f"{_names(late)} {have} not opened {port} {limit}", late)
+                return self._reached(f"{_names(late)} {have} not opened {port} {limit}", late)
         if self.stall_s and all(now - self._seen.get(task, NEVER) <= FRESH_S for task in living):
             quiet_s = now - max(self._spoke[task] for task in self._spoke)
             if quiet_s >= self.stall_s:
-                return self._strike(
+                return self._reached(
                     f"no task has written anything for {quiet_s:.0f} s (--stall-timeout)", living
                 )
         return None
 
-    def _strike(self, reason: str, tasks: tuple[str, ...]) -> Strike:
-        return Strike(reason, tasks, tuple(self._states.get(task, "") for task in tasks))
+    def _reached(self, reason: str, tasks: tuple[str, ...]) -> ReachedLimit:
+        return ReachedLimit(reason, tasks, tuple(self._states.get(task, "") for task in tasks))
 
 
 def _state(look: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ DIAL_S = 5.0  # for one connect: it may be lost twice on the way
 AWAITED_S = 0.5  # how often the agents are asked while somebody waits for all tasks to be ready
 
 
-class Oversight:
+class Watchdog:
     """Fed with what happens and what agents say; asked what to ask them, what to say, and what has run out.
 
     `places` maps a task to host, address and port, `names` a name among the addresses to what it stands for;
@@ -108,12 +108,12 @@ class Oversight:
         """What is new to say about who waits for whom."""
         return self._diagnosis.sentences(now)
 
-    def strike(self, now: float) -> TimedOut | None:
+    def next_event(self, now: float) -> TimedOut | None:
         """The time limit that has been reached, if any."""
-        strike = self._limits.strike(now)
-        if strike is None:
+        limit = self._limits.reached_limit(now)
+        if limit is None:
             return None
-        return TimedOut(strike.reason, tuple(map(TaskId.parse, strike.tasks)), strike.states)
+        return TimedOut(limit.reason, tuple(map(TaskId.parse, limit.tasks)), limit.states)
 
     def wake_at(self) -> float:
         """When there is something to ask at the latest."""

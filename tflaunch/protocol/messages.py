@@ -422,7 +422,7 @@ TO_AGENT = dict(
         "state": Each(a_word, anything),
         "lease_s": a_time,
         "started": a_number,
-        "oversight": Each(a_word, anything),
+        "watchdog": Each(a_word, anything),
     },
     coordinating={"missing": Each(a_word, a_text)},
 )  # type: Table

@@ -58,7 +58,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     bye      {}                                            nothing more is wanted
     entrust  {secret, address}                             the run goes on without launcher: let its coordinator in
                                                            there; `entrusted`
-    coordinate {members, state, lease_s, started, oversight}   this host decides for the run from now on;
+    coordinate {members, state, lease_s, started, watchdog}   this host decides for the run from now on;
                                                            `coordinating`
 
     agent -> launcher

@@ -1,22 +1,20 @@
-"""Which runs `tflaunch clean` removes, and where: from what every place keeps; pure but for this machine's records.
+"""Which runs `tflaunch clean` removes, and from where.  Pure.
 
-A *place* is a directory that runs leave something in: of a host (two names of it are one place), or this machine's
-records.  A run that something holds stays in all places; by age and number it goes from all, by size from one.
+A *place* is a directory in which runs leave something: a host's run directory (one place, if two hosts share it), or
+the records of this machine.  A run that is alive stays in all places.  A run that is too old, or beyond the number to
+keep, goes from all places; a run that is one too many for the size of a place goes from that place alone.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tflaunch.hosts import fold
 from tflaunch.protocol import removal
-from tflaunch.protocol.errors import RecordError, UsageError
+from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.wire import Message
-from tflaunch.runs.record import Record, list_runs, set_aside, state_root, unfinished
 
 HERE = "this machine"  # its records of runs
 
@@ -27,23 +25,23 @@ class Kept:
 
     run_id: str
     bytes: int
-    idle_s: float  # for how long nothing of it was written
+    idle_s: float  # for how long nothing of the run was written here
     alive: bool
-    keep: str  # why it must stay there, or ""
-    ended: bool  # in order: it is known that nothing of it was left on any host
-    here: tuple[str, ...]  # the hosts whose part this is
-    hosts: tuple[str, ...]  # all hosts of the run, as far as it is known
+    keep: str  # why the run must stay here, or ""
+    ended: bool  # the run ended in order: nothing of it was left on any host
+    here: tuple[str, ...]  # the hosts whose part of the run this is
+    hosts: tuple[str, ...]  # all hosts of the run, as far as this place knows them
 
 
 @dataclass(frozen=True)
 class Place:
-    """What one directory of runs holds; `names` are the hosts that lead to it, of this machine's records none."""
+    """What one directory of runs holds; `names` are the hosts that share it, none for this machine's records."""
 
     names: tuple[str, ...]
     directory: str
     runs: tuple[Kept, ...]
     code_bytes: int = 0
-    rest_bytes: int = 0  # what is left of an interrupted clean
+    rest_bytes: int = 0  # what an interrupted clean left
     unread: tuple[str, ...] = ()  # what could not be measured, and why
     environment_bytes: int = 0  # virtual environments
 
@@ -54,14 +52,14 @@ class Place:
 
     @property
     def bytes(self) -> int:
-        """All of it."""
+        """Bytes of all that it holds."""
         return (
             sum(kept.bytes for kept in self.runs) + self.code_bytes + self.rest_bytes + self.environment_bytes
         )
 
 
 def named(names: Sequence[str]) -> str:
-    """Hosts, folded, and then this machine."""
+    """These hosts, folded, and then this machine, if `names` holds HERE."""
     hosts = [name for name in names if name != HERE]
     return ", ".join(filter(None, (fold(hosts), HERE if len(hosts) < len(names) else "")))
 
@@ -73,9 +71,9 @@ def titles(known: Sequence[Place]) -> str:
 
 @dataclass(frozen=True)
 class Criteria:
-    """Which runs are to go: those named; else those unused for `older_s`, and the oldest beyond `max_bytes`.
+    """Which runs to remove: those named in `runs`; else those idle for `older_s`, and the oldest beyond `max_bytes`.
 
-    The newest `keep_last` stay in any case; when nothing else is said, all others go.
+    The newest `keep_last` stay in any case; without other criteria all others go.
     """
 
     older_s: float | None = None
@@ -85,21 +83,23 @@ class Criteria:
 
     @property
     def code_older_s(self) -> float | None:
-        """For how long code that no run is left of must have been unused to go too; None: it stays."""
+        """How long code must have been unused to be removed, once no run that used it is left; None: it stays."""
         return None if self.runs else self.older_s or 0.0
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which runs go from each place (by its number); and those that would, were there not why they stay."""
+    """Which runs to remove from each place, by the number of the place."""
 
     goes: Mapping[int, tuple[str, ...]]
-    stays: Mapping[str, str]
-    too_large: Mapping[int, int] = field(default_factory=dict)  # bytes that stay beyond what a place may hold
+    stays: Mapping[str, str]  # run that the criteria would remove -> why it stays
+    too_large: Mapping[int, int] = field(
+        default_factory=dict
+    )  # bytes that a place holds beyond `max_bytes` then
 
 
 def places(usages: Mapping[str, Message]) -> list[Place]:
-    """What the hosts have told; two names of one directory on one machine become one."""
+    """The places of these hosts, from what each answered; hosts that share a directory have one place."""
     found: dict[object, Place] = {}
     for name, said in usages.items():
         key = (*said["machine"], said["place"]) if said["place"] else name
@@ -130,56 +130,29 @@ def places(usages: Mapping[str, Message]) -> list[Place]:
     return list(found.values())
 
 
-def recorded_place(root: Path | None = None) -> Place:
-    """What this machine's records hold; raises RecordError."""
-    root = root or state_root()
-    kept, unread = [], []
-    for info in list_runs(root):
-        size = removal.Size(str(info.path))
-        unread += size.unread[:3]
-        kept.append(
-            Kept(
-                run_id=info.run_id,
-                bytes=size.bytes,
-                idle_s=size.idle_s,
-                alive=info.status == "running" or _locked(info.run_id, root),
-                keep="",
-                ended=info.status == "ended",
-                here=(),
-                hosts=info.hosts,
-            )
-        )
-    rest = sum(removal.Size(str(path)).bytes for path in unfinished(root))
-    return Place((), str(root), tuple(kept), 0, rest, tuple(unread))
-
-
-def _locked(run_id: str, root: Path) -> bool:
-    try:
-        return Record(root / run_id, {}).running()
-    except RecordError:
-        return True  # not known: as good as alive
-
-
 def full_names(named: Collection[str], known: Sequence[Place]) -> tuple[str, ...]:
-    """The runs that are meant by ids or their beginnings; raises UsageError for what fits none or several."""
+    """The ids of the runs that the user names, by whole ids or their beginnings.
+
+    Raises UsageError for a name that fits no run, or several.
+    """
     runs = sorted({kept.run_id for place in known for kept in place.runs})
     found = []
     for name in named:
         fitting = [name] if name in runs else [run for run in runs if run.startswith(name)]
         if not fitting:
             raise UsageError(
-                f"no run {name} is kept here or on these hosts", "look at those that are: tflaunch ps -a"
+                f"no run {name} is kept here or on these hosts", "list those that are: tflaunch ps -a"
             )
         if len(fitting) > 1:
             raise UsageError(
-                f"{name} fits {len(fitting)} runs: {', '.join(fitting[:8])}", "write more of the id"
+                f"{len(fitting)} runs begin with {name}: {', '.join(fitting[:8])}", "write more of the id"
             )
         found += fitting
     return tuple(dict.fromkeys(found))
 
 
 def select(known: Sequence[Place], criteria: Criteria) -> Selection:
-    """Which runs go from each place, by the criteria, and never one that may be alive."""
+    """Choose which runs to remove from each place, never one that may be alive."""
     parts: dict[str, list[tuple[int, Kept]]] = {}
     for number, place in enumerate(known):
         for kept in place.runs:
@@ -225,40 +198,18 @@ def select(known: Sequence[Place], criteria: Criteria) -> Selection:
 
 
 def _held(known: Sequence[Place], parts: Mapping[str, list[tuple[int, Kept]]]) -> dict[str, str]:
-    """The runs that are alive, or may be on a host that has not told, each with a sentence about it."""
+    """The runs that are alive, or may be on a host that did not answer, each with a sentence that says so."""
     held = {}
     for run, shares in parts.items():
         alive = [known[number] for number, kept in shares if kept.alive]
-        told = {host for _, kept in shares for host in kept.here}
-        told.update(name for place in known for name in place.names)
-        silent = {host for _, kept in shares for host in kept.hosts} - told
+        asked = {host for _, kept in shares for host in kept.here}
+        asked.update(name for place in known for name in place.names)
+        silent = {host for _, kept in shares for host in kept.hosts} - asked
         if alive:
             held[run] = f"it is alive on {titles(alive)}"
         elif silent and not any(kept.ended for _, kept in shares):
             held[run] = f"it may be alive on {fold(sorted(silent))}, not asked"
     return held
-
-
-def remove_records(run_ids: Collection[str], dry_run: bool, root: Path | None = None) -> dict[str, Any]:
-    """Remove these records of this machine; returns what an agent's `cleaned` says. Raises RecordError."""
-    root = root or state_root()
-    removed: dict[str, int] = {}
-    left: dict[str, str] = {}
-    for run_id in run_ids:
-        if not (root / run_id).is_dir():
-            continue  # somebody else was quicker
-        if dry_run:
-            removed[run_id] = removal.Size(str(root / run_id)).bytes
-        elif (aside := set_aside(run_id, root)) is None:
-            left[run_id] = removal.ALIVE
-        else:
-            removed[run_id], problems = removal.free(str(aside))
-            if problems:
-                left[run_id] = "; ".join(problems[:3])
-    rest = unfinished(root)
-    sizes = [removal.Size(str(path)).bytes if dry_run else removal.free(os.fspath(path))[0] for path in rest]
-    none = {"files": 0, "bytes": 0}
-    return {"removed": removed, "left": left, "code": none, "environments": none, "rest_bytes": sum(sizes)}
 
 
 def document(
@@ -267,14 +218,14 @@ def document(
     cleaned: Mapping[int, Mapping[str, Any]],
     dry_run: bool,
 ) -> dict[str, Any]:
-    """What was removed, and what stays and why, as what JSON can hold; `cleaned` is what each place has said."""
-    told = []
+    """What was removed, and what stays and why, as JSON can hold it; `cleaned` is what each place answered."""
+    entries = []
     stays = dict(chosen.stays)
     for number, said in cleaned.items():
         place, removed, code, made = known[number], said["removed"], said["code"], said["environments"]
         stays.update({run: removal.ALIVE for run, why in said["left"].items() if why == removal.ALIVE})
         staying = [kept for kept in place.runs if kept.run_id not in removed]
-        told.append(
+        entries.append(
             {
                 "hosts": list(place.names),
                 "directory": place.directory,
@@ -289,4 +240,4 @@ def document(
                 "too_large_bytes": chosen.too_large.get(number, 0),
             }
         )
-    return {"dry_run": dry_run, "places": told, "stays": stays}
+    return {"dry_run": dry_run, "places": entries, "stays": stays}

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from tflaunch.inputs.patterns import Wanted, Wish
 from tflaunch.inputs.sizes import amount
@@ -34,6 +33,7 @@ from tflaunch.runs.fetch_destination import (
 )
 from tflaunch.runs.fetch_pipeline import AHEAD, Dishonest, Pipeline, Request, Steps
 from tflaunch.sessions.group import Sessions
+from tflaunch.sessions.watcher import Watcher
 
 PIECE_BYTES = 256 * 1024
 BLOCK_BYTES = 4 * 1024 * 1024  # that one digest is of
@@ -44,12 +44,6 @@ SHOWN_S = 0.1
 FILES, NAMES_BYTES, THERE = 100_000, 32 * 2**20, 12
 _NUMBERS = range(2**63)  # sizes that a disk knows; times, from 1970, too
 _DIGEST_BYTES = 32
-
-
-class Watcher(fetch_pipeline.Watcher, Protocol):
-    """Who is shown how far it has come."""
-
-    def phase(self, name: str, done: int, total: int, note: str = "") -> None: ...
 
 
 @dataclass

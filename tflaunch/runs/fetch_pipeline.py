@@ -6,14 +6,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from tflaunch.lifecycle.links import Links
-from tflaunch.protocol.errors import Breach, ConnectError
-from tflaunch.protocol.events import Interrupted
+from tflaunch.protocol.errors import ConnectError
 from tflaunch.protocol.wire import Message
-from tflaunch.sessions.group import Sessions, Stopped
-from tflaunch.sessions.session import Ended, Said
+from tflaunch.sessions.group import Sessions
+from tflaunch.sessions.linked import Linked
+from tflaunch.sessions.watcher import Watcher
 
 AHEAD = 8  # questions to one host that are under way
 REST_S = 20.0  # for a host whose connection is lost
@@ -40,13 +39,6 @@ class Request:
 _Result = TypeVar("_Result")
 Part = Generator[Request | None, None, _Result]
 Steps = Part[None]
-
-
-class Watcher(Protocol):
-    """Who is shown which hosts are out of reach."""
-
-    def unreachable(self, host: str, reason: str) -> None: ...
-    def back(self, host: str, away_s: float) -> None: ...
 
 
 @dataclass
@@ -78,29 +70,23 @@ class _Lane:
             thread.steps.close()
 
 
-class Pipeline:
+class Pipeline(Linked):
     """The wires to these hosts, which are open already; `dial` goes in again to one that is lost."""
 
     def __init__(
         self, sessions: Sessions, hosts: Sequence[str], dial: Callable[[str], None], watcher: Watcher
     ) -> None:
+        super().__init__(sessions, watcher)
         self.unreached: dict[str, ConnectError] = {}  # hosts that nothing more is asked of, each with why
-        self.dial = dial
-        self._sessions = sessions
-        self._watcher = watcher
+        self._dial = dial
         self._lanes: dict[str, _Lane] = {}
         self._given_up: dict[str, ConnectError] = {}  # maybe when nothing was asked of them
-        self._links = Links(hosts, self, time.monotonic())
-        for host in hosts:
-            if isinstance(error := sessions.ended.get(host), Breach):
-                self._links.forget(host)
-                self.unreached[host] = error
-            elif error or host not in sessions.by_host:
-                self._links.ended(host, "its connection is lost", time.monotonic())
+        self.link(hosts)
+        self.unreached |= self._given_up
 
     def work(self, steps: Mapping[str, Sequence[Steps]]) -> None:
         """Take each host through its steps, several side by side, as fast as it answers. Raises Stopped."""
-        awake = self._awake
+        awake = self.awake_s
         self.unreached |= {host: error for host, error in self._given_up.items() if host in steps}
         self._lanes = {
             host: _Lane(list(map(_Thread, each)), awake)
@@ -116,43 +102,23 @@ class Pipeline:
             for lane in self._lanes.values():
                 lane.close()
 
-    @property
-    def _awake(self) -> float:
-        """The time, but for what this process itself was asleep."""
-        return time.monotonic() - self._sessions.slept_s
-
     def _turn(self) -> None:
-        item = self._sessions.next(self._links.wake_at(time.monotonic()))
+        self.turn()
         now = time.monotonic()
-        match item:
-            case Interrupted():
-                raise Stopped(item)
-            case Ended(host, Breach() as error):
-                self._give_up(host, error)
-            case Ended(host, error):
-                self._links.ended(host, error.message, now)
-            case Said(host, message) if message.type == "hello":
-                if message["run"] and host not in self._links.up:
-                    self._links.attached(host, now)
-            case Said(host, message) if message.type == "failed":
-                self._give_up(host, ConnectError(message["reason"], message.fields.get("hint", "")))
-            case Said(host, message):
-                self._links.heard(host, now)
-                self._take(host, message)
-        self._links.tick(now)
-        for host, why in self._links.down.items():
-            if self._links.away_s(host, now) > REST_S:
-                self._give_up(host, ConnectError(f"not all of it has come: {why}", "fetch again"))
+        for host, why in self.links.down.items():
+            if self.links.away_s(host, now) > REST_S:
+                self.give_up(host, ConnectError(f"not all of it has come: {why}", "fetch again"))
         for host, lane in self._lanes.items():
-            if not lane.over and self._awake - lane.answered > STALLED_S:
+            if not lane.over and self.awake_s - lane.answered > STALLED_S:
                 why = f"not all of it has come: it has answered nothing for {STALLED_S / 60:g} minutes"
-                self._give_up(host, ConnectError(why, "fetch again, with patterns that look through less"))
+                self.give_up(host, ConnectError(why, "fetch again, with patterns that look through less"))
 
-    def _take(self, host: str, message: Message) -> None:
+    def said(self, host: str, message: Message) -> None:
+        """Take an answer; messages of other types are none of a fetch's business."""
         lane = self._lanes.get(host)
         if lane is None or not lane.asked or message.type not in ANSWERS.values():
             return
-        lane.answered = self._awake
+        lane.answered = self.awake_s
         request, thread = lane.asked[0]
         try:
             if message.type != ANSWERS[request.type]:
@@ -160,7 +126,7 @@ class Pipeline:
             last = request.take(message)
         except Dishonest as lie:
             why = f"{lie}; nothing more is taken from it"
-            self._give_up(host, ConnectError(why, "find out who else has a say on that host"))
+            self.give_up(host, ConnectError(why, "find out who else has a say on that host"))
             return
         if last:
             lane.asked.popleft()
@@ -184,32 +150,22 @@ class Pipeline:
                     self._ask(host, step)
 
     def _ask(self, host: str, request: Request) -> None:
-        if host in self._links.up:
+        if host in self.links.up:
             self._sessions.send([host], request.type, **request.fields)
 
-    def _give_up(self, host: str, error: ConnectError) -> None:
-        self._links.forget(host)
+    def dead(self, host: str, error: ConnectError) -> None:
+        """Go on without that host."""
         self._given_up.setdefault(host, error)
         if host in self._lanes and not self._lanes[host].over:
             self.unreached[host] = error
             self._lanes[host].close()
 
-    # What the links want done.
-
-    def hang_up(self, host: str) -> None:
-        """Let go of a wire."""
-        self._sessions.hang_up(host)
+    def dial(self, host: str) -> None:
+        """Go in again."""
+        self._dial(host)
 
     def watch(self, host: str, after: int) -> None:  # noqa: ARG002
         """Ask anew for what was under way."""
         if host in self._lanes:
             for request, _ in self._lanes[host].asked:
                 self._ask(host, request)
-
-    def unreachable(self, host: str, reason: str) -> None:
-        """Show that a host is out of reach."""
-        self._watcher.unreachable(host, reason)
-
-    def back(self, host: str, away_s: float) -> None:
-        """Show that it is back."""
-        self._watcher.back(host, away_s)

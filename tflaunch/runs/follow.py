@@ -8,39 +8,29 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.inputs.times import duration
 from tflaunch.lifecycle.driver import understand
 from tflaunch.lifecycle.links import Links
 from tflaunch.protocol.errors import Breach, ConnectError
-from tflaunch.protocol.events import AgentGaveUp, Interrupted, TaskStarted
+from tflaunch.protocol.events import AgentGaveUp, TaskStarted
 from tflaunch.protocol.job import TRIAL, TaskId, deciding
 from tflaunch.protocol.messages import tasks_of
 from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, outcome_from
+from tflaunch.protocol.wire import Message
 from tflaunch.runs.states import RunState
-from tflaunch.sessions.group import Item, Sessions, Stopped, Written
-from tflaunch.sessions.log_feed import STALL_S, LogFeed, LogWatcher
-from tflaunch.sessions.session import Ended, Said
+from tflaunch.sessions.group import Sessions
+from tflaunch.sessions.linked import Linked
+from tflaunch.sessions.log_feed import STALL_S, LogFeed
+from tflaunch.sessions.watcher import Watcher
 
 ANSWER_S = 30.0
 GONE_S = 60.0  # a host out of reach for so long is not waited for, once all others have ended their part
 REST_S = 15.0  # for a host that is lost while its logs are printed
 SAID = 200  # texts of a host that are shown
 OUTCOME_S = 10.0  # for who decides to say how it ended, once every host has ended its part
-
-
-class Watcher(LogWatcher, Protocol):
-    """Who is shown it."""
-
-    def note(self, text: str) -> None: ...
-    def warn(self, text: str) -> None: ...
-    def started(self, started: TaskStarted) -> None: ...
-    def exited(self, exit: TaskExit) -> None: ...
-    def unreachable(self, host: str, reason: str) -> None: ...
-    def back(self, host: str, away_s: float) -> None: ...
-    def lost(self, lost: HostLost) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +67,7 @@ class _Seen:
     strange: set[str] = field(default_factory=set)  # hosts that spoke of tasks of others
 
 
-class Follower:
+class Follower(Linked):
     """One run, over wires to visits on its hosts that are open already."""
 
     def __init__(
@@ -91,14 +81,13 @@ class Follower:
         before: Follower | None = None,
     ) -> None:
         """`before` has seen the run by an earlier plan."""
+        super().__init__(sessions, watcher)
         self.run = run
         self.sessions = sessions
-        self._sessions = sessions
         self._there = {
             share.asked: share.host for share in run.shares if share.asked
         }  # whose directory it is
         self._hosts = {host.name: host for host in hostfile.hosts if host.name in self._there}
-        self._watcher = watcher
         self._wanted = wanted
         self._feed = LogFeed(sessions, len(self._hosts), watcher)
         if before is not None:
@@ -108,7 +97,6 @@ class Follower:
         self._events = False
         self.troubles: list[str] = []  # what was found on the hosts that are lost
         self.unreached: dict[str, ConnectError] = {}  # hosts whose logs were not printed to their end
-        self._links: Links | None = None
 
     @property
     def hosts(self) -> list[str]:
@@ -155,10 +143,8 @@ class Follower:
         links = self._begin()
         over_at = 0.0
         while True:
-            item = self._sessions.next(links.wake_at(time.monotonic()))
-            self._take(item)
+            item = self.turn()
             now = time.monotonic()
-            links.tick(now)
             left = self._hosts.keys() - self._seen.over.keys()
             # All that can be asked have ended their part.  The others may be off for good; they are certainly not
             # waited for when nobody decides any more.
@@ -173,9 +159,9 @@ class Follower:
                     self._end(host, f"not heard of for {duration(links.away_s(host, now))} ({why})")
                     links.forget(host)
             elif not left and self._feed.end(self._may_come):
-                over_at = over_at or now + OUTCOME_S
+                over_at = over_at or self.awake_s + OUTCOME_S
                 # A host that has nothing more to say hangs up; then nobody is left who would tell.
-                late = item is None and now > over_at  # all that has come is taken first
+                late = item is None and self.awake_s > over_at  # all that has come is taken first
                 if self._decided(links.up) or not links.up or late:
                     break
         told = self._seen.outcomes
@@ -217,9 +203,8 @@ class Follower:
         """Show what the tasks have printed until now. Raises Stopped."""
         links = self._begin()
         while not self._hosts.keys() <= self._seen.through:
-            self._take(self._sessions.next(links.wake_at(time.monotonic())))
+            self.turn()
             now = time.monotonic()
-            links.tick(now)
             for host, why in links.down.items():
                 if links.away_s(host, now) > REST_S:
                     self.unreached[host] = ConnectError(
@@ -239,48 +224,40 @@ class Follower:
         self._feed.end()
 
     def _begin(self) -> Links:
-        links = self._links = Links(self._hosts, self, time.monotonic())
-        for host in self._hosts:
+        self.link(self._hosts)
+        for host in self.links.up:
             self.watch(host, 0)
-        return links
+        return self.links
 
     def _may_come(self, host: str) -> bool:
-        return self._links is not None and host in self._links.up
+        return host in self.links.up
 
-    def _take(self, item: Item | None) -> None:
-        links, now = self._links, time.monotonic()
-        assert links is not None  # noqa: S101
-        match item:
-            case Interrupted():
-                raise Stopped(item)
-            case Written(host, size):
-                self._feed.written(host, size)
-            case Ended(host, Breach() as error):
-                links.forget(host)
-                self.unreached[host] = error
-                self._seen.through.add(host)
-                self._end(host, error.message)
-            case Ended(host, error):
-                if self._seen.over.get(host) is not None:
-                    links.forget(host)  # it has said all
-                links.ended(host, error.message, now)
-            case Said(host, message) if message.type == "hello" and host not in links.up:
-                if message["run"]:
-                    links.attached(host, now)
-            case Said(host, message) if message.type == "failed":
-                links.forget(host)
-                self._seen.through.add(host)
-                self._end(host, message["reason"])
-            case Said(host, message):
-                links.heard(host, now)
-                if not self._owns(host, tasks_of(message)):
-                    return
-                if message.type == "log":
-                    self._feed.take(host, message)
-                elif message.type == "through":
-                    self._seen.through.add(host)
-                elif "n" in message.fields and links.takes(host, message["n"]):
-                    self._happened(host, message.type, message.fields, message.body)
+    def written(self, host: str, size: int) -> None:
+        """Let that host send more."""
+        self._feed.written(host, size)
+
+    def disconnected(self, host: str) -> None:
+        """A host that has said all is not dialled again."""
+        if self._seen.over.get(host) is not None:
+            self.links.forget(host)
+
+    def dead(self, host: str, error: ConnectError) -> None:
+        """Nothing more comes from that host."""
+        if isinstance(error, Breach):
+            self.unreached[host] = error
+        self._seen.through.add(host)
+        self._end(host, error.message)
+
+    def said(self, host: str, message: Message) -> None:
+        """Show what a host says of its own tasks."""
+        if not self._owns(host, tasks_of(message)):
+            return
+        if message.type == "log":
+            self._feed.take(host, message)
+        elif message.type == "through":
+            self._seen.through.add(host)
+        elif "n" in message.fields and self.links.takes(host, message["n"]):
+            self._happened(host, message.type, message.fields, message.body)
 
     def _happened(self, host: str, type: str, fields: Mapping[str, Any], body: bytes) -> None:
         if type == "swept":
@@ -330,18 +307,6 @@ class Follower:
         """Go in again."""
         self._sessions.attach(self._hosts[host], self.run.run_id, self._there[host])
 
-    def hang_up(self, host: str) -> None:
-        """Let go of a wire."""
-        self._sessions.hang_up(host)
-
     def watch(self, host: str, after: int) -> None:
         """Ask for what is wanted."""
         self._feed.watch(host, after, **self._wanted.fields())
-
-    def unreachable(self, host: str, reason: str) -> None:
-        """Show that a host is out of reach."""
-        self._watcher.unreachable(host, reason)
-
-    def back(self, host: str, away_s: float) -> None:
-        """Show that it is back."""
-        self._watcher.back(host, away_s)

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
-from tflaunch.lifecycle.links import Links
 from tflaunch.protocol import wire
-from tflaunch.protocol.errors import Breach, ConnectError, ConnectErrors
-from tflaunch.protocol.events import Interrupted
+from tflaunch.protocol.errors import ConnectError, ConnectErrors
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.tcp_streams import TYPES
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.follow import Follower
 from tflaunch.runs.tunnel import Tunnel
-from tflaunch.sessions.group import Sessions, Stopped
-from tflaunch.sessions.session import Ended, Said
+from tflaunch.sessions.linked import Linked
+from tflaunch.sessions.watcher import Watcher
 
 LIVES_S = 5.0  # so often the host hears that somebody is here
-
-
-class Watcher(Protocol):
-    """Who is told."""
-
-    def warn(self, text: str) -> None: ...
-    def unreachable(self, host: str, reason: str) -> None: ...
-    def back(self, host: str, away_s: float) -> None: ...
-    def tensorboard(self, run_id: str, url: str, host: str, logdir: str) -> None: ...
 
 
 def host_of(tasks: Mapping[TaskId, str]) -> str:
@@ -84,67 +71,47 @@ def show_tensorboard(follower: Follower, logdir: str, tunnel: Tunnel, watcher: W
     _Show(follower, host, TensorBoard(follower.run.run_id, asked, logdir, tunnel, watcher), watcher).run()
 
 
-class _Show:
+class _Show(Linked):
     """Sees to it that there is a wire, and a TensorBoard behind it."""
 
     def __init__(self, follower: Follower, name: str, tensorboard: TensorBoard, watcher: Watcher) -> None:
-        self._sessions: Sessions = follower.sessions
+        super().__init__(follower.sessions, watcher)
         self._host = follower.host(tensorboard.host)
         self._first = wire.encode("board", run=follower.run.run_id, host=name, logdir=tensorboard.logdir)
         self._tensorboard = tensorboard
-        self._watcher = watcher
         for other in list(self._sessions.by_host):  # they look at the run itself
             self._sessions.drop(other)
 
     def run(self) -> None:
-        """Until it fails. Raises Stopped."""
-        name = self._host.name
-        links = Links([name], self, time.monotonic(), up=False)
-        lives_at = 0.0
+        """Until it fails. Raises ConnectErrors, Stopped."""
+        self.link([self._host.name], up=False)
+        lives_at = self.awake_s
         while not self._tensorboard.failed:
-            item = self._sessions.next(min(links.wake_at(time.monotonic()), lives_at or 1e12))
-            now = time.monotonic()
-            match item:
-                case Interrupted():
-                    raise Stopped(item)
-                case Ended(_, Breach() as error):
-                    raise ConnectErrors({name: error}, 1)
-                case Ended(_, error):
-                    self._tensorboard.lost()
-                    links.ended(name, error.message, now)
-                case Said(_, message) if message.type == "failed":
-                    raise ConnectErrors(
-                        {name: ConnectError(message["reason"], message.fields.get("hint", ""))}, 1
-                    )
-                case Said(_, message) if message.type == "hello":
-                    if message["run"]:
-                        links.attached(name, now)
-                case Said(_, message):
-                    links.heard(name, now)
-                    self._tensorboard.said(message, self._sessions.by_host[name].send)
-            links.tick(now)
-            if now >= lives_at:
-                lives_at = now + LIVES_S
-                self._sessions.send(links.up, "renew", lease_s=LIVES_S)
+            self.turn(lives_at)
+            if self.awake_s >= lives_at:
+                lives_at = self.awake_s + LIVES_S
+                self._sessions.send(self.links.up, "renew", lease_s=LIVES_S)
 
-    # What the links want done.
+    def said(self, host: str, message: Message) -> None:
+        """Hand it on."""
+        self._tensorboard.said(message, self._sessions.by_host[host].send)
 
-    def dial(self, host: str) -> None:  # noqa: ARG002 - there is only one
+    def dead(self, host: str, error: ConnectError) -> None:
+        """It cannot be shown any more."""
+        raise ConnectErrors({host: error}, 1)
+
+    def disconnected(self, host: str) -> None:  # noqa: ARG002 - there is only one
+        """Nothing passes through the tunnel until the host is back."""
+        self._tensorboard.lost()
+
+    def dial(self, host: str) -> None:  # noqa: ARG002
         """Go in again."""
         self._sessions.connect([self._host], "visit", "", lambda _: self._first)
 
     def hang_up(self, host: str) -> None:
         """Let go of a wire."""
         self._tensorboard.lost()
-        self._sessions.hang_up(host)
+        super().hang_up(host)
 
     def watch(self, host: str, after: int) -> None:
         """It is on its way: `board` tells."""
-
-    def unreachable(self, host: str, reason: str) -> None:
-        """Show that the host is out of reach."""
-        self._watcher.unreachable(host, reason)
-
-    def back(self, host: str, away_s: float) -> None:
-        """Show that it is back."""
-        self._watcher.back(host, away_s)

@@ -1,54 +1,50 @@
-"""Short-lived agents that look after any run, from outside it."""
+"""Visits: short-lived agents on the hosts, which list runs, end them, and remove what they left."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from tflaunch.hosts import Host
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.protocol.events import Interrupted
 from tflaunch.protocol.outcome import CardLeft, cards_left
-from tflaunch.runs.record import RunInfo
-from tflaunch.runs.states import Listing, listing
+from tflaunch.runs.listing import Listing, listing
+from tflaunch.runs.record_list import RunInfo
 from tflaunch.sessions.group import Sessions, Stopped
+from tflaunch.sessions.watcher import ProgressWatcher
 from tflaunch.sessions.wires import Opener
 
-FINISH_MARGIN_S = 60.0  # beyond the grace: what a visit may take
-UNSURE = "its agent and its guard were both killed, and a process that left its parents and environment is not found"
-
-
-class Phases(Protocol):
-    """Who is shown what is waited for."""
-
-    def phase(self, name: str, done: int, total: int, note: str = "") -> None: ...
+FINISH_MARGIN_S = 60.0  # what a visit may take, beyond the grace, to end a run
+UNSURE = "its agent and its guard were both killed: a process that left its parent and its environment would not be found"
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What ending a run met on one host; `survivors` should be empty."""
+    """What a visit found on one host when it ended a run there; `survivors` should be empty."""
 
-    known: bool  # there is a directory of it, or something of it was alive
-    found: bool  # something of it was alive
+    known: bool  # the host had a directory of the run, or a process of it was alive
+    found: bool  # a process of the run was alive
     killed: tuple[str, ...]
     survivors: tuple[str, ...]
-    unsure: bool = False  # agent and guard were both killed: what hid well would not be found
-    cards: tuple[CardLeft, ...] = ()  # those of the run that are not free again
-    restarted: float = 0.0  # when the host was, under the run (epoch seconds of its clock); 0: it was not
+    unsure: bool = False  # UNSURE is true there
+    cards: tuple[CardLeft, ...] = ()  # GPUs of the run that are not free again
+    restarted: float = (
+        0.0  # when the host was restarted under the run, by its clock (epoch seconds); 0: never
+    )
 
     @property
     def clean(self) -> bool:
-        """Whether nothing of the run is there any more."""
+        """Whether nothing of the run is left on the host."""
         return not (self.survivors or any(card.own for card in self.cards))
 
 
 class Visits:
-    """Short-lived agents that look after any run: they need no record of it and no agent that lives."""
+    """One visit to each of several hosts.  It needs no record of a run, and no living agent of it."""
 
-    def __init__(self, opener: Opener, watcher: Phases) -> None:
+    def __init__(self, opener: Opener, watcher: ProgressWatcher) -> None:
         self._sessions = self.sessions = Sessions(opener, watcher.phase)
         self._unreachable: dict[str, ConnectError] = {}
         self.interrupts = self._sessions.interrupts
@@ -60,8 +56,9 @@ class Visits:
         phase: str = "connecting",
         unanswered: Callable[[Host], ConnectError | None] | None = None,
     ) -> dict[str, ConnectError]:
-        """Connect to all; returns the hosts that could not be reached, early with `unanswered` (see Connector).
+        """Connect to all of `hosts`; returns those that could not be reached, each with why.
 
+        `unanswered` (see Connector) says of a host that no TCP connection leads to it: such hosts are given up early.
         Raises Stopped.
         """
         self._sessions.connect(hosts, "visit", "", lambda _: b"")
@@ -84,9 +81,9 @@ class Visits:
         tail_bytes: int = 0,
         records: Iterable[RunInfo] = (),
     ) -> Listing:
-        """The runs of this user that are alive on these hosts or, with `everything`, all. Raises Stopped.
+        """The runs of this user that are alive on these hosts; with `everything` all their runs.  Raises Stopped.
 
-        `only` is how a run's id begins; `tail_bytes` of the log of each task that failed come with it.
+        `only`: those whose id begins so.  `tail_bytes`: how much of the log of each failed task to bring.
         """
         names = list(self._sessions.by_host)
         self._sessions.send(names, "list", all=everything, run=only, tail_bytes=tail_bytes)
@@ -104,7 +101,10 @@ class Visits:
     def finish(
         self, run_id: str, grace_s: float, phase: str = "stopping"
     ) -> tuple[dict[str, Finished], dict[str, ConnectError]]:
-        """End that run on every connected host, whatever is left of it, and check. Raises Stopped."""
+        """End all that is left of that run on every connected host, and check that nothing lives.
+
+        Returns what was found on each host, and the hosts that did not answer.  Raises Stopped.
+        """
         names = list(self._sessions.by_host)
         self._sessions.send(names, "finish", run=run_id, grace_s=grace_s)
         replies, failures = self._sessions.gather("finished", names, grace_s + FINISH_MARGIN_S, phase)
@@ -130,11 +130,14 @@ class Visits:
     def clean(
         self, runs: Mapping[str, Collection[str]], code_older_s: float | None, dry_run: bool, timeout_s: float
     ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
-        """Remove those runs on each of these hosts, but none that is alive there. Raises Stopped."""
+        """Remove `runs` (host -> ids), and code unused for `code_older_s`; never a run that is alive.
+
+        Returns what each host removed, and the hosts that did not answer.  Raises Stopped.
+        """
         for name, ids in runs.items():
             self._sessions.send([name], "clean", runs=list(ids), code_older_s=code_older_s, dry_run=dry_run)
         return self._sessions.gather("cleaned", list(runs), timeout_s, "" if dry_run else "cleaning")
 
     def close(self) -> None:
-        """Take leave of all."""
+        """End all visits."""
         self._sessions.close()

@@ -16,49 +16,40 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tflaunch.sessions.group import Answered, Stopped, interruption
 
 if TYPE_CHECKING:
     from tflaunch.sessions.group import Sessions
+    from tflaunch.sessions.watcher import Watcher
 
 PATIENCE_S = 60.0
 _BACKGROUND_S = 0.2  # between two looks whether the terminal is this process's again
 _LINE = 4096  # bytes: a terminal gives no longer one
 
 
-class Asker(Protocol):
-    """`tflaunch.console.reporter.Reporter`, as far as it is needed here."""
-
-    @property
-    def can_ask(self) -> bool: ...
-    def ask(self, question: str) -> None: ...
-    def asked(self, typed: bool) -> None: ...
-    def note(self, text: str) -> None: ...
-
-
-def agreed(sessions: Sessions, asker: Asker, question: str) -> bool | None:
+def agreed(sessions: Sessions, watcher: Watcher, question: str) -> bool | None:
     """Whether the user answers that question by yes; None: there is nobody to ask.
 
     No is also another word, the end of the input, and no answer for 60 s, which is said.  Raises Stopped.
     """
-    if not asker.can_ask:
+    if not watcher.can_ask:
         return None
-    words = answer(sessions, asker, f"{question} [y/N]")
+    words = answer(sessions, watcher, f"{question} [y/N]")
     return words is not None and words.strip().lower() in ("y", "yes")
 
 
-def answer(sessions: Sessions, asker: Asker, question: str) -> str | None:
+def answer(sessions: Sessions, watcher: Watcher, question: str) -> str | None:
     """The line that the user types upon that question; None: there is none, which is said.  Raises Stopped.
 
-    Ask only where `asker.can_ask`.
+    Ask only where `watcher.can_ask`.
     """
     me = object()
     typed = False
     _forget_what_was_typed()
     with _reading(lambda words, again: sessions.put(Answered(words, me, again))):
-        asker.ask(question)
+        watcher.ask(question)
         deadline = time.monotonic() + PATIENCE_S
         try:
             while (item := sessions.next(deadline)) is not None:
@@ -69,11 +60,11 @@ def answer(sessions: Sessions, asker: Asker, question: str) -> str | None:
                 if not item.again:
                     typed = item.words is not None
                     return item.words
-                asker.ask(question)
+                watcher.ask(question)
                 deadline = time.monotonic() + PATIENCE_S
         finally:
-            asker.asked(typed)
-    asker.note(f"no answer for {PATIENCE_S:g} s, which is taken for a no")
+            watcher.asked(typed)
+    watcher.note(f"no answer for {PATIENCE_S:g} s, which is taken for a no")
     return None
 
 

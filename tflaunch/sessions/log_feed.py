@@ -14,6 +14,7 @@ from tflaunch.inputs.times import clock_time
 from tflaunch.protocol import wire
 from tflaunch.protocol.job import TaskId, log_name
 from tflaunch.sessions.group import ASLEEP_S, Sessions, Written
+from tflaunch.sessions.watcher import Watcher
 
 WINDOW_BYTES = 32 * 1024 * 1024  # log bytes under way from all hosts together ...
 STALL_S = 60.0  # for a host that has log to send and sends only signs of life
@@ -24,28 +25,11 @@ Record = Callable[
 ]  # task, attempt, offset, data: the launcher's copy of a log
 
 
-class LogWatcher(Protocol):
-    """Who is shown the logs."""
-
-    def log(
-        self,
-        task: TaskId,
-        host: str,
-        offset: int,
-        data: bytes,
-        written: Callable[[int], None],
-        *,
-        attempt: int = 0,
-    ) -> None: ...
-    def log_end(self, task: TaskId) -> None: ...
-    def warn(self, text: str) -> None: ...
-
-
 class Copies(Protocol):
     """The launcher's record, as far as it is needed here."""
 
-    def log_path(self, task: TaskId, attempt: int = 0) -> Path: ...
-    def skip_log(self, task: TaskId, offset: int, attempt: int = 0) -> None: ...
+    def path(self, task: TaskId, attempt: int = 0) -> Path: ...
+    def skip_to(self, task: TaskId, offset: int, attempt: int = 0) -> None: ...
 
 
 @dataclass
@@ -76,7 +60,7 @@ class LogFeed:
         self,
         sessions: Sessions,
         hosts: int,
-        watcher: LogWatcher,
+        watcher: Watcher,
         record: Record | None = None,
         copies: Copies | None = None,
     ) -> None:
@@ -148,9 +132,9 @@ class LogFeed:
         if self._copies is None:
             where = "is there no more"
         else:
-            self._copies.skip_log(task, offset, attempt)
+            self._copies.skip_to(task, offset, attempt)
             gone = f" but for {missed:,} bytes, which were gone before they were read" if missed > 0 else ""
-            where = f"is in {self._copies.log_path(task, attempt)}{gone}"
+            where = f"is in {self._copies.path(task, attempt)}{gone}"
         at = clock_time(cut_at)
         self._watcher.warn(
             f"{task} on {log.host} truncated its own log at {at}: what it wrote before {where}"

@@ -1,4 +1,4 @@
-"""What hosts have told to `tflaunch check`, side by side; pure."""
+"""What the hosts answered to `tflaunch check`, side by side.  Pure."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from tflaunch.planning.inventory import Device, HostFacts
 from tflaunch.protocol.errors import ConnectError, TflaunchError
 from tflaunch.sessions.log_lines import printable
 
-LINES = 6  # of what a program has printed
+LINES = 6  # of what a task has printed
 
 
 def is_open(result: Any) -> bool:
-    """Whether that came of a connect that reached whom it meant."""
+    """Whether the result of a call is a time (the call reached the right agent), not a failure."""
     return isinstance(result, (int, float))
 
 
 @dataclass(frozen=True)
 class Clock:
-    """How far the clock of a host is ahead of this machine's, give or take half the time that the answer took."""
+    """How far the clock of a host is ahead of the clock of this machine.
+
+    `within_s`, half the time that the answer took, is how wrong `ahead_s` may be.
+    """
 
     ahead_s: float
     within_s: float
@@ -34,54 +37,53 @@ class Clock:
 
 @dataclass(frozen=True)
 class TaskAnswer:
-    """How the task of a check has ended: with a report (tflaunch.in_task.check_task), or without one."""
+    """How the task of a check ended: with a report (tflaunch.in_task.check_task), or without one."""
 
     report: Mapping[str, Any] | None
     code: int | None
     signal_name: str
     seconds: float
-    late: bool = False  # it had to be ended
-    lines: tuple[str, ...] = ()  # the last that it has printed
+    late: bool = False  # it did not end in time, so its agent ended it
+    lines: tuple[str, ...] = ()  # the last lines that it printed
 
     @classmethod
     def from_log(
         cls, tail: bytes, code: int | None, signal_name: str, seconds: float, late: bool
     ) -> TaskAnswer:
-        """Read the end of its log."""
+        """Read what the end of the task's log says; `seconds` is how long the task ran."""
         text = tail.decode("utf-8", "replace")
-        before, found, told = text.rpartition("\n" + check_task.MARK)
+        before, found, data = text.rpartition("\n" + check_task.MARK)
         try:
-            report = json.loads(told.partition("\n")[0]) if found else None
+            report = json.loads(data.partition("\n")[0]) if found else None
         except (ValueError, RecursionError):
             report = None
         if not _is_report(report):
-            report = None  # whoever can write into the log can write such a line
+            report = None  # any program that writes into the log can write such a line
         lines = [printable(each) for each in (before if report else text).splitlines() if each.strip()]
         start = -LINES
         for number, line in enumerate(lines):
-            if line.startswith(
-                "Fatal Python error"
-            ):  # what it is in comes first there, why may stand above it
+            # Below that line Python names the innermost call first; the reason may stand above it.
+            if line.startswith("Fatal Python error"):
                 start = max(0, number - 2)
         return cls(report, code, signal_name, seconds, late, tuple(lines[start:][:LINES]))
 
 
-def _is_report(told: Any) -> bool:
-    """Whether that is what tflaunch.in_task.check_task tells."""
+def _is_report(data: Any) -> bool:
+    """Whether `data` has the shape of what tflaunch.in_task.check_task writes."""
 
     def texts(values: Any) -> bool:
         return all(isinstance(each, str) for each in values)
 
-    if not (isinstance(told, dict) and texts(told.get(name) for name in ("python", "executable", "error"))):
+    if not (isinstance(data, dict) and texts(data.get(name) for name in ("python", "executable", "error"))):
         return False
-    tensorflow = told.get("tensorflow", {"seconds": 0.0, "build": {}, "gpus": None})
-    mappings = (told.get("versions"), told.get("limits"), tensorflow)
-    if not (all(isinstance(each, dict) for each in mappings) and isinstance(told.get("proxies"), list)):
+    tensorflow = data.get("tensorflow", {"seconds": 0.0, "build": {}, "gpus": None})
+    mappings = (data.get("versions"), data.get("limits"), tensorflow)
+    if not (all(isinstance(each, dict) for each in mappings) and isinstance(data.get("proxies"), list)):
         return False
     build, seconds = tensorflow.get("build"), tensorflow.get("seconds")
     return (
-        texts([*told["versions"].values(), *told["proxies"]])
-        and all(each is None or isinstance(each, int) for each in told["limits"].values())
+        texts([*data["versions"].values(), *data["proxies"]])
+        and all(each is None or isinstance(each, int) for each in data["limits"].values())
         and isinstance(build, dict)
         and texts(build.values())
         and isinstance(seconds, (int, float))
@@ -92,35 +94,37 @@ def _is_report(told: Any) -> bool:
 
 @dataclass
 class HostAnswer:
-    """All that a check has learnt of one host; None and empty: not told."""
+    """All that a check learnt from one host; None and empty: the host did not answer that question."""
 
     host: Host
-    error: ConnectError | None = None  # it cannot be reached, or has no agent
+    error: ConnectError | None = None  # why the host cannot be reached, or runs no agent
     facts: HostFacts | None = None
     clock: Clock | None = None
-    system: Mapping[str, Any] = field(default_factory=dict)  # tflaunch.agent.host_check
-    source: str = ""  # what its task's packages come from, if not from the host: requirements, an image
-    ports: tuple[int, ...] = ()  # those that were dialled
+    system: Mapping[str, Any] = field(default_factory=dict)  # the answer of tflaunch.agent.host_check
+    source: str = (
+        ""  # where the task's packages come from, if not from the host: a requirements file, an image
+    )
+    ports: tuple[int, ...] = ()  # those that the check calls
     address_error: TflaunchError | None = None
-    refused: TflaunchError | None = None  # its task could not be made ready
-    cards: tuple[Device, ...] = ()  # that its task was shown
+    refused: TflaunchError | None = None  # why the agent could not make the task ready
+    cards: tuple[Device, ...] = ()  # the GPUs that the task could see
     task: TaskAnswer | None = None
-    lost: ConnectError | None = None  # it stopped answering
-    unswept: str = ""  # why it is not known that nothing of the check is left there
+    lost: ConnectError | None = None  # why the agent stopped answering
+    unswept: str = ""  # why something of the check may still live on the host
 
     @property
     def ready(self) -> bool:
-        """Whether its task can start."""
+        """Whether the task of this host can start."""
         return self.refused is None and self.lost is None
 
     @property
     def report(self) -> Mapping[str, Any]:
-        """What its task has told."""
+        """What the task of this host reported; {} without a report."""
         return (self.task.report if self.task else None) or {}
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """What is to be the same on all hosts, by the name that people know it by."""
+        """The versions that should be the same on all hosts, each by the name that people know."""
         return {name: value for name, value in self._versions() if value}
 
     def _versions(self) -> Iterator[tuple[str, str]]:
@@ -136,21 +140,21 @@ class HostAnswer:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the matrix: what it is on each host that tells, and what on most of them ("": on no majority)."""
+    """One line of the matrix: one fact, such as a version, on each host that told it."""
 
     name: str
     values: Mapping[str, str]
-    matters: bool = True  # a difference is worth a warning
+    matters: bool = True  # a difference deserves a warning
 
     @property
     def common(self) -> str:
-        """What more than half of the hosts have."""
+        """The value on more than half of the hosts; "" if there is none."""
         value, count = Counter(self.values.values()).most_common(1)[0]
         return value if 2 * count > len(self.values) else ""
 
     @property
     def odd(self) -> dict[str, list[str]]:
-        """The other values, each with its hosts; without a majority that is all of them."""
+        """The other values, each with its hosts; without a common value that is all of them."""
         found: dict[str, list[str]] = {}
         for host, value in self.values.items():
             if value != self.common:
@@ -160,22 +164,23 @@ class Row:
 
 @dataclass(frozen=True)
 class CheckAnswers:
-    """What all hosts have told.
+    """What all hosts answered.
 
-    `dials` has {from: {to: {address, port, result}}}, `resolved` what names stand for, `outside` what this machine
-    found when it called the same ports: {host: {address: {port, result}}}.
+    `dials` is {from: {to: {address, port, result}}}: what came of each host's call to each host.  `resolved` is
+    {name: [addresses]}.  `outside` is what came of this machine's calls to the same ports: {host: {address: {port,
+    result}}}.
     """
 
     hosts: tuple[HostAnswer, ...]
     dials: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     resolved: Mapping[str, list[str]] = field(default_factory=dict)
     outside: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-    timeout_s: float = 0.0  # of the import
+    timeout_s: float = 0.0  # for the import of TensorFlow
     run_id: str = ""
 
     @functools.cached_property
     def interfaces(self) -> Mapping[str, Mapping[str, Any]]:
-        """For each host the network interface that its tasks are dialled at, if it is one of its own."""
+        """For each host the network interface that the other hosts call its tasks at, if the host has that address."""
         dialled = {to: way["address"] for ways in self.dials.values() for to, way in ways.items()}
         found: dict[str, Mapping[str, Any]] = {}
         for each in self.hosts:
@@ -188,12 +193,12 @@ class CheckAnswers:
 
     @property
     def asked(self) -> list[HostAnswer]:
-        """The hosts that could be asked."""
+        """The hosts that could be asked: those with facts."""
         return [each for each in self.hosts if each.facts is not None]
 
     @functools.cached_property
     def matrix(self) -> list[Row]:
-        """Versions, limits and the network's MTU on all hosts that tell; rows that nobody fills are left out."""
+        """Versions, limits and the MTU of the network, a row each; rows that no host fills are left out."""
         columns: dict[str, dict[str, str]] = defaultdict(dict)
         for each in self.asked:
             for name, value in each.versions.items():

@@ -1,7 +1,7 @@
-"""What `tflaunch check` makes of what hosts have told: findings, each with what to do about it; pure.
+"""What `tflaunch check` finds in the answers of the hosts, each finding with what to do about it.  Pure.
 
-An *error* would make a run fail, a *warning* may, a *note* is good to know.  Findings that are the same on several
-hosts are one.
+An *error* would make a run fail, a *warning* may make it fail, a *note* is good to know.  Equal findings on several
+hosts become one.
 """
 
 from __future__ import annotations
@@ -26,17 +26,21 @@ from tflaunch.protocol.job import JobSpec
 from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, Row, TaskAnswer, is_open
 
 GIB = 2**30
+# Below these a finding is made; below LEAST_DISK_BYTES it is an error.
 LEAST_DISK_BYTES, LITTLE_DISK_BYTES = GIB // 5, 2 * GIB
 LITTLE_FILES = 1000  # inodes
 FEW_DESCRIPTORS, FEW_PROCESSES = 4096, 4096
 MUCH_MEMLOCK_BYTES = GIB
+# And above these.
 SKEW_S = 2.0
 SLOW_IMPORT_S = 30.0
 UNGUARDED = (
-    "TensorFlow listens on all interfaces and asks nobody for a password: who reaches it can do what you can"
+    "TensorFlow listens on all interfaces and asks for no password: what reaches its port can do what you can"
 )
 PRIVATE = "let a firewall admit only the hosts, or use a private network"
+# How the names of interfaces begin that lead to no other host.
 VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "lxc", "podman", "cali")
+ENOUGH_PORTS = 16  # for the tasks of one host, and for other runs on it
 
 Level = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
@@ -51,18 +55,18 @@ class Finding:
     hosts: tuple[str, ...]
     what: str
     fix: str = ""
-    lines: tuple[str, ...] = ()  # what was printed on the first of them
+    lines: tuple[str, ...] = ()  # what the task printed on the first of these hosts
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What is to be said of what the hosts have told."""
+    """The findings in the answers of all hosts."""
 
     answers: CheckAnswers
 
     @functools.cached_property
     def all(self) -> list[Finding]:
-        """Everything that would or may go wrong: errors first, what many hosts have in common before the rest."""
+        """All findings: errors before warnings before notes, and those of many hosts before those of few."""
         found: dict[tuple[Level, str, str, str], Finding] = {}
         for each in self._findings():
             key = (each.level, each.topic, each.what, each.fix)
@@ -73,21 +77,19 @@ class Findings:
         return sorted(folded, key=lambda each: (LEVELS.index(each.level), -len(each.hosts)))
 
     def exit_code(self, strict: bool = False) -> int:
-        """69 if a host could not be asked, 70 if something would fail (strict: or may), else 0."""
+        """69 if a host could not be asked, 70 if a run would fail (`strict`: or may fail), else 0."""
         if any(each.error or each.lost for each in self.answers.hosts):
             return EXIT_CONNECT
         bad = ("error", "warning") if strict else ("error",)
         return EXIT_LAUNCH if any(each.level in bad for each in self.all) else 0
 
     def level(self, host: str) -> Level | None:
-        """The worst that was found on that host."""
+        """The worst level of the findings on that host; None without findings."""
         return self._levels.get(host)
 
     @functools.cached_property
     def _levels(self) -> dict[str, Level]:
         return {host: each.level for each in reversed(self.all) for host in each.hosts}
-
-    # -- what is found
 
     def _findings(self) -> Iterator[Finding]:
         for each in self.answers.hosts:
@@ -97,8 +99,7 @@ class Findings:
                 for level, topic, what, fix, *lines in self._of_host(each, each.facts):
                     yield Finding(level, topic, (each.host.name,), what, fix, *lines)
         if trouble := next((each.address_error for each in self.answers.asked if each.address_error), None):
-            # Its message begins with the host that is meant.
-            name = trouble.message.partition(":")[0]
+            name = trouble.message.partition(":")[0]  # the message begins with the host
             what = trouble.message.removeprefix(f"{name}: ")
             yield Finding("error", "network", (name,), what, trouble.hint)
         yield from self._blocked()
@@ -113,10 +114,10 @@ class Findings:
             what = each.refused.message.removeprefix(f"{each.host.name}: ")
             yield "error", "setup", what, each.refused.hint
         if each.lost is not None:
-            what = f"its connection was lost: {each.lost.message}; what was started there ends by itself"
+            what = f"the connection was lost: {each.lost.message}; what was started there ends by itself"
             yield "error", "connection", what, each.lost.hint
         elif each.unswept:
-            fix = f"it ends by itself within a minute; to see to it: tflaunch stop {self.answers.run_id} --hosts HOSTS"
+            fix = f"it ends by itself within a minute; or end it: tflaunch stop {self.answers.run_id} --hosts HOSTS"
             yield "error", "session", f"something of this check may still be alive: {each.unswept}", fix
         if each.task is not None:
             yield from _of_task(each, each.task, self.answers.timeout_s)
@@ -131,32 +132,33 @@ class Findings:
             yield (
                 "warning",
                 "session",
-                "systemd-logind has KillUserProcesses=yes: it kills what is left when the last connection is closed, "
-                "a detached run too",
-                f"have KillExcludeUsers={user} or KillUserProcesses=no in /etc/systemd/logind.conf there"
-                + ("; that the user lingers does not help" if logout["linger"] else ""),
+                "systemd-logind has KillUserProcesses=yes: when the user's last connection closes, it kills all of the "
+                "user's processes, a detached run too",
+                f"set KillExcludeUsers={user} or KillUserProcesses=no in /etc/systemd/logind.conf there"
+                + ("; `loginctl enable-linger` does not help" if logout["linger"] else ""),
             )
 
     def _blocked(self) -> Iterator[Finding]:
+        """Calls between hosts that failed; hosts that all fail to reach each other share one finding."""
         lost = {each.host.name for each in self.answers.asked if each.lost is not None}
         blocked: dict[tuple[str, str], dict[str, list[str]]] = {}
         for source, ways in self.answers.dials.items():
             for to, way in ways.items():
                 if not is_open(way["result"]) and to not in lost:
-                    verdict, detail = way["result"] or (dialling.FAILED, "given up")
-                    blocked.setdefault((verdict, detail), {}).setdefault(source, []).append(to)
-        for (verdict, detail), missed in blocked.items():
-            circles = Counter(frozenset([source, *names]) for source, names in missed.items())
+                    failure, detail = way["result"] or (dialling.FAILED, "given up")
+                    blocked.setdefault((failure, detail), {}).setdefault(source, []).append(to)
+        for (failure, detail), missed in blocked.items():
+            groups = Counter(frozenset([source, *names]) for source, names in missed.items())
             for source, names in missed.items():
-                circle = frozenset([source, *names])
-                each_other = len(circle) > 2 and circles[circle] == len(circle)  # then one sentence is enough
+                group = frozenset([source, *names])
+                each_other = len(group) > 2 and groups[group] == len(group)
                 ways = self.answers.dials[source]
-                whom = sorted(circle) if each_other else names
+                whom = sorted(group) if each_other else names
                 whose = "each other" if each_other else "itself" if names == [source] else fold(names)
                 what = (
-                    f"cannot reach {whose} at {self._where(whom, ways)}: {dialling.meaning(verdict, detail)}"
+                    f"cannot reach {whose} at {self._where(whom, ways)}: {dialling.meaning(failure, detail)}"
                 )
-                yield Finding("error", "network", (source,), what, dial_check.NEXT_STEP.get(verdict, ""))
+                yield Finding("error", "network", (source,), what, dial_check.NEXT_STEP.get(failure, ""))
 
     @staticmethod
     def _where(names: Sequence[str], ways: Mapping[str, Mapping[str, Any]]) -> str:
@@ -166,12 +168,13 @@ class Findings:
         return f"port {ports[0]}" if len(ports) == 1 else f"ports {ports[0]}-{ports[-1]}"
 
     def _skewed(self) -> Iterator[Finding]:
+        """Clocks that are wrong."""
         clocks = {each.host.name: each.clock for each in self.answers.asked if each.clock is not None}
         if not clocks:
             return
-        told = [clock.ahead_s for clock in clocks.values()]
-        # Of two clocks nobody knows which is wrong; then this machine's counts, too.
-        right = statistics.median([0.0, *told] if len(told) == 2 else told) if len(told) > 1 else 0.0
+        ahead = [clock.ahead_s for clock in clocks.values()]
+        # Of two clocks either may be the wrong one; then the clock of this machine, 0.0, decides.
+        right = statistics.median([0.0, *ahead] if len(ahead) == 2 else ahead) if len(ahead) > 1 else 0.0
         for name, clock in clocks.items():
             off = clock.ahead_s - right
             if abs(off) > SKEW_S + clock.within_s:
@@ -181,18 +184,19 @@ class Findings:
                     "warning",
                     "clock",
                     (name,),
-                    f"its clock is {way}: times of logs and checkpoints mislead",
-                    "let it be set by NTP there: timedatectl set-ntp true",
+                    f"its clock is {way}: the times of logs and checkpoints are wrong",
+                    "let NTP set it there: timedatectl set-ntp true",
                 )
 
     def _exposed(self) -> Iterator[Finding]:
+        """Hosts whose ports a machine outside of the cluster, this one, can reach."""
         ways_in = {way["address"] for ways in self.answers.dials.values() for way in ways.values()}
         if not self.answers.outside and not all(map(is_loopback, ways_in)):
             yield Finding(
                 "note",
                 "exposed",
                 tuple(self.answers.dials),
-                "this machine is one of the hosts, and cannot tell who else reaches the ports of their tasks. "
+                "this machine is one of the hosts, so it cannot tell which others reach the ports of the tasks. "
                 + UNGUARDED,
                 PRIVATE,
             )
@@ -204,7 +208,7 @@ class Findings:
                     "warning" if public else "note",
                     "exposed",
                     (name,),
-                    "this machine, which is none of the hosts, reaches the ports of their tasks"
+                    "this machine, which is not one of the hosts, reaches the ports of the tasks"
                     f"{' at a public address' if public else ''}. {UNGUARDED}",
                     PRIVATE,
                 )
@@ -214,65 +218,56 @@ def _of_task(each: HostAnswer, task: TaskAnswer, timeout_s: float) -> Iterator[A
     report = task.report
     if report is None:
         if task.late:
-            what = f"TensorFlow was not imported within {timeout_s:g} s, and was ended"
+            what = f"the import of TensorFlow did not end within {timeout_s:g} s, and was stopped"
             yield "error", "tensorflow", what, "a slow file system? --timeout TIME waits longer", task.lines
         else:
             how = f"code {task.code}" if task.code is not None else task.signal_name
-            fix = "look at what it has printed"
+            fix = "read what it printed"
             if task.signal_name == "SIGILL":
-                fix = "its processor lacks what this TensorFlow is built for: install another build of it"
+                fix = "its processor lacks instructions that this TensorFlow is built for: install another build"
             yield "error", "tensorflow", f"its Python ended with {how} on import", fix, task.lines
     elif report["error"]:
         missing = report["error"].startswith("ModuleNotFoundError") and "'tensorflow'" in report["error"]
         python = report["executable"] or interpreter(each.host, JobSpec(()))
         what = f"TensorFlow does not import in {python}: {report['error'].splitlines()[0]}"
-        fix = f"install it there, with {python} -m pip, or name" if missing else "repair it, or name"
-        fix += " another interpreter by `python:`, or what activates it by `setup:`"
+        fix = f"install it there with {python} -m pip" if missing else "repair it"
+        fix += ", or name another interpreter by `python:`, or a command that activates one by `setup:`"
         if each.source:
             fix = f"{'add it to' if missing else 'repair it in'} {each.source}"
         yield "error", "tensorflow", what, fix, () if missing else task.lines
     elif (seconds := report.get("tensorflow", {}).get("seconds", 0)) > SLOW_IMPORT_S:
         what = f"importing TensorFlow took {duration(seconds // 10 * 10)}"
-        yield "note", "tensorflow", what, "it is quicker from a local disk; a second time may be, too"
+        yield "note", "tensorflow", what, "from a local disk it is quicker; so may be the second import"
     for name in (report or {}).get("proxies", ()):
         if "no_grpc_proxy" not in each.host.env:
-            yield "note", "proxy", f"{name} is set; gRPC between tasks goes around it (no_grpc_proxy)", ""
+            yield "note", "proxy", f"{name} is set; gRPC between tasks bypasses it (no_grpc_proxy)", ""
 
 
 def _of_cards(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
     if facts.gpu_note and each.host.gpus != 0:
-        yield "error", "gpus", f"its cards cannot be seen: {facts.gpu_note}", "look there with nvidia-smi"
+        yield "error", "gpus", f"its GPUs cannot be seen: {facts.gpu_note}", "look there with nvidia-smi"
     for gpu in facts.gpus:
         if gpu.error:
-            yield (
-                "warning",
-                "gpus",
-                f"card {gpu.label} is broken: {gpu.error}",
-                "look there with nvidia-smi -q",
-            )
+            what = f"GPU {gpu.label} is broken: {gpu.error}"
+            yield "warning", "gpus", what, "look there with nvidia-smi -q"
     tensorflow = each.report.get("tensorflow", {})
     seen, build = tensorflow.get("gpus"), tensorflow.get("build", {})
     if not each.cards or seen is None or seen == len(each.cards):
         return
     needs, serves = build.get("cuda_version", ""), facts.cuda
-    what = f"TensorFlow sees {seen} of {len(each.cards)} free cards"
+    what = f"TensorFlow sees {seen} of {len(each.cards)} free GPUs"
     if build.get("is_cuda_build") == "False":
         yield "error", "gpus", f"{what}: it is built without CUDA", "install a build with CUDA there"
     elif needs and serves and _major(needs) > _major(serves):
-        fix = "install a newer driver there, or an older TensorFlow"
-        yield (
-            "error",
-            "gpus",
-            f"{what}: it is built for CUDA {needs}, the driver serves {serves} at most",
-            fix,
-        )
+        what += f": it is built for CUDA {needs}, the driver serves {serves} at most"
+        yield "error", "gpus", what, "install a newer driver there, or an older TensorFlow"
     else:
-        fix = "are its CUDA libraries found? (tensorflow[and-cuda], `module load cuda` in `setup:`)"
+        fix = "does it find its CUDA libraries? (tensorflow[and-cuda], `module load cuda` in `setup:`)"
         yield "error", "gpus", what, fix, each.task.lines if each.task else ()
 
 
 def _major(version: str) -> int:
-    """The first number of a version; 0 of what is none."""
+    """The first number of a version; 0 if `version` does not begin with a number."""
     first = version.partition(".")[0]
     return int(first) if first.isdecimal() and len(first) < 10 else 0
 
@@ -280,19 +275,16 @@ def _major(version: str) -> int:
 def _of_ports(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
     if each.host.ports is None:
         if not facts.ports:
-            yield "error", "ports", "no port could be had", "name a free range by `ports:` in the hostfile"
+            yield "error", "ports", "it has no free port", "name a free range by `ports:` in the hostfile"
         return
     first, last = each.host.ports
     taken = last - first + 1 - len(facts.ports)
-    what = f"`ports: {first}-{last}`: {len(facts.ports)} of {last - first + 1} could be had"
-    fix = "see who listens there (ss -tlnp), or name another range"
+    what = f"`ports: {first}-{last}`: {len(facts.ports)} of {last - first + 1} are free"
+    fix = "see what listens there (ss -tlnp), or name another range"
     if not facts.ports:
         yield "error", "ports", what, fix
     elif taken > 0 and len(facts.ports) < ENOUGH_PORTS:
         yield "warning", "ports", what, fix
-
-
-ENOUGH_PORTS = 16  # for the tasks of one host, and runs beside it
 
 
 def _of_disks(each: HostAnswer) -> Iterator[Any]:
@@ -309,42 +301,50 @@ def _of_disks(each: HostAnswer) -> Iterator[Any]:
 
 def _of_limits(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
     limits = each.report.get("limits", {})
-    conf = "raise it in /etc/security/limits.conf there, or by `ulimit` in `setup:`"
+    fix = "raise it in /etc/security/limits.conf there, or by `ulimit` in `setup:`"
     few = limits.get("nofile")
     if few is not None and few < FEW_DESCRIPTORS:
-        yield "warning", "limits", f"a task may have {few} files and connections open (nofile)", conf
+        yield "warning", "limits", f"a task may have only {few} files and connections open (nofile)", fix
     few = limits.get("nproc")
     if few is not None and few < max(FEW_PROCESSES, 16 * facts.cores):
-        yield "warning", "limits", f"its user may have {few} processes and threads (nproc)", conf
+        yield "warning", "limits", f"the user may have only {few} processes and threads (nproc)", fix
     few = limits.get("memlock")
     if few is not None and few < MUCH_MEMLOCK_BYTES and each.system.get("infiniband"):
-        what = f"a task may lock {few // 1024:,} KiB of memory (memlock), too little for RDMA"
-        yield "warning", "limits", what, conf
+        what = f"a task may lock only {few // 1024:,} KiB of memory (memlock), too little for RDMA"
+        yield "warning", "limits", what, fix
 
 
 def _of_network(each: HostAnswer, face: Mapping[str, Any]) -> Iterator[Any]:
     faces = [face for face in each.system.get("interfaces", ()) if not face["name"].startswith(VIRTUAL)]
     chosen = face.get("name", "")
     if chosen.startswith(VIRTUAL):
-        what = f"its tasks are dialled at the address of {chosen}, a bridge within the host"
-        yield "warning", "network", what, "name the address of its network by `address:` in the hostfile"
+        what = f"other hosts call its tasks at the address of {chosen}, a bridge within the host"
+        yield (
+            "warning",
+            "network",
+            what,
+            "name its address in the hosts' network by `address:` in the hostfile",
+        )
     elif chosen and len(faces) > 1 and each.host.address is None:
         names = ", ".join(face["name"] for face in faces)
-        what = f"it is in several networks ({names}); tasks are dialled by {chosen}"
-        yield "note", "network", what, "`address:` in the hostfile names another"
+        what = f"it is in several networks ({names}); other hosts call its tasks through {chosen}"
+        yield "note", "network", what, "`address:` in the hostfile chooses another"
 
 
 def _differing(row: Row) -> Iterator[Finding]:
-    fix = "have the same on all hosts: what one writes another may not read"
+    fix = "install the same version on all hosts: one may not be able to read what another writes"
     topic = "versions"
     if row.name == "MTU":
-        topic, fix = "network", "set them all alike: larger packets may vanish on the way without a word"
+        topic, fix = (
+            "network",
+            "set the same MTU everywhere: larger packets may vanish on the way without an error",
+        )
     level: Level = "warning"
     if row.name == "Python" and len({value.rpartition(".")[0] for value in row.values.values()}) == 1:
         level, fix = "note", ""
     if not row.common:
-        told = ", ".join(f"{value} on {fold(hosts)}" for value, hosts in row.odd.items())
-        yield Finding(level, topic, tuple(row.values), f"{row.name} differs: {told}", fix)
+        found = ", ".join(f"{value} on {fold(hosts)}" for value, hosts in row.odd.items())
+        yield Finding(level, topic, tuple(row.values), f"{row.name} differs: {found}", fix)
         return
     for value, hosts in row.odd.items():
         what = f"{row.name} is {value}, on the other hosts {row.common}"

@@ -1,25 +1,22 @@
-"""`tflaunch check` on the hosts: what a run does until its tasks have ended, with a program that only tells.
+"""`tflaunch check` on the hosts: all that a run does, with a program that only reports what it finds.
 
-Each host gets the agent of a run, which holds ports and starts one task as any other, by the same shell lines and
-interpreter, in the same environment.  A host that fails in one thing is asked the others all the same.  Nothing is
-kept: the run ends with this command, whatever ends that, and takes its directory with it.
+The check starts the agent of a run on each host.  The agent holds ports and starts one task, with the shell lines, the
+interpreter and the environment of any other task.  A host that fails in one step is still asked the others.  The run of
+the check ends with the command, whatever ends that, and its directories on the hosts go with it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import secrets
-import selectors
-import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from tflaunch.gpu_probe import MODULE
-from tflaunch.hosts import Host, Hostfile, fold
+from tflaunch.hosts import Host, Hostfile
 from tflaunch.in_task import check_task
 from tflaunch.lifecycle.watchdog import DIAL_S
 from tflaunch.planning.addresses import peer_addresses
@@ -30,40 +27,35 @@ from tflaunch.planning.gpu_supply import free_cards
 from tflaunch.planning.inventory import Device, HostFacts, MigDevice
 from tflaunch.planning.plan import TaskPlan, ports_wanted
 from tflaunch.protocol import wire
-from tflaunch.protocol.dialling import Dialling
 from tflaunch.protocol.errors import Breach, ConnectError, PlanError
 from tflaunch.protocol.job import JobSpec, TaskId
-from tflaunch.protocol.machine import this_machine
 from tflaunch.sessions import payload
-from tflaunch.sessions.group import AWAITED_SHOWN, Sessions, Silence, Stopped, interruption
-from tflaunch.sessions.session import Said
+from tflaunch.sessions.group import Sessions, Silence, Stopped
 from tflaunch.sessions.wires import Opener
-from tflaunch.survey.check_answers import CheckAnswers, Clock, HostAnswer, TaskAnswer, is_open
+from tflaunch.survey.check_answers import CheckAnswers, Clock, HostAnswer, TaskAnswer
+from tflaunch.survey.check_calls import Calls, CallsFromHere, some_ports, targets_from_here
+from tflaunch.survey.check_replies import LATE, Replies
 
 CLOCK_ROUNDS = 3  # the quickest answer says most
 CLOCK_S = 5.0
 SWEEP_S = 15.0
-STACKS_S = 12.0  # for a task that is stuck to write where, and to end
+STACKS_S = 12.0  # for a task that hangs: to write where it hangs, and to end
 LEASE_S = 30.0
-FROM_HERE_S = 2.0  # for a call of this machine: where it is not let in, mostly nobody answers
-SILENT_S = 10.0  # an agent says something every few seconds
-_LATE = ConnectError("its agent did not answer in time", "is the host overloaded? try again")
-_SILENT = ConnectError(
-    f"it has said nothing for {SILENT_S:g} s", "is it frozen, or the network gone? ssh {host} true"
-)
 
 
 class Connections(Opener, Protocol):
-    """`tflaunch.remote.Connector`, as far as it is needed here."""
+    """What a check needs of `tflaunch.remote.Connector`."""
 
     def dial_address(self, host: Host) -> str: ...
     def unanswered(self, host: Host) -> ConnectError | None: ...
 
 
 class CheckRun:
-    """One check of these hosts; `timeout_s` is what each step of it may take a host.
+    """One check of the hosts of a hostfile.
 
-    `job` says what its tasks run in: requirements, containers, variables.  `calls`: the hosts call each other.
+    `phase` shows the user what the launcher waits for.  `timeout_s` is what each step may take on a host, `connect_s`
+    what a connection may take.  `job` says what the tasks run in: requirements, containers, variables.  `tensorflow`:
+    the tasks import TensorFlow.  `calls`: the hosts call each other.
     """
 
     def __init__(
@@ -83,25 +75,24 @@ class CheckRun:
         self._job = replace(job, program=("-c", text), args=("tensorflow",) if tensorflow else (), flags=None)
         self._hostfile = hostfile
         self._connections = connections
-        self._phase = phase
         self._timeout_s = timeout_s
         self._connect_s = connect_s
         self._run_id = f"check-{secrets.token_hex(4)}"
+        self._key = secrets.token_hex(32)  # by which a called agent proves that it is of this check
         self._sessions = Sessions(connections, phase, LEASE_S)
         self._answers = {host.name: HostAnswer(host) for host in hostfile.hosts}
-        self._said: dict[tuple[str, str], wire.Message] = {}  # (host, type of message) -> the last one
-        self._failed: dict[str, ConnectError] = {}  # host -> what the last request came to
+        self._replies = Replies(self._sessions, self._answers, phase, connect_s)
         self.interrupts = self._sessions.interrupts
 
     def run(self) -> CheckAnswers:
-        """Ask all hosts everything; returns what they have told. Raises Stopped, after the hosts were told to end."""
+        """Ask all hosts everything; returns what they answered.  Raises Stopped, after the agents were told to end."""
         try:
             self._connect()
             self._read_clocks()
             self._prepare()
             addresses = self._stage()
-            dials, resolved, outside = self._dial(addresses) if self._calls else ({}, {}, {})
-            self._try()
+            dials, resolved, outside = self._call(addresses) if self._calls else ({}, {}, {})
+            self._run_tasks()
         except Stopped as stopped:
             stopped.unconfirmed = self._end()
             raise
@@ -113,7 +104,7 @@ class CheckRun:
         hosts = tuple(self._answers.values())
         return CheckAnswers(hosts, dials, resolved, outside, timeout_s=self._timeout_s, run_id=self._run_id)
 
-    # -- one step after the other
+    # The steps, in their order.
 
     def _connect(self) -> None:
         count = ports_wanted(JobSpec(()), self._hostfile)
@@ -128,26 +119,27 @@ class CheckRun:
         patience_s = self._sessions.patience_s(len(hosts), self._connect_s)
         there = {host.name: host for host in hosts}
         silence = Silence(lambda name: self._connections.unanswered(there[name]))
-        self._await("facts", names, patience_s, "connecting", silence=silence)
-        lacking = [name for name in names if (said := self._said.get((name, "facts"))) and said["lacks"]]
+        self._replies.wait("facts", names, patience_s, "connecting", silence=silence)
+        lacking = [name for name in names if (said := self._replies.get(name, "facts")) and said["lacks"]]
+        self._replies.forget("facts", lacking)
         for name in lacking:
-            del self._said[name, "facts"]
             self._sessions.send([name], "module", payload.packed_module(), name=MODULE)
-        self._await("facts", lacking, self._connect_s, "probing")
+        self._replies.wait("facts", lacking, self._connect_s, "probing")
         for name in names:
-            if said := self._said.get((name, "facts")):
+            if said := self._replies.get(name, "facts"):
                 self._answers[name].facts = HostFacts.from_wire(name, said.fields)
             else:
-                self._answers[name].error = self._why_not(name)
+                self._answers[name].error = self._replies.why_not(name)
                 self._sessions.hang_up(name)
                 self._sessions.forget(name)
 
     def _read_clocks(self) -> None:
         for _ in range(CLOCK_ROUNDS):
-            self._said = {key: said for key, said in self._said.items() if key[1] != "clock"}
-            for name in self._there():
+            names = self._connected()
+            self._replies.forget("clock", names)
+            for name in names:
                 self._sessions.send([name], "clock", sent=time.time())
-            self._await("clock", self._there(), CLOCK_S, "", hear=self._hear_clock)
+            self._replies.wait("clock", names, CLOCK_S, hear=self._hear_clock)
 
     def _hear_clock(self, name: str, message: wire.Message) -> None:
         sent, now = message["sent"], time.time()
@@ -157,7 +149,7 @@ class CheckRun:
             self._answers[name].clock = clock
 
     def _prepare(self) -> None:
-        """Have what the tasks run in, as a run does, however long that takes."""
+        """Have the agents make what the tasks run in, as for a run, however long that takes."""
         names = set()
         for answer in self._answers.values():
             host, needed = answer.host, self._job.requirements
@@ -166,282 +158,173 @@ class CheckRun:
                 names.add(host.name)
                 images = filter(None, [image(host, self._job)])
                 self._sessions.send([host.name], "prepare", **to_prepare(host, self._job, images))
-        self._await(
-            "prepared", names, PREPARE_TIMEOUT_S, "installing" if self._job.requirements else "pulling"
-        )
+        phase = "installing" if self._job.requirements else "pulling"
+        self._replies.wait("prepared", names, PREPARE_TIMEOUT_S, phase)
         for name in names:
-            if (name, "prepared") not in self._said:
-                why = self._why_not(name)
-                if why is _SILENT or name in self._sessions.ended:
-                    self._answers[name].lost = why
+            if self._replies.get(name, "prepared") is None:
+                if self._replies.is_lost(name):
+                    self._answers[name].lost = self._replies.why_not(name)
                 else:
-                    self._answers[name].refused = why
-        self._failed.clear()
+                    self._answers[name].refused = self._replies.why_not(name)
+        self._replies.forget_failures()
 
     def _stage(self) -> dict[str, str]:
-        """Make the task of each host ready; returns the address that the tasks of each host are dialled at."""
-        there = [each.host for each in self._answers.values() if each.facts is not None]
-        inventory = {each.host.name: each.facts for each in self._answers.values() if each.facts is not None}
-        ssh = {host.name: self._connections.dial_address(host) for host in there}
-        self._key = secrets.token_hex(32)
-        addresses = {host.name: host.address or ssh[host.name] or "127.0.0.1" for host in there}
-        trouble: PlanError | None = None
-        try:
-            addresses = peer_addresses(there, inventory, ssh, [])
-        except PlanError as error:
-            trouble = error
-        for host in there:
-            self._answers[host.name].address_error = trouble
-            self._answers[host.name].ports = _some_ports(inventory[host.name].ports)
-        dialled = [host for host in there if self._answers[host.name].ports]
+        """Have the agents make their tasks ready; returns the address at which each host is called."""
+        answers = [each for each in self._answers.values() if each.facts is not None]
+        facts = {each.host.name: each.facts for each in answers if each.facts is not None}
+        addresses = self._addresses(facts)
+        for each in answers:
+            each.ports = some_ports(facts[each.host.name].ports)
         cluster = {
-            "worker": [endpoint(addresses[host.name], self._answers[host.name].ports[0]) for host in dialled]
+            "worker": [endpoint(addresses[each.host.name], each.ports[0]) for each in answers if each.ports]
         }
-        for number, host in enumerate(there):
-            answer = self._answers[host.name]
+        command = Command(self._job, cluster, self._run_id)
+        for number, each in enumerate(answers):
+            host = each.host
             self._sessions.send([host.name], "check", directories=[host.workdir] if host.workdir else [])
             tasks = []
             try:
-                command = Command(self._job, cluster, self._run_id)
-                task = TaskId("worker", number)
-                answer.cards = _shown(free_cards(host, inventory[host.name]))
-                gpus = tuple(card.uuid for card in answer.cards)
-                request = TaskPlan(
-                    id=task,
-                    host=host.name,
-                    address="",
-                    port=None,
-                    gpus=gpus,
-                    gpu_labels=(),
-                    argv=command.argv(task, host),
-                    env=command.env(task, host, gpus),
-                    setup=setup(host),
-                    cwd=host.workdir,
-                    container=image(host, self._job),
-                    mounts=(*host.mounts, *self._job.mounts),
-                )
-                if answer.ready:
-                    tasks = [request.to_wire()]
+                task = self._task(TaskId("worker", number), each, facts[host.name], command)
+                if each.ready:
+                    tasks = [task.to_wire()]
             except PlanError as error:
-                answer.refused = error
+                each.refused = error
             self._sessions.send(
                 [host.name],
                 "stage",
                 tasks=tasks,
                 attempt=0,
                 code=None,
-                ports=list(answer.ports),
+                ports=list(each.ports),
                 gpus=[],
                 door=False,
                 about={"command": ["tflaunch", "check"]},
                 dial_key=self._key,
                 passing=True,
             )
-        names = {host.name for host in there}
-        self._await("checked", names, self._connect_s, "")
-        for name in names:
-            if said := self._said.get((name, "checked")):
-                self._answers[name].system = said.fields
-        self._await("staged", names, self._timeout_s, "setting up")
-        for name in names:
-            answer = self._answers[name]
-            if (name, "staged") not in self._said and answer.refused is None:
-                why = self._why_not(name)
-                if why is _SILENT or name in self._sessions.ended:
-                    answer.lost = why
-                elif why is not _LATE:
-                    answer.refused = why
-                else:
-                    what = f"its `setup:` and login profile did not end within {self._timeout_s:g} s"
-                    answer.refused = ConnectError(what, "see what they wait for; --timeout TIME waits longer")
-        return {name: addresses[name] for name in addresses if self._answers[name].ports}
+        self._replies.wait("checked", facts, self._connect_s)
+        for each in answers:
+            if said := self._replies.get(each.host.name, "checked"):
+                each.system = said.fields
+        self._replies.wait("staged", facts, self._timeout_s, "setting up")
+        for each in answers:
+            if self._replies.get(each.host.name, "staged") is None and each.refused is None:
+                self._note_unstaged(each)
+        return {name: address for name, address in addresses.items() if self._answers[name].ports}
 
-    def _dial(
+    def _addresses(self, facts: Mapping[str, HostFacts]) -> dict[str, str]:
+        """The address at which each host is called, as a plan has it; where no plan can be made, the likeliest."""
+        hosts = [self._answers[name].host for name in facts]
+        ssh = {host.name: self._connections.dial_address(host) for host in hosts}
+        try:
+            return peer_addresses(hosts, facts, ssh, [])
+        except PlanError as error:
+            for host in hosts:
+                self._answers[host.name].address_error = error
+            return {host.name: host.address or ssh[host.name] or "127.0.0.1" for host in hosts}
+
+    def _task(self, id: TaskId, answer: HostAnswer, facts: HostFacts, command: Command) -> TaskPlan:
+        """The task of one host, which sees the free GPUs there; raises PlanError."""
+        host = answer.host
+        answer.cards = _visible(free_cards(host, facts))
+        gpus = tuple(card.uuid for card in answer.cards)
+        return TaskPlan(
+            id=id,
+            host=host.name,
+            address="",
+            port=None,
+            gpus=gpus,
+            gpu_labels=(),
+            argv=command.argv(id, host),
+            env=command.env(id, host, gpus),
+            setup=setup(host),
+            cwd=host.workdir,
+            container=image(host, self._job),
+            mounts=(*host.mounts, *self._job.mounts),
+        )
+
+    def _note_unstaged(self, answer: HostAnswer) -> None:
+        """Note why the task of a host is not ready."""
+        name = answer.host.name
+        why = self._replies.why_not(name)
+        if self._replies.is_lost(name):
+            answer.lost = why
+        elif why is LATE:
+            answer.refused = ConnectError(
+                f"its `setup:` and login profile did not end within {self._timeout_s:g} s",
+                "see what they wait for; --timeout TIME waits longer",
+            )
+        else:
+            answer.refused = why
+
+    def _call(
         self, addresses: Mapping[str, str]
     ) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]], dict[str, dict[str, Any]]]:
-        """Every host calls every host, and so does this machine at all addresses that the hosts have."""
-        names = [name for name in self._there() if self._answers[name].lost is None]
-        targets: list[list[Any]] = [
-            [addresses[name], port, name] for name in names for port in self._answers[name].ports
-        ]
-        self._failed.clear()
-        for number, name in enumerate(names):
-            turn = number * len(targets) // len(names)  # not all begin with the same one
-            wanted = targets[turn:] + targets[:turn]
-            self._sessions.send([name], "dial", key=self._key, targets=wanted, patience_s=DIAL_S, load=True)
-        from_here = _FromHere(self._key, self._outside(addresses))
-        self._await("dialled", names, limit_s(len(targets)), "dialling")
+        """Have every host call every host, and call all their addresses from here; returns as CheckAnswers has it."""
+        ports = {name: answer.ports for name, answer in self._answers.items()}
+        names = [name for name in self._connected() if self._answers[name].lost is None]
+        calls = Calls(addresses, {name: ports[name] for name in names})
+        self._replies.forget_failures()
+        for name in names:
+            self._sessions.send(
+                [name], "dial", key=self._key, targets=calls.of(name), patience_s=DIAL_S, load=True
+            )
+        facts = [each.facts for each in self._answers.values() if each.facts is not None]
+        from_here = CallsFromHere(self._key, targets_from_here(facts, addresses, ports))
+        self._replies.wait("dialled", names, limit_s(len(calls)), "dialling")
         dials: dict[str, dict[str, Any]] = {}
         resolved: dict[str, list[str]] = {}
-        for number, name in enumerate(names):
-            said = self._said.get((name, "dialled"))
+        for name in names:
+            said = self._replies.get(name, "dialled")
             if said is None:
-                self._answers[name].lost = self._why_not(name)
-                continue
-            if len(said["results"]) != len(targets):
-                self._answers[name].lost = Breach(f"{len(targets)} calls, {len(said['results'])} results")
-                continue
-            resolved |= said["addresses"]
-            turn = number * len(targets) // len(names)
-            found: dict[str, Any] = {}
-            for (_, port, to), result in zip(targets[turn:] + targets[:turn], said["results"], strict=True):
-                # One way is as good as the worse of its ports.
-                if to not in found or (is_open(found[to]["result"]) and not is_open(result)):
-                    found[to] = {"address": addresses[to], "port": port, "result": result}
-            dials[name] = {to: found[to] for to in addresses if to in found}
+                self._answers[name].lost = self._replies.why_not(name)
+            elif len(said["results"]) != len(calls):
+                self._answers[name].lost = Breach(f"{len(calls)} calls, {len(said['results'])} results")
+            else:
+                resolved |= said["addresses"]
+                dials[name] = calls.outcome(name, said["results"])
         return dials, resolved, from_here.results()
 
-    def _outside(self, addresses: Mapping[str, str]) -> list[list[Any]]:
-        """What this machine may dial as a stand-in for outside: nothing, if it is one of the hosts itself."""
-        told = [each.facts for each in self._answers.values() if each.facts is not None]
-        if any([facts.hostname, facts.boot_id] == this_machine() for facts in told):
-            return []
-        return [
-            [address, self._answers[facts.host].ports[0], facts.host]
-            for facts in told
-            if facts.host in addresses
-            for address in dict.fromkeys([addresses[facts.host], *facts.addresses])
-            if _is_literal(address)
-        ]
-
-    def _try(self) -> None:
-        """Let the tasks run to their end."""
-        names = {name for name in self._there() if self._answers[name].ready}
-        self._failed.clear()
+    def _run_tasks(self) -> None:
+        """Let the tasks run to their end; those that do not end in time write where they hang, and are ended."""
+        names = {name for name in self._connected() if self._answers[name].ready}
+        self._replies.forget_failures()
         self._sessions.send(names, "release")
         phase = "importing TensorFlow" if self._job.args else "trying Python"
-        self._await("exit", names, self._timeout_s, phase)
-        late = {name for name in names if (name, "exit") not in self._said}
-        stuck = late & set(self._there())
+        self._replies.wait("exit", names, self._timeout_s, phase)
+        late = {name for name in names if self._replies.get(name, "exit") is None}
+        stuck = late & set(self._connected())
         self._sessions.send(stuck, "end", grace_s=STACKS_S / 2, stacks=True)
-        self._await("exit", stuck, STACKS_S, "")
+        self._replies.wait("exit", stuck, STACKS_S)
         for name in names:
-            said = self._said.get((name, "exit"))
+            said = self._replies.get(name, "exit")
             if said is None:
-                self._answers[name].lost = self._why_not(name)
+                self._answers[name].lost = self._replies.why_not(name)
             else:
                 self._answers[name].task = TaskAnswer.from_log(
                     said.body, said["code"], said["signal_name"], said["seconds"], name in late
                 )
 
     def _end(self) -> dict[str, str]:
-        """End it everywhere; returns the hosts that have not confirmed that nothing is left, each with why."""
+        """End the check on all hosts; returns the hosts where something of it may still live, each with why."""
         names = list(self._sessions.by_host)
-        self._failed.clear()
+        self._replies.forget_failures()
         self._sessions.send(names, "end", grace_s=0.0)
         left = dict.fromkeys(names, "tflaunch was told not to wait")
-        with contextlib.suppress(Stopped):  # its agent ends by itself when this one has left
-            self._await("swept", names, SWEEP_S, "")
-            left = {name: self._why_not(name).message for name in names}
+        with contextlib.suppress(Stopped):  # without the launcher the agents end by themselves
+            self._replies.wait("swept", names, SWEEP_S)
+            left = {name: self._replies.why_not(name).message for name in names}
         for name in names:
-            if swept := self._said.get((name, "swept")):
+            if swept := self._replies.get(name, "swept"):
                 left[name] = ", ".join(swept["survivors"])
         self._sessions.close()
         return {name: why for name, why in left.items() if why}
 
-    # -- messages
-
-    def _there(self) -> list[str]:
-        """The hosts that can be spoken to, in the order of the hostfile."""
+    def _connected(self) -> list[str]:
+        """The hosts to which there is a connection, in the order of the hostfile."""
         return [name for name in self._answers if name in self._sessions.by_host]
 
-    def _why_not(self, name: str) -> ConnectError:
-        """Why a host has not said what was awaited."""
-        return self._failed.get(name) or self._sessions.ended.get(name) or self._too_late(name)
 
-    def _too_late(self, name: str) -> ConnectError:
-        session = self._sessions.by_host.get(name)
-        if session is None:
-            return ConnectError(f"no connection within {self._connect_s:g} s")
-        return _LATE if self._answers[name].facts is not None else session.silent
-
-    def _await(
-        self,
-        type: str,
-        hosts: Collection[str],
-        timeout_s: float,
-        phase: str,
-        *,
-        hear: Callable[[str, wire.Message], None] | None = None,
-        silence: Silence | None = None,
-    ) -> None:
-        """Until each of the hosts has said that, or cannot any more, or the time is up. Raises Stopped."""
-        deadline = time.monotonic() - self._sessions.slept_s + timeout_s
-        while missing := set(hosts) - self._settled(type):
-            if phase:
-                self._phase(phase, len(hosts) - len(missing), len(hosts), _few(missing))
-            now, until = time.monotonic(), deadline + self._sessions.slept_s
-            if now >= until:
-                break
-            if silence and (silent := silence.over(missing)) and self._sessions.by_host:
-                self._sessions.give_up(silent)
-                continue
-            match self._sessions.next(min(until, now + 1.0)):
-                case Said(name, message) if message.type == "failed":
-                    self._failed[name] = ConnectError(message["reason"], message.fields.get("hint", ""))
-                case Said(name, message) if message.type == "expired" and not message["asked"]:
-                    self._failed[name] = ConnectError(message["reason"])
-                case Said(_, message) if message.type == "expired" and type == "swept":
-                    pass  # somebody else wants the same
-                case item if interrupted := interruption(item):
-                    raise Stopped(interrupted)
-                case Said(name, message):
-                    self._said[name, message.type] = message
-                    if hear is not None and message.type == type:
-                        hear(name, message)
-        if phase and (answered := sum((name, type) in self._said for name in hosts)):
-            self._phase(phase, answered, answered, "")  # the page tells of the others
-
-    def _settled(self, type: str) -> set[str]:
-        """The hosts that have said that, or cannot any more."""
-        for name, at in self._sessions.heard.items():
-            if self._answers[name].facts is not None and time.monotonic() - at > SILENT_S:
-                self._failed.setdefault(name, _SILENT)
-        answered = {name for name, said in self._said if said == type}
-        return answered | self._failed.keys() | self._sessions.ended.keys()
-
-
-class _FromHere:
-    """Calls from this machine, made while the hosts call each other."""
-
-    def __init__(self, key: str, targets: list[list[Any]]) -> None:
-        self._targets = targets
-        self._selector = selectors.DefaultSelector()
-        self._dialling = Dialling(self._selector, key, targets, FROM_HERE_S)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        with self._selector:
-            while not self._dialling.step(time.monotonic()):
-                for key, _ in self._selector.select(0.2):
-                    key.data()
-
-    def results(self) -> dict[str, dict[str, Any]]:
-        """For each host, what came of each of its addresses."""
-        self._thread.join()
-        found: dict[str, dict[str, Any]] = {}
-        for (address, port, host), result in zip(self._targets, self._dialling.results, strict=True):
-            found.setdefault(host, {})[address] = {"port": port, "result": result}
-        return found
-
-
-def _few(names: Collection[str]) -> str:
-    return fold(sorted(names)) if len(names) <= AWAITED_SHOWN else ""
-
-
-def _some_ports(held: Sequence[int]) -> tuple[int, ...]:
-    """The ports to dial: both ends of the range, for a firewall may be open for a part of it only."""
-    return tuple(dict.fromkeys([*held[:1], *held[-1:]]))
-
-
-def _shown(cards: Sequence[Device]) -> tuple[Device, ...]:
-    """What CUDA lets one process see: whole cards, or one MIG instance."""
+def _visible(cards: Sequence[Device]) -> tuple[Device, ...]:
+    """What CUDA lets one process see: all whole GPUs, or else one MIG instance."""
     return tuple(card for card in cards if not isinstance(card, MigDevice)) or tuple(cards[:1])
-
-
-def _is_literal(address: str) -> bool:
-    try:
-        return not ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False

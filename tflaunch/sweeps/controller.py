@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tflaunch.launch.launch import Reporter as RunReporter
-from tflaunch.lifecycle.driver import Overseer
+from tflaunch.launch.watcher import RunWatcher
+from tflaunch.lifecycle.driver import Monitor
 from tflaunch.lifecycle.states import Action
 from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol.errors import EXIT_TIMEOUT, PlanError, RecordError
@@ -17,7 +17,7 @@ from tflaunch.protocol.outcome import TaskExit
 from tflaunch.sweeps import lifecycle as machine
 from tflaunch.sweeps.lifecycle import CardsSeen, Seat, State
 from tflaunch.sweeps.results import Metric, Reading, Result, Results, ranked, result
-from tflaunch.sweeps.slots import Requests, Room, SweepRequest
+from tflaunch.sweeps.seats import Requests, SeatFinder, SweepRequest
 from tflaunch.sweeps.trials import Trial
 
 
@@ -72,7 +72,7 @@ class Summary:
     resume: str  # the command that goes on; "" when all have succeeded
 
 
-class Reporter(RunReporter, Protocol):
+class Reporter(RunWatcher, Protocol):
     """`tflaunch.console.sweep`, as far as it is needed here."""
 
     def begins(
@@ -101,13 +101,13 @@ class _Begin:
     """The hosts are ready."""
 
 
-class Desk(Overseer):
+class SweepController(Monitor):
     """What the driver of a sweep drives: its state, and beside it the logs, the results and the screen."""
 
     def __init__(
         self,
         work: Work,
-        room: Room,
+        finder: SeatFinder,
         reporter: Reporter,
         seats: tuple[Seat, ...],
         others: Mapping[str, tuple[str, ...]],
@@ -128,7 +128,7 @@ class Desk(Overseer):
         self._request = request
         self._results = work.results
         self._numbers = {trial.number for trial in work.wanted}
-        self._room = room
+        self._finder = finder
         self._reporter = reporter
         self._readings: dict[tuple[int, int], Reading] = {}
         self._seats: dict[tuple[int, int], Seat] = {}
@@ -174,7 +174,7 @@ class Desk(Overseer):
         """See State."""
         return self.state.works(host)
 
-    def step(self, event: Any, now: float) -> tuple[Desk, list[Action]]:
+    def step(self, event: Any, now: float) -> tuple[SweepController, list[Action]]:
         """The state goes on, and all that hangs on it."""
         before = self.state
         if isinstance(event, _Begin):
@@ -208,7 +208,7 @@ class Desk(Overseer):
         if type == "facts":
             inventory = {host: HostFacts.from_wire(host, fields)}
             try:
-                seats = self._room.seats(inventory, [], self.state.seats)
+                seats = self._finder.seats(inventory, [], self.state.seats)
             except PlanError:
                 seats = ()
             self._found.append(CardsSeen(host, seats))
@@ -221,7 +221,7 @@ class Desk(Overseer):
         """None: trials wait for nobody."""
         return []
 
-    def strike(self, now: float) -> Any:  # noqa: ARG002
+    def next_event(self, now: float) -> Any:  # noqa: ARG002
         """What was found out since."""
         return self._found.pop(0) if self._found else None
 
@@ -232,7 +232,7 @@ class Desk(Overseer):
     def read(self, task: TaskId, attempt: int, offset: int, data: bytes) -> None:
         """A piece of a log."""
         try:
-            self._results.record.append_log(task, offset, data, attempt)
+            self._results.record.logs.append(task, offset, data, attempt)
         except RecordError as error:
             self._reporter.warn(f"{error.message}. {error.hint}")
         reading = self._readings.get((task.index, attempt))
@@ -250,7 +250,7 @@ class Desk(Overseer):
         key = (task.index, attempt)
         if key in self._sizes and self._readings[key].received >= self._sizes[key]:
             del self._sizes[key]
-            self._results.record.end_log(task, attempt)
+            self._results.record.logs.end(task, attempt)
 
     def _begins(self, trial: Trial, attempt: machine.Attempt) -> None:
         key = (trial.number, attempt.number)
@@ -270,7 +270,7 @@ class Desk(Overseer):
             del self._unread[number]
             reading.end()
             trial = self.state.trials[number]
-            log = self._results.record.log_path(trial.task, exit.attempt)
+            log = self._results.record.logs.path(trial.task, exit.attempt)
             late = f"was ended (--timeout {self.state.timeout_s:g})"
             late = late if self.state.late.get(number) == exit.attempt and exit.code == EXIT_TIMEOUT else ""
             found = result(trial, exit, reading, seat.labels, log, late=late)

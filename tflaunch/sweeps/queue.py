@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tflaunch.launch.acquisition import Acquisition, Planner, Reporter
+from tflaunch.launch.acquisition import Acquisition, Planner
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.consent import Consent
+from tflaunch.launch.watcher import RunWatcher
 from tflaunch.planning.inventory import Inventory
 from tflaunch.planning.plan import ClusterPlan, TaskPlan
 from tflaunch.planning.taking import Share
 from tflaunch.protocol.job import WORKER, TaskId
 from tflaunch.sweeps.lifecycle import Seat
-from tflaunch.sweeps.slots import Room
+from tflaunch.sweeps.seats import SeatFinder
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Planner(Planner):
     """Its tasks only say which cards are wanted: no trial is bound to any of them."""
 
-    room: Room
+    finder: SeatFinder
     trials: int
 
     def shares(self, plan: ClusterPlan) -> list[Share]:
         places = [Seat(task.host, task.gpus, task.gpu_labels) for task in plan.tasks]
-        return self.room.shares(self.room.shared(places), self.trials)
+        return self.finder.shares(self.finder.shared(places), self.trials)
 
     def _plan(self, inventory: Inventory) -> ClusterPlan:
         tasks = (
@@ -40,17 +41,17 @@ class _Planner(Planner):
                 setup=(),
                 cwd=None,
             )
-            for number, place in enumerate(self.room.places(inventory, []))
+            for number, place in enumerate(self.finder.places(inventory, []))
         )
         return ClusterPlan(self.run_id, tuple(tasks))
 
 
 def seats_in_turn(
-    room: Room,
+    finder: SeatFinder,
     trials: int,
     cluster: Cluster,
     inventory: Inventory,
-    reporter: Reporter,
+    reporter: RunWatcher,
     *,
     wait_s: float,
     consent: Consent,
@@ -60,8 +61,8 @@ def seats_in_turn(
     Raises PlanError when `wait_s` is over, or there never will be any; UsageError when the user does not agree;
     Stopped.
     """
-    run = room.request.run
-    planner = _Planner(run.job, room.hostfile, run.gpus, {}, run.run_id, room=room, trials=trials)
+    run = finder.request.run
+    planner = _Planner(run.job, finder.hostfile, run.gpus, {}, run.run_id, finder=finder, trials=trials)
     taking = Acquisition(planner, cluster, reporter, ports_wanted=0, wait_s=wait_s, consent=consent)
     plan = taking.plan(inventory)
-    return room.shared([Seat(task.host, task.gpus, task.gpu_labels) for task in plan.tasks])
+    return finder.shared([Seat(task.host, task.gpus, task.gpu_labels) for task in plan.tasks])

@@ -9,9 +9,11 @@ from typing import Any, Protocol
 
 from tflaunch.planning.plan import ClusterPlan
 from tflaunch.protocol.errors import UsageError
-from tflaunch.runs.record import Record, RunInfo, list_runs, naming, new_run_id
+from tflaunch.runs.record import Record, run_ids_locked
+from tflaunch.runs.record_list import RunInfo, list_runs
+from tflaunch.runs.run_ids import new_run_id
 from tflaunch.sweeps.results import TRIALS, Metric, Results
-from tflaunch.sweeps.slots import SweepRequest
+from tflaunch.sweeps.seats import SweepRequest
 from tflaunch.sweeps.trials import Params, Trial, identity
 
 NAMED = "named"  # in the record of a sweep whose name was given
@@ -42,7 +44,7 @@ def known_sweep(request: SweepRequest) -> Record | None:
 def record_of(request: SweepRequest) -> Record:
     """The record of a new sweep, or of one that goes on; locked. Raises UsageError, RecordError."""
     run, name = request.run, request.name
-    with naming():  # of two that begin at once, the second sees the first
+    with run_ids_locked():  # of two that begin at once, the second sees the first
         if (known := known_sweep(request)) is not None:
             return known
         run_id = new_run_id(name) if name else run.run_id

@@ -29,6 +29,7 @@ from tflaunch.launch.launch import (
     verify,
 )
 from tflaunch.launch.roll_call import RollCall, described
+from tflaunch.launch.steering import Steering
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
 from tflaunch.planning.inventory import Inventory, when_free
 from tflaunch.planning.plan import ClusterPlan
@@ -36,14 +37,15 @@ from tflaunch.planning.taking import Share
 from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.protocol.errors import ConnectErrors, FetchError, PlanError, RecordError, StopError
 from tflaunch.protocol.outcome import Outcome
-from tflaunch.runs.record import VALUE_LEFT_OUT, Record, hostfile_from
+from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
+from tflaunch.runs.record import Record, hostfile_from
 from tflaunch.runs.visits import Visits
-from tflaunch.sweeps.controller import Desk, Planned, Reporter, Summary, Work
+from tflaunch.sweeps.controller import Planned, Reporter, Summary, SweepController, Work
 from tflaunch.sweeps.lifecycle import Seat, outcome_of
 from tflaunch.sweeps.queue import seats_in_turn
 from tflaunch.sweeps.results import TRIALS, Results, new_seed, ranked
 from tflaunch.sweeps.resume import about_sweep, compare, known_sweep, record_of, succeeded, with_its_metric
-from tflaunch.sweeps.slots import Room, SweepRequest, in_words_of_trials
+from tflaunch.sweeps.seats import SeatFinder, SweepRequest, in_words_of_trials
 from tflaunch.sweeps.trials import Params, Trial, arguments, numbered
 
 if TYPE_CHECKING:
@@ -72,13 +74,13 @@ def dry(request: SweepRequest, connections: Connections, reporter: Reporter) -> 
     if not left:
         reporter.note(ALL_DONE)
         return 0
-    room = Room(request)
+    finder = SeatFinder(request)
     cluster = Cluster(run.run_id, connections, reporter, run.lease_s)
     with cluster.interrupts(), nothing_left(cluster, reporter):
         roll = _roll_call(run, cluster, connections, reporter, lease=False)
-        seats, others = _seats(room, roll, reporter)
+        seats, others = _seats(finder, roll, reporter)
         roll.tell()
-        wanted_cards = _most(room, roll.inventory, seats, len(left))
+        wanted_cards = _most(finder, roll.inventory, seats, len(left))
         consent_for(run, connections).tell(wanted_cards, roll.inventory, reporter)
         cluster.abandon()
     reporter.planned(
@@ -127,8 +129,8 @@ def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, 
             _end_what_is_left(request.run, record, connections, reporter)
         results.keep_trials(everything, seed, {**results.about, **about_sweep(request)})
         work = Work(request, results, wanted, left, begun)
-        desk, outcome, fetched = _run(work, connections, reporter, tunnel)
-        desk.end()
+        controller, outcome, fetched = _run(work, connections, reporter, tunnel)
+        controller.end()
         try:
             record.finish(outcome)
             results.write_table(request.metric.name if request.metric else "")
@@ -187,7 +189,7 @@ def _recorded(run: Request, results: Results, inventory: Inventory) -> Hostfile:
 
 
 def _seats(
-    room: Room, roll: RollCall, reporter: Reporter
+    finder: SeatFinder, roll: RollCall, reporter: Reporter
 ) -> tuple[tuple[Seat, ...], Mapping[str, tuple[str, ...]]]:
     """What is free now, and the cards that may be free later.
 
@@ -196,11 +198,11 @@ def _seats(
     notes, inventory = list[str](), roll.inventory
     try:
         try:
-            seats = room.seats(inventory, notes)
+            seats = finder.seats(inventory, notes)
         except PlanError:
-            room.seats(when_free(inventory), notes)
+            finder.seats(when_free(inventory), notes)
             seats = ()
-        others = room.others(inventory, seats)
+        others = finder.others(inventory, seats)
         if not (seats or others):
             raise PlanError("no card of these hosts can be taken", "tflaunch gpus shows who is on them")
     except PlanError as error:
@@ -214,37 +216,39 @@ def _seats(
     return seats, others
 
 
-def _most(room: Room, inventory: Inventory, seats: tuple[Seat, ...], trials: int) -> list[Share]:
+def _most(finder: SeatFinder, inventory: Inventory, seats: tuple[Seat, ...], trials: int) -> list[Share]:
     """What so many trials may come to take: also cards that others use now, if there are too few."""
-    if trials > len(seats) and room.others(inventory, seats):
-        seats = room.seats(when_free(inventory), [])
-    return room.shares(seats, trials)
+    if trials > len(seats) and finder.others(inventory, seats):
+        seats = finder.seats(when_free(inventory), [])
+    return finder.shares(seats, trials)
 
 
 def _agreed(
-    room: Room, roll: RollCall, cluster: Cluster, reporter: Reporter, consent: Consent, *, trials: int
+    finder: SeatFinder, roll: RollCall, cluster: Cluster, reporter: Reporter, consent: Consent, *, trials: int
 ) -> tuple[tuple[Seat, ...], Mapping[str, tuple[str, ...]]]:
     """As `_seats`, once the user has agreed to what they take; raises UsageError when he does not, Stopped."""
-    seats, others = _seats(room, roll, reporter)
+    seats, others = _seats(finder, roll, reporter)
     roll.tell()
-    while (wanted := consent.lacking(_most(room, roll.inventory, seats, trials), roll.inventory)) is not None:
+    while (
+        wanted := consent.lacking(_most(finder, roll.inventory, seats, trials), roll.inventory)
+    ) is not None:
         cluster.let_go()
         later = trials > len(seats) and bool(others)
         consent.ask(cluster, wanted, *(("up to ", " as they become free") if later else ()))
-        hosts = [host for host in room.hostfile.hosts if host.name in roll.inventory]
-        found, failures = cluster.look(hosts, 0, room.others(roll.inventory, ()))
+        hosts = [host for host in finder.hostfile.hosts if host.name in roll.inventory]
+        found, failures = cluster.look(hosts, 0, finder.others(roll.inventory, ()))
         if failures:
             raise ConnectErrors(failures, len(hosts))
         roll.inventory = found
-        seats, others = _seats(room, roll, reporter)
+        seats, others = _seats(finder, roll, reporter)
     return seats, others
 
 
 def _run(
     work: Work, connections: Connections, reporter: Reporter, tunnel: Tunnel | None
-) -> tuple[Desk, Outcome, bool]:
+) -> tuple[SweepController, Outcome, bool]:
     run, results = work.request.run, work.results
-    room = Room(work.request)
+    finder = SeatFinder(work.request)
     cluster = Cluster(run.run_id, connections, reporter, run.lease_s)
     with cluster.interrupts(), nothing_left(cluster, reporter):
         roll = _roll_call(run, cluster, connections, reporter)
@@ -252,38 +256,38 @@ def _run(
         left_out = {name: error.message for name, error in roll.absent.items()}
         consent, trials = consent_for(run, connections), len(work.left)
         if run.wait_s is None:
-            seats, others = _agreed(room, roll, cluster, reporter, consent, trials=trials)
+            seats, others = _agreed(finder, roll, cluster, reporter, consent, trials=trials)
             inventory = roll.inventory
         else:
-            _seats(room, roll, reporter)  # refuses what can never run
+            _seats(finder, roll, reporter)  # refuses what can never run
             roll.tell()
             seats = seats_in_turn(
-                room, trials, cluster, inventory, reporter, wait_s=run.wait_s, consent=consent
+                finder, trials, cluster, inventory, reporter, wait_s=run.wait_s, consent=consent
             )
-            others = room.others({host: inventory[host] for host in cluster.connected}, seats)
+            others = finder.others({host: inventory[host] for host in cluster.connected}, seats)
         hosts = {seat.host for seat in seats} | others.keys()
         cluster.keep(hosts)
-        desk = Desk(work, room, reporter, seats, others)
+        controller = SweepController(work, finder, reporter, seats, others)
         digest = run.bundle.digest if run.bundle else None
         code = {host.name: digest if host.workdir is None else None for host in run.hostfile.hosts}
         if run.bundle is not None:
             cluster.ship(run.bundle, {host for host in hosts if code[host]}, SHIP_TIMEOUT_S)
-        cluster.prepare(room.images(hosts), run.job, PREPARE_TIMEOUT_S)
+        cluster.prepare(finder.images(hosts), run.job, PREPARE_TIMEOUT_S)
         gpus = {host: [uuid for seat in seats if seat.host == host for uuid in seat.gpus] for host in hosts}
         about = {**about_run(run, ClusterPlan(run.run_id, (), left_out=left_out)), "hosts": sorted(hosts)}
         cluster.stage_none(gpus, code, STAGE_TIMEOUT_S, about)
         results.record.resume(_recorded(run, results, inventory), run.command, run.ssh_config, left_out)
         reporter.begins(run.run_id, len(work.wanted), len(work.left), seats, work.request.metric)
-        cluster.release({}, 0, desk.read, results.record)
+        steering = cluster.release({}, 0, controller.read, results.record.logs)
         if tunnel is not None:
-            _show_board(cluster, desk, run, tunnel, reporter)
-        cluster.drive(desk, desk)
-        state = desk.state
+            _show_board(steering, controller, run, tunnel, reporter)
+        steering.drive(controller, controller)
+        state = controller.state
         seconds = time.monotonic() - work.begun
-        cluster.tell_outcome(outcome_of(state, run.run_id, seconds, unverified=dict(state.lost)))
-        missing = cluster.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else cluster.drain()
-        host_logs = cluster.log_paths()
-        fetched = fetch_outputs(run, cluster, state, reporter)
+        steering.tell_outcome(outcome_of(state, run.run_id, seconds, unverified=dict(state.lost)))
+        missing = steering.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else steering.drain()
+        host_logs = steering.log_paths()
+        fetched = fetch_outputs(run, steering, state, reporter)
         cluster.close()
     for task, size in missing.items():
         reporter.warn(f"{task}: {size:,} more bytes of its log are on its host: {host_logs.get(task, '?')}")
@@ -301,20 +305,22 @@ def _run(
         record=str(results.record.path),
         **more,
     )
-    return desk, outcome, fetched
+    return controller, outcome, fetched
 
 
-def _show_board(cluster: Cluster, desk: Desk, run: Request, tunnel: Tunnel, reporter: Reporter) -> None:
+def _show_board(
+    steering: Steering, controller: SweepController, run: Request, tunnel: Tunnel, reporter: Reporter
+) -> None:
     """Show TensorBoard once a trial runs: it is started as that one is, and sees all that run on that host."""
     from tflaunch.runs.tensorboard import TensorBoard
 
-    cluster.drive(desk, desk, lambda: bool(desk.first_host))
-    if desk.phase == "running":
-        there = next(host for host in run.hostfile.hosts if host.name == desk.first_host)
+    steering.drive(controller, controller, lambda: bool(controller.first_host))
+    if controller.phase == "running":
+        there = next(host for host in run.hostfile.hosts if host.name == controller.first_host)
         logdir = run.tensorboard or "."
         if there.workdir is None and not logdir.startswith(("/", "~")):
             logdir = "."  # each trial has its own of that name, somewhere below
-        cluster.show(TensorBoard(run.run_id, there.name, logdir, tunnel, reporter))
+        steering.show(TensorBoard(run.run_id, there.name, logdir, tunnel, reporter))
 
 
 def _summary(request: SweepRequest, results: Results, wanted: Sequence[Trial]) -> Summary:

@@ -42,7 +42,7 @@ class SweepRequest:
 
 
 @dataclass(frozen=True)
-class Room:
+class SeatFinder:
     """What the hosts can give to trials."""
 
     request: SweepRequest

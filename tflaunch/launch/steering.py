@@ -1,0 +1,248 @@
+"""A run whose tasks run: its state machine driven, its last lines and its outputs brought in, TensorBoard shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tflaunch.hosts import Host
+from tflaunch.lifecycle.driver import Driver, Monitor, S
+from tflaunch.protocol.errors import ConnectError
+from tflaunch.protocol.events import Event, Interrupted, TaskStarted
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, outcome_data
+from tflaunch.protocol.wire import Message
+from tflaunch.sessions.group import Sessions
+from tflaunch.sessions.linked import Linked
+from tflaunch.sessions.log_feed import LogFeed
+from tflaunch.sessions.watcher import Watcher
+
+if TYPE_CHECKING:
+    from tflaunch.inputs.patterns import Wish
+    from tflaunch.runs.fetch import Fetched
+    from tflaunch.runs.tensorboard import TensorBoard
+
+REST_S = 20.0  # for a host whose connection is lost while the last lines come
+
+
+class Steering(Linked):
+    """The agents of one run, from the moment in which its tasks were released."""
+
+    def __init__(
+        self,
+        run_id: str,
+        hosts: Mapping[str, Host],
+        sessions: Sessions,
+        watcher: Watcher,
+        *,
+        lease_s: float,
+        feed: LogFeed,
+    ) -> None:
+        super().__init__(sessions, watcher)
+        self._run_id = run_id
+        self._hosts = hosts
+        self._lease_s = lease_s
+        self._feed = feed
+        self._drive: Driver[Any] | None = None
+        self._tensorboard: TensorBoard | None = None
+
+    def drive(self, state: S, monitor: Monitor, until: Callable[[], bool] = lambda: False) -> S:
+        """Feed everything that happens to the state machine and do what it says, until the run is over.
+
+        Or `until` that is true, the run goes on well and every host can be spoken to: then it may be driven on.
+        """
+        if self._drive is None:
+            self._drive = Driver(state, self, self._lease_s, time.monotonic(), monitor=monitor)
+            self.links = self._drive.links
+        drive: Driver[S] = self._drive
+        drive.state = state
+        while drive.state.phase != "over":
+            if until() and drive.state.phase == "running" and not drive.links.down:
+                break
+            self.turn()
+        return drive.state
+
+    def drain(self, timeout_s: float = 1e9) -> dict[TaskId, int]:
+        """Bring in what is left of the logs; returns the missing bytes of each task that has any.
+
+        A host whose connection is lost meanwhile is dialled again, for REST_S.  It ends when every byte is here, no
+        host that has some can be reached, the time is up or Ctrl-C comes.
+        """
+        _LastLines(self._sessions, self._watcher, self._feed, self).wait(timeout_s)
+        return self._feed.missing
+
+    def fetch(self, hosts: Collection[str], wish: Wish) -> Fetched:
+        """Bring the outputs of the tasks on these hosts here. Raises FetchError, Stopped."""
+        from tflaunch.runs.fetch import Fetch
+
+        return Fetch(self._run_id, self._sessions, sorted(hosts), self.dial, self._watcher, wish=wish).run()
+
+    def log_paths(self) -> dict[TaskId, str]:
+        """Where each task's newest log lies on its host."""
+        return self._feed.paths(self._hosts)
+
+    # -- what others than this launcher are to know
+
+    def tell_replanned(self, lost: Collection[str]) -> None:
+        """Tell those who watch, and who ask later, that the run goes on by another plan, without these hosts."""
+        text = f"{', '.join(lost)} is lost: the run is planned anew without it"
+        self._sessions.send(self._sessions.by_host, "said", text=text, replanned=True)
+
+    def tell_outcome(self, outcome: Outcome) -> None:
+        """Leave on the hosts how the run has ended."""
+        self._sessions.send(self._sessions.by_host, "outcome", outcome=outcome_data(outcome))
+
+    # -- TensorBoard
+
+    def show(self, tensorboard: TensorBoard) -> None:
+        """Have TensorBoard started beside the tasks, and reached from here while they run."""
+        self._tensorboard = tensorboard
+        self._start_tensorboard(tensorboard.host)
+
+    def _start_tensorboard(self, host: str) -> None:
+        tensorboard = self._tensorboard_of(host)
+        if tensorboard is not None and host in self._sessions.by_host:
+            self._sessions.send([host], "board", logdir=tensorboard.logdir)
+
+    def _tensorboard_of(self, host: str) -> TensorBoard | None:
+        tensorboard = self._tensorboard
+        return tensorboard if tensorboard is not None and tensorboard.host == host else None
+
+    # -- what happens on the hosts
+
+    @property
+    def driven(self) -> Driver[Any]:
+        """The state machine at work."""
+        assert self._drive is not None, "driven"  # noqa: S101
+        return self._drive
+
+    def said(self, host: str, message: Message) -> None:
+        """Take a message of that host, unless it cannot be true."""
+        if foreign := self.driven.foreign(host, message):
+            self._sessions.accuse(host, foreign)
+            return
+        if message.type == "log":
+            self._feed.take(host, message)
+        elif message.type == "swept":
+            self._feed.swept(host, message["logs"])
+        elif (tensorboard := self._tensorboard_of(host)) is not None:
+            tensorboard.said(message, self._sessions.by_host[host].send)
+        self.driven.said(host, message.type, message.fields, message.body, time.monotonic())
+
+    def dead(self, host: str, error: ConnectError) -> None:
+        """Count that host as lost."""
+        self.disconnected(host)
+        self.driven.dead(host, error.message, time.monotonic())
+
+    def disconnected(self, host: str) -> None:
+        """Pause TensorBoard, if it is there, until the host is back."""
+        if (tensorboard := self._tensorboard_of(host)) is not None:
+            tensorboard.lost()
+
+    def interrupted(self, signal: Interrupted) -> None:
+        """End the run as the state machine says."""
+        self.driven.feed(signal, time.monotonic())
+
+    def written(self, host: str, size: int) -> None:
+        """Let that host send more of its logs."""
+        self._feed.written(host, size)
+
+    def attached(self, host: str, now: float) -> None:
+        """Repeat what that host has not done yet."""
+        self.driven.attached(host, now)
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        self.driven.tick(now)
+
+    def wake_at(self, now: float) -> float:
+        """When something is due at the latest."""
+        return self.driven.wake_at(now)
+
+    # -- what Driver and Links call
+
+    def dial(self, host: str) -> None:
+        """Connect again to the agent of the run there, which lives on."""
+        self._sessions.attach(self._hosts[host], self._run_id)
+
+    def hang_up(self, host: str) -> None:
+        """Close a connection that is silent."""
+        self.disconnected(host)
+        super().hang_up(host)
+
+    def watch(self, host: str, after: int) -> None:
+        """Ask for the events and logs that were missed."""
+        self._feed.watch(host, after)
+        self._start_tensorboard(host)
+
+    def send(self, host: str, type: str, **fields: Any) -> None:
+        """Send a message."""
+        if host in self._sessions.by_host:
+            self._sessions.send([host], type, **fields)
+
+    def say(self, text: str, urgent: bool) -> None:
+        """Show what the state machine or the watchdog says."""
+        (self._watcher.say if urgent else self._watcher.note)(text)
+
+    def warn(self, text: str) -> None:
+        """Show what should be looked at."""
+        self._watcher.warn(text)
+
+    def happened(self, event: Event) -> None:
+        """Show what has happened."""
+        match event:
+            case TaskStarted():
+                self._watcher.started(event)
+            case TaskExit():
+                self._watcher.exited(event)
+            case HostLost():
+                self._watcher.lost(event)
+
+
+class _LastLines(Linked):
+    """The hosts of a run that is over, until the logs of its tasks are here."""
+
+    def __init__(self, sessions: Sessions, watcher: Watcher, feed: LogFeed, steering: Steering) -> None:
+        super().__init__(sessions, watcher)
+        self._feed = feed
+        self._steering = steering
+        self._given_up = False  # by Ctrl-C
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when every byte is here, or none comes any more, or the time is up, or Ctrl-C comes."""
+        self.link(self._feed.awaited)
+        deadline = self.awake_s + timeout_s
+        while not self._feed.end(self._may_come) and not self._given_up and self.awake_s < deadline:
+            self.turn(deadline)
+        self._feed.end()
+
+    def _may_come(self, host: str) -> bool:
+        links = self.links
+        return host in links.up or (host in links.down and links.away_s(host, time.monotonic()) < REST_S)
+
+    def said(self, host: str, message: Message) -> None:
+        """Take a piece of a log."""
+        if foreign := self._steering.driven.foreign(host, message):
+            self._sessions.accuse(host, foreign)
+        elif message.type == "log":
+            self._feed.take(host, message)
+
+    def dead(self, host: str, error: ConnectError) -> None:
+        """Nothing more comes from that host."""
+
+    def written(self, host: str, size: int) -> None:
+        """Let that host send more."""
+        self._feed.written(host, size)
+
+    def interrupted(self, signal: Interrupted) -> None:  # noqa: ARG002 - whichever it is
+        """Wait no longer."""
+        self._given_up = True
+
+    def dial(self, host: str) -> None:
+        """Connect to that host again."""
+        self._steering.dial(host)
+
+    def watch(self, host: str, after: int) -> None:
+        """Ask for the rest of its logs."""
+        self._feed.watch(host, after)

@@ -1,0 +1,48 @@
+"""What a run shows to those who watch it, beyond what every command shows (tflaunch.sessions.watcher)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from tflaunch.hosts import fold
+from tflaunch.sessions.watcher import Watcher
+
+if TYPE_CHECKING:
+    from tflaunch.code.bundle import Bundle
+    from tflaunch.code.shipping import Shipped
+    from tflaunch.planning.plan import ClusterPlan
+    from tflaunch.protocol.outcome import Outcome
+    from tflaunch.runs.fetch import Fetched
+
+
+class RunWatcher(Watcher, Protocol):
+    """Is shown a whole run; `tflaunch.console.reporter.Reporter` says what each method promises."""
+
+    def waiting(self, turn: Turn) -> None: ...
+    def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None: ...
+    def shipped(self, bundle: Bundle, shipped: Shipped) -> None: ...
+    def report(self, outcome: Outcome) -> None: ...
+    def fetched(self, told: Fetched) -> None: ...
+    def detached(self, run_id: str, tasks: int, host: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Turn:
+    """How it stands with a run that waits for cards."""
+
+    place: int  # in the queue: 1 is the next to be served
+    behind: tuple[str, ...]  # who comes before it: `bob's run mnist-a3k2xq`
+    free: int  # cards that it could take
+    needed: int
+    held: tuple[tuple[str, str], ...]  # cards and what keeps it from them: (`gpu01:0,2`, `alice's run ...`)
+    lost: tuple[str, ...] = ()  # hosts that cannot be asked
+
+    def __str__(self) -> str:
+        ending = {1: "st", 2: "nd", 3: "rd"}.get(self.place % 10 if self.place % 100 // 10 != 1 else 0, "th")
+        parts = [
+            f"{self.place}{ending} in line" + (f", behind {', '.join(self.behind)}" if self.behind else "")
+        ]
+        parts += [f"{cards} {why}" for cards, why in self.held]
+        parts += [f"{fold(self.lost)} cannot be asked"] if self.lost else []
+        return "; ".join(parts)

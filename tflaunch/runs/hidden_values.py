@@ -1,0 +1,44 @@
+"""Command lines and plans without the values of the user's environment variables, which may be secrets."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # most verbs plan nothing
+    from tflaunch.planning.plan import ClusterPlan
+
+VALUE_LEFT_OUT = "***"  # stands for the value of a variable
+# Options that set variables, each with what stands before the value; -e may end several options in one word.
+_OPTIONS = (("--env", "[^=]+="), ("-[a-zA-Z]*e", "[^=]+="), ("--job-env", "[^=]+=[^=]+="))
+
+
+def without_values(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of a command line, with VALUE_LEFT_OUT for the values of --env and --job-env."""
+    end = words.index("--") if "--" in words else len(words)  # what follows is the program's own
+    return (*map(_without_value, ("", *words), words[:end]), *words[end:])
+
+
+def _without_value(before: str, word: str) -> str:
+    for option, name in _OPTIONS:
+        # The value is in the word behind the option, or in the option's own.
+        joined = "=" if option.startswith("--") else "=?"  # --env-file is another option
+        found = re.match(name if re.fullmatch(option, before) else f"{option}{joined}{name}", word)
+        if found:
+            return found[0] + VALUE_LEFT_OUT
+    return word
+
+
+def plan_without_values(plan: ClusterPlan) -> ClusterPlan:
+    """Return that plan, with VALUE_LEFT_OUT for the values of variables that tflaunch does not decide itself."""
+    from tflaunch.inputs.variables import DECIDED
+
+    tasks = [
+        dataclasses.replace(
+            task, env={name: value if name in DECIDED else VALUE_LEFT_OUT for name, value in task.env.items()}
+        )
+        for task in plan.tasks
+    ]
+    return dataclasses.replace(plan, tasks=tuple(tasks))

@@ -1,0 +1,160 @@
+"""The runs on a set of hosts: what several hosts say of one run, put together.  Pure.
+
+The hosts know best.  The records of this machine add what the hosts leave out, and the runs of hosts that did not
+answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_STOPPED, ConnectError
+from tflaunch.protocol.wire import Message
+from tflaunch.runs.hidden_values import without_values
+from tflaunch.runs.record_list import MAY_BE_ALIVE, RunInfo
+from tflaunch.runs.run_ids import is_run_id
+from tflaunch.runs.states import RunState, Share, TaskState
+
+# The states of a host's part, the one that says most first.
+_RANKS = ("alive", "strays", "ended", "lost", "elsewhere")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All runs that were asked for, the newest first, and the hosts that could not be asked."""
+
+    runs: tuple[RunState, ...]
+    others: int  # runs that are not alive, if these were not asked for
+    failures: Mapping[str, ConnectError]
+
+
+def listing(
+    replies: Mapping[str, Message],
+    failures: Mapping[str, ConnectError],
+    now: float,
+    records: Iterable[RunInfo] = (),
+) -> Listing:
+    """Put together what the hosts answered and, for hosts that did not answer, what this machine has on record."""
+    entries: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, said in replies.items():
+        for entry in said["runs"]:
+            if not is_run_id(str(entry["run"])):
+                continue  # it would be an option, or two words, where ids are handed on
+            entry["offset"], entry["asked"] = now - said["clock"], name
+            of_run = entries.setdefault(str(entry["run"]), {})
+            before = of_run.get(entry["host"])
+            if before is None or _rank(entry) < _rank(before):
+                of_run[entry["host"]] = entry
+    runs = {run: _run(run, [*of_run.values()], replies, failures) for run, of_run in entries.items()}
+    for info in records:
+        known = runs.get(info.run_id)
+        if known is not None:
+            runs[info.run_id] = dataclasses.replace(
+                known,
+                started=known.started or info.started,
+                command=known.command or info.command,
+                outcome=known.outcome or _outcome(info.exit_code),
+            )
+        elif info.status in MAY_BE_ALIVE and not failures.keys().isdisjoint(info.hosts):
+            silent = tuple(Share(host, "unreachable") for host in info.hosts if host in failures)
+            runs[info.run_id] = RunState(info.run_id, silent, started=info.started, command=info.command)
+    newest_first = sorted(runs.values(), key=lambda run: (-(run.started or 0.0), run.run_id))
+    others = {run for said in replies.values() for run in said["others"]} - runs.keys()
+    return Listing(tuple(newest_first), len(others), failures)
+
+
+def _rank(entry: Mapping[str, Any]) -> tuple[bool, bool, int]:
+    """Which entry counts when several hosts, which share a disk, answer for one directory: the lowest.
+
+    That is the entry of the host itself, unless the directory is of another machine; then the one that says most.
+    """
+    return entry["state"] == "elsewhere", entry["asked"] != entry["host"], _RANKS.index(entry["state"])
+
+
+def _outcome(exit_code: int | None) -> Mapping[str, Any]:
+    if exit_code is None:
+        return {}
+    stopped = exit_code in (EXIT_INTERRUPTED, EXIT_STOPPED)
+    return {
+        "status": "succeeded" if exit_code == 0 else "stopped" if stopped else "failed",
+        "exit_code": exit_code,
+    }
+
+
+def _run(
+    run: str, entries: Sequence[dict[str, Any]], asked: Iterable[str], failures: Mapping[str, ConnectError]
+) -> RunState:
+    # When a run loses a host, the launcher may plan it anew without that host, which still has the old plan.  So the
+    # plan that most hosts have counts; if the run is alive, most of the hosts on which it is.
+    alive = [entry["about"] for entry in entries if entry["state"] == "alive"]
+    abouts = alive or [entry["about"] for entry in entries]
+    votes = Counter(json.dumps(about, sort_keys=True) for about in abouts)
+    about = max(
+        abouts, key=lambda each: (votes[json.dumps(each, sort_keys=True)], float(each.get("planned") or 0.0))
+    )
+    outcome: dict[str, Any] = next((entry["outcome"] for entry in entries if entry["outcome"]), {})
+    shares = [
+        Share(
+            entry["host"],
+            entry["state"],
+            entry["directory"],
+            entry["agent"],
+            tuple(entry["strays"]),
+            entry["asked"],
+            entry["restarted"] + entry["offset"] if entry.get("restarted") else None,
+        )
+        for entry in entries
+    ]
+    tasks = [_task(each, entry["host"], entry["offset"]) for entry in entries for each in entry["tasks"]]
+    found = {share.host for share in shares}
+    for host in map(str, about.get("hosts") or ()):
+        if host not in found:
+            state = "unreachable" if host in failures else "gone" if host in asked else "unasked"
+            shares.append(Share(host, state))
+    planned = about.get("tasks")
+    planned = {str(task): str(host) for task, host in planned.items()} if isinstance(planned, dict) else {}
+    tasks = [task for task in tasks if planned.get(task.task, task.host) == task.host]
+    known = {task.task for task in tasks}
+    tasks += [TaskState(task, host, "unknown") for task, host in planned.items() if task not in known]
+    ends = [entry["ended"] + entry["offset"] for entry in entries if entry["ended"]]
+    return RunState(
+        run_id=run,
+        shares=tuple(sorted(shares, key=lambda share: _natural(share.host))),
+        tasks=tuple(sorted(tasks, key=lambda task: _natural(task.task))),
+        user=next((entry["user"] for entry in entries if entry["user"]), ""),
+        planned=float(about.get("planned") or 0.0),
+        started=min((each["started"] + each["offset"] for each in entries if each["started"]), default=None),
+        ended=max(ends) if len(ends) == len(entries) else None,
+        launcher=str(about.get("launcher") or ""),
+        command=without_values([str(word) for word in about.get("command") or ()]),
+        detached=bool(about.get("detached")),
+        outcome=outcome,
+        left_out=about.get("left_out") or {},
+        moved=str(about.get("moved") or ""),
+    )
+
+
+def _task(entry: Mapping[str, Any], host: str, offset: float) -> TaskState:
+    """The task that a host describes; `offset` is how many seconds its clock is behind this machine's."""
+    names = {each.name for each in dataclasses.fields(TaskState)}
+    fields = {name: value for name, value in entry.items() if name in names and value is not None}
+    for name in ("since", "ended", "output"):
+        if name in fields:
+            fields[name] += offset
+    for name in ("gpus", "gpu_labels"):
+        fields[name] = tuple(fields.get(name, ()))
+    fields["before"] = tuple(
+        {**end, "ended": (end["ended"] or 0.0) + offset} for end in fields.get("before", ())
+    )
+    return TaskState(**{**fields, "host": host})
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key by which worker/2 comes before worker/10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"([0-9]+)", name)]

@@ -1,0 +1,153 @@
+"""Where the records of runs lie on this machine, and how their files are read, written and locked.
+
+    $TFLAUNCH_STATE, else $XDG_STATE_HOME/tflaunch/runs, else ~/.local/state/tflaunch/runs
+    └── trainer-k3f9x2/
+        ├── run.json         what was started, by which user, and how its hosts are reached
+        ├── outcome.json     how the run ended; absent while it runs, and when the launcher was killed
+        ├── lock             locked (flock) for as long as the launcher lives, so that no pid need be trusted
+        └── logs/worker-0.log   every byte that the task wrote; worker-0.1.log after its first restart
+
+Directories are 0700 and files 0600: a command line or an environment may hold secrets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tflaunch.protocol.errors import RecordError
+from tflaunch.runs.run_ids import RUN_ID
+
+FORMAT = 1  # of run.json
+
+
+def state_root() -> Path:
+    """Return the directory that holds all records; it need not exist."""
+    if chosen := os.environ.get("TFLAUNCH_STATE"):
+        return Path(chosen).expanduser().absolute()
+    state = os.environ.get("XDG_STATE_HOME", "")
+    # The XDG specification has relative paths ignored.
+    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    return base / "tflaunch" / "runs"
+
+
+def recorded_ids(root: Path) -> list[str]:
+    """Return the ids of all runs that have a directory in `root`, sorted; raises RecordError."""
+    with reading(root):
+        try:
+            return sorted(name for name in os.listdir(root) if RUN_ID.fullmatch(name))  # noqa: PTH208
+        except FileNotFoundError:
+            return []
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a living launcher holds the lock of that record; raises OSError."""
+    try:
+        descriptor = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """Return run.json of the record at `path`; raises OSError, and ValueError where it is damaged."""
+    about = read_object(path / "run.json")
+    if about.get("format") != FORMAT:
+        raise ValueError(f"run.json has format {about.get('format')!r}, this tflaunch reads {FORMAT}")
+    return about
+
+
+def read_outcome(path: Path) -> dict[str, Any] | None:
+    """Return outcome.json of the record at `path`, None without one; raises OSError, ValueError."""
+    try:
+        return read_object(path / "outcome.json")
+    except FileNotFoundError:
+        return None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; raises OSError, and ValueError where it holds none."""
+    data = json.loads(path.read_bytes())
+    if not isinstance(data, dict):
+        raise ValueError(f"{path.name} holds no JSON object")
+    return data
+
+
+def write_object(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a file that is, at every moment, absent, old or complete; raises OSError."""
+    text = json.dumps(data) + "\n"  # with an indent, json is many times slower
+    descriptor, building = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # 0600
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        Path(building).replace(path)
+    except BaseException:
+        Path(building).unlink(missing_ok=True)
+        raise
+
+
+def plain(value: Any) -> Any:
+    """Return what JSON can hold: dataclasses and mappings as objects, sequences as arrays."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def tuples(value: Any) -> Any:
+    """Return what `plain` made, with lists as tuples again, as the dataclasses have them."""
+    if isinstance(value, dict):
+        return {key: tuples(item) for key, item in value.items()}
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Inside, the record at `path` is written: an OSError becomes a RecordError."""
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(
+            f"cannot write the record {path}: {sentence(error)}",
+            "Set TFLAUNCH_STATE= to a directory on a disk that you can write to.",
+        ) from error
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Inside, the record at `path` is read: an OSError, or what damaged data raises, becomes a RecordError."""
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(
+            f"cannot read the record {path}: {sentence(error)}",
+            "Give the hostfile too, then the record is not needed.",
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"cannot read the record {path}: {error}",
+            "It is damaged, or of another version of tflaunch. Give the hostfile too, then it is not needed.",
+        ) from error
+
+
+def sentence(error: OSError) -> str:
+    """Return what the system says of that error, without its number and path."""
+    return os.strerror(error.errno) if error.errno else str(error)

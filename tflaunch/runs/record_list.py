@@ -1,0 +1,64 @@
+"""All runs that this machine has on record, each with how it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tflaunch.runs.hidden_values import without_values
+from tflaunch.runs.record_files import (
+    is_locked,
+    read_about,
+    read_outcome,
+    recorded_ids,
+    sentence,
+    state_root,
+)
+
+Status = Literal["running", "detached", "ended", "orphaned", "corrupt"]
+MAY_BE_ALIVE = ("running", "detached", "orphaned")
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """One line of the list of runs; of a corrupt record only its id, path and `problem` are known."""
+
+    run_id: str
+    status: Status
+    path: Path
+    started: float = 0.0  # epoch seconds
+    command: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    exit_code: int | None = None  # once ended
+    problem: str = ""  # why it cannot be read
+
+
+def list_runs(root: Path | None = None) -> list[RunInfo]:
+    """Return all runs on record, newest first, corrupt ones last; raises RecordError."""
+    root = root or state_root()
+    runs = [_info(root / run_id) for run_id in recorded_ids(root)]
+    return sorted(runs, key=lambda run: (run.status == "corrupt", -run.started, run.run_id))
+
+
+def _info(path: Path) -> RunInfo:
+    try:
+        about = read_about(path)
+        # The lock first: a launcher writes its outcome, then unlocks.
+        locked = is_locked(path)
+        outcome = read_outcome(path)
+        without_launcher: Status = "detached" if about.get("detached") else "orphaned"
+        status: Status = "running" if locked else without_launcher if outcome is None else "ended"
+        return RunInfo(
+            run_id=path.name,
+            status=status,
+            path=path,
+            started=float(about["started"]),
+            command=without_values([str(word) for word in about["command"]]),
+            hosts=tuple(str(host["name"]) for host in about["hostfile"]["hosts"]),
+            exit_code=int(outcome["exit_code"]) if outcome and not locked else None,
+        )
+    except OSError as error:
+        return RunInfo(path.name, "corrupt", path, problem=sentence(error))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return RunInfo(path.name, "corrupt", path, problem=f"{type(error).__name__}: {error}")

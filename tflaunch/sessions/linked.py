@@ -1,0 +1,140 @@
+"""The one loop of every command that stays with its hosts: their messages come in, and a host that is lost is dialled
+again.
+
+After Ctrl-Z and fg, or a lid that was closed, no host counts as silent or slow for the time in which this process did
+not run: Links moves its clocks on, and deadlines are counted in `awake_s`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+
+from tflaunch.lifecycle.links import Links
+from tflaunch.protocol.errors import Breach, ConnectError
+from tflaunch.protocol.events import Interrupted
+from tflaunch.protocol.wire import Message
+from tflaunch.sessions.group import Item, Sessions, Stopped, Written
+from tflaunch.sessions.session import Ended, Said
+from tflaunch.sessions.watcher import Watcher
+
+
+class Linked:
+    """The hosts of a command, their links and the loop over what they say: a base class.
+
+    A subclass says what is done with a message (`said`), how a host is dialled again (`dial`) and what it is asked
+    then (`watch`); and, where that matters to it, what follows from the rest.
+    """
+
+    links: Links
+
+    def __init__(self, sessions: Sessions, watcher: Watcher) -> None:
+        """Call `link` before `turn`."""
+        self._sessions = sessions
+        self._watcher = watcher
+
+    def link(self, hosts: Iterable[str], *, up: bool = True) -> None:
+        """Stay with these hosts from now on.
+
+        They are connected, except those that were lost already; with `up=False` none is, and the first turn dials.
+        """
+        self.links = Links(hosts, self, time.monotonic(), up)
+        for host in self.links.up:
+            error = self._sessions.ended.get(host)
+            if isinstance(error, Breach):
+                self.give_up(host, error)
+            elif error is not None or host not in self._sessions.by_host:
+                self.links.ended(host, "its connection is lost", time.monotonic())
+
+    @property
+    def awake_s(self) -> float:
+        """A monotonic clock that stands still while this process is stopped."""
+        return time.monotonic() - self._sessions.slept_s
+
+    def turn(self, deadline: float = math.inf) -> Item | None:
+        """Wait until something happens, at most until `deadline` (of `awake_s`), and act on it.
+
+        Returns what came, if anything; it wakes at least once a second.  Raises Stopped, unless the subclass
+        overrides `interrupted`.
+        """
+        item = self._sessions.next(min(deadline + self._sessions.slept_s, self.wake_at(time.monotonic())))
+        match item:
+            case Interrupted():
+                self.interrupted(item)
+            case Written(host, size):
+                self.written(host, size)
+            case Ended(host, Breach() as error):
+                self.give_up(host, error)
+            case Ended(host, error):
+                self.disconnected(host)
+                self.links.ended(host, error.message, time.monotonic())
+            case Said(host, message) if message.type == "hello" and host not in self.links.up:
+                if message["run"]:  # the first hello is the visit's, before it leads to the run
+                    self.attached(host, time.monotonic())
+            case Said(host, message) if message.type == "failed":
+                self.give_up(host, ConnectError(message["reason"], message.fields.get("hint", "")))
+            case Said(host, message):
+                self.links.heard(host, time.monotonic())
+                self.said(host, message)
+        self.tick(time.monotonic())
+        return item
+
+    def give_up(self, host: str, error: ConnectError) -> None:
+        """Dial that host no more, and do without it."""
+        self.links.forget(host)
+        self.dead(host, error)
+
+    # What happens, for subclasses.
+
+    def said(self, host: str, message: Message) -> None:
+        """Take a message of that host."""
+        raise NotImplementedError
+
+    def dead(self, host: str, error: ConnectError) -> None:
+        """Do without that host: its agent is gone, or breaks the protocol.  It is not dialled any more."""
+        raise NotImplementedError
+
+    def disconnected(self, host: str) -> None:
+        """The connection to that host has ended; it is dialled again."""
+
+    def written(self, host: str, size: int) -> None:
+        """That many log bytes of that host have been shown."""
+
+    def interrupted(self, signal: Interrupted) -> None:
+        """The user wants an end."""
+        raise Stopped(signal)
+
+    def attached(self, host: str, now: float) -> None:
+        """The host is back."""
+        self.links.attached(host, now)
+
+    def tick(self, now: float) -> None:
+        """Do what is due by the clock."""
+        self.links.tick(now)
+
+    def wake_at(self, now: float) -> float:
+        """When `tick` has something to do at the latest."""
+        return self.links.wake_at(now)
+
+    # What Links calls.
+
+    def dial(self, host: str) -> None:
+        """Connect to that host again."""
+        raise NotImplementedError
+
+    def watch(self, host: str, after: int) -> None:
+        """The host is back: ask it for its events after number `after`, and for whatever else was missed."""
+        raise NotImplementedError
+
+    def hang_up(self, host: str) -> None:
+        """Close the connection to that host, which is silent; its agent may live on."""
+        self._sessions.hang_up(host)
+
+    def unreachable(self, host: str, reason: str) -> None:
+        """Show that a host is out of reach."""
+        self._watcher.unreachable(host, reason)
+
+    def back(self, host: str, away_s: float) -> None:
+        """Show that it is back."""
+        self._watcher.back(host, away_s)
