@@ -116,7 +116,7 @@ class JsonReporter(LogReporter):
     def ask(self, question: str) -> None:
         pass
 
-    def asked(self, typed: bool) -> None:
+    def end_question(self, typed: bool) -> None:
         pass
 
     def code(self, data: Mapping[str, Any]) -> None:
@@ -218,10 +218,10 @@ class JsonReporter(LogReporter):
     def tensorboard(self, run_id: str, url: str, host: str, logdir: str) -> None:
         self._event("tensorboard", run_id=run_id, url=url, host=host, logdir=logdir)
 
-    def fetched(self, told: Fetched) -> None:
+    def fetched(self, fetched: Fetched) -> None:
         from tflaunch.console.fetch_page import fetched_data
 
-        self._event("fetched", **fetched_data(told))
+        self._event("fetched", **fetched_data(fetched))
 
     def _event(self, event: str, **fields: Any) -> None:
         line = to_json({"event": event, "time": round(time.time(), 6), **fields}) + "\n"

@@ -71,7 +71,7 @@ class Reporter(Protocol):
     def ask(self, question: str) -> None:
         """Show a question that is answered on the line where it ends, and keep it the last on the screen."""
 
-    def asked(self, typed: bool) -> None:
+    def end_question(self, typed: bool) -> None:
         """Leave the line of the question, which is over; `typed`: the user has ended it."""
 
     def code(self, data: Mapping[str, Any]) -> None:
@@ -147,7 +147,7 @@ class Reporter(Protocol):
     def tensorboard(self, run_id: str, url: str, host: str, logdir: str) -> None:
         """Show where TensorBoard is."""
 
-    def fetched(self, told: Fetched) -> None:
+    def fetched(self, fetched: Fetched) -> None:
         """Show which outputs have come, where to, and which have not."""
 
     def close(self, wait: bool = True) -> None:

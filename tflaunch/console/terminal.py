@@ -109,7 +109,7 @@ class TextReporter(LogReporter):
 
         self._writer.put("message", show)
 
-    def asked(self, typed: bool) -> None:
+    def end_question(self, typed: bool) -> None:
         left = threading.Event()
 
         def leave() -> None:
@@ -193,10 +193,10 @@ class TextReporter(LogReporter):
         mark, of_it = (f"{self._err.marks.ok} ", "green"), f"  {run_id}, {logdir} on {host}"
         self._notice(mark, "TensorBoard: ", (url, "bold"), (of_it, "dim"))
 
-    def fetched(self, told: Fetched) -> None:
+    def fetched(self, fetched: Fetched) -> None:
         from tflaunch.console.fetch_page import fetched_lines
 
-        self._ending(*fetched_lines(told, self._err.marks))
+        self._ending(*fetched_lines(fetched, self._err.marks))
 
     def close(self, wait: bool = True) -> None:
         self._ending()
