@@ -769,6 +769,13 @@ def test_hosts_with_one_cause_are_one_row_and_the_remedy_names_the_first() -> No
     ]
 
 
+def test_a_long_list_of_hosts_breaks_between_two_of_them() -> None:
+    names = ("login.cluster.example.org", "gpu1.example.org", "gpu3.example.org", "x")
+    errors = ConnectErrors({name: ConnectError("no") for name in names}, 9)
+    rows = shown(lambda reporter: reporter.failures(errors))[1].splitlines()[1:]
+    assert rows == ["  login.cluster.example.org,  no", "  gpu[1,3].example.org,x"]
+
+
 def test_rows_of_one_size_stay_in_their_order() -> None:
     errors = ConnectErrors({"b": ConnectError("one"), "c": ConnectError("two"), "a": ConnectError("one")}, 9)
     errors.failures["d"] = ConnectError("two")
