@@ -350,7 +350,7 @@ def test_names_with_a_dot_come_where_a_pattern_names_the_dot(launcher: Launcher)
     assert files(launcher.code / run) == {"results/c"}
     line = "left out, for their names begin with a dot: .e, .cache, .cache/.deep, results/.d; a pattern that names"
     assert done.sentences.count(line) == 1
-    assert "the dot brings them: .e" in done.sentences
+    assert "the dot fetches them: .e" in done.sentences
     done = launcher.run("fetch", run, "--to=more", "**", ".*", ".cache/.deep").ran()
     assert files(launcher.code / "more") == {"results/c", "results/.d", ".cache/a", ".cache/.deep/b", ".e"}
     assert "begin with a dot" not in done.sentences
