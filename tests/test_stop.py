@@ -51,7 +51,7 @@ def kill(launcher: Launcher, run: str, *, agents: bool) -> None:
 def test_from_another_terminal(launcher: Launcher, hostfile: Path) -> None:
     with endless(launcher, hostfile) as running:
         done = launcher.run("stop", running.run_id).ran()
-        assert f"{running.run_id} is stopped: 2 hosts checked, nothing of it is alive" in done.sentences
+        assert f"{running.run_id} is stopped: 2 hosts checked, nothing is left running" in done.sentences
         assert launcher.leftovers() == []
         run = running.done().ran(143)
     assert "tflaunch stop ends the run" in run.sentences
@@ -101,7 +101,7 @@ def test_after_the_launcher_was_killed(launcher: Launcher, hostfile: Path) -> No
     assert launcher.leftovers() == []
 
     again = launcher.run("stop", run).ran()  # idempotent
-    assert "nothing of it was there" in again.sentences
+    assert "nothing of the run was there" in again.sentences
 
 
 @pytest.mark.parametrize("agents", [True, False], ids=["agents-killed", "tasks-killed"])

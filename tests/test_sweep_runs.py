@@ -411,7 +411,7 @@ def test_trials_take_cards_as_they_become_free(cards: Cards, lab: Lab) -> None:
             words = cards.words(host, 1, f"--include={host}", "--no-flags")
             holders.enter_context(cards.launcher.start(*words)).wait_for("has GPU-")
         with start(lab, cards.hostfile) as sweep:
-            sweep.wait_for("as soon as cards are free")
+            sweep.wait_for("as soon as GPUs are free")
             assert lab.told == []
             cards.let_end("host2")
             assert lab.wait_for(1)[0]["CUDA_VISIBLE_DEVICES"] == uuid(2)
@@ -428,7 +428,7 @@ def test_trials_wait_for_a_card_share_it_or_have_several(cards: Cards, lab: Lab)
         holder = running.enter_context(cards.launcher.start(*cards.words("host1", 2, "--no-flags")))
         holder.wait_for("has GPU-")
         sweep = running.enter_context(start(lab, cards.hostfile, "--trials-per-gpu=2", "--wait"))
-        sweep.wait_for("waiting: 0 of 1 cards are free; 1st in line")
+        sweep.wait_for("waiting: 0 of 1 GPUs are free; 1st in line")
         cards.let_end("host1")
         told = lab.wait_for(4)
         lab.go()
