@@ -1,1 +1,1 @@
-"""The program of `tflaunch up`: a bare TensorFlow server."""
+"""The directory that `tflaunch up` ships to the hosts as the code of its tasks."""
