@@ -368,7 +368,7 @@ PACKETS = f"""
 ip link set lo up
 exec {sys.executable} -c "if True:
     from tests.test_dial import KEY, Answering, Loop
-    from tflaunch.agent import ports
+    from tflaunch.agent.net import ports
 
     def sent():
         with open('/proc/net/snmp') as file:

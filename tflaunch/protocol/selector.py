@@ -1,8 +1,7 @@
-"""What an agent's loop waits for: `selectors` without what that loads, and with listeners that can rest.
+"""The selector of an agent's loop: like those of `selectors`, without that slow import, and with resting listeners.
 
-The launcher's tunnel waits with it, too, and runs where there is no epoll.
-
-A listener rests while there is no room for another connection, instead of waking the loop at once again.
+A listener rests for a moment when no descriptor is left for another connection, instead of waking the loop at once
+again.  The launcher's tunnel uses this selector, too; there the system may have no epoll.
 """
 
 import errno
@@ -23,7 +22,7 @@ NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Key:
-    """A file that is waited for; `data` is called when some of the `events` are there."""
+    """A file that the loop waits for; the loop calls `data` when one of `events` has come."""
 
     __slots__ = ("data", "events", "fd", "fileobj")
 
@@ -35,7 +34,7 @@ class Key:
 
 
 class Selector:
-    """One for a loop; its methods promise what those of the `selectors` module do."""
+    """Its methods do what those of `selectors.BaseSelector` do; `accept` is its own."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll() if hasattr(select, "epoll") else _Other()  # type: Any
@@ -62,18 +61,18 @@ class Selector:
         try:
             self._epoll.unregister(key.fd)
         except OSError:
-            pass  # it was closed, and so it is not waited for any more
+            pass  # it was closed, and the kernel has forgotten it already
         return key
 
     def get_key(self, fileobj: "Any") -> Key:
-        """Raises KeyError when it is not registered."""
+        """The key of a registered file; raises KeyError for another."""
         fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
         if fd < 0:  # it is closed
             fd = next((key.fd for key in self._keys.values() if key.fileobj is fileobj), fd)
         return self._keys[fd]
 
     def get_map(self) -> "Dict[int, Key]":
-        """By descriptor."""
+        """The keys of all registered files, by descriptor."""
         return self._keys
 
     def select(self, timeout: "Optional[float]" = None) -> "List[Tuple[Key, int]]":
@@ -84,18 +83,18 @@ class Selector:
         if self._resting:
             rest_s = self._resting[0][0] - now
             timeout = rest_s if timeout is None else min(timeout, rest_s)
-        # Rounded up to its millisecond: a loop that waits too short only turns once more, for nothing.
+        # Rounded up to epoll's milliseconds: a wait that is too short makes the loop turn once more, for nothing.
         wait_s = -1 if timeout is None else int(timeout * 1000 + 0.999) / 1000
         found = []
         for fd, mask in self._epoll.poll(wait_s, max(len(self._keys), 1)):
             if fd in self._keys:
-                # An error or a hang-up is for both to find.
+                # After an error or a hang-up, both a read and a write find it.
                 events = (mask & ~_OUT and EVENT_READ) | (mask & ~_IN and EVENT_WRITE)
                 found.append((self._keys[fd], events & self._keys[fd].events))
         return found
 
     def accept(self, listener: "socket.socket") -> "Optional[socket.socket]":
-        """The next connection; None when it has left again, or has to wait until there is a descriptor for it."""
+        """The next connection; None when it is gone again, or has to wait until a descriptor is free."""
         try:
             descriptor = listener._accept()[0]  # type: ignore[attr-defined]
             return socket.socket(listener.family, listener.type, listener.proto, descriptor)
@@ -109,7 +108,7 @@ class Selector:
 
 
 class _Other:
-    """What epoll does, where there is none: on a launcher that runs macOS."""
+    """Takes the place of epoll where there is none: for a launcher on macOS."""
 
     def __init__(self) -> None:
         import selectors
