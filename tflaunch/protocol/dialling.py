@@ -186,12 +186,12 @@ class Dialling:
 
     def _take_names(self, resolved: "Dict[str, Union[str, List[Tuple[int, str]]]]") -> None:
         for number, (name, port, _) in enumerate(self._targets):
-            told = resolved.get(name)
-            if isinstance(told, str):
-                self.results[number] = [NO_NAME, told]
-            elif told is not None:
-                self.addresses[name] = [address for _, address in told]
-                for family, address in told:
+            found = resolved.get(name)
+            if isinstance(found, str):
+                self.results[number] = [NO_NAME, found]
+            elif found is not None:
+                self.addresses[name] = [address for _, address in found]
+                for family, address in found:
                     if family == socket.AF_INET:
                         self._queue(number, [(family, (address, port))])
                     else:  # an IPv6 address may name an interface, too

@@ -175,12 +175,12 @@ def misfit(spec: "Any", value: "Any", where: str) -> str:
     `where` is the path to the value.  Fields that a record of `spec` does not have are removed from the value.
     """
     if callable(spec):
-        return "" if spec(value) else _told(where, value, spec.__name__.replace("_", " "))
+        return "" if spec(value) else _is_not(where, value, spec.__name__.replace("_", " "))
     if isinstance(spec, dict):
         return _record_fault(spec, value, where)
     if isinstance(spec, list):
         if not isinstance(value, list):
-            return _told(where, value, "a list")
+            return _is_not(where, value, "a list")
         only = spec[0]
         if callable(only):  # most lists: they are long
             wrong = next((number for number, each in enumerate(value) if not only(each)), -1)
@@ -193,7 +193,7 @@ def misfit(spec: "Any", value: "Any", where: str) -> str:
         )
     if isinstance(spec, tuple):
         if not (isinstance(value, list) and len(value) == len(spec)):
-            return _told(where, value, "a list of %d" % len(spec))
+            return _is_not(where, value, "a list of %d" % len(spec))
         parts = enumerate(zip(spec, value))  # noqa: B905 - Python 3.8 has no `strict`
         return next(
             filter(None, (misfit(part, each, "%s.%d" % (where, number)) for number, (part, each) in parts)),
@@ -201,10 +201,10 @@ def misfit(spec: "Any", value: "Any", where: str) -> str:
         )
     if isinstance(spec, Each):
         if not isinstance(value, dict):
-            return _told(where, value, "an object")
+            return _is_not(where, value, "an object")
         wrong_key = next((key for key in value if not spec.key(key)), None)
         if wrong_key is not None:
-            return _told(where, wrong_key, spec.key.__name__.replace("_", " "), "the key ")
+            return _is_not(where, wrong_key, spec.key.__name__.replace("_", " "), "the key ")
         return next(
             filter(None, (misfit(spec.value, each, "%s.%s" % (where, key)) for key, each in value.items())),
             "",
@@ -216,12 +216,14 @@ def misfit(spec: "Any", value: "Any", where: str) -> str:
             if not fault:
                 return ""
         return fault  # of the last alternative, which is the usual one
-    return misfit(spec.fields, value, where) or ("" if spec.rule(value) else _told(where, value, spec.words))
+    return misfit(spec.fields, value, where) or (
+        "" if spec.rule(value) else _is_not(where, value, spec.words)
+    )
 
 
 def _record_fault(spec: "Mapping[str, Any]", value: "Any", where: str) -> str:
     if not isinstance(value, dict):
-        return _told(where, value, "an object")
+        return _is_not(where, value, "an object")
     known = 0
     for field, wanted in spec.items():
         name = field[1:] if field[0] == "?" else field
@@ -239,19 +241,23 @@ def _record_fault(spec: "Mapping[str, Any]", value: "Any", where: str) -> str:
     return ""
 
 
-def _told(where: str, value: "Any", wanted: str, what: str = "") -> str:
+def _is_not(where: str, value: "Any", wanted: str, what: str = "") -> str:
+    """`gpus.0.index is not a whole number: -1`."""
     return "%s%s is not %s: %s" % (what, where.lstrip(".") or "all of it", wanted, quoted(value))
 
 
 def quoted(value: "Any") -> str:
+    """A value that came from elsewhere, short and in ASCII, for a message."""
     if isinstance(value, (list, dict)):
         return "%s of %d" % ("a list" if isinstance(value, list) else "an object", len(value))
     if isinstance(value, int) and abs(value) >= WHOLE:
         return "a number of %d bits" % value.bit_length()
     text = ascii(value if not isinstance(value, str) else value[:60])
-    told = text if len(text) < 90 else text[:80] + "..."
+    shown = text if len(text) < 90 else text[:80] + "..."
     return (
-        told if not isinstance(value, str) or len(value) <= 60 else "%s (%d characters)" % (told, len(value))
+        shown
+        if not isinstance(value, str) or len(value) <= 60
+        else "%s (%d characters)" % (shown, len(value))
     )
 
 

@@ -153,13 +153,10 @@ class JobSpec:
     container_engine: str = ""  # "": podman where a host has it, else docker
     mounts: tuple[str, ...] = ()  # SOURCE[:TARGET[:ro]], for all containers
     done: Done = "workers"
-    choices: tuple[
-        str, ...
-    ] = ()  # sentences for the user: what tflaunch chose by the program's text, and why
-    notes: tuple[str, ...] = ()  # sentences for the user about other things that are known before any host is
-    alone: str = (
-        ""  # why the workers of this program do not work together; "": they do, or tflaunch cannot tell
-    )
+    # Sentences for the user: what tflaunch chose by the program's text, and why; and other things about the job.
+    choices: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    alone: str = ""  # why workers of this program do not work together; "": they do, or that is not known
     mix_models: bool = False  # workers may get cards of several models
 
     def role(self, job: str) -> Role:

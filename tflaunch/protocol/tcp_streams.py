@@ -84,20 +84,20 @@ class Streams:
             stream.out += message.body
             stream.ends |= not message.body
             if len(stream.out) > 2 * WINDOW:
-                self._drop(number, tell=True)  # the other end does not keep to the window
+                self._drop(number, notify=True)  # the other end does not keep to the window
                 return
             self._write(number, stream)
         elif message.type == "taken":
             stream.credit += message["bytes"]
         elif message.type == "cut":
-            self._drop(number, tell=False)
+            self._drop(number, notify=False)
             return
         self._watch(number, stream)
 
     def close(self) -> None:
         """Close all connections: the wire is gone."""
         for number in list(self._streams):
-            self._drop(number, tell=False)
+            self._drop(number, notify=False)
 
     def _watch(self, number: int, stream: _Stream) -> None:
         if self._streams.get(number) is not stream:
@@ -128,7 +128,7 @@ class Streams:
         except BlockingIOError:
             return
         except OSError:
-            self._drop(number, tell=True)
+            self._drop(number, notify=True)
             return
         stream.credit -= len(data)
         stream.reads = bool(data)
@@ -147,18 +147,18 @@ class Streams:
         except BlockingIOError:
             return
         except OSError:
-            self._drop(number, tell=True)
+            self._drop(number, notify=True)
             return
         self._end(number, stream)
 
     def _end(self, number: int, stream: _Stream) -> None:
         if not (stream.reads or stream.writes):
-            self._drop(number, tell=False)
+            self._drop(number, notify=False)
 
-    def _drop(self, number: int, tell: bool) -> None:
+    def _drop(self, number: int, notify: bool) -> None:
         stream = self._streams.pop(number)
         if stream.events:
             self._selector.unregister(stream.connection)
         stream.connection.close()
-        if tell:
+        if notify:
             self._send("cut", stream=number)
