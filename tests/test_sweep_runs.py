@@ -458,14 +458,14 @@ def test_trials_wait_for_a_card_share_it_or_have_several(cards: Cards, lab: Lab)
     [
         ([], "nothing to try"),
         (["--grid=x=1", "--random=y=1..2"], "--grid and --random are two ways"),
-        (["--random=y=1..2"], "how many?"),
+        (["--random=y=1..2"], "how many trials?"),
         (["--grid=x=1", "--trials=3"], "--trials is for --random"),
         (["--grid=x=1", "--maximize"], "--maximize without --metric"),
         (["--grid=x=1", "--name=a", "--resume=a"], "name the same thing"),
         (["--grid=x=1", "--resume=nothing"], "no run 'nothing' is on record"),
         (["--grid=x=1", "--name=No/Name"], "1 to 33 of a-z"),
-        (["--grid=x=1", "--trials-per-gpu=2", "--gpus-per-trial=2"], "either several cards for a trial"),
-        (["--grid=x=1", "--dry-run", "--wait"], "what starts nothing waits for nothing"),
+        (["--grid=x=1", "--trials-per-gpu=2", "--gpus-per-trial=2"], "either several GPUs for a trial"),
+        (["--grid=x=1", "--dry-run", "--wait"], "a dry run starts nothing, and waits for nothing"),
     ],
 )
 def test_what_is_no_sweep(

@@ -216,7 +216,7 @@ def test_runs_without_a_number_of_workers_wait_for_one_card(cards: Cards) -> Non
     [
         (("--wait", "10x"), "'10x' is not a time: 90 (seconds), 90s, 15m, 12h or 2d"),
         (("--wait=soon",), "'soon' is not a time"),
-        (("--wait", "--dry-run"), "what starts nothing waits for nothing"),
+        (("--wait", "--dry-run"), "a dry run starts nothing, and waits for nothing"),
     ],
     ids=" ".join,
 )
