@@ -1,0 +1,59 @@
+"""Wires whose far end is the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tflaunch.protocol.errors import ConnectError
+
+EXIT = {
+    "n": 3,
+    "time": 1.0,
+    "task": "worker/0",
+    "attempt": 0,
+    "code": 0,
+    "signal": None,
+    "signal_name": "",
+    "seconds": 2.5,
+    "stopped": False,
+}
+
+
+class Pipe:
+    """A wire whose far end is the test."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self.closed = False
+        self.feed: Callable[[bytes], None]
+
+    def listen(self, take: Callable[[bytes], None]) -> None:
+        self.feed = take
+
+    def send(self, data: bytes) -> None:
+        self.sent += data
+
+    def send_now(self, data: bytes) -> bool:
+        self.sent += data
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def last_words(self) -> str:
+        return ""
+
+
+class Nothing:
+    """Takes whatever it is told."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+class Opener:
+    """Opens nothing."""
+
+    def open(self, *_: Any) -> Any:
+        raise ConnectError("closed")
