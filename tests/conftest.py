@@ -14,12 +14,19 @@ from tests.support.agent_over_pipes import Host, interpreters
 from tests.support.bed import Bed, FarLauncher
 from tests.support.launcher import Launcher
 from tests.support.nvml import build
+from tests.support.parts import Parts
 from tests.support.sshd import SshNetwork, make_key
 from tests.support.wheels import wheel
 
 # On a busy machine any example may take long; how long says nothing.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the time of each part told, once: by the process that hears of all workers."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Parts())
 
 
 @pytest.fixture(scope="session")

@@ -45,7 +45,8 @@ def test_a_task_from_its_gate_to_its_end(host: Host) -> None:
         **{"state": "running", "port": 2222, "gpus": ["GPU-1", "MIG-2"], "gpu_labels": ["0", "3.1"]},
         **{"log_bytes": 0, "output": None},
     }
-    assert Path(f"/proc/{sleeps['pid']}/comm").read_text() == "sleep\n"
+    comm = Path(f"/proc/{sleeps['pid']}/comm")
+    until(lambda: comm.read_text() == "sleep\n", "the program to be running")
     assert begun - 60 < sleeps["since"] < time.time() + 1
     assert (failed["state"], failed["code"], failed["stopped"], failed["tail"]) == (
         "exited",

@@ -17,7 +17,8 @@ FAILS_ONCE = 'echo "$TFLAUNCH_ATTEMPT"; test "$TFLAUNCH_ATTEMPT" -gt 0 || exit 3
 # Its first attempt leaves a process behind that no group or parent leads to and only KILL ends.
 ESCAPES = (
     'test "$TFLAUNCH_ATTEMPT" -gt 0 && exec sleep 600; '
-    "setsid sh -c \"trap '' TERM HUP INT; echo escaped \\$\\$; sleep 600\" & sleep 0.3; exit 3"
+    "setsid sh -c \"trap '' TERM HUP INT; echo escaped \\$\\$; touch escaped; sleep 600\" & "
+    "until test -e escaped; do sleep 0.05; done; exit 3"
 )
 
 

@@ -230,6 +230,10 @@ def test_a_profile_that_prints_and_leaves_something_running_does_not_disturb(hos
     channel.send("release")
     exited = channel.wait("exit")
     assert (exited["code"], exited.body) == (0, b"fine\n")
+    # What bash has left running is bash until it has become `sleep`, which takes its time on a busy machine.
+    until(
+        lambda: [each for each in marked(host.run) if each.name == "sleep"], "what the profile leaves running"
+    )
     assert any("sleep" in each for each in swept(channel)["killed"])
 
 
@@ -321,7 +325,7 @@ def test_only_the_named_tasks_are_stopped(host: Host) -> None:
     running(channel, shell("sleep 600", id="ps/0"), shell("sleep 600", id="worker/0"))
     channel.send("stop", tasks=["ps/0"], grace_s=5.0)
     assert channel.wait("exit")["task"] == "ps/0"
-    assert {processes.environment(each.pid) and True for each in marked(host.run)} == {True}
+    assert marked(host.run), "the other one lives"
     assert swept(channel)["survivors"] == []
 
 

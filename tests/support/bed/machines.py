@@ -329,9 +329,9 @@ class BedHost(Machine):
             yield
         finally:
             (group / "pids.max").write_text("max")
-            for pid in (group / "cgroup.procs").read_text().split():
+            for left in (group / "cgroup.procs").read_text().split():
                 with contextlib.suppress(ProcessLookupError):
-                    (group.parent / "cgroup.procs").write_text(pid)
+                    (group.parent / "cgroup.procs").write_text(left)
             until(lambda: _removed(group), f"{group} is empty")
 
     # -- its sshd
