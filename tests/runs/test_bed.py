@@ -212,7 +212,9 @@ def test_limits_of_a_host(bed: Bed, tmp_path: Path) -> None:
     one.do("dd", "if=/dev/zero", "of=/var/tmp/file", "bs=1M", "count=2")
 
     bed.ssh_directory(tmp_path)
-    many = "exec python3 -c 'import os, time; [os.fork() or (time.sleep(1), os._exit(0)) for _ in range(20)]'"
+    # Each waits for the end of the first, which has the only other end of the pipe: they are there all at once.
+    wait = "r, w = os.pipe(); [os.fork() or (os.close(w), os.read(r, 1), os._exit(0)) for _ in range(20)]"
+    many = f"exec python3 -c 'import os; {wait}'"
     with one.at_most(20):
         for host, code in ((one, 1), (two, 0)):
             with ssh(bed, tmp_path, host, many) as login:
@@ -253,7 +255,7 @@ def test_tflaunch_on_a_bed_with_cards(bed: Bed, far: FarLauncher, tmp_path: Path
     for host in hosts:
         host.give_cards(build(tmp_path), *(f"gpu uuid=GPU-{host.name}-{number}" for number in (1, 2)))
     trainer = far.script(
-        "import os, time; print('cards', os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(9)"
+        "import os, time; print('cards', os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(600)"
     )
     with far.start(
         "run", far.hostfile(hosts, gpus=None), trainer, "--ps=0", "--workers=4", "--grace=1"

@@ -68,11 +68,13 @@ def test_ctrl_c_while_a_lost_host_is_looked_for_ends_the_run_and_there_is_no_new
     hosts = bed.up(2)
     script = far.script("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
     words = ("--workers=2", "--ps=0", "--restarts=1", "--lease=5s", "--grace=1")
+    syn = Path(f"/proc/{bed.launcher.pid}/net/tcp")
     with far.start("run", far.hostfile(hosts), script, *words) as running:
         running.wait_for("begun", 2)
         bed.block(bed.launcher, hosts[1], 22)
         running.wait_for("host2 is lost")
-        time.sleep(3)  # by then the rest has ended, and host2 is dialled for 10 s
+        until(lambda: not far.leftovers(running.run_id), "the rest to end")
+        until(lambda: b":0016 02" in syn.read_bytes(), "a call to host2, which is given 10 s")
         running.interrupt()
         done = running.done()
     assert done.code == 130, done.err

@@ -49,7 +49,7 @@ STUCK = """
 class Impatient(Launcher):
     """Whose tflaunch takes `wait_s` for long."""
 
-    wait_s = 2.0
+    wait_s = 4.0  # tasks may begin so long after each other, on a busy machine
 
     def argv(self, verb: str, *words: str | bytes | Path) -> list[str | bytes | Path]:
         program = IMPATIENT.format(wait_s=self.wait_s)
