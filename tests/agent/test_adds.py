@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.agent_over_pipes import Host, marked, shell, staged
-from tflaunch.agent.journal import Journal
-from tflaunch.agent.rundir import RunDirectory
-from tflaunch.agent.team import Team
+from tflaunch.agent.files.journal import Journal
+from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.tasks.team import Team
 from tflaunch.protocol.selector import Selector
 
 # Leaves a process behind that no group or parent leads to; says where it is, and whether it has been there before.
@@ -82,7 +82,7 @@ def test_the_agent_looks_up_between_tasks_that_take_long_to_stage(
     team = Team(directory, Journal(directory), Selector(), lambda *_, **__: None)
     begun: list[str] = []
     monkeypatch.setattr(team, "_stage_again", lambda task: begun.append(task.id))
-    monkeypatch.setattr("tflaunch.agent.team.TURN_S", 0.0)
+    monkeypatch.setattr("tflaunch.agent.tasks.team.TURN_S", 0.0)
     team.add([trial(number, 0) for number in range(3)], 0)
     for count in range(3):
         assert (len(begun), team.restless) == (count, True)

@@ -28,7 +28,7 @@ from tests.support.agent_over_pipes import (
 )
 from tests.support.patience import until
 from tflaunch.agent import processes
-from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.files.rundir import RunDirectory
 from tflaunch.protocol import wire
 
 WINDOW = 256 * 1024

@@ -24,9 +24,10 @@ from tests.support import ROOT
 from tests.support.agent_over_pipes import Host, descriptors, shell, task
 from tests.support.dialling import KEY, Loop
 from tests.support.patience import until
-from tflaunch.agent import ports, processes
-from tflaunch.agent.dial_answering import Answering
-from tflaunch.agent.name_lookup import NameLookup
+from tflaunch.agent import processes
+from tflaunch.agent.net import ports
+from tflaunch.agent.net.dial_answering import Answering
+from tflaunch.agent.net.name_lookup import NameLookup
 from tflaunch.protocol.dialling import (
     ANSWER_SHARE,
     FAILED,
@@ -269,8 +270,8 @@ def test_names_are_looked_up_by_a_child_that_ends(loop: Loop, answering: Answeri
 
 def test_a_name_server_that_is_silent_holds_nothing_up(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     # What a resolver does whose server never answers; it runs in the child.
-    monkeypatch.setattr("tflaunch.agent.name_lookup.addresses_of", lambda *_: "a name")
-    monkeypatch.setattr("tflaunch.agent.name_lookup._resolve_and_exit", lambda *_: time.sleep(600))
+    monkeypatch.setattr("tflaunch.agent.net.name_lookup.addresses_of", lambda *_: "a name")
+    monkeypatch.setattr("tflaunch.agent.net.name_lookup._resolve_and_exit", lambda *_: time.sleep(600))
     results = loop.dial(("node7.cluster", 2222, "node7"), patience_s=0.5).results
     assert results == [[NO_NAME, "no answer within 1.5 s"]]
     until(processes.reap, "the child to be killed")
@@ -287,7 +288,7 @@ def test_a_slow_name_and_one_that_fails_hold_up_no_other(
         (tmp_path / "other").touch()
         return [(socket.AF_INET, ("127.0.0.1", 0))]
 
-    monkeypatch.setattr("tflaunch.agent.name_lookup.addresses_of", resolve)
+    monkeypatch.setattr("tflaunch.agent.net.name_lookup.addresses_of", resolve)
     targets = [
         (f"{name}.cluster", port, "gpu01") for name, port in zip(("quick", "slow", "odd"), held, strict=True)
     ]
@@ -335,7 +336,7 @@ PACKETS = f"""
 ip link set lo up
 exec {sys.executable} -c "if True:
     from tests.support.dialling import KEY, Loop
-    from tflaunch.agent.dial_answering import Answering
+    from tflaunch.agent.net.dial_answering import Answering
     from tflaunch.agent import ports
 
     def sent():

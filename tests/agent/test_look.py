@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.support.agent_over_pipes import Channel, Host, shell, task
 from tests.support.patience import until
-from tflaunch.agent.task_look import LINE_BYTES
+from tflaunch.agent.tasks.look import LINE_BYTES
 
 # A server as TensorFlow's: it joins a held port when it is told to, and calls whom it is told to.
 SERVER = """

@@ -27,7 +27,7 @@ from tests.support.agent_over_pipes import (
 )
 from tests.support.patience import PATIENCE_S, until
 from tflaunch.agent import processes
-from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.files.rundir import RunDirectory
 from tflaunch.code import bundle as sources
 from tflaunch.code import shipping
 

@@ -20,7 +20,7 @@ from tests.support.agent_over_pipes import Host, kept_modules, running, shell, s
 from tests.support.leases import look
 from tests.support.other_users import BECOME, NOBODY, WAIT, done_by_nobody, nobody, refused
 from tests.support.patience import until
-from tflaunch.agent import ancestry
+from tflaunch.agent.files import ancestry
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 

@@ -15,7 +15,7 @@ from tests.support.agent_over_pipes import (
     shell,
     swept,
 )
-from tflaunch.agent.ports import HeldPorts
+from tflaunch.agent.net.ports import HeldPorts
 
 
 def test_a_held_port_is_only_for_who_joins_it(host: Host) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tflaunch.agent.code_store import CodeStore
+from tflaunch.agent.files.code_store import CodeStore
 from tflaunch.code.bundle import Bundle
 from tflaunch.code.shipping import frames
 from tflaunch.protocol import wire

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tests.support.patience import until
-from tflaunch.agent.name_lookup import NameLookup
+from tflaunch.agent.net.name_lookup import NameLookup
 from tflaunch.protocol.dialling import (
     Dialling,
 )

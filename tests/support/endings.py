@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
+
 from tests.support.screen import PS0, W0, W1
 from tflaunch.launch.acquisition import Turn
-from tflaunch.planning.plan import ClusterPlan, TaskPlan
 from tflaunch.protocol.errors import (
     ConnectError,
     ConnectErrors,

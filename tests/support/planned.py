@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from tflaunch.planning.cluster_plan import ClusterPlan
 
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.planning.gpu_choice import GpuChoice, choose
@@ -14,7 +15,7 @@ from tflaunch.planning.inventory import (
     HostFacts,
     MigDevice,
 )
-from tflaunch.planning.plan import ClusterPlan, plan_cluster
+from tflaunch.planning.plan import plan_cluster
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import CHIEF, PS, WORKER, Cards, JobSpec, Role
 

@@ -4,10 +4,11 @@ import os
 import select
 import time
 
-from tflaunch.agent import facts, journal
-from tflaunch.agent.channel import write_all
-from tflaunch.agent.logs import TaskLogs
-from tflaunch.agent.outputs import Outputs
+from tflaunch.agent import facts
+from tflaunch.agent.files import journal
+from tflaunch.agent.files.outputs import Outputs
+from tflaunch.agent.net.channel import write_all
+from tflaunch.agent.tasks.logs import TaskLogs
 from tflaunch.agent.viewer import Viewer
 from tflaunch.protocol import messages, wire
 from tflaunch.protocol.machine import this_machine
@@ -16,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List
 
-    from tflaunch.agent.rundir import RunDirectory
+    from tflaunch.agent.files.rundir import RunDirectory
 
 BEAT_S = 2.5
 KILLED = "its agent is gone: it was killed"

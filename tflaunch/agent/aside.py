@@ -3,15 +3,15 @@
 import os
 
 from tflaunch.agent import processes
+from tflaunch.agent.files.rundir import HostError, explain
 from tflaunch.agent.guard import close_all_but
-from tflaunch.agent.rundir import HostError, explain
 from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict
 
-    from tflaunch.agent.rundir import RunDirectory
+    from tflaunch.agent.files.rundir import RunDirectory
 
 
 class Aside:

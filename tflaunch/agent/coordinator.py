@@ -13,8 +13,8 @@ import socket
 import sys
 import time
 
-from tflaunch.agent.peers import Handshake, PeerError, SealedStream
-from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.net.peers import Handshake, PeerError, SealedStream
 from tflaunch.agent.viewer import COORDINATOR
 from tflaunch.lifecycle.driver import Drive
 from tflaunch.lifecycle.states import outcome_of, state_from

@@ -6,13 +6,14 @@ It belongs to its run, not to a channel: launchers and viewers come and go.  Wha
 import os
 import time
 
-from tflaunch.agent import container, processes, stacks
+from tflaunch.agent import processes
+from tflaunch.agent.files.journal import NAME, Journal, note
+from tflaunch.agent.files.rundir import RunDirectory
 from tflaunch.agent.guard import leftovers, removed
-from tflaunch.agent.journal import NAME, Journal, note
-from tflaunch.agent.log_notice import Notice
 from tflaunch.agent.requests import Requests
-from tflaunch.agent.rundir import RunDirectory
-from tflaunch.agent.team import Team
+from tflaunch.agent.tasks import container, stacks
+from tflaunch.agent.tasks.log_notice import Notice
+from tflaunch.agent.tasks.team import Team
 from tflaunch.agent.viewer import COORDINATOR, Viewer, Viewers
 from tflaunch.protocol import machine, wire
 from tflaunch.protocol.light_stdlib import signal, socket
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Optional
 
     from tflaunch.agent.aside import Aside
-    from tflaunch.agent.channel import Channel
+    from tflaunch.agent.net.channel import Channel
 
 FIRST_LEASE_S = 60.0
 LOG_POLL_S = 0.05  # where nothing tells that a log has grown

@@ -5,16 +5,16 @@ import signal
 import sys
 import time
 
+from tflaunch.agent.files.rundir import HostError, RunDirectory
 from tflaunch.agent.guard import close_all_but
-from tflaunch.agent.peers import Door, PeerError
-from tflaunch.agent.rundir import HostError, RunDirectory
+from tflaunch.agent.net.peers import Door, PeerError
 from tflaunch.protocol.selector import EVENT_READ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional
 
-    from tflaunch.agent.peers import SealedStream
+    from tflaunch.agent.net.peers import SealedStream
     from tflaunch.protocol import wire
     from tflaunch.protocol.selector import Selector
 

@@ -6,9 +6,9 @@ import sys
 import time
 import zlib
 
-from tflaunch.agent import leases, tickets
-from tflaunch.agent.rundir import HostError
-from tflaunch.agent.tickets import Place
+from tflaunch.agent.files.rundir import HostError
+from tflaunch.agent.gpus import leases, tickets
+from tflaunch.agent.gpus.tickets import Place
 from tflaunch.gpu_probe import Look
 from tflaunch.protocol import wire
 from tflaunch.protocol.light_stdlib import socket

@@ -3,7 +3,7 @@
 import os
 
 from tflaunch.agent import processes
-from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.files.rundir import RunDirectory
 from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
@@ -70,7 +70,7 @@ def under_guard(
             sweep.run()
         if removed():
             return
-        from tflaunch.agent import container
+        from tflaunch.agent.tasks import container
 
         left = container.remove(directory)
         directory.write("guard.json", {"swept": not (sweep.survivors or left)})

@@ -9,9 +9,9 @@ import re
 import time
 
 from tflaunch.agent import facts, processes
-from tflaunch.agent.journal import NAME as EVENTS
-from tflaunch.agent.journal import read as read_journal
-from tflaunch.agent.rundir import RunDirectory, all_runs
+from tflaunch.agent.files.journal import NAME as EVENTS
+from tflaunch.agent.files.journal import read as read_journal
+from tflaunch.agent.files.rundir import RunDirectory, all_runs
 from tflaunch.protocol import messages, wire
 from tflaunch.protocol.machine import this_machine
 
@@ -296,7 +296,7 @@ def _logs(directory: RunDirectory) -> "Dict[str, Tuple[int, str, int, Optional[f
 
 
 def _waits(process: "processes.Process") -> bool:
-    """Whether it is still the shell that waits at the gate (tflaunch.agent.task)."""
+    """Whether it is still the shell that waits at the gate (tflaunch.agent.tasks.task)."""
     words = processes.command(process.pid)
     return b"tflaunch-ready" in b"".join(words[2:3]) or (len(words) > 2 and words[2].endswith(b".setup"))
 

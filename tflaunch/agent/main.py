@@ -5,8 +5,7 @@ import os
 import sys
 import time
 
-from tflaunch.agent.channel import Channel, hold, own_channel, write_all
-from tflaunch.agent.rundir import (
+from tflaunch.agent.files.rundir import (
     HostError,
     RunDirectory,
     check_ours,
@@ -14,6 +13,7 @@ from tflaunch.agent.rundir import (
     explain,
     parent_directory,
 )
+from tflaunch.agent.net.channel import Channel, hold, own_channel, write_all
 from tflaunch.protocol import wire
 from tflaunch.protocol.light_stdlib import socket
 

@@ -8,15 +8,16 @@ import time
 import zlib
 
 from tflaunch import gpu_probe
-from tflaunch.agent import facts, leases
-from tflaunch.agent.code_store import CodeStore
-from tflaunch.agent.gpus_freed import Cards
-from tflaunch.agent.journal import note
-from tflaunch.agent.leases import Leases
-from tflaunch.agent.outputs import Outputs
-from tflaunch.agent.ports import HeldPorts
-from tflaunch.agent.rundir import CODE, HostError, Unaged, explain
-from tflaunch.agent.tickets import Place
+from tflaunch.agent import facts
+from tflaunch.agent.files.code_store import CodeStore
+from tflaunch.agent.files.journal import note
+from tflaunch.agent.files.outputs import Outputs
+from tflaunch.agent.files.rundir import CODE, HostError, Unaged, explain
+from tflaunch.agent.gpus import leases
+from tflaunch.agent.gpus.freed import Cards
+from tflaunch.agent.gpus.leases import Leases
+from tflaunch.agent.gpus.tickets import Place
+from tflaunch.agent.net.ports import HeldPorts
 from tflaunch.agent.viewer import Viewer, Viewers
 from tflaunch.protocol import messages, wire
 
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
     from tflaunch.agent.aside import Errand
-    from tflaunch.agent.dial_answering import Answering
     from tflaunch.agent.entrusted import Entrusted
-    from tflaunch.agent.journal import Journal
-    from tflaunch.agent.peers import SealedStream
-    from tflaunch.agent.prepare import Preparing
-    from tflaunch.agent.rundir import RunDirectory
-    from tflaunch.agent.team import Team
-    from tflaunch.agent.tensorboard import Board
+    from tflaunch.agent.files.journal import Journal
+    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.net.dial_answering import Answering
+    from tflaunch.agent.net.peers import SealedStream
+    from tflaunch.agent.net.tensorboard import Board
+    from tflaunch.agent.tasks.prepare import Preparing
+    from tflaunch.agent.tasks.team import Team
     from tflaunch.protocol.dialling import Dialling
     from tflaunch.protocol.selector import Selector
 
@@ -266,7 +267,7 @@ class Requests:
         return self._code
 
     def _on_prepare(self, viewer: Viewer, message: wire.Message) -> None:
-        from tflaunch.agent.prepare import TOLD, Preparing
+        from tflaunch.agent.tasks.prepare import TOLD, Preparing
 
         if self._preparing is not None or self._team.ending or self._busy:
             raise HostError("this run has been prepared on this host before")
@@ -312,7 +313,7 @@ class Requests:
         self._ports.keep([*message["ports"], self._door_port] if message["door"] else message["ports"])
         self._on_keep(viewer, message)
         if message.fields.get("dial_key") and self._answering is None:
-            from tflaunch.agent.dial_answering import Answering
+            from tflaunch.agent.net.dial_answering import Answering
 
             self._answering = Answering(self._selector, message["dial_key"], self._directory.host)
             self._answering.listen(message["ports"])
@@ -385,7 +386,7 @@ class Requests:
             self._journal.add("outcome", outcome=message["outcome"])
 
     def _on_dial(self, viewer: Viewer, message: wire.Message) -> None:
-        from tflaunch.agent.name_lookup import NameLookup
+        from tflaunch.agent.net.name_lookup import NameLookup
         from tflaunch.protocol.dialling import Dialling
 
         wanted = message["targets"], message["patience_s"]
@@ -406,7 +407,7 @@ class Requests:
         self._dialling = []
 
     def _on_look(self, viewer: Viewer, message: wire.Message) -> None:
-        from tflaunch.agent.task_look import look
+        from tflaunch.agent.tasks.look import look
 
         try:
             seen = look(self._team.tasks.values())
@@ -431,7 +432,7 @@ class Requests:
             viewer.read(self._outputs, message)
 
     def _on_board(self, viewer: Viewer, message: wire.Message) -> None:
-        from tflaunch.agent.tensorboard import Board
+        from tflaunch.agent.net.tensorboard import Board
 
         if self._board is None and viewer.private and not self._team.ending:
             self._board = Board(self._directory, self._selector)

@@ -3,10 +3,10 @@
 import os
 import time
 
-from tflaunch.agent import logs
-from tflaunch.agent.channel import PASSED, Caller, Channel
-from tflaunch.agent.journal import note
-from tflaunch.agent.rundir import HostError
+from tflaunch.agent.files.journal import note
+from tflaunch.agent.files.rundir import HostError
+from tflaunch.agent.net.channel import PASSED, Caller, Channel
+from tflaunch.agent.tasks import logs
 from tflaunch.protocol import wire
 from tflaunch.protocol.selector import EVENT_READ, EVENT_WRITE
 
@@ -14,11 +14,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
-    from tflaunch.agent.journal import Journal
-    from tflaunch.agent.logs import TaskLogs
-    from tflaunch.agent.outputs import Outputs
-    from tflaunch.agent.peers import SealedStream
-    from tflaunch.agent.rundir import RunDirectory
+    from tflaunch.agent.files.journal import Journal
+    from tflaunch.agent.files.outputs import Outputs
+    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.net.peers import SealedStream
+    from tflaunch.agent.tasks.logs import TaskLogs
     from tflaunch.protocol.selector import Selector
 
     Connection = Union[Channel, Caller, SealedStream]

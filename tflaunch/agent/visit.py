@@ -10,10 +10,11 @@ import os
 import select
 import time
 
-from tflaunch.agent import container, facts, ledger, processes
-from tflaunch.agent.channel import pass_on, write_all
-from tflaunch.agent.rundir import HostError, RunDirectory, all_runs
-from tflaunch.agent.tickets import Place
+from tflaunch.agent import facts, ledger, processes
+from tflaunch.agent.files.rundir import HostError, RunDirectory, all_runs
+from tflaunch.agent.gpus.tickets import Place
+from tflaunch.agent.net.channel import pass_on, write_all
+from tflaunch.agent.tasks import container
 from tflaunch.gpu_probe import Look
 from tflaunch.protocol import messages, wire
 from tflaunch.protocol.light_stdlib import socket
@@ -55,11 +56,11 @@ class Visit:
                     elif message.type == "finish":
                         self._send("finished", **self._finish(message["run"], message["grace_s"]))
                     elif message.type == "measure":
-                        from tflaunch.agent import garbage
+                        from tflaunch.agent.files import garbage
 
                         self._send("usage", **garbage.usage(self._parent))
                     elif message.type == "clean":
-                        from tflaunch.agent import garbage
+                        from tflaunch.agent.files import garbage
 
                         wanted = message["runs"], message["code_older_s"], message["dry_run"]
                         self._send("cleaned", **garbage.clean(self._parent, *wanted))
@@ -73,7 +74,7 @@ class Visit:
                         self._attach(message, decoder, came[number:])
                         return
                     elif message.type == "board":
-                        from tflaunch.agent import tensorboard
+                        from tflaunch.agent.net import tensorboard
 
                         place = self._place(message["run"], message["host"])
                         tensorboard.serve(place, self._in, self._out, decoder, message["logdir"])

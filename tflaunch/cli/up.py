@@ -79,7 +79,7 @@ from tflaunch.protocol.job import CHIEF, EVALUATOR, PS, WORKER, JobSpec
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tflaunch.planning.plan import ClusterPlan
+    from tflaunch.planning.cluster_plan import ClusterPlan
 
 PROGRAM = "tf_server.py"
 OPEN = (

@@ -51,7 +51,7 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True)
 class Bundle:
-    """What is in a directory, as tflaunch.agent.code_store has it: paths relative to it, parents first.
+    """What is in a directory, as tflaunch.agent.files.code_store has it: paths relative to it, parents first.
 
     `digest` is over names, kinds, execute bits and content: the same tree has the same digest wherever, whenever
     and with whatever Python it was made; but for links that lead out of it, which are made absolute.

@@ -19,7 +19,7 @@ from tflaunch.protocol.outcome import Outcome, TaskExit
 from tflaunch.sessions.log_lines import LineAssembler
 
 if TYPE_CHECKING:
-    from tflaunch.planning.plan import ClusterPlan
+    from tflaunch.planning.cluster_plan import ClusterPlan
 
 _PROGRESS_S = (0.5, 8.0)  # a progress bar is shown this often at first, and at last
 # The end of a task is told once its output is here: so long after the last piece of that at most, and so long in all.

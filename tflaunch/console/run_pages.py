@@ -38,7 +38,7 @@ from tflaunch.protocol.outcome import CardLeft, HostLost, Outcome, TaskExit, Tim
 from tflaunch.sessions.log_lines import LineAssembler, one_line
 
 if TYPE_CHECKING:
-    from tflaunch.planning.plan import ClusterPlan, TaskPlan
+    from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
     from tflaunch.runs.visits import Finished
 
 TAIL_LINES = 30

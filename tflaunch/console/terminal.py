@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.code.shipping import Shipped
     from tflaunch.launch.acquisition import Turn
-    from tflaunch.planning.plan import ClusterPlan
+    from tflaunch.planning.cluster_plan import ClusterPlan
     from tflaunch.runs.fetch import Fetched
     from tflaunch.runs.visits import Finished
 

@@ -151,7 +151,7 @@ class Diagnosis:
     # -- what happens
 
     def looked(self, tasks: Mapping[str, Mapping[str, Any]], now: float) -> None:
-        """What an agent has seen of its tasks (see tflaunch.agent.task_look)."""
+        """What an agent has seen of its tasks (see tflaunch.agent.tasks.look)."""
         for name, look in tasks.items():
             task = self._tasks.get(name)
             if task is None or task.ended:

@@ -4,7 +4,7 @@ Cards are taken on all hosts in one parallel round, and who does not get all tha
 what it got before it does anything else.  So nobody ever waits for a card while holding another, and no two
 runs can block each other; to take hosts in a fixed order instead would cost a round trip for each.
 
-A run that cannot start queues: its agents hold a ticket on every host (tflaunch.agent.tickets), and whoever
+A run that cannot start queues: its agents hold a ticket on every host (tflaunch.agent.gpus.tickets), and whoever
 comes later leaves alone what it could use.  With --wait it queues until its turn has come.  Without, it
 queues as well, but only while others are planning: the first of those that plan at a time wins, by the clocks
 of the hosts, and the others soon know what is left for them.
@@ -22,9 +22,10 @@ from tflaunch.hosts import Host, Hostfile, fold
 from tflaunch.inputs.times import clock_time, duration
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.consent import Consent
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.gpu_choice import GpuChoice, choose
 from tflaunch.planning.inventory import Inventory, in_use, when_free
-from tflaunch.planning.plan import ClusterPlan, plan_cluster, usable_cards
+from tflaunch.planning.plan import plan_cluster, usable_cards
 from tflaunch.planning.taking import Share
 from tflaunch.protocol.errors import Breach, ConnectErrors, PlanError
 from tflaunch.protocol.job import WORKER, JobSpec

@@ -15,9 +15,9 @@ from tflaunch.lifecycle.links import Links
 from tflaunch.lifecycle.states import State, state_data
 from tflaunch.lifecycle.watchdog import DIAL_S, Oversight
 from tflaunch.planning import dial_check
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import to_prepare
 from tflaunch.planning.inventory import HostFacts, Inventory
-from tflaunch.planning.plan import ClusterPlan
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import Breach, ConnectError, ConnectErrors, DialError, LaunchError
 from tflaunch.protocol.events import Event, Interrupted, TaskStarted

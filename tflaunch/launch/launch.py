@@ -23,9 +23,10 @@ from tflaunch.launch.roll_call import RollCall, as_counted
 from tflaunch.lifecycle.states import Restarts, State, outcome_of
 from tflaunch.lifecycle.watchdog import Oversight
 from tflaunch.planning import dial_check
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
 from tflaunch.planning.gpu_choice import GpuChoice
-from tflaunch.planning.plan import ClusterPlan, ports_wanted
+from tflaunch.planning.plan import ports_wanted
 from tflaunch.planning.usable_hosts import moved, usable_hosts
 from tflaunch.protocol.errors import ConnectError, FetchError, RecordError, TflaunchError
 from tflaunch.protocol.job import CHIEF, EVALUATOR, EVALUATOR_GRACE_S, MASTER, WORKER, JobSpec, TaskId

@@ -78,7 +78,7 @@ class Limits:
         self._started.pop(task, None)
 
     def looked(self, tasks: Mapping[str, Mapping[str, Any]], now: float) -> None:
-        """What an agent has seen of its tasks (see tflaunch.agent.task_look)."""
+        """What an agent has seen of its tasks (see tflaunch.agent.tasks.look)."""
         for task, look in tasks.items():
             self._seen[task] = now
             self._states[task] = _state(look)

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from tflaunch.hosts import fold
 from tflaunch.lifecycle.watchdog import DIAL_S
 from tflaunch.planning.addresses import is_loopback
-from tflaunch.planning.plan import ClusterPlan, TaskPlan
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.protocol import dialling
 
 TARGETS_SHOWN = 3

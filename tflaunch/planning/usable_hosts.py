@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tflaunch.hosts import Host, Hostfile, match
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.planning.gpu_choice import GpuChoice, excluded_hosts, not_included
-from tflaunch.planning.plan import ClusterPlan, TaskPlan, chiefs_as_workers
+from tflaunch.planning.plan import chiefs_as_workers
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import CHIEF, MASTER, PS, WORKER, JobSpec, Role, deciding
 

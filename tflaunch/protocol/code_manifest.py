@@ -1,4 +1,4 @@
-"""How shipped code is named and cut: the digests of its contents and of its manifest (tflaunch.agent.code_store)."""
+"""How shipped code is named and cut: the digests of its contents and of its manifest (tflaunch.agent.files.code_store)."""
 
 from tflaunch.protocol.light_stdlib import sha256
 

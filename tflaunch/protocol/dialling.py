@@ -1,7 +1,7 @@
 """The dial check: before any task starts, the hosts make the very connections that the tasks will make.
 
 `Dialling` connects to a list of targets, some at a time, and says for each what came of it.  The agents that are
-called answer by `tflaunch.agent.dial_answering`; the launcher itself may call, too.
+called answer by `tflaunch.agent.net.dial_answering`; the launcher itself may call, too.
 
 Whoever answers proves that it is the agent of the host that was meant: a keyed SHA-256, under a key that the launcher
 made for this check, over the dialler's nonce, the host's name and the port.  So a stale server, a proxy, another
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol.selector import Selector
 
     class LookUp(Protocol):
-        """Looks names up without blocking: `tflaunch.agent.name_lookup.NameLookup`."""
+        """Looks names up without blocking: `tflaunch.agent.net.name_lookup.NameLookup`."""
 
         def step(self, now: float) -> "Optional[Dict[str, Union[str, List[Tuple[int, str]]]]]": ...
         def close(self) -> None: ...

@@ -13,7 +13,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     clock    {sent}                                        what time is it? answered by `clock`
     check    {directories}                                 what may trouble a run there; answered by `checked`
     code     {digest} + manifest, or nothing if it is long   is this code here already? answered by `code`
-    manifest {last} + bytes                                a piece of it, zlib'd (tflaunch.agent.code_store); after the
+    manifest {last} + bytes                                a piece of it, zlib'd (tflaunch.agent.files.code_store); after the
                                                            last one, `code` again
     blob     {packed, last} + bytes                        a piece of what it lacks, zlib'd if packed, one content
                                                            behind the other; after the last one, `code` again
@@ -46,7 +46,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
                                                            Repeated: nothing
     look     {}                                            what is each task doing? answered by `looked`
     end      {grace_s, stacks}                             stop every task, sweep, answer `swept`; stacks: they are
-                                                           stuck, and write where (tflaunch.agent.stacks)
+                                                           stuck, and write where (tflaunch.agent.tasks.stacks)
     find     {patterns: [[regex, whether]], roots}         which outputs of the tasks match? answered by `found`
     read     {path, offset, size, digest}                  a piece of one, or its SHA-256; answered by `piece`
     board    {logdir}                                      TensorBoard is wanted, and connections to it; `board`
@@ -72,7 +72,7 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
     prepared {made, seconds}                               made: it was not there before
     staged   {}
     dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}}   see tflaunch.protocol.dialling
-    looked   {tasks: {task: {...}}}                        see tflaunch.agent.task_look
+    looked   {tasks: {task: {...}}}                        see tflaunch.agent.tasks.look
     found    {files: [[path, size, modified (ns), executable]], left: [[path, why, bad]], there, last}   left: links
                                                            and such, or (bad) what cannot be read; there: names in
                                                            that directory, if nothing matches

@@ -37,7 +37,7 @@ from tflaunch.protocol.job import TaskId, log_name
 from tflaunch.protocol.outcome import Outcome, outcome_data
 
 if TYPE_CHECKING:  # most verbs plan nothing
-    from tflaunch.planning.plan import ClusterPlan
+    from tflaunch.planning.cluster_plan import ClusterPlan
 
 Status = Literal["running", "detached", "ended", "orphaned", "corrupt"]
 LIVELY = ("running", "detached", "orphaned")  # in these a run may be alive
@@ -261,7 +261,7 @@ class Record:
         left_out: Mapping[str, str] | None = None,
     ) -> None:
         """Note that the run goes on, how its hosts are reached now, and why others are left out; raises RecordError."""
-        from tflaunch.planning.plan import ClusterPlan
+        from tflaunch.planning.cluster_plan import ClusterPlan
 
         about = _about(
             self.run_id,
@@ -295,7 +295,7 @@ class Record:
 
         Raises RecordError when the record does not hold one.
         """
-        from tflaunch.planning.plan import ClusterPlan, TaskPlan
+        from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 
         with _reading(self.path):
             plan = _tuples(self.about["plan"])

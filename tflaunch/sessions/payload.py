@@ -176,7 +176,7 @@ except Exception:  # the interpreter itself would print it without the lines
     traceback.print_exc()
     sys.exit(1)
 """
-_ANCESTRY = "tflaunch.agent.ancestry"
+_ANCESTRY = "tflaunch.agent.files.ancestry"
 _AGENT = "agent"  # the type of the message that brings it
 _MARSHAL = 2  # the format that every Python 3 reads; it holds nothing but strings
 _packing = threading.Lock()

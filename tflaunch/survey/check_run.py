@@ -23,12 +23,13 @@ from tflaunch.hosts import Host, Hostfile, fold
 from tflaunch.in_task import check_task
 from tflaunch.lifecycle.watchdog import DIAL_S
 from tflaunch.planning.addresses import peer_addresses
+from tflaunch.planning.cluster_plan import TaskPlan
 from tflaunch.planning.command import Command, endpoint, image
 from tflaunch.planning.dial_check import limit_s
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S, setup, to_prepare
 from tflaunch.planning.gpu_supply import free_cards
 from tflaunch.planning.inventory import Device, HostFacts, MigDevice
-from tflaunch.planning.plan import TaskPlan, ports_wanted
+from tflaunch.planning.plan import ports_wanted
 from tflaunch.protocol import wire
 from tflaunch.protocol.dialling import Dialling
 from tflaunch.protocol.errors import Breach, ConnectError, PlanError

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from tflaunch.launch.acquisition import Acquisition, Planner, Reporter
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.consent import Consent
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.planning.inventory import Inventory
-from tflaunch.planning.plan import ClusterPlan, TaskPlan
 from tflaunch.planning.taking import Share
 from tflaunch.protocol.job import WORKER, TaskId
 from tflaunch.sweeps.lifecycle import Seat

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from tflaunch.planning.plan import ClusterPlan
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.protocol.errors import UsageError
 from tflaunch.runs.record import Record, RunInfo, list_runs, naming, new_run_id
 from tflaunch.sweeps.results import TRIALS, Metric, Results

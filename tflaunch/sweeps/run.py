@@ -29,9 +29,9 @@ from tflaunch.launch.launch import (
     verify,
 )
 from tflaunch.launch.roll_call import RollCall, described
+from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
 from tflaunch.planning.inventory import Inventory, when_free
-from tflaunch.planning.plan import ClusterPlan
 from tflaunch.planning.taking import Share
 from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.protocol.errors import ConnectErrors, FetchError, PlanError, RecordError, StopError

@@ -10,11 +10,12 @@ from typing import Any
 
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.launch.launch import Request
+from tflaunch.planning.cluster_plan import TaskPlan
 from tflaunch.planning.command import Command, image
 from tflaunch.planning.environments import setup
 from tflaunch.planning.gpu_choice import choose
 from tflaunch.planning.inventory import Inventory, when_free
-from tflaunch.planning.plan import TaskPlan, places, usable_cards
+from tflaunch.planning.plan import places, usable_cards
 from tflaunch.planning.taking import Share
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import TRIAL

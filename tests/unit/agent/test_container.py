@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tflaunch.agent import container
-from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.tasks import container
 
 
 @pytest.mark.parametrize("kind", ["podman", "docker"])

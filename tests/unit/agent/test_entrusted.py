@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.patience import until
-from tflaunch.agent import peers
 from tflaunch.agent.entrusted import Entrusted
-from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.net import peers
 from tflaunch.protocol import wire
 from tflaunch.protocol.selector import Selector
 

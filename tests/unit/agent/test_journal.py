@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tflaunch.agent import journal
-from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.files import journal
+from tflaunch.agent.files.rundir import RunDirectory
 
 
 @pytest.mark.parametrize("last_plan", [False, True])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tflaunch.agent import log_notice
-from tflaunch.agent.log_notice import REST_S, Notice
+from tflaunch.agent.tasks import log_notice
+from tflaunch.agent.tasks.log_notice import REST_S, Notice
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tflaunch.agent import logs
-from tflaunch.agent.logs import TAIL_BYTES, TaskLogs, start
-from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.tasks import logs
+from tflaunch.agent.tasks.logs import TAIL_BYTES, TaskLogs, start
 
 
 @pytest.fixture

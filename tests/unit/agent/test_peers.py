@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tflaunch.agent import peers
-from tflaunch.agent.peers import HELLO, MAC, NONCE, Door, Handshake, PeerError, SealedStream
+from tflaunch.agent.net import peers
+from tflaunch.agent.net.peers import HELLO, MAC, NONCE, Door, Handshake, PeerError, SealedStream
 
 SECRET = os.urandom(32)
 BIG = os.urandom(3 * peers.RECORD_LIMIT + 17)

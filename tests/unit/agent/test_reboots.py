@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tflaunch.agent import ledger, processes
-from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.files.rundir import RunDirectory
 
 
 @pytest.fixture

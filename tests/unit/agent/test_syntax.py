@@ -8,7 +8,7 @@ import zipapp
 from pathlib import Path
 from typing import Any
 
-from tflaunch.agent import syntax
+from tflaunch.agent.tasks import syntax
 from tflaunch.code.bundle import code_of
 from tflaunch.code.program import find_program
 

@@ -7,7 +7,7 @@ import signal
 
 
 def test_a_signal_mask_is_read_right() -> None:
-    from tflaunch.agent.stacks import catches
+    from tflaunch.agent.tasks.stacks import catches
 
     before = signal.signal(signal.SIGUSR2, lambda *_: None)
     try:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tflaunch.agent.logs import MARK_BYTES, TaskLogs, start
-from tflaunch.agent.rundir import RunDirectory
+from tflaunch.agent.files.rundir import RunDirectory
+from tflaunch.agent.tasks.logs import MARK_BYTES, TaskLogs, start
 
 
 @pytest.fixture

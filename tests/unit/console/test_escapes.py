@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 
 from tests.support import gpus as simulated
 from tests.support import ps
@@ -36,7 +37,6 @@ from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
 from tflaunch.launch.acquisition import Turn
 from tflaunch.planning.inventory import Ticket
-from tflaunch.planning.plan import ClusterPlan, TaskPlan
 from tflaunch.protocol.errors import (
     ConnectError,
     ConnectErrors,

@@ -7,11 +7,11 @@ import json
 import shlex
 
 import pytest
+from tflaunch.planning.cluster_plan import ClusterPlan
 
 from tests.support.endings import PLAN, task_plan
 from tests.support.screen import PS0, W0, W1, on_terminal, plain, shown
 from tflaunch.console.reporter import Reporter
-from tflaunch.planning.plan import ClusterPlan
 from tflaunch.protocol.job import TaskId
 
 

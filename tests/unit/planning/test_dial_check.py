@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
+
 from tflaunch.planning.dial_check import blocked, needed, targets, to_wire
-from tflaunch.planning.plan import ClusterPlan, TaskPlan
 from tflaunch.protocol.dialling import NO_NAME, REFUSED, SILENT, STRANGER
 from tflaunch.protocol.job import TaskId
 

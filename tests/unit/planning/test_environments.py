@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tflaunch.agent import environment
+from tflaunch.agent.tasks import environment
 from tflaunch.hosts import Host as Entry
 from tflaunch.planning import environments
 from tflaunch.planning.environments import read, to_prepare

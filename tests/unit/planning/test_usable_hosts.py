@@ -6,12 +6,13 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
+from tflaunch.planning.cluster_plan import ClusterPlan
 
 from tests.support.planned import PROGRAM, asked, cards, facts
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.launch.roll_call import as_counted
 from tflaunch.planning.gpu_choice import GpuChoice
-from tflaunch.planning.plan import ClusterPlan, plan_cluster, ports_wanted
+from tflaunch.planning.plan import plan_cluster, ports_wanted
 from tflaunch.planning.usable_hosts import fewer_workers, moved, usable_hosts
 from tflaunch.protocol.errors import PlanError, UsageError
 from tflaunch.protocol.job import JobSpec, Role

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.planning.plan import ClusterPlan, TaskPlan
 from tflaunch.protocol.errors import RecordError, UsageError
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import CardLeft, HostLost, Outcome, TaskExit

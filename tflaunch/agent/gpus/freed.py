@@ -8,8 +8,8 @@ import os
 import time
 
 from tflaunch.agent import processes
-from tflaunch.agent.channel import write_all
 from tflaunch.agent.guard import close_all_but
+from tflaunch.agent.net.channel import write_all
 from tflaunch.gpu_probe import BUSY_MEMORY_BYTES, BUSY_MIG_MEMORY_BYTES, Look
 from tflaunch.protocol import wire
 from tflaunch.protocol.light_stdlib import signal

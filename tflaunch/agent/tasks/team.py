@@ -4,9 +4,9 @@ import os
 import time
 
 from tflaunch.agent import facts, processes
-from tflaunch.agent.journal import note
-from tflaunch.agent.rundir import HostError
-from tflaunch.agent.task import Task
+from tflaunch.agent.files.journal import note
+from tflaunch.agent.files.rundir import HostError
+from tflaunch.agent.tasks.task import Task
 from tflaunch.protocol import wire
 from tflaunch.protocol.machine import this_machine
 from tflaunch.protocol.selector import EVENT_READ
@@ -15,9 +15,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Mapping, Optional
 
-    from tflaunch.agent.journal import Journal
-    from tflaunch.agent.logs import TaskLogs
-    from tflaunch.agent.rundir import RunDirectory
+    from tflaunch.agent.files.journal import Journal
+    from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.tasks.logs import TaskLogs
     from tflaunch.protocol.selector import Selector
 
 
@@ -83,7 +83,7 @@ class Team:
         """
         reads = {}  # type: Dict[str, str]
         if program:
-            from tflaunch.agent import syntax
+            from tflaunch.agent.tasks import syntax
 
             reads = syntax.who_checks(requests, program)
         for request in requests:
@@ -227,7 +227,7 @@ class Team:
         # Without the task's name: it is the same for all tasks here, and hosts with one cause fold.
         log = task.logs.tail(0).decode("utf-8", "replace").strip()
         if task.reads:
-            from tflaunch.agent import syntax
+            from tflaunch.agent.tasks import syntax
 
             told = syntax.told(log) if task.code == syntax.UNREADABLE else ""
             if told:

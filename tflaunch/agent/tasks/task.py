@@ -4,9 +4,10 @@ import errno
 import os
 import time
 
-from tflaunch.agent import container, processes, shell, stacks
-from tflaunch.agent.logs import TaskLogs
-from tflaunch.agent.rundir import HostError, RunDirectory, explain
+from tflaunch.agent import processes
+from tflaunch.agent.files.rundir import HostError, RunDirectory, explain
+from tflaunch.agent.tasks import container, shell, stacks
+from tflaunch.agent.tasks.logs import TaskLogs
 from tflaunch.protocol.light_stdlib import signal
 
 TYPE_CHECKING = False
@@ -121,7 +122,7 @@ class Task:
         """The command that does the setup, here or in a container, and then is the gate. Raises OSError, HostError."""
         gate = GATE
         if self.reads:
-            from tflaunch.agent import syntax
+            from tflaunch.agent.tasks import syntax
 
             gate = gate.replace("echo " + READY.decode(), syntax.check(self.reads) + "echo " + READY.decode())
         if not (self._contained or self.request["setup"]):

@@ -10,9 +10,9 @@ import select
 import time
 
 from tflaunch.agent import processes
-from tflaunch.agent.logs import TAIL_BYTES
-from tflaunch.agent.rundir import HostError
-from tflaunch.agent.task import Task
+from tflaunch.agent.files.rundir import HostError
+from tflaunch.agent.tasks.logs import TAIL_BYTES
+from tflaunch.agent.tasks.task import Task
 from tflaunch.agent.viewer import Viewer
 from tflaunch.protocol import messages, wire
 from tflaunch.protocol.selector import EVENT_READ, EVENT_WRITE, Selector
@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List
 
-    from tflaunch.agent.rundir import RunDirectory
+    from tflaunch.agent.files.rundir import RunDirectory
 
 NAME = "tensorboard/0"
 LINES = 12

@@ -11,10 +11,11 @@ import os
 import stat
 import time
 
-from tflaunch.agent import environment, ledger
-from tflaunch.agent.code_store import FILES, TREE, contents_of
-from tflaunch.agent.journal import read as read_journal
-from tflaunch.agent.rundir import CODE, ENVIRONMENTS, HostError, RunDirectory, hosts_of
+from tflaunch.agent import ledger
+from tflaunch.agent.files.code_store import FILES, TREE, contents_of
+from tflaunch.agent.files.journal import read as read_journal
+from tflaunch.agent.files.rundir import CODE, ENVIRONMENTS, HostError, RunDirectory, hosts_of
+from tflaunch.agent.tasks import environment
 from tflaunch.protocol import wire
 from tflaunch.protocol.machine import this_machine
 from tflaunch.protocol.removal import ALIVE, DIRECTORY, GOING, Size, free, sentence, set_aside

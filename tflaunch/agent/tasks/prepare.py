@@ -1,14 +1,14 @@
 """What a host must have before tasks can be staged, and what takes its time: an environment, an image."""
 
-from tflaunch.agent import container
-from tflaunch.agent.environment import Maker, activation, hold
-from tflaunch.agent.rundir import HostError
+from tflaunch.agent.files.rundir import HostError
+from tflaunch.agent.tasks import container
+from tflaunch.agent.tasks.environment import Maker, activation, hold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
-    from tflaunch.agent.rundir import RunDirectory
+    from tflaunch.agent.files.rundir import RunDirectory
 
 TOLD = "prepared.json"
 

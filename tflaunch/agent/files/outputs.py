@@ -6,13 +6,13 @@ Nothing leads out of their working directory: a link, a pipe or a socket is name
 import os
 import stat
 
-from tflaunch.agent.rundir import HostError, explain
+from tflaunch.agent.files.rundir import HostError, explain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Pattern, Set, Tuple, Union
 
-    from tflaunch.agent.rundir import RunDirectory
+    from tflaunch.agent.files.rundir import RunDirectory
 
 FILES = 100000  # of one host; who means more means an archive
 ENTRIES = 256  # that are looked at between two turns of the agent's loop

@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
-    from tflaunch.agent.task import Task
+    from tflaunch.agent.tasks.task import Task
 
 PROCESSES = 16
 PEERS = 1024  # connections that are told of each task ...

@@ -8,13 +8,13 @@ and is found, looked at and killed like any other process of the run.
 import os
 
 from tflaunch.agent import processes
-from tflaunch.agent.rundir import HostError
+from tflaunch.agent.files.rundir import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List
 
-    from tflaunch.agent.rundir import RunDirectory
+    from tflaunch.agent.files.rundir import RunDirectory
 
 RECORD = "container.json"  # the engine, for whoever comes to remove what is left
 ENGINES = ("podman", "docker")

@@ -14,8 +14,8 @@ import os
 import stat
 import time
 
-from tflaunch.agent import leases
-from tflaunch.agent.rundir import HostError
+from tflaunch.agent.files.rundir import HostError
+from tflaunch.agent.gpus import leases
 from tflaunch.protocol import wire
 
 TYPE_CHECKING = False

@@ -12,7 +12,7 @@
     shipped.json   the files in it that are shipped code, and when they were modified as it came
     agent.log      the agent's own last words
 
-`<parent>/code/` keeps shipped code for the next run (tflaunch.agent.code_store), `<parent>/.environments/` virtual
+`<parent>/code/` keeps shipped code for the next run (tflaunch.agent.files.code_store), `<parent>/.environments/` virtual
 environments.
 """
 
@@ -21,7 +21,7 @@ import fcntl
 import os
 import stat
 
-from tflaunch.agent.ancestry import weak_place
+from tflaunch.agent.files.ancestry import weak_place
 from tflaunch.protocol import wire
 from tflaunch.protocol.light_stdlib import socket
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
 CODE = "code"  # beside the runs; no run id can be this (they end in a random part)
-ENVIRONMENTS = ".environments"  # likewise, see tflaunch.agent.environment
+ENVIRONMENTS = ".environments"  # likewise, see tflaunch.agent.tasks.environment
 
 
 class HostError(Exception):

@@ -7,14 +7,14 @@ A manifest is JSON, a list of what is in a directory, parents first: [path, "d"]
 a link, [path, "f" or "x", digest, bytes, CRC-32] for a file and one that can be executed.  The digest is looked at when
 a content comes, the CRC, which takes a fraction of that, when it is copied: what is damaged then is sent again, and
 takes the place of what is there.  Nobody removes it before, for another run may just have sent it.  Whoever asks for
-something makes it new by its time of modification: no clean takes it away (tflaunch.agent.garbage).
+something makes it new by its time of modification: no clean takes it away (tflaunch.agent.files.garbage).
 """
 
 import errno
 import os
 import zlib
 
-from tflaunch.agent.rundir import CODE, HostError, explain, private
+from tflaunch.agent.files.rundir import CODE, HostError, explain, private
 from tflaunch.protocol import wire
 from tflaunch.protocol.code_manifest import PIECE_BYTES, SMALL_BYTES, digest_of, hasher, named
 

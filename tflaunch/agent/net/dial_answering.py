@@ -1,12 +1,12 @@
 """The called end of the dial check (tflaunch.protocol.dialling): it listens on the ports that are held for the tasks.
 
-It listens beside their holders (tflaunch.agent.ports), which do not, and stops when the check ends: afterwards connects
+It listens beside their holders (tflaunch.agent.net.ports), which do not, and stops when the check ends: afterwards connects
 are refused as before, until TensorFlow listens.  It lives in the agent's one loop: no threads, nothing blocks.
 """
 
 import time
 
-from tflaunch.agent import ports
+from tflaunch.agent.net import ports
 from tflaunch.protocol.dialling import AT_ONCE, HELLO, HELLO_LOAD, LOAD_BYTES, NONCE_BYTES, proof, set_option
 from tflaunch.protocol.light_stdlib import socket
 from tflaunch.protocol.selector import EVENT_READ

@@ -19,7 +19,7 @@ import stat
 import time
 
 from tflaunch.agent import processes
-from tflaunch.agent.rundir import HostError, Unaged
+from tflaunch.agent.files.rundir import HostError, Unaged
 from tflaunch.protocol import wire
 
 TYPE_CHECKING = False

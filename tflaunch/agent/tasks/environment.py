@@ -17,8 +17,8 @@ import signal
 import subprocess
 import time
 
-from tflaunch.agent import shell
-from tflaunch.agent.rundir import ENVIRONMENTS, HostError, explain, private
+from tflaunch.agent.files.rundir import ENVIRONMENTS, HostError, explain, private
+from tflaunch.agent.tasks import shell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""What lies on this host's disk: run directories, shipped code, journals, outputs, and their removal."""
