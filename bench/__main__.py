@@ -14,7 +14,7 @@ from bench import fanout, growth, logs, memory, probe, reaction, report, shippin
 from bench.beds import lab
 from bench.measure import Table
 from bench.plan import Plan
-from tests.bed import missing
+from tests.support.bed import missing
 
 MEASUREMENTS: dict[str, Callable[[Plan], Iterator[Table]]] = {
     "fanout": fanout.fan_out,

@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.measure import Command, Cost, started
-from tests.bed import Bed
-from tests.bed.machines import BedHost
-from tests.nvml import build
+from tests.support.bed import Bed
+from tests.support.bed.machines import BedHost
+from tests.support.nvml import build
 
 TFLAUNCH = str(Path(sys.executable).with_name("tflaunch"))
 CARD = 'gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-{host}-{card} mem=81559 used={used} util={used} power=71000'

@@ -15,7 +15,7 @@ from functools import cache
 
 from bench.beds import Lab
 from bench.plan import Plan
-from tests.bed import ROOT
+from tests.support import ROOT
 
 PYTHON = str(ROOT / ".venv-bench/bin/python")
 AT_A_TIME = 64

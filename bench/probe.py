@@ -13,7 +13,7 @@ from bench.measure import Figures, Table, busy_s, interleave
 from bench.peers import PYTHON, present
 from bench.plan import Plan
 from bench.processes import cpu_s
-from tests.launcher import processes
+from tests.support.launcher import processes
 
 CARDS = 8
 LOOKS = 20

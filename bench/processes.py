@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bench.measure import Failed
-from tests.launcher import Process, processes
+from tests.support.launcher import Process, processes
 
 PATIENCE_S = 120.0
 

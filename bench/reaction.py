@@ -13,7 +13,7 @@ from bench.measure import Figures, Table, interleave
 from bench.peers import present
 from bench.plan import Plan
 from bench.processes import Watch, having
-from tests.launcher import Process
+from tests.support.launcher import Process
 
 SLEEPER = "import signal\nsignal.pause()\n"
 SLEEP = "exec python3 /home/root/sleeper.py"

@@ -9,15 +9,24 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests import bed as beds
-from tests.agent_over_pipes import Host, interpreters
-from tests.bed import Bed, FarLauncher
-from tests.launcher import Launcher
-from tests.sshd import SshNetwork, make_key
+from tests.support import bed as beds
+from tests.support.agent_over_pipes import Host, interpreters
+from tests.support.bed import Bed, FarLauncher
+from tests.support.launcher import Launcher
+from tests.support.nvml import build
+from tests.support.parts import Parts
+from tests.support.sshd import SshNetwork, make_key
+from tests.support.wheels import wheel
 
 # On a busy machine any example may take long; how long says nothing.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the time of each part told, once: by the process that hears of all workers."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Parts())
 
 
 @pytest.fixture(scope="session")
@@ -80,3 +89,25 @@ def host(tmp_path: Path) -> Iterator[Host]:
     made = Host(tmp_path, sys.executable)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What there is instead of an index: `tiny` in two versions."""
+    directory = tmp_path_factory.mktemp("wheels")
+    for version in ("1.0", "2.0"):
+        wheel(directory, "tiny", version, f"value = {version!r}\n")
+    return directory
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory that holds the simulated NVML library."""
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Where tasks leave what they have to say."""
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"

@@ -1,6 +1,6 @@
 """The fault suite: what befalls hosts, networks and processes while a run is under way, and what is left of it.
 
-Each test lets one fault happen to a run of numbered lines (NUMBERS) on a test bed (tests.bed), and then checks
+Each test lets one fault happen to a run of numbered lines (NUMBERS) on a test bed (tests.support.bed), and then checks
 the same invariants (`Trial.check`):
 
     no process of the run is alive anywhere that should not be
@@ -24,8 +24,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bed import Bed, BedHost, FarLauncher
-from tests.launcher import PATIENCE_S, Process, Running, parents, until
+from tests.support.bed import Bed, BedHost, FarLauncher
+from tests.support.launcher import Process, Running, parents
+from tests.support.patience import PATIENCE_S, until
 
 FULL = os.environ.get("TFLAUNCH_FAULTS") == "full"  # else as much of it as every run of all tests can bear
 FIGURES = "TFLAUNCH_FIGURES"  # a file to which each test adds a line with its times

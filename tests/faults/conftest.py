@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bed import Bed, FarLauncher
 from tests.faults import Trial
-from tests.nvml import build
+from tests.support.bed import Bed, FarLauncher
+from tests.support.nvml import build
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bed import ROOT
+from tests.support import ROOT
 
 DOCUMENT = ROOT / "docs" / "reliability.md"
 MODULES = ("processes", "hosts", "links", "reconnect", "end", "detached", "restarts", "schedules")

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.faults import NOTHING, Trial, over_both_wires
-from tests.launcher import until
+from tests.support.patience import until
 
 
 @pytest.mark.fault("detached run: who watches it is killed", "the run does not care; watch again", NOTHING)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.faults import FULL, NOTHING, Trial, over_both_wires
-from tests.launcher import until
+from tests.support.patience import until
 
 FLOOD_MB = 1000 if FULL else 50
 

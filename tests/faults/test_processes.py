@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from tests.faults import NOTHING, Trial, over_both_wires
-from tests.launcher import until
+from tests.support.patience import until
 
 
 @pytest.mark.fault(

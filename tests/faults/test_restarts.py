@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bed import BedHost
 from tests.faults import NOTHING, Trial, begins_with, count
-from tests.launcher import until
+from tests.support.bed import BedHost
+from tests.support.patience import until
 
 
 def whole_logs(trial: Trial, task: str, attempts: int, gone: BedHost | None = None) -> list[int]:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.bed import BedHost
 from tests.faults import FULL, Trial
+from tests.support.bed import BedHost
 
 SCHEDULES = int(os.environ.get("TFLAUNCH_SCHEDULES", "100" if FULL else "6"))
 SEED = int(os.environ.get("TFLAUNCH_SEED", "1"))

@@ -13,6 +13,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.fuzz.targets import BY_NAME, CASES, Target, inputs, try_one
+from tests.support import ROOT
 
 ROUND = 500  # examples; each round begins elsewhere
 
@@ -80,7 +81,7 @@ def _fuzz(target: Target, seconds: float, found: dict[str, str]) -> int:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
                 what = " ".join((*_place(error), str(error)[:100]))
-                found[str(path.relative_to(CASES.parent.parent.parent))] = what
+                found[str(path.relative_to(ROOT))] = what
                 print(f"{target.name}: {data[:100]!r}: {what}", flush=True)
     return tried
 

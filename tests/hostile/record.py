@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.hostile import relay
-from tests.launcher import Launcher, Running
-from tests.nvml import Fleet, build
+from tests.support.launcher import Launcher, Running
+from tests.support.nvml import Fleet, build
 
 RECORDINGS = Path(__file__).with_name("recordings.json")
 ROOT, PYTHON = "@ROOT@", "@PYTHON@"

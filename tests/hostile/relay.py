@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hostile.mutations import Answer, Mutation, plain
+from tests.support import ROOT
 from tflaunch.protocol import wire
 
 PLAN = "TFLAUNCH_HOSTILE"
@@ -255,7 +256,7 @@ def _again(groups: list[Any]) -> list[Any]:
 def install(directory: Path) -> Path:
     """A directory whose `python3` is this program; for the PATH of a host."""
     directory.mkdir(parents=True, exist_ok=True)
-    root = Path(__file__).parent.parent.parent
+    root = ROOT
     program = directory / "python3"
     program.write_text(
         f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(root)!r})\n"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,6 +16,7 @@ from tests.hostile.cases import Case, matrix, recordings, samples
 from tests.hostile.known import KNOWN
 from tests.hostile.mutations import Mutation, changed, paths
 from tests.hostile.whole import sample, whole
+from tests.support import ROOT
 from tflaunch.protocol import messages, wire
 
 PARTS = 3  # of the selection, for as many workers of pytest
@@ -26,7 +26,7 @@ UNRECORDED = {"prepared", "cut"}
 
 def play(chosen: list[Case]) -> list[dict[str, str]]:
     """The promises that these cases break; played by a process without threads, which may fork."""
-    program = Path(__file__).parent.parent.parent
+    program = ROOT
     done = subprocess.run(
         [sys.executable, "-m", "tests.hostile.attack", "--cases", "-", "--json", "--jobs", "6"],
         input="\n".join(map(str, chosen)),

@@ -12,8 +12,9 @@ from tests.hostile import relay
 from tests.hostile.cases import Case, samples
 from tests.hostile.mutations import Mutation
 from tests.hostile.replay import Seen, breaches
-from tests.launcher import Done, Launcher, until
-from tests.sshd import SshNetwork
+from tests.support.launcher import Done, Launcher
+from tests.support.patience import until
+from tests.support.sshd import SshNetwork
 
 # A worker of an asynchronous job: that on the honest host works until it is told to end, or until $OUT/go is there.
 TRAINER = """\

@@ -24,7 +24,7 @@ from tflaunch.protocol import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Optional, Tuple
+    from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 # One place for all users and runs, or they would not see each other; tests have a place and devices of their own.
 _OWN = os.environ.get("TFLAUNCH_LEASES")
@@ -406,16 +406,21 @@ def _lock_alone(descriptor: int) -> os.stat_result:
 
 
 def _look_at(descriptor: int) -> None:
-    """Raise _Busy when somebody has any lock of it: one that is shared keeps others from it just as well."""
+    """Raise _Busy when somebody has any lock of it: one that is shared keeps others from it just as well.
+
+    Others who only look have a shared lock for an instant, again and again: one who holds it has it at every look.
+    """
     info = os.fstat(descriptor)
+    always = None  # type: Optional[Set[int]]
     for attempt in range(TRIES_SHARED):
         if attempt:
             time.sleep(PAUSE_S)
         if not lock(descriptor, fcntl.LOCK_SH):
             break
-        others = lockers(info)
+        others = set(lockers(info))
         lock(descriptor, fcntl.LOCK_UN)
-        if not others:
+        always = others if always is None else always & others
+        if not always:
             return
     raise _Busy(info)
 

@@ -1,0 +1,138 @@
+"""Another user of a host, really another uid, in the queue for GPUs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.agent_over_pipes import Host
+from tests.support.leases import another, busy, look, wait_for
+from tests.support.other_users import BECOME, LOCK, NOBODY, NOW, WAIT, done_by_nobody, nobody
+from tests.support.patience import until
+from tflaunch.planning.inventory import HostFacts
+from tflaunch.protocol import messages, wire
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+
+
+# Holds a ticket with that name and content.
+TICKET = (
+    BECOME
+    + """\
+file = open(sys.argv[1], "w")
+file.write(sys.argv[2])
+file.flush()
+os.chmod(sys.argv[1], 0o644)
+fcntl.flock(file, fcntl.LOCK_EX)
+"""
+    + WAIT
+)
+
+
+@pytest.fixture
+def queue(leases: Path) -> Path:
+    path = leases / "queue"
+    path.mkdir()
+    path.chmod(0o1777)
+    return path
+
+
+def test_a_ticket_of_long_ago_that_was_made_just_now_is_not_the_first(cards: Host, queue: Path) -> None:
+    forged = {"run": "his", "since": 1.0, "wants": 1, "uuids": ["GPU-a"], "planning": False}
+    channel = cards.start()
+    with nobody(TICKET, queue / "0000000001.000000-his-h1", json.dumps(forged)):
+        wait_for(channel, time.time() - 60, "GPU-a")
+        facts = look(channel, lease=["GPU-a"])
+        assert (busy(facts), facts.queue) == (["", ""], ())
+        channel.send("let_go")
+        other = another(cards, "late")
+        told = [(ticket.user, ticket.run) for ticket in look(other).queue]
+        assert told == [("root", cards.run), ("nobody", "his")], "he comes after those who were there"
+
+
+def test_a_dead_ticket_that_another_user_keeps_locked_is_dead(cards: Host, queue: Path) -> None:
+    name = queue / f"{NOW:017.6f}-dead-h1"
+    name.write_text(
+        json.dumps({"run": "dead", "since": NOW, "wants": 1, "uuids": ["GPU-a"], "planning": False})
+    )
+    name.chmod(0o644)
+    with nobody(LOCK, name, fcntl.LOCK_EX):
+        assert look(cards.start()).queue == ()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"uuids": [["GPU-a"]]},
+        {"uuids": ["GPU-a"] * 5000},
+        {"uuids": ["GPU-a", "\x1b]0;x\x07"]},
+        {"wants": -1},
+        {"wants": 10**30},
+        {"run": "x\x1b[2J"},
+        {"run": "x\u202ey"},
+    ],
+    ids=["a list of lists", "long", "escapes in a card", "negative", "huge", "escapes", "right to left"],
+)
+def test_a_ticket_that_no_tflaunch_writes_is_none(cards: Host, queue: Path, wrong: dict[str, object]) -> None:
+    ticket = {"run": "his", "since": NOW, "wants": 1, "uuids": ["GPU-a"], "planning": False, **wrong}
+    with nobody(TICKET, queue / f"{NOW:017.6f}-{ticket['run']}-h1", json.dumps(ticket)):
+        assert look(cards.start()).queue == ()
+
+
+def test_a_queue_that_somebody_fills_is_told_with_his_name(cards: Host, queue: Path) -> None:
+    fill = "for number in range(2500): os.close(os.open(f'{sys.argv[1]}/{number}', os.O_CREAT))"
+    done_by_nobody(fill, queue)
+    facts = look(cards.start(), lease=True)
+    assert (busy(facts), facts.queue) == (["", ""], ())
+    assert re.search(
+        rf"queue holds more than 2000 files, 2001 of the first are of nobody \(uid {NOBODY.pw_uid}\)",
+        facts.queue_error,
+    )
+
+
+# Holds tickets that are as long as they may be.
+TICKETS = (
+    BECOME
+    + """\
+files = []
+for number in range(200):
+    run = "%03d" % number + "r" * 200
+    name = "%017.6f-%s-h1" % (float(sys.argv[2]), run)
+    uuids = ["GPU-a", *("%03d" % each + "x" * 240 for each in range(250))]
+    files.append(open(sys.argv[1] + "/" + name, "w"))
+    ticket = {"run": run, "since": float(sys.argv[2]), "wants": 1, "uuids": uuids, "planning": False}
+    files[-1].write(json.dumps(ticket))
+    files[-1].flush()
+    os.chmod(files[-1].name, 0o644)
+    fcntl.flock(files[-1], fcntl.LOCK_EX)
+"""
+    + WAIT
+)
+
+
+def test_long_tickets_make_no_message_that_a_launcher_would_not_believe(cards: Host, queue: Path) -> None:
+    with nobody(TICKETS, queue, NOW):
+        told = cards.start().ask("probe", lease=False, ports=None, count=0, answer="facts")
+        head = wire.dumps({"type": told.type, **told.fields})
+        assert len(head) < wire.ANSWER_LIMIT
+        facts = HostFacts.from_wire("h1", messages.check(told, messages.FROM_AGENT).fields)
+        assert len(facts.queue) == 200
+        assert {ticket.uuids for ticket in facts.queue} == {("GPU-a",)}
+        assert busy(facts)[0].startswith("promised to nobody's run 000r")
+
+
+def test_a_ticket_that_is_removed_is_written_again(cards: Host, queue: Path) -> None:
+    waiting, other = cards.start(), another(cards, "other")
+    wait_for(waiting, NOW, "GPU-a")
+    (ticket,) = queue.iterdir()
+    ticket.unlink()
+    until(ticket.exists, "the ticket to be there again")
+    assert [each.run for each in look(other).queue] == [cards.run]
+    wait_for(waiting, NOW, "GPU-a")
+    assert [each.run for each in look(other).queue] == [cards.run]

@@ -1,0 +1,34 @@
+"""Fixtures of the tests with real sshd."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.lab import Cards
+from tests.support.launcher import Launcher
+from tests.support.sshd import SshNetwork
+from tests.support.wires import Client
+
+
+@pytest.fixture
+def client(network: SshNetwork) -> Iterator[Client]:
+    client = Client(network)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """A port that accepts and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+@pytest.fixture
+def cards(library: Path, tmp_path: Path, network: SshNetwork, launcher: Launcher) -> Cards:
+    """A lab without hosts."""
+    return Cards(library, tmp_path, network, launcher)

@@ -1,0 +1,232 @@
+"""The command line itself: help, version, schema, dry runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tflaunch
+from tests.support.launcher import TELL, Launcher, told
+from tests.support.sshd import SshNetwork
+
+# What takes longer to import than all else does; the help of a verb brings pydantic, by typer itself.
+HEAVY = (
+    "paramiko",
+    "fabric",
+    "tensorflow",
+    "numpy",
+    "pydantic",
+    "yaml",
+    "cryptography",
+    "ClusterShell",
+)
+# A quarter of a second of them: loaded when a server has answered the dial.
+SSH = {"fabric", "invoke", "paramiko", "unittest.mock"}
+# What not every command that reaches hosts uses; the first, none of those with a plain list of hosts.
+DOCUMENTS = ("tflaunch.inputs.yaml_document", "tflaunch.inputs.hostfile_model", "tflaunch.inputs.job_model")
+PLANS = (
+    "tflaunch.launch.launch",
+    "tflaunch.planning.plan",
+    "tflaunch.planning.inventory",
+    "tflaunch.code.bundle",
+    "tflaunch.survey.gpus",
+)
+VISITS = (
+    "tflaunch.runs.visits",
+    "tflaunch.runs.states",
+    "tflaunch.survey.survey",
+    "tflaunch.survey.gpus",
+    "tflaunch.runs.fetch",
+)
+
+
+def imported(launcher: Launcher, *words: str | Path) -> set[str]:
+    """What that command has imported at its end."""
+    code = (
+        "import json, sys\n"
+        "from tflaunch.cli import main\n"
+        "try:\n    main()\n"
+        "finally:\n    print('imported:', json.dumps(list(sys.modules)))\n"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env=launcher.env(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(json.loads(shown.stdout.rpartition("imported: ")[2]))
+
+
+@pytest.mark.parametrize(
+    "words", [("--help",), ("run", "--help"), ("stop", "--help"), ("--version",)], ids=" ".join
+)
+def test_what_only_tells_imports_nothing_heavy(launcher: Launcher, words: tuple[str, ...]) -> None:
+    heavy = imported(launcher, *words).intersection(HEAVY)
+    assert heavy <= (set() if len(words) == 1 else {"pydantic"})
+
+
+@pytest.mark.parametrize(
+    ("words", "unneeded"),
+    [
+        (("run", "gpu01", "trainer.py"), VISITS),
+        (("ps", "gpu01"), PLANS),
+        (("stop", "trainer-aaaaaa", "--hosts", "gpu01"), PLANS),
+    ],
+    ids=["run", "ps", "stop"],
+)
+def test_until_a_host_is_reached_nothing_is_imported_that_is_not_used(
+    launcher: Launcher, words: tuple[str, ...], unneeded: tuple[str, ...]
+) -> None:
+    config = launcher.directory / "refused"
+    config.write_text("Host *\n  HostName 127.0.0.1\n  Port 1\n")
+    script = launcher.script("")
+    found = imported(launcher, *(script if word == "trainer.py" else word for word in words), "-F", config)
+    assert found & {*SSH, "asyncio", "ssl", *DOCUMENTS, *unneeded} == set()
+
+
+@pytest.mark.parametrize("verb", ["run", "gpus"])
+def test_where_no_server_is_logged_in_to_no_ssh_library_is_imported(launcher: Launcher, verb: str) -> None:
+    words = [launcher.script("print('done')"), "--workers=1"] if verb == "run" else []
+    found = imported(launcher, verb, launcher.local(1), *words)
+    assert "tflaunch.remote" in found
+    assert found & SSH == set()
+
+
+def test_version(launcher: Launcher) -> None:
+    assert launcher.run("--version").ran().out == f"tflaunch {tflaunch.__version__}\n"
+
+
+def test_help_tells_the_verbs_and_the_exit_codes(launcher: Launcher) -> None:
+    top = launcher.run("--help").ran().out
+    for verb in ("run", "up", "sweep", "check", "ps", "status", "stop", "clean", "gpus", "schema"):
+        assert verb in top
+    run = " ".join(launcher.run("run", "--help").ran().out.split())
+    for option in ("--ps", "--workers", "--dry-run", "--json", "--lease", "--accept-new"):
+        assert option in run
+    assert "130 after Ctrl-C; 2 command line or hostfile; 65" in run
+    assert "ps tasks [one per 4 workers]" in run  # what stands in brackets is no markup
+
+
+def test_schema_is_a_json_schema(launcher: Launcher) -> None:
+    schema = json.loads(launcher.run("schema").ran().out)
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    assert "proxy_jump" in json.dumps(schema)
+
+
+def test_a_dry_run_starts_and_leaves_nothing(network: SshNetwork, launcher: Launcher, tmp_path: Path) -> None:
+    hostfile = launcher.hostfile([network.add().name for _ in range(2)])
+    done = launcher.run(
+        *(
+            "run",
+            hostfile,
+            launcher.script(TELL),
+            "--ps=1",
+            "--workers=2",
+            f"--env=OUT={tmp_path}",
+            "--dry-run",
+        ),
+        *("--", "--steps=5"),
+    ).ran()
+    for word in ("ps/0", "worker/0", "worker/1", "host1", "host2", "--steps=5"):
+        assert word in done.out
+    launcher.wait_until_nothing_is_left()
+    assert launcher.run_directories() == []
+    # An agent that finds the directory of another host keeps its own modules there; no code is shipped.
+    kept = {path.suffix for path in launcher.hosts.glob("tflaunch-*/code/*")}
+    assert kept <= {".pyc", ".z"}
+    assert launcher.records() == []
+    assert told(tmp_path) == {}
+
+
+def test_a_dry_run_as_data_is_enough_to_start_the_tasks_by_hand(launcher: Launcher, tmp_path: Path) -> None:
+    script = launcher.script(TELL)
+    out = tmp_path / "out"
+    out.mkdir()
+    run = (
+        "run",
+        launcher.local(2, setup=["export FROM_SETUP=yes"]),
+        script,
+        "--ps=0",
+        "--workers=2",
+        f"--env=OUT={out}",
+    )
+    events = launcher.run(*run, "--dry-run", "--json", "--", "two words").ran().events
+    [plan] = [event for event in events if event["event"] == "plan"]
+    assert told(out) == {}
+    for task in plan["tasks"]:
+        assert task["cwd"] is None  # where the code is
+        subprocess.run(
+            ["/bin/sh", "-c", "\n".join([*task["setup"], 'exec "$@"']), "sh", *task["argv"]],
+            cwd=script.parent,
+            env={**os.environ, **task["env"], "TFLAUNCH_HOST": task["host"], "TFLAUNCH_ATTEMPT": "0"},
+            stdin=subprocess.DEVNULL,
+            check=True,
+        )
+    by_hand = told(out)
+    assert sorted(by_hand) == ["worker/0", "worker/1"]
+
+    launcher.run(*run, "--", "two words").ran()
+    launched = told(out)
+    ports = [task["port"] for task in plan["tasks"]]
+    assert len({*ports}) == 2
+    for name, task in launched.items():
+        other = by_hand[name]
+        assert other.host == task.host
+        assert other.env["FROM_SETUP"] == task.env["FROM_SETUP"] == "yes"
+        names = {name for name in task.env if name.startswith(("TF_", "TFLAUNCH_", "CUDA_", "PYTHON"))}
+        assert names - {"TFLAUNCH_STATE", "TFLAUNCH_ATTEMPT"} <= {*other.env}
+        # Everything but the ports, which each launch finds anew, is the same.
+        assert [word.partition(b"=")[0] for word in other.argv] == [
+            word.partition(b"=")[0] for word in task.argv
+        ]
+        assert other.argv[-1] == task.argv[-1] == b"two words"
+
+
+def test_dry_run_and_run_place_alike(launcher: Launcher) -> None:
+    run = (
+        "run",
+        launcher.local(3),
+        launcher.script("pass"),
+        "--ps=1",
+        "--workers=4",
+        "--json",
+        "--ps-grace=0",
+    )
+
+    def placed(*more: str) -> dict[str, str]:
+        events = launcher.run(*run, *more).ran().events
+        [plan] = [event for event in events if event["event"] == "plan"]
+        return {task["task"]: task["host"] for task in plan["tasks"]}
+
+    assert placed("--dry-run") == placed()
+
+
+def test_the_hosts_may_be_an_inline_list(network: SshNetwork, launcher: Launcher, tmp_path: Path) -> None:
+    # No hostfile, so no run_dir: the agents' default place is used, and a dry run leaves nothing there.
+    one, two = network.add().name, network.add().name
+    done = launcher.run(
+        "run", f"{one}:2,{two}", launcher.script("pass"), "--ps=0", "--dry-run", "--json"
+    ).ran()
+    [plan] = [event for event in done.events if event["event"] == "plan"]
+    assert {task["host"] for task in plan["tasks"]} == {one, two}
+    assert not list(Path(f"/var/tmp/tflaunch-{os.getuid()}").glob(f"{plan['run_id']}*"))
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["schema"], ["run", "--help"]])
+def test_a_full_disk_behind_stdout_is_named(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tflaunch", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "No space left on device" in done.stderr

@@ -1,0 +1,47 @@
+"""The dial check before a run; firewalls between hosts are in test_firewalls."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support.launcher import TELL, Launcher
+
+
+def test_an_address_that_does_not_resolve_ends_the_launch_before_anything_starts(launcher: Launcher) -> None:
+    out = launcher.directory / "out"
+    out.mkdir()
+    hosts = [{"name": f"local{number}", "address": f"node{number}.invalid"} for number in (1, 2)]
+    hostfile = launcher.hostfile(hosts, connection="local")
+    words = ("run", hostfile, launcher.script(TELL), "--ps=1", "--workers=1", f"--env=OUT={out}")
+    done = launcher.run(*words, "--grace=2", "--ps-grace=0.2").ran(70)
+    assert "2 hosts do not reach every peer" in done.sentences
+    assert "nothing was started" in done.sentences
+    assert "cannot reach ps/0 at node" in done.sentences
+    assert "does not resolve there" in done.sentences
+    assert list(out.iterdir()) == []
+    assert launcher.run_directories() == []
+    assert launcher.records() == []
+
+    told = launcher.run(*words, "--json").ran(70).events[-1]
+    assert told["event"] == "failures"
+    assert sorted(host for row in told["rows"] for host in row["hosts"]) == ["local1", "local2"]
+    assert "--no-dial-check" in told["hint"]
+
+    done = launcher.run(*words, "--no-dial-check", "--grace=2", "--ps-grace=0.2").ran()
+    assert len([*out.iterdir()]) == 2
+    [record] = launcher.records()
+    assert json.loads((record / "outcome.json").read_text())["status"] == "succeeded"
+
+
+def test_hosts_that_reach_each_other_pass(launcher: Launcher) -> None:
+    out = launcher.directory / "out"
+    out.mkdir()
+    # A spelling of 127.0.0.1 that does not look like loopback.
+    hosts = [{"name": "local1", "address": "127.1"}, {"name": "local2", "address": "127.1"}]
+    done = launcher.run(
+        *("run", launcher.hostfile(hosts, connection="local"), launcher.script(TELL)),
+        *("--ps=1", "--workers=1", f"--env=OUT={out}", "--json", "--grace=2", "--ps-grace=0.2"),
+    ).ran()
+    phases = [event["name"] for event in done.events if event["event"] == "phase"]
+    assert phases.index("dialling") > phases.index("staging")
+    assert len([*out.iterdir()]) == 2

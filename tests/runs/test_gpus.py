@@ -1,0 +1,277 @@
+"""`tflaunch gpus` on real sshd with simulated GPUs."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import getpass
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gpus import NOW
+from tests.support.gpus_lab import Lab, Terminal
+from tests.support.launcher import Launcher
+from tests.support.sshd import SshNetwork, logins
+
+
+@pytest.fixture
+def lab(library: Path, tmp_path: Path, network: SshNetwork, launcher: Launcher) -> Lab:
+    """A lab without hosts."""
+    return Lab(library, tmp_path, network, launcher)
+
+
+@pytest.fixture
+def trainer() -> Iterator[int]:
+    """The pid of a process that says it trains."""
+    argv = [sys.executable, "-c", "import time; time.sleep(600)", "/home/somebody/train.py", "--lr=1"]
+    with subprocess.Popen(argv, start_new_session=True) as process:
+        yield process.pid
+        process.kill()
+
+
+def dgx(*more: str) -> tuple[str, ...]:
+    """Eight cards: 0 free, 1 for the test to fill, 5 closed, 7 lost, the others free."""
+    cards = (
+        f'gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-{index} mem=81559 used=4 bus=0000:{16 + index:02x}:00.0'
+        + {5: " mode=2", 7: " error=15"}.get(index, "")
+        for index in range(8)
+    )
+    return ("driver 550.54.15", "cuda 12040", *cards, "nvlink 2 3 4", "topo 0 1 10", *more)
+
+
+MIXED = (
+    "driver 535.1",
+    'gpu name="NVIDIA GeForce RTX 4090" uuid=GPU-r mem=24564 used=20000',
+    'gpu name="NVIDIA A100-SXM4-40GB" uuid=GPU-m mem=40960 cc=8.0 mig=1',
+    'mig gpu=1 uuid=MIG-a name="NVIDIA A100-SXM4-40GB MIG 3g.20gb" mem=19968 used=15 cc=8.0 gi=1',
+    'mig gpu=1 uuid=MIG-b name="NVIDIA A100-SXM4-40GB MIG 3g.20gb" mem=19968 used=9000 cc=8.0 gi=2',
+)
+
+
+def test_a_fleet_of_every_kind(lab: Lab, trainer: int) -> None:
+    lab.add(*dgx(f"proc gpu=1 pid={trainer} mem=60000", "proc gpu=2 pid=4999999 mem=90"))
+    lab.add(*MIXED)
+    lab.add()
+    lab.add()
+    lab.add("init_error 18")
+    lab.add().close()
+    held = lab.leases / "GPU-3"
+    held.parent.mkdir()
+    held.parent.chmod(0o1777)
+    with held.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        json.dump({"user": getpass.getuser(), "run": "mnist-1", "since": NOW, "planning": False}, lock)
+        lock.flush()
+        done = lab.gpus().ran(69)
+        data = json.loads(lab.gpus("--json").ran(69).out)
+        line = lab.gpus("--free", "--oneline").ran(69)
+        rows = list(csv.DictReader(io.StringIO(lab.gpus("--csv").ran(69).out)))
+    for pattern in (
+        r"^host1  3 of 8 free  7 \u00d7 H100 80GB HBM3 · driver 550\.54\.15 · CUDA 12\.4",
+        rf"^ +1  ● busy  .* {getpass.getuser()} .* 58\.6G  python\S* -c .*train\.py",
+        r"^ +2  ● busy  .* \? +- .* pid 4999999$",
+        rf"^ +3  ◐ leased .* {getpass.getuser()} .* run mnist-1$",
+        r"^ +5  ● busy  .* compute mode is PROHIBITED$",
+        r"^ +7  ✗ broken .*[Ll]ost",
+        r"^ +1\.0  ○ free +MIG 3g",
+        r"^host\[3-4\]: no NVIDIA driver$",
+        r"^! host5  NVML: ",
+        r"^✗ host6  ",
+        r"^○ 4 free  ● 5 busy  ◐ 1 leased  ✗ 1 broken  of 11 on 2 hosts$",
+    ):
+        assert re.search(pattern, done.out, re.MULTILINE), f"{pattern}\n{done.out}"
+    assert "\x1b" not in done.out
+    assert done.err == ""
+
+    assert [host["host"] for host in data["hosts"]] == [f"host{number}" for number in range(1, 7)]
+    first = data["hosts"][0]["gpus"]
+    assert [card["state"] for card in first] == [
+        *("free", "busy", "busy", "leased", "free", "busy", "free", "broken")
+    ]
+    assert first[2]["links"]["3"] == "NV4"
+    assert first[0]["links"]["1"] == "PIX"
+    assert data["hosts"][5]["error"]["message"]
+
+    assert line.out == "host1:0,4,6 host2:1.0\n"
+    assert "host6" in line.err
+    assert len(rows) == 11
+
+
+def test_topology(lab: Lab) -> None:
+    lab.add(*dgx())
+    shown = lab.gpus("--topology").ran().out
+    rows = {line.split()[0]: line.split()[1:9] for line in shown.splitlines() if re.match(r" +[0-9] ", line)}
+    assert rows["2"] == ["SYS", "SYS", "·", "NV4", "SYS", "SYS", "SYS", "-"]
+    assert rows["0"][:2] == ["·", "PIX"]
+    assert "NODE within one NUMA node" in shown
+
+
+def test_a_slow_driver_and_a_frozen_host_do_not_hold_up_the_rest(lab: Lab) -> None:
+    lab.add(*dgx())
+    slow, frozen = lab.add(*dgx("delay_ms 3000")), lab.add(*dgx())
+    frozen.freeze()
+    done = lab.gpus("--timeout=4").ran(69)
+    frozen.thaw()
+    assert "host1  6 of 8 free" in done.out
+    assert f"✗ {slow.name}  its GPUs did not answer within 4 s" in done.out
+    assert re.search(rf"^✗ {frozen.name}  ", done.out, re.MULTILINE)
+    # What was left to a sick driver ends with its channel.
+    lab.launcher.wait_until_nothing_is_left()
+
+
+def test_two_names_of_one_host_are_shown_once(lab: Lab) -> None:
+    sshd = lab.add("gpu uuid=GPU-a mem=81559")
+    hostfile = lab.launcher.hostfile([sshd.name, {"name": "alias", "ssh": "127.0.0.2", "port": sshd.port}])
+    lab.network.prepend(f"Host 127.0.0.2\n  IdentityFile {lab.network.key}\n  User {sshd.user}\n")
+    lab.network.prepend(
+        f"  UserKnownHostsFile {lab.network.known_hosts}\n  HostKeyAlias [127.0.0.2]:{sshd.port}"
+    )
+    done = lab.launcher.run("gpus", hostfile, "-F", lab.network.config).ran()
+    assert "host1 = alias  1 of 1 free" in done.out
+
+
+def test_the_default_hostfile_and_which_hosts(lab: Lab) -> None:
+    lab.add("gpu uuid=GPU-a mem=1024")
+    lab.add("gpu uuid=GPU-b mem=1024")
+    words = ("gpus", "-F", lab.network.config, "--oneline")
+    hostfile = lab.words()[1]
+    env = {"TFLAUNCH_HOSTS": str(hostfile)}
+    assert lab.launcher.run(*words, env=env).ran().out == "host1:0 host2:0\n"
+    assert lab.launcher.run(*words, "--host", "*2", env=env).ran().out == "host2:0\n"
+    assert lab.launcher.run(*words, cwd=Path(hostfile).parent).ran().out == "host1:0 host2:0\n"
+    assert logins(lab.network.sshds[0]) == 2
+    nothing = lab.launcher.run("gpus").ran(2)
+    assert "no hostfile" in nothing.sentences
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--json", "--csv"), "two forms"),
+        (("--watch", "--csv"), "--watch shows the table, or --json, not --csv"),
+        (("--watch", "1", "--topology"), "--watch shows the table"),
+        (("--min-free=40",), "write it with its unit: 40GiB"),
+        (("--host=nope",), "has no host nope"),
+        (("--sort=size",), "size"),
+        (("--watch=0",), "'0' is less than 0.1s"),
+        (("--timeout=soon",), "'soon' is not a time"),
+    ],
+    ids=" ".join,
+)
+def test_bad_usage_contacts_nobody(launcher: Launcher, words: tuple[str, ...], said: str) -> None:
+    hostfile = launcher.hostfile(["nowhere.invalid"])
+    done = launcher.run("gpus", hostfile, *words).ran(2)
+    assert said in done.sentences + done.out
+
+
+@pytest.fixture
+def watching(lab: Lab) -> Iterator[Callable[..., Terminal]]:
+    """Starts `gpus` on a terminal."""
+    started: list[Terminal] = []
+
+    def start(*more: str, **options: Any) -> Terminal:
+        verb, *words = lab.words(*more)
+        argv = lab.launcher.argv(str(verb), *words)
+        started.append(Terminal(argv, lab.launcher.env(), **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.end()
+
+
+def test_watch_keeps_its_connections_and_ends_with_ctrl_c(
+    lab: Lab, watching: Callable[..., Terminal]
+) -> None:
+    first = lab.add("gpu uuid=GPU-a mem=81559 temp=41")
+    second = lab.add("gpu uuid=GPU-b mem=81559 temp=51")
+    lab.add(*dgx("delay_ms 60000"))  # never answers, and is waited for by nobody
+    screen = watching("--watch", "0.3", "--timeout=100")
+    screen.wait_for(r"host1  1 of 1 free(.|\n)*41°(.|\n)*51°(.|\n)*waiting for host3(.|\n)*of 2 on 2 hosts")
+    for temperature in (42, 43, 44):
+        lab.fleets[0].change(f"gpu uuid=GPU-a mem=81559 temp={temperature}")
+        screen.wait_for(f"{temperature}°")
+    assert (logins(first), logins(second)) == (1, 1)
+
+    second.kill()
+    screen.wait_for(r"host2\s+✗ .*its GPUs were seen")
+    lab.fleets[0].change("gpu uuid=GPU-a mem=81559 temp=45")
+    screen.wait_for("45°")
+    lab.fleets[1].change("gpu uuid=GPU-b mem=81559 temp=55")
+    second.start()
+    screen.wait_for("55°")
+    assert (logins(first), logins(second)) == (1, 2)
+
+    screen.process.send_signal(signal.SIGINT)
+    assert screen.end() == 0
+    assert screen.text.rstrip().endswith(("\x1b[?1049l", "\x1b[?25h"))  # the screen and the cursor as before
+    assert "Traceback" not in screen.text
+
+
+def test_watch_respects_the_height(lab: Lab, watching: Callable[..., Terminal]) -> None:
+    lab.add(*dgx())
+    screen = watching("--watch", rows=6, columns=80)
+    screen.wait_for(r"host1  ○○○○○●○✗   6 free(.|\n)*of 8 on 1 host")
+    screen.process.send_signal(signal.SIGINT)
+    assert screen.end() == 0
+    frames = screen.text.split("\x1b[H")[1:]
+    assert frames
+    assert max(frame.count("\n") for frame in frames) < 6
+
+
+def test_a_watch_that_is_killed_leaves_nothing_on_the_hosts(
+    lab: Lab, watching: Callable[..., Terminal]
+) -> None:
+    lab.add("gpu uuid=GPU-a mem=81559 temp=41")
+    lab.add(*dgx("delay_ms 60000"))
+    screen = watching("--watch", "0.3")
+    screen.wait_for("41°")
+    screen.process.kill()
+    lab.launcher.wait_until_nothing_is_left()
+
+
+def test_on_a_terminal_all_is_left_to_be_read(lab: Lab, watching: Callable[..., Terminal]) -> None:
+    lab.add(*dgx())
+    lab.add().close()
+    screen = watching(rows=10)
+    assert screen.end() == 69
+    last = screen.text.rpartition("\x1b[")[2]
+    assert "host1  6 of 8 free" in last
+    assert "✗ host2" in last
+
+
+def test_watch_as_data_is_a_document_a_line(lab: Lab) -> None:
+    sshd = lab.add(*dgx())
+    verb, *words = lab.words("--watch", "0.2", "--json")
+    with lab.launcher.start(str(verb), *words) as running:
+        running.wait_for('"summary"', 3)
+        running.interrupt()
+        done = running.done().ran()
+    documents = done.events
+    assert len(documents) >= 3
+    assert {each["summary"]["free"] for each in documents} == {6}
+    # How cards are connected was asked once, and is told every time.
+    assert {each["hosts"][0]["gpus"][2]["links"]["3"] for each in documents} == {"NV4"}
+    assert logins(sshd) == 1
+
+
+def test_colour_only_where_it_is_wanted(lab: Lab, watching: Callable[..., Terminal]) -> None:
+    lab.add("gpu uuid=GPU-a mem=81559")
+    assert "\x1b" not in lab.gpus().ran().out
+    argv = lab.launcher.argv("gpus", *lab.words()[1:])
+    coloured = Terminal(argv, lab.launcher.env())
+    plain = Terminal(argv, lab.launcher.env(NO_COLOR="1"))
+    for screen in (coloured, plain):
+        assert screen.end() == 0
+    assert b"\x1b[38;5;36m" in b"".join(coloured._parts)
+    assert b"\x1b[38;" not in b"".join(plain._parts)

@@ -1,0 +1,135 @@
+"""After the end of a run: whether NVML shows its cards free, and what is said when it does not."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.agent_over_pipes import descriptors
+from tests.support.lab import Cards, uuid
+from tests.support.launcher import Running
+from tests.support.patience import until
+from tflaunch.agent import processes
+
+# A parent waits for its vfork child in the kernel: state D, as a process has that a driver holds.
+STUCK = "#include <unistd.h>\nint main(void) { if (vfork() == 0) { sleep(600); _exit(0); } return 0; }\n"
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Iterator[int]:
+    """The pid of a process that is no run's and waits in the kernel."""
+    program = tmp_path / "notebook"
+    subprocess.run(["gcc", "-w", "-x", "c", "-o", program, "-"], input=STUCK, text=True, check=True)
+    with subprocess.Popen(
+        ["notebook"], executable=program, start_new_session=True, env={"HOME": "/"}
+    ) as process:
+        yield process.pid
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def started(cards: Cards, workers: int, *more: str, name: str = "run") -> Running:
+    running = cards.launcher.start(*cards.words(name, workers, *more))
+    running.wait_for("has GPU", workers)
+    return running
+
+
+def task_pid(cards: Cards, worker: int = 0) -> int:
+    return int(until((cards.out / f"worker-{worker}.pid").read_text, "the pid of a task"))
+
+
+def used(host: int, *more: str, mebibytes: int = 4000) -> tuple[str, ...]:
+    """The fleet of that host when its card is in use."""
+    return (f"gpu uuid={uuid(host)} mem=16384 used={mebibytes}", *more)
+
+
+def parent(pid: int) -> int:
+    process = processes.read(pid)
+    assert process is not None
+    return process.parent
+
+
+def leave_one_descriptor(pid: int) -> None:
+    """That process can open one file more, and no two at a time."""
+    free = (number for number in itertools.count() if number not in descriptors(pid))
+    next(free)
+    limit = (next(free), resource.prlimit(pid, resource.RLIMIT_NOFILE)[1])
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)
+
+
+def test_what_keeps_a_card_is_named(cards: Cards, stranger: int) -> None:
+    for _ in range(6):
+        cards.add()
+    with started(cards, 6) as running:
+        leave_one_descriptor(parent(task_pid(cards, 5)))
+        cards.fleets[0].change(*used(1, f"proc gpu=0 pid={task_pid(cards, 0)} mem=4000"))
+        cards.fleets[1].change(*used(2, f"proc gpu=0 pid={stranger} mem=4000"))
+        cards.fleets[2].change(*used(3))
+        cards.fleets[3].change(*used(4), "delay_ms 60000")
+        cards.fleets[4].change(f"gpu uuid={uuid(5)} mem=16384 error=15")
+        cards.let_end("run")
+        done = running.done().ran(76)
+    own = f"✗ host1: GPU 0 is still in use by this run's pid {task_pid(cards)} (it has ended, but the driver"
+    assert own in done.sentences
+    assert f"! host2: GPU 0 is still in use by pid {stranger} of " in done.sentences
+    assert "notebook (D: waits in the kernel, cannot be killed)" in done.sentences
+    assert "! host3: GPU 0 has 3.9 GiB in use, and no process is visible on it" in done.sentences
+    assert "! host4: GPU 0 could not be checked: the driver does not answer" in done.sentences
+    assert "! host5: GPU 0 could not be checked: NVML: GPU is lost" in done.sentences
+    assert "! host6: GPU 0 could not be checked: Too many open files" in done.sentences
+    assert "→ look again: tflaunch gpus" in done.sentences
+    assert "nothing is left running" not in done.sentences
+    # The lease lasted for as long as the check, and no longer; a sick driver does not keep it.
+    cards.launcher.wait_until_nothing_is_left()
+
+
+def test_a_card_that_gets_free_in_time_is_no_news(cards: Cards) -> None:
+    cards.add()
+    with started(cards, 1) as running:
+        cards.fleets[0].change(*used(1, f"proc gpu=0 pid={task_pid(cards)} mem=4000"))
+        cards.let_end("run")
+        running.wait_for("finished")
+        until(lambda: not os.path.exists(f"/proc/{task_pid(cards)}"), "the task's end")  # noqa: PTH110
+        busy = cards.launcher.run(*cards.words("early", 1)).ran(65)
+        assert f"leased to root's run {running.run_id}" in busy.sentences, "held until its memory is free"
+        cards.fleets[0].change(f"gpu uuid={uuid(1)} mem=16384")
+        done = running.done().ran()
+    assert "GPU 0" not in done.sentences
+    assert "nothing is left running" in done.sentences
+
+
+def test_on_a_shared_card_only_the_run_itself_is_told(cards: Cards, stranger: int) -> None:
+    cards.add()
+    theirs = f"proc gpu=0 pid={stranger} mem=9000"
+    cards.fleets[0].change(*used(1, theirs, mebibytes=9000))
+    with started(cards, 1, "--share-gpus", "--json") as running:
+        later = f"proc gpu=0 pid={os.getpid()} mem=1000"
+        cards.fleets[0].change(*used(1, theirs, later, mebibytes=13000))
+        cards.let_end("run")
+        done = running.done().ran()
+    assert done.events[-1]["cards"] == {}
+    with started(cards, 1, "--share-gpus", "--json", name="again") as running:
+        mine = f"proc gpu=0 pid={task_pid(cards)} mem=1000"
+        cards.fleets[0].change(*used(1, theirs, mine, mebibytes=10000))
+        cards.let_end("again")
+        done = running.done().ran(76)
+    ((told,),) = done.events[-1]["cards"].values()
+    assert told["own"]
+    assert str(stranger) not in told["text"]
+
+
+def test_stop_tells_it_too(cards: Cards) -> None:
+    cards.add()
+    with started(cards, 1) as running:
+        run = running.run_id
+        cards.fleets[0].change(*used(1, f"proc gpu=0 pid={task_pid(cards)} mem=4000"))
+        running.signal(signal.SIGKILL)
+        stopped = cards.launcher.run("stop", run).ran(76)
+    assert f"{run} has left something behind" in stopped.sentences
+    assert f"✗ host1: GPU 0 is still in use by this run's pid {task_pid(cards)}" in stopped.sentences

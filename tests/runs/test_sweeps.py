@@ -1,0 +1,481 @@
+"""Sweeps over local hosts, real sshd and simulated cards: trials, results, failures, and going on after them."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import termios
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.lab import Cards, uuid
+from tests.support.launcher import Launcher, Running
+from tests.support.patience import until
+from tests.support.sshd import SshNetwork, logins
+from tflaunch.cli import application
+
+# Says what it was told and where it is, then ends as its parameters have it; with $OUT/hold it waits for $OUT/go, or
+# $OUT/go-7 of its own, first.
+TRIAL = """\
+import argparse, json, os, pathlib, sys, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--x", type=float)
+parser.add_argument("--fail", default="")
+parser.add_argument("--kind")
+parser.add_argument("rest", nargs="*")
+flags = parser.parse_args()
+out = pathlib.Path(os.environ["OUT"])
+me = {name: os.environ.get(name) for name in (
+    "TFLAUNCH_TRIAL", "TFLAUNCH_PARAMS", "TFLAUNCH_ATTEMPT", "TFLAUNCH_HOST", "TFLAUNCH_RUN", "CUDA_VISIBLE_DEVICES",
+    "TF_CONFIG", "TF_FORCE_GPU_ALLOW_GROWTH")}
+me.update(argv=sys.argv[1:], pid=os.getpid(), code=sorted(os.listdir(".")), before=os.path.exists("mine"))
+pathlib.Path("mine").touch()
+if os.path.isdir("kept"):
+    open("kept/new", "x").close()
+with open(out / "told.jsonl", "a") as file:
+    file.write(json.dumps(me) + "\\n")
+print("loss:", flags.x + 1, flush=True)
+passes = (out / "go", out / f"go-{me['TFLAUNCH_TRIAL']}")
+while (out / "hold").exists() and not any(map(os.path.exists, passes)):
+    time.sleep(0.02)
+if flags.fail and me["TFLAUNCH_ATTEMPT"] in flags.fail:
+    sys.exit(5)
+print("loss:", flags.x, flush=True)
+print(json.dumps({"step": 10, "accuracy": 1 - flags.x}))
+"""
+
+
+class Lab:
+    """A user with the trainer above, and what its trials have told."""
+
+    def __init__(self, launcher: Launcher, directory: Path) -> None:
+        self.launcher = launcher
+        self.out = directory / "trials"
+        self.out.mkdir()
+        self.trainer = launcher.script(TRIAL, "trial/trainer.py")
+
+    def words(self, hostfile: Path, *options: str) -> tuple[str | Path, ...]:
+        """The command line, less the program's own arguments."""
+        return ("sweep", hostfile, self.trainer, f"--env=OUT={self.out}", "--yes", *options)
+
+    def hold(self) -> None:
+        """Let trials wait from now on."""
+        (self.out / "go").unlink(missing_ok=True)
+        (self.out / "hold").touch()
+
+    def go(self, *trials: int) -> None:
+        """Let them end: these, or all."""
+        for name in [f"go-{trial}" for trial in trials] or ["go"]:
+            (self.out / name).touch()
+
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        """One for each attempt, in the order in which they began."""
+        path = self.out / "told.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def wait_for(self, attempts: int) -> list[dict[str, Any]]:
+        """Until so many attempts have begun."""
+        until(lambda: len(self.told) >= attempts, f"{attempts} attempts")
+        return self.told
+
+    def record(self, name: str = "lab") -> Path:
+        """The record of the only sweep of that name."""
+        return next(iter(self.launcher.state.glob(f"{name}-??????")), self.launcher.state / "none")
+
+    def results(self, name: str = "lab") -> list[dict[str, Any]]:
+        """What is on record."""
+        path = self.record(name) / "results.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
+def lab(launcher: Launcher, tmp_path: Path) -> Lab:
+    return Lab(launcher, tmp_path)
+
+
+def test_a_grid_from_the_command_line_to_the_best_one(lab: Lab) -> None:
+    hostfile = lab.launcher.local(2)
+    lab.launcher.script("", "trial/kept/old.txt")
+    grid = ("--grid=x=0.5,0.25", "--grid=kind=a,b", "--metric=loss: (.*)")
+    own = ("--", "--kind={kind}", "two words")
+    dry = lab.launcher.run(*lab.words(hostfile, *grid, "--name=lab", "--dry-run"), *own).ran()
+    assert dry.out.split("\n")[:2] == ["trial  x     kind", "0      0.5   a"]
+    assert len(dry.out.splitlines()) == 5
+    assert "4 trials · 2 at a time on 2 hosts\n  local[1-2]: 1 at a time, each\n" in dry.err
+    assert "trial/0 runs trainer.py --kind=a 'two words' --x=0.5\n" in dry.err
+    assert (lab.told, lab.launcher.records()) == ([], [])
+    done = lab.launcher.run(*lab.words(hostfile, *grid, "--name=lab"), *own).ran()
+    told = {int(each["TFLAUNCH_TRIAL"]): each for each in lab.told}
+    assert [told[number]["argv"] for number in range(4)] == [
+        ["--kind=a", "two words", "--x=0.5"],
+        ["--kind=b", "two words", "--x=0.5"],
+        ["--kind=a", "two words", "--x=0.25"],
+        ["--kind=b", "two words", "--x=0.25"],
+    ]
+    assert json.loads(told[2]["TFLAUNCH_PARAMS"]) == {"x": 0.25, "kind": "a"}
+    for each in told.values():
+        assert (each["TF_CONFIG"], each["CUDA_VISIBLE_DEVICES"]) == (None, "")
+        assert (each["code"], each["before"]) == (["kept", "trainer.py"], False)  # nothing of another trial
+    assert {each["TFLAUNCH_HOST"] for each in told.values()} == {"local1", "local2"}
+    results = {each["trial"]: each for each in lab.results()}
+    assert {number: each["metric"] for number, each in results.items()} == {0: 0.5, 1: 0.5, 2: 0.25, 3: 0.25}
+    assert results[3]["params"] == {"x": 0.25, "kind": "b"}
+    assert {each["status"] for each in results.values()} == {"succeeded"}
+    assert "loss: 0.25\n" in Path(results[3]["log"]).read_text()
+    with (lab.record() / "results.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [(row["trial"], row["kind"], row["loss"], row["exit_code"]) for row in table] == [
+        *(("0", "a", "0.5", "0"), ("1", "b", "0.5", "0"), ("2", "a", "0.25", "0"), ("3", "b", "0.25", "0")),
+    ]
+    assert [row.split()[:4] for row in done.out.splitlines()] == [
+        ["loss", "trial", "x", "kind"],
+        *(["0.25", "2", "0.25", "a"], ["0.25", "3", "0.25", "b"]),
+        *(["0.5", "0", "0.5", "a"], ["0.5", "1", "0.5", "b"]),
+    ]
+    again = f" --env OUT {lab.trainer} -- --kind=a 'two words' --x=0.25"
+    assert f"the best again: tflaunch run {hostfile} --ps 0 --workers 1 --no-flags " in done.err
+    assert again in done.err
+    name = lab.record().name
+    lab.launcher.run("fetch", name, "trial-[13]/", "--hosts", hostfile, "--to", lab.out / "f").ran()
+    assert sorted(str(path.relative_to(lab.out / "f")) for path in (lab.out / "f").rglob("*")) == [
+        ".tflaunch-fetched",
+        *("trial-1", "trial-1/kept", "trial-1/kept/new", "trial-1/mine"),  # and no link to the code
+        *("trial-3", "trial-3/kept", "trial-3/kept/new", "trial-3/mine"),
+    ]
+    assert "go on:" not in done.err
+
+    words = lab.words(hostfile, "--grid=x=0.5,0.25", "--grid=kind=b,a", "--resume=lab")
+    resumed = lab.launcher.run(*words, *own).ran()
+    assert "nothing is left to run" in resumed.err
+    assert resumed.out.startswith("loss "), "its own metric"
+    for options, was, is_now in (
+        ([*words, "--", "two"], "-- '--kind={kind}' 'two words'", "-- two"),
+        ([*words, "--metric=loss", *own], "--metric loss: (.*)", "--metric loss"),
+        (
+            [*words, "--metric=loss: (.*)", "--maximize", *own],
+            "--metric loss: (.*)",
+            "--metric loss: (.*) --maximize",
+        ),
+    ):
+        assert f"is a sweep of `{was}`, and not of `{is_now}`" in lab.launcher.run(*options).ran(2).err
+    other = lab.words(hostfile, "--grid=y=1", "--name=lab")
+    assert "is a sweep over x, kind, and not over y" in lab.launcher.run(*other, *own).ran(2).err
+    assert len(lab.told) == 4
+
+
+def test_what_fails_is_tried_again_and_counts_in_the_end(lab: Lab, network: SshNetwork) -> None:
+    hostfile = lab.launcher.hostfile([network.add().name for _ in range(2)])
+    (lab.out / "trials.yaml").write_text("- {x: 1}\n- {x: 2, fail: '0'}\n- {x: 3, fail: '01'}\n- {x: 4}\n")
+    done = lab.launcher.run(
+        *lab.words(hostfile, f"--trials-file={lab.out / 'trials.yaml'}", "--retries=1", "--name=lab"),
+        *("--metric=accuracy", "--maximize", "--json"),
+        *("--fetch=/mine", f"--fetch-to={lab.out / 'f'}"),
+    ).ran(5)
+    assert sorted(path.parent.name for path in (lab.out / "f").glob("*/mine")) == [
+        *("trial-0", "trial-1", "trial-2", "trial-3"),
+    ]
+    results = {each["trial"]: each for each in lab.results()}
+    assert {number: (each["status"], each["attempts"]) for number, each in results.items()} == {
+        **{0: ("succeeded", 1), 1: ("succeeded", 2), 2: ("failed", 2), 3: ("succeeded", 1)},
+    }
+    assert (results[2]["exit_code"], results[2]["why"]) == (5, "exited with code 5: loss: 4.0")
+    assert {number: each["metric"] for number, each in results.items()} == {0: 0.0, 1: -1.0, 2: None, 3: -3.0}
+    events = {event["event"]: event for event in done.events}
+    assert events["summary"]["best"] == results[0]
+    assert (events["summary"]["succeeded"], events["summary"]["failed"]) == (3, 1)
+    assert events["report"]["first_failure"]["task"] == "trial/2"
+    assert [event for event in done.events if event["event"] == "result" and event["trial"] == 2]
+    # Each host was connected to once, for all of its trials.
+    assert [logins(sshd) for sshd in network.sshds] == [1, 1]
+
+    lab.hold()
+    words = lab.words(hostfile, f"--trials-file={lab.out / 'trials.yaml'}", "--name=lab")
+    late = lab.launcher.run(*words, "--timeout=1").ran(124)
+    assert "trial/2 on host1 has taken 1 s (--timeout) and is ended" in late.err
+    assert re.search(r"^ *failed +2 .* was ended \(--timeout 1\)$", late.out, re.MULTILINE)
+    lab.go()
+    again = lab.launcher.run(*words).ran()
+    # With another attempt's number it succeeds.
+    assert [each["TFLAUNCH_TRIAL"] for each in lab.told[6:]][-1:] == ["2"]
+    assert lab.results()[-1]["attempts"] == 4
+    assert "3 of them done before" in again.err
+    # The host that had nothing to do this time still has what its trials wrote.
+    assert {path.name for path in lab.launcher.run_directories()} == {"host1", "host2"}
+
+
+def start(lab: Lab, hostfile: Path, *options: str) -> Running:
+    """A sweep called lab of x = 0, 1, 2, ... that waits in its first trials."""
+    lab.hold()
+    values = ",".join(map(str, range(6)))
+    return lab.launcher.start(*lab.words(hostfile, f"--grid=x={values}", "--name=lab", *options))
+
+
+def test_a_sweep_goes_on_after_its_launcher_was_killed(lab: Lab, network: SshNetwork) -> None:
+    hostfile = lab.launcher.hostfile([network.add().name for _ in range(2)])
+    with start(lab, hostfile, "--metric=accuracy") as first:
+        lab.wait_for(2)
+        second = lab.launcher.run(*lab.words(hostfile, "--grid=x=0", "--name=lab")).ran(2)
+        assert (
+            f"{lab.record().name} is going on: its launcher, pid {first.process.pid}, is alive"
+            in second.sentences
+        )
+        lab.go()
+        until(lambda: len(lab.results()) >= 2, "two results")
+        lab.hold()
+        before = len(lab.wait_for(4))
+        first.signal(signal.SIGKILL)
+        first.end()
+    known = {each["trial"] for each in lab.results()}
+    pids = [each["pid"] for each in lab.told[-2:]]
+    lab.go()
+    path = lab.record() / "results.jsonl"
+    path.write_text(path.read_text() + '{"trial": 5, "para')  # as if it had been killed while it wrote that
+    done = lab.launcher.run(
+        *lab.words(hostfile, "--grid=x=0,1,2,3,4,5,6", "--resume=lab", "--metric=accuracy")
+    )
+    done.ran()
+    assert f"{len(known)} of them done before" in done.err
+    started = {int(each["TFLAUNCH_TRIAL"]) for each in lab.told[before:]}
+    assert started == set(range(7)) - known
+    results = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    assert sorted(each["trial"] for each in results) == list(range(7))
+    # What the killed launcher had left running was ended first, and its logs are not mixed with the new ones.
+    assert all(pid not in [each["pid"] for each in lab.told[before:]] for pid in pids)
+    for each in results:
+        assert Path(each["log"]).read_text().count("accuracy") == 1
+    lab.launcher.wait_until_nothing_is_left()
+
+
+def test_ctrl_c_stops_the_trials_and_keeps_the_results(lab: Lab) -> None:
+    with start(lab, lab.launcher.local(2)) as sweep:
+        lab.go(0, 1)
+        sweep.wait_for("has started", 4)
+        until(lambda: len(lab.results()) == 2, "two results")
+        ended = {f"trial-{each['trial']}.log" for each in lab.results()}
+        pids = [lab.launcher.agents(host)["agent"] for host in ("local1", "local2")]
+        for pid in (sweep.process.pid, *pids):
+            until(lambda pid=pid: ended.isdisjoint(open_files(pid)), f"{pid} to close {ended}")
+        sweep.interrupt()
+        done = sweep.done().ran(130)
+    assert "Ctrl-C: stopping 2 trials" in done.err
+    command = re.search(r"  go on: tflaunch (sweep .* --resume lab-[a-z2-7]{6})$", done.err, re.MULTILINE)
+    assert command
+    assert "--name" not in command[1]
+    assert len(lab.results()) == 2
+    lab.launcher.wait_until_nothing_is_left()
+
+
+def test_the_others_go_on_when_a_host_is_lost(lab: Lab, network: SshNetwork) -> None:
+    hostfile = lab.launcher.hostfile([network.add().name for _ in range(2)])
+    with start(lab, hostfile) as sweep:
+        lab.wait_for(2)
+        for process in lab.launcher.leftovers():
+            if process.pid == lab.launcher.agents("host2")["agent"]:
+                process.kill()
+        sweep.wait_for("will run elsewhere")
+        lab.go()
+        done = sweep.done().ran()
+    assert "host2" in done.err
+    assert sorted(each["trial"] for each in lab.results()) == list(range(6))
+    assert {each["host"] for each in lab.results()} == {"host1"}
+    lost = next(each["TFLAUNCH_TRIAL"] for each in lab.told if each["TFLAUNCH_HOST"] == "host2")
+    assert [each["attempts"] for each in lab.results() if each["trial"] == int(lost)] == [2]
+
+
+def test_a_connection_that_is_lost_costs_no_trial(lab: Lab, network: SshNetwork) -> None:
+    hostfile = lab.launcher.hostfile([network.add().name for _ in range(2)])
+    with start(lab, hostfile, "--metric=accuracy") as sweep:
+        lab.wait_for(2)
+        network.sshds[1].kill_sessions()
+        sweep.wait_for("host2 is out of reach")
+        lab.go()
+        done = sweep.done().ran()
+    assert "host2 is back" in done.err
+    assert len(lab.told) == 6
+    assert {each["metric"]: each["attempts"] for each in lab.results()} == {1.0 - x: 1 for x in range(6)}
+
+
+def test_what_a_trial_leaves_behind_is_gone_before_the_next_one_begins(lab: Lab, tmp_path: Path) -> None:
+    lab.trainer = lab.launcher.script(
+        """
+        import os, subprocess
+        held = os.environ["OUT"] + "/lock"
+        subprocess.run(["flock", "-n", held, "true"], check=True)
+        subprocess.Popen(["setsid", "flock", held, "sleep", "600"])
+        while subprocess.run(["flock", "-n", held, "true"]).returncode == 0:
+            pass
+        """
+    )
+    lab.launcher.run(*lab.words(lab.launcher.local(1), "--grid=x=1,2,3", "--name=lab")).ran()
+    assert [each["status"] for each in lab.results()] == ["succeeded"] * 3
+
+
+def open_files(pid: int) -> set[str]:
+    """The names of the files that a process has open."""
+    names = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            names.add(each.readlink().name)
+    return names
+
+
+class Terminal:
+    """A terminal of 24 lines, and what a command has shown on it."""
+
+    def __init__(self, launcher: Launcher, *words: str | Path) -> None:
+        self._main, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+        env = {name: value for name, value in launcher.env(TERM="xterm").items() if name != "COLUMNS"}
+        streams = {"stdin": other, "stdout": other, "stderr": other}
+        self._process = subprocess.Popen(
+            launcher.argv(*map(str, words)), **streams, env=env, cwd=launcher.code
+        )
+        os.close(other)
+        self.shown = b""
+
+    def wait_for(self, *patterns: str) -> None:
+        """Until all of them have been on the screen, colours left out."""
+        while not all(re.search(pattern, self._plain()) for pattern in patterns):
+            self.shown += os.read(self._main, 65536)
+
+    def end(self) -> int:
+        """Wait for its end; returns the exit code."""
+        with contextlib.suppress(OSError):  # a terminal ends like that
+            while more := os.read(self._main, 65536):
+                self.shown += more
+        return self._process.wait(60)
+
+    def _plain(self) -> str:
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.shown.decode("utf-8", "replace"))
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        os.close(self._main)
+
+
+def test_on_a_terminal_a_live_table_tells_what_runs_and_what_is_best(lab: Lab) -> None:
+    lab.hold()
+    words = lab.words(lab.launcher.local(2), "--grid=x=0.5,0.25,0.125", "--metric=loss: (.*)", "--name=lab")
+    with Terminal(lab.launcher, *words) as terminal:
+        terminal.wait_for(
+            *(r"0 of 3 done · 2 running · 1 waiting", r"trial/1 +local2 +x=0.25 +1.25 loss +[\d.]+ s"),
+        )
+        lab.go()
+        assert terminal.end() == 0
+    terminal.wait_for(r"trial/2 on local\d after [\d.]+ s +0.125 loss +x=0.125", r"results: .*results.jsonl")
+    # What was live is gone: each of its lines was left upwards, and wiped.
+    assert terminal.shown.count(b"\x1b[J") >= terminal.shown.count(b" of 3 done")
+
+
+# --- cards -----------------------------------------------------------------------------------------------
+
+
+def test_trials_take_cards_as_they_become_free(cards: Cards, lab: Lab) -> None:
+    cards.add()
+    cards.add()
+    with contextlib.ExitStack() as holders:
+        for host in ("host1", "host2"):
+            words = cards.words(host, 1, f"--include={host}", "--no-flags")
+            holders.enter_context(cards.launcher.start(*words)).wait_for("has GPU-")
+        with start(lab, cards.hostfile) as sweep:
+            sweep.wait_for("as soon as GPUs are free")
+            assert lab.told == []
+            cards.let_end("host2")
+            assert lab.wait_for(1)[0]["CUDA_VISIBLE_DEVICES"] == uuid(2)
+            cards.let_end("host1")
+            assert lab.wait_for(2)[1]["CUDA_VISIBLE_DEVICES"] == uuid(1)
+            lab.go()
+            sweep.done().ran()
+    assert {(each["host"], *each["gpus"]) for each in lab.results()} == {("host1", "0"), ("host2", "0")}
+
+
+def test_trials_wait_for_a_card_share_it_or_have_several(cards: Cards, lab: Lab) -> None:
+    cards.add(2)
+    with contextlib.ExitStack() as running:
+        holder = running.enter_context(cards.launcher.start(*cards.words("host1", 2, "--no-flags")))
+        holder.wait_for("has GPU-")
+        sweep = running.enter_context(start(lab, cards.hostfile, "--trials-per-gpu=2", "--wait"))
+        sweep.wait_for("waiting: 0 of 1 GPUs are free; 1st in line")
+        cards.let_end("host1")
+        told = lab.wait_for(4)
+        lab.go()
+        sweep.done().ran()
+    assert sorted(each["CUDA_VISIBLE_DEVICES"] for each in told) == [uuid(1, 0)] * 2 + [uuid(1, 1)] * 2
+    assert {each["TF_FORCE_GPU_ALLOW_GROWTH"] for each in told} == {"true"}
+
+    words = lab.words(cards.hostfile, "--grid=x=1,2", "--name=two")
+    cards.launcher.run(*words, "--gpus-per-trial=2").ran()
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in lab.told[-2:]] == [f"{uuid(1, 0)},{uuid(1, 1)}"] * 2
+    refused = cards.launcher.run(*lab.words(cards.hostfile, "--grid=x=1"), "--gpus-per-trial=3").ran(65)
+    assert "need 3 GPUs (1 trial x 3)" in refused.sentences
+    assert "Lower --gpus-per-trial" in refused.sentences
+    lab.launcher.wait_until_nothing_is_left()
+    assert [path.name[:4] for path in lab.launcher.records()] == [
+        "lab-",
+        "trai",
+        "two-",
+    ]  # nothing of the refused
+
+
+# --- what is refused -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "nothing to try"),
+        (["--grid=x=1", "--random=y=1..2"], "--grid and --random are two ways"),
+        (["--random=y=1..2"], "how many trials?"),
+        (["--grid=x=1", "--trials=3"], "--trials is for --random"),
+        (["--grid=x=1", "--maximize"], "--maximize without --metric"),
+        (["--grid=x=1", "--name=a", "--resume=a"], "name the same thing"),
+        (["--grid=x=1", "--resume=nothing"], "no run 'nothing' is on record"),
+        (["--grid=x=1", "--name=No/Name"], "1 to 33 of a-z"),
+        (["--grid=x=1", "--trials-per-gpu=2", "--gpus-per-trial=2"], "either several GPUs for a trial"),
+        (["--grid=x=1", "--dry-run", "--wait"], "a dry run starts nothing, and waits for nothing"),
+    ],
+)
+def test_what_is_no_sweep(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
+) -> None:
+    for name, value in lab.launcher.env().items():
+        monkeypatch.setenv(name, value)
+    words = lab.words(lab.launcher.local(1), *options, "--json")
+    refused = CliRunner().invoke(application(), [str(word) for word in words])
+    assert refused.exit_code == 2
+    assert message in " ".join(json.loads(line).get("message", "") for line in refused.stdout.splitlines())
+    assert lab.launcher.records() == []
+
+
+def test_a_job_file_is_not_swept(lab: Lab) -> None:
+    job = lab.launcher.code / "job.yaml"
+    job.write_text("program: trainer.py\n")
+    refused = lab.launcher.run("sweep", lab.launcher.local(1), job, "--grid=x=1").ran(2)
+    assert "job.yaml: a job file is for tflaunch run" in refused.sentences
+
+
+def test_the_record_of_a_run_is_no_sweep(lab: Lab) -> None:
+    hostfile = lab.launcher.local(1)
+    run = lab.launcher.start("run", hostfile, lab.launcher.script("", "empty.py"), "--ps=0")
+    name = run.run_id
+    run.done().ran()
+    refused = lab.launcher.run(*lab.words(hostfile, "--grid=x=1", f"--resume={name}")).ran(2)
+    assert f"{name} is no sweep" in refused.sentences
+    assert (lab.launcher.state / name / "outcome.json").exists()

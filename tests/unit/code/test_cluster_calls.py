@@ -1,0 +1,520 @@
+"""Whether a program takes the cluster flags and has ps, by its text: small versions of the trainers that are met."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import ROOT
+from tests.support.code import grow
+from tests.support.planned import facts, plan
+from tflaunch.code.cluster_calls import faults, fitted
+from tflaunch.code.imports import modules
+from tflaunch.code.program import find_program
+from tflaunch.protocol.job import PS, WORKER, JobSpec, Role
+
+EXAMPLES = ROOT / "examples"
+
+ARGPARSE = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=3)
+args = parser.parse_args()
+"""
+
+MIRRORED = """
+import json, os, sys
+import numpy as np
+import tensorflow as tf
+import mnist_setup
+
+def parse(argv):
+    import argparse
+    parser = argparse.ArgumentParser(description="trains on many machines, 30 fps and 10 steps")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--per-worker-batch", "-b", type=int)
+    return parser.parse_args(argv)
+
+def _is_chief(task_type, task_id):
+    return task_type is None or task_type == "chief" or (task_type == "worker" and task_id == 0)
+
+def write_filepath(path, task_type, task_id):
+    return path if _is_chief(task_type, task_id) else path + "/workertemp_" + str(task_id)
+
+def main(argv):
+    args = parse(argv)
+    workers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
+    task_index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        model = mnist_setup.build()
+    model.fit(mnist_setup.data(workers), epochs=args.epochs)
+    resolver = strategy.cluster_resolver
+    model.save(write_filepath("/tmp/keras-model", resolver.task_type, resolver.task_id))
+    if len(sys.argv) > 3:
+        print(task_index)
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+"""
+SETUP = "import tensorflow as tf\ndef build():\n    return tf.keras.Sequential()\n"
+
+COORDINATOR = (
+    ARGPARSE
+    + """
+import tensorflow as tf
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+if resolver.task_type in ("worker", "ps"):
+    server = tf.distribute.Server(
+        resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, start=True)
+    server.join()
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+"""
+)
+
+ESTIMATOR = (
+    ARGPARSE
+    + """
+import tensorflow as tf
+estimator = tf.estimator.DNNClassifier([], config=tf.estimator.RunConfig(save_summary_steps=10))
+tf.estimator.train_and_evaluate(estimator, None, None)
+"""
+)
+
+CLASSIC = """
+import tensorflow as tf
+flags = tf.app.flags
+flags.DEFINE_string("ps_hosts", "", "hosts")
+flags.DEFINE_string("worker_hosts", "", "hosts")
+flags.DEFINE_string("job_name", "", "ps or worker")
+flags.DEFINE_integer("task_index", 0, "index")
+FLAGS = flags.FLAGS
+def main(_):
+    tf.train.Server(tf.train.ClusterSpec({}), job_name=FLAGS.job_name, task_index=FLAGS.task_index)
+if __name__ == "__main__":
+    tf.app.run()
+"""
+
+ABSL = """
+import os
+from absl import app, flags
+import tensorflow as tf
+flags.DEFINE_integer("epochs", 3, "how many")
+FLAGS = flags.FLAGS
+def main(argv):
+    del argv
+    print(os.environ.get("TF_CONFIG"))
+app.run(main)
+"""
+
+PLAIN = "import tensorflow as tf\nmodel = tf.keras.Sequential()\nmodel.fit(None)\n"
+
+TORCH = (
+    ARGPARSE
+    + """
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(None)
+"""
+)
+JAX = ARGPARSE + "import jax\njax.distributed.initialize()\n"
+
+READS = 'import json, os\nwho = json.loads(os.environ["TF_CONFIG"])\n'
+
+
+def fit(
+    tmp_path: Path,
+    files: str | dict[str, str],
+    *,
+    target: str = "trainer.py",
+    module: bool = False,
+    code_dir: Path | None = None,
+    **job: Any,
+) -> JobSpec:
+    """What becomes of a job whose program is `target` of these files."""
+    anyway = job.pop("anyway", False)
+    made = {"trainer.py": files} if isinstance(files, str) else files
+    home = grow(tmp_path / "code", {name: textwrap.dedent(text) for name, text in made.items()})
+    program = find_program(target, module, home, code_dir)
+    return fitted(JobSpec(program.argv, **job), program, anyway=anyway)
+
+
+def chosen(job: JobSpec) -> tuple[bool, bool]:
+    """(whether flags are passed, whether there are ps unasked)."""
+    return job.flags is not None, job.role(PS).count is None
+
+
+# name -> files, whether flags are passed, whether there are ps unasked
+TRAINERS: dict[str, tuple[str | dict[str, str], bool, bool]] = {
+    "Keras on many machines, with argparse and a module": (
+        {"trainer.py": MIRRORED, "mnist_setup.py": SETUP},
+        False,
+        False,
+    ),
+    "the older name of its strategy": (
+        "import tensorflow as tf\ns = tf.distribute.experimental.CollectiveAllReduceStrategy()\n",
+        False,
+        False,
+    ),
+    "ParameterServerStrategy with a coordinator": (COORDINATOR, False, True),
+    "tf.estimator": (ESTIMATOR, False, True),
+    "tf.estimator by its parts": (
+        "from tensorflow.estimator import train_and_evaluate\ntrain_and_evaluate()\n",
+        False,
+        True,
+    ),
+    "MirroredStrategy, for one machine": (
+        ARGPARSE + "import tensorflow as tf\ns = tf.distribute.MirroredStrategy()\n",
+        False,
+        True,
+    ),
+    "absl without them": (ABSL, False, True),
+    "click": (
+        READS + "import click\n@click.command()\n@click.option('--epochs')\ndef main(epochs): ...\n",
+        False,
+        True,
+    ),
+    "fire": (READS + "import fire\ndef main(epochs=3): ...\nfire.Fire(main)\n", False, True),
+    "getopt": (READS + "import getopt, sys\ngetopt.getopt(sys.argv[1:], 'e:', ['epochs='])\n", False, True),
+    "one word of sys.argv": (READS + "import sys\nepochs = int(sys.argv[1])\n", False, True),
+    "no arguments at all": (READS, False, True),
+    "TF_CONFIG in a module of a package, by relative imports": (
+        {
+            "trainer.py": ARGPARSE + "from lib.run import main\nmain()\n",
+            "lib/__init__.py": "",
+            "lib/run.py": "from .deep import who\nfrom . import other\ndef main(): ...\n",
+            "lib/other.py": "",
+            "lib/deep/__init__.py": "from .config import *\n",
+            "lib/deep/config.py": READS,
+        },
+        False,
+        True,
+    ),
+    "PyTorch": (TORCH, False, False),
+    "PyTorch with a package that is not read here": (TORCH + "import somebodys_models\n", False, False),
+    "JAX": (JAX, False, False),
+    "a launcher's variables": (READS + "rank = os.environ['RANK']\n", False, False),
+    # as they are for the classic trainers
+    "tf.app.flags": (CLASSIC, True, True),
+    "argparse with dashes": (
+        READS + ARGPARSE.replace('"--epochs"', '"--ps-hosts"') + "import tensorflow\n",
+        True,
+        True,
+    ),
+    "TF_CONFIG made of flags": (
+        MIRRORED.replace('"--epochs"', '"--worker_hosts"').replace("import mnist_setup", ""),
+        True,
+        False,
+    ),
+    "flags in a module with another name, imported with a star": (
+        {
+            "trainer.py": READS + "from settings import *\nprint(FLAGS)\n",
+            "settings.py": "from absl import flags\nflags.DEFINE_list('ps_hosts', [], '')\nFLAGS = flags.FLAGS\n",
+        },
+        True,
+        True,
+    ),
+    "flags in a package's package": (
+        {
+            "trainer.py": READS + "from lib.run import main\n",
+            "lib/__init__.py": "",
+            "lib/run.py": "from .deep import flags\n",
+            "lib/deep/__init__.py": "",
+            "lib/deep/flags.py": "import argparse\nargparse.ArgumentParser().add_argument('--task_index')\n",
+        },
+        True,
+        True,
+    ),
+    "an attribute of what a parser has made": (
+        READS + "def main(args):\n    print(args.task_index)\n",
+        True,
+        True,
+    ),
+    "flags named by f-strings": (
+        READS + ARGPARSE + "for job in ('a', 'b'):\n    parser.add_argument(f'--{job}_hosts')\n",
+        True,
+        True,
+    ),
+    "flags named in a loop": (
+        READS + "from absl import flags\nfor name in dir():\n    flags.DEFINE_string(name, '', '')\n",
+        True,
+        True,
+    ),
+    "flags made of the fields of a class": (
+        READS
+        + ARGPARSE
+        + "class Config:\n    epochs = 3\nfor name in vars(Config):\n    parser.add_argument('--' + name)\n",
+        True,
+        True,
+    ),
+    "options of a configuration, taken from sys.argv": (
+        READS + "import sys\nconfig = dict(word.lstrip('-').split('=') for word in sys.argv[1:])\n",
+        True,
+        True,
+    ),
+    "a configuration that is run": (READS + "exec(open('configurator.py').read())\n", True, True),
+    "a configuration that is loaded by its path": (
+        READS + "import importlib.util\nspec = importlib.util.spec_from_file_location('c', 'conf/c.py')\n",
+        True,
+        True,
+    ),
+    "sys by another name": (READS + "import sys as system\nrest = system.argv[1:]\n", True, True),
+    "the command of another program": (
+        READS + "import subprocess, sys\nsubprocess.run(['python', 'real.py', *sys.orig_argv[2:]])\n",
+        True,
+        True,
+    ),
+    "add_argument by another name": (
+        READS + ARGPARSE + "add = parser.add_argument\nfor name in open('names'):\n    add('--' + name)\n",
+        True,
+        True,
+    ),
+    "absl's DEFINE of whatever kind": (
+        READS + "from absl import flags\ngetattr(flags, 'DEFINE_string')(name, '', '')\n",
+        True,
+        True,
+    ),
+    "fire with options of any name": (
+        READS + "import fire\ndef main(**options): ...\nfire.Fire(main)\n",
+        True,
+        True,
+    ),
+    "fire with them": (READS + "import fire\ndef main(task_index=0): ...\nfire.Fire(main)\n", True, True),
+    "fields of a class": (READS + "import typer\nclass Config:\n    task_index: int = 0\n", True, True),
+    "parse_known_args": (READS + ARGPARSE.replace("parse_args", "parse_known_args"), True, True),
+    "tf.app.run, which takes whatever there is": (
+        READS + "import tensorflow as tf\ntf.compat.v1.app.run()\n",
+        True,
+        True,
+    ),
+    "tf.app.run by another name": (
+        READS + "from tensorflow.python.platform import app\napp.run()\n",
+        True,
+        True,
+    ),
+    "click that lets all pass": (
+        READS
+        + "import click\n@click.command(context_settings={'ignore_unknown_options': True})\ndef main(): ...\n",
+        True,
+        True,
+    ),
+    "a package that is not here": (READS + "from official.utils.flags import core\n", True, True),
+    "hydra": (READS + "import hydra\n@hydra.main()\ndef main(config): ...\n", True, True),
+    "gin": (READS + "import gin\n", True, True),
+    "docopt": (READS + '"""Usage: trainer [--ps_hosts=X]"""\n', True, True),
+    "a module whose name is made up": (
+        READS + "import importlib, sys\nimportlib.import_module(f'models.{who}')\n",
+        True,
+        True,
+    ),
+    "Python 2": (READS + "print 'hello'\n", True, True),
+    "a module in C": ({"trainer.py": READS + "import fast\n", "fast.so": "ELF"}, True, True),
+    "Keras as it comes": (PLAIN, True, True),
+    "no TensorFlow": ("print('hello')\n", True, True),
+    "a choice of strategies": (
+        MIRRORED.replace("import mnist_setup", "")
+        + "\ndef other():\n    return tf.distribute.ParameterServerStrategy(None)\n",
+        False,
+        True,
+    ),
+    "MultiWorkerMirroredStrategy that looks whether it is a ps": (
+        MIRRORED.replace("import mnist_setup", "") + "\nif 'ps' == who:\n    pass\n",
+        False,
+        True,
+    ),
+    "MultiWorkerMirroredStrategy and a package that is not here": (
+        MIRRORED.replace("import mnist_setup", "import mnist_setup, secret_sauce"),
+        True,
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_trainers(tmp_path: Path, name: str) -> None:
+    files, flags, ps = TRAINERS[name]
+    assert chosen(fit(tmp_path, files)) == (flags, ps)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("async_ps.py", (True, True)),
+        ("sync_replicas.py", (True, True)),
+        ("batch_inference.py", (False, True)),
+        ("in_graph.py", (False, True)),
+        ("model_parallel.py", (False, True)),
+        ("sharded_input.py", (False, True)),
+        ("parameter_server_strategy.py", (False, True)),
+        ("multi_worker_mirrored.py", (False, False)),
+        ("evaluator.py", (False, False)),
+        ("hyperparameters.py", (True, True)),
+        ("torch_ddp.py", (False, False)),
+        ("jax_data_parallel.py", (False, False)),
+    ],
+)
+def test_our_own_examples(name: str, expected: tuple[bool, bool]) -> None:
+    program = find_program(name, False, EXAMPLES)
+    assert chosen(fitted(JobSpec(program.argv), program)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import torch.distributed as dist\ndist.init_process_group()\n", "torch"),
+        ("import os\nrank = os.environ['RANK']\n", "torch"),
+        ("import os, ours\nrank = os.environ['RANK']\n", "auto"),
+        ("import ours, torch.distributed\nrank = os.environ['RANK']\n", "torch"),
+        ("import jax\njax.distributed.initialize()\n", "jax"),
+        ("import jax, torch.distributed\njax.distributed.initialize()\n", "auto"),
+        ("import os, torch.distributed\nprint(os.environ['TF_CONFIG'])\n", "auto"),
+        ("import torch.distributed\nimport tensorflow as tf\ntf.distribute.Server({})\n", "auto"),
+        ("import torch\n", "auto"),
+    ],
+)
+def test_who_starts_a_program_is_found_in_its_text(tmp_path: Path, text: str, expected: str) -> None:
+    assert fit(tmp_path, text).framework == expected
+    assert fit(tmp_path, text, framework="tensorflow").framework == "tensorflow"
+
+
+def test_the_plan_says_what_was_chosen_and_why(tmp_path: Path) -> None:
+    job = fit(tmp_path, {"trainer.py": MIRRORED, "mnist_setup.py": SETUP})
+    planned = plan(job, facts("g1"), facts("g2"))
+    assert [str(task.id) for task in planned.tasks] == ["worker/0", "worker/1"]
+    assert planned.tasks[0].argv == ("python3", "trainer.py")
+    line = next(n for n, text in enumerate(MIRRORED.split("\n"), 1) if "Strategy()" in text)
+    uses = f"trainer.py:{line} uses MultiWorkerMirroredStrategy"
+    assert planned.to_json()["choices"] == [
+        f"no cluster flags: {uses}, and names none of them; --flags passes them",
+        f"no ps: {uses}, and speaks of none; --ps N starts N",
+    ]
+
+
+def test_in_doubt_the_plan_says_why_nothing_is_left_out(tmp_path: Path) -> None:
+    assert fit(tmp_path / "1", READS + "\nimport official.vision\n").choices == (
+        "the cluster flags are passed, too, though trainer.py:2 reads TF_CONFIG, for trainer.py:4 imports "
+        "official.vision, which is not read here; --no-flags leaves them out",
+    )
+    both = "import tensorflow as tf\na = tf.distribute.MultiWorkerMirroredStrategy\nif ps: ...\n"
+    assert fit(tmp_path / "2", both).choices[1:] == (
+        "ps are planned, though trainer.py:2 uses MultiWorkerMirroredStrategy, for trainer.py:3 has ps; "
+        "--ps 0 leaves them out",
+    )
+    assert fit(tmp_path / "3", CLASSIC).choices == ()
+
+
+def test_who_says_what_is_wanted_is_obeyed(tmp_path: Path) -> None:
+    files = {"trainer.py": MIRRORED, "mnist_setup.py": SETUP}
+    assert chosen(fit(tmp_path, files, anyway=True)) == (True, False)
+    for said in (Role(2), Role(hosts="g1"), Role(0)):
+        job = fit(tmp_path, files, roles={PS: said, WORKER: Role()})
+        assert job.role(PS) == said
+        assert len(job.choices) == 1
+    assert chosen(fit(tmp_path, files, roles={PS: Role(), WORKER: Role(2)})) == (False, False)
+    none = fit(tmp_path, files, flags=None, roles={PS: Role(0)})
+    assert (none.flags, none.choices) == (None, ())
+
+
+def test_flags_by_other_names_are_known_too(tmp_path: Path) -> None:
+    text = READS + ARGPARSE.replace("--epochs", "--my-rank")
+    assert chosen(fit(tmp_path, text, flags={"task_index": "my_rank"}))[0]
+    assert not chosen(fit(tmp_path, text))[0]
+    own = READS + ARGPARSE.replace("--epochs", "--feeders")
+    assert chosen(fit(tmp_path, own, flags={"feeder_hosts": "feeders"}, roles={"feeder": Role(1)}))[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "alone"),
+    [
+        (PLAIN, "trainer.py reads neither the cluster flags nor TF_CONFIG"),
+        (
+            PLAIN + "tf.distribute.MirroredStrategy()\n",
+            "trainer.py reads neither the cluster flags nor TF_CONFIG, and trainer.py:4 uses MirroredStrategy, "
+            "for the cards of one machine",
+        ),
+        ("import torch\n", "trainer.py reads neither the cluster flags nor TF_CONFIG"),
+        (TORCH, ""),
+        (JAX, ""),
+        ("import horovod.tensorflow as hvd\nimport tensorflow\nhvd.init()\n", ""),
+        (PLAIN + "import os\nrank = os.environ['SLURM_PROCID']\n", ""),
+        (PLAIN + "tf.train.ClusterSpec({})\n", ""),
+        (PLAIN + "import ours_elsewhere\n", ""),
+        (PLAIN + READS, ""),
+        (CLASSIC, ""),
+        ("print('nothing is trained')\n", ""),
+    ],
+)
+def test_who_knows_nothing_of_others_trains_alone(tmp_path: Path, text: str, alone: str) -> None:
+    job = fit(tmp_path, text)
+    assert job.alone == alone
+    several = plan(job, facts("g1"), facts("g2")).notes[len(job.notes) :]
+    words = "--workers 1 --ps 0" + ("" if job.flags is None else " --no-flags")
+    told = f"each of 2 workers, and each ps, trains alone: {alone}; {words} starts one"
+    assert several == ((told,) if alone else ())
+    assert plan(job, facts("g1")).notes == job.notes
+
+
+def test_a_tf_config_that_the_program_sets_is_told(tmp_path: Path) -> None:
+    text = "import json, os\nos.environ['TF_CONFIG'] = json.dumps({})\n"
+    assert fit(tmp_path / "1", text).notes[-1] == (
+        "trainer.py:2 sets TF_CONFIG itself: that hides the TF_CONFIG that tflaunch gives each task"
+    )
+    asked = "import os\nif not os.environ.get('TF_CONFIG'):\n    os.environ['TF_CONFIG'] = '{}'\n"
+    assert not fit(tmp_path / "2", asked).notes
+
+
+def test_of_a_huge_program_only_a_part_is_read_and_nothing_is_left_out(tmp_path: Path) -> None:
+    much = "# " + "much " * 250_000 + "\n"
+    files = {
+        "trainer.py": READS + "import data, more, never\n",
+        "data.py": much,
+        "more.py": much,
+        "never.py": "(",
+    }
+    job = fit(tmp_path, files)
+    assert job.flags is not None
+    assert "for trainer.py is more than is read here; --no-flags" in job.choices[0]
+
+
+def test_a_module_that_is_all_numbers_is_not_parsed(tmp_path: Path) -> None:
+    numbers = "import hidden\nX = [" + "1, " * 1_000_000 + "]\n"
+    grow(tmp_path, {"trainer.py": "import data\n", "data.py": numbers, "hidden.py": ""})
+    found = {module.path: module.tree for module in modules(tmp_path, "trainer.py")}
+    assert found.keys() == {"trainer.py", "data.py", "hidden.py"}
+    assert found["data.py"] is None
+
+
+def test_modules_are_looked_for_where_the_program_finds_them(tmp_path: Path) -> None:
+    files = {
+        "train/trainer.py": READS + "import beside\n",
+        "train/beside.py": "import above\n",
+        "above.py": "name = 'ps_hosts'\n",
+        "pkg/__init__.py": "",
+        "pkg/main.py": "from . import who\n",
+        "pkg/who.py": READS,
+    }
+    home = tmp_path / "code"
+    assert chosen(fit(tmp_path, files, target="train/trainer.py", code_dir=home))[0]
+    assert chosen(fit(tmp_path, files, target="train/trainer.py"))[0]  # `above` is not found: in doubt
+    assert not chosen(fit(tmp_path, files, target="pkg.main", module=True))[0]
+
+
+def test_what_the_python_here_cannot_read_is_told_with_its_place(tmp_path: Path) -> None:
+    grow(
+        tmp_path,
+        {
+            "trainer.py": "import old, odd, fine\nfrom os import *\n",
+            "old.py": "x = 1\nprint 'hello'\n",
+            "odd.py": "\n\nreturn 3\n",
+            "fine.py": "",
+            "never.py": "(",
+        },
+    )
+    told = list(faults(find_program("trainer.py", False, tmp_path)))
+    assert [line.partition(" ")[0] for line in told] == ["old.py:2:", "odd.py:3:"]
+    assert "here cannot read it: 'return' outside function" in told[1]

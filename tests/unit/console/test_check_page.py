@@ -1,0 +1,71 @@
+"""What `tflaunch check` shows of given facts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from tests.support.checks import host_answer, task_answer, ways
+from tests.support.gpus import gpu
+from tflaunch.console.check_page import document as data
+from tflaunch.console.check_page import page
+from tflaunch.console.run_pages import Marks
+from tflaunch.hosts import Host
+from tflaunch.protocol.errors import ConnectError
+from tflaunch.survey.check_answers import CheckAnswers, HostAnswer
+from tflaunch.survey.check_findings import Findings
+
+
+@dataclasses.dataclass
+class Paper:
+    """A screen of that width."""
+
+    columns: int | None = 80
+    marks: Marks = dataclasses.field(default_factory=Marks)
+
+
+def shown(*hosts: HostAnswer, columns: int | None = 80, **more: Any) -> list[str]:
+    screen: Any = Paper(columns)
+    return [line.plain for line in page(Findings(CheckAnswers(hosts, **more)), screen)]
+
+
+def test_a_page_fits_the_terminal_and_hosts_that_agree_share_a_line() -> None:
+    many = [host_answer(f"gpu{n:03}") for n in range(200)]
+    odd = [host_answer(f"gpu{n:03}", task=task_answer(versions={"numpy": f"1.{n}"})) for n in range(200, 216)]
+    dead = [HostAnswer(Host(name="dead"), error=ConnectError("no route " * 20, "look " * 40))]
+    lines = shown(*many, *odd, *dead, outside={"gpu000": {}})
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "✓  gpu[000-199]  TensorFlow 2.21.0 · 64 cores · 500 GiB free"
+    rows = {line.split("  ")[0]: line.split() for line in lines}
+    assert rows["TensorFlow"] == ["TensorFlow", "2.21.0"]
+    assert rows["NumPy"][:5] == ["NumPy", "2.4.6", "!", "1.200", "gpu200"]
+    assert lines[-1] == "✗ 217 hosts, 1 without an answer: 1 error, 16 warnings"
+
+
+def test_who_reaches_whom_is_a_matrix_where_there_is_room() -> None:
+    names = "abc"
+    dials = ways("aa", "bb", "cc", "ab", "ba", "ca")
+    hosts = [host_answer(name) for name in names]
+    lines = shown(*hosts, dials=dials, outside={"a": {}})
+    at = lines.index("✗ 6 of 9 connections between the hosts succeed, the slowest in 0.2 ms")
+    assert [line.split() for line in lines[at + 1 : at + 5]] == [
+        ["from,", "to", "(ms)", *names],
+        ["a", "0.2", "0.2", "✗", "no"],
+        ["b", "0.2", "0.2", "✗", "no"],
+        ["c", "0.2", "✗", "no", "0.2"],
+    ]
+    narrow = shown(*hosts, dials=dials, outside={"a": {}}, columns=24)
+    assert not any("to (ms)" in line for line in narrow)
+
+
+def test_all_of_it_can_be_told_as_json() -> None:
+    findings = Findings(
+        CheckAnswers(
+            (host_answer("a", gpu(0)), host_answer("b")), ways("aa", "bb", hosts="ab"), {}, {"a": {}}
+        )
+    )
+    told = json.loads(json.dumps(data(findings, 1.0, 70)))
+    assert told["exit_code"] == 70
+    assert [host["host"] for host in told["hosts"]] == ["a", "b"]
+    assert {each["topic"] for each in told["findings"]} == {"network", "gpus"}

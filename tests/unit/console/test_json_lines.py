@@ -1,0 +1,106 @@
+"""Events as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from tests.support.endings import FAILED, FAILURES, FIRST, PLAN, TURN
+from tests.support.screen import W0, shown
+from tflaunch.console.reporter import Reporter
+from tflaunch.protocol.errors import (
+    HostfileError,
+    Problem,
+)
+from tflaunch.protocol.events import TaskStarted
+from tflaunch.protocol.outcome import HostLost
+
+
+# JSON
+def test_json_is_one_event_a_line_whatever_the_bytes() -> None:
+    def act(reporter: Reporter) -> None:
+        reporter.phase("connecting", 1, 2, "gpu01")
+        reporter.waiting(TURN)
+        reporter.note("n")
+        reporter.warn("w")
+        reporter.say("s")
+        reporter.plan(PLAN)
+        reporter.started(TaskStarted(W0, "gpu01", pid=12))
+        reporter.log(W0, "gpu01", 0, 'a "b"\n\xff\u2028\n\x1b[1mü'.encode() + b"\xfe\n")
+        reporter.log(W0, "gpu01", 100, b"last")
+        reporter.log_end(W0)
+        reporter.exited(FIRST)
+        reporter.lost(HostLost("gpu02", "gone"))
+        reporter.failures(FAILURES)
+        reporter.error(HostfileError([Problem("f", 1, 2, "bad")]))
+        reporter.report(FAILED)
+
+    out, err = shown(act, json=True)
+    assert err == ""
+    assert out.isascii()
+    events = [json.loads(line) for line in out.split("\n")[:-1]]
+    assert all(isinstance(event["time"], float) for event in events)
+    assert [event["event"] for event in events] == (
+        [
+            "phase",
+            "waiting",
+            "note",
+            "warn",
+            "say",
+            "plan",
+            "started",
+            "log",
+            "log",
+            "log",
+            "gap",
+            "log",
+            "log_end",
+            "exited",
+            "lost",
+            "failures",
+            "error",
+            "report",
+        ]
+    )
+    logs = [event["line"] for event in events if event["event"] == "log"]
+    assert logs == ['a "b"', "ÿ\u2028", "\x1b[1mü\\xfe", "last"]
+    named = {event["event"]: event for event in events}
+    assert named["plan"]["tasks"][1]["argv"] == list(PLAN.tasks[1].argv)
+    assert named["plan"]["cluster"]["worker"] == ["gpu01:2001", "gpu02:2001"]
+    assert named["exited"]["signal"] == "SIGKILL"
+    assert named["failures"]["rows"][0] == {
+        "hosts": ["gpu03", "gpu04"],
+        "folded": "gpu[03-04]",
+        "cause": "the host key is unknown",
+        "hint": "ssh-keyscan gpu03 >> known_hosts",
+    }
+    assert named["error"]["problems"] == [{"where": "f", "line": 1, "column": 2, "message": "bad"}]
+    assert named["report"]["first_failure"]["tail"][-1] == "line 49"
+
+
+def test_json_tells_each_step_of_a_phase_once() -> None:
+    def act(reporter: Reporter) -> None:
+        for done in (0, 0, 0, 1, 1, 2, 2):
+            reporter.phase("connecting", done, 2, "gpu01")
+        reporter.phase("checking", 0, 2)
+        reporter.phase("connecting", 0, 2)
+
+    events = [json.loads(line) for line in shown(act, json=True)[0].splitlines()]
+    assert [(event["name"], event["done"]) for event in events] == [
+        ("connecting", 0),
+        ("connecting", 1),
+        ("connecting", 2),
+        ("checking", 0),
+        ("connecting", 0),
+    ]
+
+
+def test_every_event_of_json_is_documented() -> None:
+    from tflaunch.console import json_lines
+
+    source = Path(json_lines.__file__).read_text(encoding="utf-8")
+    emitted = set(re.findall(r'_event\(\s*"(\w+)"', source)) | set(re.findall(r'"event": "(\w+)"', source))
+    assert emitted
+    assert json_lines.__doc__ is not None
+    assert emitted == set(re.findall(r"^    (\w+)  +\w+[ ,(].*", json_lines.__doc__, re.M)) - {"event"}

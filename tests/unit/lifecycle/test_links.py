@@ -1,0 +1,69 @@
+"""Links that do not come up."""
+
+from __future__ import annotations
+
+from tflaunch.lifecycle import links
+from tflaunch.lifecycle.links import Links
+
+
+class Transport:
+    """Writes down what is asked of it."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+
+    def dial(self, host: str) -> None:  # noqa: ARG002 - there is only one
+        self.did.append("dial")
+
+    def hang_up(self, host: str) -> None:  # noqa: ARG002
+        self.did.append("hang up")
+
+    def watch(self, host: str, after: int) -> None:  # noqa: ARG002
+        self.did.append(f"watch {after}")
+
+    def unreachable(self, host: str, reason: str) -> None:  # noqa: ARG002
+        self.did.append(reason)
+
+    def back(self, host: str, away_s: float) -> None:  # noqa: ARG002
+        self.did.append("back")
+
+
+def test_a_dial_that_is_never_answered_is_made_anew() -> None:
+    transport = Transport()
+    link = Links(["gpu01"], transport, 0.0)
+    link.ended("gpu01", "cut", 0.0)
+    for second in range(int(links.ANSWER_S) + 1):
+        link.tick(1.0 + second)
+    assert transport.did == ["cut", "dial"]
+    link.tick(1.1 + links.ANSWER_S)
+    assert transport.did[2:] == ["hang up"]
+    link.tick(2.0 + links.ANSWER_S)
+    assert transport.did[3:] == ["dial"]
+    link.attached("gpu01", 3.0 + links.ANSWER_S)
+    assert transport.did[4:] == ["watch 0", "back"]
+
+
+def test_a_connection_that_ended_while_nobody_was_awake_is_lost_since_just_now() -> None:
+    transport = Transport()
+    each = Links(["a"], transport, 0.0)
+    for second in range(5):
+        each.heard("a", float(second))
+        each.tick(float(second))
+    each.ended("a", "its server had enough of it", 3604.0)
+    each.tick(3604.0)
+    assert each.away_s("a", 3604.0) < 1.0
+    each.tick(3606.0)
+    assert transport.did[-1] == "dial", "and it is dialled again"
+    assert 2.0 <= each.away_s("a", 3606.0) < 3.0
+
+
+def test_what_was_taken_is_known_also_of_hosts_that_are_done() -> None:
+    link = Links(["gpu01", "gpu02"], Transport(), 0.0)
+    assert link.takes("gpu01", 1)
+    assert link.takes("gpu02", 1)
+    assert link.takes("gpu02", 2)
+    link.forget("gpu02")
+    other = Links(["gpu01", "gpu02"], Transport(), 0.0)
+    other.resume(link.after)
+    assert other.after == {"gpu01": 1, "gpu02": 2}
+    assert not other.takes("gpu02", 2)

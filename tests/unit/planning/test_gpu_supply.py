@@ -1,0 +1,454 @@
+"""Which GPUs the tasks get, and the sentences when there are too few."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.planned import BUSY, PROGRAM, asked, facts, places, plan, refused, some_gpus, split, taken
+from tflaunch.hosts import Host, Hostfile
+from tflaunch.planning.inventory import (
+    NO_INSTANCE,
+    Gpu,
+    GpuProcess,
+    HostFacts,
+    Lease,
+    MigDevice,
+    when_free,
+    why_busy,
+)
+from tflaunch.planning.plan import PORTS_HELD, usable_cards
+from tflaunch.protocol.errors import EXIT_PLAN
+
+# --- cards -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("job", "gpus", "message", "hint"),
+    [
+        (
+            {"workers": 3, "gpus_per_worker": 2},
+            [some_gpus("g1", 4), some_gpus("g2", 4, BUSY)],
+            "need 6 GPUs (3 workers x 2), 5 are free: g1 4, g2 1 of 4 (3 busy: processes)",
+            "Ask for 2 workers at most, or lower --gpus-per-worker.",
+        ),
+        (
+            {"workers": 6},
+            [some_gpus("g1", 4), some_gpus("g2", 4, BUSY)],
+            "need 6 GPUs (6 workers x 1), 5 are free: g1 4, g2 1 of 4 (3 busy: processes)",
+            "Ask for 5 workers at most, or place workers without cards: --gpus-per-worker 0.",
+        ),
+        (
+            {"workers": 3, "gpus_per_worker": 2},
+            [some_gpus("g1", 3), some_gpus("g2", 3)],
+            "need 6 GPUs (3 workers x 2), 6 are free: g[1-2] 3; they hold 2 workers, since the cards of one"
+            " are on one host",
+            "Ask for 2 workers at most, or lower --gpus-per-worker.",
+        ),
+        (
+            {"workers": 4, "chief": True},
+            [some_gpus("g1", 4)],
+            "need 5 GPUs (the chief and 4 workers x 1), 4 are free: g1 4",
+            "Ask for 3 workers at most, or place workers without cards: --gpus-per-worker 0.",
+        ),
+        (
+            {},
+            [some_gpus("g1", 1, {0: "pid 12 (python)"}), ()],
+            "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 1 (1 busy: pid 12 (python)), g2 none",
+            "Place workers without cards: --gpus-per-worker 0.",
+        ),
+        (
+            {"gpus_per_worker": 2},
+            [(), ()],
+            "need 2 GPUs (1 worker x 2), 0 are free: g[1-2] none",
+            "Lower --gpus-per-worker.",
+        ),
+        (
+            {"workers": 4},
+            [some_gpus("g1", 4, {0: "a", 1: "b", 2: "c", 3: "a"})],
+            "need 4 GPUs (4 workers x 1), 0 are free: g1 0 of 4 (4 busy: a, b, ...)",
+            "Place workers without cards: --gpus-per-worker 0.",
+        ),
+    ],
+)
+def test_too_few_cards(job: dict[str, Any], gpus: list[tuple[Gpu, ...]], message: str, hint: str) -> None:
+    error = refused(asked(PROGRAM, **job), *(facts(f"g{i}", some) for i, some in enumerate(gpus, 1)))
+    assert (error.message, error.hint) == (message, hint)
+    assert error.exit_code == EXIT_PLAN
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        ("auto", [0, 2, 3]),
+        (2, [0, 2]),
+        (4, [0, 2, 3]),
+        ((3, "GPU-g1-0"), [0, 3]),
+        ((3, "GPU-g1-3"), [3]),
+    ],
+)
+def test_cards_that_a_host_gives(gpus: Any, expected: list[int]) -> None:
+    planned = plan(
+        asked(PROGRAM, ps=0), facts("g1", some_gpus("g1", 4, {1: "leased"})), hosts={"g1": {"gpus": gpus}}
+    )
+    assert [task.gpu_labels for task in planned.tasks] == [(str(index),) for index in expected]
+    assert [task.gpus for task in planned.tasks] == [(f"GPU-g1-{index}",) for index in expected]
+    assert [task.env["CUDA_VISIBLE_DEVICES"] for task in planned.tasks] == [f"GPU-g1-{i}" for i in expected]
+
+
+def test_what_options_leave_out_of_named_cards_is_not_busy() -> None:
+    members, hosts = facts("g1", some_gpus("g1", 3)), {"g1": {"gpus": (0, 2)}}
+    planned = plan(asked(PROGRAM, ps=0), members, hosts=hosts, exclude=("g1:2",))
+    assert [task.gpu_labels for task in planned.tasks] == [("0",)]
+    busy = facts("g1", some_gpus("g1", 3, {0: "in use by ada"}))
+    error = refused(asked(PROGRAM), busy, exclude=("g1:1,2",))
+    assert error.message.endswith("g1 0 of 3 (3 busy: in use by ada, in --exclude)")
+
+
+def test_a_host_that_gives_no_cards_is_a_host_without() -> None:
+    planned = plan(asked(PROGRAM), facts("g1", some_gpus("g1", 4)), hosts={"g1": {"gpus": 0}})
+    assert [(str(task.id), task.gpus) for task in planned.tasks] == [("ps/0", ()), ("worker/0", ())]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "message"),
+    [
+        (5, "g1: `gpus: 5`, but 2 cards are there"),
+        ((0, 7), "g1: `gpus:` names 7, but 2 cards are there; 0: GPU-g1-0; 1: GPU-g1-1"),
+        (("GPU-nope",), "g1: `gpus:` names GPU-nope, but 2 cards are there; 0: GPU-g1-0; 1: GPU-g1-1"),
+        ((1,), "g1: `gpus:` names 1, which is busy: 3 processes use 40 GiB"),
+    ],
+)
+def test_cards_that_a_host_cannot_give(gpus: Any, message: str) -> None:
+    some = some_gpus("g1", 2, {1: "3 processes use 40 GiB"})
+    assert refused(asked(PROGRAM), facts("g1", some), hosts={"g1": {"gpus": gpus}}).message == message
+
+
+def test_cards_that_the_driver_does_not_show() -> None:
+    silent = facts("g1", gpu_note="the driver does not answer")
+    error = refused(asked(PROGRAM), silent, hosts={"g1": {"gpus": 2}})
+    assert error.message == "g1: `gpus: 2`, but no cards can be seen: the driver does not answer"
+    assert plan(asked(PROGRAM), silent).notes == ("g1: no cards can be seen: the driver does not answer",)
+
+
+def test_workers_go_to_cards_only_and_a_note_says_so() -> None:
+    planned = plan(asked(PROGRAM, ps=2), facts("g1", some_gpus("g1", 2)), facts("g2"), facts("g3"))
+    assert places(planned) == {"ps/0": "g2", "ps/1": "g3", "worker/0": "g1", "worker/1": "g1"}
+    assert planned.notes == (
+        "workers go to cards only; g[2-3] can give none (--gpus-per-worker 0 places workers without cards)",
+    )
+
+
+def test_a_card_seen_under_two_names_is_given_once() -> None:
+    shared = some_gpus("box", 2)
+    planned = plan(asked(PROGRAM, ps=0), facts("g1", shared), facts("g2", shared))
+    assert sorted(uuid for task in planned.tasks for uuid in task.gpus) == ["GPU-box-0", "GPU-box-1"]
+    assert "g2: cards that another host shows too are left to that one" in planned.notes
+
+
+def test_models_are_mixed_only_where_that_is_asked_for_and_noted() -> None:
+    members = (
+        facts("g1", some_gpus("g1", 2)),
+        facts("g2", some_gpus("g2", 2)),
+        facts("g3", some_gpus("g3", 1, name="V100")),
+    )
+    error = refused(asked(PROGRAM), *members)
+    assert (error.exit_code, error.message) == (
+        65,
+        "5 workers would get GPUs of 2 models: 4 x A100 (g[1-2]), 1 x V100 (g3); in step, the slowest sets the pace",
+    )
+    assert error.hint == (
+        "Take one model: --gpu-model A100, say how many workers: --workers N, or mix them: --mix-models."
+    )
+    error = refused(asked(PROGRAM, workers=5), *members)
+    assert error.message.endswith("sets the pace. No one model is enough for 5 workers")
+    assert error.hint == (
+        "Take one model: --gpu-model A100, ask for fewer workers: --workers N, or mix them: --mix-models."
+    )
+    assert not plan(asked(PROGRAM, workers=4), *members).notes
+    planned = plan(replace(asked(PROGRAM), mix_models=True), *members)
+    assert planned.notes == (
+        "workers get different cards: 4 x A100 (g[1-2]), 1 x V100 (g3); in step, the slowest sets the pace",
+    )
+
+
+def models(host: str, letters: str) -> HostFacts:
+    """A host with a card of each of those models."""
+    gpus = (Gpu(i, f"GPU-{host}-{i}", name, 80 << 30, 0) for i, name in enumerate(letters))
+    return facts(host, tuple(gpus))
+
+
+@pytest.mark.parametrize(
+    ("workers", "each", "hosts", "expected"),
+    [
+        (2, 1, ["A", "BB"], ["g2:0", "g2:1"]),
+        (2, 1, ["AA", "BB"], ["g1:0", "g1:1"]),  # the first that is enough
+        (2, 1, ["AB", "B", "A"], ["g1:0", "g3:0"]),
+        (1, 2, ["AB", "BB"], ["g2:0,1"]),
+        (2, 2, ["ABBA", "AA"], ["g1:0,3", "g2:0,1"]),
+        # None is enough, so only --mix-models helps.
+        (2, 1, ["A", "B"], ["g1:0", "g2:0"]),
+        (2, 2, ["AB", "AA", "BB"], ["g2:0,1", "g3:0,1"]),  # but each worker can have one model
+        (2, 2, ["AB", "AA"], ["g1:0,1", "g2:0,1"]),  # nothing else would do
+        (2, 2, ["ABAB"], ["g1:0,2", "g1:1,3"]),
+    ],
+)
+def test_counted_workers_get_cards_of_one_model(
+    workers: int, each: int, hosts: list[str], expected: list[str]
+) -> None:
+    members = [models(f"g{i}", letters) for i, letters in enumerate(hosts, 1)]
+    job = asked(PROGRAM, workers=workers, gpus_per_worker=each, ps=0)
+    planned = plan(replace(job, mix_models=True), *members)
+    assert taken(planned) == expected
+    if len({letter for place in expected for letter in _letters(place, hosts)}) == 1:
+        assert taken(plan(job, *members)) == expected
+    else:
+        assert "--mix-models" in f"{(error := refused(job, *members)).message} {error.hint}"
+    used = {letter for place in expected for letter in _letters(place, hosts)}
+    assert [note.partition(":")[0] for note in planned.notes] == (
+        ["workers get different cards, since no one model is enough"] if len(used) > 1 else []
+    )
+
+
+def _letters(place: str, hosts: list[str]) -> str:
+    host, _, labels = place.partition(":")
+    return "".join(hosts[int(host[1:]) - 1][int(label)] for label in labels.split(","))
+
+
+def test_the_chief_and_slots_count_for_one_model() -> None:
+    members = [models("g1", "AA"), models("g2", "BBB")]
+    assert taken(plan(asked(PROGRAM, workers=2, chief=True, ps=0), *members)) == ["g2:0", "g2:1", "g2:2"]
+    slots = {"g1": {"slots": 1}}
+    assert taken(plan(asked(PROGRAM, workers=2, ps=0), *members, hosts=slots)) == ["g2:0", "g2:1"]
+
+
+def test_workers_that_are_not_counted_use_all_cards() -> None:
+    assert taken(plan(asked(PROGRAM, ps=0), models("g1", "A"), models("g2", "AA"))) == [
+        *("g1:0", "g2:0", "g2:1"),
+    ]
+
+
+def test_a_worker_gets_cards_of_one_model_though_nobody_counted_them() -> None:
+    assert taken(plan(asked(PROGRAM, ps=0, gpus_per_worker=2), models("g1", "AAAB"))) == ["g1:0,1"]
+    error = refused(asked(PROGRAM, ps=0, workers=2, gpus_per_worker=2), models("g1", "AAAB"))
+    assert error.message == (
+        "need 4 GPUs (2 workers x 2), 4 are free: g1 4; they hold 1 worker, since the cards of one are on one host and "
+        "of one model (--mix-models)"
+    )
+
+
+def test_all_cards_of_a_host_are_one_worker_s() -> None:
+    members = (models("g1", "AAA"), models("g2", "A"), models("g3", ""))
+    job = asked(PROGRAM, ps=0, gpus_per_worker="all")
+    assert taken(plan(job, *members)) == ["g1:0,1,2", "g2:0"]
+    assert taken(plan(asked(PROGRAM, ps=0, workers=1, gpus_per_worker="all"), *members)) == ["g1:0,1,2"]
+    error = refused(asked(PROGRAM, ps=0, workers=3, gpus_per_worker="all"), *members)
+    assert error.message == (
+        "need 3 hosts with a free GPU (3 workers, each with all GPUs of its host), 2 have one: g1 3, g2 1, g3 none"
+    )
+    assert error.hint == "Ask for 2 workers at most, or say how many cards one gets: --gpus-per-worker 1."
+    assert taken(plan(job, models("g1", "AA"), hosts={"g1": {"gpus": (1,)}})) == ["g1:1"]
+
+
+def test_all_cards_of_a_host_that_has_two_models_are_refused_unless_they_may_be_mixed() -> None:
+    job = asked(PROGRAM, ps=0, gpus_per_worker="all")
+    error = refused(job, models("g1", "AAB"))
+    assert error.message.startswith("1 worker would get GPUs of 2 models: 2 x A (g1), 1 x B (g1)")
+    assert taken(plan(replace(job, mix_models=True), models("g1", "AAB"))) == ["g1:0,1,2"]
+    counted = asked(PROGRAM, ps=0, workers=1, gpus_per_worker="all")
+    assert taken(plan(counted, models("g1", "AAB"))) == ["g1:0,1"], "all of one model"
+
+
+def test_all_instances_of_a_host_are_no_worker_s() -> None:
+    error = refused(asked(PROGRAM, ps=0, gpus_per_worker="all"), facts("g1", (split("g1", 0, 2),)), mig="")
+    assert "0.0 is a MIG instance, of which a process can use only one" in error.message
+
+
+# --- MIG instances ---------------------------------------------------------------------------------------
+
+
+def test_every_worker_gets_one_instance() -> None:
+    members = [facts("g1", (split("g1", 0, 2), *some_gpus("g1", 2)[1:])), facts("g2", some_gpus("g2", 1))]
+    planned = plan(asked(PROGRAM, ps=1), *members, mig="")
+    assert taken(planned) == ["g1:0.0", "g1:0.1"]
+    assert [task.env["CUDA_VISIBLE_DEVICES"] for task in planned.tasks] == ["", "MIG-g1-0-0", "MIG-g1-0-1"]
+    assert taken(plan(asked(PROGRAM, ps=0), *members)) == ["g1:1", "g2:0"], "whole cards, unless asked"
+
+
+def test_all_instances_of_a_large_host_find_ports() -> None:
+    ports = tuple(range(20000, 20000 + PORTS_HELD))
+    host = facts("g1", tuple(split("g1", index, 7) for index in range(8)), ports=ports)
+    assert len(plan(asked(PROGRAM), host, mig="").tasks) == 56 + 14
+
+
+def test_instances_of_one_profile_are_preferred() -> None:
+    members = [facts("g1", (split("g1", 0, 1, "3g.40gb"),)), facts("g2", (split("g2", 0, 2),))]
+    assert taken(plan(asked(PROGRAM, workers=2, ps=0), *members, mig="")) == ["g2:0.0", "g2:0.1"]
+    assert taken(plan(asked(PROGRAM, ps=0), *members, mig="3g")) == ["g1:0.0"]
+
+
+def test_where_mig_is_on_the_next_step_is_told() -> None:
+    whole, parts = facts("g1", some_gpus("g1", 1)), facts("g2", (split("g2", 0, 7),))
+    error = refused(asked(PROGRAM), parts)
+    assert error.message == "need 1 GPU (1 worker x 1), 0 are free: g2 0 of 7 (7 busy: in MIG mode (--mig))"
+    assert error.hint == (
+        "Take the MIG instances of g2 with --mig, or place workers without cards: --gpus-per-worker 0."
+    )
+    error = refused(asked(PROGRAM, workers=2), whole, parts)
+    assert error.hint == (
+        "Ask for 1 worker at most, take the MIG instances of g2 with --mig, or place workers without cards:"
+        " --gpus-per-worker 0."
+    )
+    assert plan(asked(PROGRAM), whole, parts).notes == (
+        "g2: no whole card is free; --mig gives workers MIG instances instead",
+    )
+    assert plan(asked(PROGRAM), whole, parts, hosts={"g2": {"gpus": 0}}).notes == (
+        "workers go to cards only; g2 can give none (--gpus-per-worker 0 places workers without cards)",
+    )
+    error = refused(asked(PROGRAM), whole, mig="1g.5gb")
+    assert error.message == (
+        "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 1 (1 busy: not in MIG mode (--mig))"
+    )
+    empty = facts("g1", (dataclasses.replace(some_gpus("g1", 1)[0], mig_mode=True, busy=NO_INSTANCE),))
+    for mig in (None, ""):
+        error = refused(asked(PROGRAM), empty, mig=mig)
+        assert "g1 0 of 1 (1 busy: in MIG mode without an instance)" in error.message
+        assert "--mig" not in error.hint
+
+
+@pytest.mark.parametrize(
+    ("gpus", "mig", "expected"),
+    [
+        (("0.1", "MIG-g1-1-0"), None, ["g1:0.1", "g1:1.0"]),
+        (("0.1", 2), None, ["g1:0.1", "g1:2"]),
+        ((0,), "", ["g1:0.0", "g1:0.1"]),
+        (("GPU-g1-1",), "", ["g1:1.0", "g1:1.1"]),
+        ((1, "1.0"), "", ["g1:1.0", "g1:1.1"]),
+        (3, "", ["g1:0.0", "g1:0.1", "g1:1.0"]),
+        (1, None, ["g1:2"]),
+    ],
+)
+def test_instances_that_a_host_gives(gpus: Any, mig: str | None, expected: list[str]) -> None:
+    members = facts("g1", (split("g1", 0, 2), split("g1", 1, 2), some_gpus("g1", 3)[2]))
+    job = replace(asked(PROGRAM, ps=0), mix_models=True)  # a whole card is another model than an instance
+    assert taken(plan(job, members, hosts={"g1": {"gpus": gpus}}, mig=mig)) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "mig", "each", "message", "hint"),
+    [
+        (
+            (0,),
+            None,
+            None,
+            "g1: `gpus:` names 0, which is busy: in MIG mode (--mig)",
+            "Take its instances with --mig, or name them: 0.0, 0.1.",
+        ),
+        (
+            ("0.2",),
+            None,
+            None,
+            "g1: `gpus:` names 0.2, but 3 cards are there; 0.0: MIG-g1-0-0; 0.1: MIG-g1-0-1; 1: GPU-g1-1",
+            "Correct `gpus:` in the hostfile, or write `gpus: auto`.",
+        ),
+        (
+            (1,),
+            "",
+            None,
+            "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 3 (1 busy: not in MIG mode (--mig); `gpus: [1]`)",
+            "Place workers without cards: --gpus-per-worker 0.",
+        ),
+        (
+            ("0.0", "0.1"),
+            None,
+            2,
+            "g1: 0.0 is a MIG instance, of which a process can use only one",
+            "Leave out --gpus-per-worker 2; more workers use more instances: --workers.",
+        ),
+    ],
+)
+def test_instances_that_a_host_cannot_give(
+    gpus: Any, mig: str | None, each: int | None, message: str, hint: str
+) -> None:
+    members = facts("g1", (split("g1", 0, 2), some_gpus("g1", 2)[1]))
+    job = asked(PROGRAM, gpus_per_worker=each)
+    error = refused(job, members, hosts={"g1": {"gpus": gpus}}, mig=mig)
+    assert (error.message, error.hint) == (message, hint)
+
+
+def test_slots_limit_workers() -> None:
+    one = {"g1": {"slots": 1}, "g2": {"slots": 1}}
+    error = refused(asked(PROGRAM, workers=4), facts("g1"), facts("g2"), hosts=one)
+    assert error.message == "need 4 slots (4 workers), 2 are given: g[1-2] 1"
+    assert error.hint == "Ask for 2 workers at most, or raise `slots:`."
+    error = refused(asked(PROGRAM, workers=2), facts("g1", some_gpus("g1", 4)), hosts={"g1": {"slots": 1}})
+    assert error.message == (
+        "need 2 GPUs (2 workers x 1), 4 are free: g1 4 (`slots: 1`); they hold 1 worker, since the cards of"
+        " one are on one host and `slots:` limits them"
+    )
+
+
+# --- cards that a run could use -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("job", "settings", "expected"),
+    [
+        ({}, {}, {"g1": [0, 1, 2, 3], "g2": [0, 1]}),
+        ({"workers": 1}, {}, {"g1": [0, 1, 2, 3], "g2": [0, 1]}),
+        ({"gpus_per_worker": 3}, {}, {"g1": [0, 1, 2, 3]}),  # no two cards make a worker
+        ({"gpus_per_worker": 0}, {}, {}),
+        ({"workers": 0, "ps": 1, "done": "never"}, {}, {}),
+        ({"worker_hosts": "g2"}, {}, {"g2": [0, 1]}),
+        ({}, {"g1": {"gpus": 2}}, {"g1": [0, 1, 2, 3], "g2": [0, 1]}),  # any two
+        ({}, {"g1": {"gpus": (1, 3)}}, {"g1": [1, 3], "g2": [0, 1]}),
+        ({}, {"g1": {"gpus": 0}}, {"g2": [0, 1]}),
+        ({"workers": 1}, {"g1": {"slots": 1}}, {"g1": [0, 1, 2, 3], "g2": [0, 1]}),
+    ],
+)
+def test_what_a_run_waits_for(
+    job: dict[str, Any], settings: dict[str, dict[str, Any]], expected: dict[str, list[int]]
+) -> None:
+    members = {
+        "g1": facts("g1", some_gpus("g1", 4)),
+        "g2": facts("g2", some_gpus("g2", 3, {2: "broken: GPU is lost"})),
+        "c1": facts("c1"),
+    }
+    hostfile = Hostfile("hosts.yaml", tuple(Host(name=name, **settings.get(name, {})) for name in members))
+    usable = usable_cards(asked(PROGRAM, **job), hostfile, members)
+    assert {host: [int(each[-1]) for each in uuids] for host, uuids in usable.items()} == expected
+
+
+def test_cards_as_they_are_when_nobody_uses_them() -> None:
+    (card,) = some_gpus("g1", 1)
+    process = GpuProcess(1, "ada", "train", "compute", None, None)
+    lease, promise = Lease("bob", "his-run", 0.0), Lease("eve", "her-run", 0.0)
+    instance = MigDevice(0, "MIG-a", "1g", 1 << 30, 1 << 30, "leased", (process,), lease, card=card.index)
+    used = [
+        replace(card, memory_used_bytes=9 << 30),
+        replace(card, processes=(process,)),
+        replace(card, lease=lease),
+        replace(card, promised=promise),
+    ]
+    closed = [
+        replace(card, error="GPU is lost"),
+        replace(card, compute_mode="prohibited"),
+        replace(card, lease_error="no directory"),
+        replace(card, mig_mode=True, mig=(instance,)),
+    ]
+    both = tuple(replace(gpu, busy=why_busy(gpu)) for gpu in (*used, *closed))
+    assert all(gpu.busy for gpu in both)
+    free = when_free({"g1": facts("g1", both)})["g1"].gpus
+    assert [gpu.busy for gpu in free] == [""] * 4 + [gpu.busy for gpu in both[4:]]
+    assert free[-1].mig[0].busy == ""
+
+
+def test_who_uses_a_card_is_told_before_who_waits_for_it() -> None:
+    (card,) = some_gpus("g1", 1)
+    promised = replace(card, promised=Lease("eve", "her-run", 0.0))
+    assert why_busy(promised).startswith("promised to eve's run her-run, which waits since ")
+    leased = replace(promised, lease=Lease("bob", "his-run", 0.0))
+    assert why_busy(leased) == "leased to bob's run his-run"

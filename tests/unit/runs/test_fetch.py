@@ -1,0 +1,75 @@
+"""Outputs brought here: the directory here, and which ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.directories import files
+from tflaunch.inputs.patterns import Pattern
+from tflaunch.protocol.errors import FetchError
+from tflaunch.runs.fetch_destination import Destination, Part, Refused, present
+
+
+def test_only_what_a_pattern_begins_with_is_looked_through() -> None:
+    roots = {
+        "checkpoints/**": "checkpoints",
+        "a/b/*.pb": "a/b",
+        "a/b*/c": "a",
+        "/x/y": "x",
+        "*.pb": "",
+        "x": "",
+        "**/x": "",
+        "x/": "",
+    }
+    assert {text: Pattern.parse(text).root for text in roots} == roots
+    for text in ("", "#x", "a/../b", "~/x"):
+        with pytest.raises(ValueError):
+            Pattern.parse(text)
+
+
+# ---- the directory here
+
+
+def test_nothing_is_written_outside_of_the_directory(tmp_path: Path) -> None:
+    destination = Destination(tmp_path / "to")
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to/link").symlink_to(tmp_path)
+    (tmp_path / "to/file").write_text("")
+    (tmp_path / "to/pipe").mkdir()
+    for path in ("../x", "a/../../x", "/x", "a//x", "./x", "x\0y", "", "link/x", "file/x"):
+        with pytest.raises(Refused), destination.beside(path):
+            pass
+    with destination.beside("deep/x") as (directory, name):
+        assert present(directory, name) is None
+    for name in ("link", "pipe"):
+        with destination.beside(name) as (directory, last), pytest.raises(Refused):
+            present(directory, last)
+    (tmp_path / "no").write_text("")
+    with pytest.raises(FetchError), Destination(tmp_path / "no").beside("x"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["no", "to"]
+
+
+def test_a_part_is_one_process_s_and_one_content_s(tmp_path: Path) -> None:
+    with Destination(tmp_path).beside("x") as (directory, name):
+        part = Part(directory, name, "host:x", "10 bytes")
+        part.write(0, b"12345")
+        with pytest.raises(Refused, match="another tflaunch"):
+            Part(directory, name, "host:x", "10 bytes")
+        part.close()
+        part = Part(directory, name, "host:x", "10 bytes")
+        assert part.have == 5
+        (tmp_path / "x").write_text("mine")  # meanwhile
+        assert not part.finish(0, False, overwrite=False)
+        part.close()
+        assert files(tmp_path) == {"x"}
+        Part(directory, name, "host:x", "old").write(0, b"old")
+        part = Part(directory, name, "host:x", "new")
+        assert part.have == 0
+        part.write(0, b"new")
+        assert part.finish(5, False, overwrite=True)
+        part.close()
+    assert files(tmp_path) == {"x"}
+    assert ((tmp_path / "x").read_text(), (tmp_path / "x").stat().st_mtime_ns) == ("new", 5)

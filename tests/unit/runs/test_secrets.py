@@ -1,0 +1,31 @@
+"""What a record keeps of a variable of --env."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from tflaunch.runs.hidden_values import without_values
+
+SECRET = "hf_abcdef123"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (f"run h t.py --env TOKEN={SECRET} -q", "run h t.py --env TOKEN=*** -q"),
+        (f"run h t.py --env=TOKEN={SECRET}=1", "run h t.py --env=TOKEN=***"),
+        (f"run h t.py -e TOKEN={SECRET}", "run h t.py -e TOKEN=***"),
+        (f"run h t.py -eTOKEN={SECRET}", "run h t.py -eTOKEN=***"),
+        (f"run h t.py -qe TOKEN={SECRET}", "run h t.py -qe TOKEN=***"),
+        (f"run h t.py --env 'TOKEN=a\n{SECRET}'", "run h t.py --env TOKEN=***"),
+        (f"run h t.py --job-env chief=TOKEN={SECRET}", "run h t.py --job-env chief=TOKEN=***"),
+        (f"run h t.py --job-env=chief=TOKEN={SECRET}", "run h t.py --job-env=chief=TOKEN=***"),
+        ("run h t.py --env TOKEN --job-env chief=TOKEN", "run h t.py --env TOKEN --job-env chief=TOKEN"),
+        ("run h t.py --env-file=a=b --env-file c=d", "run h t.py --env-file=a=b --env-file c=d"),
+        ("run h t.py --workers=3 -- --env A=b", "run h t.py --workers=3 -- --env A=b"),
+    ],
+)
+def test_of_a_variable_only_the_name_is_left(words: str, shown: str) -> None:
+    assert without_values(shlex.split(words)) == tuple(shlex.split(shown))

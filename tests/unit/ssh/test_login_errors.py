@@ -1,0 +1,62 @@
+"""Every error of a login becomes a sentence."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import paramiko
+import paramiko.ssh_exception
+import pytest
+
+from tflaunch.hosts import Host
+from tflaunch.protocol.errors import ConnectError
+from tflaunch.ssh.config import SshConfig, Target
+from tflaunch.ssh.deadline import Deadline
+from tflaunch.ssh.failures import unreached
+from tflaunch.ssh.login import explained
+from tflaunch.ssh.transport import Stream, TunedTransport
+
+ERRORS = [
+    error
+    for error in vars(paramiko.ssh_exception).values()
+    if isinstance(error, type)
+    and issubclass(error, Exception)
+    and error.__module__ == "paramiko.ssh_exception"
+]
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_every_exception_of_paramiko_becomes_a_sentence(kind: type[Exception], tmp_path: Path) -> None:
+    arguments: dict[str, tuple[Any, ...]] = {
+        "BadAuthenticationType": ("why", ["password"]),
+        "PartialAuthentication": (["password"],),
+        "ChannelException": (2, "why"),
+        "BadHostKeyException": ("gpu01", paramiko.RSAKey.generate(1024), paramiko.RSAKey.generate(1024)),
+        "ProxyCommandFailure": ("nc", "why"),
+        "NoValidConnectionsError": ({("10.0.0.1", 22): OSError(111, "refused")},),
+    }
+    target = simple_target(tmp_path)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        stream = Stream(ours)
+        error = kind(*arguments.get(kind.__name__, ("why",)))
+        found = explained(error, TunedTransport(stream), target, stream, Deadline(9))
+    assert isinstance(found, ConnectError)
+    assert found.message
+    assert found.hint
+
+
+@pytest.mark.parametrize("number", [e for e in range(1, 134) if not os.strerror(e).startswith("Unknown")])
+def test_every_error_of_the_system_becomes_a_sentence(number: int, tmp_path: Path) -> None:
+    found = unreached(OSError(number, os.strerror(number)), simple_target(tmp_path), Deadline(9))
+    assert found.message
+    assert found.hint
+
+
+def simple_target(directory: Path) -> Target:
+    config = directory / "config"
+    config.write_text("")
+    return SshConfig(config).target(Host(name="gpu01"))

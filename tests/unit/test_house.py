@@ -1,0 +1,157 @@
+"""The architecture as the folders show it: who imports whom, what leaves this machine, and how long things may be."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tomllib
+
+import tflaunch
+from tests.support.agent_over_pipes import interpreters
+from tflaunch.sessions import payload
+
+HOUSE = Path(tflaunch.__file__).parent
+# Each room imports only from floors below its own; rooms on one line are one floor.
+FLOORS = (
+    ("gpu_probe",),
+    ("protocol", "in_task"),
+    ("diagnosis",),
+    ("lifecycle",),
+    ("inputs", "agent"),
+    ("hosts",),
+    ("planning", "sessions"),
+    ("ssh", "code"),
+    ("remote", "runs", "survey"),
+    ("launch",),
+    ("sweeps",),
+    ("console",),
+    ("cli",),
+    ("__main__",),
+)
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+SHIPPED = {"gpu_probe", "protocol", "in_task", "diagnosis", "lifecycle", "agent"}
+LOOSE = {"__init__", "__main__", "hosts", "gpu_probe", "remote"}
+
+FILES = {
+    ".".join(["tflaunch", *path.relative_to(HOUSE).with_suffix("").parts]).removesuffix(".__init__"): path
+    for path in HOUSE.rglob("*.py")
+}
+
+
+def modules_named_in(path: Path) -> Iterator[str]:
+    """The modules that this file imports, or imports from, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def imports_of(path: Path) -> set[str]:
+    """The modules of tflaunch that this file imports: at its top, inside functions, and for types alone."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.add(whole if whole in FILES else node.module or "")
+    return {name for name in found if name in FILES and name != "tflaunch"}
+
+
+IMPORTS = {name: imports_of(path) for name, path in FILES.items()}
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def test_few_files_stand_loose() -> None:
+    assert {path.stem for path in HOUSE.glob("*.py")} == LOOSE
+
+
+def test_every_folder_is_a_room_on_a_floor() -> None:
+    assert {path.name for path in HOUSE.iterdir() if (path / "__init__.py").exists()} == FLOOR.keys() - LOOSE
+
+
+@pytest.mark.parametrize("room", sorted(FLOOR))
+def test_a_room_imports_only_from_the_floors_below(room: str) -> None:
+    upwards = [
+        f"{name} imports {other}"
+        for name, others in IMPORTS.items()
+        if room_of(name) == room
+        for other in others
+        if room_of(other) != room and FLOOR[room_of(other)] >= FLOOR[room]
+    ]
+    assert not upwards
+
+
+def test_nothing_outside_the_agent_imports_it() -> None:
+    assert not [
+        f"{name} imports {other}"
+        for name, others in IMPORTS.items()
+        if room_of(name) != "agent"
+        for other in others
+        if room_of(other) == "agent"
+    ]
+
+
+def test_what_is_shipped_imports_only_what_is_shipped() -> None:
+    assert not [
+        f"{name} imports {other}"
+        for name, others in IMPORTS.items()
+        if room_of(name) in SHIPPED
+        for other in others
+        if room_of(other) not in SHIPPED
+    ]
+
+
+def test_only_the_console_imports_rich() -> None:
+    drawing = {name: set(modules_named_in(path)) for name, path in FILES.items()}
+    users = {
+        name for name, modules in drawing.items() if any(each.split(".")[0] == "rich" for each in modules)
+    }
+    assert {room_of(name) for name in users} == {"console"}
+    # rich wraps and shrinks as it likes: the console has a drawer of tables of its own, and that one only.
+    assert not [name for name in users if drawing[name] & {"rich.table", "rich.columns"}]
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    left = {name: set(others) for name, others in IMPORTS.items()}
+    while free := [name for name, others in left.items() if not others]:
+        for name in free:
+            del left[name]
+        for others in left.values():
+            others.difference_update(free)
+    # What is left is in a circle, or imports one that is.
+    assert not left
+
+
+def test_an_agent_is_made_of_all_shipped_rooms_but_what_runs_in_a_task() -> None:
+    rooms = {room_of(name) for name in payload.shipped_files()} - {"__init__"}
+    assert rooms == SHIPPED - {"in_task"}
+    assert set(payload.shipped_files()) == {"tflaunch"} | {name for name in FILES if room_of(name) in rooms}
+
+
+def test_the_linter_knows_what_is_shipped() -> None:
+    rules = tomllib.loads((HOUSE.parent / "pyproject.toml").read_text("utf-8"))["tool"]["ruff"]["lint"]
+    (pattern,) = [each for each in rules["per-file-ignores"] if each.startswith("tflaunch/")]
+    inside = pattern.removeprefix("tflaunch/{").removesuffix("}").split(",")
+    assert {each.removesuffix("/**").removesuffix(".py") for each in inside} == SHIPPED
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_whatever_is_shipped_loads_with_every_python(python: str) -> None:
+    modules = sorted(name for name in FILES if room_of(name) in SHIPPED)
+    script = (
+        "import importlib, sys\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "for name in sys.argv[2:]: importlib.import_module(name)\n"
+    )
+    subprocess.run([python, "-I", "-S", "-c", script, str(HOUSE.parent), *modules], check=True)
