@@ -435,7 +435,7 @@ def run(
     line or hostfile; 65 the job does not fit; 69 no connection; 70 a host cannot start its tasks; 73 no record;
     74 not all outputs were fetched; 76 a host was lost, or not all could be stopped; 124 a time limit was reached.
     """
-    from tflaunch.code.cluster_calls import fitted
+    from tflaunch.code.job_fitting import fitted
     from tflaunch.inputs.job_file import JobFile
     from tflaunch.launch.launch import dry, launch
     from tflaunch.launch.request import Request
