@@ -99,7 +99,7 @@ def test_a_host_cannot_show_the_end_or_the_lines_of_another_hosts_task() -> None
     assert outcome is not None and outcome.exit_code == 0
     assert {exit.exit_code for exit in outcome.exits.values()} == {0}
     warnings = [text for text in attached.watcher.shown if text.startswith("warn")]
-    assert warnings == ["warn: host1 speaks of worker/1, which is on host2: that is left out"]
+    assert warnings == ["warn: host1 speaks of worker/1, which is on host2: not shown"]
 
 
 def test_what_a_host_says_that_does_not_decide_has_its_name_and_an_end() -> None:

@@ -177,7 +177,7 @@ def test_what_nobody_asked_for_does_not_come_over_ssh_either(launcher: Launcher,
     done = launcher.run("run", hosts, script, *words).ran(74)
     assert sorted((launcher.code / ".git/hooks").iterdir()) == before
     assert not (launcher.code / "results").exists()
-    assert "host1: it told of '.git/hooks/post-checkout', which was not asked for" in done.sentences
+    assert "host1: it named '.git/hooks/post-checkout', which was not asked for" in done.sentences
     done = launcher.run("run", hosts, script, "--ps=0", "--workers=1", "--fetch=**", "--fetch-to=.").ran(74)
     assert sorted((launcher.code / ".git/hooks").iterdir()) == before
 
@@ -216,7 +216,7 @@ def test_a_name_that_nobody_asked_for_ends_it_with_that_host(many: Field) -> Non
     assert came == {f"results/{many.honest}.txt"}
     for number, name in enumerate(NAMES, 1):
         if "\0" not in name:
-            assert f"local{number}: it told of {name!r}, which" in done.sentences
+            assert f"local{number}: it named {name!r}, which" in done.sentences
     assert done.sentences.count("nothing more is taken from it") >= len(NAMES) - 1
 
 
@@ -225,16 +225,16 @@ ODD = {
     "results/fake\n✓ fetched.txt": "its name holds control characters",
     f"results/{'x' * 300}.txt": "its name is longer than 255 bytes",
     f"results/{'x/' * 3000}y.txt": "its path than 4,095",
-    "results/\ud800.txt": "its name is no text",
+    "results/\ud800.txt": "its name is not text",
     "results/git~1/hooks/x.txt": "git takes that name for its own directory",
     "results/.git\u200c/hooks/x.txt": "git takes that name for its own directory",
     "results/x\\.git\\x.txt": "git takes that name for its own directory",
-    "results/.tflaunch-0-1.part": "its name is one of tflaunch's own",
-    "results/.tflaunch-fetched": "its name is one of tflaunch's own",
-    "results/.TFLAUNCH-Fetched. ": "its name is one of tflaunch's own",
-    "results/.tflaunch-fetched/x.txt": "its name is one of tflaunch's own",
-    "results/.tflaunch\u200c-fetched": "its name is one of tflaunch's own",
-    "results/.tflaunchignore": "its name is one of tflaunch's own",
+    "results/.tflaunch-0-1.part": "tflaunch itself uses",
+    "results/.tflaunch-fetched": "tflaunch itself uses",
+    "results/.TFLAUNCH-Fetched. ": "tflaunch itself uses",
+    "results/.tflaunch-fetched/x.txt": "tflaunch itself uses",
+    "results/.tflaunch\u200c-fetched": "tflaunch itself uses",
+    "results/.tflaunchignore": "tflaunch itself uses",
 }
 
 
@@ -272,7 +272,7 @@ def test_a_size_that_cannot_be_fills_nothing(many: Field) -> None:
     )
     done.ran(69)
     assert came == {f"results/local{number}.txt" for number in range(7, 17)}
-    assert "local1:results/local1.txt: it has 1.0 EiB, and the disk here" in done.sentences
+    assert "local1:results/local1.txt: it has 1.0 EiB, the whole disk here" in done.sentences
     assert all(re.search(rf"(?<!\S){name}: ", done.sentences) for name in ("local2", "local3"))
 
 
@@ -288,7 +288,7 @@ def test_more_than_the_disk_has_room_for_is_told_before_anything_is_written(two:
     done.ran(74)
     assert came == set()
     assert "3 files, " in done.sentences
-    assert "from local1), are to come to " in done.sentences
+    assert "from local1), do not fit into " in done.sentences
     assert "where there is room for" in done.sentences
     assert "nothing was written" in done.sentences
 
@@ -317,8 +317,8 @@ def test_what_is_no_answer_to_what_was_asked_ends_it_with_that_host(many: Field)
 
 
 CHANGED = {
-    "piece(fields, b'')": "was written to each of the 3 times",
-    "piece(fields, body[:5])": "was written to each of the 3 times",
+    "piece(fields, b'')": "changed each of the 3 times",
+    "piece(fields, body[:5])": "changed each of the 3 times",
     # It grows, and no beginning of it stays what it was.
     "piece(fields, bytes(32) if fields['digest'] else body, size=fields['size'] + 2**60 + asked, modified=asked)": (
         "it has grown to 1.0 EiB, more than there is room for"
@@ -352,7 +352,7 @@ def test_a_limit_is_kept_whatever_is_announced(two: Field) -> None:
     done, came = two.fetch(lie, "results/*.txt", "--max=2MiB")
     done.ran(74)
     assert came == set()
-    assert "from local1), are to come, and the limit is 2.0 MiB; nothing was written" in done.sentences
+    assert "from local1), are more than the limit of 2.0 MiB; nothing was written" in done.sentences
     done, came = two.fetch(TRUE, "results/*.txt", "--max=400KiB")
     done.ran(74)
     assert came == {"results/tool.txt"}
@@ -379,7 +379,7 @@ def test_more_names_than_anybody_has_end_it_with_that_host(two: Field) -> None:
     )
     done.ran(69)
     assert came == {"results/local2.txt"}
-    assert "local1: it told of 1" in done.sentences
+    assert "local1: it named 1" in done.sentences
 
 
 def test_no_host_takes_the_place_of_another_one_s_files(two: Field) -> None:
@@ -432,7 +432,7 @@ def test_names_of_the_host_act_on_no_terminal(two: Field) -> None:
     )
     done.ran(74)
     assert not any(line.lstrip().startswith("✓") for line in done.err.splitlines())
-    assert "left out, as their names begin with a dot: " in done.sentences
+    assert "left out, for their names begin with a dot: " in done.sentences
     assert ".cache" in done.sentences
     assert came > {"results/local2.txt"}
 

@@ -20,14 +20,14 @@ from tflaunch.cli.init import _write
 from tflaunch.hosts import Host, find_default, load
 from tflaunch.protocol.errors import RecordError
 from tflaunch.ssh.config_lines import host_names
-from tflaunch.survey.hostfile_text import Found, hostfile_text
+from tflaunch.survey.hostfile_text import HostEntry, hostfile_text
 
 # ---- what is written, of given facts
 
 
 def test_what_is_found_stands_above_each_host_and_who_is_away_is_a_comment(tmp_path: Path) -> None:
     found = [
-        Found(
+        HostEntry(
             Host("gpu01"),
             cards=("H100 80GB HBM3",) * 4,
             cores=64,
@@ -35,9 +35,9 @@ def test_what_is_found_stands_above_each_host_and_who_is_away_is_a_comment(tmp_p
             python="3.11.7",
             tensorflow="2.16.1",
         ),
-        Found(Host("big", user="ada", slots=2), cores=16, memory="64 GiB", python="3.8.10"),
-        Found(Host("no"), cores=1, memory="1 GiB", note="its python3 does not work: not found"),
-        Found(Host("gpu02", user="ada"), why_not="cannot be reached: no route to host"),
+        HostEntry(Host("big", user="ada", slots=2), cores=16, memory="64 GiB", python="3.8.10"),
+        HostEntry(Host("no"), cores=1, memory="1 GiB", note="its python3 does not work: not found"),
+        HostEntry(Host("gpu02", user="ada"), why_not="cannot be reached: no route to host"),
     ]
     text = hostfile_text(found, "2026-11-22")
     assert text.partition("\nhosts:\n")[2] == (
@@ -70,10 +70,10 @@ def test_what_is_found_stands_above_each_host_and_who_is_away_is_a_comment(tmp_p
 def test_no_host_writes_into_the_hostfile_by_what_it_calls_itself(tmp_path: Path, odd: str) -> None:
     path = tmp_path / "hosts.yaml"
     for found in (
-        Found(Host("a"), cards=(f"GPU{odd}",), python=odd, note=odd),
-        Found(Host("b"), why_not=odd),
+        HostEntry(Host("a"), cards=(f"GPU{odd}",), python=odd, note=odd),
+        HostEntry(Host("b"), why_not=odd),
     ):
-        path.write_text(hostfile_text([Found(Host("first")), found], "2026-11-22"))
+        path.write_text(hostfile_text([HostEntry(Host("first")), found], "2026-11-22"))
         names = [host.name for host in load(str(path)).hosts]
         assert names == ["first"] + ["a"] * (not found.why_not)
         assert all(line.isprintable() and len(line) < 200 for line in path.read_text().split("\n"))

@@ -20,7 +20,7 @@ from tflaunch.sessions.watcher import Watcher
 
 if TYPE_CHECKING:
     from tflaunch.inputs.patterns import Wish
-    from tflaunch.runs.fetch import Fetched
+    from tflaunch.runs.fetch_result import Fetched
     from tflaunch.runs.tensorboard import TensorBoard
 
 REST_S = 20.0  # for a host whose connection is lost while the last lines come

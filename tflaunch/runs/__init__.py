@@ -1,1 +1,28 @@
-"""Runs seen from outside: records, states, logs, fetch, stop, clean, TensorBoard."""
+"""Runs seen from outside: records, states, logs, fetch, stop, clean, TensorBoard.
+
+run_ids.py            the ids of runs: what is one, and a new one
+record.py             the launcher's record of one run
+record_files.py       where records lie, and how their files are read, written and locked
+record_logs.py        the launcher's copies of logs, in a record
+record_list.py        all runs on record, each with how it stands
+hidden_values.py      command lines and plans without the values of the user's variables
+
+visits.py             short-lived agents on hosts, which list runs, end them and remove what they left
+states.py             the state of a run, of its tasks and of its part on each host; which run a user means
+listing.py            puts together what several hosts say of their runs
+
+follow.py             follows a run: its events and logs come from its hosts
+tensorboard.py        TensorBoard of a run, on one of its hosts
+tunnel.py             the port of this machine that leads there
+
+clean.py              which runs `clean` removes, and from where
+clean_records.py      what it does with the records of this machine
+
+fetch.py              brings files of a run here: one fetch, from its first request to its last file
+fetch_pipeline.py     sends requests to many hosts, several at a time, and again after a lost connection
+fetch_requests.py     the requests of a fetch, and the checks of their answers
+fetch_search.py       which files the hosts have, which are the same, and where each goes
+fetch_transfer.py     brings their content
+fetch_destination.py  the directory that they are brought into: nothing is written outside of it
+fetch_result.py       what came of a fetch
+"""

@@ -1,11 +1,11 @@
-"""A directory on this machine that files are brought into: each whole or not at all, none outside of it.
+"""The directory on this machine that `fetch` brings files into: each whole or not at all, and none outside of it.
 
-What comes is written below a temporary name, beside where it will be:
+A file that is on its way has a temporary name, beside its place:
 
     .tflaunch-<which file>-<which content>.part
 
-so that it goes on where it stopped, also in another process.  No link below the directory is followed.  What comes is
-marked (tflaunch.code.fetched_mark), before it does: it is not code, and no run ships it.
+so that the next fetch goes on where this one stopped, also in another process.  No link below the directory is
+followed.  Before files come they are marked (tflaunch.code.fetched_mark): they are not code, and no run ships them.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from tflaunch.protocol.errors import FetchError
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NAME_BYTES, PATH_BYTES = 255, 4095  # as Linux has them
-# No other file can be written then either.
+# Errors after which no other file can be written either.
 FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 
 
 class Refused(Exception):
-    """One file cannot be put there, and why; others can."""
+    """Why one file cannot be put there; others can."""
 
 
 def leads_elsewhere(path: str) -> bool:
-    """Whether that is no path below a directory: absolute, with `..`, without a name, with NUL."""
+    """Whether that path leads out of its directory, or is none: absolute, with `..`, `.`, `//` or NUL."""
     return not all(name not in ("", ".", "..") and "\0" not in name for name in path.split("/"))
 
 
 def why_not(path: str) -> str:
-    """Why no file is brought here by that name; "" if it is one like others."""
+    """Why no file may have that path here; "" if it may."""
     names = path.split("/")
     try:
         if max(map(len, map(os.fsencode, names))) > NAME_BYTES or len(os.fsencode(path)) > PATH_BYTES:
             return f"its name is longer than {NAME_BYTES} bytes, or its path than {PATH_BYTES:,}"
     except UnicodeEncodeError:
-        return "its name is no text"
+        return "its name is not text"
     if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in path):
         return "its name holds control characters; have the program choose another one"
     if any(map(is_git, names)):
-        return "git takes that name for its own directory, and runs what lies there"
+        return "git takes that name for its own directory, and runs programs in it"
     if any(map(fetched_mark.is_part, names)):
-        return "its name is one of tflaunch's own, for files that are on their way"
+        return "tflaunch itself uses such names, for files that are on their way"
     if any(same_name(name, own) for name in names for own in (fetched_mark.NAME, OWN)):
-        return "its name is one of tflaunch's own, which says what of the code is shipped"
+        return "tflaunch itself uses that name, for a file that says which code is shipped"
     return ""
 
 
@@ -67,11 +67,11 @@ class Destination:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._made: list[Path] = []  # what this fetch has made and marked, the directory first
-        self._names: frozenset[str] | None = None  # in its mark, as fetched_mark.read has them
-        self._announced: set[str] = set()  # those of them that are there for what is to come now
+        self._names: frozenset[str] | None = None  # in its mark, as fetched_mark.read returns them
+        self._announced: set[str] = set()  # those that `mark` added
 
     def mark(self, paths: Collection[str]) -> None:
-        """Mark what is to come there: all of the directory where that is made now, else the names of these files.
+        """Mark these files, which are to come; a directory that is made now is marked as a whole.
 
         Raises FetchError.
         """
@@ -88,7 +88,7 @@ class Destination:
             raise cannot_write(self.path / fetched_mark.NAME, error) from None
 
     def is_marked(self, path: str) -> bool:
-        """Whether the mark says that the file of that path was fetched, or will be."""
+        """Whether the mark says that the file of that path was fetched, or is to come."""
         names = self._names
         if self._made or names == frozenset():
             return True
@@ -97,7 +97,7 @@ class Destination:
         return names is not None and (path in names or any(each in names for each in above))
 
     def settle(self, came: Collection[str]) -> None:
-        """Have the mark say what is there: also files that came in the place of others, and none that did not come.
+        """Make the mark true: add the files that replaced others, remove those that did not come.
 
         A directory that was made for nothing is removed.  Raises FetchError.
         """
@@ -115,7 +115,7 @@ class Destination:
             raise cannot_write(self.path / fetched_mark.NAME, error) from None
 
     def _make(self) -> None:
-        """Make the directory and those above it that lack, each with its mark."""
+        """Make the directory, and the missing ones above it, each with its mark."""
         lacking = []
         there = self.path
         while not there.exists() and there != there.parent:
@@ -131,13 +131,13 @@ class Destination:
                 fetched_mark.write(directory, ())
 
     def _name_of(self, path: str) -> str:
-        """The file, or the first directory on the way to it that is not here yet."""
+        """The name of that file in the mark: its path or, of the missing directories on the way, that of the first."""
         parts = path.split("/")
         above = ("/".join(parts[:depth]) for depth in range(1, len(parts)))
         return next((f"{folder}/" for folder in above if self.has(folder) is None), path)
 
     def _note(self, more: Collection[str], gone: Collection[str] = ()) -> None:
-        """Change the mark, which other fetches to the same directory change, too."""
+        """Add names to the mark and remove some; other fetches into the same directory may do so at the same time."""
         if not more and not gone:
             return
         with _opened(self.path) as directory:
@@ -155,7 +155,10 @@ class Destination:
 
     @contextlib.contextmanager
     def beside(self, path: str) -> Iterator[tuple[int, str]]:
-        """The directory of the file `path`, opened (and made), and its name there; raises Refused, FetchError."""
+        """Make and open the directory of the file `path`; inside, that descriptor and the file's name.
+
+        Raises Refused, FetchError.
+        """
         if leads_elsewhere(path):
             raise Refused("its name leads elsewhere")
         if why := why_not(path):
@@ -188,13 +191,13 @@ class Destination:
         return Room(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize, files, disk.f_frsize)
 
     def has(self, path: str) -> os.stat_result | None:
-        """What is there by that name, if anything can be looked at."""
+        """The stat of what is there by that name, links not followed; None if nothing is."""
         with contextlib.suppress(OSError, ValueError):
             return (self.path / path).lstat()
         return None
 
     def has_part(self, path: str, which: str, content: str) -> int:
-        """How much of a file has come before, in bytes."""
+        """How many bytes of a file came earlier."""
         part = self.has(str(Path(path).with_name(part_name(which, content))))
         return part.st_size if part is not None else 0
 
@@ -216,15 +219,15 @@ class Destination:
 
 @dataclass(frozen=True)
 class Room:
-    """What a disk can still take: bytes, of so many in all, and files, if it counts them; in whole blocks."""
+    """What a disk can still hold."""
 
     bytes: int
-    whole: int
-    files: int | None
-    block: int
+    whole: int  # bytes of the whole disk
+    files: int | None  # None: the disk does not count them
+    block: int  # bytes
 
     def taken_by(self, size: int) -> int:
-        """Bytes that a file of that size takes."""
+        """How many bytes a file of that size takes, in whole blocks."""
         return -(-size // self.block) * self.block
 
     def __str__(self) -> str:
@@ -242,7 +245,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def cannot_write(path: Path, error: OSError) -> FetchError:
-    """The error for a disk that says no."""
+    """The error for a disk that refuses."""
     why = os.strerror(error.errno) if error.errno else str(error)
     return FetchError(
         f"cannot write to {path}: {why}", "make room there, or name another directory; what has come stays"
@@ -260,22 +263,25 @@ def present(directory: int, name: str) -> int | None:
     if stat.S_ISREG(os.fstat(file).st_mode):
         return file
     os.close(file)
-    raise Refused("here that is no file")
+    raise Refused("what is here by that name is not a regular file")
 
 
 def part_name(which: str, content: str) -> str:
-    """What a file is called while it is on its way."""
+    """The temporary name of a file that is on its way: of that file, and of that content of it."""
     return f"{PART_PREFIX}{_short(which)}-{_short(content)}{PART_SUFFIX}"
 
 
 def make_executable(file: int) -> None:
-    """Whoever may read it may run it."""
+    """Let those who may read a file run it, too."""
     mode = os.fstat(file).st_mode
     os.fchmod(file, stat.S_IMODE(mode | (mode & 0o444) >> 2))
 
 
 class Part:
-    """A file that is on its way; `have` is how much of it has come before.  Raises Refused, OSError."""
+    """A file that is on its way; `have` is how many bytes of it are here.
+
+    `which` says which file it is, `content` which content of it.  Raises Refused, OSError.
+    """
 
     def __init__(self, directory: int, name: str, which: str, content: str) -> None:
         self._directory, self._name = directory, name
@@ -293,16 +299,16 @@ class Part:
                 raise FileExistsError  # it was just finished
         except OSError:
             os.close(self.file)
-            raise Refused("another tflaunch is bringing it just now") from None
+            raise Refused("another tflaunch is fetching it at this moment") from None
         self.have = os.fstat(self.file).st_size
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Drop what has come, and begin again."""
         os.ftruncate(self.file, 0)
         self.have = 0
 
     def write(self, offset: int, data: bytes) -> None:
-        """Store bytes that begin at `offset` there; `have` grows with those that leave no hole."""
+        """Store bytes that begin at `offset` of the file; `have` grows unless they leave a hole."""
         follows = offset == self.have
         rest = memoryview(data)
         while rest:
@@ -311,7 +317,7 @@ class Part:
         self.have = offset if follows else self.have
 
     def finish(self, modified_ns: int, executable: bool, overwrite: bool) -> bool:
-        """Give it its name; False when that was taken meanwhile."""
+        """Give the file its name; False when the name was taken meanwhile, and `overwrite` is false."""
         if executable:
             make_executable(self.file)
         with contextlib.suppress(OSError, OverflowError):  # a time that this disk does not know
@@ -334,7 +340,7 @@ class Part:
         return True
 
     def close(self) -> None:
-        """What has come stays, for the next time; nothing leaves nothing."""
+        """Close the file.  What has come stays for the next fetch; an empty part is removed."""
         with contextlib.suppress(OSError):
             if os.fstat(self.file).st_size == 0:
                 os.unlink(self._part, dir_fd=self._directory)

@@ -1,4 +1,4 @@
-"""Questions to agents and their answers: many under way to each host, asked anew when its wire was lost."""
+"""Requests to agents, several under way to each host at a time; after a lost connection they are sent again."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from tflaunch.sessions.group import Sessions
 from tflaunch.sessions.linked import Linked
 from tflaunch.sessions.watcher import Watcher
 
-AHEAD = 8  # questions to one host that are under way
-REST_S = 20.0  # for a host whose connection is lost
-STALLED_S = 600.0  # for one that lives, and answers nothing: a walk over a slow disk may take minutes
-
-
+AHEAD = 8  # requests that are under way to one host
+REST_S = 20.0  # a host whose connection is lost is given up after this
+STALLED_S = (
+    600.0  # and one that is there but does not answer after this: a walk over a slow disk may take minutes
+)
 ANSWERS = {"find": "found", "read": "piece"}
 
 
 class Dishonest(Exception):
-    """A host has answered what no agent answers: nothing more is taken from it."""
+    """A host answered what no agent answers: nothing more is taken from it."""
 
 
 @dataclass
 class Request:
-    """What an agent is asked; `take` gets each answer and says whether it was the last one, or raises Dishonest."""
+    """A request to an agent; `take` gets each answer and says whether it was the last one, or raises Dishonest."""
 
     type: str
     fields: Mapping[str, Any]
     take: Callable[[Message], bool]
 
 
-# A host's requests, each made when there is room for it; None: not before all that was asked is answered.
+# Yields requests to one host, each when the pipeline has room for it; after None it goes on when all are answered.
 _Result = TypeVar("_Result")
 Part = Generator[Request | None, None, _Result]
 Steps = Part[None]
@@ -43,20 +43,20 @@ Steps = Part[None]
 
 @dataclass
 class _Thread:
-    """One thing after another; `open` of its requests are not answered yet."""
+    """One of several sequences of steps of a host; `open` of its requests are not answered yet."""
 
     steps: Steps
     open: int = 0
-    waits: bool = False
+    waits: bool = False  # until all of them are answered
     over: bool = False
 
 
 @dataclass
 class _Lane:
-    """What is asked of one host; it answers in order."""
+    """The requests to one host, which answers them in order."""
 
     threads: list[_Thread]
-    answered: float  # when it last did, or was first asked
+    answered: float  # when the host last answered, or was first asked
     asked: deque[tuple[Request, _Thread]] = field(default_factory=deque)
 
     @property
@@ -71,21 +71,22 @@ class _Lane:
 
 
 class Pipeline(Linked):
-    """The wires to these hosts, which are open already; `dial` goes in again to one that is lost."""
+    """Sends the requests of several sequences of steps to several hosts, and hands each answer to its request."""
 
     def __init__(
         self, sessions: Sessions, hosts: Sequence[str], dial: Callable[[str], None], watcher: Watcher
     ) -> None:
+        """The hosts are connected already; `dial` connects to one again whose connection was lost."""
         super().__init__(sessions, watcher)
-        self.unreached: dict[str, ConnectError] = {}  # hosts that nothing more is asked of, each with why
+        self.unreached: dict[str, ConnectError] = {}  # hosts that did not answer everything, each with why
         self._dial = dial
         self._lanes: dict[str, _Lane] = {}
-        self._given_up: dict[str, ConnectError] = {}  # maybe when nothing was asked of them
+        self._given_up: dict[str, ConnectError] = {}  # also hosts that had answered everything by then
         self.link(hosts)
         self.unreached |= self._given_up
 
     def work(self, steps: Mapping[str, Sequence[Steps]]) -> None:
-        """Take each host through its steps, several side by side, as fast as it answers. Raises Stopped."""
+        """Take each host through its steps, all sequences side by side, as fast as it answers.  Raises Stopped."""
         awake = self.awake_s
         self.unreached |= {host: error for host, error in self._given_up.items() if host in steps}
         self._lanes = {
@@ -107,14 +108,16 @@ class Pipeline(Linked):
         now = time.monotonic()
         for host, why in self.links.down.items():
             if self.links.away_s(host, now) > REST_S:
-                self.give_up(host, ConnectError(f"not all of it has come: {why}", "fetch again"))
+                self.give_up(host, ConnectError(f"not all of its files came: {why}", "fetch again"))
         for host, lane in self._lanes.items():
             if not lane.over and self.awake_s - lane.answered > STALLED_S:
-                why = f"not all of it has come: it has answered nothing for {STALLED_S / 60:g} minutes"
-                self.give_up(host, ConnectError(why, "fetch again, with patterns that look through less"))
+                why = f"not all of its files came: it has not answered for {STALLED_S / 60:g} minutes"
+                self.give_up(
+                    host, ConnectError(why, "fetch again, with patterns that search fewer directories")
+                )
 
     def said(self, host: str, message: Message) -> None:
-        """Take an answer; messages of other types are none of a fetch's business."""
+        """Take an answer; messages of other types do not concern a fetch."""
         lane = self._lanes.get(host)
         if lane is None or not lane.asked or message.type not in ANSWERS.values():
             return
@@ -122,11 +125,11 @@ class Pipeline(Linked):
         request, thread = lane.asked[0]
         try:
             if message.type != ANSWERS[request.type]:
-                raise Dishonest(f"it answered {request.type!r} by {message.type!r}")
+                raise Dishonest(f"it answered {request.type!r} with {message.type!r}")
             last = request.take(message)
         except Dishonest as lie:
             why = f"{lie}; nothing more is taken from it"
-            self.give_up(host, ConnectError(why, "find out who else has a say on that host"))
+            self.give_up(host, ConnectError(why, "find out who else controls that host"))
             return
         if last:
             lane.asked.popleft()
@@ -134,7 +137,7 @@ class Pipeline(Linked):
             self._pump(host)
 
     def _pump(self, host: str) -> None:
-        """Ask for as much as may be under way."""
+        """Send requests to that host until as many are under way as may be."""
         lane = self._lanes[host]
         for thread in lane.threads:
             while not thread.over and not (thread.waits and thread.open) and len(lane.asked) < AHEAD:
@@ -154,18 +157,18 @@ class Pipeline(Linked):
             self._sessions.send([host], request.type, **request.fields)
 
     def dead(self, host: str, error: ConnectError) -> None:
-        """Go on without that host."""
+        """Fetch nothing more from that host."""
         self._given_up.setdefault(host, error)
         if host in self._lanes and not self._lanes[host].over:
             self.unreached[host] = error
             self._lanes[host].close()
 
     def dial(self, host: str) -> None:
-        """Go in again."""
+        """Connect to that host again."""
         self._dial(host)
 
     def watch(self, host: str, after: int) -> None:  # noqa: ARG002
-        """Ask anew for what was under way."""
+        """Send again the requests that were under way."""
         if host in self._lanes:
             for request, _ in self._lanes[host].asked:
                 self._ask(host, request)

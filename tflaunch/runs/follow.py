@@ -1,6 +1,7 @@
-"""A run seen from anywhere: its events and logs come from its hosts; nothing here steers it.
+"""Following a run from any machine: its hosts send its events and logs; nothing here steers it.
 
-Several may look at one run at once.  A host that is lost is gone back to, and what it said meanwhile is not missed.
+Several commands may follow one run at once.  When the connection to a host is lost, the follower connects again and
+gets what it missed.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ from tflaunch.sessions.linked import Linked
 from tflaunch.sessions.log_feed import STALL_S, LogFeed
 from tflaunch.sessions.watcher import Watcher
 
-ANSWER_S = 30.0
-GONE_S = 60.0  # a host out of reach for so long is not waited for, once all others have ended their part
-REST_S = 15.0  # for a host that is lost while its logs are printed
-SAID = 200  # texts of a host that are shown
-OUTCOME_S = 10.0  # for who decides to say how it ended, once every host has ended its part
+ANSWER_S = 30.0  # for an agent to let the follower in
+GONE_S = 60.0  # once all other hosts have ended their part, a host out of reach is waited for so long
+REST_S = 15.0  # and so long while logs are printed
+NOTES = 200  # of one host that are shown
+OUTCOME_S = 10.0  # for the deciding agent to say how the run ended, once every host has ended its part
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which part of the logs: `since` in epoch seconds, `tail` lines of each task; None: from the start."""
+    """Which part of the logs to show: from `since` (epoch seconds), or the last `tail` lines of each task, or all."""
 
-    tasks: tuple[TaskId, ...] = ()  # none: all
+    tasks: tuple[TaskId, ...] = ()  # empty: all
     since: float | None = None
     tail: int | None = None
 
     def fields(self) -> dict[str, Any]:
-        """As an agent takes it."""
+        """The same as fields of `watch`, which an agent takes."""
         tasks = [str(task) for task in self.tasks] or None
         return {"tasks": tasks, "since": self.since, "tail": self.tail}
 
 
 @dataclass
 class _Seen:
-    """What is known of the run so far."""
+    """What the hosts have said of the run so far."""
 
     tasks: set[TaskId] = field(default_factory=set)
     exits: dict[TaskId, TaskExit] = field(default_factory=dict)
@@ -57,18 +58,20 @@ class _Seen:
         default_factory=dict
     )  # host -> why nothing more happens there; "": it is swept
     replanned: bool = False  # a host was lost, and the launcher makes another plan
-    expired: bool = False  # a host has ended its part because nobody who decides was heard of
-    gone: set[str] = field(default_factory=set)  # hosts on which its agent is gone
-    through: set[str] = field(default_factory=set)
+    expired: bool = (
+        False  # an agent ended its part because it heard neither of a launcher nor of a coordinator
+    )
+    gone: set[str] = field(default_factory=set)  # hosts where the agent of the run is gone
+    logs_through: set[str] = field(default_factory=set)  # hosts that have sent all their logs
     outcomes: dict[str, Mapping[str, Any]] = field(
         default_factory=dict
-    )  # host -> how the run has ended, as it tells
-    said: dict[str, set[str]] = field(default_factory=dict)  # host -> texts
-    strange: set[str] = field(default_factory=set)  # hosts that spoke of tasks of others
+    )  # host -> how it says that the run ended
+    notes: dict[str, set[str]] = field(default_factory=dict)  # host -> texts that were shown
+    strange: set[str] = field(default_factory=set)  # hosts that spoke of tasks of other hosts
 
 
 class Follower(Linked):
-    """One run, over wires to visits on its hosts that are open already."""
+    """Follows one run, over visits to its hosts that are open already."""
 
     def __init__(
         self,
@@ -80,13 +83,12 @@ class Follower(Linked):
         *,
         before: Follower | None = None,
     ) -> None:
-        """`before` has seen the run by an earlier plan."""
+        """`before` followed the run by an earlier plan; the logs go on where it stopped."""
         super().__init__(sessions, watcher)
         self.run = run
         self.sessions = sessions
-        self._there = {
-            share.asked: share.host for share in run.shares if share.asked
-        }  # whose directory it is
+        # host that is asked -> host whose directory it has: two hostfiles may name one host differently
+        self._there = {share.asked: share.host for share in run.shares if share.asked}
         self._hosts = {host.name: host for host in hostfile.hosts if host.name in self._there}
         self._wanted = wanted
         self._feed = LogFeed(sessions, len(self._hosts), watcher)
@@ -95,35 +97,35 @@ class Follower(Linked):
         self._seen = _Seen()
         self._places = {TaskId.parse(task.task): task.host for task in run.tasks}
         self._events = False
-        self.troubles: list[str] = []  # what was found on the hosts that are lost
+        self.troubles: list[str] = []  # what the caller found on the hosts that are lost
         self.unreached: dict[str, ConnectError] = {}  # hosts whose logs were not printed to their end
 
     @property
     def hosts(self) -> list[str]:
-        """Those that are attached."""
+        """The names of the hosts that let the follower in."""
         return list(self._hosts)
 
     def host(self, name: str) -> Host:
-        """One of them."""
+        """The host of that name."""
         return self._hosts[name]
 
     @property
     def unknown(self) -> list[TaskId]:
-        """The tasks that are wanted and that the run does not have."""
+        """The tasks whose logs are wanted and that the run does not have."""
         return [task for task in self._wanted.tasks if task not in self._seen.tasks]
 
     @property
     def lost(self) -> list[str]:
-        """The hosts that can be asked, and on which its agent is gone, if events are seen."""
+        """The hosts that answer and say that their agent of the run is gone; none while events are not shown."""
         return [host for host in self._hosts if self._events and host in self._seen.gone]
 
     @property
     def replanned(self) -> bool:
-        """Whether the run goes on by another plan than the one that was seen."""
+        """Whether the run goes on by another plan than the one that was followed."""
         return self._seen.replanned
 
     def attach(self) -> dict[str, ConnectError]:
-        """Turn the visits into views; returns the hosts that do not answer. Raises Stopped."""
+        """Have the visits lead to the agents of the run; returns the hosts that do not answer.  Raises Stopped."""
         names = list(self._hosts)
         for name in names:
             self._sessions.send([name], "attach", run=self.run.run_id, host=self._there[name])
@@ -135,9 +137,9 @@ class Follower(Linked):
         return failures
 
     def follow(self, events: bool = True) -> Outcome | None:
-        """Show all that happens until the run is over; returns how it ended, if that is known. Raises Stopped.
+        """Show all that happens until the run is over; returns how it ended, if that is known.
 
-        Without `events` only the logs are shown.
+        Without `events` only the logs are shown.  Raises Stopped.
         """
         self._events = events
         links = self._begin()
@@ -146,8 +148,8 @@ class Follower(Linked):
             item = self.turn()
             now = time.monotonic()
             left = self._hosts.keys() - self._seen.over.keys()
-            # All that can be asked have ended their part.  The others may be off for good; they are certainly not
-            # waited for when nobody decides any more.
+            # The other hosts have ended their part; these may be off for good.  When an agent has given the run up,
+            # no launcher or coordinator brings them back.
             patience_s = 0.0 if self._seen.expired else GONE_S
             if (
                 left
@@ -160,26 +162,30 @@ class Follower(Linked):
                     links.forget(host)
             elif not left and self._feed.end(self._may_come):
                 over_at = over_at or self.awake_s + OUTCOME_S
-                # A host that has nothing more to say hangs up; then nobody is left who would tell.
-                late = item is None and self.awake_s > over_at  # all that has come is taken first
-                if self._decided(links.up) or not links.up or late:
+                late = item is None and self.awake_s > over_at  # what has come already is taken first
+                if self._outcome_is_known(links.up) or not links.up or late:
                     break
-        told = self._seen.outcomes
-        if not told:
-            return None
-        # Where they differ, one of them lies: no end is taken for better than any host says.
-        outcome = max(told.values(), key=lambda each: (each["exit_code"] != 0, each["exit_code"]))
-        if differing := sorted(host for host in told if told[host]["exit_code"] != outcome["exit_code"]):
-            others = ", ".join(f"{host} says {told[host]['exit_code']}" for host in differing)
-            self._watcher.warn(
-                f"the hosts differ about how the run ended: {outcome['exit_code']}, but {others}"
-            )
-        return outcome_from(self.run.run_id, outcome, self._seen.exits)
+        return self._outcome()
 
-    def _decided(self, up: Collection[str]) -> bool:
-        """Whether most hosts have told how the run ended, or all that can: who decided has left it on all of them."""
-        told = self._seen.outcomes
-        return 2 * len(told) > len(self._hosts) or (bool(told) and told.keys() >= set(up))
+    def _outcome(self) -> Outcome | None:
+        """How the run ended, as its hosts say; where they differ, the worst that any of them says."""
+        outcomes = self._seen.outcomes
+        if not outcomes:
+            return None
+        worst = max(outcomes.values(), key=lambda each: (each["exit_code"] != 0, each["exit_code"]))
+        if differing := sorted(
+            host for host in outcomes if outcomes[host]["exit_code"] != worst["exit_code"]
+        ):
+            others = ", ".join(f"{host} says {outcomes[host]['exit_code']}" for host in differing)
+            self._watcher.warn(
+                f"the hosts differ about how the run ended: {worst['exit_code']}, but {others}"
+            )
+        return outcome_from(self.run.run_id, worst, self._seen.exits)
+
+    def _outcome_is_known(self, up: Collection[str]) -> bool:
+        """Whether most hosts have said how the run ended, or all that are up: the deciding agent tells all of them."""
+        outcomes = self._seen.outcomes
+        return 2 * len(outcomes) > len(self._hosts) or (bool(outcomes) and outcomes.keys() >= set(up))
 
     @property
     def _decider(self) -> str:
@@ -188,40 +194,37 @@ class Follower(Linked):
         return self._places[chosen] if chosen is not None else ""
 
     def _owns(self, host: str, tasks: Iterable[str]) -> bool:
-        """Whether those tasks may be that host's: by the plan, but for trials, which move, and for other plans."""
+        """Whether that host may have those tasks, by the plan; all may have trials, and others once it is replanned."""
         there = self._there[host]
         for task in map(TaskId.parse, tasks):
             place = self._places.get(task, there)
             if place != there and task.job != TRIAL and not self._seen.replanned:
                 if host not in self._seen.strange:
                     self._seen.strange.add(host)
-                    self._watcher.warn(f"{host} speaks of {task}, which is on {place}: that is left out")
+                    self._watcher.warn(f"{host} speaks of {task}, which is on {place}: not shown")
                 return False
         return True
 
     def print_logs(self) -> None:
-        """Show what the tasks have printed until now. Raises Stopped."""
+        """Show what the tasks have printed until now.  Raises Stopped."""
         links = self._begin()
-        while not self._hosts.keys() <= self._seen.through:
+        while not self._hosts.keys() <= self._seen.logs_through:
             self.turn()
             now = time.monotonic()
             for host, why in links.down.items():
                 if links.away_s(host, now) > REST_S:
-                    self.unreached[host] = ConnectError(
-                        f"the rest of its logs did not come: {why}", "try again"
-                    )
-                    self._seen.through.add(host)
+                    self._do_without_logs(host, why)
                     links.forget(host)
-            for host in self._hosts.keys() - self._seen.through - links.down.keys():
+            for host in self._hosts.keys() - self._seen.logs_through - links.down.keys():
                 if host not in links.up:
-                    why = "it hung up before"
+                    self._do_without_logs(host, "it closed the connection before")
                 elif self._feed.stalls(host):
-                    why = f"it sent nothing of them for {STALL_S:g} s"
-                else:
-                    continue
-                self.unreached[host] = ConnectError(f"the rest of its logs did not come: {why}", "try again")
-                self._seen.through.add(host)
+                    self._do_without_logs(host, f"it sent nothing of them for {STALL_S:g} s")
         self._feed.end()
+
+    def _do_without_logs(self, host: str, why: str) -> None:
+        self.unreached[host] = ConnectError(f"the rest of its logs did not come: {why}", "try again")
+        self._seen.logs_through.add(host)
 
     def _begin(self) -> Links:
         self.link(self._hosts)
@@ -233,29 +236,29 @@ class Follower(Linked):
         return host in self.links.up
 
     def written(self, host: str, size: int) -> None:
-        """Let that host send more."""
+        """Let that host send more: its bytes have been shown."""
         self._feed.written(host, size)
 
     def disconnected(self, host: str) -> None:
-        """A host that has said all is not dialled again."""
+        """Do not dial a host again that has said all."""
         if self._seen.over.get(host) is not None:
             self.links.forget(host)
 
     def dead(self, host: str, error: ConnectError) -> None:
-        """Nothing more comes from that host."""
+        """Show that nothing more comes from that host."""
         if isinstance(error, Breach):
             self.unreached[host] = error
-        self._seen.through.add(host)
+        self._seen.logs_through.add(host)
         self._end(host, error.message)
 
     def said(self, host: str, message: Message) -> None:
-        """Show what a host says of its own tasks."""
+        """Show what a host says, if it is about its own tasks."""
         if not self._owns(host, tasks_of(message)):
             return
         if message.type == "log":
             self._feed.take(host, message)
         elif message.type == "through":
-            self._seen.through.add(host)
+            self._seen.logs_through.add(host)
         elif "n" in message.fields and self.links.takes(host, message["n"]):
             self._happened(host, message.type, message.fields, message.body)
 
@@ -290,10 +293,10 @@ class Follower(Linked):
             self._end(host, event.reason)
 
     def _note(self, host: str, text: str) -> None:
-        """Show what who decides has said; who else says something is named, and may not say much."""
-        said = self._seen.said.setdefault(host, set())
-        if text not in said and len(said) < SAID:
-            said.add(text)
+        """Show a note, at most NOTES of each host; a note that is not of the deciding agent names its host."""
+        notes = self._seen.notes.setdefault(host, set())
+        if text not in notes and len(notes) < NOTES:
+            notes.add(text)
             self._watcher.note(text if self._there[host] == self._decider else f"{host}: {text}")
 
     def _end(self, host: str, reason: str) -> None:
@@ -301,12 +304,12 @@ class Follower(Linked):
         if self._events:
             self._watcher.lost(HostLost(host, reason))
 
-    # What the links want done.
+    # What Links calls.
 
     def dial(self, host: str) -> None:
-        """Go in again."""
+        """Connect to that host again."""
         self._sessions.attach(self._hosts[host], self.run.run_id, self._there[host])
 
     def watch(self, host: str, after: int) -> None:
-        """Ask for what is wanted."""
+        """Ask for the events after number `after`, and for the logs that are wanted."""
         self._feed.watch(host, after, **self._wanted.fields())

@@ -1,4 +1,4 @@
-"""TensorBoard of a run, as it is asked for, told of and reached; it runs on a host, and its end is never the run's."""
+"""TensorBoard of a run: it runs on one of the hosts, and a tunnel leads to it.  When it fails, the run goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tflaunch.runs.tunnel import Tunnel
 from tflaunch.sessions.linked import Linked
 from tflaunch.sessions.watcher import Watcher
 
-LIVES_S = 5.0  # so often the host hears that somebody is here
+RENEW_S = 5.0  # so often the command tells the host that it is there
 
 
 def host_of(tasks: Mapping[TaskId, str]) -> str:
@@ -23,7 +23,7 @@ def host_of(tasks: Mapping[TaskId, str]) -> str:
 
 
 class TensorBoard:
-    """TensorBoard of one run on one host, behind a wire that comes and goes."""
+    """TensorBoard of one run on one host, reached over a connection that may be lost and come back."""
 
     def __init__(self, run_id: str, host: str, logdir: str, tunnel: Tunnel, watcher: Watcher) -> None:
         self.host = host
@@ -35,7 +35,7 @@ class TensorBoard:
         self._shown = False
 
     def said(self, message: Message, send: Callable[..., None]) -> None:
-        """A message of that host, of whatever kind; `send` answers it."""
+        """Take a message of that host, of whatever type; `send` sends it one."""
         if message.type in TYPES:
             self._tunnel.take(message)
         elif message.type == "board" and message["state"] == "up":
@@ -53,65 +53,65 @@ class TensorBoard:
             self._watcher.warn(f"no TensorBoard on {self.host}: {message['why']}{hint}{text}")
 
     def lost(self) -> None:
-        """The wire is lost."""
+        """The connection is lost: a browser waits until `said` gets the next `board`."""
         self._tunnel.pause()
 
 
 def show_tensorboard(follower: Follower, logdir: str, tunnel: Tunnel, watcher: Watcher) -> None:
-    """Have TensorBoard started for that run, alive or ended, and show it until it fails.  Raises Stopped.
+    """Start TensorBoard for that run, alive or ended, and show it until it fails.
 
-    It is no part of the run, and ends with this command.
+    It is not a part of the run, and ends with this command.  Raises ConnectErrors, Stopped.
     """
     tasks = {TaskId.parse(task.task): task.host for task in follower.run.tasks}
     host = host_of(tasks) if tasks else ""
     asked = {share.host: share.asked for share in follower.run.shares}.get(host, "")
     if asked not in follower.hosts:
-        error = ConnectError(f"the chief's part of {follower.run.run_id} is there", "is it up?")
+        error = ConnectError(f"the chief of {follower.run.run_id} was on this host", "is the host up?")
         raise ConnectErrors({host or "?": error}, 1)
     _Show(follower, host, TensorBoard(follower.run.run_id, asked, logdir, tunnel, watcher), watcher).run()
 
 
 class _Show(Linked):
-    """Sees to it that there is a wire, and a TensorBoard behind it."""
+    """Keeps a connection to the host, with a TensorBoard behind it."""
 
     def __init__(self, follower: Follower, name: str, tensorboard: TensorBoard, watcher: Watcher) -> None:
         super().__init__(follower.sessions, watcher)
         self._host = follower.host(tensorboard.host)
         self._first = wire.encode("board", run=follower.run.run_id, host=name, logdir=tensorboard.logdir)
         self._tensorboard = tensorboard
-        for other in list(self._sessions.by_host):  # they look at the run itself
+        for other in list(self._sessions.by_host):  # these follow the run itself
             self._sessions.leave(other)
 
     def run(self) -> None:
-        """Until it fails. Raises ConnectErrors, Stopped."""
+        """Show TensorBoard until it fails.  Raises ConnectErrors, Stopped."""
         self.link([self._host.name], up=False)
-        lives_at = self.awake_s
+        renew_at = self.awake_s
         while not self._tensorboard.failed:
-            self.turn(lives_at)
-            if self.awake_s >= lives_at:
-                lives_at = self.awake_s + LIVES_S
-                self._sessions.send(self.links.up, "renew", lease_s=LIVES_S)
+            self.turn(renew_at)
+            if self.awake_s >= renew_at:
+                renew_at = self.awake_s + RENEW_S
+                self._sessions.send(self.links.up, "renew", lease_s=RENEW_S)
 
     def said(self, host: str, message: Message) -> None:
-        """Hand it on."""
+        """Hand a message to TensorBoard's end here."""
         self._tensorboard.said(message, self._sessions.by_host[host].send)
 
     def dead(self, host: str, error: ConnectError) -> None:
-        """It cannot be shown any more."""
+        """TensorBoard cannot be shown any more."""
         raise ConnectErrors({host: error}, 1)
 
     def disconnected(self, host: str) -> None:  # noqa: ARG002 - there is only one
-        """Nothing passes through the tunnel until the host is back."""
+        """Let browsers wait until the host is back."""
         self._tensorboard.lost()
 
     def dial(self, host: str) -> None:  # noqa: ARG002
-        """Go in again."""
+        """Connect to the host again, and ask for TensorBoard."""
         self._sessions.connect([self._host], "visit", "", lambda _: self._first)
 
     def hang_up(self, host: str) -> None:
-        """Let go of a wire."""
+        """Close the connection, which is silent, and let browsers wait."""
         self._tensorboard.lost()
         super().hang_up(host)
 
     def watch(self, host: str, after: int) -> None:
-        """It is on its way: `board` tells."""
+        """Nothing to ask for: the first message asked, and `board` will answer."""

@@ -1,6 +1,6 @@
-"""A port of this machine that leads to TensorBoard on a host, through the wire of the run.
+"""A port of this machine that leads to TensorBoard on a host, through the connection to its agent.
 
-A browser that calls while the wire is lost, or TensorBoard is still starting, waits.
+A browser that calls while the connection is lost, or TensorBoard is still starting, waits.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ Send = Callable[..., None]
 
 
 class Tunnel:
-    """Listens on the loopback of this machine; a thread of its own carries what comes.
-
-    Raises UsageError when the port (0: any) cannot be had.
-    """
+    """Listens on the loopback of this machine; a thread of its own passes bytes on."""
 
     def __init__(self, port: int = 0) -> None:
+        """Listen on `port`, with 0 on any; raises UsageError when it is not free."""
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -55,19 +53,19 @@ class Tunnel:
         self._thread.start()
 
     def begin(self, send: Send) -> None:
-        """There is a wire with TensorBoard behind it; `send` puts a message on it, from another thread."""
+        """TensorBoard answers: let browsers in.  The thread sends its messages by `send`."""
         self._order(lambda: self._begin(send))
 
     def pause(self) -> None:
-        """The wire is lost, and the connections with it."""
+        """The connection is lost: close those of the browsers, and let new ones wait."""
         self._order(self._pause)
 
     def take(self, message: Message) -> None:
-        """What came by the wire."""
+        """Take a message that the agent sent."""
         self._order(lambda: self._take(message))
 
     def close(self) -> None:
-        """No more; idempotent."""
+        """Close the port, and wait for the thread to end; may be called twice."""
         self._order(lambda: False)
         self._thread.join()
 
@@ -114,7 +112,7 @@ class Tunnel:
 
     def _accept(self) -> None:
         if self._send is None or self._streams is None:
-            return  # the wire was lost in this same turn of the loop: who calls waits for the next one
+            return  # the connection was lost in this same turn of the loop: the browser waits for the next one
         connection = self._selector.accept(self._listener)
         if connection is None:
             return

@@ -1,7 +1,7 @@
-"""The cards of many hosts, ready to be shown: filtered, sorted, counted; as data and as one line. Pure.
+"""The GPUs of many hosts, ready to be shown: filtered, sorted, counted; as JSON, as CSV and as one line.  Pure.
 
-A *device* (a card, or an instance of a card in MIG mode) is `free`, `busy`, `leased`, `promised` (free, but a run
-waits for it) or `broken`; a card whose instances are the devices is `mig`.
+A *device* is what a process can be given: a GPU, or a MIG instance.  It is `free`, `busy`, `leased`, `promised` (free,
+but a run waits for it) or `broken`; a GPU that is divided into MIG instances is `mig`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ STATES: tuple[State, ...] = ("free", "busy", "leased", "promised", "broken")  # 
 Sort = Literal["host", "memory", "utilization", "temperature"]
 
 NO_DRIVER = "no NVIDIA driver"
-NO_CARD = "an NVIDIA driver, and no card"
-UNKNOWN = "unknown model"  # a lost card does not tell
+NO_CARD = "an NVIDIA driver, but no GPU"
+UNKNOWN = "unknown model"  # a lost GPU does not tell
 
 
 CSV_COLUMNS = (
@@ -38,39 +38,39 @@ CSV_COLUMNS = (
 
 @dataclass(frozen=True)
 class Answer:
-    """What is known of one host: what it told last, why it cannot be asked now, or neither yet."""
+    """What is known of one host: its last facts, and why it cannot be asked now; neither, if it was not heard yet."""
 
     host: str
     facts: HostFacts | None = None
-    age_s: float = 0.0  # how long ago it told them
+    age_s: float = 0.0  # of the facts
     error: ConnectError | None = None
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A host with cards, under all the names that led to it; `facts.gpus` are those to be shown."""
+    """A host with GPUs, under all its names in the hostfile; `facts.gpus` are those to show."""
 
     names: tuple[str, ...]
     facts: HostFacts
-    free: int  # of its devices, those that are not shown included
-    total: int
+    free: int  # free devices, those that are not shown included
+    total: int  # all devices, those that are not shown included
     age_s: float
-    error: ConnectError | None  # it can no longer be asked: its cards are as they were `age_s` ago
+    error: ConnectError | None  # the host no longer answers: its GPUs are as they were `age_s` ago
 
     @property
     def devices(self) -> list[Device]:
-        """What can be taken there, or could be if it were free; in the order in which it is shown."""
+        """Its devices, in the order in which they are shown."""
         return [device for gpu in self.facts.gpus for device in gpu.devices]
 
 
 @dataclass(frozen=True)
 class Overview:
-    """All hosts of one look: those with cards, and why the others have none to show."""
+    """All hosts of one look: those with GPUs, and why the others have none to show."""
 
     machines: tuple[Machine, ...]
     cardless: Mapping[str, tuple[str, ...]]  # why -> hosts; empty under a filter
-    failures: Mapping[str, ConnectError]  # hosts that never told anything
-    waiting: tuple[str, ...]
+    failures: Mapping[str, ConnectError]  # hosts that never answered
+    waiting: tuple[str, ...]  # hosts that have not answered yet
     hidden: int  # devices that a filter leaves out
 
     @property
@@ -80,7 +80,7 @@ class Overview:
 
     @property
     def models(self) -> dict[str, Counter[State]]:
-        """The same by model, the most frequent first."""
+        """The same for each model, the most frequent first."""
         found: dict[str, Counter[State]] = {}
         for machine in self.machines:
             for device in machine.devices:
@@ -89,28 +89,28 @@ class Overview:
 
     @property
     def queue(self) -> list[Ticket]:
-        """The runs that wait for any of these cards, first come first, each as one host knows it."""
+        """The runs that wait for any of these GPUs, in their order, each as one of the hosts knows it."""
         found = {(each.since, each.run): each for machine in self.machines for each in machine.facts.queue}
         return [found[place] for place in sorted(found)]
 
     @property
     def unreachable(self) -> dict[str, ConnectError]:
-        """Every host that cannot be asked, with or without cards from before."""
+        """Every host that cannot be asked now, with why."""
         lost = {name: each.error for each in self.machines if each.error for name in each.names}
         return {**lost, **self.failures}
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which devices to show; a card in MIG mode is shown with those of its instances that fit."""
+    """Which devices to show; a GPU in MIG mode is shown with those of its instances that fit."""
 
     free: bool = False
-    model: str = ""  # part of the name, in any case
+    model: str = ""  # part of the name; capitals do not matter
     min_free_bytes: int = 0
 
     @property
     def everything(self) -> bool:
-        """Whether it leaves nothing out."""
+        """Whether all devices are shown."""
         return self == Wanted()
 
     def pick(self, gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
@@ -137,7 +137,7 @@ class Wanted:
 
 
 def state(device: Device) -> State:
-    """In which state a card or a MIG instance is."""
+    """The state of a GPU or a MIG instance."""
     if isinstance(device, Gpu):
         if device.error:
             return "broken"
@@ -151,11 +151,11 @@ def state(device: Device) -> State:
 
 
 def look(answers: Sequence[Answer], wanted: Wanted | None = None, sort: Sort = "host") -> Overview:
-    """What those hosts have to show.
+    """Return what these answers have to show.
 
-    Two names of one machine (equal boot_id and cards) become one.  `sort`: "host" keeps the order of `answers`
-    and of NVML; otherwise cards, and hosts by their first card, with the most free memory, the least
-    utilization or the highest temperature first.
+    Two hosts that are one machine (equal boot_id and GPUs) become one.  `sort`: "host" keeps the order of `answers`
+    and, within a host, NVML's.  "memory", "utilization" and "temperature" sort the GPUs of each host, and the hosts by
+    their first GPU: the most free memory, the least utilization, the highest temperature first.
     """
     wanted = wanted or Wanted()
     machines: dict[object, Machine] = {}
@@ -166,7 +166,7 @@ def look(answers: Sequence[Answer], wanted: Wanted | None = None, sort: Sort = "
         facts = answer.facts
         if facts is not None and facts.gpus:
             key = (facts.boot_id, tuple(gpu.uuid for gpu in facts.gpus))
-            one = key if facts.boot_id and any(key[1]) else answer.host  # lost cards have no UUID to tell by
+            one = key if facts.boot_id and any(key[1]) else answer.host  # lost GPUs have no UUID to tell by
             same = machines.get(one)
             names = (*(same.names if same else ()), answer.host)
             if same and (answer.error or not same.error):
@@ -197,7 +197,7 @@ def _most(value: int | None) -> tuple[int, int]:
     return (1, 0) if value is None else (0, -value)
 
 
-# What a card does not tell comes last; equal cards keep NVML's order.
+# A GPU that does not tell the value comes last; equal GPUs keep NVML's order.
 _KEYS: Mapping[Sort, Any] = {
     "host": lambda _: (0, 0),
     "memory": lambda gpu: _most(max((each.memory_free_bytes for each in gpu.devices), default=None)),
@@ -212,14 +212,14 @@ def short_name(name: str) -> str:
 
 
 def brief_name(name: str) -> str:
-    """The same where room is scarce: `H100`, `RTX 4090`, `3g.20gb`."""
+    """A model's shortest name, for narrow columns: `H100`, `RTX 4090`, `3g.20gb`."""
     instance = name.rpartition("MIG ")[2] if "MIG " in name else ""
     found = re.match(r"((RTX|GTX|TITAN|Quadro)\s+)*[^\s-]+", short_name(name))
     return instance or (found[0] if found else "")
 
 
 def short_command(command: str) -> str:
-    """A command line without directories in front of the program and of its script: `python train.py --lr 1`."""
+    """A command line without the directories of the program and of its script: `python train.py --lr 1`."""
     words = command.split()
     paths = [number for number, word in enumerate(words) if not word.startswith("-")][:2]
     for number in paths:
@@ -227,13 +227,10 @@ def short_command(command: str) -> str:
     return " ".join(words)
 
 
-# ---- as data
-
-
 def document(overview: Overview, answers: Iterable[Answer], now: float) -> dict[str, Any]:
-    """Everything, for `--json`: `hosts` in their order, each with its cards, or with its `error`; `summary`."""
+    """Everything, for `--json`: `hosts` in their order, each with its GPUs, or with its `error`; `summary`."""
     by_name = {name: machine for machine in overview.machines for name in machine.names}
-    told = []
+    entries = []
     for answer in answers:
         machine = by_name.get(answer.host)
         if machine is not None and machine.names[0] != answer.host:
@@ -247,14 +244,14 @@ def document(overview: Overview, answers: Iterable[Answer], now: float) -> dict[
         facts = machine.facts if machine else answer.facts
         if facts is not None:
             entry |= dataclasses.asdict(facts)
-            del entry["ports"]  # none are held for a look
+            del entry["ports"]  # a look holds none
             entry["host"] = answer.host
             entry["age_s"] = round(machine.age_s if machine else answer.age_s, 3)
             entry["gpus"] = [_card_data(gpu) for gpu in (facts.gpus if machine else ())]
-        told.append(entry)
+        entries.append(entry)
     return {
         "time": round(now, 3),
-        "hosts": told,
+        "hosts": entries,
         "summary": {
             **_count_data(overview.counts),
             "models": {model: _count_data(counts) for model, counts in overview.models.items()},
@@ -276,7 +273,7 @@ def _count_data(counts: Counter[State]) -> dict[str, int]:
 
 
 def table(overview: Overview) -> str:
-    """A line for each device, for `--csv`; the first line names the columns, None is an empty field."""
+    """A line for each device, for `--csv`.  The first line names the columns; None is an empty field."""
     page = io.StringIO()
 
     def field(value: Any) -> Any:
@@ -290,7 +287,7 @@ def table(overview: Overview) -> str:
                 row = {name: getattr(gpu, name) for name in CSV_COLUMNS if hasattr(gpu, name)}
                 row |= {name: getattr(device, name) for name in CSV_COLUMNS if hasattr(device, name)}
                 if device is not gpu:
-                    row["utilization_percent"] = None  # that of the whole card says nothing of a part
+                    row["utilization_percent"] = None  # NVML tells that of the whole GPU only
                 row |= {
                     "host": machine.names[0],
                     "index": device.label,
@@ -307,7 +304,7 @@ def table(overview: Overview) -> str:
 
 
 def one_line(overview: Overview) -> str:
-    """`gpu01:0,2 gpu02:1`: the devices in a form that a script can take apart; "" when there is none."""
+    """All devices in a form that a script can split: `gpu01:0,2 gpu02:1`; "" when there is none."""
     found = (
         (machine.names[0], ",".join(device.label for device in machine.devices))
         for machine in overview.machines

@@ -1,4 +1,4 @@
-"""A hostfile as `tflaunch init` writes it: the hosts that were found, with what is there as comments."""
+"""The text of the hostfile that `tflaunch init` writes: the hosts, each with a comment that says what is there."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from tflaunch.hosts import Host
 from tflaunch.sessions.log_lines import one_line
 
-LONGEST = 160  # characters of a comment: what a host says of itself may be anything
+LONGEST_COMMENT = 160  # characters; some of its text comes from the hosts
 
-# Words that YAML 1.1 takes for something else than text.
+# Words that YAML 1.1 does not take for text.
 _NOT_TEXT = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 _HEAD = """\
@@ -21,34 +21,34 @@ _HEAD = """\
 #   tflaunch check             imports TensorFlow on every host, as a task would
 #   tflaunch run trainer.py    runs on these hosts where this file is ./hosts.yaml
 #
-# What may be said of one host, or of all under `defaults:` (tflaunch schema tells all there is):
+# Settings of one host or, under `defaults:`, of all hosts (tflaunch schema lists them all):
 #
 # defaults:
 #   python: ~/venv/bin/python    # the Python that has TensorFlow, if that is not python3
 #   setup: module load cuda      # what the shell of a task runs first
-#   ports: 22000-22099           # those that the firewall between the hosts lets through
-#   workdir: /srv/train          # the code is there; without it, yours is shipped
+#   ports: 22000-22099           # the ports that the firewall between the hosts admits
+#   workdir: /srv/train          # the code is there already; without this, tflaunch ships yours
 
 hosts:
 """
 
 
 @dataclass(frozen=True)
-class Found:
-    """What is known of one host; `why_not` says why it cannot be used, a phrase without its name."""
+class HostEntry:
+    """One host of the hostfile, and what is known of it."""
 
     host: Host
-    cards: tuple[str, ...] = ()  # their models
+    cards: tuple[str, ...] = ()  # the models of its GPUs
     cores: int = 0
-    memory: str = ""  # for people
+    memory: str = ""  # with its unit, as people read it
     python: str = ""  # the version of its `python3`, "" where that does not start
-    tensorflow: str = ""  # the version that is installed for it, "" for none
-    note: str = ""  # what should be looked at
-    why_not: str = ""
+    tensorflow: str = ""  # the version that is installed for that python3, "" for none
+    note: str = ""  # what the user should look at
+    why_not: str = ""  # why the host cannot be used: a phrase without its name
 
     @property
     def described(self) -> str:
-        """`4 x H100 80GB HBM3, 64 cores, 512 GiB; Python 3.11.7, TensorFlow 2.16.1`."""
+        """What the host has: `4 x H100 80GB HBM3, 64 cores, 512 GiB; Python 3.11.7, TensorFlow 2.16.1`."""
         counted = Counter(self.cards).items()
         cards = " + ".join(f"{count} x {model}" for model, count in counted) or "no GPU"
         python = f"Python {self.python}" if self.python else "no Python that starts"
@@ -57,30 +57,30 @@ class Found:
         return f"{cards}, {self.cores} cores, {self.memory}; {python}, {packages}{note}"
 
 
-def hostfile_text(found: Sequence[Found], date: str) -> str:
-    """The YAML; those that cannot be used are comments in it, each with why."""
-    return _HEAD.format(date=date) + "".join(line + "\n" for each in found for line in _entry(each))
+def hostfile_text(entries: Sequence[HostEntry], date: str) -> str:
+    """The YAML of these hosts; a host that cannot be used is a comment that says why."""
+    return _HEAD.format(date=date) + "".join(line + "\n" for each in entries for line in _lines(each))
 
 
-def _entry(found: Found) -> Iterable[str]:
-    yield f"  # {comment(found.why_not or found.described)}"
-    for line in _settings(found.host):
-        yield f"  # {line}" if found.why_not else f"  {line}"
+def _lines(entry: HostEntry) -> Iterable[str]:
+    yield f"  # {comment(entry.why_not or entry.described)}"
+    for line in _settings(entry.host):
+        yield f"  # {line}" if entry.why_not else f"  {line}"
 
 
 def _settings(host: Host) -> Iterable[str]:
-    said: dict[str, object] = {}
+    settings: dict[str, object] = {}
     if host.user is not None:
-        said["user"] = _scalar(host.user)
+        settings["user"] = _scalar(host.user)
     if host.slots is not None:
-        said["slots"] = host.slots
+        settings["slots"] = host.slots
     if host.connection != "ssh":
-        said["connection"] = host.connection
-    if not said:
+        settings["connection"] = host.connection
+    if not settings:
         yield f"- {_scalar(host.name)}"
         return
     yield f"- name: {_scalar(host.name)}"
-    for key, value in said.items():
+    for key, value in settings.items():
         yield f"  {key}: {value}"
 
 
@@ -90,8 +90,8 @@ def _scalar(text: str) -> str:
 
 
 def comment(text: str) -> str:
-    """Text of a host's own, or about it, as what stands behind a `#`: one line, of characters that YAML takes."""
+    """Text that may come from a host, made fit to stand behind a `#`: one line, of characters that YAML takes."""
     line = "".join(
         each if each.isprintable() else "?" for each in one_line(" ".join(text.splitlines())).strip()
     )
-    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+    return line if len(line) <= LONGEST_COMMENT else line[: LONGEST_COMMENT - 3] + "..."

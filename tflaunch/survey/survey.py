@@ -1,4 +1,4 @@
-"""Asking hosts for their facts, once or again and again; no host waits for another."""
+"""Asking many hosts for their facts, once or again and again; no host waits for another."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tflaunch.sessions.session import Ended, Said
 from tflaunch.sessions.wires import Opener
 from tflaunch.survey.gpus import Answer
 
-TICK_S = 0.25  # more often than this nobody is told that something has changed
+TICK_S = 0.25  # news come to the caller no more often
 
 
 @dataclass
 class _Contact:
-    """How it stands with one host."""
+    """What is known of one host, and what the launcher waits for."""
 
     host: Host
     facts: HostFacts | None = None
-    told_at: float = 0.0  # monotonic
+    facts_at: float = 0.0  # when they came (monotonic)
     error: ConnectError | None = None
-    until: float | None = None  # an answer is awaited until then; None: no answer is awaited, or no longer
-    asked: bool = False  # a question is under way, however long ago
+    until: float | None = None  # the launcher waits for an answer until then; None: it does not wait
+    asked: bool = False  # a question is not answered yet, though the launcher may no longer wait
     greeted: bool = False  # the agent is up
-    given_up: bool = False  # we have ended the connection; `error` says why
+    given_up: bool = False  # the launcher ended the connection; `error` says why
     tries: int = 0
     retry_at: float | None = None
 
@@ -42,7 +42,7 @@ class Survey:
     def __init__(
         self, opener: Opener, hosts: Sequence[Host], timeout_s: float, topology: bool = False
     ) -> None:
-        """`timeout_s` is what one host may take to connect and to answer; `topology`: how its cards are connected."""
+        """`timeout_s` is what a host may take to connect and to answer; `topology`: ask how its GPUs are connected."""
         self._sessions = Sessions(opener, lambda *_: None)
         self._contacts = {host.name: _Contact(host) for host in hosts}
         self._timeout_s = timeout_s
@@ -53,38 +53,39 @@ class Survey:
         """What is known now, in the order of the hosts."""
         now = time.monotonic()
         return [
-            Answer(name, each.facts, now - each.told_at if each.facts else 0.0, each.error)
+            Answer(name, each.facts, now - each.facts_at if each.facts else 0.0, each.error)
             for name, each in self._contacts.items()
         ]
 
     def once(self) -> Iterator[None]:
-        """Ask every host; comes back whenever there is news, and ends when nothing is awaited. Raises Stopped."""
+        """Ask every host; yields whenever there is news, and ends when all have answered or failed.  Raises Stopped."""
         self._dial(list(self._contacts.values()))
         while self._awaits():
             if self._hear(time.monotonic() + self._timeout_s):
                 yield
 
     def watch(self, every_s: float) -> Iterator[bool]:
-        """Ask every host every `every_s`, for ever; a host that is lost is dialled again. Raises Stopped.
+        """Ask every host every `every_s`, for ever; a host whose connection is lost is dialled again.
 
-        True: a round is over, all that can be known is; False: news in between.
+        Yields True once in each round, when every host has answered or failed, and False for news in between.  Raises
+        Stopped.
         """
         self._dial(list(self._contacts.values()))
         while True:
             due = time.monotonic() + every_s
-            told = False
+            round_over = False
             while (now := time.monotonic()) < due:
-                if not told and not self._awaits():
-                    told = True
+                if not round_over and not self._awaits():
+                    round_over = True
                     yield True
                 elif self._hear(due) and now < due:
                     yield False
-            if not told:
+            if not round_over:
                 yield True
             self._ask_again()
 
     def close(self) -> None:
-        """Take leave of all."""
+        """End all visits."""
         self._sessions.close()
 
     def _awaits(self) -> bool:
@@ -109,17 +110,17 @@ class Survey:
         for name, each in self._contacts.items():
             if not each.asked and each.retry_at is None:
                 each.asked, each.until = True, now + self._timeout_s
-                self._sessions.send([name], "probe", topology=False)  # how cards are connected never changes
+                self._sessions.send([name], "probe", topology=False)  # how GPUs are connected never changes
 
     def _hear(self, deadline: float) -> bool:
-        """Take in what comes until the deadline, or for a tick once there is news; whether there is any."""
+        """Take messages until the deadline or, once one is news, for TICK_S; returns whether there is news."""
         news = False
         while (now := time.monotonic()) < deadline:
             wake = min(
                 [deadline, *(each.until for each in self._contacts.values() if each.until is not None)]
             )
             came = self._take(self._sessions.next(wake))
-            came = self._count_the_silent() or came
+            came = self._give_up_late() or came
             if not self._awaits() and came:
                 return True
             if came and not news:
@@ -131,13 +132,14 @@ class Survey:
             case Interrupted():
                 raise Stopped(item)
             case Said(name, message):
-                return self._understand(self._contacts[name], message)
+                return self._take_message(self._contacts[name], message)
             case Ended(name, error):
                 self._lose(self._contacts[name], error)
                 return True
         return False
 
-    def _understand(self, contact: _Contact, message: wire.Message) -> bool:
+    def _take_message(self, contact: _Contact, message: wire.Message) -> bool:
+        """Take a message of a host; returns whether it is news."""
         name = contact.host.name
         match message.type:
             case "hello":
@@ -148,13 +150,13 @@ class Survey:
             case "facts":
                 facts = HostFacts.from_wire(name, message.fields)
                 contact.facts = _with_links(facts, contact.facts)
-                contact.told_at = time.monotonic()
+                contact.facts_at = time.monotonic()
                 contact.error, contact.until, contact.asked, contact.tries = None, None, False, 0
                 return True
         return False
 
-    def _count_the_silent(self) -> bool:
-        """Give up waiting for those whose time is up; one that is only slow may still answer later."""
+    def _give_up_late(self) -> bool:
+        """Stop waiting for hosts whose time is up, though a slow one may still answer; returns whether any was."""
         now = time.monotonic()
         late = [each for each in self._contacts.values() if each.until is not None and each.until <= now]
         for each in late:
@@ -162,7 +164,7 @@ class Survey:
             session = self._sessions.by_host.get(each.host.name)
             if each.greeted:
                 each.error = ConnectError(
-                    f"its cards did not answer within {self._timeout_s:g} s",
+                    f"its GPUs did not answer within {self._timeout_s:g} s",
                     "a sick driver or a busy host? look there with nvidia-smi, or wait longer: --timeout",
                 )
             elif session is not None:
@@ -176,7 +178,7 @@ class Survey:
         self._sessions.by_host[contact.host.name].close_by(time.monotonic())
 
     def _lose(self, contact: _Contact, error: ConnectError) -> None:
-        """Its connection has ended, or never was."""
+        """Its connection ended, or never came about: dial again later."""
         if not contact.given_up:
             contact.error = error
         session = self._sessions.by_host.pop(contact.host.name, None)
@@ -189,7 +191,7 @@ class Survey:
 
 
 def _with_links(facts: HostFacts, before: HostFacts | None) -> HostFacts:
-    """Facts with the topology that was asked for only the first time."""
+    """These facts with the topology of `before`: it was asked for only the first time."""
     links = {gpu.uuid: gpu.links for gpu in before.gpus} if before else {}
     gpus = tuple(
         gpu if gpu.links else dataclasses.replace(gpu, links=links.get(gpu.uuid, {})) for gpu in facts.gpus
