@@ -1062,7 +1062,7 @@ def test_others_are_told_who_ended_the_run(host: Host) -> None:
 def test_a_second_agent_of_the_same_run_is_refused(host: Host) -> None:
     host.start()
     reason, hint = failure(host.open("start"))
-    assert reason == f"run {host.run} lives on this host already"
+    assert reason == f"an agent of run {host.run} lives on this host already"
     assert hint == f"tflaunch stop {host.run}"
 
 
@@ -1142,7 +1142,7 @@ def test_a_link_in_place_of_the_directory_is_refused(host: Host) -> None:
     host.run_dir.mkdir()
     host.parent.symlink_to(elsewhere)
     reason, _ = failure(host.open("start"))
-    assert reason == f"{host.parent} is not a directory of ours but a link or a file"
+    assert reason == f"{host.parent} is not your directory but a link or a file"
     assert list(elsewhere.iterdir()) == []
 
 

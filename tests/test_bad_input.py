@@ -50,7 +50,7 @@ def words(*words: str) -> Callable[[Launcher], list[str | Path]]:
 
 
 CASES = (
-    Case("no-command", lambda _: ["start"], 2, "no command 'start'; here it is run", "tflaunch run"),
+    Case("no-command", lambda _: ["start"], 2, "no command 'start'; use run", "tflaunch run"),
     Case("nothing", lambda _: ["run"], 2, "neither TRAINER.py nor -m PKG.MOD", "tflaunch run"),
     Case("no-hosts", lambda launcher: ["run", launcher.script("")], 2, "no hostfile: ", "tflaunch init"),
     Case(

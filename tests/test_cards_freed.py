@@ -145,5 +145,5 @@ def test_stop_tells_it_too(cards: Cards) -> None:
         cards.fleets[0].change(*used(1, f"proc gpu=0 pid={task_pid(cards)} mem=4000"))
         running.signal(signal.SIGKILL)
         stopped = cards.launcher.run("stop", run).ran(76)
-    assert f"{run} is not all gone" in stopped.sentences
+    assert f"{run} has left something behind" in stopped.sentences
     assert f"✗ host1: GPU 0 is still in use by this run's pid {task_pid(cards)}" in stopped.sentences

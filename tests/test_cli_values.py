@@ -9,7 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tflaunch.cli.values import Command, time_of
+from tflaunch.cli.command import Command
+from tflaunch.cli.values import time_parser
 
 
 class Choice(str, Enum):
@@ -32,8 +33,8 @@ class Patient(Command):
 def verb(
     *,
     workers: Annotated[int, typer.Option(min=0, max=9)] = 0,
-    grace: Annotated[float, typer.Option(metavar="TIME", parser=time_of(0.5))] = 600.0,
-    limit: Annotated[float, typer.Option(metavar="TIME", parser=time_of())] = 0.0,
+    grace: Annotated[float, typer.Option(metavar="TIME", parser=time_parser(0.5))] = 600.0,
+    limit: Annotated[float, typer.Option(metavar="TIME", parser=time_parser())] = 0.0,
     place: Choice = Choice.spread,
     wait: Annotated[float | None, typer.Option()] = None,
     words: Annotated[list[str] | None, typer.Argument()] = None,

@@ -437,13 +437,13 @@ def test_a_wait_is_one_live_line_on_a_terminal_and_one_line_for_each_change_else
 
     err = shown(act)[1].splitlines()
     second = (
-        "waiting: 1 of 2 cards are free; 2nd in line, behind bob's run b-1; gpu01:0 ada's run a-1 since 10:32"
+        "waiting: 1 of 2 GPUs are free; 2nd in line, behind bob's run b-1; gpu01:0 ada's run a-1 since 10:32"
     )
-    first = "waiting: 2 of 2 cards are free; 1st in line; gpu01:0 ada's run a-1 since 10:32"
+    first = "waiting: 2 of 2 GPUs are free; 1st in line; gpu01:0 ada's run a-1 since 10:32"
     assert [line.strip() for line in err[:-1]] == [second, first, second]
-    assert err[-1].startswith("✓ waited for cards 2/2")
+    assert err[-1].startswith("✓ waited for GPUs 2/2")
     (line,) = plain(on_terminal(act, columns=100))
-    assert line.startswith("✓ waited for cards 2/2")
+    assert line.startswith("✓ waited for GPUs 2/2")
     events = [json.loads(line) for line in shown(act, json=True)[0].splitlines()]
     assert [event["event"] for event in events] == ["waiting", "waiting", "waiting", "phase"]
     del events[0]["time"]
@@ -694,7 +694,7 @@ def test_what_differs_between_tasks_is_named() -> None:
     tasks = [PLAN.tasks[0], PLAN.tasks[2]]
     own = dataclasses.replace(tasks[1], argv=("/opt/python", *tasks[1].argv[1:]), cwd="/srv/train")
     out = shown(lambda reporter: reporter.plan(ClusterPlan("r-1", (tasks[0], own))))[0]
-    assert "with its own interpreter, --job_name and --task_index\nsome in /srv/train\n" in out
+    assert "with its own interpreter, --job_name and --task_index\nother tasks run in /srv/train\n" in out
     assert (
         "each task"
         not in shown(lambda reporter: reporter.plan(ClusterPlan("r-1", (own,))))[0].split("--json")[0]
@@ -769,6 +769,13 @@ def test_hosts_with_one_cause_are_one_row_and_the_remedy_names_the_first() -> No
     ]
 
 
+def test_a_long_list_of_hosts_breaks_between_two_of_them() -> None:
+    names = ("login.cluster.example.org", "gpu1.example.org", "gpu3.example.org", "x")
+    errors = ConnectErrors({name: ConnectError("no") for name in names}, 9)
+    rows = shown(lambda reporter: reporter.failures(errors))[1].splitlines()[1:]
+    assert rows == ["  login.cluster.example.org,  no", "  gpu[1,3].example.org,x"]
+
+
 def test_rows_of_one_size_stay_in_their_order() -> None:
     errors = ConnectErrors({"b": ConnectError("one"), "c": ConnectError("two"), "a": ConnectError("one")}, 9)
     errors.failures["d"] = ConnectError("two")
@@ -841,7 +848,7 @@ def test_the_report_tells_the_first_failure_first() -> None:
     assert lines[31:] == [
         "  its whole log: /state/trainer-abc234/logs/worker-1.log",
         "  and on gpu02: /var/tmp/run/logs/worker-1.log",
-        "  → ssh gpu02 'dmesg -T | grep -i oom' tells whether memory ran out, if nobody killed it",
+        "  → ssh gpu02 'dmesg -T | grep -i oom' shows whether the kernel killed it when memory ran out",
         "✗ then worker/0 exited with code 1",
         "✗ gpu02: still alive: pid 12 python (D)",
         "! gpu[07-08]: could not check that nothing is left: no connection",
@@ -1012,7 +1019,7 @@ def test_a_signal_has_the_name_that_its_host_gives_it() -> None:
         ),
         (
             Outcome("r-1", "interrupted", 143, 3.0),
-            "! r-1 stopped from outside after 3.0 s; nothing is left running",
+            "! r-1 stopped by SIGTERM or `tflaunch stop` after 3.0 s; nothing is left running",
         ),
         (
             Outcome("r-1", "failed", 76, 3.0, first_failure=HostLost("gpu01", "no heartbeat for 60 s")),

@@ -286,7 +286,7 @@ def test_an_image_that_cannot_be_had(launcher: Launcher, engine: Engine) -> None
     script = launcher.script("print()")
     words = ["--ps", "0", "--container", "localhost:1/none", "--container-engine", engine.kind]
     wrong = launcher.run("run", launcher.local(2), script, *words, env=engine.env).ran(70)
-    assert "the image localhost:1/none cannot be had" in wrong.sentences
+    assert "the image localhost:1/none cannot be fetched" in wrong.sentences
     assert f"try it there: {engine.kind} pull localhost:1/none" in wrong.sentences
     assert launcher.run_directories() == []
 

@@ -239,8 +239,8 @@ def test_what_is_no_memory_of_the_run_is_told_and_never_run(bench: Bench, tmp_pa
     while not said:
         bench.turn()
         said = [message for message in own.messages() if message.type == "said"]
-    assert "cannot be used" in said[0]["text"]
-    assert "asked of all hosts again" in said[0]["text"]
+    assert "cannot use its memory" in said[0]["text"]
+    assert "asks all hosts again" in said[0]["text"]
 
 
 # ---- hosts that have been broken into
@@ -288,7 +288,7 @@ def test_a_host_that_does_not_read_is_let_go(bench: Bench, monkeypatch: pytest.M
         bench.coordinator.send("b", "stop", tasks=["worker/1"] * 10_000, grace_s=1.0)
         bench.turn()
         own.messages()
-    assert bench.coordinator._drive.links.down["b"] == "it does not read what it is told"
+    assert bench.coordinator._drive.links.down["b"] == "its agent does not read its orders"
 
 
 def test_attempts_that_a_host_makes_up_cost_nothing(bench: Bench) -> None:

@@ -126,7 +126,7 @@ def test_stop_ends_it(launcher: Launcher, out: Path) -> None:
     run = detached(launcher, launcher.local(3), out)
     launcher.run("stop", run).ran()
     launcher.wait_until_nothing_is_left()
-    assert "stopped from outside" in launcher.run("attach", run).ran(143).err
+    assert "stopped by SIGTERM or `tflaunch stop`" in launcher.run("attach", run).ran(143).err
 
 
 def test_what_the_tasks_wrote_can_be_read_from_anywhere(launcher: Launcher, out: Path) -> None:

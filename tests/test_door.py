@@ -15,10 +15,11 @@ import typer.main
 from tests.launcher import TELL, Launcher, told
 from tflaunch import cli
 from tflaunch.cli import VERBS, application
+from tflaunch.cli.job_option_groups import ClusterOptions, RoleOptions
 from tflaunch.cli.mistakes import INSTEAD, unknown_verb
-from tflaunch.cli.options import load_hosts
 from tflaunch.cli.roles import roles_of
-from tflaunch.cli.words import Line, kind_of
+from tflaunch.cli.trainer_words import Line, kind_of
+from tflaunch.cli.which_hosts import load_hosts
 from tflaunch.hosts import load
 from tflaunch.protocol.errors import HostfileError, UsageError
 from tflaunch.protocol.job import Role, near_role
@@ -130,7 +131,7 @@ def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) ->
         ),
         (
             "run hosts.yaml trainer.py 10 --epochs 3",
-            "10 --epochs 3: tflaunch run has no such option or argument; what is for trainer.py goes behind --",
+            "10 --epochs 3: tflaunch run has no such option or argument; what is for trainer.py goes after --",
             "tflaunch run hosts.yaml trainer.py -- 10 --epochs 3",
         ),
         (
@@ -144,10 +145,10 @@ def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) ->
         ("run hosts.yaml", "hosts.yaml says where; nothing to run", "tflaunch run hosts.yaml trainer.py"),
         (
             "run hosts.yaml --ps 1 -- trainer.py 3",
-            "nothing to run in front of --",
+            "nothing to run before --",
             "tflaunch run hosts.yaml trainer.py --ps 1 -- 3",
         ),
-        ("run hosts.yaml plain", "plain is a hostfile, and no program", "tflaunch run hosts.yaml trainer.py"),
+        ("run hosts.yaml plain", "plain is a hostfile, not a program", "tflaunch run hosts.yaml trainer.py"),
         (
             "run job.yaml trainer.py",
             "job.yaml is a job file, which names its program",
@@ -162,17 +163,17 @@ def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) ->
         ),
         (
             "sweep hosts.yaml trainer.py --grid lr=0.1 0.2 layers=1 2",
-            "layers=1: no --grid in front of it",
+            "layers=1: no --grid before it",
             "tflaunch sweep hosts.yaml trainer.py --grid lr=0.1,0.2 --grid layers=1,2",
         ),
         (
             "sweep hosts.yaml trainer.py --random lr=0.1..1 layers=1..6 --trials 3",
-            "layers=1..6: no --random in front of it",
+            "layers=1..6: no --random before it",
             "tflaunch sweep hosts.yaml trainer.py --random lr=0.1..1 --random layers=1..6 --trials 3",
         ),
         (
             "sweep trainer.py --grid lr=1,2 layers=1,2 opt=a,b -- -v",
-            "layers=1,2 opt=a,b: no --grid in front of it",
+            "layers=1,2 opt=a,b: no --grid before it",
             "tflaunch sweep trainer.py --grid lr=1,2 --grid layers=1,2 --grid opt=a,b -- -v",
         ),
         (
@@ -192,7 +193,7 @@ def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) ->
         (
             "run hosts.yaml trainer.py --worker=2",
             "",
-            "if it is the trainer's own, it goes behind --: tflaunch run hosts.yaml trainer.py -- --worker=2",
+            "if it is the trainer's own, it goes after --: tflaunch run hosts.yaml trainer.py -- --worker=2",
         ),
     ],
 )
@@ -298,26 +299,22 @@ def test_a_role_that_is_misspelt_is_known(name: str, role: str) -> None:
 @pytest.mark.parametrize(
     ("options", "fact", "hint"),
     [
-        ({"jobs": ["woker=2"]}, "'woker' is no role; did you mean --job worker=2?", "`jobs:` of a job file"),
+        ({"job": ["woker=2"]}, "'woker' is no role; did you mean --job worker=2?", "`jobs:` of a job file"),
         ({"job_hosts": ["cheif=a"]}, "did you mean --job-hosts chief=a?", ""),
         ({"job_env": ["evalutor=TOKEN=s3cret"]}, "did you mean --job-env evaluator=TOKEN?", ""),
-        ({"jobs": ["data=2"], "job_gpus": ["dta=1"]}, "there are no dta tasks", "did you mean data? else"),
+        ({"job": ["data=2"], "job_gpus": ["dta=1"]}, "there are no dta tasks", "did you mean data? else"),
     ],
 )
 def test_a_misspelt_job_on_the_command_line_never_runs(options: dict[str, Any], fact: str, hint: str) -> None:
-    none: dict[str, Any] = dict.fromkeys(("jobs", "job_hosts", "job_gpus", "job_env"), ())
     with pytest.raises(UsageError) as caught:
-        roles_of({}, counts={}, hosts={}, gpus_per_worker=None, **(none | options))
+        roles_of({}, ClusterOptions(), RoleOptions(**options))
     assert fact in caught.value.message
     assert hint in caught.value.hint
     assert "s3cret" not in str(caught.value)
 
 
 def test_a_job_of_the_users_own_may_be_called_nearly_as_a_role_where_the_job_file_says_so() -> None:
-    none: dict[str, Any] = dict.fromkeys(("jobs", "job_gpus", "job_env"), ())
-    roles = roles_of(
-        {"workers": Role(2)}, counts={}, hosts={}, gpus_per_worker=None, job_hosts=["workers=a"], **none
-    )
+    roles = roles_of({"workers": Role(2)}, ClusterOptions(), RoleOptions(job_hosts=("workers=a",)))
     assert roles["workers"] == Role(2, "a")
 
 
@@ -374,16 +371,16 @@ def test_a_run_finds_the_hostfile_that_is_there_and_says_which(launcher: Launche
         (
             "run h t.py --workers=many",
             "--workers: 'many' is not a whole number",
-            "--workers N: worker tasks [one",
+            "--workers N: Number of worker tasks [one",
         ),
-        ("run h t.py --workers", "--workers has no value", "--workers N: worker tasks"),
+        ("run h t.py --workers", "--workers has no value", "--workers N: Number of worker tasks"),
         (
             "run h t.py --place=wide",
             "--place: 'wide' is not one of 'spread', 'pack'",
-            "--place: Over all hosts",
+            "--place: Spread the tasks",
         ),
         ("gpus a b c", "tflaunch gpus has no place for: b c", "tflaunch gpus [OPTIONS] [HOSTS]"),
-        ("status --fo", "tflaunch status has no option --fo", "tflaunch status --help says"),
+        ("status --fo", "tflaunch status has no option --fo", "tflaunch status --help lists"),
         ("stop --host=a", "tflaunch stop has no option --host", "did you mean --hosts?"),
         ("--versoin", "tflaunch has no option --versoin", "did you mean --version?"),
         ("lits", "tflaunch has no command 'lits'; did you mean ps?", "tflaunch ps"),

@@ -248,7 +248,7 @@ SWEEP: Mapping[str, Callable[[Any], None]] = {
 }
 
 
-def board(reporter: Any) -> None:
+def tensorboard_fails(reporter: Any) -> None:
     class NoTunnel:
         def pause(self) -> None: ...
 
@@ -286,7 +286,7 @@ RUN: Mapping[str, Callable[[Any], None]] = {
         },
     ),
     "TensorBoard": lambda shown: shown.tensorboard(EVIL, "http://127.0.0.1:6006/", EVIL, EVIL),
-    "no TensorBoard": board,
+    "no TensorBoard": tensorboard_fails,
     "fetched": lambda shown: shown.fetched(FETCHED),
 }
 

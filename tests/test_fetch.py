@@ -73,7 +73,7 @@ def test_what_the_tasks_wrote_comes_at_the_end_and_later(launcher: Launcher, net
     [original] = launcher.hosts.glob("tflaunch-*/*/host1/work/checkpoints/same")
     assert original.stat().st_mtime_ns == (directory / "checkpoints/same").stat().st_mtime_ns
     assert f"fetched 10 files, 6.3 MiB in {run}" in done.sentences
-    assert "not the same on all hosts, so in a directory for each of them: own" in done.sentences
+    assert "different on each host, so in a directory for each host: own" in done.sentences
     assert "left out: host1:out: a link, which is not followed" in done.sentences
     assert "left out: host1:pipe: a pipe" in done.sentences
 
@@ -84,8 +84,7 @@ def test_what_the_tasks_wrote_comes_at_the_end_and_later(launcher: Launcher, net
     (directory / "checkpoints/tool").unlink()
     done = launcher.run("fetch", run).ran(74)
     assert (
-        "kept as they are here, with other content (1; --overwrite replaces them): config.py"
-        in done.sentences
+        "kept here, though their content differs (1; --overwrite replaces them): config.py" in done.sentences
     )
     assert (directory / "config.py").read_text() == "# my own!"
     assert (directory / "checkpoints/tool").exists()
@@ -186,7 +185,7 @@ def test_it_goes_on_where_it_stopped(launcher: Launcher, network: SshNetwork) ->
         (["--fetch=../other"], "--fetch ../other: it leads out of the tasks' working directory"),
         (["--fetch=!x"], "!x: patterns with ! only take away"),
         (["--fetch=x", "--fetch-to=trainer.py"], "trainer.py is not a directory"),
-        (["--fetch=x", "--detach"], "--detach --fetch x: nobody is there at the end to bring it to"),
+        (["--fetch=x", "--detach"], "--detach --fetch x: this command does not stay to fetch it at the end"),
     ],
 )
 def test_what_cannot_be_meant_is_said_before_anything_starts(
@@ -349,9 +348,9 @@ def test_names_with_a_dot_come_where_a_pattern_names_the_dot(launcher: Launcher)
     done = launcher.run(*words).ran()
     run = launcher.records()[0].name
     assert files(launcher.code / run) == {"results/c"}
-    line = "left out, as their names begin with a dot: .e, .cache, .cache/.deep, results/.d; a pattern that names"
+    line = "left out, for their names begin with a dot: .e, .cache, .cache/.deep, results/.d; a pattern that names"
     assert done.sentences.count(line) == 1
-    assert "the dot brings them: .e" in done.sentences
+    assert "the dot fetches them: .e" in done.sentences
     done = launcher.run("fetch", run, "--to=more", "**", ".*", ".cache/.deep").ran()
     assert files(launcher.code / "more") == {"results/c", "results/.d", ".cache/a", ".cache/.deep/b", ".e"}
     assert "begin with a dot" not in done.sentences

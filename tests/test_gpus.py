@@ -180,7 +180,7 @@ def test_a_window_shows_what_fits_and_always_the_total(rows: int) -> None:
     elif rows == 10:
         assert "gpu01  ○●◐✗   1 free  3 \u00d7 H100 80GB HBM3  alice" in lines
     elif rows < 8:
-        hidden = re.fullmatch(r"… ([0-9]+) lines more: .*", lines[-2])
+        hidden = re.fullmatch(r"… ([0-9]+) more lines: .*", lines[-2])
         assert hidden
         assert int(hidden[1]) + len(lines) - 3 == 6  # 2 hosts with cards, 4 lines of trouble
 
@@ -240,11 +240,11 @@ def test_a_host_that_was_lost_says_so_in_its_place() -> None:
     lost = dataclasses.replace(FLEET[0], error=ConnectError("the connection broke"), age_s=200.0)
     overview = look([lost, FLEET[1]])
     shown = page(overview).splitlines()
-    assert shown[1:3] == ["gpu01", "  ✗ the connection broke  (its cards were seen 3m ago)"]
+    assert shown[1:3] == ["gpu01", "  ✗ the connection broke  (its GPUs were seen 3m ago)"]
     assert list(overview.unreachable) == ["gpu01"]
     assert one_line(overview) == "gpu02:0,1,2.0,2.1"
     late = page(look([dataclasses.replace(FLEET[0], age_s=42.0)]))
-    assert "! 42s old: it answers slowly" in late
+    assert "! 42s old: the host answers slowly" in late
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_filters(wanted: Wanted, expected: str) -> None:
     assert overview.hidden == 8 - shown
     if wanted != Wanted():
         assert "no NVIDIA driver" not in page(overview)
-        assert f"{overview.hidden} not shown" in page(overview) or "no card fits; 8 do not" in page(
+        assert f"{overview.hidden} not shown" in page(overview) or "no GPU fits; 8 do not" in page(
             look(FLEET[:5], wanted)
         )
 
@@ -648,7 +648,7 @@ def test_watch_keeps_its_connections_and_ends_with_ctrl_c(
     assert (logins(first), logins(second)) == (1, 1)
 
     second.kill()
-    screen.wait_for(r"host2\s+✗ .*its cards were seen")
+    screen.wait_for(r"host2\s+✗ .*its GPUs were seen")
     lab.fleets[0].change("gpu uuid=GPU-a mem=81559 temp=45")
     screen.wait_for("45°")
     lab.fleets[1].change("gpu uuid=GPU-b mem=81559 temp=55")

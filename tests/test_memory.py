@@ -77,7 +77,7 @@ def lived() -> tuple[Driver[State], Watchdog]:
     one.order("b", "stop", "stop", tasks=["worker/1"], grace_s=10.0)
     one.order("b", "restart worker/1", "restart", tasks={"worker/1": 1})
     one.order("a", "end", "end", grace_s=1.0, stacks=True)
-    watchdog._diagnosis._told[Finding("mute", "worker/0", "ps/0", "")] = None
+    watchdog._diagnosis._reported[Finding("mute", "worker/0", "ps/0", "")] = None
     return one, watchdog
 
 

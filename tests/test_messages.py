@@ -85,8 +85,8 @@ def test_each_message_that_the_wire_documents_has_its_fields_in_a_table() -> Non
         ("attempt", -1, "attempt is not an attempt: -1"),
         ("attempt", 0.0, "attempt is not an attempt"),
         ("code", 256, "code is not an exit code: 256"),
-        ("code", None, "all of it is not an end by either an exit code or a signal"),
-        ("signal", 9, "all of it is not an end by either an exit code or a signal"),
+        ("code", None, "all of it is not an exit with either a code or a signal"),
+        ("signal", 9, "all of it is not an exit with either a code or a signal"),
         ("signal_name", "x" * 2000, "signal_name is not a word"),
         ("seconds", float("nan"), "seconds is not a number: nan"),
         ("seconds", float("inf"), "seconds is not a number: inf"),
@@ -167,8 +167,8 @@ def test_a_host_cannot_name_the_module_that_it_is_sent(name: Any) -> None:
 
 
 def test_messages_of_the_other_direction_and_unknown_ones_are_refused() -> None:
-    assert "a message of the type 'stage', which has no place here" in fault("stage", {})
-    assert "which has no place here" in fault("\x1b[31m", {})
+    assert "a message of the type 'stage' is not expected here" in fault("stage", {})
+    assert "is not expected here" in fault("\x1b[31m", {})
     assert "\x1b" not in fault("\x1b[31m", {})
 
 
@@ -185,7 +185,7 @@ def test_an_agent_on_another_host_cannot_start_programs_nor_read_what_tasks_wrot
         "coordinate",
         "entrust",
     ):
-        assert "which has no place here" in fault(type, {}, FROM_PEER)
+        assert "is not expected here" in fault(type, {}, FROM_PEER)
     watch = {"after": 0, "logs": {"worker/0": [0, 0]}, "window": 1 << 20, "client": "coordinator"}
     assert "logs is not nothing" in fault("watch", dict(watch), FROM_PEER)
     assert fault("watch", {**watch, "logs": None}, FROM_PEER) == ""

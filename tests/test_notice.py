@@ -34,21 +34,21 @@ def test_what_is_written_wakes_it_while_that_is_wanted(
     told = Notice(str(tmp_path), selector)
     if not told.works:
         pytest.skip("no inotify here")
-    assert told.wanted(True, time.monotonic()) is None
+    assert told.watch(True, time.monotonic()) is None
     with log.open("w") as file:
         for _ in range(3):
             file.write("a line\n")
             file.flush()
             assert turn(selector, 10.0) == 1
-            rest_s = told.wanted(True, time.monotonic())
+            rest_s = told.watch(True, time.monotonic())
             assert rest_s is not None and 0 < rest_s <= REST_S
             file.write("more, while it rests\n")
             file.flush()
             assert turn(selector, 0) == 0
-            assert told.wanted(True, time.monotonic() + REST_S) is None
+            assert told.watch(True, time.monotonic() + REST_S) is None
             assert turn(selector, 10.0) == 1  # that is heard afterwards
-            told.wanted(True, time.monotonic() + REST_S)
-        told.wanted(False, time.monotonic() + REST_S)
+            told.watch(True, time.monotonic() + REST_S)
+        told.watch(False, time.monotonic() + REST_S)
         file.write("nobody wants it\n")
         file.flush()
         assert turn(selector, 0.05) == 0
@@ -58,6 +58,6 @@ def test_what_is_written_wakes_it_while_that_is_wanted(
 def test_without_it_the_agent_knows(tmp_path: Path, selector: selectors.BaseSelector) -> None:
     told = Notice(str(tmp_path / "missing"), selector)
     assert not told.works
-    assert told.wanted(True, 0.0) is None
+    assert told.watch(True, 0.0) is None
     assert turn(selector, 0) == 0
     assert log_notice.IN_MODIFY == 2

@@ -271,7 +271,7 @@ def test_what_is_shown_in_a_pipe_is_whole() -> None:
     ):
         assert word in page, page
     assert "gpu02: the agent is dead, still alive: pid 9 python (S)" in page
-    assert "gpu03  cannot be asked" in page
+    assert "gpu03  cannot be reached" in page
     assert "worker/1   gpu01        1  ✗ SIGKILL     5s  worker-1.log" in page
     assert page.index("exited with code 3") < page.index("worker/1 ")
 

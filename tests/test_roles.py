@@ -15,6 +15,7 @@ import pytest
 
 from tests.launcher import TELL, Launcher, Process, told
 from tests.sshd import SshNetwork
+from tflaunch.cli.job_option_groups import ClusterOptions, RoleOptions
 from tflaunch.cli.roles import roles_of
 from tflaunch.protocol.errors import EXIT_USAGE, UsageError
 from tflaunch.protocol.job import Role
@@ -163,17 +164,21 @@ def read(words: str, in_file: Mapping[str, Role] | None = None) -> dict[str, Rol
     said: dict[str, list[str]] = {}
     for option, value in zip(words.split()[::2], words.split()[1::2], strict=True):
         said.setdefault(option.removeprefix("--").replace("-", "_"), []).append(value)
-    usual = {"ps": None, "worker": None, "chief": None, "evaluator": None}
+    one = {name: values[0] for name, values in said.items()}
+    cluster = ClusterOptions(
+        ps=int(one["ps"]) if "ps" in one else None,
+        workers=int(one["worker"]) if "worker" in one else None,
+        chief="chief" in one,
+        evaluator=int(one["evaluator"]) if "evaluator" in one else None,
+        ps_hosts=one.get("ps_hosts"),
+        worker_hosts=one.get("worker_hosts"),
+    )
+    names = ("job", *(f"job_{name}" for name in ("hosts", "gpus", "env", "args", "end", "grace")))
     return roles_of(
         in_file or {},
-        counts={job: int(said[job][0]) if job in said else None for job in usual},
-        hosts={job: said.get(f"{job}_hosts", [None])[0] for job in ("ps", "worker")},
-        gpus_per_worker=int(said["gpus_per_worker"][0]) if "gpus_per_worker" in said else None,
-        jobs=said.get("job", ()),
-        **{
-            f"job_{name}": said.get(f"job_{name}", ())
-            for name in ("hosts", "gpus", "env", "args", "end", "grace")
-        },
+        cluster,
+        RoleOptions(**{name: tuple(said.get(name, ())) for name in names}),
+        int(one["gpus_per_worker"]) if "gpus_per_worker" in one else None,
     )
 
 

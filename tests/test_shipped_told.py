@@ -271,9 +271,7 @@ def test_a_file_of_the_user_s_is_not_replaced_since_the_hosts_begins_alike(
     words = ("run", launcher.hostfile([network.add().name]), script, "--ps=0", "--fetch=*.py")
     done = launcher.run(*words, f"--fetch-to={mine.parent}").ran(74)
     assert mine.read_text() == ""
-    assert (
-        "kept as they are here, with other content (1; --overwrite replaces them): pkg.py" in done.sentences
-    )
+    assert "kept here, though their content differs (1; --overwrite replaces them): pkg.py" in done.sentences
     launcher.run(*words, f"--fetch-to={mine.parent}", "--overwrite").ran()
     assert (mine.read_text(), named(mine.parent)) == ("evil", {"pkg.py"})
 

@@ -50,6 +50,12 @@ CASES = {
     "the first proxy command holds": "ProxyCommand nc %h %p\nProxyCommand none\n",
     "proxy command before the name": "ProxyCommand nc %h %% %n\nHostName %h.lab\n",
     "a value with a token in it": "User %h\nProxyCommand nc %r %h\n",
+    "proxy command in quotes": 'ProxyCommand "nc" %h "%p"\n',
+    "match host sees the whole name": "HostName %h.lab\nMatch host *.lab\n  User late\n",
+    "a name with a percent sign": "HostName a%%b\nMatch final host a?b\n  User late\n",
+    "match final all": "Match final all\n  User late\n",
+    "match not": "Match !host other !final\n  User early\nMatch !originalhost gpu*\n  Port 5\n",
+    "include in a match": "Match user nobody\n  Include plain\n  Port 5\nMatch host gpu01\n  Include plain\n  Port 6\n",
     "small letters and quotes": "match HOST gpu01 user *\n  'port' 5\n".replace("'", '"'),
 }
 INCLUDED = {

@@ -51,7 +51,7 @@ def kill(launcher: Launcher, run: str, *, agents: bool) -> None:
 def test_from_another_terminal(launcher: Launcher, hostfile: Path) -> None:
     with endless(launcher, hostfile) as running:
         done = launcher.run("stop", running.run_id).ran()
-        assert f"{running.run_id} is stopped: 2 hosts checked, nothing of it is alive" in done.sentences
+        assert f"{running.run_id} is stopped: 2 hosts checked, nothing is left running" in done.sentences
         assert launcher.leftovers() == []
         run = running.done().ran(143)
     assert "tflaunch stop ends the run" in run.sentences
@@ -78,7 +78,7 @@ def test_which_of_several(launcher: Launcher, hostfile: Path) -> None:
         assert "tflaunch stop RUN" in which.sentences
 
         every = launcher.run("stop", "trainer-", "--hosts", hostfile).ran(2)
-        assert "2 runs begin with" in every.sentences
+        assert "matches 2 runs" in every.sentences
 
         prefix = one.run_id[:-1]
         done = launcher.run("stop", prefix, "--hosts", hostfile).ran()
@@ -101,7 +101,7 @@ def test_after_the_launcher_was_killed(launcher: Launcher, hostfile: Path) -> No
     assert launcher.leftovers() == []
 
     again = launcher.run("stop", run).ran()  # idempotent
-    assert "nothing of it was there" in again.sentences
+    assert "nothing of the run was there" in again.sentences
 
 
 @pytest.mark.parametrize("agents", [True, False], ids=["agents-killed", "tasks-killed"])
@@ -201,7 +201,7 @@ def test_ctrl_c_while_it_waits(network: SshNetwork, launcher: Launcher, hostfile
             running.wait_for("tflaunch stop ends the run")
             stop.interrupt()
             assert stop.end() == 130, stop.err
-            assert "goes on ending" in stop.err
+            assert "the hosts go on ending the run" in stop.err
             assert "nothing is left" not in stop.err
         launcher.run("stop", running.run_id, "--grace=0").ran()
         launcher.wait_until_nothing_is_left()  # whom the first one has sent sees only at its next beat that it is gone

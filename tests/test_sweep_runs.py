@@ -411,7 +411,7 @@ def test_trials_take_cards_as_they_become_free(cards: Cards, lab: Lab) -> None:
             words = cards.words(host, 1, f"--include={host}", "--no-flags")
             holders.enter_context(cards.launcher.start(*words)).wait_for("has GPU-")
         with start(lab, cards.hostfile) as sweep:
-            sweep.wait_for("as soon as cards are free")
+            sweep.wait_for("as soon as GPUs are free")
             assert lab.told == []
             cards.let_end("host2")
             assert lab.wait_for(1)[0]["CUDA_VISIBLE_DEVICES"] == uuid(2)
@@ -428,7 +428,7 @@ def test_trials_wait_for_a_card_share_it_or_have_several(cards: Cards, lab: Lab)
         holder = running.enter_context(cards.launcher.start(*cards.words("host1", 2, "--no-flags")))
         holder.wait_for("has GPU-")
         sweep = running.enter_context(start(lab, cards.hostfile, "--trials-per-gpu=2", "--wait"))
-        sweep.wait_for("waiting: 0 of 1 cards are free; 1st in line")
+        sweep.wait_for("waiting: 0 of 1 GPUs are free; 1st in line")
         cards.let_end("host1")
         told = lab.wait_for(4)
         lab.go()
@@ -458,14 +458,14 @@ def test_trials_wait_for_a_card_share_it_or_have_several(cards: Cards, lab: Lab)
     [
         ([], "nothing to try"),
         (["--grid=x=1", "--random=y=1..2"], "--grid and --random are two ways"),
-        (["--random=y=1..2"], "how many?"),
+        (["--random=y=1..2"], "how many trials?"),
         (["--grid=x=1", "--trials=3"], "--trials is for --random"),
         (["--grid=x=1", "--maximize"], "--maximize without --metric"),
         (["--grid=x=1", "--name=a", "--resume=a"], "name the same thing"),
         (["--grid=x=1", "--resume=nothing"], "no run 'nothing' is on record"),
         (["--grid=x=1", "--name=No/Name"], "1 to 33 of a-z"),
-        (["--grid=x=1", "--trials-per-gpu=2", "--gpus-per-trial=2"], "either several cards for a trial"),
-        (["--grid=x=1", "--dry-run", "--wait"], "what starts nothing waits for nothing"),
+        (["--grid=x=1", "--trials-per-gpu=2", "--gpus-per-trial=2"], "either several GPUs for a trial"),
+        (["--grid=x=1", "--dry-run", "--wait"], "a dry run starts nothing, and waits for nothing"),
     ],
 )
 def test_what_is_no_sweep(
@@ -487,7 +487,7 @@ def test_options_of_other_verbs_are_told_what_to_do_instead(option: str, instead
     refused = CliRunner().invoke(application(), ["sweep", "h1,h2", option, "trainer.py"]).exception
     assert isinstance(refused, UsageError)
     assert instead in refused.hint
-    assert "behind --" not in refused.hint
+    assert "after --" not in refused.hint
 
 
 def test_a_job_file_is_not_swept(lab: Lab) -> None:

@@ -159,7 +159,7 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(launcher: Launcher)
     assert "Address already in use" in done.err
     assert launcher.run_directories() == []
     done = launcher.run("run", launcher.local(1), launcher.script(""), "--tensorboard=x", "-d").ran(2)
-    assert "nobody is here to look at it" in done.err
+    assert "this command does not stay to show it" in done.err
 
 
 @pytest.mark.parametrize("how", ["the channel ends", "its process is killed"])

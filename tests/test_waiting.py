@@ -54,7 +54,7 @@ def test_waiting_runs_are_served_in_turn(cards: Cards) -> None:
             each.done().ran()
     assert cards.order == ["holder"] * 2 + ["first"] * 2 + ["second"] * 2 + ["third"]
     held = rf"host1:0 host2:0 \S+'s run {holder.run_id} since \d\d:\d\d"
-    assert re.search(rf"^  waiting: 0 of 2 cards are free; 1st in line; {held}$", first.err, re.MULTILINE)
+    assert re.search(rf"^  waiting: 0 of 2 GPUs are free; 1st in line; {held}$", first.err, re.MULTILINE)
     assert re.search(rf"2nd in line, behind \S+'s run {first.run_id}; {held}$", second.err, re.MULTILINE)
     waited = [event for event in third.done().events if event["event"] == "waiting"]
     assert (waited[0]["place"], waited[0]["free"], waited[0]["needed"]) == (3, 0, 1)
@@ -75,7 +75,7 @@ def test_small_jobs_do_not_overtake_a_large_one(cards: Cards) -> None:
         with queued(cards, "large", 2, *two) as large, queued(cards, "small", 1, "--include=host1") as small:
             cards.let_end("one")
             one.done().ran()
-            large.wait_for("1 of 2 cards are free")
+            large.wait_for("1 of 2 GPUs are free")
             # The card of host1 is free, and nobody takes it away from who has waited longer.
             refused = cards.launcher.run(*cards.words("refused", 1, "--include=host1")).ran(65)
             assert re.search(r"promised to \S+'s run \S+, which waits since \d\d:\d\d", refused.sentences)
@@ -204,7 +204,7 @@ def test_runs_without_a_number_of_workers_wait_for_one_card(cards: Cards) -> Non
     with start(cards, "holder", 2) as holder:
         holder.wait_for("has GPU", 2)
         with cards.launcher.start(*words, "--wait") as greedy:
-            greedy.wait_for("0 of 1 cards are free; 1st in line")
+            greedy.wait_for("0 of 1 GPUs are free; 1st in line")
             cards.let_end("holder")
             greedy.done().ran()
         holder.done().ran()
@@ -216,7 +216,7 @@ def test_runs_without_a_number_of_workers_wait_for_one_card(cards: Cards) -> Non
     [
         (("--wait", "10x"), "'10x' is not a time: 90 (seconds), 90s, 15m, 12h or 2d"),
         (("--wait=soon",), "'soon' is not a time"),
-        (("--wait", "--dry-run"), "what starts nothing waits for nothing"),
+        (("--wait", "--dry-run"), "a dry run starts nothing, and waits for nothing"),
     ],
     ids=" ".join,
 )

@@ -1,7 +1,7 @@
-"""NVML to facts: which cards a host has, how they are and who uses them, through NVIDIA's own `pynvml`.
+"""NVML to facts: which GPUs a host has, how they are and who uses them, through NVIDIA's own `pynvml`.
 
-Units are in the names.  What a card or its driver does not tell is None; a card that is lost or broken is a
-row whose `error` says so.  A host without a driver has no cards: that is a fact, not an error.
+Units are in the names.  What a GPU or its driver does not say is None; a GPU that is lost or broken has an `error`.  A
+host without a driver has no GPUs: that is a fact, not an error.
 """
 
 import os
@@ -11,17 +11,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional
 
-# What no driver and no desktop takes for itself: somebody is there, also where a container hides who.
+# More than a driver or a desktop takes for itself: some program uses the GPU, even if a container hides its processes.
 BUSY_MEMORY_BYTES = 512 * 1024 * 1024
-BUSY_MIG_MEMORY_BYTES = 128 * 1024 * 1024  # no desktop is on an instance, and it tells no utilization
-COMMAND_BYTES = 1024  # of the command line of a process on a card
+BUSY_MIG_MEMORY_BYTES = (
+    128 * 1024 * 1024
+)  # a MIG instance has no desktop, and says nothing about its utilization
+COMMAND_BYTES = 1024  # of the command line of a process on a GPU
 LIBRARY = "libnvidia-ml.so.1"
 MODULE = "pynvml"
 
 # NVML's nvmlGpuTopologyLevel_t in the words of `nvidia-smi topo`.
 TOPOLOGY = {0: "SELF", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
-# NVML's nvmlClocksEventReasons, those that slow a card down.
+# Those of NVML's nvmlClocksEventReasons that slow a GPU down.
 SLOWED_BY = {
     0x04: "power_cap",
     0x08: "hw_slowdown",
@@ -32,7 +34,7 @@ SLOWED_BY = {
 
 
 def probe(topology: bool = True) -> "Dict[str, Any]":
-    """One `Look.probe`, NVML opened and closed for it."""
+    """One `Look.probe`, for which NVML is opened and closed."""
     look = Look()
     try:
         return look.probe(topology)
@@ -41,36 +43,36 @@ def probe(topology: bool = True) -> "Dict[str, Any]":
 
 
 class Look:
-    """NVML, open from the first look to the last: to open it takes longer than all that is asked.
+    """NVML, open from the first probe to `close`: to open it takes longer than all questions.
 
-    A look after one that met an error opens it anew, for the driver may be a new one.
+    After an error the next probe opens it again, for the driver may be a new one.
     """
 
     def __init__(self) -> None:
         self._nvml = None  # type: Any
         self._worked = False
-        # It was open and cannot be opened again: this process may have the library of an old driver.
+        # NVML was open and cannot be opened again: this process may have loaded the library of an old driver.
         self.stale = False
 
     def close(self) -> None:
-        """Leave the driver alone; the next look opens it again."""
+        """Leave the driver alone; the next probe opens NVML again."""
         nvml, self._nvml = self._nvml, None
         if nvml is not None:
             try:
                 nvml.nvmlShutdown()
             except nvml.NVMLError:
-                pass  # what is lost need not be given back
+                pass  # the GPU or the driver is lost
 
     def probe(self, topology: bool = True) -> "Dict[str, Any]":
-        """The cards of this host now.
+        """The GPUs of this host now.
 
-        gpus      a dict for each card, in NVML's order: the fields of `tflaunch.planning.inventory.Gpu`
-        driver    its version, "" without one; `cuda` the newest CUDA version that it serves: "12.4"
-        note      why there are no cards although there is a driver
-        lacks     a module that has to be sent before any of this can be told
-        locks     by UUID, of a card or a MIG instance: a file that root has and nobody can delete, for a lease's lock
+        gpus      a dict for each GPU, in NVML's order: the fields of `tflaunch.planning.inventory.Gpu`
+        driver    its version, "" without one; `cuda` is the newest CUDA version that it serves: "12.4"
+        note      why there are no GPUs although there is a driver
+        lacks     the module that the launcher has to send first, since this host does not have it; else ""
+        locks     by UUID of a GPU or MIG instance: a file of root's that no user can delete, for a lease's lock
 
-        `topology` asks also how the cards are connected, which never changes and takes the most calls.
+        With `topology` also how the GPUs are connected, which never changes and takes the most calls.
         """
         kept = self._nvml is not None
         found = self._probe(topology)
@@ -103,7 +105,7 @@ class Look:
         return found
 
     def _open(self) -> "Dict[str, str]":
-        """What of `note` and `lacks` is to be told when there is no NVML to ask."""
+        """Open NVML; returns `note` or `lacks` when that fails, {} also when there is no driver."""
         if self._nvml is not None:
             return {}
         try:
@@ -127,13 +129,13 @@ class Look:
         return {}
 
     def uses(self, uuids: "Iterable[str]") -> "Dict[str, Dict[str, Any]]":
-        """Of each of these cards or MIG instances `memory_used_bytes` and `processes`; or `error`."""
-        told = self._open()
+        """By UUID of a GPU or MIG instance: `memory_used_bytes` and `processes`, or `error`."""
+        failure = self._open()
         nvml = self._nvml
         found = {}  # type: Dict[str, Dict[str, Any]]
         for uuid in uuids:
             if nvml is None:
-                found[uuid] = {"error": told.get("note") or "NVML is not there"}
+                found[uuid] = {"error": failure.get("note") or "NVML is not there"}
                 continue
             try:
                 handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -158,16 +160,16 @@ def _module() -> "Any":
 
             site.main()  # the agent starts without site-packages, to start fast
             import pynvml
-        except Exception:  # whatever stands there by that name: ours is sent instead
+        except Exception:  # whatever has that name there does not work: the launcher sends its own
             return None
     module = sys.modules[MODULE]
     return module if hasattr(module, "nvmlInit") else None  # some packages of that name hold nothing
 
 
 def _ask(nvml: "Any", function: str, *arguments: "Any") -> "Any":
-    """What that NVML function answers; None when this card, driver or module does not know it.
+    """What that NVML function answers; None when this GPU, driver or module does not know it.
 
-    Raises NVMLError for a card that does not answer at all.
+    Raises NVMLError for a GPU that does not answer at all.
     """
     try:
         return getattr(nvml, function)(*arguments)
@@ -235,9 +237,9 @@ def _fill(nvml: "Any", handle: "Any", card: "Dict[str, Any]") -> None:
 
 
 def _memory(nvml: "Any", handle: "Any") -> "Any":
-    """`total` and `used`: as nvidia-smi shows it, what the driver reserves for itself (up to 1 GiB) left out.
+    """`total` and `used` as nvidia-smi shows them, without what the driver reserves for itself (up to 1 GiB).
 
-    Drivers since 510 count that as used in the older form of the answer, which those before know alone.
+    In the older form of the answer, the only one before driver 510, newer drivers count that as used.
     """
     if hasattr(nvml, "nvmlMemory_v2"):
         try:
@@ -248,7 +250,7 @@ def _memory(nvml: "Any", handle: "Any") -> "Any":
 
 
 def _processes(nvml: "Any", handle: "Any") -> "List[Dict[str, Any]]":
-    """Who computes on a card, and who (graphics) only shows a desktop with it."""
+    """The processes on a GPU: `kind` compute, or graphics for those that only show a desktop with it."""
     found = {}  # type: Dict[int, Dict[str, Any]]
     for function, kind in (
         ("nvmlDeviceGetComputeRunningProcesses", "compute"),
@@ -327,7 +329,7 @@ def _connect(nvml: "Any", cards: "List[Dict[str, Any]]", handles: "Dict[int, Any
         for other in working:
             if other is card:
                 continue
-            # Links that end in no card end in an NVSwitch, which joins all cards that have such links.
+            # Links that end in no GPU end in an NVSwitch, which joins all GPUs that have such links.
             switched = min(_to_switch(mine, buses), _to_switch(nvlinks[other["index"]], buses))
             links = direct.get(other["index"], 0) or switched
             level = None

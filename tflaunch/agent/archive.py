@@ -1,4 +1,4 @@
-"""A run whose agent is no more, for who asks for it: its events, logs and outputs, from its directory."""
+"""Shows a viewer a run whose agent has ended: its events, logs and outputs, from the run directory."""
 
 import os
 import select
@@ -25,7 +25,7 @@ GONE = "its agent is gone (killed, or the host was started again)"
 
 
 class _Channel:
-    """The channel as a Viewer's connection: it waits until everything is taken."""
+    """The channel as a Viewer's connection; `send` waits until the channel has taken everything."""
 
     def __init__(self, channel_out: int) -> None:
         self._out = channel_out
@@ -36,7 +36,7 @@ class _Channel:
 
 
 class Archive:
-    """Serves one channel, until it ends."""
+    """Serves one viewer, until its channel ends."""
 
     def __init__(self, directory: "RunDirectory", channel_in: int, channel_out: int) -> None:
         self._directory = directory
@@ -44,7 +44,7 @@ class Archive:
         self._outputs = Outputs(directory)
         self._viewer = Viewer(_Channel(channel_out))  # type: ignore[arg-type]
 
-    def _why(self) -> str:
+    def _why_gone(self) -> str:
         from tflaunch.agent.ledger import restarted
 
         booted = restarted(self._directory)
@@ -55,13 +55,13 @@ class Archive:
         return "the host was restarted (booted at %s)" % at
 
     def run(self, decoder: wire.Decoder, pending: "List[wire.Message]") -> None:
-        """Answer `watch` with all that is known, `find` and `read`, those that are `pending` first."""
+        """Answer `watch`, `find` and `read`; the messages `pending` were read already."""
         about = self._directory.read("agent.json")
         events = journal.read(self._directory, last_plan=True)
-        sound = filter(messages.is_event, events.events)  # a file may be damaged, or of another version
+        sound = filter(messages.is_event, events.events)  # the file may be damaged, or another version's
         events.events = [dict(event, n=number) for number, event in enumerate(sound, 1)]
         if not events.has("swept"):
-            reason = about.get("lost") or self._why()
+            reason = about.get("lost") or self._why_gone()
             events.events.append({"type": "gone", "n": len(events.events) + 1, "reason": reason})
         staged = self._directory.read("plan.json").get("tasks") or []
         logs = [TaskLogs(self._directory, task["id"]).find() for task in staged]
@@ -80,9 +80,9 @@ class Archive:
                     self._viewer.watch(message)
                     last = events.events[-1]
                     if last["type"] == "gone" and message["after"] >= last["n"]:
-                        # Who asks has seen events that a full disk did not take; this one comes after those.
+                        # The viewer has seen events that a full disk did not take: this one comes after those.
                         last["n"] = message["after"] + 1
-                        self._viewer.told = len(events.events) - 1
+                        self._viewer.events_sent = len(events.events) - 1
                 elif message.type == "credit":
                     self._viewer.credit += message["bytes"]
                 elif message.type == "find":
@@ -95,8 +95,8 @@ class Archive:
                     self._viewer.read(self._outputs, message)
                 elif message.type == "bye":
                     return
-            self._viewer.tell(events, {each.task: each for each in logs})
-            self._viewer.pump(logs)
+            self._viewer.send_events(events, {each.task: each for each in logs})
+            self._viewer.send_logs(logs)
             self._viewer.flush()
             if self._viewer.behind and self._viewer.credit > 0:
                 continue

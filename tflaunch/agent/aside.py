@@ -1,4 +1,4 @@
-"""Work that takes its time, in a process of its own: the agent's loop never waits for it."""
+"""Work that takes long, in a process of its own: the agent's loop never waits for it."""
 
 import os
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Aside:
-    """A forked process that does `work` and ends; the loop reaps it, and says so with `reaped`.
+    """A forked process that does `work` and ends; the loop reaps it, and calls `reaped`.
 
-    It can be stopped: then SystemExit is raised in the work, which is to clear up behind itself.
+    `stop` raises SystemExit in the work, which must clear up behind itself.
     """
 
     def __init__(self, work: "Callable[[], None]") -> None:
         self.alive = True
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # it may be stopped as it begins
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # `stop` may come as it begins
         try:
             self.pid = os.fork()
         except OSError:
@@ -38,11 +38,11 @@ class Aside:
             signal.signal(signal.SIGTERM, _leave)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             os.setsid()
-            close_all_but()  # leases and ports are the agent's: they must end with it
+            close_all_but()  # the agent's leases and ports must end with the agent
             work()
         except SystemExit:
             os._exit(1)
-        except BaseException:  # it must reach agent.log, and nothing above
+        except BaseException:  # agent.log must have this, and no caller may go on
             import traceback
 
             traceback.print_exc()
@@ -50,48 +50,49 @@ class Aside:
         os._exit(0)
 
     def reaped(self, pid: int) -> bool:
-        """Whether that process was this one, which lived until now: later its number may be another one's."""
+        """Whether the child process that has ended was this one; later, another process may get its pid."""
         ended = self.alive and pid == self.pid
         self.alive = self.alive and not ended
         return ended
 
     def stop(self) -> None:
-        """Have it clear up and end."""
+        """Have the process clear up and end."""
         process = processes.read(self.pid) if self.alive else None
         if process:
             processes.send(process, signal.SIGTERM)
 
 
 class Errand(Aside):
-    """Such work that brings something back: a dict, left in a file of the run directory."""
+    """An Aside whose work returns a dict; that comes back by a file of the run directory."""
 
     def __init__(self, directory: "RunDirectory", name: str, work: "Callable[[], Dict[str, Any]]") -> None:
-        """`name` is the file's; `work` may raise HostError and OSError."""
+        """`name` is the file's name; `work` may raise HostError and OSError."""
         self._directory = directory
         self._name = name
         directory.write(name, {})
-        super().__init__(lambda: directory.write(name, self._told(work)))
+        super().__init__(lambda: directory.write(name, self._outcome_of(work)))
 
-    def _told(self, work: "Callable[[], Dict[str, Any]]") -> "Dict[str, Any]":
+    def _outcome_of(self, work: "Callable[[], Dict[str, Any]]") -> "Dict[str, Any]":
         try:
             return work()
         except HostError as error:
-            told = error
+            failure = error
         except OSError as error:
-            told = explain(error, self._directory.path)
-        return {"failed": told.reason, "hint": told.hint}
+            failure = explain(error, self._directory.path)
+        return {"failed": failure.reason, "hint": failure.hint}
 
     def result(self) -> "Dict[str, Any]":
-        """What it has brought, once it was reaped; raises HostError."""
-        told = self._directory.read(self._name)
-        if told and "failed" not in told:
-            return told
+        """What the work has returned, once the process was reaped; raises HostError."""
+        result = self._directory.read(self._name)
+        if result and "failed" not in result:
+            return result
         raise HostError(
-            told.get("failed") or "what prepares the tasks was killed (is there memory enough?)",
-            told.get("hint", "see agent.log there"),
+            result.get("failed")
+            or "the process that prepares the tasks was killed (is there memory enough?)",
+            result.get("hint", "see agent.log there"),
         )
 
 
 def _leave(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once: what clears up is not to be cut short
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the clearing up
     raise SystemExit

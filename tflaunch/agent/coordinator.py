@@ -1,9 +1,9 @@
-"""Decides for a detached run, by the rules of a launcher: a process of its own below one host's agent.
+"""The coordinator decides for a detached run, by the same rules as a launcher: a child process of one host's agent.
 
-It reaches the agent of its own host through that one's socket and the others over TCP (peers).  What it knows it
-has from their journals, and its own agent keeps what it made of that: when it dies, another one goes on where it has
-been.  The hosts keep their tasks only as long as it renews their leases: when its host is gone, they end the run, each
-by itself.
+It reaches its own host's agent through that agent's socket, and the others over TCP (net.peers).  It learns what
+happens from their journals.  Its own agent keeps its memory: when it dies, the next coordinator continues from that.
+An agent keeps its tasks only as long as the coordinator renews its lease: when the coordinator's host is gone, each
+host ends its part of the run.
 """
 
 import errno
@@ -48,17 +48,17 @@ class _Peer:
         self.handshake = None  # type: Optional[Handshake]
         self.stream = None  # type: Optional[Union[socket.socket, SealedStream]]
         self.decoder = wire.Decoder(head_limit=wire.ANSWER_LIMIT)
-        self.held = bytearray()  # until what it follows from is kept
-        self.out = bytearray()
+        self.held = bytearray()  # not sent before the agent has the memory that explains it
+        self.out = bytearray()  # to be sent now
         self.attached = False
 
 
 class Coordinator:
-    """The hands of one Driver: it dials, sends and hears, until the run is over."""
+    """The transport of one driver: dials, sends and receives, until the run is over."""
 
     def __init__(self, directory: RunDirectory, plan: "Dict[str, Any]", memory: bytes = b"") -> None:
         """`plan`: members (host -> address, port, secret in hex), lease_s, started (epoch seconds), watchdog (its
-        arguments), state (supervise.state_data); `memory`: what the one before has sent to its agent."""
+        arguments), state (lifecycle.states.state_data); `memory`: the last one that an earlier coordinator sent."""
         self._directory = directory
         self._members = plan["members"]  # type: Dict[str, List[Any]]
         self._lease_s = plan["lease_s"]  # type: float
@@ -67,18 +67,18 @@ class Coordinator:
         self._peers = {}  # type: Dict[str, _Peer]
         self._addresses = {}  # type: Dict[str, Tuple[int, Any]]
         self._plan = plan
-        self._changed = False  # since it was last sent to be kept
-        self._unsaid = ""  # until its own agent is there
+        self._changed = False  # since the agent last got the memory
+        self._unsaid = ""  # a sentence for the user, until the agent can take it
         self._drive, self._watchdog = self._begin()
         if memory:
             try:
                 self._resume(memory)
             except (ValueError, RecursionError) as error:
-                # Some of it may have been taken over; the journals of the agents tell what has happened.
+                # Some of it may have been applied; the agents' journals say what has happened.
                 self._drive, self._watchdog = self._begin()
                 self._unsaid = (
-                    "who decided before has died, and what it left cannot be used (%s): what happened is "
-                    "asked of all hosts again" % error
+                    "the run's coordinator has died, and the next one cannot use its memory (%s): it asks all "
+                    "hosts again what happened" % error
                 )
         now = time.monotonic()
         self._renew_at = now
@@ -86,7 +86,7 @@ class Coordinator:
         self._all_there_by = now + ALL_THERE_S
 
     def _begin(self) -> "Tuple[Driver[State], Watchdog]":
-        """As if nothing had happened yet."""
+        """A driver as of the start of the run, and its time limits."""
         now = time.monotonic()
         watchdog = Watchdog(**self._plan["watchdog"])
         watchdog.begin(now - max(0.0, time.time() - self._started))
@@ -102,14 +102,14 @@ class Coordinator:
         return wire.dumps(known).encode("ascii")
 
     def _resume(self, memory: bytes) -> None:
-        """Go on where the one before has been; raises ValueError, RecursionError for what that has not left so."""
+        """Continue from an earlier coordinator's memory; raises ValueError, RecursionError for anything else."""
         known = wire.loads(memory.decode("ascii"))
         check({"run": one_of(self._directory.run), "drive": anything, "watchdog": anything}, known)
         self._drive.resume(known["drive"])
         self._watchdog.resume(known["watchdog"])
 
     def run(self) -> None:
-        """Until every host is swept or lost, and the outcome is told."""
+        """Returns once every host is swept or lost, and the hosts know the outcome."""
         while self._drive.state.phase != "over":
             self._turn(self._drive.wake_at(time.monotonic()))
             self._drive.tick(time.monotonic())
@@ -118,9 +118,9 @@ class Coordinator:
         outcome = outcome_of(
             state, self._directory.run, max(0.0, time.time() - self._started), unverified=dict(state.lost)
         )
-        self._tell_all(outcome_data(outcome), set(self._members) - state.lost.keys())
+        self._send_outcome(outcome_data(outcome), set(self._members) - state.lost.keys())
 
-    def _tell_all(self, outcome: "Dict[str, Any]", hosts: "Set[str]") -> None:
+    def _send_outcome(self, outcome: "Dict[str, Any]", hosts: "Set[str]") -> None:
         deadline = time.monotonic() + FAREWELL_S
         own = self._directory.host
         while time.monotonic() < deadline:
@@ -135,7 +135,7 @@ class Coordinator:
                 break
             self._drive.links.tick(time.monotonic())
             self._turn(time.monotonic() + 0.2)
-        self.send(own, "bye")  # at last: with its agent goes this process
+        self.send(own, "bye")  # last: this process ends with its agent
         self._turn(time.monotonic())
 
     def _turn(self, wake_at: float) -> None:
@@ -155,21 +155,20 @@ class Coordinator:
                 self._ready(host, peer, events)
 
     def _keep_memory(self) -> bool:
-        """Whether its agent has all that the next one must know; no order goes out before.
+        """Send the memory to this host's agent if it has changed; returns whether the agent has all of it.
 
-        Else one that takes over would meet the ends of tasks that it does not know to be stopped, or restarted.
-        What a socket has taken arrives, also when this process is killed.
+        No order goes out before: or the next coordinator would see tasks end without knowing that this one has stopped
+        or restarted them.  What the socket has taken arrives, even when this process is killed.
         """
         host = self._directory.host
         own = self._peers.get(host)
-        # Not once it is over: who comes next has to hear of the last end again, to say how all ended.
+        # Not once the run is over: the next coordinator must see the last end again, to report the outcome.
         if self._changed and self._drive.state.phase != "over":
             if own is None or not own.attached:
                 return False
             self._changed = False
-            memory = (
-                self._memory()
-            )  # in pieces: of thousands of tasks that have ended it is more than one holds
+            memory = self._memory()
+            # In pieces: with thousands of tasks that have ended it does not fit into one frame.
             for at in range(0, len(memory), wire.BODY_LIMIT):
                 last = at + wire.BODY_LIMIT >= len(memory)
                 own.out += wire.encode("memory", memory[at : at + wire.BODY_LIMIT], offset=at, last=last)
@@ -194,7 +193,7 @@ class Coordinator:
     # -- connections
 
     def dial(self, host: str) -> None:
-        """Begin to connect."""
+        """Begin to connect to a host."""
         try:
             if host == self._directory.host:
                 own = self._directory.connect()
@@ -220,7 +219,7 @@ class Coordinator:
         self._selector.register(connection, selectors.EVENT_WRITE, (host, peer))
 
     def _resolve(self, host: str) -> "Tuple[int, Any]":
-        if host not in self._addresses:  # once: names may fail later, and the look-up blocks
+        if host not in self._addresses:  # once: a look-up blocks, and may fail later
             address, port = self._members[host][:2]
             found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
             self._addresses[host] = (found[0], found[4])
@@ -230,9 +229,9 @@ class Coordinator:
         return bytes.fromhex(self._members[host][2])
 
     def hang_up(self, host: str) -> None:
-        """Let go of a connection."""
+        """Close the connection to a host."""
         peer = self._peers.pop(host, None)
-        self._changed |= host == self._directory.host  # what was under way to be kept may be lost
+        self._changed |= host == self._directory.host  # the memory that was on its way may be lost
         if peer is not None:
             try:
                 self._selector.unregister(peer.socket)
@@ -283,7 +282,7 @@ class Coordinator:
                 raise wire.WireError(foreign)
             now = time.monotonic()
             if message.type == "hello":
-                if peer.attached:  # each is answered, whether that is read or not
+                if peer.attached:  # an answer to each would grow without end
                     raise wire.WireError("it says hello once more")
                 peer.attached = True
                 self._awaited.discard(host)
@@ -292,7 +291,7 @@ class Coordinator:
                 if self._unsaid and host == self._directory.host:
                     self.say(self._unsaid, urgent=False)
                     self._unsaid = ""
-            self._drive.said(host, message.type, message.fields, b"", now)  # the ends of logs: not to be kept
+            self._drive.said(host, message.type, message.fields, b"", now)  # without the ends of logs
 
     def _flush(self, host: str, peer: _Peer) -> None:
         assert peer.stream is not None  # noqa: S101
@@ -303,7 +302,7 @@ class Coordinator:
                 peer.stream.flush()
         except BlockingIOError:
             if host != self._directory.host and len(peer.out) > UNREAD_BYTES:
-                self._lose(host, "it does not read what it is told")
+                self._lose(host, "its agent does not read its orders")
                 return
         except OSError as error:
             self._lose(host, str(error))
@@ -313,20 +312,20 @@ class Coordinator:
         if self._selector.get_key(peer.socket).events != events:
             self._selector.modify(peer.socket, events, (host, peer))
 
-    # -- what the drive wants done
+    # -- what the driver calls
 
     def watch(self, host: str, after: int) -> None:
-        """Ask for the events that were missed."""
+        """Ask a host's agent for its events after that one."""
         self.send(host, "watch", after=after, logs=None, client=COORDINATOR)
 
     def send(self, host: str, type: str, **fields: "Any") -> None:
-        """Send a message, if there is a connection."""
+        """Send a message, if there is a connection: once the agent has the memory."""
         peer = self._peers.get(host)
         if peer is not None and peer.stream is not None:
             peer.held += wire.encode(type, **fields)
 
     def say(self, text: str, urgent: bool) -> None:
-        """Nobody is here to be told: those who come find it in the journal of this host."""
+        """Put a sentence for the user into this host's journal, for viewers who come now or later."""
         self.send(self._directory.host, "said", text=text)
         print(text, file=sys.stderr)
 
@@ -343,5 +342,5 @@ class Coordinator:
         self.say("%s is back after %.0f s" % (host, away_s), urgent=False)
 
     def happened(self, event: "Event") -> None:
-        """The agents' own journals tell it."""
+        """An event has changed the state."""
         self._changed = True

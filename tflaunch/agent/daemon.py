@@ -1,6 +1,7 @@
-"""The agent itself: one loop over viewers, tasks and clocks; no threads, no blocking writes.
+"""The agent of a run on this host: one loop over viewers, tasks and clocks; no threads, no blocking writes.
 
-It belongs to its run, not to a channel: launchers and viewers come and go.  What ends it without one is the lease.
+It belongs to its run, not to a channel: launchers and viewers come and go.  When no launcher or coordinator renews its
+lease, the agent ends the run on this host.
 """
 
 import os
@@ -27,17 +28,19 @@ if TYPE_CHECKING:
     from tflaunch.agent.net.channel import Channel
 
 FIRST_LEASE_S = 60.0
-LOG_POLL_S = 0.05  # where nothing tells that a log has grown
-FAREWELL_S = 5.0  # how long the last messages may take to leave
+LOG_POLL_S = 0.05  # how often to look at the logs where inotify does not work
+FAREWELL_S = 5.0  # how long the last messages may take to be sent
 
 
 class Daemon:
-    """The life of one agent, from its first viewer to the end of its run on this host."""
+    """One agent, from its first viewer to the end of its run on this host."""
 
     def __init__(self, directory: RunDirectory, first: "Channel", early: bytes) -> None:
-        """`early` is what has been read already from that first channel."""
+        """`first` is the launcher's channel, from which the bytes `early` have been read already."""
         self._directory = directory
-        self._known = os.path.exists(os.path.join(directory.path, NAME))  # the run has been here before
+        self._known = os.path.exists(
+            os.path.join(directory.path, NAME)
+        )  # the run has had an agent here before
         self._journal = Journal(directory)
         self._selector = Selector()
         self._lease_s = FIRST_LEASE_S
@@ -51,7 +54,7 @@ class Daemon:
         self._removal = None  # type: Optional[Aside]  # of containers
 
         self._viewers = Viewers(directory, self._selector, self._handle, self._left)
-        self._team = Team(directory, self._journal, self._selector, self._viewers.tell_launcher)
+        self._team = Team(directory, self._journal, self._selector, self._viewers.send_to_launcher)
         self._requests = Requests(
             directory,
             self._journal,
@@ -61,15 +64,15 @@ class Daemon:
             life={"renew": self._renew, "end": self._end, "bye": self._bye},
         )
         self._notice = Notice(directory.logs, self._selector)
-        self._hear_signals()
+        self._wake_at_signals()
         processes.become_subreaper()
         machine.allow_many_descriptors()  # each held port takes one
         self._team.record()
         launcher = self._viewers.attach(first)
-        launcher.launches, launcher.told = True, 0
+        launcher.launches, launcher.events_sent = True, 0
         self._viewers.take(launcher, early)
 
-    def _hear_signals(self) -> None:
+    def _wake_at_signals(self) -> None:
         # A signal's arrival wakes the loop through this pair.
         wakeup, self._wakeup = socket.socketpair()
         wakeup.setblocking(False)
@@ -88,8 +91,8 @@ class Daemon:
     # -- the loop
 
     def run(self) -> None:
-        """Until the run is over and the last word is said."""
-        self._viewers.pump(self._journal, {})  # they hear at once that it is there
+        """Returns once the run is over here and the last messages are sent."""
+        self._viewers.pump(self._journal, {})  # the launcher gets `hello` at once
         while True:
             for key, _ in self._selector.select(self._timeout()):
                 key.data()
@@ -106,7 +109,7 @@ class Daemon:
 
     def _timeout(self) -> float:
         hungry = self._viewers.hungry
-        rest_s = self._notice.wanted(hungry, time.monotonic())
+        rest_s = self._notice.watch(hungry, time.monotonic())
         if self._requests.restless or self._viewers.behind:
             return 0.0
         if self._sweep is not None or self._team.restless:
@@ -133,12 +136,12 @@ class Daemon:
         if self._team.ending and not self._over:
             self._end_further(now)
         self._requests.tick(now, self._over)
-        nobody_comes = not self._viewers.all and not self._requests.detached.awaits_outcome
-        if self._over and self._leave_at is None and (nobody_comes or now >= self._lease_end):
+        unattended = not self._viewers.all and not self._requests.detached.awaits_outcome
+        if self._over and self._leave_at is None and (unattended or now >= self._lease_end):
             self._leave_at = now + FAREWELL_S
         self._viewers.beat(now)
 
-    # -- what viewers decide of its life
+    # -- messages that keep or end the agent
 
     def _handle(self, viewer: Viewer, message: wire.Message) -> None:
         self._requests.handle(viewer, message)
@@ -147,7 +150,7 @@ class Daemon:
         self._requests.left(viewer)
         lasting = self._journal.has("started") and not self._requests.staging.passing
         if viewer.launches and not lasting and not self._team.ending:
-            # Nothing was started, or nothing that lasts: nothing to wait for.
+            # No task was started, or none that outlives its launcher.
             self._journal.add("expired", reason="its launcher left before the start", asked=True)
             self._begin_end(0.0)
 
@@ -158,15 +161,16 @@ class Daemon:
 
     def _end(self, viewer: Viewer, message: wire.Message) -> None:
         launcher = viewer.drives or viewer.launches
-        # Of an entrusted run it is the coordinator that decides, and that has to hear of all who end it.
+        # The launcher decides how the run ends, of a detached run the coordinator.  An end by anyone else is an event,
+        # so that the one who decides sees it.
         decides = viewer.client == COORDINATOR if self._requests.detached.begun else launcher
         if not (self._team.ending or decides):
             who = "its launcher" if launcher else "tflaunch stop"
             self._journal.add("expired", reason="%s ends the run" % who, asked=True)
-        if viewer.told is None:
-            viewer.told = len(self._journal.events)  # it waits for `swept`
+        if viewer.events_sent is None:
+            viewer.events_sent = len(self._journal.events)  # the viewer waits for `swept`
             if self._over:
-                viewer.told = next(e["n"] - 1 for e in self._journal.events if e["type"] == "swept")
+                viewer.events_sent = next(e["n"] - 1 for e in self._journal.events if e["type"] == "swept")
         if not self._over:
             self._begin_end(message["grace_s"], message.fields.get("stacks", False))
 
@@ -187,7 +191,7 @@ class Daemon:
         self._requests.stop()
 
     def _end_further(self, now: float) -> None:
-        if now < self._end_by and (self._team.waits(now) or self._requests.alive):
+        if now < self._end_by and (self._team.may_end(now) or self._requests.alive):
             return
         if self._removal is None and self._team.contained:
             from tflaunch.agent.aside import Aside
@@ -198,7 +202,7 @@ class Daemon:
                 # The tasks have filled the process table: once they are swept, or by the guard.
                 note("containers: %s" % error)
         if self._removal is not None and self._removal.alive and now < self._end_by + container.REMOVAL_S:
-            return  # what monitors a container is not to be killed while it clears up
+            return  # do not kill the engine's processes while they clear up
         cards = self._requests.holdings.cards
         if self._sweep is None:
             me = os.getpid()
@@ -230,12 +234,12 @@ class Daemon:
         )
         self._sweep = None
         if self._requests.staging.passing or not (self._journal.has("started") or self._known):
-            # A check, a dry run, or a launch that failed: nothing is worth keeping, and nothing is there any more
-            # when somebody hears that all is swept.
+            # A check, a dry run, or a launch that failed: there is nothing to keep, and it is removed before the
+            # launcher hears that all is swept.
             for each in logs:
                 each.hold()
             self._directory.remove()
         if self._requests.detached.awaits_outcome:
             return
         if not self._team.tasks or not any(viewer.follows or viewer.drives for viewer in self._viewers.all):
-            self._leave_at = now + FAREWELL_S  # nobody reads the logs to their end
+            self._leave_at = now + FAREWELL_S  # no viewer reads the logs to their end

@@ -1,4 +1,4 @@
-"""What a detached run needs of every agent: a door for the coordinating one, and on its host the coordinator."""
+"""What a detached run needs of every agent: a door for the coordinator, and on one host the coordinator itself."""
 
 import os
 import signal
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tflaunch.protocol import wire
     from tflaunch.protocol.selector import Selector
 
-MEMORY_LIMIT = 64 << 20  # bytes that a coordinator may leave; of 4,096 tasks it is a twentieth of that
-AGAIN_S = 1.0  # before a coordinator that has died is started again
+MEMORY_LIMIT = 64 << 20  # bytes that a coordinator may leave; with 4,096 tasks it leaves a twentieth of that
+AGAIN_S = 1.0  # how long the agent waits before it starts the next coordinator
 
 
 class Entrusted:
@@ -33,20 +33,21 @@ class Entrusted:
         port: int,
         attach: "Callable[[SealedStream], None]",
     ) -> None:
-        """Open the door; raises HostError."""
+        """Open the door at that port; `attach` takes each connection that the coordinator makes.  Raises HostError."""
         self._directory = directory
         self._selector = selector
         self._attach = attach
         self._plan = None  # type: Optional[Dict[str, Any]]
-        self.coordinator = 0  # its pid
-        self._memory = b""  # what it knows, for the next one
-        self._coming = bytearray()  # the next such, as far as it is here
+        self.coordinator = 0  # the pid of this host's coordinator, 0 for none
+        self._memory = b""  # the coordinator's, for the next one
+        self._coming = bytearray()  # a newer memory, as far as it has come
         self._again_at = 0.0
         try:
             self._door = Door(message["address"], port, bytes.fromhex(message["secret"]))
         except OSError as error:
             raise HostError(
-                "the run's agents cannot be let in at %s:%d: %s" % (message["address"], port, error),
+                "the agent cannot listen for the run's coordinator at %s:%d: %s"
+                % (message["address"], port, error),
                 "correct `address:` of this host",
             ) from error
         self.wide = self._door.wide  # it listens on more than the address of the cluster
@@ -74,32 +75,32 @@ class Entrusted:
             self._door.drop(connection)
 
     def _unregister(self, connection: "Any") -> None:
-        for key in list(self._selector.get_map().values()):  # a closed socket has no number to find it by
+        for key in list(self._selector.get_map().values()):  # a closed socket has no descriptor to find it by
             if key.fileobj is connection:
                 self._selector.unregister(connection)
 
     def coordinate(self, plan: "Dict[str, Any]") -> None:
-        """From now on this host decides for the run: `plan` is what `tflaunch.agent.coordinator` takes."""
+        """Start the coordinator on this host, and again when it dies; `plan` as `tflaunch.agent.coordinator` has it."""
         self._plan = plan
         self._start()
 
     def remember(self, piece: bytes, offset: int, last: bool) -> None:
-        """A piece of what the coordinator knows; it counts once it is whole."""
+        """Take a piece of the coordinator's memory; the memory counts once it is complete."""
         if not 0 <= offset <= len(self._coming) or offset + len(piece) > MEMORY_LIMIT:
-            return  # what it follows never came, or it is none: the last whole one counts
-        del self._coming[offset:]  # one that lost its connection begins anew
+            return  # a piece before it never came, or it is none: the last complete memory counts
+        del self._coming[offset:]  # a coordinator that lost its connection begins again
         self._coming += piece
         if last:
             self._memory = bytes(self._coming)
 
     def reaped(self, pid: int) -> None:
-        """That process has ended; if it was the coordinator, another one goes on where it has been."""
+        """A child process has ended; if it was the coordinator, the next one is due soon."""
         if pid == self.coordinator:
             self.coordinator = 0
             self._again_at = time.monotonic() + AGAIN_S
 
     def tick(self, now: float) -> None:
-        """What time brings about."""
+        """Drop connections that do not prove themselves; start the next coordinator when it is due."""
         self._drop_late(now)
         if self._plan is not None and not self.coordinator and now >= self._again_at:
             self._start()
@@ -108,7 +109,7 @@ class Entrusted:
         assert self._plan is not None  # noqa: S101
         try:
             pid = os.fork()
-        except OSError as error:  # its tasks have filled the process table
+        except OSError as error:  # the tasks have filled the process table
             print("tflaunch agent: the coordinator: %s" % error, file=sys.stderr)
             self._again_at = time.monotonic() + AGAIN_S
             return
@@ -119,11 +120,11 @@ class Entrusted:
             signal.set_wakeup_fd(-1)
             for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
                 signal.signal(each, signal.SIG_DFL)
-            close_all_but()  # leases and ports are the agent's: they must end with it
+            close_all_but()  # the agent's leases and ports must end with the agent
             from tflaunch.agent.coordinator import Coordinator
 
             Coordinator(self._directory, self._plan, self._memory).run()
-        except BaseException:  # it must reach agent.log, and nothing above
+        except BaseException:  # agent.log must have this, and no caller may go on
             import traceback
 
             traceback.print_exc()

@@ -1,4 +1,4 @@
-"""What this host is, as the `facts` message tells it (tflaunch.planning.inventory reads it on the other side)."""
+"""What this host is: the fields of the `facts` message, which tflaunch.planning.inventory reads on the other side."""
 
 import os
 import struct
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
-# Of rtnetlink(7), by which the kernel tells of addresses.
+# From rtnetlink(7), by which the kernel lists addresses.
 NLM_F_REQUEST, NLM_F_DUMP, NLMSG_ERROR, NLMSG_DONE = 0x1, 0x300, 2, 3
 RTM_NEWADDR, RTM_GETADDR = 20, 22
 IFA_ADDRESS, IFA_LOCAL, IFA_LABEL = 1, 2, 3
@@ -26,17 +26,15 @@ _HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, po
 _ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
 _ATTRIBUTE = struct.Struct("=HH")  # rtattr: length, type
 QUEUE_BYTES = wire.ANSWER_LIMIT // 4
-MOST = (
-    2**62
-)  # that is told of what a disk says of itself: those that are none (S3, EFS) say that they have no end
+MOST = 2**62  # bytes or files of a disk; file systems that are no disk (S3, EFS) say that they have no end
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
-def ask(look: Look, topology: bool = True) -> "Dict[str, Any]":
-    """What NVML says; raises HostError when only a fresh process can still ask it."""
+def probe(look: Look, topology: bool = True) -> "Dict[str, Any]":
+    """What NVML says (see gpu_probe); raises HostError when only a new process can still ask it."""
     probed = look.probe(topology)
     if look.stale:
-        raise HostError("its NVIDIA driver was replaced", "it is asked anew in a moment")
+        raise HostError("its NVIDIA driver was replaced", "the launcher asks a new agent in a moment")
     return probed
 
 
@@ -47,10 +45,12 @@ def collect(
     place: Place,
     lease: "Callable[[str, str], Optional[Dict[str, Any]]]" = leases.holder,
 ) -> "Dict[str, Any]":
-    """All fields of `facts`; `ports` are those that the agent holds, `directory` is on the runs' disk.
+    """All fields of `facts`.
 
-    `probed` is what NVML has just said.  `lease` tells who holds a device: `Leases.take` takes it in this same
-    step when nobody does.  One that is promised to a run before `place` in the queue is only looked at.
+    `ports` are those that the agent holds, `directory` is on the disk of the runs, `probed` is what NVML has just said,
+    `place` is the run's in the queue.  `lease` says who holds a device, given its UUID and the kernel's file for it:
+    `Leases.take` also takes it when it is free.  A device that is promised to a run further ahead in the queue is only
+    looked at.
     """
     queue = place.ahead()
     for card in probed["gpus"]:
@@ -80,31 +80,31 @@ def collect(
         "driver": probed["driver"],
         "cuda": probed["cuda"],
         "gpu_note": probed["note"],
-        "lacks": probed["lacks"],  # a module to send and probe again with
-        "queue": _told(queue, probed["gpus"]),
+        "lacks": probed["lacks"],  # a module that the launcher must send before the next probe
+        "queue": _first_tickets(queue, probed["gpus"]),
         "queue_error": place.error,
         "clock": time.time(),
         "proxies": [name for name in PROXIES if os.environ.get(name)],
     }
 
 
-def _told(queue: "List[Dict[str, Any]]", cards: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
-    """The first of these tickets, with the devices that are here: others wrote them, and a message has its limit."""
+def _first_tickets(queue: "List[Dict[str, Any]]", cards: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
+    """As many of these tickets as a message may hold, without devices that this host does not have."""
     here = {device["uuid"] for card in cards for device in (card, *card.get("mig", ()))}
-    told = []  # type: List[Dict[str, Any]]
+    tickets_here = []  # type: List[Dict[str, Any]]
     size = 0
     for ticket in queue:
-        told.append(dict(ticket, uuids=[uuid for uuid in ticket["uuids"] if uuid in here]))
-        size += len(wire.dumps(told[-1]))
+        tickets_here.append(dict(ticket, uuids=[uuid for uuid in ticket["uuids"] if uuid in here]))
+        size += len(wire.dumps(tickets_here[-1]))
         if size > QUEUE_BYTES:
-            return told[:-1]
-    return told
+            return tickets_here[:-1]
+    return tickets_here
 
 
 def take_module(name: str, packed: bytes) -> None:
-    """A pure-Python module that this host lacks; kept in memory, never on disk. Raises HostError."""
+    """Import a pure-Python module that this host lacks, from its source; never on disk.  Raises HostError."""
     module = type(sys)(name)
-    sys.modules[name] = module  # before it runs: pynvml looks itself up
+    sys.modules[name] = module  # before it runs: pynvml looks itself up there
     try:
         exec(compile(zlib.decompress(packed), "<tflaunch>/%s.py" % name, "exec"), module.__dict__)  # noqa: S102
     except Exception as error:
@@ -136,14 +136,15 @@ def interface_addresses() -> "List[Tuple[str, str]]":
     for kind, message in _dump(RTM_GETADDR, _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
         family, _, _, scope, index = _ADDRESS.unpack_from(message)
         if kind == RTM_NEWADDR and (family == socket.AF_INET or (family == socket.AF_INET6 and scope == 0)):
-            told = _attributes(message[_ADDRESS.size :])
-            address = (
-                told.get(IFA_LOCAL) or told[IFA_ADDRESS]
-            )  # between two points the other is that of the peer
+            attributes = _attributes(message[_ADDRESS.size :])
+            # On a point-to-point link IFA_ADDRESS is the peer's.
+            address = attributes.get(IFA_LOCAL) or attributes[IFA_ADDRESS]
             try:
-                name = os.fsdecode(told.get(IFA_LABEL, b"").rstrip(b"\0")) or socket.if_indextoname(index)
+                name = os.fsdecode(attributes.get(IFA_LABEL, b"").rstrip(b"\0")) or socket.if_indextoname(
+                    index
+                )
             except OSError:
-                continue  # it has just gone
+                continue  # the interface has just gone
             found.append((family, name, address))
     found.sort(key=lambda each: each[0] != socket.AF_INET)
     named = [(name, socket.inet_ntop(family, address)) for family, name, address in found]
@@ -151,7 +152,7 @@ def interface_addresses() -> "List[Tuple[str, str]]":
 
 
 def _dump(kind: int, about: bytes) -> "List[Tuple[int, bytes]]":
-    """What the kernel answers to that request for all there is: (type, message)."""
+    """The kernel's answer to that rtnetlink request for a list: (type, message) of each entry."""
     with_header = _HEADER.pack(_HEADER.size + len(about), kind, NLM_F_REQUEST | NLM_F_DUMP, 1, 0) + about
     found = []  # type: List[Tuple[int, bytes]]
     try:
@@ -161,14 +162,14 @@ def _dump(kind: int, about: bytes) -> "List[Tuple[int, bytes]]":
             while True:
                 data = kernel.recv(65536)
                 while data:
-                    size, told = _HEADER.unpack_from(data)[:2]
-                    if told in (NLMSG_DONE, NLMSG_ERROR):
+                    size, answer = _HEADER.unpack_from(data)[:2]
+                    if answer in (NLMSG_DONE, NLMSG_ERROR):
                         return found
-                    found.append((told, data[_HEADER.size : size]))
+                    found.append((answer, data[_HEADER.size : size]))
                     data = data[_aligned(size) :]
         finally:
             kernel.close()
-    except OSError:  # a sandbox without it: the name of the host must do
+    except OSError:  # a sandbox without netlink: the launcher uses the host's name
         return []
 
 

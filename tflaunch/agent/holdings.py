@@ -69,7 +69,7 @@ class Holdings:
         self._look.close()
 
     def _send_facts(self, viewer: "Viewer") -> None:
-        probed = facts.ask(self._look)
+        probed = facts.probe(self._look)
         if not self._place.taken:  # a run that waits in the queue looks again; any other leaves NVML alone
             self._look.close()
         found = facts.collect(self._ports.held, self._directory.path, probed, self._place, self._lease)

@@ -1,6 +1,6 @@
-"""What of this host may trouble a run and is no fact that a plan needs; for `tflaunch check`.
+"""What on this host may harm a run, beyond the facts that a plan needs; for `tflaunch check`.
 
-Told by the agent of a run, so that it is seen from where tasks are started.
+The agent of a run looks, so that the answers hold for the tasks that it would start.
 """
 
 import glob
@@ -14,13 +14,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
-# Later ones win; of the files without `.d` only the first counts.
+# The directories of logind.conf, of which the first file counts, and of logind.conf.d, whose files all count.
 LOGIND = ("etc", "run", "usr/local/lib", "usr/lib", "lib")
 SETTINGS = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")
 
 
 def look(directories: "List[str]") -> "Dict[str, Any]":
-    """All fields of `checked`; `directories` are those whose disk is to be looked at."""
+    """All fields of `checked`; `directories`: whose disks to look at."""
     return {
         "interfaces": interfaces(),
         "infiniband": sorted(map(os.path.basename, glob.glob("/sys/class/infiniband/*"))),
@@ -42,9 +42,9 @@ def interfaces() -> "List[Dict[str, Any]]":
 
 
 def logout(root: str = "/") -> "Dict[str, Any]":
-    """Whether systemd-logind ends what this process starts when its user logs out.
+    """Whether systemd-logind kills what this process starts when the user logs out.
 
-    That takes KillUserProcesses, and to be in the scope of a session; lingering changes nothing about it.
+    It does so with KillUserProcesses, to all processes in the scope of a session; lingering changes nothing about that.
     """
     settings = _logind(root)
     user = _user()
@@ -61,15 +61,15 @@ def logout(root: str = "/") -> "Dict[str, Any]":
 
 
 def _logind(root: str) -> "Dict[str, str]":
-    """The settings of logind.conf and of what is dropped in beside it."""
+    """The settings of logind.conf and of the files in logind.conf.d."""
     main = [os.path.join(root, place, "systemd/logind.conf") for place in LOGIND]
-    dropped = {}  # type: Dict[str, str]  # of one name only the first counts
+    dropped = {}  # type: Dict[str, str]  # by name: of several files with one name only the first counts
     for place in LOGIND:
         for path in glob.glob(os.path.join(root, place, "systemd/logind.conf.d/*.conf")):
             dropped.setdefault(os.path.basename(path), path)
     settings = {"KillUserProcesses": "no", "KillOnlyUsers": "", "KillExcludeUsers": "root"}
     first = next(filter(None, map(_text, main)), "")
-    # What is commented out there is how systemd was built.
+    # The lines that are commented out in logind.conf are the defaults of this systemd.
     for text in (
         re.sub(r"(?m)^#(?=Kill)", "", first),
         first,
@@ -93,7 +93,7 @@ def _disk(path: str) -> "Optional[Dict[str, Any]]":
         space = os.statvfs(path)
     except OSError:
         return None
-    files = min(space.f_favail, facts.MOST) if space.f_files else None  # some file systems do not count them
+    files = min(space.f_favail, facts.MOST) if space.f_files else None  # some file systems count no files
     return {"path": path, "free_bytes": min(space.f_bavail * space.f_frsize, facts.MOST), "free_files": files}
 
 

@@ -1,7 +1,7 @@
-"""What the run directories of this host and /proc tell of each run; only reads.
+"""What this host knows of each run, from run directories and /proc; it only reads.
 
-The hosts hold the truth about a run, what a launcher has recorded is a copy.  A file that is missing, half
-written or of another version is believed as far as it goes.
+The hosts hold the truth about a run; a launcher's record is a copy.  Of a file that is missing, half written or of
+another version, the ledger uses what it can.
 """
 
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
     class Member(NamedTuple):
-        host: str  # "" of an agent
+        host: str
         task: str
         process: processes.Process
 else:
@@ -28,9 +28,9 @@ else:
 
     Member = namedtuple("Member", "host task process")
 
-CLOCK_MARGIN_S = 2.0  # the kernel tells in whole seconds when it started
-LISTED = 1000  # runs that are told of ...
-LISTED_BYTES = wire.ANSWER_LIMIT * 3 // 4  # ... as far as they fit into one message
+CLOCK_MARGIN_S = 2.0  # the kernel says in whole seconds when it started
+LISTED = 1000  # runs in one message ...
+LISTED_BYTES = wire.ANSWER_LIMIT * 3 // 4  # ... as far as they fit
 _MARKS = tuple(
     os.fsencode(each + "=") for each in (processes.RUN_MARK, processes.HOST_MARK, processes.TASK_MARK)
 )
@@ -38,7 +38,7 @@ _LOG = re.compile(r"(.+)-(\d+)(?:\.(\d+))?\.log")  # worker-3.log, and of its th
 
 
 class Census:
-    """One look at all processes of this user: which of them belong to which run."""
+    """Which processes of this user belong to which run, from one look at all of them."""
 
     def __init__(self) -> None:
         self.members = {}  # type: Dict[str, List[Member]]
@@ -51,19 +51,17 @@ class Census:
             if agent_of:
                 if processes.mine(process.pid):
                     self.agents.setdefault(agent_of, []).append(process)
-            elif (
-                b"tflaunch-agent" not in words
-            ):  # a visit that somebody pays from within a task is none of it
+            elif b"tflaunch-agent" not in words:  # else a visit, which a task itself may have started
                 run, host, task = _marks(processes.environment(process.pid))
                 if run and processes.mine(process.pid):
                     self.members.setdefault(run, []).append(Member(host, task, process))
 
     def of(self, run: str) -> "List[Member]":
-        """What carries the mark of `run`."""
+        """The processes that carry the mark of `run`."""
         return self.members.get(run, [])
 
     def alive(self, run: str) -> bool:
-        """Whether there is any process of it, be it a task, an agent or one that will be."""
+        """Whether `run` has any process: a task, an agent, or one that becomes an agent."""
         return run in self.members or run in self.agents
 
 
@@ -77,24 +75,24 @@ def _marks(variables: "Iterable[bytes]") -> "Tuple[str, ...]":
 
 
 def foreign(agent: "Dict[str, Any]") -> str:
-    """The machine that this agent.json was written on, if that is another one than this: a disk that both share."""
+    """The machine where this agent.json was written, if that is not this one but one that shares the disk; else ""."""
     machine = agent.get("machine") or [""]
     return str(machine[0]) if machine[0] and machine[0] != this_machine()[0] else ""
 
 
 def lives(agent: "Dict[str, Any]") -> bool:
-    """Whether the agent that wrote this agent.json lives, and on this machine."""
+    """Whether the agent that wrote this agent.json lives on this machine."""
     machine = agent.get("machine")
     if machine and machine != this_machine():
-        return False  # written before this machine started anew, or on another one
+        return False  # written before this machine was restarted, or on another machine
     return processes.alive(agent.get("pid", 0), agent.get("start", 0))
 
 
 def restarted(directory: RunDirectory) -> float:
-    """When this machine started anew under the agent of that directory (epoch seconds): nothing of it has survived.
+    """When this machine was restarted while the agent of that directory lived (epoch seconds): then nothing survived.
 
-    0.0 when it did not, or that is not sure: another machine may share the name and the disk, so what its agent wrote
-    must be older than this start.
+    0.0 when it was not, or that is not sure: another machine may share the name and the disk, so the agent's files must
+    be older than this machine's start.
     """
     agent = directory.read("agent.json")
     then, now = agent.get("machine"), this_machine()
@@ -108,9 +106,9 @@ def restarted(directory: RunDirectory) -> float:
 
 
 def runs(parent: str, everything: bool, only: str = "", tail_bytes: int = 0) -> "Dict[str, Any]":
-    """The fields of a `runs` message: those that are alive or, with `everything`, all.
+    """The fields of a `runs` message: the runs that are alive or, with `everything`, all.
 
-    `only` is how a run's name begins; `tail_bytes` of the log of each task that failed are told.
+    `only`: just runs whose name begins so; `tail_bytes`: how much of the log of each failed task to include.
     """
     census = Census()
     clock = time.time()
@@ -120,7 +118,7 @@ def runs(parent: str, everything: bool, only: str = "", tail_bytes: int = 0) -> 
         if run.startswith(only):
             share = _Share(RunDirectory(parent, run, host), census)
             if everything or share.state in ("alive", "strays"):
-                found.append(share.told(tail_bytes))
+                found.append(share.entry(tail_bytes))
             else:
                 others.add(run)
     found.sort(key=lambda entry: -(entry["started"] or 0.0))
@@ -131,8 +129,7 @@ def runs(parent: str, everything: bool, only: str = "", tail_bytes: int = 0) -> 
         if size > LISTED_BYTES:
             break
         listed.append(entry)
-    told = {entry["run"] for entry in listed}
-    others = (others | {entry["run"] for entry in found}) - told
+    others = (others | {entry["run"] for entry in found}) - {entry["run"] for entry in listed}
     return {
         "machine": this_machine(),
         "place": place(parent),
@@ -143,7 +140,7 @@ def runs(parent: str, everything: bool, only: str = "", tail_bytes: int = 0) -> 
 
 
 def place(parent: str) -> str:
-    """The disk and the directory on it: two names of a machine, or two machines, may share it."""
+    """A name for this directory on its disk: equal for two names of a machine that share it."""
     try:
         info = os.stat(parent)
     except OSError:
@@ -154,8 +151,8 @@ def place(parent: str) -> str:
 class _Share:
     """What one host has of one run.
 
-    `state`: alive; ended, in order; lost: nobody wrote how it ended, and nothing lives; strays: the agent is dead,
-    something else lives; elsewhere: it is of another machine, which shares this disk.
+    `state`: alive; ended: its agent has ended it; lost: no agent has, and no process lives; strays: the agent is dead,
+    other processes live; elsewhere: it belongs to another machine, which shares this disk.
     """
 
     def __init__(self, directory: RunDirectory, census: Census) -> None:
@@ -170,8 +167,8 @@ class _Share:
         else:
             self.state = "strays" if self._members else "ended" if over else "lost"
 
-    def told(self, tail_bytes: int) -> "Dict[str, Any]":
-        """It as an entry of a `runs` message."""
+    def entry(self, tail_bytes: int) -> "Dict[str, Any]":
+        """The entry of a `runs` message."""
         directory, agent = self._directory, self._agent
         plan = directory.read("plan.json")
         about = plan.get("about")
@@ -205,7 +202,7 @@ class _Share:
                 "tasks": self._tasks(plan, events, tail_bytes),
             }
         except (AttributeError, KeyError, TypeError, ValueError):
-            return least  # the files are another version's, or damaged
+            return least  # the files are damaged, or another version's
         whole = dict(least, **more)
         return whole if messages.fits("runs", "runs", whole) else least
 
@@ -216,7 +213,7 @@ class _Share:
         planned = {str(each["id"]): each for each in requests}
         ports = dict(zip(planned, plan.get("ports") or []))  # noqa: B905 - Python 3.8 has no `strict`
         logs = _logs(self._directory)
-        told = []
+        entries = []
         for name in planned or map(str, self._agent.get("tasks") or []):
             request = planned.get(name, {})
             mine = [each for each in events if each.get("task") == name]
@@ -232,7 +229,7 @@ class _Share:
                 "gpu_labels": request.get("gpu_labels"),
                 "log": log,
                 "log_bytes": log_bytes,
-                "output": output,  # when it last wrote something
+                "output": output,  # when the task last wrote something
                 "before": [_end(each) for number, each in sorted(ends.items()) if number != attempt],
             }
             if attempt in ends:
@@ -241,16 +238,16 @@ class _Share:
                     entry["tail"] = _tail(log, tail_bytes)
             else:
                 entry.update(self._life(name, starts.get(attempt, {})))
-            told.append(entry)
-        return told
+            entries.append(entry)
+        return entries
 
     def _life(self, task: str, start: "Dict[str, Any]") -> "Dict[str, Any]":
-        """The state of a task that nobody has seen the end of; `start` is the event of its start, if it was told."""
+        """The state of a task that has no `exit` event; `start` is its `started` event, {} for none."""
         marked = [each.process for each in self._members if each.task == task]
-        if not marked:  # an agent that lives will start it, or start it again
+        if not marked:  # an agent that lives will start or restart it
             return {"state": {"alive": "waiting", "elsewhere": "unknown"}.get(self.state, "lost")}
         by_pid = {process.pid: process for process in marked}
-        # What it has started came later.
+        # The processes that it has started came later.
         first = min(marked, key=lambda each: (each.start, each.pid))
         process = by_pid.get(start.get("pid", 0), first)
         return {
@@ -262,19 +259,19 @@ class _Share:
 
 
 def _end(exit: "Dict[str, Any]") -> "Dict[str, Any]":
-    told = {name: exit.get(name) for name in ("code", "signal", "signal_name", "seconds", "stopped")}
-    told.update(attempt=exit.get("attempt", 0), ended=exit.get("time"))
-    return told
+    end = {name: exit.get(name) for name in ("code", "signal", "signal_name", "seconds", "stopped")}
+    end.update(attempt=exit.get("attempt", 0), ended=exit.get("time"))
+    return end
 
 
 def _cards(request: "Dict[str, Any]") -> "List[str]":
-    """The UUIDs that a task may see."""
+    """The UUIDs of the GPUs that a task may see."""
     masked = str((request.get("env") or {}).get("CUDA_VISIBLE_DEVICES") or "")
     return [each for each in masked.split(",") if each.startswith(("GPU-", "MIG-"))]
 
 
 def _logs(directory: RunDirectory) -> "Dict[str, Tuple[int, str, int, Optional[float]]]":
-    """Of each task: its last attempt, the log of that, the bytes of all, when it was written to."""
+    """{task: (last attempt, path of its log, bytes of all attempts, when that log was last written to)}."""
     found = {}  # type: Dict[str, List[Tuple[int, str, int, float]]]
     try:
         with os.scandir(directory.logs) as entries:
@@ -288,15 +285,15 @@ def _logs(directory: RunDirectory) -> "Dict[str, Tuple[int, str, int, Optional[f
                     )
     except OSError:
         pass  # no log, no attempt
-    told = {}
+    last = {}
     for task, logs in found.items():
         attempt, path, size, modified = max(logs)
-        told[task] = (attempt, path, sum(each[2] for each in logs), modified if size else None)
-    return told
+        last[task] = (attempt, path, sum(each[2] for each in logs), modified if size else None)
+    return last
 
 
 def _waits(process: "processes.Process") -> bool:
-    """Whether it is still the shell that waits at the gate (tflaunch.agent.tasks.task)."""
+    """Whether the process is still the shell that waits at the gate (tflaunch.agent.tasks.task)."""
     words = processes.command(process.pid)
     return b"tflaunch-ready" in b"".join(words[2:3]) or (len(words) > 2 and words[2].endswith(b".setup"))
 

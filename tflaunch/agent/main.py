@@ -1,4 +1,4 @@
-"""The agent's start: `main` serves the channel that sshd gave it, as the agent of a new run or as a visit."""
+"""Serves the channel that sshd gave to this process, as the agent of a new run or as a visit."""
 
 import gc
 import os
@@ -21,26 +21,25 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List
 
-LEAVING_S = 3.0  # an agent of a run that is planned anew may be about to leave
+LEAVING_S = 3.0  # how long to wait for an earlier agent of the run, which is planned again, to leave
 
 
 def main(arguments: "List[str]", early: bytes = b"") -> None:
-    """Serve the channel on descriptors 0 and 1, of which `early` has been read already.
+    """Serve the channel on descriptors 0 and 1; the bytes `early` have been read from it already.
 
-    The `arguments` are verb, run, host and the configured `run_dir`.
-
-    Verb `start`: a new daemon for this run and host.  `visit`: whatever concerns any run, living or not.
+    The `arguments` are verb, run, host and the configured `run_dir`.  Verb `start`: become the agent of this run on
+    this host.  Verb `visit`: answer whatever concerns any run of this user, living or not.
     """
     verb, run, host, configured = arguments
     channel_in, channel_out = own_channel()
     try:
         if not os.path.exists("/proc/self/stat"):
             raise HostError("this host has no /proc", "tflaunch runs tasks on Linux only")
-        for descriptor in os.listdir("/proc/self/fd"):  # what this process was given is nothing to the tasks
+        for descriptor in os.listdir("/proc/self/fd"):  # tasks must not inherit what this process has open
             try:
                 os.set_inheritable(int(descriptor), int(descriptor) <= 2)
             except OSError:
-                pass  # the listing's own
+                pass  # the descriptor of the listing itself
         parent = parent_directory(configured)
         check_way(parent)
         if os.path.lexists(parent):
@@ -59,7 +58,7 @@ def main(arguments: "List[str]", early: bytes = b"") -> None:
             time.sleep(0.1)
             connection = directory.connect()
         if connection is not None:
-            raise HostError("run %s lives on this host already" % run, "tflaunch stop %s" % run)
+            raise HostError("an agent of run %s lives on this host already" % run, "tflaunch stop %s" % run)
         holder = _start(directory, channel_in, channel_out, early)
     except HostError as error:
         write_all(channel_out, wire.encode("failed", reason=error.reason, hint=error.hint))
@@ -83,9 +82,9 @@ def _start(directory: RunDirectory, channel_in: int, channel_out: int, early: by
         daemon.run()
 
     def failed(error: OSError) -> None:
-        if not begun:  # else the launcher has heard of it, and more may be on its way
-            told = explain(error, directory.path)
-            write_all(channel_out, wire.encode("failed", reason=told.reason, hint=told.hint))
+        if not begun:  # else the daemon has written to the channel, maybe a part of a frame
+            known = explain(error, directory.path)
+            write_all(channel_out, wire.encode("failed", reason=known.reason, hint=known.hint))
 
     begun = []  # type: List[object]
     sys.stdout.flush()

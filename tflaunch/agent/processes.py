@@ -1,4 +1,4 @@
-"""Processes as /proc tells of them: who descends from whom, who carries a run's mark, and how to end them all."""
+"""Processes as /proc shows them: by descent, by a run's marks, and how to kill all of them."""
 
 import os
 import time
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Process:
-    """One as it was found; a named tuple would take more to load than all else here."""
+    """A process as it was when it was read; a named tuple would take longer to load than all else here."""
 
     __slots__ = ("name", "parent", "pid", "start", "state")
 
@@ -24,11 +24,11 @@ class Process:
         self.name = name
 
 
-# Every task carries these; `tflaunch stop` finds by them what no agent remembers.
+# The environment of every task has these; by them `tflaunch stop` finds processes that no agent knows of.
 RUN_MARK = "TFLAUNCH_RUN"
 HOST_MARK = "TFLAUNCH_HOST"
 TASK_MARK = "TFLAUNCH_TASK"
-ATTEMPT = "TFLAUNCH_ATTEMPT"  # not a mark: how often the task has been restarted, for whom it concerns
+ATTEMPT = "TFLAUNCH_ATTEMPT"  # not a mark: how often the task has been restarted, for its program
 MARKS = (RUN_MARK, HOST_MARK, TASK_MARK, ATTEMPT)
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -37,11 +37,11 @@ _READ = 65536
 
 
 def _contents(path: str) -> bytes:
-    """A file of /proc; raises OSError. A file object costs six more system calls, and a scan reads thousands."""
+    """A file of /proc; raises OSError.  A file object costs six more system calls, and a scan reads thousands."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         text = part = os.read(descriptor, _READ)
-        while len(part) == _READ:  # it gives all that it has, and that there is room for
+        while len(part) == _READ:  # a shorter part is the last one
             part = os.read(descriptor, _READ)
             text += part
         return text
@@ -52,14 +52,14 @@ def _contents(path: str) -> bytes:
 def read(pid: int) -> "Optional[Process]":
     """The process `pid` now, or None when there is none.
 
-    A zombie is none, it only waits for its parent; unless just its first thread has ended and others run on.  Nor is
-    a thread of the kernel, of which a large host has thousands.
+    A zombie does not count, since it only waits for its parent, unless just its first thread has ended and others run
+    on.  Nor does a thread of the kernel, of which a large host has thousands.
     """
     try:
         text = _contents("/proc/%d/stat" % pid)
     except OSError:
         return None
-    end = text.rindex(b")")  # a name may have one, too
+    end = text.rindex(b")")  # the name may have one, too
     state, parent, *fields = text[end + 2 :].split(None, 20)
     if int(fields[4]) & PF_KTHREAD or state == b"X" or (state == b"Z" and int(fields[15]) <= 1):
         return None
@@ -79,7 +79,7 @@ def every() -> "Dict[int, Process]":
 
 
 def alive(pid: int, start: int) -> bool:
-    """Whether the very process `pid` that started at `start` still lives."""
+    """Whether the process `pid` that started at `start` (clock ticks since boot) still lives."""
     process = read(pid)
     return process is not None and process.start == start
 
@@ -107,7 +107,7 @@ def environment(pid: int) -> "List[bytes]":
 
 
 def command(pid: int) -> "List[bytes]":
-    """The words of the command line of `pid`; [] when it has none any more."""
+    """The words of the command line of `pid`; [] when it has ended."""
     try:
         return _contents("/proc/%d/cmdline" % pid).split(b"\0")[:-1]
     except OSError:
@@ -115,7 +115,7 @@ def command(pid: int) -> "List[bytes]":
 
 
 def mine(pid: int) -> bool:
-    """Whether that process is this user's: another one's may carry any mark, and any command line."""
+    """Whether that process is this user's: another user's may carry any mark and any command line."""
     try:
         return os.stat("/proc/%d" % pid).st_uid == os.getuid()
     except OSError:
@@ -123,7 +123,7 @@ def mine(pid: int) -> bool:
 
 
 def started(pid: int) -> float:
-    """When that process started, in epoch seconds; 0.0 when that is not known."""
+    """When that process started, in epoch seconds; 0.0 when it is gone."""
     process = read(pid)
     return booted() + process.start / float(os.sysconf("SC_CLK_TCK")) if process else 0.0
 
@@ -138,8 +138,9 @@ def booted() -> float:
 
 
 def serves(words: "List[bytes]") -> str:
-    """The run whose agent, or guard, or what holds its channel has this command line, or ""."""
-    # tflaunch.sessions.payload.boot_line: name, size of the payload, verb, run.  A host's name may look like a run's.
+    """The run that a process with this command line serves, as agent, guard or holder of a channel; "" for none."""
+    # tflaunch.sessions.payload.boot_line: name, size of the loader, verb, run, host.  A host's name may look like a
+    # run's, so the place counts.
     at = words.index(b"tflaunch-agent") if b"tflaunch-agent" in words else len(words)
     verb, run = (*words[at + 2 : at + 4], b"", b"")[:2]
     return os.fsdecode(run) if verb == b"start" else ""
@@ -148,7 +149,7 @@ def serves(words: "List[bytes]") -> str:
 def marked(
     processes: "Iterable[Process]", run: str, host: "Optional[str]" = None, task: "Optional[str]" = None
 ) -> "List[Process]":
-    """Those of this user that carry the mark of `run` (and of `host` and `task`, if given)."""
+    """This user's processes that carry the mark of `run` (and of `host` and `task`, if given)."""
     marks = ((RUN_MARK, run), (HOST_MARK, host), (TASK_MARK, task))
     wanted = [os.fsencode("%s=%s" % mark) for mark in marks if mark[1] is not None]
     found = []
@@ -157,19 +158,19 @@ def marked(
             text = _contents("/proc/%d/environ" % process.pid)
         except OSError:  # another user's, mostly
             continue
-        # Most are through with the first.
+        # The first test rules most of them out.
         if wanted[0] in text and set(wanted).issubset(text.split(b"\0")) and mine(process.pid):
             found.append(process)
     return found
 
 
 def become_subreaper() -> None:
-    """Orphans below this process become its children instead of init's."""
+    """Have orphans below this process become its children instead of init's."""
     libc("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def send(process: "Process", signal_number: int) -> None:
-    """Signal that very process; a pid that was given to another one meanwhile is left alone."""
+    """Signal that process, but not another one that has got its pid meanwhile."""
     if alive(process.pid, process.start):
         try:
             os.kill(process.pid, signal_number)
@@ -191,7 +192,7 @@ def reap() -> "List[tuple[int, int]]":
 
 
 def describe(process: "Process") -> str:
-    """`pid 4711 python (D: waits in the kernel)`: enough to look for it by hand."""
+    """`pid 4711 python (D: waits in the kernel)`: what the user needs to find it."""
     state = {"D": "D: waits in the kernel, cannot be killed", "T": "T: stopped"}.get(
         process.state, process.state
     )
@@ -199,9 +200,9 @@ def describe(process: "Process") -> str:
 
 
 class Sweep:
-    """Ends every process that `victims` names, again and again until none is left.
+    """Kills every process that `victims` returns, again and again until it returns none.
 
-    Each `step` freezes all of them before it kills any: what is frozen cannot fork away.
+    Each `step` freezes all of them before it kills any: a frozen process cannot fork.
     """
 
     def __init__(self, victims: "Callable[[], List[Process]]", limit_s: float = 5.0) -> None:
@@ -211,16 +212,16 @@ class Sweep:
         self.survivors = []  # type: List[Process]
 
     def step(self) -> bool:
-        """One pass; True when nothing is left, or when the time is up and `survivors` holds what is."""
+        """One pass; True when no process is left, or when the time is over: then `survivors` are left."""
         self.survivors = self._victims()
         if not self.survivors or time.monotonic() > self._deadline:
             return True
         frozen = set()  # type: Set[tuple[int, int]]
-        while True:  # a child forked before its parent froze shows up in the next look
+        while True:  # a child that was forked before its parent froze shows up in the next look
             fresh = [p for p in self._victims() if (p.pid, p.start) not in frozen]
             if (
                 not fresh or time.monotonic() > self._deadline
-            ):  # whoever forks faster than this is killed as is
+            ):  # what forks faster than this is killed unfrozen
                 break
             for process in fresh:
                 send(process, signal.SIGSTOP)
@@ -232,17 +233,17 @@ class Sweep:
 
     @property
     def met(self) -> "List[Process]":
-        """All that it came upon, dead or alive."""
+        """All processes that it has found, dead or alive."""
         return [*self._killed.values(), *self.survivors]
 
     @property
     def killed(self) -> "List[str]":
-        """What had to be killed, described."""
+        """The processes that it has killed, described."""
         left = {(p.pid, p.start) for p in self.survivors}
         return [describe(p) for key, p in self._killed.items() if key not in left]
 
     def run(self) -> None:
-        """All passes at once, waiting in between."""
+        """All passes, with a pause between them."""
         while not self.step():
             reap()
             time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Whoever is attached to a run on this host: the messages in both directions, and how far it has seen."""
+"""Those who are attached to a run on this host: the messages in both directions, and how far each has been sent."""
 
 import os
 import time
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     Connection = Union[Channel, Caller, SealedStream]
     Handler = Callable[["Viewer", wire.Message], None]
 
-COORDINATOR = "coordinator"  # the client that decides for a detached run
+COORDINATOR = "coordinator"  # the `client` that decides for a detached run
 LOG_PIECE = 64 * 1024
-RECEIVE = 64 * 1024  # for more the C library asks the kernel for memory each time
+RECEIVE = 64 * 1024  # for a larger buffer the C library asks the kernel for memory each time
 OUT_LIMIT = 256 * 1024  # log bytes are read only while less than this waits to be sent
 BEAT_S = 2.5
 
@@ -38,19 +38,19 @@ class Viewer:
         self.connection = connection
         self.decoder = wire.Decoder()
         self.out = bytearray()
-        self.client = ""  # the same after a reconnect
-        self.drives = False  # it renews the lease: the run ends without it
-        self.launches = False  # the run ends with it until the tasks are released
-        self.private = True  # nobody on the way reads what it is sent
-        self.told = None  # type: Optional[int]  # the last event that was sent; None: none are wanted
-        self.credit = 0
-        self.behind = False  # there is more log than was read
+        self.client = ""  # a name that stays the same when the viewer comes back
+        self.drives = False  # it renews the lease: without it the run ends
+        self.launches = False  # until the tasks are released, the run ends with it
+        self.private = True  # no other user can read its connection
+        self.events_sent = None  # type: Optional[int]  # how many; None: the viewer wants none
+        self.credit = 0  # log bytes that it still takes
+        self.behind = False  # there is more log than was sent
         self.sent_at = time.monotonic()
-        self.waits = False  # for the connection to take more
+        self.awaits_room = False  # the connection takes no more for now
         self._follows = None  # type: Optional[Dict[str, List[int]]]  # task -> attempt, offset
-        self._cuts = {}  # type: Dict[str, tuple[int, int]]  # task -> attempt, offset at which it was said
-        self._wanted = {}  # type: Dict[str, Any]
-        self._says_when_through = False
+        self._cuts = {}  # type: Dict[str, tuple[int, int]]  # task -> attempt, offset of the last reported truncation
+        self._wanted = {}  # type: Dict[str, Any]  # the fields of `watch`
+        self._owes_through = False
 
     def send(self, type: str, body: bytes = b"", **fields: "Any") -> None:
         self.out += wire.encode(type, body, **fields)
@@ -85,56 +85,56 @@ class Viewer:
             self.connection.flush()  # type: ignore[union-attr]
 
     def watch(self, message: wire.Message) -> None:
-        """From now on it wants events, and with `logs` also what the tasks print; see `wire`."""
+        """From now on the viewer wants events, and with `logs` also logs; see `wire`."""
         self.client = message["client"]
-        self.told = message["after"]
+        self.events_sent = message["after"]
         if message["logs"] is not None:
             self._follows = {str(task): list(at) for task, at in message["logs"].items()}
             self._wanted = message.fields
-            self._says_when_through = True
+            self._owes_through = True
             self.credit = message["window"]
 
     @property
     def follows(self) -> bool:
-        """Whether it wants logs."""
+        """Whether the viewer wants logs."""
         return self._follows is not None
 
     @property
     def hungry(self) -> bool:
-        """Whether it takes more log bytes now."""
+        """Whether the viewer takes more log bytes now."""
         return self.follows and self.credit > 0 and not self.out
 
     def find(self, found: "Iterator[Dict[str, Any]]") -> bool:
-        """Send the next part of what was found, as soon as the last one has left; whether there is more."""
+        """Send the next part of what was found, once the last part is sent; returns whether there is more."""
         if self.out:
             return True
         try:
-            told = next(found)
+            part = next(found)
         except HostError as error:
             self.send("failed", reason=error.reason, hint=error.hint)
             return False
-        if told["files"] or told["left"] or told["last"]:
-            self.send("found", **told)
-        return not told["last"]
+        if part["files"] or part["left"] or part["last"]:
+            self.send("found", **part)
+        return not part["last"]
 
     def read(self, outputs: "Outputs", message: wire.Message) -> None:
-        """Send a piece of a file; whoever asks does not ask for more than is to be under way."""
+        """Send a piece of a file; the viewer limits how much is under way by what it asks for."""
         fields, body = outputs.read(message["path"], message["offset"], message["size"], message["digest"])
         self.send("piece", body, **fields)
 
-    def tell(self, journal: "Journal", all_logs: "Mapping[str, TaskLogs]") -> None:
-        """Send the events that it has not seen."""
-        while self.told is not None and self.told < len(journal.events):
-            event = journal.events[self.told]
-            self.told += 1
+    def send_events(self, journal: "Journal", all_logs: "Mapping[str, TaskLogs]") -> None:
+        """Send the events that were not sent yet, if the viewer wants them."""
+        while self.events_sent is not None and self.events_sent < len(journal.events):
+            event = journal.events[self.events_sent]
+            self.events_sent += 1
             fields = {name: value for name, value in event.items() if name != "type"}
             body = b""
             if event["type"] == "exit" and self.private and event["task"] in all_logs:
                 body = all_logs[event["task"]].tail(event["attempt"])
             self.send(event["type"], body, **fields)
 
-    def pump(self, all_logs: "List[TaskLogs]", turn: int = 0) -> None:
-        """Send what there is of the logs, as much as it has given credit for; `turn`: who is first."""
+    def send_logs(self, all_logs: "List[TaskLogs]", turn: int = 0) -> None:
+        """Send what is new in the logs, as far as the viewer's credit goes; `turn`: which task is first."""
         if self._follows is None:
             return
         self.behind = False
@@ -142,19 +142,21 @@ class Viewer:
             if self.credit <= 0 or len(self.out) >= OUT_LIMIT:
                 self.behind = True
                 break
-            self._pump(all_logs[(number + turn) % len(all_logs)])
-        if self._says_when_through and not self.behind:
-            self._says_when_through = False
+            self._send_log(all_logs[(number + turn) % len(all_logs)])
+        if self._owes_through and not self.behind:
+            self._owes_through = False
             self.send("through")
 
-    def _pump(self, task: "TaskLogs") -> None:
+    def _send_log(self, task: "TaskLogs") -> None:
         only = self._wanted.get("tasks")
         if only is not None and task.task not in only:
             return
         assert self._follows is not None  # noqa: S101
         if task.task not in self._follows:
             at = self._follows[task.task] = logs.start(task, self._wanted)
-            self.send("log", task=task.task, attempt=at[0], offset=at[1])  # what came before is not missing
+            self.send(
+                "log", task=task.task, attempt=at[0], offset=at[1]
+            )  # so the viewer misses nothing before that
         at = self._follows[task.task]
         begins, cut_at = task.begins(at[0])
         if at[1] <= begins and self._cuts.get(task.task) != (at[0], begins) and cut_at:
@@ -167,14 +169,16 @@ class Viewer:
             at[1] += len(data)
             self.credit -= len(data)
             self.behind |= len(data) == LOG_PIECE or at[0] < task.attempt
-        elif at[0] < task.attempt:  # that attempt is over, and swept: nothing more is written there
+        elif at[0] < task.attempt:  # that attempt has ended and is swept: its log grows no more
             at[:] = [at[0] + 1, 0]
             self.behind = True
-            self.send("log", task=task.task, attempt=at[0], offset=0)  # it may never write anything
+            self.send(
+                "log", task=task.task, attempt=at[0], offset=0
+            )  # the next attempt may never write anything
 
 
 class Viewers:
-    """All that are attached, and the socket where more come in."""
+    """All viewers, and the socket by which more of them come."""
 
     def __init__(
         self,
@@ -183,7 +187,7 @@ class Viewers:
         handle: "Callable[[Viewer, wire.Message], None]",
         left: "Callable[[Viewer], None]",
     ) -> None:
-        """`handle` takes what one of them says, and raises WireError at nonsense; `left` hears who is gone."""
+        """`handle` takes each message, and raises WireError for nonsense; `left` takes a viewer that has gone."""
         self.all = []  # type: List[Viewer]
         self._directory = directory
         self._selector = selector
@@ -200,7 +204,7 @@ class Viewers:
             self.attach(Caller(connection))
 
     def attach(self, connection: "Connection", private: bool = True) -> Viewer:
-        """One more; without `private` others may read on the way what it is sent."""
+        """Add a viewer; without `private` other users may read its connection."""
         viewer = Viewer(connection)
         if not private:
             viewer.private = False
@@ -224,7 +228,7 @@ class Viewers:
         )
 
     def _readable(self, viewer: Viewer) -> None:
-        # Writability is handled by trying: the selector says here only that something is worth trying.
+        # The selector calls this, too, when more can be sent: then there may be nothing to read.
         try:
             data = viewer.connection.recv(RECEIVE)
         except BlockingIOError:
@@ -237,12 +241,12 @@ class Viewers:
             self.detach(viewer)
 
     def take(self, viewer: Viewer, data: bytes) -> None:
-        """Do what it says."""
+        """Handle the messages in what the viewer has sent."""
         try:
             for message in viewer.decoder.feed(data):
                 if message.type == PASSED and isinstance(viewer.connection, Caller):
                     self._move(viewer, viewer.connection.channel())
-                    self.take(viewer, message.body)  # what has been read already from that channel
+                    self.take(viewer, message.body)  # what the visit has read already from that channel
                 else:
                     self._handle(viewer, message)
         except wire.WireError as error:
@@ -250,63 +254,63 @@ class Viewers:
             self.detach(viewer)
 
     def _move(self, viewer: Viewer, channel: Channel) -> None:
-        """From now on it is spoken to by that channel, which it has passed on."""
-        self._wait(viewer, False)
+        """From now on use the channel that the viewer has passed, instead of the connection it came by."""
+        self._await_room(viewer, False)
         self._selector.unregister(viewer.connection)
         viewer.connection = channel
         viewer.out.clear()
         try:
             self._welcome(viewer)
         except OSError as error:  # a plain file, for example
-            raise wire.WireError("a channel that nobody can wait for: %s" % error) from error
+            raise wire.WireError("the agent cannot wait for that channel: %s" % error) from error
 
     def detach(self, viewer: Viewer) -> None:
-        """No more of that one; idempotent."""
+        """Close the viewer's connection; idempotent."""
         if viewer in self.all:
             self.all.remove(viewer)
-            self._wait(viewer, False)
+            self._await_room(viewer, False)
             connection = viewer.connection
             for each in [connection, *([connection.holder] if isinstance(connection, Channel) else [])]:
                 try:
                     self._selector.unregister(each)
                 except KeyError:
-                    pass  # nobody could wait for it
+                    pass  # `_move` has failed
             connection.close()
             self._left(viewer)
 
-    def tell_launcher(self, type: str, **fields: "Any") -> None:
-        """That message to whoever launches the run."""
+    def send_to_launcher(self, type: str, **fields: "Any") -> None:
+        """Send that message to the launcher, if it is attached."""
         for viewer in self.all:
             if viewer.launches:
                 viewer.send(type, **fields)
 
     @property
     def hungry(self) -> bool:
-        """Whether some of them take more log bytes now."""
+        """Whether some viewer takes more log bytes now."""
         return any(viewer.hungry for viewer in self.all)
 
     @property
     def behind(self) -> bool:
-        """Whether there are such bytes at once."""
+        """Whether there are more log bytes for such a viewer already."""
         return any(viewer.behind and viewer.hungry for viewer in self.all)
 
     @property
     def waiting(self) -> bool:
-        """Whether something has still to be sent."""
+        """Whether there are bytes still to be sent."""
         return any(viewer.out for viewer in self.all)
 
     def beat(self, now: float) -> None:
-        """A sign of life to all that have heard nothing for a while."""
+        """Send a sign of life to all viewers that were sent nothing for BEAT_S."""
         for viewer in self.all:
             if now - viewer.sent_at >= BEAT_S and not viewer.out:
                 viewer.send("beat")
 
     def pump(self, journal: "Journal", all_logs: "Mapping[str, TaskLogs]") -> None:
-        """Bring every one up to date, as far as it takes it."""
-        self._turn += 1  # no task is always first
+        """Send every viewer what is new, as far as it takes it."""
+        self._turn += 1  # so that no task is always first
         for viewer in self.all:
-            viewer.tell(journal, all_logs)
-            viewer.pump(list(all_logs.values()), self._turn)
+            viewer.send_events(journal, all_logs)
+            viewer.send_logs(list(all_logs.values()), self._turn)
         for viewer in list(self.all):
             self._flush(viewer)
 
@@ -316,14 +320,14 @@ class Viewers:
         except OSError:
             self.detach(viewer)
             return
-        self._wait(viewer, bool(viewer.out or getattr(viewer.connection, "pending", False)))
+        self._await_room(viewer, bool(viewer.out or getattr(viewer.connection, "pending", False)))
 
-    def _wait(self, viewer: Viewer, waits: bool) -> None:
-        """Wake the loop, or not, when more can be sent: that is tried at each turn."""
+    def _await_room(self, viewer: Viewer, waits: bool) -> None:
+        """Have the loop wake, or no longer, when the connection takes more; each turn of it tries to send."""
         connection = viewer.connection
-        if waits == viewer.waits:
+        if waits == viewer.awaits_room:
             return
-        viewer.waits = waits
+        viewer.awaits_room = waits
         if not isinstance(connection, Channel):
             events = EVENT_READ | EVENT_WRITE if waits else EVENT_READ
             self._selector.modify(connection, events, self._selector.get_key(connection).data)

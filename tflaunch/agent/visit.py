@@ -1,9 +1,8 @@
-"""A short-lived agent that looks after every run of this user on this host, and at its cards.
+"""A short-lived agent for all runs of this user on this host, and for a look at its GPUs.
 
-`tflaunch stop`, `ps`, `status`, `clean` and `gpus` speak to it.
+`tflaunch stop`, `ps`, `status`, `clean`, `gpus` and all that attach to a run speak to it.
 
-It ends a run whatever is left of it: a living agent is asked to, and what no agent answers for is found by
-the run's mark and killed.
+It can end a run whatever is left of that: it asks the agents that live, then kills what carries the run's mark.
 """
 
 import os
@@ -23,14 +22,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Tuple
 
-MARGIN_S = 25.0  # beyond the grace, for an agent that kills, sweeps and looks at its cards
-AGENT_S = 5.0  # how long an agent may take to leave, and ...
-GUARD_S = 15.0  # ... its guard to sweep behind it, before they are killed
+MARGIN_S = 25.0  # beyond the grace, for an agent that kills, sweeps and looks at its GPUs
+AGENT_S = 5.0  # how long an agent may take to leave ...
+GUARD_S = 15.0  # ... and its guard to sweep behind it, before the visit kills them
 BEAT_S = 3.0
 
 
 class Visit:
-    """Serves requests from the channel, one after another."""
+    """Serves the messages of one channel, one after another."""
 
     def __init__(self, parent: str, channel_in: int, channel_out: int) -> None:
         self._parent = parent
@@ -38,11 +37,11 @@ class Visit:
         self._out = channel_out
         self._topology = True
         self._look = Look()
-        self._looking = False  # at the cards, with a driver that may be sick
-        self._guarded = False
+        self._looking = False  # at the GPUs, with a driver that may be sick
+        self._watched = False  # a thread waits for the channel's end
 
     def run(self, early: bytes) -> None:
-        """Until the channel ends, of which `early` has been read already."""
+        """Returns when the channel ends; the bytes `early` have been read from it already."""
         decoder = wire.Decoder()
         self._send("hello", run="", host="", pid=os.getpid(), directory=self._parent)
         data = early or os.read(self._in, 65536)
@@ -88,7 +87,7 @@ class Visit:
             data = os.read(self._in, 65536)
 
     def _attach(self, message: wire.Message, decoder: wire.Decoder, more: "List[wire.Message]") -> None:
-        """Become a view onto that run, its agent's or of what it has left; `more` came behind the request."""
+        """Show a run: pass the channel to its agent, or show what that has left; `more` came behind the request."""
         directory = self._place(message["run"], message["host"])
         connection = directory.connect()
         if connection is not None:
@@ -98,7 +97,7 @@ class Visit:
                 raise HostError(
                     "run %s was started by another version of tflaunch, whose agents speak protocol %s, not %d"
                     % (message["run"], spoken, wire.PROTOCOL),
-                    "watch it with that version; `tflaunch stop` works with this one, too",
+                    "attach with that version; `tflaunch stop` works with this one, too",
                 )
             early = [wire.encode(each.type, each.body, **each.fields) for each in more]
             if pass_on(self._in, self._out, connection, b"".join(early) + decoder.rest):
@@ -113,27 +112,27 @@ class Visit:
         if not hosts:
             raise HostError("this host knows no run %s" % run)
         if host not in hosts:
-            raise HostError("this host has nothing of run %s by the name %s" % (run, host))
+            raise HostError("run %s has no host by the name %s on this machine" % (run, host))
         return RunDirectory(self._parent, run, host)
 
     def _send(self, type: str, **fields: "Any") -> None:
         write_all(self._out, wire.encode(type, **fields))
 
     def _send_facts(self) -> None:
-        if not self._guarded:
-            import threading  # not every visit looks at cards
+        if not self._watched:
+            import threading  # few visits look at GPUs
 
-            self._guarded = True
-            threading.Thread(target=self._leave_when_nobody_waits, daemon=True).start()
+            self._watched = True
+            threading.Thread(target=self._leave_with_the_channel, daemon=True).start()
         self._looking = True
         try:
-            probed = facts.ask(self._look, self._topology)
+            probed = facts.probe(self._look, self._topology)
         finally:
             self._looking = False
         self._send("facts", **facts.collect([], self._parent, probed, Place()))
 
-    def _leave_when_nobody_waits(self) -> None:
-        """A call into a sick driver may take for ever; it does not keep this process once the channel has ended."""
+    def _leave_with_the_channel(self) -> None:
+        """End this process with the channel even during a call into a sick driver, which may take for ever."""
         channel = select.poll()
         channel.register(self._in, select.POLLRDHUP)
         channel.poll()
@@ -158,7 +157,7 @@ class Visit:
             try:
                 connection.sendall(wire.encode("end", grace_s=grace_s))
             except OSError:
-                pass  # it ends already, because another host of the run does; the sweep by mark has the last word
+                pass  # it is just leaving; the sweep by mark finds what is left
         deadline = time.monotonic() + grace_s + MARGIN_S
         for connection in agents:
             swept = self._await_swept(connection, deadline)
@@ -194,7 +193,7 @@ class Visit:
             except OSError:
                 break
             if not data:
-                break  # it ended; the sweep by mark has the last word
+                break  # it has ended; the sweep by mark finds what is left
             for message in decoder.feed(data):
                 if message.type == "swept":
                     try:
@@ -207,9 +206,9 @@ class Visit:
         return {}
 
     def _await_guards(self, records: "List[Dict[str, Any]]") -> "List[str]":
-        """Agents and guards end by themselves once told; one that does not in time is killed.
+        """Wait for agents and guards, which end by themselves, and kill those that do not; returns what survives.
 
-        Agents first: a guard that still lives then sweeps what even the mark does not find.
+        Agents first: then a guard that still lives sweeps what even the mark does not find.
         """
         survivors = []  # type: List[str]
         for name, name_start, patience_s in (("pid", "start", AGENT_S), ("guard", "guard_start", GUARD_S)):
@@ -231,7 +230,10 @@ class Visit:
 
 
 def strays(run: str, agents: bool) -> "List[processes.Process]":
-    """What carries the mark of `run`; with `agents` also its agents and all below them (their directory is gone)."""
+    """The processes that carry the mark of `run`; with `agents` also its agents and all below them.
+
+    `agents` is for a run whose directory is gone, with the pids of its agents.
+    """
     every = processes.every()
     found = {process.pid: process for process in processes.marked(every.values(), run)}
     for process in every.values() if agents else ():
@@ -243,9 +245,10 @@ def strays(run: str, agents: bool) -> "List[processes.Process]":
 
 
 def _unswept(directory: RunDirectory) -> bool:
-    """Whether neither the agent nor its guard came to sweep behind the tasks: both were killed.
+    """Whether neither the agent nor its guard could sweep behind the tasks, since both were killed.
 
-    Then a process that has left both its parents and its environment cannot be found; unless the machine was restarted.
+    Then a process that has left its parents and cleared its environment cannot be found; after a restart of the machine
+    there is none.
     """
     record = directory.read("agent.json")
     ended = record.get("over", False) or directory.read("guard.json").get("swept", False)

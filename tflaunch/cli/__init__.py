@@ -1,4 +1,4 @@
-"""The command line: one file per verb; whatever is heavy is imported inside the verbs."""
+"""The command line: one file per verb; heavy modules are imported inside the verbs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tflaunch.protocol.errors import EXIT_INTERRUPTED, NoThreads, TflaunchError
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-# What typer's parser raises, whose class is its own or click's, by its version.
+# What typer's parser raises: a class of typer's or of click's, depending on the version of typer.
 _REFUSED: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
-_COMMAND = "values:Command"
-# verb -> its function and its class of command, in the modules here
+_COMMAND = "command:Command"
+# verb -> (its function, its class of command), each as module:name
 VERBS = {
-    "run": ("run:run", "run:RunCommand"),
-    "up": ("up:up", "job_options:JobCommand"),
+    "run": ("run:run", "trainer_command:RunCommand"),
+    "up": ("up:up", "command:JobCommand"),
     "sweep": ("sweep:sweep", "sweep:SweepCommand"),
     "attach": ("attach:attach", _COMMAND),
     "logs": ("attach:logs", _COMMAND),
@@ -55,13 +55,13 @@ def _options(
     pass
 
 
-def _named(name: str) -> Any:
+def _load(name: str) -> Any:
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(f"tflaunch.cli.{module}"), attribute)
 
 
 def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
-    """The command line with these verbs: to declare all of them takes longer than most of them run."""
+    """Return the command line with these verbs; declaring all takes longer than most verbs run."""
     app = typer.Typer(
         name="tflaunch",
         help="Start distributed TensorFlow on machines that have SSH and Python, and leave nothing behind.",
@@ -70,19 +70,21 @@ def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
+    from tflaunch.cli.options import flatten
+
     for verb in verbs:
-        function, command = map(_named, VERBS[verb])
-        app.command(verb, cls=command)(function)
+        function, command = map(_load, VERBS[verb])
+        app.command(verb, cls=command)(flatten(function))
     return app
 
 
 def main() -> int:
-    """The `tflaunch` command: every error that a user can see ends here, as a sentence and the exit code returned."""
+    """Run the `tflaunch` command; show every expected error as a sentence, and return the exit code."""
     screen_streams()
     try:
         code = _run()
     except TflaunchError as error:
-        code = _tell(error)
+        code = _show(error)
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     except RuntimeError as error:
@@ -104,7 +106,7 @@ def main() -> int:
 
 
 def _run() -> int:
-    """Parse and carry out; raises UsageError for what the parser refuses, which it would tell in a style of its own."""
+    """Parse the command line and run the verb; return its exit code. Raises UsageError for what the parser refuses."""
     word = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     if word not in VERBS and [word] == sys.argv[1:2]:
         from tflaunch.cli.mistakes import unknown_verb
@@ -115,23 +117,23 @@ def _run() -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else end.code is not None
     except _REFUSED as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # the help has been shown
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             print(error.message, end="")
             return int(error.exit_code)
-        from tflaunch.cli.mistakes import in_our_words
+        from tflaunch.cli.mistakes import as_usage_error
 
-        raise in_our_words(error) from None
-    except typer.Abort:  # the input has ended where a question stood
+        raise as_usage_error(error) from None
+    except typer.Abort:  # the input ended at a question
         print("tflaunch: no answer", file=sys.stderr)
         return 1
     return code if isinstance(code, int) else 0
 
 
-def _tell(error: TflaunchError) -> int:
+def _show(error: TflaunchError) -> int:
     from tflaunch.console.reporter import open_reporter
 
     words = sys.argv[1:]
-    own = words[: words.index("--")] if "--" in words else words  # what follows is the trainer's
+    own = words[: words.index("--")] if "--" in words else words  # the rest is the trainer's
     reporter = open_reporter(json="--json" in own)
     reporter.error(error)
     reporter.close()

@@ -1,24 +1,26 @@
-"""`tflaunch clean`: remove what old runs have left, on the hosts and on this machine."""
+"""`tflaunch clean`: removes what old runs have left on the hosts and on this machine."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tflaunch.cli.options import (
-    OUTPUT,
-    AcceptNew,
-    ConnectTimeout,
-    Patient,
-    SshConfig,
-    connector,
+from tflaunch.cli.connecting import visiting
+from tflaunch.cli.option_groups import JsonDocument, SshOptions
+from tflaunch.cli.options import option
+from tflaunch.cli.reporting import Patient, Show, reporting
+from tflaunch.cli.values import parse_age
+from tflaunch.cli.which_hosts import (
+    default_hostfile,
+    hosts_of_run,
     load_hosts,
-    reporting,
+    merge,
+    no_hosts_known,
+    recorded_hosts,
 )
-from tflaunch.cli.values import time_of
-from tflaunch.cli.where import default_or_none, hosts_of_run, merged, nowhere, recorded_hosts
 from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import CleanError, ConnectErrors, UsageError
 
@@ -32,127 +34,94 @@ if TYPE_CHECKING:
     from tflaunch.sessions.watcher import Watcher
 
 OLDER = "14d"
-MEASURE_S = 300.0  # a million small files on a disk that turns
+MEASURE_S = 300.0  # to count a million small files on a hard disk
 CLEAN_S = 3600.0
 
-WHICH = "Which runs"
 
+@dataclass(repr=False, eq=False)
+class CleanOptions:
+    """Which runs to remove."""
 
-def _age(text: str) -> float:
-    """A time with its unit: who removes what is older than 7 has hardly seconds in mind."""
-    if text.strip()[-1:].isdigit():
-        raise typer.BadParameter(
-            f"{text!r} of what? {text.strip()}d (days), {text.strip()}h or {text.strip()}s"
-        )
-    return time_of()(text)
+    panel = "Which runs"
+
+    older: float | None = option(
+        None,
+        parser=parse_age,
+        metavar="TIME",
+        help=f"Runs without a write for this time [{OLDER}, if no other option chooses]",
+    )
+    keep_last: int = option(
+        0, min=0, metavar="N", help="Keep the newest N; without another option: remove all others."
+    )
+    max_size: str | None = option(
+        None, metavar="SIZE", help="The oldest runs, until each host holds no more than this: 10GiB"
+    )
+    dry_run: bool = option(False, "--dry-run", "-n", help="Show what would be removed, and remove nothing.")
+    yes: bool = option(False, "--yes", "-y", help="Do not ask.")
 
 
 def clean(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN...]", help="These, by id or how it begins.", show_default=False),
+        typer.Argument(
+            metavar="[RUN...]", help="These runs, by id or its first letters.", show_default=False
+        ),
     ] = None,
     *,
     hosts: Annotated[
         str | None,
         typer.Option(
-            "--hosts", "-H", metavar="HOSTS", help="Where [the default hostfile, or this machine's records]"
+            "--hosts",
+            "-H",
+            metavar="HOSTS",
+            help="The hosts to clean [those of the default hostfile, or of this machine's records]",
         ),
     ] = None,
-    older: Annotated[
-        float | None,
-        typer.Option(
-            parser=_age,
-            metavar="TIME",
-            help=f"What nobody has written to for so long [{OLDER} if nothing else is said]",
-            rich_help_panel=WHICH,
-        ),
-    ] = None,
-    keep_last: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="N", help="Never the newest N; alone: all others.", rich_help_panel=WHICH
-        ),
-    ] = 0,
-    max_size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", help="The oldest, until each host keeps no more: 10GiB", rich_help_panel=WHICH
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Only tell.", rich_help_panel=WHICH)
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.", rich_help_panel=WHICH)] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON document.", rich_help_panel=OUTPUT)] = False,
-    accept_new: AcceptNew = False,
-    connect_timeout: ConnectTimeout = 30.0,
-    ssh_config: SshConfig = None,
+    which: CleanOptions,
+    json: JsonDocument = False,
+    ssh: SshOptions,
 ) -> None:
-    """Remove old runs: their directories on the hosts, with logs and working directory, and their records here.
+    """Remove old runs: their directories on the hosts, with logs and working directories, and their records here.
 
-    Never one that is alive, or may be on a host that cannot be asked.  Shipped code goes with the last run of it.
-    On a terminal you are asked first.
+    A run that is alive stays, and one that may be alive on a host that cannot be asked.  Shipped code goes with the
+    last run that used it.  On a terminal, tflaunch asks first.
 
-    Exit code: 0; 2 which run?; 69 hosts could not be asked, 74 something could not be removed: the rest is done.
+    Exit code: 0; 2 which run?; 69 hosts could not be asked, 74 something could not be removed: the rest is removed.
     """
-    from tflaunch.console.clean_page import cleaned_lines, selection_lines
-    from tflaunch.console.failure_page import unreachable_data
-    from tflaunch.console.screen import Screen, reader_may_leave
-    from tflaunch.runs.clean import document, places
+    from tflaunch.runs.clean import places
     from tflaunch.runs.clean_records import recorded_place
-    from tflaunch.runs.visits import Visits
 
-    with reporting("stopped; what a host was told to remove it goes on removing", json=json) as show:
-        criteria = _criteria(runs or [], older, keep_last, max_size)
+    with reporting("stopped; hosts go on removing what they were asked to remove", json=json) as show:
+        criteria = _criteria(runs or [], which)
         hostfile, known_config = _where(criteria.runs, hosts)
-        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config or known_config)
         patient = Patient(show.reporter, json)
-        visits = Visits(to_hosts, patient)
-        try:
+        with visiting(hostfile.hosts, ssh, patient, known_config=known_config) as visits:
             with visits.interrupts():
-                failures = visits.open(hostfile.hosts, connect_timeout)
+                failures = visits.open(hostfile.hosts, ssh.connect_timeout)
                 usages, silent = visits.usage(MEASURE_S)
             patient.settle()
             failures |= silent
             in_order = {host.name: usages[host.name] for host in hostfile.hosts if host.name in usages}
             known = [*places(in_order), recorded_place()]
             criteria, chosen = _chosen(known, criteria, failures)
-            screen = Screen()
-            with reader_may_leave():
-                if not json:
-                    screen.show(selection_lines(known, chosen, screen))
-                if dry_run or yes or json or _agreed(chosen, visits, show.reporter):
-                    with visits.interrupts():
-                        cleaned, more = _carry_out(visits, known, chosen, criteria, dry_run)
-                    patient.settle()
-                    failures |= more
-                    told = document(known, chosen, cleaned, dry_run)
-                    if json:
-                        told |= {"time": time.time(), "unreachable": unreachable_data(failures)}
-                        screen.write_json(told)
-                    else:
-                        screen.show(cleaned_lines(told, screen))
-                    if any(place["failed"] for place in told["places"]):
-                        show.exit_code = CleanError.exit_code
-                else:
-                    show.reporter.note("nothing was removed")
-        finally:
-            visits.close()
-            to_hosts.close()
+            removal = _Removal(known, criteria, chosen, which.dry_run)
+            failures = _remove(removal, visits, patient, show, failures, asks=not which.yes, json=json)
         if failures:
             if not json:
                 show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
             show.exit_code = ConnectErrors.exit_code
 
 
-def _criteria(runs: list[str], older_s: float | None, keep_last: int, max_size: str | None) -> Criteria:
+def _criteria(runs: list[str], options: CleanOptions) -> Criteria:
     from tflaunch.inputs.sizes import size
     from tflaunch.runs.clean import Criteria
     from tflaunch.runs.run_ids import check_run_id
 
+    older_s, keep_last, max_size = options.older, options.keep_last, options.max_size
     if runs and (older_s is not None or keep_last or max_size):
-        raise UsageError("RUN names what is to go: no --older, --keep-last or --max-size beside it")
+        raise UsageError(
+            "RUN says what to remove: --older, --keep-last and --max-size cannot stand beside it"
+        )
     if not (runs or older_s is not None or keep_last or max_size):
         older_s = seconds(OLDER)
     return Criteria(
@@ -169,19 +138,19 @@ def _where(runs: tuple[str, ...], source: str | None) -> tuple[Hostfile, Path | 
     if runs:
         found = [hosts_of_run(run, None) for run in runs]
         configs = (config for _, _, config in found if config)
-        return merged([hostfile for _, hostfile, _ in found]), next(configs, None)
-    if (hostfile := default_or_none()) is not None:
+        return merge([hostfile for _, hostfile, _ in found]), next(configs, None)
+    if (hostfile := default_hostfile()) is not None:
         return hostfile, None
     recorded, config = recorded_hosts(lively=False)
     if recorded is None:
-        raise nowhere("clean")
+        raise no_hosts_known("clean")
     return recorded, config
 
 
 def _chosen(
     known: list[Place], criteria: Criteria, failures: dict[str, ConnectError]
 ) -> tuple[Criteria, Selection]:
-    """The criteria with the whole names of the runs, and what they choose; a named run that must stay is an error."""
+    """Return (the criteria with full run ids, what they select); raises UsageError if a named run must stay."""
     import dataclasses
 
     from tflaunch.runs.clean import full_names, select
@@ -200,7 +169,7 @@ def _chosen(
 
 
 def _agreed(chosen: Selection, visits: Visits, watcher: Watcher) -> bool:
-    """Whether the user wants that; without a terminal nobody is asked. Raises Stopped."""
+    """Ask the user whether to remove the runs; without a terminal to ask on, the answer is yes. Raises Stopped."""
     from tflaunch.sessions.asking import agreed
 
     if not chosen.goes:
@@ -213,20 +182,68 @@ def _agreed(chosen: Selection, visits: Visits, watcher: Watcher) -> bool:
         )
 
 
-def _carry_out(
-    visits: Visits, known: list[Place], chosen: Selection, criteria: Criteria, dry_run: bool
-) -> tuple[dict[int, Any], dict[str, ConnectError]]:
-    """What each place says after it, by number, and the hosts that did not."""
+@dataclass(frozen=True)
+class _Removal:
+    """What to remove, and where."""
+
+    known: list[Place]
+    criteria: Criteria
+    chosen: Selection
+    dry_run: bool
+
+
+def _remove(
+    removal: _Removal,
+    visits: Visits,
+    patient: Patient,
+    show: Show,
+    failures: dict[str, ConnectError],
+    *,
+    asks: bool,
+    json: bool,
+) -> dict[str, ConnectError]:
+    """Show what is chosen, remove it if the user agrees, and show what was removed; raises Stopped.
+
+    Returns `failures` and the hosts that could not be asked since.
+    """
+    from tflaunch.console.clean_page import cleaned_lines, selection_lines
+    from tflaunch.console.failure_page import unreachable_data
+    from tflaunch.console.screen import Screen, reader_may_leave
+    from tflaunch.runs.clean import document
+
+    known, chosen = removal.known, removal.chosen
+    screen = Screen()
+    with reader_may_leave():
+        if not json:
+            screen.show(selection_lines(known, chosen, screen))
+        if asks and not (removal.dry_run or json or _agreed(chosen, visits, show.reporter)):
+            show.reporter.note("nothing was removed")
+            return failures
+        with visits.interrupts():
+            cleaned, more = _carry_out(visits, removal)
+        patient.settle()
+        failures = failures | more
+        result = document(known, chosen, cleaned, removal.dry_run)
+        if json:
+            screen.write_json({**result, "time": time.time(), "unreachable": unreachable_data(failures)})
+        else:
+            screen.show(cleaned_lines(result, screen))
+        if any(place["failed"] for place in result["places"]):
+            show.exit_code = CleanError.exit_code
+    return failures
+
+
+def _carry_out(visits: Visits, removal: _Removal) -> tuple[dict[int, Any], dict[str, ConnectError]]:
+    """Remove, and return (what each place has removed, by its number; hosts that did not answer)."""
     from tflaunch.runs.clean_records import remove_records
 
-    wanted = {
-        place.names[0]: chosen.goes.get(number, ()) for number, place in enumerate(known) if place.names
-    }
-    said, failures = visits.clean(wanted, criteria.code_older_s, dry_run, CLEAN_S)
+    known, goes = removal.known, removal.chosen.goes
+    wanted = {place.names[0]: goes.get(number, ()) for number, place in enumerate(known) if place.names}
+    said, failures = visits.clean(wanted, removal.criteria.code_older_s, removal.dry_run, CLEAN_S)
     cleaned: dict[int, Any] = {}
     for number, place in enumerate(known):
         if not place.names:
-            cleaned[number] = remove_records(chosen.goes.get(number, ()), dry_run)
+            cleaned[number] = remove_records(goes.get(number, ()), removal.dry_run)
         elif place.names[0] in said:
             cleaned[number] = said[place.names[0]].fields
     return cleaned, failures

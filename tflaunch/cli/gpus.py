@@ -1,36 +1,33 @@
-"""`tflaunch gpus`: the cards of all hosts, and who uses them."""
+"""`tflaunch gpus`: shows the GPUs of all hosts, and who uses them."""
 
 from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from tflaunch.cli.options import (
-    OUTPUT,
-    AcceptNew,
-    ConnectionOption,
-    SshConfig,
-    connector,
-    load_hosts,
-    reporting,
-)
-from tflaunch.cli.values import TIME_WORD, Command, time_of
+from tflaunch.cli.command import Command
+from tflaunch.cli.connecting import connected
+from tflaunch.cli.option_groups import OUTPUT, ConnectionOptions, Hosts
+from tflaunch.cli.options import Part, option
+from tflaunch.cli.reporting import reporting
+from tflaunch.cli.values import TIME_WORD, time_parser
+from tflaunch.cli.which_hosts import load_hosts
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 
 if TYPE_CHECKING:
     from tflaunch.console.gpus_output import Form
     from tflaunch.hosts import Hostfile
 
-CARDS = "Which cards"
-EVERY = "2s"  # --watch alone
+EVERY = "2s"  # the interval of --watch without a TIME
 
 
 class GpusCommand(Command):
-    """`gpus`, whose --watch may stand alone or before a time."""
+    """The class of the command `gpus`; the TIME of --watch may be left out."""
 
     optional_values = dict.fromkeys(("--watch", "-w"), (TIME_WORD, EVERY))
 
@@ -44,75 +41,57 @@ class SortChoice(str, Enum):
     temperature = "temperature"
 
 
+@dataclass(repr=False, eq=False)
+class ListOptions:
+    """Which GPUs to show, and in which order."""
+
+    panel = "Which GPUs"
+
+    free: bool = option(False, help="Only GPUs that nobody uses.")
+    model: str = option("", metavar="TEXT", help="Only GPUs with this in their name: h100")
+    min_free: str = option("", metavar="SIZE", help="Only GPUs with at least this much free memory: 40GiB")
+    host: str = option("", metavar="PATTERN", help="Only these hosts: names, ranges, globs, label=value.")
+    sort: SortChoice = option(
+        SortChoice.host, help="Most free memory, least utilization or highest temperature first."
+    )
+
+
+@dataclass(repr=False, eq=False)
+class FormOptions:
+    """The form of the output."""
+
+    panel = OUTPUT
+
+    topology: bool = option(False, help="How the GPUs are connected: NVLink, PCIe.")
+    json: bool = option(False, help="Print everything as one JSON document; with --watch: one per line.")
+    csv: bool = option(False, help="Print one line per GPU.")
+    oneline: bool = option(False, help="For scripts, with --free: gpu01:0,2 gpu02:1")
+
+
 def gpus(
-    hosts: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="HOSTS",
-            help="A hostfile, or host1,host2, or slurm: [$TFLAUNCH_HOSTS, ./hosts.yaml, "
-            "~/.config/tflaunch/hosts.yaml]",
-            show_default=False,
-        ),
-    ] = None,
+    hosts: Hosts = None,
     *,
-    free: Annotated[
-        bool, typer.Option("--free", help="Only those nobody uses.", rich_help_panel=CARDS)
-    ] = False,
-    model: Annotated[
-        str,
-        typer.Option(metavar="TEXT", help="Only those with this in their name: h100", rich_help_panel=CARDS),
-    ] = "",
-    min_free: Annotated[
-        str, typer.Option(metavar="SIZE", help="With so much memory free: 40GiB", rich_help_panel=CARDS)
-    ] = "",
-    host: Annotated[
-        str,
-        typer.Option(
-            metavar="PATTERN", help="Hosts to ask: names, ranges, globs, label=value.", rich_help_panel=CARDS
-        ),
-    ] = "",
-    sort: Annotated[
-        SortChoice,
-        typer.Option(
-            help="Most free memory, least utilization or highest temperature first.", rich_help_panel=CARDS
-        ),
-    ] = SortChoice.host,
+    which: ListOptions,
     watch: Annotated[
         float | None,
         typer.Option(
             "--watch",
             "-w",
-            parser=time_of(0.1),
+            parser=time_parser(0.1),
             metavar="[TIME]",
-            help=f"Look again, so often [{EVERY}]; Ctrl-C ends it.",
+            help=f"Ask again at this interval [{EVERY}], until Ctrl-C.",
         ),
     ] = None,
-    topology: Annotated[
-        bool,
-        typer.Option("--topology", help="How cards are connected: NVLink, PCIe.", rich_help_panel=OUTPUT),
-    ] = False,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Everything, as one JSON document; watching: one a line.", rich_help_panel=OUTPUT
-        ),
-    ] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="A line for each card.", rich_help_panel=OUTPUT)] = False,
-    oneline: Annotated[
-        bool,
-        typer.Option("--oneline", help="For scripts, with --free: gpu01:0,2 gpu02:1", rich_help_panel=OUTPUT),
-    ] = False,
+    form: FormOptions,
     timeout: Annotated[
         float,
-        typer.Option(parser=time_of(1), metavar="TIME", help="For one host to connect and answer."),
+        typer.Option(parser=time_parser(1), metavar="TIME", help="Time for one host to connect and answer."),
     ] = 15.0,
-    accept_new: AcceptNew = False,
-    ssh_config: SshConfig = None,
-    connection: ConnectionOption = "",
+    connection: Annotated[ConnectionOptions, Part(without=("connect_timeout",))],
 ) -> None:
-    """Show the cards of all hosts: how they are, who uses them since when, which are free.
+    """Show the GPUs of all hosts: their state, who uses them since when, which are free.
 
-    Nothing is installed on the hosts; cards in MIG mode are shown with their instances (3.1: instance 1 of card 3).
+    Nothing is installed on the hosts.  GPUs in MIG mode are shown with their instances (3.1: instance 1 of GPU 3).
 
     Exit code: 0; 2 command line or hostfile; 69 a host could not be asked (the others are shown).
     """
@@ -121,33 +100,36 @@ def gpus(
     from tflaunch.survey.gpus import Wanted
     from tflaunch.survey.survey import Survey
 
-    with reporting("stopped before all hosts had answered", json=json) as show:
-        forms = {"json": json, "csv": csv, "oneline": oneline, "topology": topology}
-        form = _form(forms, watching=watch is not None)
-        wanted = Wanted(free, model, size(min_free) if min_free else 0)
-        hostfile = _chosen(load_hosts(hosts, connection), host)
-        # What is left after connecting is for the answer, so that a dead host says what is wrong with it.
-        to_hosts = connector(hostfile.hosts, accept_new, 0.8 * timeout, ssh_config)
-        for note in to_hosts.notes:
-            show.reporter.warn(note)
-        survey = Survey(to_hosts, hostfile.hosts, timeout, topology=topology or json)
-        output = CardsOutput(survey, wanted, sort.value, form)
-        try:
-            with survey.interrupts():
-                if watch is not None:
-                    output.again_and_again(watch)
-                elif unreachable := output.once():
-                    if csv or oneline:
-                        show.reporter.failures(ConnectErrors(unreachable, len(hostfile.hosts)))
-                    show.exit_code = ConnectErrors.exit_code
-        except BrokenPipeError:  # `| head` has what it wanted
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        finally:
-            survey.close()
-            to_hosts.close()
+    with reporting("stopped before all hosts had answered", json=form.json) as show:
+        chosen_form = _form(form, watching=watch is not None)
+        wanted = Wanted(which.free, which.model, size(which.min_free) if which.min_free else 0)
+        hostfile = _chosen(load_hosts(hosts, connection.connection), which.host)
+        # The rest of the time is for the answer: a host that is dead then fails with its connection's own error.
+        connection.connect_timeout = 0.8 * timeout
+        with connected(hostfile.hosts, connection, show.reporter) as connector:
+            survey = Survey(connector, hostfile.hosts, timeout, topology=form.topology or form.json)
+            output = CardsOutput(survey, wanted, which.sort.value, chosen_form)
+            try:
+                with survey.interrupts():
+                    if watch is not None:
+                        output.again_and_again(watch)
+                    elif unreachable := output.once():
+                        if form.csv or form.oneline:
+                            show.reporter.failures(ConnectErrors(unreachable, len(hostfile.hosts)))
+                        show.exit_code = ConnectErrors.exit_code
+            except BrokenPipeError:  # `| head` has what it wanted
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            finally:
+                survey.close()
 
 
-def _form(forms: dict[str, bool], *, watching: bool) -> Form:
+def _form(options: FormOptions, *, watching: bool) -> Form:
+    forms = {
+        "json": options.json,
+        "csv": options.csv,
+        "oneline": options.oneline,
+        "topology": options.topology,
+    }
     asked = [name for name, given in forms.items() if given]
     if len(asked) > 1:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""`tflaunch init`: a hostfile of the hosts that are named, with what is found on them."""
+"""`tflaunch init`: writes a hostfile of the hosts that the user names, with what it finds on them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tflaunch.cli.options import (
-    AcceptNew,
-    ConnectionOption,
-    ConnectTimeout,
-    Patient,
-    SshConfig,
-    connector,
-    reporting,
-)
-from tflaunch.cli.values import time_of
+from tflaunch.cli.connecting import connected
+from tflaunch.cli.option_groups import ConnectionOptions
+from tflaunch.cli.options import Part
+from tflaunch.cli.reporting import Patient, reporting
+from tflaunch.cli.values import time_parser
 from tflaunch.protocol.errors import ConnectError, ConnectErrors, RecordError, UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +28,7 @@ if TYPE_CHECKING:
     from tflaunch.survey.hostfile_text import HostEntry
 
 STDOUT = Path("-")
-TOLD_EACH = 24  # hosts; of more only the file tells each
+SHOWN_EACH = 24  # with more hosts, only the file says what each one has
 
 
 def init(
@@ -48,21 +43,19 @@ def init(
     ] = None,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The hostfile to write; - prints it.")
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Write this hostfile; - prints it.")
     ] = Path("hosts.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Also over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
     timeout: Annotated[
-        float, typer.Option(parser=time_of(1), metavar="TIME", help="For each host to tell what it has.")
+        float,
+        typer.Option(parser=time_parser(1), metavar="TIME", help="Time for each host to say what it has."),
     ] = 60.0,
-    accept_new: AcceptNew = False,
-    connect_timeout: ConnectTimeout = 15.0,
-    connection: ConnectionOption = "",
-    ssh_config: SshConfig = None,
+    connection: Annotated[ConnectionOptions, Part(default={"connect_timeout": 15.0})],
 ) -> None:
-    """Make a hostfile: connect to the hosts, all at once, and write down what is there.
+    """Make a hostfile: connect to the hosts, all at once, and write down what they have.
 
-    Each host stands in it with its cards, cores, memory, Python and TensorFlow as a comment. One that cannot be
-    reached is a comment as a whole, with the reason. Nothing is installed or kept on the hosts.
+    A comment beside each host says which GPUs, cores, memory, Python and TensorFlow it has.  A host that cannot be
+    reached is written as a comment, with the reason.  Nothing is installed on the hosts or left there.
 
     Exit code: 0; 69 a host could not be reached (the others are written; if none could, nothing is); 2 command line;
     73 the file cannot be written.
@@ -71,15 +64,10 @@ def init(
 
     with reporting("stopped; nothing is written") as show:
         _check_output(output, force)
-        hostfile = _wanted(names or [], connection, ssh_config)
-        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
-        for note in to_hosts.notes:
-            show.reporter.warn(note)
-        try:
-            visited = _visit(hostfile, to_hosts, show.reporter, timeout, connect_timeout)
-            found = _found(visited, to_hosts)
-        finally:
-            to_hosts.close()
+        hostfile = _wanted(names or [], connection)
+        with connected(hostfile.hosts, connection, show.reporter) as connector:
+            visited = _visit(hostfile, connector, show.reporter, timeout, connection.connect_timeout)
+            found = _found(visited, connector)
         failures = {each.host.name: each.error for each in visited if each.error is not None}
         if len(failures) == len(visited):
             show.reporter.warn(f"{_name(output)} is not written: it would have no host")
@@ -91,17 +79,18 @@ def init(
             _write(output, text, force)
         _tell(found, failures, output, show.reporter)
         if output != STDOUT:
-            _tell_next(output, ssh_config, show.reporter)
+            _tell_next(output, connection.ssh_config, show.reporter)
         if failures:
             show.exit_code = ConnectErrors.exit_code
 
 
 def _name(output: Path) -> str:
+    """Return the name of the hostfile for messages."""
     return "the hostfile" if output == STDOUT else str(output)
 
 
 def _check_output(output: Path, force: bool) -> None:
-    """Raises UsageError now for what would fail when all hosts have been asked."""
+    """Raise UsageError now, not when all hosts have answered, if the file cannot be written."""
     if output == STDOUT:
         return
     if output.is_dir():
@@ -109,9 +98,7 @@ def _check_output(output: Path, force: bool) -> None:
     if not output.parent.is_dir():
         raise UsageError(f"-o {output}: there is no directory {output.parent}", "make it, or name another")
     if os.path.lexists(output) and not force:
-        raise UsageError(
-            f"{output} is there already", "it stays as it is: -o FILE writes another, --force overwrites it"
-        )
+        raise UsageError(f"{output} is there already", "-o FILE writes another, --force overwrites it")
     if not os.access(output.parent, os.W_OK):
         raise UsageError(
             f"-o {output}: you may not write in {output.parent.absolute()}", "name a file elsewhere: -o FILE"
@@ -121,10 +108,11 @@ def _check_output(output: Path, force: bool) -> None:
 # --- which hosts -----------------------------------------------------------------------------------------
 
 
-def _wanted(names: Sequence[str], connection: str, ssh_config: Path | None) -> Hostfile:
-    """The hosts that are named, or chosen; raises UsageError, HostfileError."""
+def _wanted(names: Sequence[str], connection: ConnectionOptions) -> Hostfile:
+    """Return the hosts that the user names or chooses; raises UsageError, HostfileError."""
     from tflaunch import hosts
 
+    ssh_config = connection.ssh_config
     if ssh_config is not None and not ssh_config.is_file():
         raise UsageError(f"--ssh-config {ssh_config}: there is no such file")
     listed = [] if names else [host.name for host in _chosen(ssh_config).hosts]
@@ -143,11 +131,11 @@ def _wanted(names: Sequence[str], connection: str, ssh_config: Path | None) -> H
             listed += [host.name for host in hosts.match(name, known)]
         else:
             listed.append(name)
-    return hosts.listed(",".join(dict.fromkeys(listed)), connection=connection)
+    return hosts.listed(",".join(dict.fromkeys(listed)), connection=connection.connection)
 
 
 def _of_ssh_config(ssh_config: Path | None) -> Hostfile:
-    """The hosts that ssh_config spells out; raises UsageError where there are none."""
+    """Return the hosts that ssh_config names without patterns; raises UsageError where there are none."""
     from tflaunch.hosts import Host, Hostfile
     from tflaunch.ssh.config_lines import host_names
 
@@ -164,7 +152,7 @@ def _of_ssh_config(ssh_config: Path | None) -> Hostfile:
 
 
 def _chosen(ssh_config: Path | None) -> Hostfile:
-    """Those of ssh_config, less what the user does not want; raises UsageError where nobody can be asked."""
+    """Ask which hosts of ssh_config to take; raises UsageError where there is no terminal to ask on."""
     from tflaunch.hosts import Hostfile, fold, match
     from tflaunch.sessions.log_lines import one_line
 
@@ -195,6 +183,7 @@ def _chosen(ssh_config: Path | None) -> Hostfile:
 
 
 def _words(names: str) -> list[str]:
+    """Split a list of host names at its commas, not at those in brackets."""
     from tflaunch.inputs.hostnames import split
 
     return [part for _, part, _ in split(names)]
@@ -204,9 +193,9 @@ def _words(names: str) -> list[str]:
 
 
 def _visit(
-    hostfile: Hostfile, to_hosts: Connector, reporter: Reporter, timeout_s: float, connect_s: float
+    hostfile: Hostfile, connector: Connector, reporter: Reporter, timeout_s: float, connect_s: float
 ) -> tuple[HostAnswer, ...]:
-    """Ask every host, as `tflaunch check --no-tensorflow` does; nothing of it is left there."""
+    """Ask every host, as `tflaunch check --no-tensorflow` does; nothing is left there."""
     from tflaunch.protocol.job import JobSpec
     from tflaunch.sessions.group import Stopped
     from tflaunch.survey.check_run import CheckRun
@@ -214,7 +203,7 @@ def _visit(
     patient = Patient(reporter, json=False)
     check_run = CheckRun(
         hostfile,
-        to_hosts,
+        connector,
         patient.phase,
         timeout_s=timeout_s,
         connect_s=connect_s,
@@ -227,25 +216,26 @@ def _visit(
             return check_run.run().hosts
     except Stopped as stopped:
         for host, why in stopped.unconfirmed.items():
-            reporter.warn(f"{host}: something of this may still be alive: {why}")
+            reporter.warn(f"{host}: a process of this command may still be alive: {why}")
         raise
     finally:
         patient.settle()
 
 
-def _found(visited: Sequence[HostAnswer], to_hosts: Connector) -> list[HostEntry]:
+def _found(visited: Sequence[HostAnswer], connector: Connector) -> list[HostEntry]:
+    """Return what the hostfile says of each host, or why it cannot be used."""
     from tflaunch.survey.hostfile_text import HostEntry
 
     found: list[HostEntry] = []
     first: dict[tuple[str, str], Host] = {}
     for each in visited:
         if each.error is not None or each.facts is None:
-            error = each.error or ConnectError("it told nothing")
+            error = each.error or ConnectError("it gave no answer")
             hint = f" ({error.hint.format(host=each.host.name)})" if error.hint else ""
             found.append(HostEntry(each.host, why_not=f"cannot be reached: {error.message}{hint}"))
             continue
         # A run refuses one machine under two names: see tflaunch.launch.roll_call.
-        machine = (to_hosts.host_key(each.host), each.facts.boot_id)
+        machine = (connector.host_key(each.host), each.facts.boot_id)
         same = first.setdefault(machine, each.host) if all(machine) else each.host
         if same is not each.host:
             found.append(HostEntry(each.host, why_not=f"is the same machine as {same.name}"))
@@ -255,12 +245,13 @@ def _found(visited: Sequence[HostAnswer], to_hosts: Connector) -> list[HostEntry
 
 
 def _described(each: HostAnswer) -> HostEntry:
+    """Return what the hostfile says of a host that has answered."""
     from tflaunch.inputs.sizes import amount
     from tflaunch.survey.gpus import short_name
     from tflaunch.survey.hostfile_text import HostEntry
 
     facts = each.facts
-    assert facts is not None  # noqa: S101 - the caller has looked
+    assert facts is not None  # noqa: S101 - the caller has checked
     trouble = each.lost or each.refused
     note = f"its python3 was not asked: {trouble.message}" if trouble is not None else facts.gpu_note
     if trouble is None and not each.report and each.task is not None:
@@ -280,7 +271,7 @@ def _described(each: HostAnswer) -> HostEntry:
 
 
 def _write(output: Path, text: str, force: bool) -> None:
-    """Whole, and such that nobody else may write it whatever the umask is: else it would not count as a default."""
+    """Write the file, whole, writable for this user alone: else tflaunch refuses it as the default hostfile."""
     partial = output.with_name(f".{output.name}.{os.getpid()}") if force else output
     made = False
     try:
@@ -299,15 +290,16 @@ def _write(output: Path, text: str, force: bool) -> None:
 def _tell(
     found: Sequence[HostEntry], failures: Mapping[str, ConnectError], output: Path, reporter: Reporter
 ) -> None:
+    """Show what was found and written."""
     from tflaunch.hosts import fold
     from tflaunch.survey.hostfile_text import comment
 
     there = [each for each in found if not each.why_not]
-    if len(there) <= TOLD_EACH:
+    if len(there) <= SHOWN_EACH:
         width = max(len(each.host.name) for each in there)
         for each in there:
             reporter.note(f"{each.host.name:{width}}  {comment(each.described)}")
-        reporter.settle()  # what is warned of overtakes
+        reporter.settle()  # else the warnings below would come first
     for each in found:
         if each.why_not and each.host.name not in failures:
             reporter.warn(f"{each.host.name} {each.why_not}, and is a comment in {_name(output)}")
@@ -326,6 +318,7 @@ def _tell(
 
 
 def _tell_next(output: Path, ssh_config: Path | None, reporter: Reporter) -> None:
+    """Show the next commands, and warn if the file cannot be the default hostfile."""
     from tflaunch.inputs.ownership import planted
 
     default = output.absolute() == Path.cwd() / "hosts.yaml"
@@ -335,11 +328,11 @@ def _tell_next(output: Path, ssh_config: Path | None, reporter: Reporter) -> Non
         reason = ""
     if reason:
         reporter.warn(
-            f"it does not count as the default hostfile: {reason}; name it, or keep it elsewhere: "
+            f"tflaunch does not take it as the default hostfile: {reason}; name it, or move it: "
             "~/.config/tflaunch/hosts.yaml"
         )
     named = "" if default and not reason else f" {shlex.quote(str(output))}"
-    if ssh_config is not None:  # the hostfile cannot say it
+    if ssh_config is not None:  # a hostfile cannot name one
         named += f" -F {shlex.quote(str(ssh_config))}"
     reporter.note(f"next: tflaunch check{named}, then tflaunch run{named} trainer.py")
 

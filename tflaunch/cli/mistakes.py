@@ -1,4 +1,4 @@
-"""What the parser of the command line refuses, and verbs that there are not, as errors of tflaunch's own."""
+"""Errors for what typer's parser refuses, and for verbs that tflaunch does not have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from tflaunch.protocol.errors import UsageError
 
-# What other tools call it -> the verb, or the option, that does it here.
+# A verb of other tools -> the verb or option of tflaunch that does the same.
 INSTEAD: Mapping[str, str] = {
     **dict.fromkeys(("list", "ls", "runs", "jobs", "queue", "squeue", "qstat", "history", "top"), "ps"),
     **dict.fromkeys(
@@ -39,31 +39,31 @@ INSTEAD: Mapping[str, str] = {
 
 
 def unknown_verb(word: str, rest: Sequence[str], verbs: Sequence[str]) -> UsageError:
-    """The error for a first word that is no verb, with the command that was most likely meant."""
+    """Return the error for a first word that is no verb, with the command that the user most likely meant."""
     if os.path.lexists(word) or re.search(r"\.(py|sh|ya?ml)$|[/,\[@]", word) or word in ("slurm:", "pbs:"):
         return UsageError(
-            f"{word} is no command of tflaunch, but something to run",
+            f"{word} is not a command of tflaunch, but something to run",
             shlex.join(["tflaunch", "run", word, *rest]),
         )
     folded = word.lower().replace("_", "-")
     near = [folded] if folded in verbs else difflib.get_close_matches(folded, [*verbs, *INSTEAD], 1)
     if not near:
-        return UsageError(f"tflaunch has no command {word!r}", "tflaunch --help says which there are")
+        return UsageError(f"tflaunch has no command {word!r}", "tflaunch --help lists the commands")
     meant = INSTEAD.get(near[0], near[0])
     if folded in INSTEAD:
         return UsageError(
-            f"tflaunch has no command {word!r}; here it is {meant}", shlex.join(["tflaunch", meant, *rest])
+            f"tflaunch has no command {word!r}; use {meant}", shlex.join(["tflaunch", meant, *rest])
         )
     return UsageError(
         f"tflaunch has no command {word!r}; did you mean {meant}?", shlex.join(["tflaunch", meant, *rest])
     )
 
 
-def in_our_words(error: Any) -> UsageError:
-    """An error of typer's parser, whose classes are typer's own or click's, by its version."""
+def as_usage_error(error: Any) -> UsageError:
+    """Return an error of typer's parser as a UsageError; its class is typer's or click's, depending on the version."""
     ctx: Any = getattr(error, "ctx", None)
     path = ctx.command_path if ctx is not None else "tflaunch"
-    see = f"{path} --help says what there is"
+    see = f"{path} --help lists all options"
     kind = type(error).__name__
     if kind == "NoSuchOption":
         return no_such_option(error.option_name, _options(ctx), see, path)
@@ -86,7 +86,7 @@ def in_our_words(error: Any) -> UsageError:
 
 
 def no_such_option(name: str, known: Sequence[str], otherwise: str, path: str) -> UsageError:
-    """The error for an option that the verb does not have."""
+    """Return the error for an option that the verb lacks: with options of similar names, else with `otherwise`."""
     near = (
         difflib.get_close_matches(name, known, 3, 0.85)
         or [each for each in known if each.startswith(f"{name}-")][:3]  # --gpus: --gpus-per-worker
@@ -117,7 +117,7 @@ def _name(param: Any) -> str:
 
 
 def _explained(param: Any) -> str:
-    """`--workers N: worker tasks [one per free GPU, or host]`."""
+    """Return for example `--workers N: Number of worker tasks [one per free GPU, or host]`."""
     text = (getattr(param, "help", None) or "").replace(r"\[", "[")
     if not text:
         return ""

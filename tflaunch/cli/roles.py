@@ -1,4 +1,4 @@
-"""Roles on the command line: `--ps 2 --evaluator --job data=2 --job-gpus data=1`, over those of a job file."""
+"""Read roles from the command line: `--ps 2 --evaluator --job data=2 --job-gpus data=1`; they win over a job file."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import difflib
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
-from tflaunch.cli.job_options import environment
+from tflaunch.cli.job_parts import environment
 from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import (
@@ -24,85 +24,98 @@ from tflaunch.protocol.job import (
     near_role,
 )
 
+if TYPE_CHECKING:
+    from tflaunch.cli.job_option_groups import ClusterOptions, RoleOptions
+
 MOST_TASKS = 10_000  # of one role
 
 
 def roles_of(
     in_file: Mapping[str, Role],
-    *,
-    counts: Mapping[str, int | None],
-    hosts: Mapping[str, str | None],
-    gpus_per_worker: Cards | None,
-    jobs: Iterable[str],
-    job_hosts: Iterable[str],
-    job_gpus: Iterable[str],
-    job_env: Iterable[str],
-    job_args: Iterable[str] = (),
-    job_end: Iterable[str] = (),
-    job_grace: Iterable[str] = (),
+    cluster: ClusterOptions,
+    options: RoleOptions,
+    gpus_per_worker: Cards | None = None,
 ) -> dict[str, Role]:
-    """All roles of a run; `counts` and `hosts` are of the options that name their role themselves.
+    """Return all roles of a run, by job name: those of the job file, changed as the options say.
 
-    Raises UsageError for what cannot be read, is said twice, or is said of a job without tasks.
+    Raises UsageError for a value that cannot be read, is given twice, or is for a job without tasks.
     """
-    said: dict[tuple[str, str], str] = {}  # (job, field) -> the option that said it
-    roles = dict(in_file)
-
-    def put(job: str, field: str, value: Any, option: str) -> None:
-        if first := said.get((job, field)):
-            raise UsageError(f"{option}: {first} says it already", "leave one of them out")
-        said[job, field] = option
-        roles[job] = dataclasses.replace(roles.get(job, Role()), **{field: value})
-
-    spelt = {PS: "--ps", WORKER: "--workers", CHIEF: "--chief", EVALUATOR: "--evaluator"}
-    for job, count in counts.items():
+    roles = _Roles(in_file)
+    counts = (
+        (PS, cluster.ps, "--ps"),
+        (WORKER, cluster.workers, "--workers"),
+        (EVALUATOR, cluster.evaluator, "--evaluator"),
+    )
+    for job, count, option in counts:
         if count is not None:
-            put(job, "count", count, f"{spelt[job]} {count}" if job != CHIEF else "--chief")
-    for job, pattern in hosts.items():
+            roles.put(job, "count", count, f"{option} {count}")
+    if cluster.chief:
+        roles.put(CHIEF, "count", 1, "--chief")
+    for job, pattern in ((PS, cluster.ps_hosts), (WORKER, cluster.worker_hosts)):
         if pattern is not None:
-            put(job, "hosts", pattern, f"--{job}-hosts {pattern}")
+            roles.put(job, "hosts", pattern, f"--{job}-hosts {pattern}")
     if gpus_per_worker is not None:
-        put(WORKER, "gpus", gpus_per_worker, f"--gpus-per-worker {gpus_per_worker}")
-    fields: list[tuple[str, Iterable[str], str, Callable[[str], Any]]] = [
-        ("--job", jobs, "count", _count),
-        ("--job-hosts", job_hosts, "hosts", str),
-        ("--job-gpus", job_gpus, "gpus", _cards),
-        ("--job-args", job_args, "args", _words),
-        ("--job-end", job_end, "end", _end),
-        ("--job-grace", job_grace, "grace_s", seconds),
-    ]
-    for option, texts, field, read in fields:
+        roles.put(WORKER, "gpus", gpus_per_worker, f"--gpus-per-worker {gpus_per_worker}")
+    roles.read("--job", options.job, "count", _count)
+    roles.read("--job-hosts", options.job_hosts, "hosts", str)
+    roles.read("--job-gpus", options.job_gpus, "gpus", _gpus)
+    roles.read("--job-args", options.job_args, "args", _words)
+    roles.read("--job-end", options.job_end, "end", _end)
+    roles.read("--job-grace", options.job_grace, "grace_s", seconds)
+    roles.read_env(options.job_env)
+    roles.check()
+    return roles.by_job
+
+
+class _Roles:
+    """Collects what the options say of each role."""
+
+    def __init__(self, in_file: Mapping[str, Role]) -> None:
+        self.by_job = dict(in_file)
+        self._in_file = in_file
+        self._said: dict[tuple[str, str], str] = {}  # (job, field) -> the option that set it
+
+    def put(self, job: str, field: str, value: Any, option: str) -> None:
+        """Set a field of a role; raises UsageError where an option has set it before."""
+        if first := self._said.get((job, field)):
+            raise UsageError(f"{option}: {first} says it already", "leave one of them out")
+        self._said[job, field] = option
+        self.by_job[job] = dataclasses.replace(self.by_job.get(job, Role()), **{field: value})
+
+    def read(self, option: str, texts: Iterable[str], field: str, parse: Callable[[str], Any]) -> None:
+        """Set this field from every JOB=VALUE of an option; raises UsageError."""
         for job, value, text in _pairs(option, texts):
-            _refuse_typo(job, value, option, in_file)
+            self._refuse_typo(job, value, option)
             try:
-                put(job, field, read(value), text)
+                self.put(job, field, parse(value), text)
             except ValueError as error:
                 raise UsageError(
                     f"{text}: {value!r} {error}", f"for example {option} {_EXAMPLES[field]}"
                 ) from None
-    env: dict[str, dict[str, str]] = {}
-    for job, value, text in _pairs("--job-env", job_env):
-        _refuse_typo(job, value.partition("=")[0], "--job-env", in_file)  # the value may be a secret
-        env.setdefault(job, {}).update(environment([value], text))
-        said[job, "env"] = text
-    for job, variables in env.items():
-        role = roles.get(job, Role())
-        roles[job] = dataclasses.replace(role, env={**role.env, **variables})
-    for (job, _), option in said.items():
-        if job not in (PS, WORKER) and roles[job].count is None:
-            near = difflib.get_close_matches(job, [name for name in roles if name != job], 1)
-            meant = f"did you mean {near[0]}? else " if near else ""
-            raise UsageError(f"{option}: there are no {job} tasks", f"{meant}say how many: --job {job}=1")
-    return roles
 
+    def read_env(self, texts: Iterable[str]) -> None:
+        """Add the variables of --job-env to those of the job file; raises UsageError."""
+        for job, value, text in _pairs("--job-env", texts):
+            self._refuse_typo(job, value.partition("=")[0], "--job-env")  # the value may be a secret
+            role = self.by_job.get(job, Role())
+            self.by_job[job] = dataclasses.replace(role, env={**role.env, **environment([value], text)})
+            self._said[job, "env"] = text
 
-def _refuse_typo(job: str, value: str, option: str, in_file: Mapping[str, Role]) -> None:
-    """Raise UsageError for a job name that is nearly one of TensorFlow's, unless the job file has such a job."""
-    if job not in in_file and (near := near_role(job)):
-        raise UsageError(
-            f"{option} {job}={value}: {job!r} is no role; did you mean {option} {near}={value}?",
-            f"if {job} is a job of your own, write it under `jobs:` of a job file",
-        )
+    def check(self) -> None:
+        """Raise UsageError if an option names a job that has no tasks."""
+        for (job, _), option in self._said.items():
+            if job not in (PS, WORKER) and self.by_job[job].count is None:
+                near = difflib.get_close_matches(job, [name for name in self.by_job if name != job], 1)
+                meant = f"did you mean {near[0]}? else " if near else ""
+                raise UsageError(f"{option}: there are no {job} tasks", f"{meant}say how many: --job {job}=1")
+
+    def _refuse_typo(self, job: str, value: str, option: str) -> None:
+        """Raise UsageError for a job whose name is nearly one of TensorFlow's, unless the job file has such a job."""
+        if job not in self._in_file and (near := near_role(job)):
+            raise UsageError(
+                f"{option} {job}={value}: {job!r} is no role; did you mean {option} {near}={value}?",
+                f"if {job} is a job of your own, write it under `jobs:` of a job file",
+            )
 
 
 _EXAMPLES = {
@@ -116,7 +129,7 @@ _EXAMPLES = {
 
 
 def _pairs(option: str, texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """(job, value, the option as it was written)."""
+    """Yield (job, value, the option as the user wrote it); raises UsageError."""
     for text in texts:
         job, equals, value = text.partition("=")
         written = f"{option} {text}"
@@ -128,12 +141,14 @@ def _pairs(option: str, texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _count(text: str) -> int:
+    """Parse a number of tasks; raises ValueError, whose message follows the value."""
     if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > MOST_TASKS:
         raise ValueError(f"is not a whole number from 0 to {MOST_TASKS}")
     return int(text)
 
 
-def _cards(text: str) -> Cards:
+def _gpus(text: str) -> Cards:
+    """Parse a number of GPUs, or `all`; raises ValueError as `_count` does."""
     if text == "all":
         return "all"
     try:

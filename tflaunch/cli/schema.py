@@ -1,4 +1,4 @@
-"""`tflaunch schema`."""
+"""`tflaunch schema`: prints the JSON Schema of a hostfile or of a job file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 
 class Document(str, Enum):
-    """What there is a schema of."""
+    """The documents that have a schema."""
 
     hosts = "hosts"
     job = "job"
@@ -17,7 +17,7 @@ class Document(str, Enum):
 
 def schema(
     of: Annotated[
-        Document, typer.Argument(metavar="[hosts|job]", help="Of a hostfile, or of a job file.")
+        Document, typer.Argument(metavar="[hosts|job]", help="The schema of a hostfile, or of a job file.")
     ] = Document.hosts,
 ) -> None:
     """Print the JSON Schema of a hostfile, or of a job file, for editors that complete and check YAML."""

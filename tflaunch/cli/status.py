@@ -1,107 +1,111 @@
-"""`tflaunch status`: one run whole."""
+"""`tflaunch status`: shows all about one run."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from tflaunch.cli.options import OUTPUT, AcceptNew, ConnectTimeout, Patient, SshConfig, connector, reporting
+from tflaunch.cli.connecting import visiting
+from tflaunch.cli.option_groups import JsonDocument, ReachOptions, Run
+from tflaunch.cli.options import Part
 from tflaunch.cli.ps import LIST_TIMEOUT_S
-from tflaunch.cli.where import hosts_of_all, hosts_of_run
+from tflaunch.cli.reporting import Patient, reporting
+from tflaunch.cli.which_hosts import hosts_of_all, hosts_of_run
 from tflaunch.protocol.errors import ConnectErrors, RecordError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tflaunch.protocol.errors import ConnectError
+    from tflaunch.runs.listing import Listing
     from tflaunch.runs.states import RunState
+    from tflaunch.runs.visits import Visits
 
 TAIL_BYTES = 8192
 
 
 def status(
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RUN]", help="The run's id, or how it begins [the only one]", show_default=False
-        ),
-    ] = None,
+    run: Run = None,
     *,
-    hosts: Annotated[
-        str | None,
-        typer.Option("--hosts", "-H", metavar="HOSTS", help="Where to look [this machine's record]"),
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Everything, as one JSON document.", rich_help_panel=OUTPUT)
-    ] = False,
-    accept_new: AcceptNew = False,
-    connect_timeout: ConnectTimeout = 15.0,
-    ssh_config: SshConfig = None,
+    json: JsonDocument = False,
+    reach: Annotated[ReachOptions, Part(default={"connect_timeout": 15.0})],
 ) -> None:
-    """Show one run whole: what failed first, each task with its state, port, GPUs and log, and each host.
+    """Show all about one run: what failed first, each task with its state, port, GPUs and log, and each host.
 
-    Without RUN: the only one that is alive.
+    Without RUN: the only run alive.
 
-    Exit code: 0; 2 which run?; 69 a host could not be asked (what the others tell is shown).
+    Exit code: 0; 2 which run?; 69 a host could not be asked (the answers of the others are shown).
     """
-    from tflaunch.console.failure_page import unreachable_data
-    from tflaunch.console.runs_page import hint_of, status_lines
-    from tflaunch.console.screen import Screen, reader_may_leave
-    from tflaunch.runs.record_list import list_runs
     from tflaunch.runs.run_ids import check_run_id
-    from tflaunch.runs.states import failures_of, pick_run, run_data
-    from tflaunch.runs.visits import Visits
+    from tflaunch.runs.states import failures_of, pick_run
 
     with reporting("stopped before all hosts had answered", json=json) as show:
         if run is not None:
-            run, hostfile, known_config = hosts_of_run(check_run_id(run), hosts)
+            run, hostfile, known_config = hosts_of_run(check_run_id(run), reach.hosts)
         else:
-            hostfile, known_config = hosts_of_all(hosts, "status", everything=False)
-        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config or known_config)
+            hostfile, known_config = hosts_of_all(reach.hosts, "status", everything=False)
         patient = Patient(show.reporter, json)
-        visits = Visits(to_hosts, patient)
         try:
-            with visits.interrupts():
-                visits.open(hostfile.hosts, connect_timeout)
-                if run is None:
-                    found = visits.runs(LIST_TIMEOUT_S, records=list_runs())
-                    if len(found.runs) == 1:
-                        [run] = (each.run_id for each in found.runs)
-                if run is not None:  # whole: also what of it has ended on some hosts
-                    found = visits.runs(
-                        LIST_TIMEOUT_S,
-                        everything=True,
-                        only=run,
-                        tail_bytes=TAIL_BYTES,
-                        records=[info for info in list_runs() if info.run_id.startswith(run)],
-                    )
+            with (
+                visiting(hostfile.hosts, reach, patient, known_config=known_config) as visits,
+                visits.interrupts(),
+            ):
+                visits.open(hostfile.hosts, reach.connect_timeout)
+                run, found = _ask(run, visits)
         finally:
-            visits.close()
-            to_hosts.close()
             patient.settle()
         try:
             one = pick_run(run, found.runs)
         except UsageError:
-            if found.failures:  # it may be on those
+            if found.failures:  # the run may be on those hosts
                 raise ConnectErrors(found.failures, len(hostfile.hosts)) from None
             raise
         failures = failures_of(one, found.failures)
-        screen, now = Screen(), time.time()
-        with reader_may_leave():
-            if json:
-                told = {"time": now, **run_data(one), "held_by": _holder(one)}
-                told["hint"] = hint_of(one.first_failure)
-                told["unreachable"] = unreachable_data(failures)
-                screen.write_json(told)
-            else:
-                screen.show(status_lines(one, _holder(one), screen, now))
+        _print(one, failures, json=json)
         if failures:
             if not json:
                 show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
             show.exit_code = ConnectErrors.exit_code
 
 
+def _ask(run: str | None, visits: Visits) -> tuple[str | None, Listing]:
+    """Return (run, or the only run alive if it is None; what the hosts say of it); raises Stopped."""
+    from tflaunch.runs.record_list import list_runs
+
+    if run is None:
+        found = visits.runs(LIST_TIMEOUT_S, records=list_runs())
+        if len(found.runs) != 1:
+            return None, found
+        run = found.runs[0].run_id
+    found = visits.runs(  # also from hosts on which the run has ended
+        LIST_TIMEOUT_S,
+        everything=True,
+        only=run,
+        tail_bytes=TAIL_BYTES,
+        records=[info for info in list_runs() if info.run_id.startswith(run)],
+    )
+    return run, found
+
+
+def _print(run: RunState, failures: Mapping[str, ConnectError], *, json: bool) -> None:
+    from tflaunch.console.failure_page import unreachable_data
+    from tflaunch.console.runs_page import hint_of, status_lines
+    from tflaunch.console.screen import Screen, reader_may_leave
+    from tflaunch.runs.states import run_data
+
+    screen, now = Screen(), time.time()
+    with reader_may_leave():
+        if json:
+            document = {"time": now, **run_data(run), "held_by": _holder(run)}
+            document["hint"] = hint_of(run.first_failure)
+            document["unreachable"] = unreachable_data(failures)
+            screen.write_json(document)
+        else:
+            screen.show(status_lines(run, _holder(run), screen, now))
+
+
 def _holder(run: RunState) -> str:
-    """What keeps it alive."""
+    """Return what keeps the run alive, for people."""
     from tflaunch.runs.record import Record
 
     if not run.alive:
@@ -113,5 +117,5 @@ def _holder(run: RunState) -> str:
         if record.running():
             return f"its launcher is pid {record.about.get('pid')} on this machine"
     except (UsageError, RecordError):
-        pass  # it was started elsewhere
+        pass  # another machine started it
     return f"held by its launcher, {run.launcher or 'elsewhere'}, or until its lease ends"

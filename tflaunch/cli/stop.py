@@ -1,24 +1,21 @@
-"""`tflaunch stop`: end a run from any terminal, whatever is left of it."""
+"""`tflaunch stop`: ends a run from any terminal, whatever is left of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from tflaunch.cli.options import (
-    AcceptNew,
-    ConnectTimeout,
-    Grace,
-    Json,
-    Show,
-    SshConfig,
-    connector,
+from tflaunch.cli.connecting import visiting
+from tflaunch.cli.option_groups import EndOptions, OutputOptions, ReachOptions, Run
+from tflaunch.cli.options import Part
+from tflaunch.cli.reporting import Show, reporting
+from tflaunch.cli.which_hosts import (
+    default_hostfile,
+    hosts_of_run,
     load_hosts,
-    reporting,
+    no_hosts_known,
+    recorded_hosts,
 )
-from tflaunch.cli.where import default_or_none, hosts_of_run, nowhere, recorded_hosts
 from tflaunch.protocol.errors import ConnectErrors, StopError, UsageError
 
 if TYPE_CHECKING:
@@ -27,94 +24,83 @@ if TYPE_CHECKING:
     from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
     from tflaunch.runs.states import RunState
-    from tflaunch.runs.visits import Visits
+    from tflaunch.runs.visits import Finished, Visits
 
 LIST_TIMEOUT_S = 30.0
 
 
 def stop(
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RUN]", help="The run's id, or how it begins [the only one]", show_default=False
-        ),
-    ] = None,
+    run: Run = None,
     *,
-    hosts: Annotated[
-        str | None,
-        typer.Option("--hosts", "-H", metavar="HOSTS", help="Where to look [this machine's record]"),
-    ] = None,
-    grace: Grace = 10.0,
-    json: Json = False,
-    accept_new: AcceptNew = False,
-    connect_timeout: ConnectTimeout = 30.0,
-    ssh_config: SshConfig = None,
+    end: Annotated[EndOptions, Part("grace")],
+    output: Annotated[OutputOptions, Part("json")],
+    reach: ReachOptions,
 ) -> None:
-    """End a run on all its hosts: also when its launcher, or its agents, are dead.
+    """End a run on all its hosts, also when its launcher or its agents are dead.
 
-    Without RUN: the only one that is alive, or a list to choose from.  Again and again is fine.
+    Without RUN: ends the only run alive, or asks which one.  To repeat it does no harm.
 
-    Exit code: 0 nothing of it is alive; 2 which run?; 69 hosts could not be asked; 76 something lives on.
+    Exit code: 0 nothing of the run is alive; 2 which run?; 69 hosts could not be asked; 76 a task is still alive.
     """
-    from tflaunch.runs.record import note_stopped
     from tflaunch.runs.run_ids import check_run_id
-    from tflaunch.runs.states import restarted_text
-    from tflaunch.runs.visits import UNSURE, Visits
 
     with reporting(
-        "not waiting; what was told to end goes on ending, look with: tflaunch stop", json=json
+        "stopped waiting; the hosts go on ending the run, check with: tflaunch stop", json=output.json
     ) as show:
         if run is not None:
             check_run_id(run)
-        run, hostfile, known_config = _where(run, hosts)
-        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config or known_config)
-        visits = Visits(to_hosts, show.reporter)
-        try:
-            with visits.interrupts():
-                unreachable = visits.open(hostfile.hosts, connect_timeout)
-                if len(unreachable) == len(hostfile.hosts):
-                    raise ConnectErrors(unreachable, len(hostfile.hosts))
-                listed = visits.runs(LIST_TIMEOUT_S)
-                alive = listed.runs
-                chosen = _choose(run, alive, visits, show)
-                finished, failures = visits.finish(chosen, grace) if chosen else ({}, {})
-                failures = {**listed.failures, **failures}
-        finally:
-            visits.close()
-            to_hosts.close()
-        if chosen is not None and not failures and not any(end.known for end in finished.values()):
-            _refuse_unknown(chosen, alive)
+        run, hostfile, known_config = _where(run, reach.hosts)
+        hosts = hostfile.hosts
+        with visiting(hosts, reach, show.reporter, known_config=known_config) as visits, visits.interrupts():
+            unreachable = visits.open(hosts, reach.connect_timeout)
+            if len(unreachable) == len(hosts):
+                raise ConnectErrors(unreachable, len(hosts))
+            listed = visits.runs(LIST_TIMEOUT_S)
+            chosen = _choose(run, listed.runs, visits, show)
+            finished, failures = visits.finish(chosen, end.grace) if chosen else ({}, {})
+        failures = {**listed.failures, **failures}
         if chosen is not None:
-            show.reporter.stopped(chosen, finished)
-            for host, end in finished.items():
-                if end.unsure:
-                    show.reporter.warn(f"{host}: {UNSURE}")
-                elif end.restarted:
-                    show.reporter.note(restarted_text(host, end.restarted))
-            if not failures and all(end.clean for end in finished.values()):
-                note_stopped(chosen)
+            if not failures and not any(end.known for end in finished.values()):
+                _refuse_unknown(chosen, listed.runs)
+            _tell(chosen, finished, show.reporter, sure=not failures)
         if failures:
-            show.reporter.failures(ConnectErrors(failures, len(hostfile.hosts)))
+            show.reporter.failures(ConnectErrors(failures, len(hosts)))
             show.exit_code = ConnectErrors.exit_code
         if not all(end.clean for end in finished.values()):
             show.exit_code = StopError.exit_code
 
 
+def _tell(run: str, finished: Mapping[str, Finished], reporter: Reporter, *, sure: bool) -> None:
+    """Show how the run ended on each host; `sure`: all hosts were asked."""
+    from tflaunch.runs.record import note_stopped
+    from tflaunch.runs.states import restarted_text
+    from tflaunch.runs.visits import UNSURE
+
+    reporter.stopped(run, finished)
+    for host, end in finished.items():
+        if end.unsure:
+            reporter.warn(f"{host}: {UNSURE}")
+        elif end.restarted:
+            reporter.note(restarted_text(host, end.restarted))
+    if sure and all(end.clean for end in finished.values()):
+        note_stopped(run)
+
+
 def _where(run: str | None, source: str | None) -> tuple[str | None, Hostfile, Path | None]:
-    """(full run id if it is known here, the hosts to look on, the ssh_config that leads there)."""
+    """Return (full run id if this machine knows it, the hosts to look on, the ssh_config to reach them)."""
     if run is not None:
         return hosts_of_run(run, source)
     recorded, config = recorded_hosts(lively=True) if source is None else (None, None)
     if recorded is not None:
         return None, recorded, config
-    hostfile = load_hosts(source) if source is not None else default_or_none()
+    hostfile = load_hosts(source) if source is not None else default_hostfile()
     if hostfile is None:
-        raise nowhere("stop")
+        raise no_hosts_known("stop")
     return None, hostfile, None
 
 
 def _refuse_unknown(run: str, alive: Sequence[RunState]) -> None:
-    """A typo must not look like a run that is stopped; one that this machine has a record of is none."""
+    """Raise UsageError for a run that neither the hosts nor the records here know: it may be a typo."""
     from tflaunch.runs.record import Record
 
     try:
@@ -124,17 +110,17 @@ def _refuse_unknown(run: str, alive: Sequence[RunState]) -> None:
         pass
     names = ", ".join(each.run_id for each in alive)
     raise UsageError(
-        f"these hosts know no run {run}", f"alive is: {names}" if names else "no run is alive there"
+        f"these hosts know no run {run}", f"alive: {names}" if names else "no run is alive there"
     )
 
 
 def _choose(run: str | None, alive: Sequence[RunState], visits: Visits, show: Show) -> str | None:
-    """The run that is meant; None when nothing is alive and no run was named."""
+    """Return the id of the run to stop; None if the user named none and none is alive. Raises UsageError, Stopped."""
     if run is not None:
         matches = [each.run_id for each in alive if each.run_id.startswith(run)]
         if len(matches) > 1 and run not in matches:
             raise UsageError(
-                f"{len(matches)} runs begin with {run}: {', '.join(matches)}", "write more of the id"
+                f"{run} matches {len(matches)} runs: {', '.join(matches)}", "write more of the id"
             )
         return matches[0] if len(matches) == 1 and run not in matches else run
     if not alive:

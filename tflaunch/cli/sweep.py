@@ -1,116 +1,89 @@
-"""`tflaunch sweep`: from the command line to a request, which tflaunch.sweeps.run carries out."""
+"""`tflaunch sweep`: makes a request from the command line, for tflaunch.sweeps.run to carry out."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from tflaunch.cli.fetch import patterns_of, wish_of
-from tflaunch.cli.job_options import (
-    END,
-    GPUS,
-    OUTPUTS,
-    CodeDir,
-    Container,
-    ContainerEngine,
-    Env,
-    EnvFile,
-    Exclude,
-    FetchMax,
-    FetchTo,
-    FollowLinks,
-    GpuModel,
-    Include,
+from tflaunch.cli.connecting import connected
+from tflaunch.cli.job_option_groups import (
+    GpuOptions,
     JobHosts,
-    KeepMode,
-    MaxCode,
-    Mig,
-    MinGpuMemory,
-    Module,
-    Mount,
-    NoSync,
-    Overwrite,
-    RequireAll,
-    RequirementsFile,
-    ShareGpus,
-    Ship,
-    ShowFiles,
-    SystemSite,
-    TensorboardPort,
-    Wait,
-    Yes,
+    ProgramOptions,
+    ResultOptions,
+    StartOptions,
+    TaskOptions,
+)
+from tflaunch.cli.job_parts import (
+    LEASE_S,
     check_hosts,
     check_wait,
-    env_and_files,
-    gpu_choice,
-    mounts_of,
-    packages_of,
-)
-from tflaunch.cli.options import (
-    AcceptNew,
-    ConnectionOption,
-    ConnectTimeout,
-    Grace,
-    Json,
-    SshConfig,
     command_line,
-    connector,
-    load_hosts,
-    reporting,
+    gpu_choice,
+    trainer_code,
+    with_environment,
+    with_workdirs,
 )
-from tflaunch.cli.run import TrainerCommand, on_every_host, program_to_run
-from tflaunch.cli.values import time_of
-from tflaunch.cli.words import Line, command, kind_of
+from tflaunch.cli.option_groups import ConnectionOptions, EndOptions, OutputOptions
+from tflaunch.cli.options import Part, argument, option
+from tflaunch.cli.outputs import parse_patterns, wish_at_end
+from tflaunch.cli.reporting import reporting
+from tflaunch.cli.trainer_command import TrainerCommand
+from tflaunch.cli.trainer_words import Line, kind_of, shell_command
+from tflaunch.cli.which_hosts import load_hosts
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import PS, WORKER, JobSpec, Role
 
 if TYPE_CHECKING:
+    from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
+    from tflaunch.launch.request import Request
+    from tflaunch.sweeps.results import Metric
+    from tflaunch.sweeps.seats import SweepRequest
     from tflaunch.sweeps.trials import Params
 
-TRIALS, METRIC, AGAIN = "Trials", "Results", "When something fails"
-
-
 _NOT_ALONE = (
-    "A sweep cannot be left alone, for this command gives out its trials. Run it in tmux or screen; after any end "
+    "A sweep cannot detach: this command starts its trials. Run it in tmux or screen; whatever ended it, "
     "--resume NAME goes on"
 )
-_SILENT = "A sweep shows no output of its trials; tflaunch logs NAME trial/7 does, also while they run"
+_SILENT = "A sweep does not show what its trials print; tflaunch logs NAME trial/7 does, also while they run"
 _ONE_PROCESS = "A trial is one process; tflaunch run starts clusters"
 _NUMBER = re.compile(r"[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?,?", re.IGNORECASE)
 
 
 class SweepCommand(TrainerCommand):
-    """`sweep`; what it says of a trainer's own options is what `run` says."""
+    """The class of the command `sweep`."""
 
     instead: ClassVar = {
         **dict.fromkeys(("--detach", "-d"), _NOT_ALONE),
+        **dict.fromkeys(("--restarts", "--restart", "--restart-on", "--restart-window"), "Use --retries N"),
         **dict.fromkeys(
-            ("--restarts", "--restart", "--restart-on", "--restart-window"), "Here it is --retries N"
+            ("--startup-timeout", "--stall-timeout"), "Use --timeout TIME, which limits each trial"
         ),
-        **dict.fromkeys(("--startup-timeout", "--stall-timeout"), "Here --timeout TIME limits each trial"),
         **dict.fromkeys(("--quiet", "-q", "--only", "--show-host"), _SILENT),
         **dict.fromkeys(("--workers", "--ps", "--chief", "--evaluator", "--job"), _ONE_PROCESS),
-        "--gpus-per-worker": "Here it is --gpus-per-trial N",
+        "--gpus-per-worker": "Use --gpus-per-trial N",
         "--spares": "The trials of a host that is lost run on the others",
     }
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """As of any trainer; raises UsageError for a parameter that stands behind another one."""
+        """Parse as TrainerCommand does; raises UsageError for a parameter without its own --grid or --random."""
         if not ctx.resilient_parsing:
             _refuse_parameters_alone(ctx.info_name or "", Line.read(self.params, self.optional_values, args))
         return super().parse_args(ctx, args)
 
 
 def _refuse_parameters_alone(verb: str, line: Line) -> None:
-    """Raise UsageError for `--random lr=0.1..1 layers=1..6` and `--grid lr=0.1 0.2`, with what is meant."""
+    """Raise UsageError for `--random lr=0.1..1 layers=1..6` and `--grid lr=0.1 0.2`, with the corrected command."""
     option = ""
-    values_of = ""  # the parameter of --grid that stands just in front
+    values_of = ""  # the parameter, if the word before is of --grid
     alone: list[str] = []
     apart: list[str] = []
     words: list[str] = []
@@ -130,200 +103,160 @@ def _refuse_parameters_alone(verb: str, line: Line) -> None:
         words += texts
     if alone:
         raise UsageError(
-            f"{' '.join(alone)}: no {option} in front of it; each parameter has its own",
-            command(verb, words, line.behind),
+            f"{' '.join(alone)}: no {option} before it; each parameter needs its own",
+            shell_command(verb, words, line.after),
         )
     if apart:
         raise UsageError(
             f"{' '.join(apart)}: the values of --grid stand in one word, with commas between them",
-            command(verb, words, line.behind),
+            shell_command(verb, words, line.after),
         )
 
 
-def sweep(
-    ctx: typer.Context,
-    hosts: JobHosts = None,
-    script: Annotated[
-        str | None,
-        typer.Argument(metavar="TRAINER.py", help="The program (or -m PKG.MOD).", show_default=False),
-    ] = None,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="-- ARGS",
-            help="Arguments of all trials; {lr} stands for the value of lr, which else follows as --lr=VALUE.",
-            show_default=False,
-        ),
-    ] = None,
-    *,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=A,B,C",
-            help="All combinations of these values; repeatable.",
-            rich_help_panel=TRIALS,
-        ),
-    ] = None,
-    random: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=A..B[:log]",
-            help="--trials values from a range, or NAME=A,B,C; repeatable.",
-            rich_help_panel=TRIALS,
-        ),
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="How many, with --random.", rich_help_panel=TRIALS),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="The same one draws the same trials [a new one]", rich_help_panel=TRIALS
-        ),
-    ] = None,
-    trials_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="A list of trials: .yaml, .json, .jsonl or .csv.", rich_help_panel=TRIALS
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The sweep's name; one that is known goes on [a new one]",
-            rich_help_panel=TRIALS,
-        ),
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Go on with that sweep: what has not succeeded yet is run.",
-            rich_help_panel=TRIALS,
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Print the trials and how many run at a time, and start nothing.",
-            rich_help_panel=TRIALS,
-        ),
-    ] = False,
-    yes: Yes = False,
-    gpus_per_trial: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="N", help="GPUs of a trial [1 where there are any]", rich_help_panel=GPUS
-        ),
-    ] = None,
-    trials_per_gpu: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Trials that share a GPU.", rich_help_panel=GPUS)
-    ] = 1,
-    trials_per_host: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Trials at a time on a host [slots: of the hostfile; as many as it has cards, or 1]",
-            rich_help_panel=GPUS,
-        ),
-    ] = None,
-    gpu_model: GpuModel = "",
-    min_gpu_memory: MinGpuMemory = "",
-    mig: Mig = None,
-    include: Include = None,
-    exclude: Exclude = None,
-    share_gpus: ShareGpus = False,
-    wait: Wait = None,
-    require_all: RequireAll = False,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY|REGEX",
-            help="The number that counts: last JSON line with KEY, or last match of the one group of REGEX.",
-            rich_help_panel=METRIC,
-        ),
-    ] = None,
-    maximize: Annotated[
-        bool,
-        typer.Option("--maximize/--minimize", help="Which is better.", rich_help_panel=METRIC),
-    ] = False,
-    retries: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Try a trial that fails again, on another host if there is one.",
-            rich_help_panel=AGAIN,
-        ),
-    ] = 0,
-    module: Module = None,
-    env: Env = None,
-    env_file: EnvFile = None,
-    code_dir: CodeDir = None,
-    ship: Ship = None,
-    follow_links: FollowLinks = False,
-    max_code: MaxCode = "",
-    show_files: ShowFiles = False,
-    no_sync: NoSync = False,
-    requirements: RequirementsFile = None,
-    system_site_packages: SystemSite = False,
-    container: Container = "",
-    container_engine: ContainerEngine = "",
-    mount: Mount = None,
-    grace: Grace = 10.0,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            parser=time_of(),
-            metavar="TIME",
-            help="End a trial that takes longer: it has failed.",
-            rich_help_panel=END,
-        ),
-    ] = 0.0,
-    lease: Annotated[
-        float,
-        typer.Option(
-            parser=time_of(5),
-            metavar="TIME",
-            help="Hosts end their trials when this command was not heard of for so long.",
-            rich_help_panel=END,
-        ),
-    ] = 60.0,
-    fetch: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Bring what the trials have written here at the end, seen from each: 'checkpoints/**'; repeatable.",
-            rich_help_panel=OUTPUTS,
-        ),
-    ] = None,
-    fetch_to: FetchTo = None,
-    fetch_max: FetchMax = "",
-    keep_mode: KeepMode = False,
-    overwrite: Overwrite = False,
-    tensorboard: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LOGDIR",
-            help="Show what the trials of the first one's host write in TensorBoard while they run.",
-            rich_help_panel=OUTPUTS,
-        ),
-    ] = None,
-    tensorboard_port: TensorboardPort = 0,
-    json: Json = False,
-    accept_new: AcceptNew = False,
-    connect_timeout: ConnectTimeout = 30.0,
-    ssh_config: SshConfig = None,
-    connection: ConnectionOption = "",
-) -> None:
-    """Run TRAINER.py once for each set of values, as many at a time as HOSTS have cards for, and compare.
+@dataclass(repr=False, eq=False)
+class SweepArguments(JobHosts):
+    """HOSTS, the trainer and the arguments of all trials."""
 
-    Each trial is a process of its own, which is told its values as --NAME=VALUE, in TFLAUNCH_PARAMS (JSON) and its
-    number in TFLAUNCH_TRIAL.  Results are on record as they come.
+    script: str | None = argument(
+        None, metavar="TRAINER.py", help="The program (or -m PKG.MOD).", show_default=False
+    )
+    arguments: tuple[str, ...] = argument(
+        (),
+        metavar="-- ARGS",
+        help="Arguments of all trials; {lr} stands for the value of lr, which else is added as --lr=VALUE.",
+        show_default=False,
+    )
+
+
+@dataclass(repr=False, eq=False)
+class TrialOptions:
+    """Which trials to run."""
+
+    panel = "Trials"
+
+    grid: tuple[str, ...] = option(
+        (), metavar="NAME=A,B,C", help="All combinations of these values; repeatable."
+    )
+    random: tuple[str, ...] = option(
+        (),
+        metavar="NAME=A..B[:log]",
+        help="Draw --trials values from a range, or from NAME=A,B,C; repeatable.",
+    )
+    trials: int | None = option(None, min=1, metavar="N", help="With --random: how many trials.")
+    seed: int | None = option(
+        None, metavar="N", help="With --random: the same seed draws the same trials [a new one]"
+    )
+    trials_file: Path | None = option(
+        None, metavar="FILE", help="Read the list of trials from this file: .yaml, .json, .jsonl or .csv."
+    )
+    name: str | None = option(
+        None, metavar="NAME", help="The sweep's name; if there is such a sweep, it goes on [a new name]"
+    )
+    resume: str | None = option(
+        None, metavar="NAME", help="Go on with this sweep: run the trials that have not succeeded yet."
+    )
+
+
+@dataclass(repr=False, eq=False)
+class TrialGpuOptions:
+    """How many GPUs each trial gets, and how many trials run at a time."""
+
+    panel = GpuOptions.panel
+
+    gpus_per_trial: int | None = option(
+        None, min=0, metavar="N", help="GPUs for each trial [1 where there are any]"
+    )
+    trials_per_gpu: int = option(1, min=1, metavar="N", help="Trials that share a GPU.")
+    trials_per_host: int | None = option(
+        None,
+        min=1,
+        metavar="N",
+        help="Trials at a time on a host [`slots:` of the hostfile; as many as it has GPUs, or 1]",
+    )
+
+
+@dataclass(repr=False, eq=False)
+class ScoreOptions:
+    """How to compare the trials."""
+
+    panel = "Results"
+
+    metric: str | None = option(
+        None,
+        metavar="KEY|REGEX",
+        help="The number to compare: KEY in the last JSON line that has it, or the last match of REGEX's group.",
+    )
+    maximize: bool = option(
+        False, "--maximize/--minimize", help="Whether a larger or a smaller number is better."
+    )
+
+
+@dataclass(repr=False, eq=False)
+class RetryOptions:
+    """What to do when a trial fails."""
+
+    panel = "When something fails"
+
+    retries: int = option(
+        0,
+        min=0,
+        metavar="N",
+        help="Run a trial that fails again, at most N times, on another host if there is one.",
+    )
+
+
+@dataclass(repr=False, eq=False)
+class SweepOptions:
+    """All options and arguments of `sweep`."""
+
+    what: SweepArguments
+    trials: TrialOptions
+    start: Annotated[
+        StartOptions,
+        Part(
+            "require_all",
+            "dry_run",
+            "yes",
+            help={"dry_run": "Print the trials and how many run at a time, and start nothing."},
+        ),
+    ]
+    per_trial: TrialGpuOptions
+    gpus: Annotated[GpuOptions, Part(without=("gpus_per_worker", "mix_models"))]
+    score: ScoreOptions
+    failure: RetryOptions
+    program: Annotated[ProgramOptions, Part(without=("flag", "framework", "flags"))]
+    tasks: TaskOptions
+    end: Annotated[
+        EndOptions,
+        Part(
+            "grace",
+            "timeout",
+            "lease",
+            help={
+                "timeout": "End a trial that takes longer; it counts as failed.",
+                "lease": "Hosts end their trials after this time without word from this command [60s]",
+            },
+        ),
+    ]
+    results: Annotated[
+        ResultOptions,
+        Part(
+            help={
+                "fetch": "Copy files of the trials here at the end, by patterns in each trial's directory: "
+                "'checkpoints/**'; repeatable.",
+                "tensorboard": "Show in TensorBoard what the trials write on the host of the first trial.",
+            }
+        ),
+    ]
+    output: Annotated[OutputOptions, Part("json")]
+    connection: ConnectionOptions
+
+
+def sweep(ctx: typer.Context, options: SweepOptions) -> None:
+    """Run TRAINER.py once for each set of values, as many at a time as HOSTS have GPUs for, and compare the results.
+
+    Each trial is a process of its own; it gets its values as --NAME=VALUE and in TFLAUNCH_PARAMS (JSON), its number
+    in TFLAUNCH_TRIAL.  Each result is recorded as soon as its trial ends.
 
     Exit code: 0 all have succeeded; the code of the trial that failed first (128 + n for signal n); 130 after Ctrl-C;
     2 command line or hostfile; 65 no host can take a trial; 69 no connection; 70 no trial can start; 73 no record;
@@ -331,155 +264,154 @@ def sweep(
     --timeout.
     """
     from tflaunch.console.sweep import open_reporter
-    from tflaunch.launch.request import Request
-    from tflaunch.runs.run_ids import new_run_id
-    from tflaunch.sweeps.results import Metric
     from tflaunch.sweeps.run import dry
     from tflaunch.sweeps.run import sweep as carry_out
+
+    reporter = open_reporter(json=options.output.json)
+    with reporting("stopped; no trial was started, nothing is left", reporter) as show:
+        request = _request(ctx, options, reporter)
+        with connected(request.run.hostfile.hosts, options.connection, reporter) as connector:
+            show.exit_code = (dry if options.start.dry_run else carry_out)(request, connector, reporter)
+
+
+def _request(ctx: typer.Context, options: SweepOptions, reporter: Reporter) -> SweepRequest:
+    """Make the request from the command line; raises TflaunchError for what is wrong with it."""
     from tflaunch.sweeps.seats import SweepRequest
 
-    reporter = open_reporter(json=json)
-    with reporting("stopped; no trial was started, nothing is left", reporter) as show:
-        if script is not None and (script.endswith((".yaml", ".yml")) or kind_of(script) == "job"):
-            raise UsageError(
-                f"{script}: a job file is for tflaunch run", "name the program; options say the rest"
-            )
-        if name is not None and resume is not None:
-            raise UsageError("--name and --resume name the same thing", "leave one of them out")
-        if trials_per_gpu > 1 and (gpus_per_trial is not None and gpus_per_trial != 1):
-            raise UsageError(
-                f"--gpus-per-trial {gpus_per_trial} --trials-per-gpu {trials_per_gpu}: either several cards for a "
-                "trial, or several trials on a card",
-                "leave one of them out",
-            )
-        if mig is not None and gpus_per_trial is not None and gpus_per_trial > 1:
-            raise UsageError(
-                f"--mig --gpus-per-trial {gpus_per_trial}: a process can use one MIG instance only",
-                "leave --gpus-per-trial out",
-            )
-        if maximize and metric is None:
-            raise UsageError("--maximize without --metric: of what?", "--metric accuracy")
-        check_wait(wait, dry_run)
-        measure = Metric.parse(metric, maximize) if metric is not None else None
-        if not random and (trials is not None or seed is not None):
-            raise UsageError(f"{'--trials' if trials is not None else '--seed'} is for --random")
-        if name is not None and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,31}[a-z0-9])?", name):
-            raise UsageError(f"--name {name}: 1 to 33 of a-z, 0-9 and '-', no '-' at an end")
-        chosen = _trials(grid or [], random or [], trials, trials_file)
-        hostfile = load_hosts(hosts, connection, reporter)
-        gpus = gpu_choice(
-            model=gpu_model,
-            min_memory=min_gpu_memory,
-            include=include,
-            exclude=exclude,
-            mig=mig,
-            share=share_gpus,
-            per_worker=None,
-        )
-        check_hosts(hostfile, gpus, {})
-        patterns_of(fetch or ())  # what is wrong is told as it was written
-        patterns = patterns_of(_of_trials(fetch or [], hostfile))
-        wish = wish_of(patterns, to=fetch_to, overwrite=overwrite, keep_mode=keep_mode, most=fetch_max)
-        if no_sync:
-            hostfile = on_every_host(Path.cwd(), hostfile)
-        program, stem, bundle, _ = program_to_run(
-            module,
-            script,
-            Path.cwd(),
-            hostfile,
-            code_dir=code_dir,
-            ship=ship or (),
-            follow_links=follow_links,
-            max_code=max_code,
-            show_files=show_files,
-            no_sync=no_sync,
-            env_files=env_file or (),
-            reporter=reporter,
-            dry_run=dry_run,
-        )
-        variables, masked = env_and_files(env, env_file)
-        request = SweepRequest(
-            run=Request(
-                run_id=new_run_id(f"{stem}-sweep"),
-                job=JobSpec(
-                    program=program,
-                    args=tuple(arguments or ()),
-                    roles={PS: Role(0), WORKER: Role(gpus=gpus_per_trial)},
-                    flags=None,
-                    env=variables,
-                    masked=masked,
-                    requirements=packages_of(requirements, system_site_packages, container, hostfile),
-                    container=container,
-                    container_engine=container_engine,
-                    mounts=mounts_of(mount, container, hostfile),
-                ),
-                hostfile=hostfile,
-                gpus=gpus,
-                bundle=bundle,
-                command=command_line(),
-                ssh_config=str(ssh_config.absolute()) if ssh_config else None,
-                lease_s=lease,
-                connect_s=connect_timeout,
-                grace_s=grace,
-                tensorboard=tensorboard,
-                tensorboard_port=tensorboard_port,
-                fetch=wish if fetch else None,
-                require_all=require_all,
-                yes=yes,
-                wait_s=wait,
-            ),
-            trials=chosen,
-            metric=measure,
-            retries=retries,
-            timeout_s=timeout,
-            per_gpu=trials_per_gpu,
-            per_host=trials_per_host,
-            seed=seed,
-            drawn=bool(random),
-            name=resume or name or "",
-            must_exist=resume is not None,
-            run_best=_run_one(ctx),
-        )
-        to_hosts = connector(hostfile.hosts, accept_new, connect_timeout, ssh_config)
-        for note in to_hosts.notes:
-            reporter.warn(note)
-        try:
-            show.exit_code = (dry if dry_run else carry_out)(request, to_hosts, reporter)
-        finally:
-            to_hosts.close()
+    trials = options.trials
+    _check_combination(options)
+    check_wait(options.gpus.wait, options.start.dry_run)
+    metric = _metric(options.score)
+    chosen = _trials(trials)
+    return SweepRequest(
+        run=_run_request(options, reporter),
+        trials=chosen,
+        metric=metric,
+        retries=options.failure.retries,
+        timeout_s=options.end.timeout,
+        per_gpu=options.per_trial.trials_per_gpu,
+        per_host=options.per_trial.trials_per_host,
+        seed=trials.seed,
+        drawn=bool(trials.random),
+        name=trials.resume or trials.name or "",
+        must_exist=trials.resume is not None,
+        run_best=_command_of_one_trial(ctx),
+    )
 
 
-def _trials(
-    grid: Sequence[str],
-    random: Sequence[str],
-    count: int | None,
-    file: Path | None,
-) -> Callable[[int], list[Params]]:
-    """What is to be tried, from the one of three ways that was chosen."""
+def _check_combination(options: SweepOptions) -> None:
+    """Raise UsageError for options that exclude each other, or need another one."""
+    trials, per_trial, script = options.trials, options.per_trial, options.what.script
+    several = per_trial.gpus_per_trial is not None and per_trial.gpus_per_trial > 1
+    if script is not None and (script.endswith((".yaml", ".yml")) or kind_of(script) == "job"):
+        raise UsageError(
+            f"{script}: a job file is for tflaunch run", "name the program, and say the rest by options"
+        )
+    if trials.name is not None and trials.resume is not None:
+        raise UsageError("--name and --resume name the same thing", "leave one of them out")
+    if per_trial.trials_per_gpu > 1 and per_trial.gpus_per_trial not in (None, 1):
+        raise UsageError(
+            f"--gpus-per-trial {per_trial.gpus_per_trial} --trials-per-gpu {per_trial.trials_per_gpu}: either several "
+            "GPUs for a trial, or several trials on a GPU",
+            "leave one of them out",
+        )
+    if options.gpus.mig is not None and several:
+        raise UsageError(
+            f"--mig --gpus-per-trial {per_trial.gpus_per_trial}: a process can use one MIG instance only",
+            "leave --gpus-per-trial out",
+        )
+    if options.score.maximize and options.score.metric is None:
+        raise UsageError("--maximize without --metric: nothing to compare", "--metric accuracy")
+    if not trials.random and (trials.trials is not None or trials.seed is not None):
+        raise UsageError(f"{'--trials' if trials.trials is not None else '--seed'} is for --random")
+    if trials.name is not None and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,31}[a-z0-9])?", trials.name):
+        raise UsageError(f"--name {trials.name}: 1 to 33 of a-z, 0-9 and '-', no '-' at an end")
+
+
+def _metric(options: ScoreOptions) -> Metric | None:
+    """Return what --metric asks for; raises UsageError."""
+    from tflaunch.sweeps.results import Metric
+
+    return Metric.parse(options.metric, options.maximize) if options.metric is not None else None
+
+
+def _run_request(options: SweepOptions, reporter: Reporter) -> Request:
+    """Return the request for the hosts, GPUs and code that all trials share; raises TflaunchError."""
+    from tflaunch.launch.request import Request
+    from tflaunch.runs.run_ids import new_run_id
+
+    connection, results = options.connection, options.results
+    hostfile = load_hosts(options.what.hosts, connection.connection, reporter)
+    gpus = gpu_choice(options.gpus)
+    check_hosts(hostfile, gpus, {})
+    parse_patterns(results.fetch)  # so that an error shows a pattern as the user wrote it
+    wish = wish_at_end(results, _patterns_of_trials(results.fetch, hostfile))
+    if options.program.no_sync:
+        hostfile = with_workdirs(Path.cwd(), hostfile)
+    job = JobSpec(
+        (),
+        args=options.what.arguments,
+        roles={PS: Role(0), WORKER: Role(gpus=options.per_trial.gpus_per_trial)},
+        flags=None,
+    )
+    job = with_environment(job, options.tasks, hostfile)
+    code = trainer_code(
+        options.program,
+        options.what.script,
+        Path.cwd(),
+        hostfile,
+        env_files=options.tasks.env_file,
+        reporter=reporter,
+        dry_run=options.start.dry_run,
+    )
+    return Request(
+        run_id=new_run_id(f"{code.stem}-sweep"),
+        job=dataclasses.replace(job, program=code.argv),
+        hostfile=hostfile,
+        gpus=gpus,
+        bundle=code.bundle,
+        command=command_line(),
+        ssh_config=connection.config_path,
+        lease_s=options.end.lease or LEASE_S[False],
+        connect_s=connection.connect_timeout,
+        grace_s=options.end.grace,
+        tensorboard=results.tensorboard,
+        tensorboard_port=results.tensorboard_port,
+        fetch=wish,
+        require_all=options.start.require_all,
+        yes=options.start.yes,
+        wait_s=options.gpus.wait,
+    )
+
+
+def _trials(options: TrialOptions) -> Callable[[int], Sequence[Params]]:
+    """Return a function that makes the trials from a seed; raises UsageError."""
     from tflaunch.sweeps import trials
 
-    ways = [way for way, given in (("--grid", grid), ("--random", random), ("--trials-file", file)) if given]
-    if not ways:
+    random, count = options.random, options.trials
+    ways = {"--grid": options.grid, "--random": random, "--trials-file": options.trials_file}
+    ways_used = [way for way, given in ways.items() if given]
+    if not ways_used:
         raise UsageError(
             "nothing to try: neither --grid, --random nor --trials-file",
             "for example --grid lr=0.1,0.01 --grid layers=2,3",
         )
-    if len(ways) > 1:
+    if len(ways_used) > 1:
         raise UsageError(
-            f"{ways[0]} and {ways[1]} are two ways to name the trials",
+            f"{ways_used[0]} and {ways_used[1]} are two ways to name the trials",
             "--random takes lists, too: --random optimizer=adam,sgd",
         )
     if random:
         if count is None:
-            raise UsageError("--random without --trials: how many?", "--trials 20")
-        trials.draw(random, count, 0)  # what is wrong with it is told now
+            raise UsageError("--random without --trials: how many trials?", "--trials 20")
+        trials.draw(random, count, 0)  # raises now what would be wrong later
         return functools.partial(trials.draw, random, count)
-    found = trials.grid(grid) if grid else trials.read(Path(file or ""))
+    found = trials.grid(options.grid) if options.grid else trials.read(options.trials_file or Path())
     return lambda _: found
 
 
-def _of_trials(patterns: list[str], hostfile: Hostfile) -> list[str]:
-    """Patterns seen from each trial's own directory, if it has one, as patterns seen from what holds them all."""
+def _patterns_of_trials(patterns: Sequence[str], hostfile: Hostfile) -> Sequence[str]:
+    """Turn patterns in each trial's own directory, where it has one, into patterns in the directory of all trials."""
     from tflaunch.protocol.job import TRIAL
 
     if any(host.workdir is not None for host in hostfile.hosts):
@@ -492,10 +424,10 @@ def _of_trials(patterns: list[str], hostfile: Hostfile) -> list[str]:
     return found
 
 
-def _run_one(ctx: typer.Context) -> tuple[str, ...]:
-    """The command that runs one trial as this one does; its arguments follow.
+def _command_of_one_trial(ctx: typer.Context) -> tuple[str, ...]:
+    """Return the command that runs one trial as this command does, up to the trial's arguments.
 
-    Variables are taken from the environment, for their values may be secrets.
+    It names variables of --env without their values, which may be secrets.
     """
     words = ["--ps", "0", "--workers", "1", "--no-flags"]
     for name, value in ctx.params.items():

@@ -1,4 +1,4 @@
-"""`tflaunch tensorboard`: TensorBoard for a run, on the host of its chief, at a port of this machine."""
+"""`tflaunch tensorboard`: shows a run in TensorBoard, which runs on a host, at a port of this machine."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from typing import Annotated
 
 import typer
 
-from tflaunch.cli.attach import Hosts, Reach, Run, open_view
-from tflaunch.cli.options import AcceptNew, ConnectTimeout, Json, SshConfig, reporting
+from tflaunch.cli.attach import open_view
+from tflaunch.cli.option_groups import OutputOptions, ReachOptions, Run
+from tflaunch.cli.options import Part
+from tflaunch.cli.reporting import reporting
 from tflaunch.protocol.errors import LaunchError
 
 Port = Annotated[
     int,
-    typer.Option(min=0, max=65535, metavar="PORT", help="The port of this machine [any]", show_default=False),
+    typer.Option(
+        min=0, max=65535, metavar="PORT", help="TensorBoard's port on this machine [any]", show_default=False
+    ),
 ]
 
 
@@ -21,21 +25,18 @@ def tensorboard(
     logdir: Annotated[
         str,
         typer.Argument(
-            metavar="[LOGDIR]", help="On that host, from the tasks' working directory [that directory]"
+            metavar="[LOGDIR]", help="A directory on that host, from the tasks' working directory [that one]"
         ),
     ] = ".",
     *,
     port: Port = 0,
-    hosts: Hosts = None,
-    json: Json = False,
-    accept_new: AcceptNew = False,
-    connect_timeout: ConnectTimeout = 30.0,
-    ssh_config: SshConfig = None,
+    output: Annotated[OutputOptions, Part("json")],
+    reach: ReachOptions,
 ) -> None:
     """Show a run, alive or ended, in TensorBoard, until Ctrl-C.
 
-    TensorBoard runs on the host of the run's chief, else of worker/0, with the python of the tasks.  The browser
-    reaches it at a port of this machine, through the SSH connection; when that is lost, it is made anew.
+    TensorBoard runs on the host of the run's chief, else of worker/0, with the tasks' Python.  The browser reaches it
+    at a port of this machine, through the SSH connection; tflaunch connects again if that is lost.
 
     Exit code: 130 after Ctrl-C; 2 which run?, or the port is taken; 69 no connection; 70 TensorBoard does not start.
     """
@@ -43,11 +44,10 @@ def tensorboard(
     from tflaunch.runs.tensorboard import show_tensorboard
     from tflaunch.runs.tunnel import Tunnel
 
-    with reporting("TensorBoard is stopped", json=json) as show:
+    with reporting("TensorBoard is stopped", json=output.json) as show:
         tunnel = Tunnel(port)
         try:
-            reach = Reach(hosts, accept_new, connect_timeout, ssh_config)
-            with open_view(run, reach, show, Wanted(), json) as view:
+            with open_view(run, reach, show, Wanted(), output.json) as view:
                 show_tensorboard(view, logdir, tunnel, show.reporter)
         finally:
             tunnel.close()

@@ -1,21 +1,27 @@
-"""Values on the command line: such as may be left out, and wrong ones in our own words, not in pydantic's."""
+"""Parsers for the values of options: times, ages, numbers of GPUs."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import typer
-import typer.core
 
-from tflaunch.inputs.times import TIME, seconds, written
+from tflaunch.inputs.times import FOR_EVER, seconds, written
 
-TIME_WORD = r"[0-9]*\.?[0-9]+[a-z]*"  # of optional_values: meant as a time, right or wrong; 10.0.0.1 is none
+if TYPE_CHECKING:
+    from tflaunch.protocol.job import Cards
+
+MOST_GPUS = 1024  # of one task
+TIME_WORD = (
+    r"[0-9]*\.?[0-9]+[a-z]*"  # for optional_values: a word meant as a time, right or wrong; not 10.0.0.1
+)
 
 
-def time_of(least_s: float = 0.0) -> Callable[[str], float]:
-    """What reads an option whose metavar is TIME: how long, in seconds, and no less than `least_s`."""
+def time_parser(least_s: float = 0.0) -> Callable[[str], float]:
+    """Return a parser for a TIME of at least `least_s`; it returns seconds and raises BadParameter."""
 
     def read(text: str) -> float:
         try:
@@ -29,62 +35,24 @@ def time_of(least_s: float = 0.0) -> Callable[[str], float]:
     return read
 
 
-class Command(typer.core.TyperCommand):
-    """A verb whose options may have values that can be left out; of a wrong one it says what is accepted."""
-
-    # Option -> (a pattern of what is its value, if it follows in a word of its own; the value if none does).
-    optional_values: ClassVar[Mapping[str, tuple[str, str]]] = {}
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        # Lines of the source are not lines of the help; and what is in brackets is text, no markup of rich's.
-        self.help = "\n\n".join(" ".join(each.split()) for each in (self.help or "").split("\n\n"))
-        for option in self.params:
-            if text := getattr(option, "help", None):
-                option.help = text.replace("[", r"\[")  # type: ignore[attr-defined]
-            if isinstance(option.default, float):  # a TIME, and all of them are shown alike
-                option.show_default = option.default > 0  # type: ignore[attr-defined]  # 0: no limit
-                option.default = written(option.default)
-        if any("TIME" in (option.metavar or "") for option in self.params):
-            self.help += f"\n\nA TIME is {TIME}."
-
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """As typer's, with values that were left out, and with that sentence in the error."""
-        try:
-            return super().parse_args(ctx, self._completed(args))
-        except typer.BadParameter as error:
-            # pydantic's ValidationError, which to import would take longer than all else.
-            if errors := getattr(error.__cause__, "errors", None):
-                error.message = _sentence(errors()[0])
-            raise
-        except Exception as error:
-            if getattr(error, "ctx", ctx) is None:  # the parser leaves out whose error it is
-                error.ctx = ctx  # type: ignore[attr-defined]
-            raise
-
-    def _completed(self, args: Sequence[str]) -> list[str]:
-        told: list[str] = []
-        for number, word in enumerate(args):
-            if word == "--":
-                return [*told, *args[number:]]
-            told.append(word)
-            if word in self.optional_values:
-                pattern, default = self.optional_values[word]
-                if not re.fullmatch(pattern, "".join(args[number + 1 : number + 2])):
-                    told.append(default)
-        return told
+def parse_wait(text: str) -> float:
+    """Return how long to wait, in seconds, or infinity for FOR_EVER; raises BadParameter."""
+    return math.inf if text == FOR_EVER else time_parser()(text)
 
 
-def _sentence(error: Mapping[str, Any]) -> str:
-    kind, limits = error["type"], error.get("ctx", {})
-    if kind == "value_error":
-        return str(limits["error"])
-    if kind == "greater_than_equal":
-        fact = f"is less than {limits['ge']:g}"
-    elif kind == "less_than_equal":
-        fact = f"is more than {limits['le']:g}"
-    elif kind.startswith("int"):
-        fact = "is not a whole number"
-    else:
-        fact = "is not accepted here"
-    return f"{str(error['input'])!r} {fact}"
+def parse_age(text: str) -> float:
+    """Return a time in seconds; its unit must be written: `--older 7` hardly means seconds. Raises BadParameter."""
+    if text.strip()[-1:].isdigit():
+        raise typer.BadParameter(
+            f"{text!r} has no unit: {text.strip()}d (days), {text.strip()}h or {text.strip()}s"
+        )
+    return time_parser()(text)
+
+
+def parse_gpus(text: str) -> Cards:
+    """Return a number of GPUs, or `all`; raises BadParameter."""
+    if text == "all":
+        return "all"
+    if not re.fullmatch(r"[0-9]{1,4}", text) or int(text) > MOST_GPUS:
+        raise typer.BadParameter(f"{text!r} is not a whole number from 0 to {MOST_GPUS}, or all")
+    return int(text)

@@ -234,9 +234,7 @@ class CodeTree:
     def _add(self, path: str, entry: os.DirEntry[str], mount: str) -> bool:
         """Take in one entry of a directory, unless it is a secret; returns whether it was taken in."""
         if entry.is_symlink():
-            if (
-                path not in self.entries
-            ):  # else it is taken in already: --ship names a directory that it is in
+            if path not in self.entries:  # else it was: --ship names a directory that it is in
                 self._add_link(path, entry.path, mount)
         elif self._is_secret(path, entry.is_dir()):
             return False

@@ -75,9 +75,8 @@ class FetchedMarks:
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)
-        self._whole: dict[
-            str, bool
-        ] = {}  # directories whose marks were read -> whether all of it was fetched
+        # Directories whose marks were read: was all of the directory fetched?
+        self._whole: dict[str, bool] = {}
         self._named: set[str] = set()  # the paths that marks name; directories with a slash at their end
         for above in root.parents:
             self.read(str(above), os.getuid())

@@ -1,6 +1,6 @@
-"""What `tflaunch check` shows: a line for each host, what differs between them, who reaches whom, and what to do.
+"""What `tflaunch check` shows: the state of each host, how hosts differ, who reaches whom, and what to do.
 
-No state is told by colour alone: each has its mark and its word.
+No state is shown by colour alone: each has its mark and its word.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _mark(level: Level | None, marks: Marks) -> Text:
 
 
 def page(findings: Findings, sheet: Sheet) -> list[Text]:
-    """Everything."""
+    """All that a check has found."""
     answers = findings.answers
     parts = [
         _hosts(findings, sheet),
@@ -47,25 +47,25 @@ def page(findings: Findings, sheet: Sheet) -> list[Text]:
 
 
 def _hosts(findings: Findings, sheet: Sheet) -> list[Text]:
-    """Hosts of which the same is to be said share a line."""
+    """The state of each host; hosts with the same state share a line."""
     marks = sheet.marks
-    said: dict[tuple[Level | None, str], list[HostAnswer]] = {}
+    states: dict[tuple[Level | None, str], list[HostAnswer]] = {}
     for each in findings.answers.hosts:
         level = findings.level(each.host.name)
         state = level if level in ("error", "warning") else None
-        said.setdefault((state, _well(each, marks)), []).append(each)
+        states.setdefault((state, _well(each, marks)), []).append(each)
     columns = [
-        Column("", [_mark(level, marks) for level, _ in said]),
-        Column("", [Text(fold(each.host.name for each in alike), "bold") for alike in said.values()]),
-        Column("", [Text(well + _disk(alike, marks)) for (_, well), alike in said.items()], shrink=1),
+        Column("", [_mark(level, marks) for level, _ in states]),
+        Column("", [Text(fold(each.host.name for each in alike), "bold") for alike in states.values()]),
+        Column("", [Text(well + _disk(alike, marks)) for (_, well), alike in states.items()], shrink=1),
     ]
     return table(columns, sheet.columns, marks.more, headings=False)
 
 
 def _well(each: HostAnswer, marks: Marks) -> str:
-    """What is well on that host, or that nothing is known."""
+    """Say what works on that host, or that it did not answer."""
     if each.facts is None:
-        return "not asked: see below"
+        return "no answer: see below"
     parts = []
     versions = each.versions
     if tensorflow := each.report.get("tensorflow"):
@@ -77,14 +77,14 @@ def _well(each: HostAnswer, marks: Marks) -> str:
     if each.facts.gpus:
         seen = (tensorflow or {}).get("gpus")
         free = sum(not device.busy for device in each.facts.devices)
-        sees = f", it sees {seen}" if seen else ""
-        parts.append(f"{free} of {counted(len(each.facts.devices), 'card')} free{sees}")
+        sees = f", TensorFlow sees {seen}" if seen else ""
+        parts.append(f"{free} of {counted(len(each.facts.devices), 'GPU')} free{sees}")
     parts.append(counted(each.facts.cores, "core"))
     return f" {marks.dot} ".join(parts)
 
 
 def _disk(alike: Sequence[HostAnswer], marks: Marks) -> str:
-    """The disk space that is free on the fullest of these hosts."""
+    """Say how much disk space is free on the fullest of these hosts."""
     free = [each.facts.disk_free_bytes for each in alike if each.facts is not None]
     if not free:
         return ""
@@ -104,7 +104,7 @@ def _matrix(answers: CheckAnswers, sheet: Sheet) -> list[Text]:
 
 
 def _value(row: Row, marks: Marks) -> Text:
-    """What most have, and then each of the others with its hosts."""
+    """The value that most hosts have, then each other value with its hosts."""
     line = Text(row.common)
     for value, names in row.odd.items():
         style = _STYLES["warning" if row.matters else "note"]
@@ -115,7 +115,7 @@ def _value(row: Row, marks: Marks) -> Text:
 
 
 def _dials(answers: CheckAnswers, sheet: Sheet) -> list[Text]:
-    """How many ways between hosts are open, and which, if that fits the sheet; the findings name what is not."""
+    """How many connections between hosts succeed, and which, if that fits the sheet; the findings name the others."""
     names = list(answers.dials)
     targets = list(dict.fromkeys(to for ways in answers.dials.values() for to in ways))
     if not targets:
@@ -193,7 +193,7 @@ def _finding(each: Finding, width: int, marks: Marks) -> Iterator[Text]:
 
 
 def _wrapped(text: str, width: int) -> Sequence[str]:
-    """Lines of that width; a path or a command is not broken."""
+    """Return the text in lines of that width; a path or a command is not broken."""
     parts = (
         part
         for line in text.splitlines()
@@ -204,15 +204,15 @@ def _wrapped(text: str, width: int) -> Sequence[str]:
 
 def _summary(findings: Findings, marks: Marks) -> Text:
     counts = [(level, sum(each.level == level for each in findings.all)) for level in LEVELS]
-    told = ", ".join(counted(number, level) for level, number in counts if number)
+    levels = ", ".join(counted(number, level) for level, number in counts if number)
     worst = next((level for level, number in counts if number), None)
-    unasked = sum(each.error is not None for each in findings.answers.hosts)
-    hosts = counted(len(findings.answers.hosts), "host") + (f", {unasked} not asked" if unasked else "")
-    return Text.assemble(_mark(worst, marks), (f" {hosts}: {told or 'all is well'}", "bold"))
+    silent = sum(each.error is not None for each in findings.answers.hosts)
+    hosts = counted(len(findings.answers.hosts), "host") + (f", {silent} without an answer" if silent else "")
+    return Text.assemble(_mark(worst, marks), (f" {hosts}: {levels or 'all is well'}", "bold"))
 
 
 def document(findings: Findings, now: float, exit_code: int) -> dict[str, Any]:
-    """Everything as what JSON can hold."""
+    """Return all that a check has found, as JSON has it."""
     answers = findings.answers
     return {
         "time": now,
@@ -231,7 +231,7 @@ def document(findings: Findings, now: float, exit_code: int) -> dict[str, Any]:
 
 def _host_data(each: HostAnswer, findings: Findings) -> dict[str, Any]:
     facts, task = each.facts, each.task
-    told: dict[str, Any] = {
+    data: dict[str, Any] = {
         "host": each.host.name,
         "level": findings.level(each.host.name),
         "error": None if each.error is None else {"message": each.error.message, "hint": each.error.hint},
@@ -241,14 +241,14 @@ def _host_data(each: HostAnswer, findings: Findings) -> dict[str, Any]:
         **each.system,
     }
     if facts is not None:
-        told["ports"] = len(facts.ports)
-        told["agent_python"] = facts.python
-        told["cuda"] = facts.cuda
-        told["cards"] = [
+        data["ports"] = len(facts.ports)
+        data["agent_python"] = facts.python
+        data["cuda"] = facts.cuda
+        data["cards"] = [
             {"label": card.label, "name": card.name, "busy": card.busy} for card in facts.devices
         ]
     if task is not None:
-        told["task"] = {
+        data["task"] = {
             "code": task.code,
             "signal": task.signal_name,
             "seconds": task.seconds,
@@ -256,4 +256,4 @@ def _host_data(each: HostAnswer, findings: Findings) -> dict[str, Any]:
             "report": task.report,
             "lines": task.lines,
         }
-    return told
+    return data

@@ -53,7 +53,9 @@ def cleaned_lines(document: Mapping[str, Any], sheet: Sheet) -> list[Text]:
         troubles += [f"{title}: {run}: {why}" for run, why in place["failed"].items()]
         troubles += [f"{title}: not measured: {each}" for each in place["unread"]]
         if over := place["too_large_bytes"]:
-            troubles.append(f"{title}: still {amount(over)} more than --max-size; nothing else may go")
+            troubles.append(
+                f"{title}: still {amount(over)} more than --max-size; nothing else may be removed"
+            )
     troubles += [f"{run} stays: {why}" for run, why in document["stays"].items()]
     lines = [Text.assemble(mark, (named(names), "bold"), text) for (mark, text), names in folded]
     lines += [paragraph((f"{marks.warn} ", WARN), trouble) for trouble in troubles]
@@ -70,7 +72,7 @@ def _fate(place: Mapping[str, Any], dry_run: bool, marks: Marks) -> tuple[Text, 
     if made := place["environments"]["files"]:
         gone.append("a virtual environment" if made == 1 else f"{made} virtual environments")
     gone += ["what an interrupted clean left"] if place["rest_bytes"] else []
-    text = f": {' and '.join(gone)} {'would go' if dry_run else 'removed'}, {amount(place['freed_bytes'])}"
+    text = f": {' and '.join(gone)} {'would be removed' if dry_run else 'removed'}, {amount(place['freed_bytes'])}"
     text = text if gone else ": nothing to remove"
     if stay["runs"]:
         text += f"; {stay['runs']} stay{'s' if stay['runs'] == 1 else ''}, {amount(stay['bytes'])}"

@@ -1,4 +1,4 @@
-"""What people and programs are told of the code that is shipped, and of what stays on this machine."""
+"""What people and programs see of the code that is shipped, and of what stays on this machine."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def tell(
     dry_run: bool,
     show_files: bool = False,
 ) -> None:
-    """Tell what stays here though a user may think otherwise; with `dry_run`, all that is left out.
+    """Show what stays on this machine though a user may think otherwise.
 
-    With `show_files`, each file that is shipped, and each that is not.
+    dry_run: show all that is left out.  show_files: show each file that is shipped, and each that is not.
     """
     reporter.code({**code_data(program, bundle), **(files_data(bundle) if show_files else {})})
     most = SHOWN if not dry_run else None
     unread = unread_env(program, bundle) if not env_files else ""
-    told = warnings(program, bundle, most, propose_env_file=not (env_files or unread))
-    for line in (*told, *_faults(program)):
+    lines = warnings(program, bundle, most, propose_env_file=not (env_files or unread))
+    for line in (*lines, *_faults(program)):
         reporter.warn(line)
     if unread:
         reporter.warn(unread)
@@ -69,7 +69,7 @@ def tell(
 
 
 def own_code(hostfile: Hostfile) -> str:
-    """Which hosts have code of their own, so that nothing is shipped there; "" for none."""
+    """Say which hosts have code of their own, so that nothing is shipped there; "" for none."""
     having: dict[str, list[str]] = {}
     for host in hostfile.hosts:
         if host.workdir is not None:
@@ -79,7 +79,7 @@ def own_code(hostfile: Hostfile) -> str:
 
 
 def code_data(program: Program, bundle: Bundle) -> dict[str, Any]:
-    """It, as what JSON can hold."""
+    """Return what is shipped and what is left out, as JSON has it."""
     return {
         "directory": bundle.directory,
         "program": program.file,
@@ -101,7 +101,7 @@ _KINDS = {"f": "file", "x": "executable", "l": "link", "d": "directory"}
 
 
 def files_data(bundle: Bundle) -> dict[str, Any]:
-    """Each file, as what JSON can hold."""
+    """Return each file that is shipped, and each that is not, as JSON has it."""
     return {
         "shipped": [
             {
@@ -138,12 +138,12 @@ def _size_and_name(entry: tuple[str | int, ...]) -> tuple[str, str]:
 
 
 def summary(bundle: Bundle) -> str:
-    """How much is shipped, and how much is not: `14 files, 96 KiB of ~/proj (3 left out by .gitignore, 2 secrets)`."""
+    """Say how much is shipped, how much not: `14 files, 96 KiB of ~/proj (3 left out by .gitignore, 2 secrets)`."""
     shipped = f"{counted(bundle.files, 'file')}, {amount(bundle.size)}"
     if bundle.directory:
         shipped += f" of {_shown(bundle.directory)}"
     if bundle.place:
-        return f"{shipped} (no more of what is there)"
+        return f"{shipped} (only the program and what it imports)"
     rules = (_RULE.match(left.why) for left in bundle.left if left.kind == "ignored")
     by = Counter(rule[1] for rule in rules if rule)
     left = [
@@ -156,7 +156,7 @@ def summary(bundle: Bundle) -> str:
 
 
 def shipped_text(bundle: Bundle, shipped: Shipped) -> str:
-    """What went to the hosts of it; "" where nobody wants to know."""
+    """Say how much of the code the hosts did not have; "" where that is of no interest."""
     if not shipped.contents and bundle.contents:
         return f"{summary(bundle)}: already there" if bundle.directory else ""
     if shipped.whole:
@@ -167,7 +167,7 @@ def shipped_text(bundle: Bundle, shipped: Shipped) -> str:
 
 
 def notes(bundle: Bundle, most: int | None) -> Iterator[str]:
-    """A line for each thing that is good to know, each with `most` names; None: with all."""
+    """Make a line for each thing that is good to know, with `most` names in each; None: with all."""
     if bundle.fetched:
         first = shlex.quote(bundle.fetched[0].rstrip("/"))
         fetched = _some(bundle.fetched, most)
@@ -182,7 +182,7 @@ def notes(bundle: Bundle, most: int | None) -> Iterator[str]:
 def warnings(
     program: Program, bundle: Bundle, most: int | None, propose_env_file: bool = False
 ) -> Iterator[str]:
-    """A line for each thing that a user should look at, each with `most` names; None: with all."""
+    """Make a line for each thing that a user should look at, with `most` names in each; None: with all."""
     if program.place:
         others = bundle.files - 1
         with_them = f"with {counted(others, 'file')} that it imports from there" if others else "alone"
@@ -205,14 +205,14 @@ def warnings(
 
 
 def _faults(program: Program) -> list[str]:
-    """A line for each file of the program that is none to the Python here."""
+    """Make a line for each file of the program that the Python on this machine cannot parse."""
     from tflaunch.code.program_reading import faults
 
     return list(faults(program))[:SHOWN]
 
 
 def unread_env(program: Program, bundle: Bundle) -> str:
-    """What to say when the program reads a `.env` that stays here; "" when it does not."""
+    """Say that the program reads a `.env` that stays here; "" when it does not."""
     env = _env_that_stays(program, bundle)
     reader = _reader_of_env(program, bundle) if env is not None else None
     if env is None or reader is None:
@@ -224,7 +224,10 @@ def unread_env(program: Program, bundle: Bundle) -> str:
 
 
 def where_it_lies(module: str, directory: Path, program: str) -> str:
-    """What to type for a module that a task did not find, if it lies here; `directory` was shipped, with `program`."""
+    """Say how to ship a module that a task did not find, if it is on this machine; "" if not.
+
+    directory, program: the directory that was shipped, and the program's file there.
+    """
     own = (directory / program).parent
     if found := _code_file(own, module):
         path = found.relative_to(directory)
@@ -242,7 +245,7 @@ def where_it_lies(module: str, directory: Path, program: str) -> str:
 
 
 def _code_file(folder: Path, module: str) -> Path | None:
-    """The file or package of that name, if there is code in it."""
+    """Return the file or package of that name, if there is code in it."""
     base = folder.joinpath(*module.split("."))
     if base.with_name(f"{base.name}.py").is_file():
         return base.with_name(f"{base.name}.py")
@@ -250,7 +253,7 @@ def _code_file(folder: Path, module: str) -> Path | None:
 
 
 def _env_that_stays(program: Program, bundle: Bundle) -> Path | None:
-    """The one that python-dotenv finds from the program's directory upwards, else any that was left out."""
+    """Return the `.env` that python-dotenv finds from the program's directory upwards, else any that was left out."""
     root = Path(bundle.directory)
     shipped = {str(path) for path, *_ in bundle.entries}
     for folder in (root / program.file).parents:
@@ -262,7 +265,7 @@ def _env_that_stays(program: Program, bundle: Bundle) -> Path | None:
 
 
 def _reader_of_env(program: Program, bundle: Bundle) -> str | None:
-    """Where the program, or a module that it imports, reads one; another program beside it may, and does not run."""
+    """Return where (FILE:LINE) the program, or a module that it imports, reads a `.env`."""
     readers = {}
     for path, kind, *more in bundle.entries:
         if kind not in ("f", "x") or not str(path).endswith(".py"):
@@ -272,12 +275,12 @@ def _reader_of_env(program: Program, bundle: Bundle) -> str | None:
             continue
         if found := _READS_ENV.search(content):
             readers[str(path)] = content.count(b"\n", 0, found.start()) + 1
-    of_it = _files_of(program) if readers else ()
-    return next((f"{path}:{line}" for path, line in readers.items() if path in of_it), None)
+    own = _files_of(program) if readers else ()
+    return next((f"{path}:{line}" for path, line in readers.items() if path in own), None)
 
 
 def _files_of(program: Program) -> set[str]:
-    """The program's file and those that it imports, from the directory that is shipped or from its own."""
+    """Return the program's file and those that it imports, from the directory that is shipped or from its own."""
     from tflaunch.code.imports import imported_files
 
     return set(imported_files(program.directory, program.file, program.package, program.roots))
@@ -293,7 +296,7 @@ def _from_here(path: Path) -> str:
 
 
 def _shown(directory: str) -> str:
-    """The path of a directory, that of the user's own shortened."""
+    """Return the path of a directory, with `~` for the user's home directory."""
     home = os.path.realpath(Path.home())
     if directory == home:
         return "~"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tflaunch.console.pen import Marks, Sheet, hint
-from tflaunch.console.safe_text import Text, paragraph
+from tflaunch.console.safe_text import Text, paragraph, stacked, wrapped_words
 from tflaunch.console.table import Column, Table
 from tflaunch.console.words import counted
 from tflaunch.hosts import fold
@@ -22,6 +23,7 @@ from tflaunch.protocol.errors import (
 
 PROBLEMS_SHOWN = 20  # of a hostfile; a file that is no hostfile has one in every line
 _HOSTS_COLUMNS, _LEAST_COLUMNS = 28, 8
+_BETWEEN_HOSTS = re.compile(r",(?![^\[\]]*\])")  # not the comma in gpu[1,3]
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,15 @@ def failures_lines(errors: ConnectErrors | LaunchError, sheet: Sheet) -> list[Te
     for row in rows:
         step = (f"\n{marks.next} {row.hint}", "cyan") if row.hint else ""
         causes.append(paragraph(row.cause, step, indent=""))  # the column is indentation enough
-    hosts = [Text(row.folded, "bold") for row in rows]
     columns = [
-        Column("", hosts, wraps=True, shrink=1, least=_LEAST_COLUMNS, most=_HOSTS_COLUMNS),
+        Column(
+            "",
+            [_hosts_cell(row) for row in rows],
+            wraps=True,
+            shrink=1,
+            least=_LEAST_COLUMNS,
+            most=_HOSTS_COLUMNS,
+        ),
         Column("", causes, wraps=True, shrink=1, least=_LEAST_COLUMNS),
     ]
     lines = [
@@ -90,6 +98,13 @@ def failures_lines(errors: ConnectErrors | LaunchError, sheet: Sheet) -> list[Te
         *unchecked_lines(unconfirmed_hosts(errors), marks),
     ]
     return lines + ([hint(errors.hint, marks)] if errors.hint else [])
+
+
+def _hosts_cell(row: Row) -> Text:
+    """The hosts of a row, in lines that end between two hosts, not within a name."""
+    hosts = _BETWEEN_HOSTS.split(row.folded)
+    lines = wrapped_words([*(f"{host}," for host in hosts[:-1]), hosts[-1]], _HOSTS_COLUMNS, "")
+    return stacked(Text(line, "bold") for line in lines)
 
 
 def unchecked_lines(hosts: Mapping[str, str], marks: Marks) -> list[Text]:

@@ -1,4 +1,4 @@
-"""What people and programs read of fetched outputs."""
+"""What people and programs see of fetched outputs."""
 
 from __future__ import annotations
 
@@ -20,48 +20,50 @@ if TYPE_CHECKING:
 SHOWN = 8
 
 
-def fetched_data(told: Fetched) -> dict[str, Any]:
-    """It, as what JSON can hold."""
-    unreached = {host: error.message for host, error in told.unreached.items()}
-    return {**dataclasses.asdict(told), "unreached": unreached, "complete": told.complete}
+def fetched_data(fetched: Fetched) -> dict[str, Any]:
+    """Return what was fetched and what was not, as JSON has it."""
+    unreached = {host: error.message for host, error in fetched.unreached.items()}
+    return {**dataclasses.asdict(fetched), "unreached": unreached, "complete": fetched.complete}
 
 
-def fetched_lines(told: Fetched, marks: Marks) -> list[Text]:
-    """What has come, where it is, and what has not come, and why."""
+def fetched_lines(fetched: Fetched, marks: Marks) -> list[Text]:
+    """What was fetched, and where to; what was not, and why."""
     warn = (f"{marks.warn} ", "yellow")
     lines: list[Text] = []
-    if told.apart:
-        names = _some(sorted(told.apart), marks)
-        lines.append(Text(f"  not the same on all hosts, so in a directory for each of them: {names}", "dim"))
-    for where, why in _shown(told.left, marks):
+    if fetched.apart:
+        names = _some(sorted(fetched.apart), marks)
+        lines.append(Text(f"  different on each host, so in a directory for each host: {names}", "dim"))
+    for where, why in _shown(fetched.left, marks):
         lines.append(Text(f"  left out: {where}: {why}", "dim"))
-    if told.hidden:
-        names = _some(told.hidden, marks)
-        pattern = shlex.quote(re.sub(r"([*?\[\\])", r"\\\1", told.hidden[0]))
-        which = "; a pattern that names the dot brings them: "
+    if fetched.hidden:
+        names = _some(fetched.hidden, marks)
+        pattern = shlex.quote(re.sub(r"([*?\[\\])", r"\\\1", fetched.hidden[0]))
+        which = "; a pattern that names the dot fetches them: "
         lines.append(
-            Text(f"  left out, as their names begin with a dot: {names}{which}{one_line(pattern)}", "dim")
+            Text(f"  left out, for their names begin with a dot: {names}{which}{one_line(pattern)}", "dim")
         )
-    for where, why in _shown(told.failed, marks):
-        lines.append(Text.assemble(warn, f"did not come: {where}: {why}"))
-    for host, error in told.unreached.items():
+    for where, why in _shown(fetched.failed, marks):
+        lines.append(Text.assemble(warn, f"not fetched: {where}: {why}"))
+    for host, error in fetched.unreached.items():
         lines.append(Text.assemble(warn, (host, "bold"), f": {one_line(error.message)}"))
-    if told.kept:
+    if fetched.kept:
         lines.append(
             Text.assemble(
                 warn,
-                f"kept as they are here, with other content ({len(told.kept)}; --overwrite replaces them): ",
-                _some(told.kept, marks),
+                f"kept here, though their content differs ({len(fetched.kept)}; --overwrite replaces them): ",
+                _some(fetched.kept, marks),
             )
         )
-    for pattern in told.unmatched:
-        there = f"; there is: {_some(told.there, marks)}" if told.there else ""
+    for pattern in fetched.unmatched:
+        there = f"; there is: {_some(fetched.there, marks)}" if fetched.there else ""
         lines.append(Text.assemble(warn, f"nothing matches {one_line(pattern)}{there}"))
-    mark = (f"{marks.ok} ", "bold green") if told.complete else (f"{marks.bad} ", "bold red")
-    before = f", {told.same} more there already" if told.same else ""
-    where = f" in {one_line(told.directory)}" if told.files or told.same else ""
+    mark = (f"{marks.ok} ", "bold green") if fetched.complete else (f"{marks.bad} ", "bold red")
+    before = f", {fetched.same} more there already" if fetched.same else ""
+    where = f" in {one_line(fetched.directory)}" if fetched.files or fetched.same else ""
     lines.append(
-        Text.assemble(mark, f"fetched {counted(told.files, 'file')}, {amount(told.bytes)}{before}", where)
+        Text.assemble(
+            mark, f"fetched {counted(fetched.files, 'file')}, {amount(fetched.bytes)}{before}", where
+        )
     )
     return lines
 

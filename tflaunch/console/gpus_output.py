@@ -1,4 +1,4 @@
-"""What `tflaunch gpus` puts on stdout: the table of people, a live view of it, or data."""
+"""What `tflaunch gpus` puts on stdout: the table for people, a live view of it, or data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Form = Literal["", "topology", "json", "csv", "oneline"]  # "": the table
 
 
 class CardsOutput:
-    """Puts what a survey brings on stdout."""
+    """Shows the answers of a survey on stdout."""
 
     def __init__(self, survey: Survey, wanted: Wanted, sort: Sort, form: Form) -> None:
         self._survey = survey
@@ -41,7 +41,7 @@ class CardsOutput:
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
 
     def once(self) -> Mapping[str, ConnectError]:
-        """Ask and show once; returns the hosts that could not be asked. Raises Stopped."""
+        """Ask all hosts, show their answers, and return the hosts that did not answer. Raises Stopped."""
         asking = self._survey.once()
         if self._live and self._form in ("", "topology"):  # something to see while a slow host is waited for
             with Live(console=self._console, auto_refresh=False, transient=True) as live:
@@ -55,7 +55,7 @@ class CardsOutput:
         return look(answers).unreachable
 
     def again_and_again(self, every_s: float) -> None:
-        """Ask and show until Ctrl-C. Raises Stopped for SIGTERM."""
+        """Ask and show every so many seconds until Ctrl-C. Raises Stopped for SIGTERM."""
         watching = self._survey.watch(every_s)
         try:
             if self._live and not self._form:

@@ -61,7 +61,8 @@ class CardsView:
             body = gpus if len(gpus) + len(total) <= room else body
         if len(body) + len(total) > room:
             fitting = max(0, room - len(total) - 1)
-            hidden = f"{self._marks.more} {len(body) - fitting} lines more: a higher window, or --free, --host, --model"
+            hidden = f"{self._marks.more} {len(body) - fitting} more lines: enlarge the window, or use --free, --host, "
+            hidden += "--model"
             body = [*body[:fitting], Text(hidden, "dim")]
         return self._cut([*head, *body, *total])[:rows]
 
@@ -123,10 +124,12 @@ class CardsView:
     def _notes(self, machine: Machine) -> list[Text]:
         notes = []
         if machine.error:
-            ago = f"  (its cards were seen {age(machine.age_s)} ago)"
+            ago = f"  (its GPUs were seen {age(machine.age_s)} ago)"
             notes.append(Text.assemble(self._bad(), machine.error.message, (ago, "dim")))
         elif machine.age_s > STALE_S:
-            notes.append(Text(f"{self._marks.warn} {age(machine.age_s)} old: it answers slowly", "yellow"))
+            notes.append(
+                Text(f"{self._marks.warn} {age(machine.age_s)} old: the host answers slowly", "yellow")
+            )
         if machine.facts.gpu_note:
             notes.append(Text(f"{self._marks.warn} {machine.facts.gpu_note}", "yellow"))
         return [Text("  ").append_text(note) for note in notes]
@@ -179,7 +182,7 @@ class CardsView:
         for number, each in enumerate(overview.queue, 1):
             line = Text.assemble((f"{number}. ", "dim"), (each.holder, "bold"))
             lines.append(
-                line.append(f" has waited {age(clock - each.since)} for {counted(each.wants, 'card')}")
+                line.append(f" has waited {age(clock - each.since)} for {counted(each.wants, 'GPU')}")
             )
         return lines
 

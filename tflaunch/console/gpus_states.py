@@ -30,7 +30,7 @@ def summary_lines(overview: Overview, columns: int, marks: Marks) -> list[Text]:
     """How many GPUs are free, busy, leased and broken: in all, and by model where there are several."""
     models = overview.models
     if not models:
-        none = f"no card fits; {overview.hidden} do not" if overview.hidden else "no cards"
+        none = f"no GPU fits; {overview.hidden} do not" if overview.hidden else "no GPUs"
         return [] if overview.waiting else [Text(none, "bold")]
     counts = overview.counts
     shown = [each for each in STATES if counts[each] or each in ("free", "busy")]

@@ -24,7 +24,7 @@ _USER_COLUMNS = 12  # at most
 
 @dataclass(frozen=True)
 class _Row:
-    """A GPU, or a MIG instance of it."""
+    """A GPU, or a MIG instance."""
 
     machine: Machine
     gpu: Gpu
@@ -142,7 +142,7 @@ class GpuTable:
         return self._gap.join([*words, "command"])
 
     def _uses(self, part: Device, clock: float) -> list[Text]:
-        """Make a line for whoever uses a GPU, the largest process first, and for what is wrong with it."""
+        """Make a line for each use of a GPU, the largest process first, and for what is wrong with the GPU."""
         if isinstance(part, Gpu) and part.error:
             return [Text(part.error, STYLES["broken"])]
         if isinstance(part, Gpu) and part.mig:

@@ -4,7 +4,7 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
 
     event      fields
     plan       run_id, cluster (job -> addresses), notes, choices (what the program's text has decided, and why),
-               left_out (hosts that could not be reached, or are lost -> why; the run goes on without them),
+               left_out (hosts that could not be reached, or were lost -> why; the run does without them),
                tasks: [task, host, address, port (null: not part of the cluster), gpus (UUIDs),
                gpu_labels (the same as people see them: "3", or "3.1" for MIG instance 1 of card 3), argv,
                env, setup, cwd (null: where the shipped code is), container (image or ""), mounts]
@@ -14,30 +14,30 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
                them), links (path -> where to; shipped as links), skipped; with --show-files also shipped: [path,
                kind (file, executable, link, directory), bytes or null, goal or null], left: [path, kind, why]
     shipped    directory, digest, files, bytes (as in code), sent (host -> [contents, bytes] that it did not have)
-    phase      name, done, total, note (what is awaited, or missing); one for each step
+    phase      name, done, total, note (what the step waits for, or what is missing); one for each change of `done`
     waiting    place (in the queue), behind, free, needed, held: [cards, why], lost; one for each change
     note       text            something that happened
-    say        text            what tflaunch does now, because it was asked to
-    warn       text            something to look at
+    say        text            what tflaunch does now because the user wants it
+    warn       text            something that the user should look at
     started    task, host, pid, attempt (0, and more after restarts)
     log        task, host, line; and partial: true while a line is being rewritten (a progress bar)
     gap        task, host, bytes       of the log that cannot be shown
     log_end    task            nothing more comes from it
-    exited     task, host, code, signal (name), seconds, stopped (tflaunch had asked it to end), attempt,
-               missing (bytes of its output that come later: else all of it stands before)
-    unreachable  host, reason  its tasks run on, and what they print comes later
-    back       host, seconds   it was out of reach for so long
-    lost       host, reason    for good
-    failures   exit_code, message, hint, rows: [hosts, folded, cause, hint], unconfirmed (host -> why it
-               could not be told to stop)
+    exited     task, host, code, signal (name), seconds, stopped (tflaunch had ended it), attempt,
+               missing (bytes of its output that come later; 0: all of it came before)
+    unreachable  host, reason  the launcher does not reach it; its tasks run on, and their output comes later
+    back       host, seconds   the launcher reaches it again, after so long
+    lost       host, reason    the launcher has given it up
+    failures   exit_code, message, hint, rows: [hosts, folded, cause, hint], unconfirmed (host -> why
+               something may still run there)
     error      kind (the class), message, hint, exit_code, problems: [where, line, column, message]
     report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (as in exited, with
                tail, and error: the line of its log that says why, or ""; or as in lost; or reason, tasks, states,
                stacks (task -> lines)), unverified (host -> why),
                survivors (host -> processes), cards (host -> [text, own] of each card that is not free again; own:
                the run itself is on it), record, host_logs (task -> path on its host), restarts, hint
-    servers    run_id, cluster (job -> addresses), targets (task -> grpc://address), flags; all of them listen
-    detached   run_id, tasks (how many), host (whose agent decides from now on)
+    servers    run_id, cluster (job -> addresses), targets (task -> grpc://address), flags; all servers listen
+    detached   run_id, tasks (how many), host (of the coordinator)
     stopped    run_id, hosts (host -> found, killed, survivors, cards)
     tensorboard  run_id, url, host, logdir
     fetched    run_id, directory, files, bytes, same (were here already), complete, apart, kept, failed, left,
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from tflaunch.runs.visits import Finished
 
 
-# What does not wait for the output of a task that has ended.
+# These do not wait for the output of a task that has ended.
 _AT_ONCE = frozenset({"phase", "waiting", "say", "warn", "log_end", "unreachable", "back", "lost"})
 
 
@@ -116,7 +116,7 @@ class JsonReporter(LogReporter):
     def ask(self, question: str) -> None:
         pass
 
-    def asked(self, typed: bool) -> None:
+    def end_question(self, typed: bool) -> None:
         pass
 
     def code(self, data: Mapping[str, Any]) -> None:
@@ -127,8 +127,8 @@ class JsonReporter(LogReporter):
         pass
 
     def shipped(self, bundle: Bundle, shipped: Shipped) -> None:
-        told = {"directory": bundle.directory, "digest": bundle.digest}
-        self._event("shipped", **told, files=bundle.files, bytes=bundle.size, sent=shipped.sent)
+        code = {"directory": bundle.directory, "digest": bundle.digest}
+        self._event("shipped", **code, files=bundle.files, bytes=bundle.size, sent=shipped.sent)
 
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:  # noqa: ARG002  a program skips what it likes
         self._event("plan", **plan.to_json())
@@ -140,15 +140,15 @@ class JsonReporter(LogReporter):
         self._event("log_end", task=str(task))
 
     def started(self, started: TaskStarted) -> None:
-        told = {"host": started.host, "pid": started.pid, "attempt": started.attempt}
-        self._event("started", task=str(started.task), **told)
+        where = {"host": started.host, "pid": started.pid, "attempt": started.attempt}
+        self._event("started", task=str(started.task), **where)
 
     def exited(self, exit: TaskExit) -> None:
         at = round(time.time(), 6)
 
         def show(missing: int) -> None:
-            told = {"event": "exited", "time": at, **exit_data(exit), "missing": missing}
-            self._writer.out(to_json(told) + "\n")
+            event = {"event": "exited", "time": at, **exit_data(exit), "missing": missing}
+            self._writer.out(to_json(event) + "\n")
 
         self._behind_output(exit, show)
 
@@ -190,18 +190,18 @@ class JsonReporter(LogReporter):
         )
 
     def report(self, outcome: Outcome) -> None:
-        first, told = outcome.first_failure, outcome_data(outcome)
+        first, data = outcome.first_failure, outcome_data(outcome)
         if isinstance(first, TaskExit):
-            told["first_failure"]["tail"] = tail_lines(first.tail)
-            told["first_failure"]["error"] = error_of(first, outcome.record)
+            data["first_failure"]["tail"] = tail_lines(first.tail)
+            data["first_failure"]["error"] = error_of(first, outcome.record)
         if isinstance(first, TimedOut):
-            told["first_failure"]["stacks"] = {
+            data["first_failure"]["stacks"] = {
                 str(task): lines
                 for task in first.tasks
                 if task in outcome.exits and (lines := stuck_lines(outcome.exits[task].tail))
             }
         hint = self._next_step(outcome)
-        self._event("report", run_id=outcome.run_id, **told, record=outcome.record, hint=hint)
+        self._event("report", run_id=outcome.run_id, **data, record=outcome.record, hint=hint)
 
     def servers(self, plan: ClusterPlan) -> None:
         self._event(
@@ -212,16 +212,16 @@ class JsonReporter(LogReporter):
         self._event("detached", run_id=run_id, tasks=tasks, host=host)
 
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
-        told = {host: dataclasses.asdict(end) for host, end in hosts.items()}
-        self._event("stopped", run_id=run_id, hosts=told)
+        ends = {host: dataclasses.asdict(end) for host, end in hosts.items()}
+        self._event("stopped", run_id=run_id, hosts=ends)
 
     def tensorboard(self, run_id: str, url: str, host: str, logdir: str) -> None:
         self._event("tensorboard", run_id=run_id, url=url, host=host, logdir=logdir)
 
-    def fetched(self, told: Fetched) -> None:
+    def fetched(self, fetched: Fetched) -> None:
         from tflaunch.console.fetch_page import fetched_data
 
-        self._event("fetched", **fetched_data(told))
+        self._event("fetched", **fetched_data(fetched))
 
     def _event(self, event: str, **fields: Any) -> None:
         line = to_json({"event": event, "time": round(time.time(), 6), **fields}) + "\n"

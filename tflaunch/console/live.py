@@ -63,7 +63,7 @@ class Question:
 
     @property
     def open(self) -> bool:
-        """Whether it is to be shown."""
+        """Whether the user has not answered yet."""
         return bool(self._text)
 
     def draw(self) -> None:
@@ -73,7 +73,7 @@ class Question:
             self._shown = True
 
     def leave_line(self) -> None:
-        """Go on below it."""
+        """Go on below it; `draw` shows it again."""
         if self._shown:
             self._write("\n")
             self._shown = False

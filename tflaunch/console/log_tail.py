@@ -64,7 +64,9 @@ def advice(exit: TaskExit, interpreter: str | None, where: Callable[[str], str] 
     where: says where a module lies that the task did not find (tflaunch.diagnosis.last_words).
     """
     if exit.signal == signal.SIGKILL and not exit.stopped:
-        return f"ssh {exit.host} 'dmesg -T | grep -i oom' tells whether memory ran out, if nobody killed it"
+        return (
+            f"ssh {exit.host} 'dmesg -T | grep -i oom' shows whether the kernel killed it when memory ran out"
+        )
     if not exit.code:
         return ""
     return last_words.advice(

@@ -1,4 +1,7 @@
-"""What both styles of console do with the logs of tasks: whole lines, and progress bars now and then."""
+"""What the reporters for people and for programs both do with the logs of tasks.
+
+They make whole lines, show a progress bar now and then, and show the end of a task behind its output.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,14 @@ if TYPE_CHECKING:
     from tflaunch.planning.cluster_plan import ClusterPlan
 
 _PROGRESS_S = (0.5, 8.0)  # a progress bar is shown this often at first, and at last
-# The end of a task is told once its output is here: so long after the last piece of that at most, and so long in all.
+# The end of a task is shown once its output is here, or so long after the last piece or after the end.
 _HELD_S = (3.0, 15.0)
 
 
 @dataclass(frozen=True)
 class Options:
+    """Which lines of logs are shown, and how; see tflaunch.console.reporter.open_reporter."""
+
     quiet: bool
     only: frozenset[TaskId] | None
     show_host: bool
@@ -36,39 +41,40 @@ class Options:
     bare: bool
 
     def wanted(self, lines: str) -> str:
-        """Those of these lines, each with its newline, that are wanted."""
+        """Return those of these lines, each with its newline, that match `grep`."""
         if self.grep is None:
             return lines
         return "".join(line + "\n" for line in lines.split("\n")[:-1] if self.grep.search(line))
 
     def shows(self, task: TaskId) -> bool:
+        """Return whether the logs of a task are shown."""
         return not self.quiet and (self.only is None or task in self.only)
 
 
 @dataclass
 class _Log:
-    """What is known of one task's log by the writer's thread."""
+    """What the writer's thread knows of one task's log."""
 
     host: str
     assembler: LineAssembler
     attempt: int = 0
     offset: int | None = None  # of the next byte
-    moved: float = 0.0  # when a piece of it came last
+    moved: float = 0.0  # when the last piece came
     show_progress_at: float = 0.0
     progress_every_s: float = _PROGRESS_S[0]
 
 
 @dataclass
 class _Held:
-    """What is told in its turn: an end of a task not before its output, and the rest behind that."""
+    """What waits for its turn: the end of a task for its output, everything after that for the end."""
 
-    show: Callable[[int], None]  # is given how many bytes of the output are still to come
+    show: Callable[[int], None]  # takes how many bytes of the output are still to come
     exit: TaskExit | None
     since: float
 
 
 class LogReporter:
-    """What both styles do with logs: put lines together, show progress bars now and then, and tell ends behind them."""
+    """Puts the lines of logs together, and keeps what is shown in order; its two subclasses show it."""
 
     def __init__(self, options: Options, stdout: Stream, stderr: Stream) -> None:
         self._options = options
@@ -76,10 +82,8 @@ class LogReporter:
         self._logs: dict[TaskId, _Log] = {}
         self._rewriting: set[TaskId] = set()
         self._held: deque[_Held] = deque()
-        self._ends: dict[
-            tuple[TaskId, int], TaskExit
-        ] = {}  # of those attempts, whose output is still to come
-        self._through: dict[TaskId, int] = {}  # no more comes of their output, of that attempt and before
+        self._ends: dict[tuple[TaskId, int], TaskExit] = {}  # by attempt; their output is still to come
+        self._through: dict[TaskId, int] = {}  # of this attempt and those before no more output comes
         self._interpreters: dict[TaskId, str] = {}
         self._code: Mapping[str, Any] = {}
         self._writer = Writer(stdout, stderr, self._tick, self._break)
@@ -111,7 +115,7 @@ class LogReporter:
         self._writer.put("log", end)
 
     def _take_plan(self, plan: ClusterPlan) -> list[str]:
-        """Remember what is needed of the plan; returns what does not fit it."""
+        """Remember the interpreters of the plan; return a sentence for each `--only` that it does not have."""
         self._interpreters = {task.id: task.argv[0] for task in plan.tasks}
         strange = (self._options.only or frozenset()) - self._interpreters.keys()
         return [f"--only {task}: the plan has {tasks_there(task.job, plan)}" for task in sorted(strange)]
@@ -130,25 +134,25 @@ class LogReporter:
         return where_it_lies(module, Path(self._code["directory"]), self._code["program"])
 
     def close(self, wait: bool = True) -> None:
-        def tell() -> None:
-            self._tell_held(all_of_it=True)
+        def show() -> None:
+            self._show_held(all_of_them=True)
 
-        self._writer.put("message", tell)
+        self._writer.put("message", show)
         self._writer.close(wait)
 
     def _in_turn(self, show: Callable[[], None], last: bool = False) -> None:
-        """Show it behind what is held back before it; the `last` of a run waits for nothing."""
+        """Show something behind what is held back; the `last` of a run waits for no output."""
 
         def take() -> None:
             self._held.append(_Held(lambda _: show(), None, 0.0))
-            self._tell_held(all_of_it=last)
+            self._show_held(all_of_them=last)
 
         self._writer.put("message", take)
 
     def _behind_output(self, exit: TaskExit, show: Callable[[int], None]) -> None:
-        """Show the end of a task once its output is shown, its last line too, or does not come (_HELD_S).
+        """Show the end of a task once all its output is shown, or does not come (_HELD_S).
 
-        `show` is given how many bytes of that are still to come.
+        `show` takes how many bytes of the output are still to come.
         """
 
         def end() -> None:
@@ -157,15 +161,15 @@ class LogReporter:
 
         def take() -> None:
             self._held.append(_Held(show, exit, time.monotonic()))
-            self._tell_held()
+            self._show_held()
 
         self._writer.put("log", end)
         self._writer.put("message", take)
 
     # From here on: in the writer's thread.
 
-    def _tell_held(self, all_of_it: bool = False) -> float | None:
-        """Show of what is held back all whose turn has come; return when the next one's comes."""
+    def _show_held(self, all_of_them: bool = False) -> float | None:
+        """Show what is held back and may be shown now; return in how many seconds the next may."""
         while self._held:
             first, missing, left_s = self._held[0], 0, 0.0
             if first.exit is not None and (missing := self._still_to_come(first.exit)):
@@ -173,7 +177,7 @@ class LogReporter:
                 moved = max(first.since, log.moved) if log is not None else first.since
                 left_s = min(moved + _HELD_S[0], first.since + _HELD_S[1]) - now
                 through = self._through.get(first.exit.task, -1) >= first.exit.attempt
-                if not (all_of_it or through or left_s <= 0):
+                if not (all_of_them or through or left_s <= 0):
                     return left_s
             self._held.popleft()
             if first.exit is not None:
@@ -182,7 +186,7 @@ class LogReporter:
         return None
 
     def _still_to_come(self, exit: TaskExit) -> int:
-        """How many bytes of what that attempt had written by its end are not here; 0 where none of it is shown."""
+        """Return how many bytes of an attempt's output are not here yet; 0 where the task's log is not shown."""
         if self.broken or not self._options.shows(exit.task):
             return 0
         log = self._logs.get(exit.task)
@@ -192,7 +196,7 @@ class LogReporter:
         return max(0, exit.log_bytes - (offset if attempt == exit.attempt else 0))
 
     def _maybe_end_line(self, task: TaskId) -> None:
-        """The last line of an attempt that has ended and whose output is here is whole, newline or not."""
+        """Show the last line, newline or not, of an attempt that has ended and whose output is here."""
         log = self._logs.get(task)
         exit = self._ends.get((task, log.attempt)) if log is not None else None
         if exit is not None and not self._still_to_come(exit):
@@ -259,8 +263,8 @@ class LogReporter:
             self._show_lines(task, log.host, lines)
 
     def _tick(self) -> float | None:
-        """Show the progress bars and the ends of tasks whose time has come; return when the next one's comes."""
-        waits = [each for each in (self._show_progress(), self._tell_held()) if each is not None]
+        """Show the progress bars and ends of tasks that are due; return in how many seconds the next is."""
+        waits = [each for each in (self._show_progress(), self._show_held()) if each is not None]
         return min(waits, default=None)
 
     def _show_progress(self) -> float | None:

@@ -30,7 +30,7 @@ _PAST = {
     "starting": "started",
     "stopping": "stopped",
     "checking": "checked",
-    "waiting": "waited for cards",
+    "waiting": "waited for GPUs",
     "measuring": "measured",
     "cleaning": "cleaned",
     "fetching": "fetched",

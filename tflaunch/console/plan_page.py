@@ -31,7 +31,7 @@ def plan_lines(plan: ClusterPlan, sheet: Sheet) -> list[Text]:
     if own := _differing(plan):
         lines.append(Text(f"and each task likewise, with its own {own}", "dim"))
     if others := list(places)[1:]:
-        lines.append(Text(f"some in {', '.join(others)}", "dim"))
+        lines.append(Text(f"other tasks run in {', '.join(others)}", "dim"))
     lines.append(Text("--json shows each task with its environment", "dim"))
     lines += [paragraph((f"{marks.warn} ", "yellow"), text) for text in without(plan.left_out)]
     return lines + _plan_notes(plan, marks)

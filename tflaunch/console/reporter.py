@@ -1,7 +1,7 @@
-"""Everything that a person, or with `--json` a program, sees of a run.
+"""By which methods the rest of tflaunch shows a run to a person or, with `--json`, to a program.
 
 For people: the logs of the tasks go to stdout, everything else to stderr, so that
-`tflaunch run ... > train.log` keeps the training's own words only.  Of a task's log only whole lines are
+`tflaunch run ... > train.log` keeps only what the tasks print.  Of a task's log only whole lines are
 shown, as `worker/0 | line`; nothing in it can act on the terminal.
 
 For programs: one JSON object a line (tflaunch.console.json_lines).
@@ -34,62 +34,59 @@ Style = Callable[[Options, Stream, Stream], "Reporter"]
 
 
 class Reporter(Protocol):
-    """What a run tells to whoever watches it.
+    """Shows a run.
 
-    All but `settle` and `asked` never block and may be called from a signal handler.
+    No method but `settle`, `end_question` and `close` blocks; all may be called from a signal handler.
     """
 
     @property
     def broken(self) -> bool:
-        """True when stdout can no longer be written: its reader went away, or its disk is full."""
+        """Whether stdout can no longer be written: its reader went away, or its disk is full."""
 
     def phase(self, name: str, done: int, total: int, note: str = "") -> None:
-        """`name` ("connecting", "training") has come to `done` of `total`; equal means that it is over.
+        """Show that step `name` ("connecting", "training") has come to `done` of `total`: over when they are equal.
 
-        `note` names what it waits for while that is little, and what is missing when it ends too early.
+        `note` names what it still waits for, and, when another step cuts it short, what is missing.
         """
 
     def settle(self) -> None:
-        """End the phases, and return once nothing of the live line is on the screen any more: stdout is free."""
+        """End the step that is shown, and return once the live line is gone: stdout is free for a result."""
 
     def waiting(self, turn: Turn) -> None:
-        """The run waits for cards; at its end comes the phase of that name."""
+        """Show that the run waits for GPUs; when the wait is over, `phase("waiting", n, n)` follows."""
 
     def note(self, text: str) -> None:
-        """Say something that is good to know."""
+        """Show a sentence that is good to know."""
 
     def warn(self, text: str) -> None:
-        """Say something that should be looked at."""
+        """Show a sentence about something that the user should look at."""
 
     def say(self, text: str) -> None:
-        """Say what tflaunch does now because the user asked for it; overtakes all that is queued."""
+        """Show what tflaunch does now because the user wants it, ahead of all that is queued."""
 
     @property
     def can_ask(self) -> bool:
-        """Whether a user sees the questions, and can answer: stdin and stderr are terminals, and it is no program."""
+        """Whether a user can see a question and answer it: stdin and stderr are terminals, and there is no `--json`."""
 
     def ask(self, question: str) -> None:
-        """Show a question that is answered on the line where it ends, and keep it the last on the screen."""
+        """Show a question, which the user answers on the line where it ends, and keep it the last on the screen."""
 
-    def asked(self, typed: bool) -> None:
-        """Leave the line of the question, which is over; `typed`: the user has ended it."""
+    def end_question(self, typed: bool) -> None:
+        """Go on below the question, which is over; `typed`: the user's Enter has ended its line."""
 
     def code(self, data: Mapping[str, Any]) -> None:
-        """Tell programs which code is shipped and what of it is not; people hear it from `warn` and `note`."""
+        """Show programs which code is shipped and what is left out; people see `warn` and `note` instead."""
 
     def files(self, bundle: Bundle) -> None:
-        """Show each file that is shipped, and each that is not and why, as the result that was asked for.
-
-        Programs hear it from `code`.
-        """
+        """Show people each file that is shipped, and each that is not and why, on stdout; programs see `code`."""
 
     def shipped(self, bundle: Bundle, shipped: Shipped) -> None:
-        """The code is on the hosts: tell how much it is, and how much of it they did not have."""
+        """Show that the code is on the hosts: how much it is, and how much the hosts did not have before."""
 
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:
-        """Show the plan as the result that was asked for, or, `brief`, in a line per job beside the logs.
+        """Show the plan, whole on stdout or, `brief`, in a line per job on stderr.
 
-        Call it before the first log: it tells how wide the prefixes are, and which tasks there are.
+        Call it before the first log: from it the reporter knows the tasks, and how wide their names are.
         """
 
     def log(
@@ -102,56 +99,56 @@ class Reporter(Protocol):
         *,
         attempt: int = 0,
     ) -> None:
-        """Take the bytes of a task's log, of its attempt of that number, that begin at `offset`.
+        """Show bytes of a task's log: those of this attempt from `offset` on.
 
-        `written(len(data))` is called from another thread once they are not held here any more, whether
-        they were shown or not.
+        The reporter calls `written(len(data))`, from another thread, once it holds them no more, whether
+        it has shown them or not.
         """
 
     def log_end(self, task: TaskId) -> None:
-        """Show the task's last line even if it has no newline: nothing more comes."""
+        """Show the task's last line even if it has no newline: no more of the log comes."""
 
     def started(self, started: TaskStarted) -> None:
-        """A task runs, or runs again."""
+        """Show that a task runs, or runs again."""
 
     def exited(self, exit: TaskExit) -> None:
-        """A task has ended; of those that fail, the first is told at once, the others by `report`."""
+        """Show that a task has ended; of those that fail only the first: `report` shows the others."""
 
     def unreachable(self, host: str, reason: str) -> None:
-        """A host cannot be reached for now; its tasks run on."""
+        """Show that the launcher cannot reach a host for now; the host's tasks run on."""
 
     def back(self, host: str, away_s: float) -> None:
-        """It can be reached again, after so long."""
+        """Show that the launcher reaches the host again, after `away_s` seconds."""
 
     def lost(self, lost: HostLost) -> None:
-        """A host is gone."""
+        """Show that a host is given up."""
 
     def failures(self, errors: ConnectErrors | LaunchError) -> None:
-        """Show every host that failed, in one table, folded by identical cause."""
+        """Show every host that failed, those with one cause together."""
 
     def error(self, err: TflaunchError) -> None:
         """Show why tflaunch gives up, and the next step to take."""
 
     def report(self, outcome: Outcome) -> None:
-        """Show how the run ended: the first failure first."""
+        """Show how the run ended, the first failure first."""
 
     def servers(self, plan: ClusterPlan) -> None:
-        """Show, as the result that was asked for, how clients find the servers that stand now."""
+        """Show on stdout how clients find the servers, which all listen now."""
 
     def detached(self, run_id: str, tasks: int, host: str) -> None:
-        """Show that a run goes on without this command, and what can be done with it; `host` decides for it."""
+        """Show that a run goes on without the launcher, and how to watch and stop it; `host` coordinates it."""
 
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
-        """Show what ending a run from outside met on each host."""
+        """Show what `tflaunch stop` has found and killed on each host."""
 
     def tensorboard(self, run_id: str, url: str, host: str, logdir: str) -> None:
-        """Show where TensorBoard is."""
+        """Show the address of TensorBoard, which reads `logdir` on `host`."""
 
-    def fetched(self, told: Fetched) -> None:
-        """Show which outputs have come, where to, and which have not."""
+    def fetched(self, fetched: Fetched) -> None:
+        """Show which outputs were fetched, where to, and which were not."""
 
     def close(self, wait: bool = True) -> None:
-        """Write what is queued; with `wait=False` within 0.3 s, logs dropped, even on a stopped terminal."""
+        """Write what is queued; with `wait=False` drop logs and take 0.3 s at most, even on a stopped terminal."""
 
 
 def open_reporter(
@@ -168,9 +165,9 @@ def open_reporter(
 ) -> Reporter:
     """Return the reporter for a terminal or pipe, or its JSON twin.
 
-    styles: these instead, for people and for programs.
+    styles: make these reporters instead, the first for people, the second for programs.
     quiet: show no logs.  only: show the logs of these tasks.  show_host: name the host in each line.
-    grep: show only lines with it.  bare: put nothing in front of them.
+    grep: show only lines that match.  bare: put nothing in front of them.
     """
     options = Options(quiet, frozenset(only) if only else None, show_host, grep, bare)
     out = Stream(stdout or sys.stdout or io.StringIO())  # None: the shell closed it

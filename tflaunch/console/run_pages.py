@@ -51,7 +51,7 @@ def report_lines(outcome: Outcome, marks: Marks, step: str, above: bool) -> list
 
 
 def _error_lines(first: TaskExit, outcome: Outcome) -> list[Text]:
-    """Why it failed, where that is not what its last line says."""
+    """Why the task failed, where its last line does not say so."""
     error = error_of(first, outcome.record)
     return [paragraph((f"  {error}", "bold"))] if error and not is_last(error, tail_lines(first.tail)) else []
 
@@ -64,23 +64,23 @@ def _lost_lines(lost: HostLost | None, marks: Marks) -> list[Text]:
 
 
 def _limit_lines(limit: TimedOut, outcome: Outcome, marks: Marks) -> list[Text]:
-    """Which limit, and where the Python tasks were, as far as they could tell; alike ones are told once."""
+    """Which limit, and where each task was stuck, if it has written its stacks; tasks with one stack together."""
     lines = [Text.assemble((f"{marks.bad} ", "bold red"), (limit.reason, "bold"))]
     places: dict[tuple[str, ...], list[str]] = {}
-    mute: dict[str, list[str]] = {}
+    without_stack: dict[str, list[str]] = {}
     for task, state in zip(limit.tasks, limit.states or [""] * len(limit.tasks), strict=True):
         stack = stuck_lines(outcome.exits[task].tail if task in outcome.exits else b"")
         if stack := [re.sub(rf'"[^"]*/{outcome.run_id}/[^/"]+/work/', '"', line) for line in stack]:
             places.setdefault(tuple(stack), []).append(str(task))
         elif state:
-            mute.setdefault(state, []).append(str(task))
+            without_stack.setdefault(state, []).append(str(task))
     for where, tasks in list(places.items())[:STACKS_SHOWN]:
         were = "was" if len(tasks) == 1 else "were"
         lines.append(Text(f"  {_some(tasks, marks)} {were} here, the innermost call first:", "dim"))
         lines += [Text.assemble((f"  {marks.bar} ", "red"), line, no_wrap=True) for line in where]
     if len(places) > STACKS_SHOWN:
         lines.append(Text(f"  and in {len(places) - STACKS_SHOWN} other places: see the logs", "dim"))
-    for state, tasks in mute.items():
+    for state, tasks in without_stack.items():
         lines.append(Text(f"  {_some(tasks, marks)} wrote no stacks; last seen in {state}", "dim"))
     return lines
 
@@ -150,7 +150,7 @@ def _card_lines(cards: Mapping[str, Sequence[CardLeft]], marks: Marks) -> list[T
 
 
 def servers_lines(plan: ClusterPlan) -> list[Text]:
-    """How clients find the servers: their targets, the flags and the cluster spec, each to be copied as it is."""
+    """How clients find the servers: targets, flags and cluster spec, each in one line, to be copied."""
     columns = [
         Column("", [Text(str(task.id), task_colour(task.id)) for task in plan.tasks]),
         Column("", [*map(Text, plan.targets.values())]),
@@ -166,7 +166,7 @@ def detached_lines(run_id: str, tasks: int, host: str, marks: Marks) -> list[Tex
     headline = Text.assemble(
         (f"{marks.ok} ", "bold green"), (run_id, "bold"), f" goes on by itself: {counted(tasks, 'task')}"
     )
-    headline.append(f"; {host} decides for it", "dim")
+    headline.append(f"; its coordinator is on {host}", "dim")
     steps = (("watch it", "attach"), ("see what it printed", "logs"), ("stop it", "stop"))
     lines = [headline]
     return lines + [
@@ -182,14 +182,14 @@ def stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: Marks) -> l
         elif end.killed:
             fate = f"stopped; had to be killed: {_some(end.killed, marks)}"
         else:
-            fate = "stopped" if end.found else "nothing of it was there"
+            fate = "stopped" if end.found else "nothing of the run was there"
         by_fate.setdefault(fate, []).append(host)
     alive = not all(end.clean for end in hosts.values())
     mark = (f"{marks.bad} ", "bold red") if alive else (f"{marks.ok} ", "bold green")
     text = (
-        "is not all gone"
+        "has left something behind"
         if alive
-        else f"is stopped: {counted(len(hosts), 'host')} checked, nothing of it is alive"
+        else f"is stopped: {counted(len(hosts), 'host')} checked, nothing is left running"
     )
     lines = [Text.assemble(mark, (run_id, "bold"), f" {text}")]
     for fate, names in by_fate.items():
@@ -211,7 +211,7 @@ def _last_line(outcome: Outcome, marks: Marks, cause: str = "") -> Text:
         )
     elif outcome.status == "interrupted":
         # SIGTERM, or `tflaunch stop`: the line in which it was obeyed tells which.
-        how = "by Ctrl-C" if outcome.exit_code == 128 + signal.SIGINT else "from outside"
+        how = "by Ctrl-C" if outcome.exit_code == 128 + signal.SIGINT else "by SIGTERM or `tflaunch stop`"
         mark, text = (f"{marks.warn} ", "yellow"), f"stopped {how} after {took}"
     else:
         cause = cause or f", exit code {outcome.exit_code}"

@@ -28,7 +28,7 @@ _RUN_STYLES = {"starting": BUSY, "running": BUSY, "succeeded": GOOD, "failed": B
 
 
 def run_lines(found: Listing, sheet: Sheet, now: float) -> list[Text]:
-    """A table of runs."""
+    """The runs that were found, a row for each, and what is wrong with them."""
     runs = found.runs
     columns = [
         Column("run", [Text(run.run_id, "bold") for run in runs]),
@@ -63,12 +63,15 @@ def _run_state(run: RunState, marks: Marks) -> Text:
 
 
 def command_words(command: Sequence[str]) -> str:
-    """The launcher's command line, for a shell; the program by its name alone."""
+    """Return the launcher's command line, as a shell takes it; tflaunch by its name alone."""
     return shlex.join([command[0].rpartition("/")[2], *command[1:]]) if command else ""
 
 
 def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[Text]:
-    """One run whole: how it is, what failed first, its tasks, its hosts; `holder` is what it lives by."""
+    """One run: its state, what failed first, its tasks, its hosts.
+
+    holder: what keeps it alive, a launcher for example; "" if nothing.
+    """
     marks = sheet.marks
     count = f"{run.running} of {len(run.tasks)} tasks run" if run.alive else f"{len(run.tasks)} tasks"
     begun = f", started {age(now - run.started)} ago" if run.started else ""
@@ -82,8 +85,8 @@ def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[T
     lines += [Text(f"  {holder}", "dim")] if holder else []
     lost = (run.outcome.get("first_failure") or {}) if not run.alive else {}
     if "reason" in lost:
-        told = f"{lost['host']} was lost: {lost['reason']}" if "host" in lost else str(lost["reason"])
-        lines += [Text(), paragraph((f"{marks.bad} ", BAD), (told, "bold"))]
+        reason = f"{lost['host']} was lost: {lost['reason']}" if "host" in lost else str(lost["reason"])
+        lines += [Text(), paragraph((f"{marks.bad} ", BAD), (reason, "bold"))]
     elif failed := run.first_failure:
         lines += [Text(), *_failure_lines(failed, run, marks)]
     lines += [Text(), *_task_table(run, sheet, now)] if run.tasks else []
@@ -91,8 +94,8 @@ def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[T
     lines += [Text(), *_host_table(run, sheet)]
     for trouble in run.troubles:
         lines.append(Text.assemble((f"{marks.bad} ", BAD), trouble))
-    for told in [*without(run.left_out), *([run.moved] if run.moved else [])]:
-        lines.append(paragraph((f"{marks.warn} ", WARN), told))
+    for warning in [*without(run.left_out), *([run.moved] if run.moved else [])]:
+        lines.append(paragraph((f"{marks.warn} ", WARN), warning))
     return lines
 
 
@@ -111,7 +114,7 @@ def _failure_lines(failed: TaskState, run: RunState, marks: Marks) -> list[Text]
 
 
 def hint_of(failed: TaskState | None) -> str:
-    """The next step to take after that failure, if it is of a known kind."""
+    """Return the next step to take after that failure, "" if it is of no known kind."""
     if failed is None or not failed.code:
         return ""
     return last_words.advice(_lines_of(failed), host=failed.host)
@@ -185,7 +188,7 @@ def _task_table(run: RunState, sheet: Sheet, now: float) -> list[Text]:
 
 
 def _restarts(run: RunState, sheet: Sheet) -> list[Text]:
-    """How the attempts before the last ones ended."""
+    """How the earlier attempts of restarted tasks ended."""
     ends = [end for task in run.tasks for end in task.ends]
     if not ends:
         return []
@@ -202,12 +205,12 @@ def _restarts(run: RunState, sheet: Sheet) -> list[Text]:
 
 _HOST_WORDS = {
     "ended": "ended",
-    "strays": "its agent is dead",
-    "lost": "ended without a word",
-    "elsewhere": "of a machine that was not asked",
-    "unreachable": "cannot be asked",
-    "unasked": "was not asked",
-    "gone": "nothing of it is there",
+    "strays": "dead; processes of the run live on",
+    "lost": "dead; it reported no end",
+    "elsewhere": "on a machine that was not contacted",
+    "unreachable": "cannot be reached",
+    "unasked": "was not contacted",
+    "gone": "nothing of the run is there",
 }
 
 

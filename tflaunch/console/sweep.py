@@ -1,16 +1,16 @@
-"""A sweep for people and programs: what is shown of a run (tflaunch.console.reporter), without logs, and its trials.
+"""A sweep for people and programs: its trials, and all that is shown of a run (tflaunch.console.reporter) but logs.
 
-On a terminal a few live lines tell which trials run; a trial that has ended leaves a line above them.  The table at
+On a terminal a few live lines show which trials run; a trial that has ended leaves a line above them.  The table at
 the end goes to stdout, everything else to stderr.
 
-For programs, beside the events of tflaunch.console.json_lines, of which `log` does not come:
+For programs, beside the events of tflaunch.console.json_lines without `log`:
 
     event      fields
     sweep      run_id, total, left (to run), seats (how many trials at a time), metric, maximize
-    trial      task, host, gpus (labels), attempt, params     one has started
+    trial      task, host, gpus (labels), attempt, params     a trial has started
     result     as a line of results.jsonl: trial, params, metric, status, exit_code, signal, host, gpus, seconds,
                attempts, ended, log, why (it failed)
-    plan       run_id ("": a new one), total, left, seats (host, gpus), others (host: cards in use), seed (null: none
+    plan       run_id ("": a new one), total, left, seats (host, gpus), others (host: GPUs in use), seed (null: none
                are drawn), trials (task, params, args): all of --dry-run
     summary    run_id, total, succeeded, failed, best (a result, or null), run_best (argv), resume, results (path)
 """
@@ -49,26 +49,26 @@ _LINES_LEFT = 4  # of the screen, for what is not live
 
 
 class SweepReporter(reporter.Reporter, Reporter, Protocol):
-    """Both."""
+    """Shows a sweep, and what it has in common with a run."""
 
 
 def open_reporter(*, json: bool) -> SweepReporter:
-    """The reporter of a sweep."""
+    """Return the reporter of a sweep."""
     return cast("SweepReporter", reporter.open_reporter(json=json, quiet=True, styles=(SweepText, SweepJson)))
 
 
 class SweepJson(JsonReporter):
-    """One JSON object a line."""
+    """One JSON object a line on stdout; the module's docstring has the events."""
 
     def begins(
         self, run_id: str, total: int, left: int, seats: Sequence[Seat], metric: Metric | None
     ) -> None:
-        """The hosts are ready."""
+        """Show that the hosts are ready, and how much there is to do."""
         measured = {"metric": metric.name if metric else None, "maximize": bool(metric and metric.maximize)}
         self._event("sweep", run_id=run_id, total=total, left=left, seats=len(seats), **measured)
 
     def planned(self, planned: Planned) -> None:
-        """All of --dry-run."""
+        """Show what `--dry-run` has planned."""
         trials = [
             {
                 "task": str(trial.task),
@@ -78,25 +78,25 @@ class SweepJson(JsonReporter):
             for trial in planned.trials
         ]
         seats = [{"host": seat.host, "gpus": list(seat.labels)} for seat in planned.seats]
-        told = {"run_id": planned.run_id, "total": planned.total, "left": len(trials)}
+        counts = {"run_id": planned.run_id, "total": planned.total, "left": len(trials)}
         self._event(
-            "plan", **told, seats=seats, others=dict(planned.others), seed=planned.seed, trials=trials
+            "plan", **counts, seats=seats, others=dict(planned.others), seed=planned.seed, trials=trials
         )
 
     def progress(self, progress: Progress) -> None:
-        """For people only."""
+        """Show nothing: `trial` and `result` have it all."""
 
     def trial(self, trial: Trial, started: TaskStarted, seat: Seat) -> None:
-        """One has started."""
-        told = {"host": seat.host, "gpus": list(seat.labels), "attempt": started.attempt}
-        self._event("trial", task=str(trial.task), **told, params=dict(trial.params))
+        """Show that a trial has started."""
+        where = {"host": seat.host, "gpus": list(seat.labels), "attempt": started.attempt}
+        self._event("trial", task=str(trial.task), **where, params=dict(trial.params))
 
     def result(self, result: Result) -> None:
-        """One has ended for good."""
+        """Show that a trial has ended, and will not be tried again."""
         self._event("result", **dataclasses.asdict(result))
 
     def summary(self, summary: Summary) -> None:
-        """All that was found."""
+        """Show what the sweep has found."""
         best = summary.best[0] if summary.best and summary.run_best else None
         self._event(
             "summary",
@@ -123,47 +123,47 @@ class SweepText(TextReporter):
     def begins(
         self, run_id: str, total: int, left: int, seats: Sequence[Seat], metric: Metric | None
     ) -> None:
-        """The hosts are ready."""
+        """Show that the hosts are ready, and how much there is to do."""
         self._metric, self._name = metric, run_id
         before = f", {total - left} of them done before" if left < total else ""
         if seats:
             where = f"{len(seats)} at a time on {counted(len({seat.host for seat in seats}), 'host')}"
         else:
-            where = "as soon as cards are free"
+            where = "as soon as GPUs are free"
         marks = self._err.marks
         text = f" {counted(total, 'trial')}{before} {marks.dot} {where}"
         self._message(Text.assemble(("sweep ", ""), (run_id, "bold"), (text, "dim")))
 
     def planned(self, planned: Planned) -> None:
-        """The trials go to stdout."""
+        """Show what `--dry-run` has planned: the trials go to stdout."""
         self.begins(planned.run_id or "(new)", planned.total, len(planned.trials), planned.seats, None)
         for text in planned_places(planned):
             self.note(text)
         if planned.seed is not None:
-            self.note(f"drawn by --seed {planned.seed}: with that, the same again")
+            self.note(f"drawn with --seed {planned.seed}, which draws the same trials again")
         first = planned.trials[0]
         self.note(f"{first.task} runs {shlex.join(arguments(planned.words, first))}")
         self._writer.put("message", lambda: self._write_lines(planned_lines(planned, self._out.sheet)))
 
     def progress(self, progress: Progress) -> None:
-        """Show how it stands, on a terminal."""
+        """Show on a terminal how the sweep stands."""
         if self._live:
             self._writer.put("message", lambda: self._take_progress(progress))
 
     def started(self, started: TaskStarted) -> None:
-        """`trial` says more."""
+        """Show nothing: `trial` says more."""
 
     def exited(self, exit: TaskExit) -> None:
-        """`result` says more."""
+        """Show nothing: `result` says more."""
 
     def trial(self, trial: Trial, started: TaskStarted, seat: Seat) -> None:
-        """A line where there are no live ones."""
+        """Show that a trial has started, where no live lines show it."""
         if not self._live:
             again = f" (attempt {started.attempt + 1})" if started.attempt else ""
             self._message(Text(f"  {trial.task} on {seat} has started{again}: {trial}", "dim"))
 
     def result(self, result: Result) -> None:
-        """A line for each trial that has ended for good."""
+        """Show that a trial has ended, and will not be tried again."""
         good = result.status == "succeeded"
         mark, style = (self._err.marks.ok, "green") if good else (self._err.marks.bad, "bold red")
         what = f"{TRIAL}/{result.trial} on {result.host}"
@@ -183,11 +183,11 @@ class SweepText(TextReporter):
             self.warn(f"{TRIAL}/{result.trial}: no {self._metric.name} is in its log, {result.log}")
 
     def summary(self, summary: Summary) -> None:
-        """The table goes to stdout."""
-        told = {"  results: ": summary.path, "  the best again: ": shlex.join(summary.run_best)}
-        told["  go on: "] = summary.resume
+        """Show what the sweep has found: the table goes to stdout."""
+        commands = {"  results: ": summary.path, "  the best again: ": shlex.join(summary.run_best)}
+        commands["  go on: "] = summary.resume
         # Each on one line, however long: they are copied.
-        lines = [Text.assemble((what, "dim"), text, no_wrap=True) for what, text in told.items() if text]
+        lines = [Text.assemble((what, "dim"), text, no_wrap=True) for what, text in commands.items() if text]
 
         def show() -> None:
             self._stop_live()
@@ -197,7 +197,7 @@ class SweepText(TextReporter):
         self._writer.put("message", show)
 
     def close(self, wait: bool = True) -> None:
-        """As of a run."""
+        """End the live lines, then all else as for a run."""
         self._writer.put("message", self._stop_live)
         super().close(wait)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from tflaunch.console.pen import Marks, Sheet
 from tflaunch.console.safe_text import Text
 from tflaunch.console.table import Column, cut, table
-from tflaunch.console.words import counted
+from tflaunch.console.words import counted, plural
 from tflaunch.hosts import fold
 from tflaunch.inputs.times import duration
 from tflaunch.protocol.job import TRIAL
@@ -52,8 +52,8 @@ def planned_places(planned: Planned) -> Iterator[str]:
     for host in {**gpus, **planned.others}:
         labels, later = gpus.get(host, []), planned.others.get(host, 0)
         which = " ".join(dict.fromkeys(labels))
-        on = f" on card{'' if len(set(labels)) == 1 else 's'} {which}" if which else ""
-        more = f"; {counted(later, 'card')} in use, taken once free" if later else ""
+        on = f" on {plural('GPU', len(set(labels)))} {which}" if which else ""
+        more = f"; {counted(later, 'GPU')} in use, taken once free" if later else ""
         alike.setdefault(f"{len(labels) or 'none'} at a time{on}{more}", []).append(host)
     for text, hosts in alike.items():
         yield f"{fold(hosts)}: {text}{', each' * (len(hosts) > 1)}"
@@ -150,7 +150,7 @@ def _counts(progress: Progress, run_id: str, marks: Marks) -> Text:
         *([f"{progress.queued} waiting"] if progress.queued else []),
     ]
     if not progress.seats:
-        parts.append("no card is free")
+        parts.append("no GPU is free")
     elif progress.seconds is not None and progress.queued:
         # What runs is half over, on the average.
         rounds = (progress.queued + len(progress.running) / 2) / progress.seats

@@ -87,7 +87,7 @@ class Table:
         ]
 
     def lines(self, *, headings: bool = True) -> list[Text]:
-        """Return all of it."""
+        """Return the heading and all rows."""
         rows = max((len(column.cells) for column in self._columns), default=0)
         return [*([self.heading()] if headings else []), *(line for n in range(rows) for line in self.row(n))]
 

@@ -52,7 +52,7 @@ class TextReporter(LogReporter):
         self._failed: set[TaskId] = set()  # and have not been started again
         self._turn: Turn | None = None
         super().__init__(options, stdout, stderr)
-        # For a file or a program one log is what it is; for a terminal it is lines that do not act on it.
+        # A file or a program gets a single log byte for byte, a terminal lines that do not act on it.
         self._raw = options.bare and options.grep is None and not stdout.terminal
 
     def phase(self, name: str, done: int, total: int, note: str = "") -> None:
@@ -71,10 +71,10 @@ class TextReporter(LogReporter):
         settled.wait(_SETTLE_S)
 
     def waiting(self, turn: Turn) -> None:
-        # Enough cards may be free, and yet not where they fit: what is full looks like what is over.
+        # Enough GPUs may be free, and yet not where they fit; with all of them the phase would be over.
         self.phase("waiting", min(turn.free, turn.needed - 1), turn.needed, str(turn))
         if not self._live and turn != self._turn:
-            self.note(f"waiting: {turn.free} of {turn.needed} cards are free; {turn}")
+            self.note(f"waiting: {turn.free} of {turn.needed} GPUs are free; {turn}")
         self._turn = turn
 
     def note(self, text: str) -> None:
@@ -109,7 +109,7 @@ class TextReporter(LogReporter):
 
         self._writer.put("message", show)
 
-    def asked(self, typed: bool) -> None:
+    def end_question(self, typed: bool) -> None:
         left = threading.Event()
 
         def leave() -> None:
@@ -135,7 +135,7 @@ class TextReporter(LogReporter):
 
     def exited(self, exit: TaskExit) -> None:
         if exit.stopped or (exit.exit_code and self._failed):
-            return  # as it was asked to; or the report tells all that follow the first in one line
+            return  # tflaunch has ended it; or the report names all that fail after the first in one line
         if exit.exit_code:
             self._failed.add(exit.task)
         marks = self._err.marks
@@ -190,13 +190,13 @@ class TextReporter(LogReporter):
         self._ending(*stopped_lines(run_id, hosts, self._err.marks))
 
     def tensorboard(self, run_id: str, url: str, host: str, logdir: str) -> None:
-        mark, of_it = (f"{self._err.marks.ok} ", "green"), f"  {run_id}, {logdir} on {host}"
-        self._notice(mark, "TensorBoard: ", (url, "bold"), (of_it, "dim"))
+        mark, source = (f"{self._err.marks.ok} ", "green"), f"  {run_id}, {logdir} on {host}"
+        self._notice(mark, "TensorBoard: ", (url, "bold"), (source, "dim"))
 
-    def fetched(self, told: Fetched) -> None:
+    def fetched(self, fetched: Fetched) -> None:
         from tflaunch.console.fetch_page import fetched_lines
 
-        self._ending(*fetched_lines(told, self._err.marks))
+        self._ending(*fetched_lines(fetched, self._err.marks))
 
     def close(self, wait: bool = True) -> None:
         self._ending()
@@ -243,7 +243,7 @@ class TextReporter(LogReporter):
         return every_s if soonest is None else min(soonest, every_s)
 
     def _what_is_live(self) -> tuple[list[Text], float]:
-        """Return the lines that are drawn again and again, and every how many seconds; none: it ends there."""
+        """Return the lines that are drawn again and again, and every how many seconds."""
         line = self._phases.live_line()
         return [line] if line is not None else [], _TICK_S
 

@@ -1,10 +1,10 @@
 """The one thread that writes to the terminal, so that a stopped terminal never stops the launcher.
 
-Work comes in three kinds.  A *notice* is done as soon as no line is half written, ahead of everything that
-waits; a *message* in its turn; a *log* in its turn too, and may be dropped when the user is in a hurry.
+Jobs come in three kinds.  The thread does a *notice* as soon as no line is half written, ahead of everything
+that waits; a *message* in its turn; a *log* in its turn too, but drops it when the user is in a hurry.
 
-All that leaves for stdout or stderr comes through here, and nothing acts on a terminal but tflaunch's own colours
-and the moves of its live lines: see `Stream.encode`, `write_result` and, for whatever else prints, `Screened`.
+All that goes to stdout or stderr passes through this module, and nothing in it acts on a terminal but tflaunch's own
+colours and the moves of its live lines: `Stream.encode`, `write_result`, and `Screened` for what others print.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HURRY_S = 0.3  # what `close(wait=False)` grants
 
 
 def to_json(value: Any) -> str:
-    """That value as JSON in one line of ASCII; a number that JSON does not have (NaN, infinities) is null."""
+    """Return the value as JSON in one line of ASCII; NaN and infinities, which JSON does not have, are null."""
     import json
 
     try:
@@ -54,20 +54,20 @@ def _finite(value: Any) -> Any:
 
 
 class Screened:
-    """A text stream like the given one, for whatever prints there: what would act on a terminal does not pass."""
+    """A text stream like the given one, through which nothing passes that would act on a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """As the stream's; a lone surrogate is no error."""
+        """Write as the stream does; a lone surrogate is no error."""
         if not isinstance(text, str):  # click tries whether it takes bytes
             return self._stream.write(text)
         self._stream.write(screened(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """As the stream's."""
+        """Write as the stream does."""
         for line in lines:
             self.write(line)
 
@@ -76,7 +76,7 @@ class Screened:
 
 
 def screen_streams() -> None:
-    """Have all that is printed from now on pass through a `Screened`, tracebacks too."""
+    """Let all that is printed from now on, tracebacks too, pass through a `Screened`."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, Screened):
@@ -84,14 +84,14 @@ def screen_streams() -> None:
 
 
 def unscreened(stream: TextIO) -> TextIO:
-    """The stream itself, for what steers the cursor."""
+    """Return the stream itself, for what moves the cursor."""
     return stream._stream if isinstance(stream, Screened) else stream
 
 
 def write_result(text: str) -> None:
     """Write text to stdout at once; what the encoding lacks appears as `\\u2026`.
 
-    Raises BrokenPipeError when the reader has gone, and TflaunchError when stdout cannot be written.
+    Raises BrokenPipeError when the reader has gone away, TflaunchError when stdout cannot be written.
     """
     try:
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -131,7 +131,7 @@ class Stream:
         return True
 
     def size(self) -> tuple[int, int]:
-        """Return the terminal's columns and rows; 0 when there is no terminal, or it does not tell."""
+        """Return the terminal's columns and rows; 0 for what it does not say, or when there is none."""
         try:
             return os.get_terminal_size(self._fd) if self._fd is not None else (0, 0)
         except OSError:
@@ -175,7 +175,7 @@ class Stream:
             return len(data)
 
     def _empty_pipe(self) -> int:
-        """How much it takes at once, if it is a pipe and its reader has read all; else 0."""
+        """Return how much a pipe takes at once, if its reader has read all; else, and for other streams, 0."""
         if self._fd is None or not self._pipe:
             return 0
         try:
@@ -185,7 +185,7 @@ class Stream:
             return 0
 
     def encode(self, text: str) -> bytes:
-        """Encode for this stream what may act on a terminal by its colours alone.
+        """Encode the text for this stream; of what acts on a terminal only colours pass.
 
         What the encoding lacks appears as `\\xff` or `\\u2502`.
         """
@@ -195,9 +195,9 @@ class Stream:
 class Writer:
     """Runs jobs in a thread of its own, which alone may call `out`, `err` and `after`.
 
-    `tick` is called between jobs and returns in how many seconds it wants to be called again at the
-    latest (None: not before the next job).  `broken` is called once when stdout can no longer be written:
-    its reader went away, or its disk is full.
+    tick: the thread calls it between jobs; it returns after how many seconds at the latest the thread is to
+    call it again (None: after the next job).
+    broken: the thread calls it once when stdout can no longer be written: its reader went away, or its disk is full.
     """
 
     def __init__(
@@ -218,22 +218,22 @@ class Writer:
         self._writing, self._position = b"", 0
         self._after: list[Job] = []  # to be done when all of the above is written
         self._closing = self._hurry = self._batch_over = False
-        self._told_broken = False
+        self._said_broken = False
         self._next_tick: float | None = None
-        # A daemon: a terminal that is stopped for ever must not keep the process alive.
+        # A daemon thread: a terminal that is stopped for ever must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="tflaunch-writer", daemon=True)
         self._thread.start()
 
     def put(self, kind: Kind, job: Job) -> None:
-        """Have `job` done by the writer's thread; never blocks; may be called from a signal handler."""
+        """Give the thread a job; never blocks; may be called from a signal handler."""
         self._inbox.put((kind, job))
 
     def out(self, text: str) -> None:
-        """Write to stdout, after what was written there before."""
+        """Write to stdout, after all that was given before."""
         self.out_bytes(self.stdout.encode(text))
 
     def out_lines(self, prefix: str, lines: str) -> None:
-        """Write each of these whole lines, behind `prefix`, to stdout; a LineAssembler or JSON has cleaned them."""
+        """Write these whole lines to stdout, each behind `prefix`; the caller has made them safe for a terminal."""
         # Encoded apart: one wide character in the prefix would make all of the text wide, and slow.
         start = self.stdout.encode(prefix)
         data = lines[:-1].encode(self.stdout.encoding, "backslashreplace").replace(b"\n", b"\n" + start)
@@ -241,30 +241,30 @@ class Writer:
         self._size += len(start) + len(data) + 1
 
     def out_bytes(self, data: bytes) -> None:
-        """Write to stdout what is no text, byte for byte; not to a terminal."""
+        """Write bytes to stdout as they are; never for a terminal."""
         self._collected.append(data)
         self._size += len(data)
 
     def err(self, text: str, before: str = "", after: str = "") -> None:
-        """Write to stderr at once; `before` and `after` are what moves the cursor around the text."""
+        """Write to stderr at once; `before` and `after` move the cursor around the text."""
         data, position = before.encode("ascii") + self.stderr.encode(text) + after.encode("ascii"), 0
         while position < len(data):
             self.stderr.ready(1.0)
             position = self.stderr.write_some(data, position)
 
     def end_batch(self) -> None:
-        """Have all that was given written, and `tick` called, before the next job but for notices."""
+        """Before the next job, notices apart, write all that was given, and call `tick`."""
         self._batch_over = True
 
     def after(self, job: Job) -> None:
-        """Do `job` when everything that `out` was given is written, or was dropped."""
+        """Do `job` when everything that was given before is written, or dropped."""
         self._after.append(job)
 
     def close(self, wait: bool = True) -> None:
         """Write what is queued and end the thread.
 
-        With `wait=False` logs that are still queued are dropped and messages get 0.3 s: also for a signal
-        handler that finds the launcher waiting in a `close` of its own, which then returns too.
+        With `wait=False` drop queued logs, and give messages 0.3 s.  A signal handler may call that while the
+        launcher waits in `close()`, which then returns too.
         """
         if not self._closing:
             self._closing = True
@@ -308,7 +308,7 @@ class Writer:
         return 0 < self._position < len(self._writing) and self._writing[self._position - 1] != ord("\n")
 
     def _receive(self, timeout_s: float | None) -> None:
-        """Sort what came in by kind; wait for the first at most `timeout_s` (None: for ever)."""
+        """Sort the jobs that came in by kind; wait for the first at most `timeout_s` (None: for ever)."""
         try:
             while True:
                 item = self._inbox.get(block=timeout_s != 0.0, timeout=timeout_s)
@@ -339,11 +339,13 @@ class Writer:
             self._collected, self._size = [], 0
         if self.stdout.ready(0.0 if self._notices else _BLOCKED_S):
             self._position = self.stdout.write_some(self._writing, self._position)
-            if self.stdout.broken and not self._told_broken:
-                self._told_broken = True
+            if self.stdout.broken and not self._said_broken:
+                self._said_broken = True
                 self._broken(self.stdout.broken)
         elif self._hurry:
-            self._position = len(self._writing)  # nobody reads, and nobody wants to wait
+            self._position = len(
+                self._writing
+            )  # the reader does not read, and the user does not want to wait
 
     def _do(self, job: Job) -> None:
         try:

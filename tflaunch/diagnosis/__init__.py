@@ -1,1 +1,6 @@
-"""Facts and logs in, sentences out: what is wrong and what to do; shipped to hosts."""
+"""From facts and logs to what is wrong and what to type; shipped to hosts.
+
+hangs.py       which task waits for which, and why, while a run goes on
+last_error.py  the line of a log that says why its program ended
+last_words.py  known last lines of failed tasks, each with advice
+"""

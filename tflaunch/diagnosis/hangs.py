@@ -126,7 +126,7 @@ class Diagnosis:
             for task, place in tasks.items()
             if place.port is not None and ports.count(place.port) == 1
         }
-        self._told: dict[Finding, None] = {}
+        self._reported: dict[Finding, None] = {}
         self._wanted: dict[tuple[str, str], None] = {}  # (host, task): that host is to dial that task
         self._asked: dict[str, tuple[float, list[str]]] = {}  # host -> since when it dials which tasks
         self._dialled: dict[tuple[str, str], tuple[float, Any]] = {}  # (host, task) -> when, result
@@ -138,7 +138,7 @@ class Diagnosis:
                 name: [task.ended, task.first, task.idle_since, task.state_since, task.calls, task.said]
                 for name, task in self._tasks.items()
             },
-            "told": [list(finding) for finding in self._told],
+            "reported": [list(finding) for finding in self._reported],
         }
 
     def resume(self, memory: Any) -> None:
@@ -149,13 +149,13 @@ class Diagnosis:
         calls_of_it = Each(a_task, (a_number, a_number))
         of_task = (a_text, a_number, or_null(a_number), since, calls_of_it, since)
         finding = (one_of(*_KINDS), a_task, a_text, a_text)
-        check({"tasks": Each(a_task, of_task), "told": [finding]}, memory)
+        check({"tasks": Each(a_task, of_task), "reported": [finding]}, memory)
         for name, (ended, first, idle_since, state_since, calls, said) in memory["tasks"].items():
             task = self._tasks[name]
             task.ended, task.first, task.idle_since = ended, first, idle_since
             task.state_since, task.said = tuple(state_since), tuple(said)
             task.calls = {peer: (begun, last) for peer, (begun, last) in calls.items()}
-        self._told = {Finding(*each): None for each in memory["told"]}
+        self._reported = {Finding(*each): None for each in memory["reported"]}
 
     # -- what happens
 
@@ -240,7 +240,7 @@ class Diagnosis:
         found = self._findings(now)
         groups: dict[Finding, list[str]] = {}
         for finding in found:
-            if finding not in self._told:
+            if finding not in self._reported:
                 # Tasks that wait for the same peer share a sentence; a closed port or a stopped task has its own.
                 alike = finding if finding.kind in ("shut", "stopped") else finding._replace(task="")
                 groups.setdefault(alike, []).append(finding.task)
@@ -252,16 +252,16 @@ class Diagnosis:
         ]
         still = {(finding.kind in _WAITS, finding.task, finding.peer) for finding in found}
         over: dict[tuple[str, str], list[str]] = {}
-        for finding in list(self._told):
+        for finding in list(self._reported):
             task = self._tasks[finding.task]
             if finding not in found and (task.ended or task.fresh(now)):
-                del self._told[finding]
+                del self._reported[finding]
                 if task.ended or (finding.kind in _WAITS, finding.task, finding.peer) in still:
                     continue
                 if finding.kind != "shut" or task.look["listens"]:  # else only the tasks that waited are gone
                     over.setdefault((finding.kind, finding.peer), []).append(finding.task)
         said += [Sentence(self._tell_over(kind, tasks, peer), True) for (kind, peer), tasks in over.items()]
-        self._told.update(dict.fromkeys(found))
+        self._reported.update(dict.fromkeys(found))
         return said
 
     def _findings(self, now: float) -> dict[Finding, float]:

@@ -1,1 +1,5 @@
-"""Programs that run in a task's own Python: the check's program, the bare TensorFlow server."""
+"""Programs that run in a task's own Python; sent to hosts as text, never imported there.
+
+check_task.py        the task of `tflaunch check`: reports on its Python, its limits and TensorFlow
+server/tf_server.py  the task of `tflaunch up`: a bare TensorFlow server
+"""

@@ -1,7 +1,7 @@
-"""What `tflaunch check` runs on every host in the place of a trainer: a task that tells what it finds.
+"""The program of the task that `tflaunch check` runs on every host: it reports on the Python that a trainer would get.
 
-Its text is the task's program (`python -c`); the interpreter that the hostfile names runs it, be it as old as it may.
-With the argument `tensorflow` it imports that; the last line that begins with MARK holds what it tells, as JSON.
+Its text is sent as `python -c`; the interpreter that the hostfile names runs it, however old that is.  It prints its
+report as JSON on a line that begins with MARK.  With the argument `tensorflow` it imports TensorFlow first.
 """
 
 import json
@@ -13,10 +13,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
-MARK = "tflaunch-trial "
+MARK = "tflaunch-check "
 LIMITS = ("nofile", "nproc", "memlock", "core")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-# The names under which a version may be known to the package manager.
+# module -> the packages that may have installed it.
 PACKAGES = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly", "tensorflow-rocm"),
     "keras": ("keras", "tf-keras", "keras-nightly"),
@@ -39,7 +39,7 @@ def limits():
 
 def packaged():
     # type: () -> Dict[str, str]
-    """The versions that are installed, without importing anything of it."""
+    """The installed versions of these packages, from their metadata: nothing is imported."""
     found = {}  # type: Dict[str, str]
     try:
         from importlib.metadata import version
@@ -56,31 +56,31 @@ def packaged():
 
 def imported():
     # type: () -> Dict[str, Any]
-    """What TensorFlow is, as it tells once it is imported; raises whatever the import raises."""
+    """Import TensorFlow and report on it; raises whatever the import raises."""
     began = time.time()
     import tensorflow
 
-    told = {"seconds": time.time() - began, "versions": {}, "build": {}, "gpus": None}  # type: Dict[str, Any]
+    report = {"seconds": time.time() - began, "versions": {}, "build": {}, "gpus": None}  # type: Dict[str, Any]
     modules = {"tensorflow": "tensorflow", "keras": "keras", "protobuf": "google.protobuf", "numpy": "numpy"}
     for name, module in modules.items():
         version = getattr(sys.modules.get(module), "__version__", None)
         if version is not None:
-            told["versions"][name] = str(version)
+            report["versions"][name] = str(version)
     try:
-        told["build"] = {key: str(value) for key, value in tensorflow.sysconfig.get_build_info().items()}
+        report["build"] = {key: str(value) for key, value in tensorflow.sysconfig.get_build_info().items()}
     except Exception:
-        pass  # an older one
+        pass  # an older TensorFlow
     try:
-        told["gpus"] = len(tensorflow.config.list_physical_devices("GPU"))
+        report["gpus"] = len(tensorflow.config.list_physical_devices("GPU"))
     except Exception:
         pass  # likewise
-    return told
+    return report
 
 
 def main(words):
     # type: (List[str]) -> None
-    """Tell it all."""
-    told = {
+    """Print the report and exit."""
+    report = {
         "python": "%d.%d.%d" % sys.version_info[:3],
         "executable": sys.executable,
         "limits": limits(),
@@ -90,16 +90,16 @@ def main(words):
     }  # type: Dict[str, Any]
     if "tensorflow" in words:
         try:
-            told["tensorflow"] = imported()
-            told["versions"].update(told["tensorflow"].pop("versions"))
-        except BaseException as error:  # whatever it is, a task would end by it
+            report["tensorflow"] = imported()
+            report["versions"].update(report["tensorflow"].pop("versions"))
+        except BaseException as error:  # a trainer would end by it, whatever it is
             import traceback
 
             traceback.print_exc()
-            told["error"] = "%s: %s" % (type(error).__name__, error)
-    # In one piece, on a line of its own, whatever else writes into the log.
-    os.write(1, ("\n" + MARK + json.dumps(told) + "\n").encode("ascii"))
-    os._exit(0)  # no farewell of a library can hang, or crash, any more
+            report["error"] = "%s: %s" % (type(error).__name__, error)
+    # In one write, on a line of its own, whatever else writes into the log.
+    os.write(1, ("\n" + MARK + json.dumps(report) + "\n").encode("ascii"))
+    os._exit(0)  # without the clean-up of libraries, which may hang or crash
 
 
 if __name__ == "__main__":

@@ -215,10 +215,10 @@ def _drain_if_done(state: State) -> tuple[State, list[Action]]:
         name = str(of_job[0]) if len(of_job) == 1 else f"{len(of_job)} {job} tasks"
         times.append((name, state.drains_s[job], f"--job-grace {job}=TIME"))
     (first, first_s, option), *more = times
-    told = [f"{first} may take {first_s:g} s to end ({option})"]
-    told += [f"{name} {seconds:g} s ({option})" for name, seconds, option in more]
+    sentences = [f"{first} may take {first_s:g} s to end ({option})"]
+    sentences += [f"{name} {seconds:g} s ({option})" for name, seconds, option in more]
     timers = [StartTimer(f"{DRAIN} {s!r}", s) for s in sorted({_drain_s(state, task) for task in left})]
-    return state, [Say(f"the work is done; {', '.join(told)}", urgent=False), *timers]
+    return state, [Say(f"the work is done; {', '.join(sentences)}", urgent=False), *timers]
 
 
 def _drain_s(state: State, task: TaskId) -> float:

@@ -1,4 +1,4 @@
-"""How shipped code is named and cut: the digests of its contents and of its manifest (agent/files/code_store)."""
+"""The digests by which shipped code is named: of each content, and of its manifest (agent/files/code_store)."""
 
 from tflaunch.protocol.light_stdlib import sha256
 
@@ -6,13 +6,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-PIECE_BYTES = 1 << 18  # of contents, in one message
-SMALL_BYTES = 1 << 20  # of code that is copied in less time than a process takes
-_DIGITS = 40  # of a SHA-256
+PIECE_BYTES = 1 << 18  # contents are sent in messages of so many bytes
+SMALL_BYTES = 1 << 20  # to copy this much code takes less time than to start a process
+_DIGITS = 40  # of a SHA-256 make a name
 
 
 def hasher(size: int) -> "Any":
-    """What makes the digests, of manifests and contents, of so many bytes in all: see `named`."""
+    """A SHA-256 for `size` bytes, for `named`: the one that is fastest with its import counted."""
     if size <= SMALL_BYTES:
         return sha256()
     import hashlib  # five times as fast, once it is loaded
@@ -21,11 +21,12 @@ def hasher(size: int) -> "Any":
 
 
 def named(hasher: "Any") -> str:
-    """What it is called by, of which that is the hash."""
+    """The name of the content that was hashed."""
     return hasher.hexdigest()[:_DIGITS]  # type: ignore[no-any-return]
 
 
 def digest_of(data: "bytes | memoryview") -> str:
+    """The name of that content."""
     made = hasher(len(data))
     made.update(data)
     return named(made)

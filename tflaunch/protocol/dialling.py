@@ -1,16 +1,16 @@
-"""The dial check: before any task starts, the hosts make the very connections that the tasks will make.
+"""The dial check: before any task starts, the hosts make the connections that the tasks will make.
 
-`Dialling` connects to a list of targets, some at a time, and says for each what came of it.  The agents that are
-called answer by `tflaunch.agent.net.dial_answering`; the launcher itself may call, too.
+`Dialling` connects to a list of targets, some at a time, and has a result for each.  The agents that are dialled answer
+by `tflaunch.agent.net.dial_answering`; the launcher itself may dial, too.
 
-Whoever answers proves that it is the agent of the host that was meant: a keyed SHA-256, under a key that the launcher
-made for this check, over the dialler's nonce, the host's name and the port.  So a stale server, a proxy, another
-machine of the same address, or another host of this run behind the same address is told from it.
+The answer proves that it comes from the agent of the right host: it is a keyed SHA-256 over the dialler's nonce, the
+host's name and the port, under a key that the launcher has made for this check.  So the dialler recognizes a stale
+server, a proxy, another machine with the same address, and another host of this run behind the same address.
 
-Where the dialler asks for a load, too, bytes that no frame can hold follow the proof: a way that carries small
-packets may lose those of the full size without a word, where its MTU is smaller than that of its ends.
+If the dialler asks for a load, LOAD_BYTES follow the proof, more than one packet can hold: where the MTU on the way is
+smaller than at its ends, small packets arrive, and those of full size are lost silently.
 
-It lives in a loop of its owner's: no threads, nothing blocks.
+It runs in its owner's loop: no threads, nothing blocks.
 """
 
 import errno
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     Result = Union[float, List[str]]  # milliseconds, or [verdict, detail]
 
 HELLO = b"tflaunch dials\n"
-HELLO_LOAD = b"tflaunch loads\n"  # as long as the other
+HELLO_LOAD = b"tflaunch loads\n"  # as long as HELLO
 NONCE_BYTES = 16
 LOAD_BYTES = 16384  # more than a jumbo frame
-ANSWER_SHARE = 3  # the kernel accepts, the agent has to come to its turn
-LOOK_S = 0.1  # between two looks for those that are late
+ANSWER_SHARE = 3  # patience for an answer, in connects: the kernel accepts, but the agent must get its turn
+LOOK_S = 0.1  # between two looks for late attempts
 AT_ONCE = 128  # connects under way from one host
 ADDRESSES_TRIED = 4  # of one name
 ANSWER_LIMIT = 512
 
-# Verdicts: what came of a connect that was not answered by the right agent.
+# Verdicts: what happened to a connect that the right agent did not answer.
 REFUSED = "refused"
 SILENT = "silent"
 NO_ROUTE = "no route"
@@ -54,10 +54,10 @@ FORBIDDEN = "forbidden"
 NO_NAME = "no name"
 STRANGER = "stranger"
 NARROW = "narrow"
-FAILED = "failed"  # anything else; the detail says what
+FAILED = "failed"  # for another reason, which the detail gives
 
 _MEANING = {
-    REFUSED: "refused (a firewall that rejects?)",  # what is meant does listen
+    REFUSED: "refused (a firewall that rejects?)",  # a firewall, because the agent does listen
     SILENT: "silently dropped (a firewall?)",
     NO_ROUTE: "no route (another network, or a firewall that rejects?)",
     FORBIDDEN: "its own firewall forbids it",
@@ -78,14 +78,14 @@ _VERDICTS = {
 
 
 def proof(key: str, nonce: bytes, host: str, port: int) -> bytes:
-    """What only the agent of `host`, listening on `port`, answers to `nonce`."""
-    said = nonce + b"%d " % port + host.encode("utf-8", "surrogateescape")
-    # Twice, as HMAC does: a digest that was overheard cannot be extended.
-    return sha256(key.encode() + sha256(key.encode() + said).digest()).hexdigest().encode()
+    """The answer to `nonce` that only the agent of `host`, listening on `port`, can give."""
+    text = nonce + b"%d " % port + host.encode("utf-8", "surrogateescape")
+    # Twice, as HMAC does, so that a digest that was overheard cannot be extended.
+    return sha256(key.encode() + sha256(key.encode() + text).digest()).hexdigest().encode()
 
 
 def meaning(verdict: str, detail: str) -> str:
-    """A verdict in words for the user: `silently dropped (a firewall?)`."""
+    """A verdict in the user's words: `silently dropped (a firewall?)`."""
     words = _MEANING.get(verdict, "")
     return ": ".join(filter(None, [words, detail]))
 
@@ -97,20 +97,20 @@ class _Attempt:
         self.target = target
         self.connection = connection
         self.began = began
-        self.connected = 0.0  # the time, once it is
+        self.connected = 0.0  # when it was connected; 0: not yet
         self.nonce = os.urandom(NONCE_BYTES)
         self.answer = b""
-        self.proven = False  # only the load is awaited
+        self.proven = False  # the proof has come, the load has not
 
 
 class Dialling:
-    """Connects to `targets` ([address, port, host]); `step` until it is done, then `results` has one for each.
+    """Connects to `targets` ([address, port, host]); call `step` until it returns True, then read `results`.
 
-    `load`: what is called must also get LOAD_BYTES through to here.
+    `load`: the answers must bring LOAD_BYTES, too.
 
-    An address is a literal, or a name if `look_up` is given.  Of a name's addresses the first few are all tried; one
-    that answers is enough.  Each connect gets `patience_s`; who accepted it ANSWER_SHARE times that for the answer,
-    and each name as long.  It counts from the last word of any: hosts that are busy answer late, but they do answer.
+    An address is an IP address, or a name if `look_up` is given.  Of a name's addresses the first ADDRESSES_TRIED are
+    all tried; one that answers is enough.  A connect has `patience_s`, an answer ANSWER_SHARE times that, a look-up the
+    same.  Patience begins anew when any target connects or answers: busy hosts answer late, but they do answer.
     """
 
     def __init__(
@@ -124,16 +124,16 @@ class Dialling:
         look_up: "Optional[Callable[[AnySelector, List[str], float], LookUp]]" = None,
     ) -> None:
         self.results = [None] * len(targets)  # type: List[Optional[Result]]
-        self.addresses = {}  # type: Dict[str, List[str]]  # what each name has been resolved to
+        self.addresses = {}  # type: Dict[str, List[str]]  # name -> its addresses
         self._selector = selector
         self._key = key
         self._targets = targets
         self._patience_s = patience_s
         self._load = load
-        self._heard = time.monotonic()  # when last any was connected, or answered as it should
+        self._heard = time.monotonic()  # when a target last connected, or answered as it should
         self._waiting = []  # type: List[Tuple[int, int, Any]]  # target, family, where to connect to
-        self._attempts = {}  # type: Dict[_Attempt, None]  # in their order
-        self._look_at = 0.0  # for those that are late
+        self._attempts = {}  # type: Dict[_Attempt, None]  # under way, the oldest first
+        self._look_at = 0.0  # when late attempts are looked for next
         self._look_up = None  # type: Optional[LookUp]
         unresolved = {}  # type: Dict[str, None]
         for number, (address, port, _) in enumerate(targets):
@@ -147,7 +147,7 @@ class Dialling:
                 if look_up is None:
                     raise OSError(0, "names are not looked up here")
                 self._look_up = look_up(selector, list(unresolved), patience_s * ANSWER_SHARE)
-            except OSError as error:  # there is no room for a process, or no descriptor
+            except OSError as error:  # no process, or no descriptor, is left for it
                 for number, target in enumerate(targets):
                     if target[0] in unresolved:
                         self.results[number] = [FAILED, str(error.strerror)]
@@ -161,10 +161,10 @@ class Dialling:
         if self._look_up is not None:
             resolved = self._look_up.step(now)
             if resolved is None:
-                return False  # the literals may wait, too
+                return False  # the IP addresses wait, too
             self._look_up = None
             self._take_names(resolved)
-        if now >= self._look_at:  # not at each turn of the loop: there may be hundreds of both
+        if now >= self._look_at:  # not at each turn of the loop: there may be hundreds of attempts
             self._look_at = now + LOOK_S
             self._end_late(now)
         while self._waiting and len(self._attempts) < AT_ONCE:
@@ -186,15 +186,15 @@ class Dialling:
 
     def _take_names(self, resolved: "Dict[str, Union[str, List[Tuple[int, str]]]]") -> None:
         for number, (name, port, _) in enumerate(self._targets):
-            told = resolved.get(name)
-            if isinstance(told, str):
-                self.results[number] = [NO_NAME, told]
-            elif told is not None:
-                self.addresses[name] = [address for _, address in told]
-                for family, address in told:
+            found = resolved.get(name)
+            if isinstance(found, str):
+                self.results[number] = [NO_NAME, found]
+            elif found is not None:
+                self.addresses[name] = [address for _, address in found]
+                for family, address in found:
                     if family == socket.AF_INET:
                         self._queue(number, [(family, (address, port))])
-                    else:  # it may name an interface, too
+                    else:  # an IPv6 address may name an interface, too
                         self._queue(number, _literal(address, port) or [])
 
     def _begin(self, target: int, family: int, where: "Any") -> None:
@@ -206,7 +206,7 @@ class Dialling:
         connection.setblocking(False)
         set_option(
             connection, "TCP_QUICKACK", 0
-        )  # no packet only to say that it is connected: the hello says so
+        )  # the hello acknowledges the connection; a packet for that alone would be wasted
         attempt = _Attempt(target, connection, time.monotonic())
         code = connection.connect_ex(where)
         if code not in (0, errno.EINPROGRESS):
@@ -218,10 +218,10 @@ class Dialling:
 
     def _connected(self, attempt: _Attempt) -> None:
         if attempt not in self._attempts:
-            return  # ended in this same turn of the loop
+            return  # it was ended in this turn of the loop
         try:
             attempt.connection.send((HELLO_LOAD if self._load else HELLO) + attempt.nonce)
-        except OSError as error:  # why it is not connected; BSDs only say that it is not
+        except OSError as error:  # on BSDs it only says that the socket is not connected, not why
             why = attempt.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             self._end(attempt, _verdict(why or error.errno or 0))
             return
@@ -260,7 +260,7 @@ class Dialling:
     def _end(self, attempt: _Attempt, result: "Result") -> None:
         del self._attempts[attempt]
         self._selector.unregister(attempt.connection)
-        # A reset instead of a farewell: no TIME_WAIT is left on either side.
+        # A reset instead of an orderly close: it leaves no TIME_WAIT on either side.
         attempt.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         attempt.connection.close()
         self._result(attempt.target, result)
@@ -270,7 +270,7 @@ class Dialling:
             self.results[target] = result
 
     def close(self) -> None:
-        """Give up what is under way; idempotent."""
+        """Give up the attempts that are under way; idempotent."""
         self._waiting = []
         for attempt in list(self._attempts):
             self._end(attempt, [FAILED, "given up"])
@@ -280,7 +280,7 @@ class Dialling:
 
 
 def set_option(endpoint: socket.socket, option: str, value: int) -> None:
-    """Where the system knows it: without it, the check only costs more."""
+    """Set a TCP option if the system has it: without it, the check only costs more."""
     try:
         endpoint.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     except (AttributeError, OSError):
@@ -292,17 +292,17 @@ def _verdict(code: int) -> "List[str]":
 
 
 def _literal(address: str, port: int) -> "Optional[List[Tuple[int, Any]]]":
-    """[(family, where to connect to)] of an address; None for a name."""
+    """[(family, where to connect to)] of an IP address; None for a name."""
     if ":" not in address and not address[-1:].isdigit():
-        return None  # quicker told than by the C library, and there may be a thousand names
+        return None  # quicker than to ask the C library, and there may be a thousand names
     found = addresses_of(address, port, socket.AI_NUMERICHOST)
     return None if isinstance(found, str) else found
 
 
 def addresses_of(address: str, port: int, flags: int = 0) -> "Union[str, List[Tuple[int, Any]]]":
-    """[(family, where to connect to)], or why there is none."""
+    """[(family, where to connect to)] of a name or address, or why there is none."""
     try:
-        # In bytes, or Python would load the tables of all scripts to see that this one is ASCII.
+        # In bytes, or Python would load the Unicode tables only to see that the name is ASCII.
         name = address.encode("ascii") if address.isascii() else address
         found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=flags)
     except socket.gaierror as error:

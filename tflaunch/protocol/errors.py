@@ -1,21 +1,22 @@
 """Every error that a user can see, and the exit code that a script gets for it.
 
-    TflaunchError                1   a defect of tflaunch itself when nothing below fits
+    TflaunchError                1   a defect of tflaunch itself, where nothing below fits
     ├── UsageError               2   a wrong command line: missing script, bad run id, --workers 0 --ps 0
-    ├── DocumentError            2   a file of the user's; every problem at once, nothing was contacted
+    ├── DocumentError            2   a file of the user's; lists every problem at once, before any host is contacted
     │   ├── HostfileError        2   the hostfile
     │   ├── JobFileError         2   the job file
     │   └── EnvFileError         2   a file of variables, --env-file
     ├── PlanError               65   the job does not fit the hosts (EX_DATAERR)
-    ├── ConnectError            69   hosts that could not be reached or asked (EX_UNAVAILABLE)
-    │   ├── WireClosed          69   the stream to an agent has ended
-    │   ├── NoThreads           69   this machine lets the user start no more threads
-    │   └── Breach              69   what came from a host cannot come from an agent of ours
+    ├── ConnectError            69   a host cannot be reached, or does not answer (EX_UNAVAILABLE)
+    │   ├── WireClosed          69   the connection to an agent has ended
+    │   ├── NoThreads           69   the launcher's machine lets the user start no more threads
+    │   └── Breach              69   a host has sent what no agent sends
+    ├── ConnectErrors           69   the hosts that failed, each with its ConnectError
     ├── LaunchError             70   a host could not stage its tasks; nothing is left running
-    │   └── DialError           70   hosts cannot reach each other at the ports of the tasks; likewise
-    ├── RecordError             73   the launcher's own record could not be written (EX_CANTCREAT)
-    ├── CleanError              74   something that was to be removed could not be (EX_IOERR)
-    ├── FetchError              74   something that was to be fetched could not be; what came is whole
+    │   └── DialError           70   hosts cannot reach each other at the ports of the tasks; nothing is left running
+    ├── RecordError             73   the launcher's record of the run could not be written (EX_CANTCREAT)
+    ├── CleanError              74   something could not be removed (EX_IOERR)
+    ├── FetchError              74   some outputs could not be fetched; the files that came are whole
     └── StopError               76   something may still be alive: tflaunch could not check, or could not kill
 
 A run that started ends with 0, with the code of the task that failed first (128 + n for signal n), with 76
@@ -42,7 +43,7 @@ EXIT_STOPPED = 143
 
 
 class TflaunchError(Exception):
-    """An error with a sentence for the user: `message` says where and what, `hint` the next step to take."""
+    """An error with a sentence for the user: `message` says where and what is wrong, `hint` what to do next."""
 
     exit_code = 1
 
@@ -62,10 +63,10 @@ class UsageError(TflaunchError):
 class Problem:
     """One thing wrong in a file; `line` and `column` count from 1, 0 where there is no position."""
 
-    where: str  # the file, or what stands for it: "<inline>", "slurm"
+    where: str  # the file, or what takes its place: "<inline>", "slurm"
     line: int
     column: int
-    message: str  # the offending text and the accepted values
+    message: str  # the wrong text, and what is accepted
 
     def __str__(self) -> str:
         position = f":{self.line}:{self.column}" if self.line else ""
@@ -73,7 +74,7 @@ class Problem:
 
 
 class DocumentError(TflaunchError):
-    """A file of the user's that cannot be used; `problems` holds every one that was found."""
+    """A file of the user's that cannot be used; `problems` holds all that were found."""
 
     exit_code = EXIT_USAGE
 
@@ -91,11 +92,11 @@ class JobFileError(DocumentError):
 
 
 class EnvFileError(DocumentError):
-    """A file of variables that cannot be used; no message holds any of its values."""
+    """A file of variables that cannot be used; the messages hold none of its values, which may be secret."""
 
 
 class PlanError(TflaunchError):
-    """The job does not fit the hosts; the message holds the numbers."""
+    """The job does not fit the hosts; the message says how much is wanted and how much is there."""
 
     exit_code = EXIT_PLAN
 
@@ -103,11 +104,11 @@ class PlanError(TflaunchError):
 class ConnectError(TflaunchError):
     """One host could not be reached, or does not answer as an agent.
 
-    Hosts with equal `message` and `hint` are folded into one row of the report, so neither names the host
-    (the remedy may: `{host}` in `hint` stands for it).
+    The report shows hosts with equal `message` and `hint` in one row.  So neither of them names the host; in `hint`,
+    `{host}` stands for its name.
 
-    `absent`: no TCP connection came about, for there is no such name, no route, no sshd, or no answer.  A run may
-    go on without such a host; any other failure is one that somebody must look at.
+    `absent`: no TCP connection came about, for there is no such name, no route, no sshd, or no answer.  A run may go on
+    without such a host; any other failure needs the user's attention.
     """
 
     exit_code = EXIT_CONNECT
@@ -118,17 +119,17 @@ class ConnectError(TflaunchError):
 
 
 class WireClosed(ConnectError):
-    """The stream to an agent has ended: nothing can be sent any more."""
+    """The connection to an agent has ended: nothing can be sent any more."""
 
 
 class Breach(ConnectError):
-    """A host breaks the protocol: no agent of this version sends what came from there.  It is not dialled again."""
+    """A host breaks the protocol: no agent of this version sends `what` came from there.  It is not dialled again."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
             f"it breaks the protocol between tflaunch and its agents: {what}",
-            "if no other version of tflaunch started that run, somebody may have changed what runs on {host}: "
-            "look at it before you use it again",
+            "if no other version of tflaunch started that run, an intruder may control {host}: look at it before you "
+            "use it again",
         )
 
 
@@ -143,7 +144,7 @@ class NoThreads(ConnectError):
 
     @staticmethod
     def cause_of(error: BaseException) -> bool:
-        """Whether that is what `error` says: Python has no exception of its own for it."""
+        """Whether `error` means that: Python has no exception of its own for it."""
         return isinstance(error, RuntimeError) and "can't start new thread" in str(error)
 
 
@@ -159,9 +160,9 @@ class ConnectErrors(TflaunchError):
 
 
 class LaunchError(TflaunchError):
-    """A host could not stage its tasks; `failures` maps host to reason; nothing is left running.
+    """A host could not stage its tasks; `failures` maps host to reason.
 
-    But for `unconfirmed`: hosts that could not be told to stop, each with why.
+    Nothing is left running, except maybe on the hosts of `unconfirmed`: they did not confirm the end, each with why.
     """
 
     exit_code = EXIT_LAUNCH
@@ -175,7 +176,7 @@ class LaunchError(TflaunchError):
 
 
 class DialError(LaunchError):
-    """Hosts cannot reach the tasks of others; `failures` maps a host to what it cannot reach."""
+    """Hosts cannot reach the ports of tasks on other hosts; `failures` maps a host to what it cannot reach."""
 
 
 class RecordError(TflaunchError):
@@ -185,13 +186,13 @@ class RecordError(TflaunchError):
 
 
 class CleanError(TflaunchError):
-    """Something that was to be removed could not be."""
+    """Something could not be removed."""
 
     exit_code = EXIT_IO
 
 
 class FetchError(TflaunchError):
-    """Outputs could not be brought here, or not all."""
+    """Some outputs could not be fetched."""
 
     exit_code = EXIT_IO
 

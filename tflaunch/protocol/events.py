@@ -1,4 +1,4 @@
-"""What happens to a run, as its state machine hears it; with those in `tflaunch.protocol.outcome` that it ends by."""
+"""The events that a state machine answers; TaskExit, HostLost and TimedOut are in `tflaunch.protocol.outcome`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tflaunch.protocol.outcome import CardLeft, HostLost, TaskExit, TimedOut
 
 
 class TaskStarted(NamedTuple):
-    """A task runs, for the first time or again."""
+    """A task has started, for the first time or again."""
 
     task: TaskId
     host: str
@@ -18,13 +18,13 @@ class TaskStarted(NamedTuple):
 
 
 class Interrupted(NamedTuple):
-    """Ctrl-C, or SIGTERM to the launcher."""
+    """The launcher has got a signal: SIGINT (Ctrl-C), or SIGTERM."""
 
     signal: int
 
 
 class HostSwept(NamedTuple):
-    """An agent has checked: of this run, only `survivors` are alive on its host, and only `cards` not free."""
+    """An agent has ended the run on its host, and checked: only `survivors` are alive, only `cards` are not free."""
 
     host: str
     survivors: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class HostSwept(NamedTuple):
 
 
 class AgentGaveUp(NamedTuple):
-    """An agent ends the run: its lease ran out or, `asked`, somebody stopped the run from elsewhere."""
+    """An agent ends the run: its lease has run out or, `asked`, the user has run `tflaunch stop`."""
 
     host: str
     reason: str
@@ -40,7 +40,7 @@ class AgentGaveUp(NamedTuple):
 
 
 class TimerFired(NamedTuple):
-    """The time of an earlier `tflaunch.lifecycle.actions.StartTimer` is over."""
+    """The time of an earlier StartTimer (lifecycle/actions.py) is over."""
 
     name: str
 

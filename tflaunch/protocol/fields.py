@@ -1,9 +1,9 @@
-"""Fields of JSON documents that somebody else has written: whether each has the type and the range that it must have.
+"""Checks JSON that comes from elsewhere: whether each field has the type and the range that it must have.
 
-A record is a dict of fields, `?name` for one that may lack.  A list [X] stands for a list of X, a tuple (X, Y) for a
-list of just these, Each(K, X) for an object from K to X, OneOf for alternatives, and a function for whatever it is
-true of.  What a text says stays unchecked: it may hold control characters and lone surrogates, and is made safe where
-it is shown.
+A spec describes a value.  A dict describes a record by its fields (`?name`: a field that may be missing), [X] a list of
+X, (X, Y) a list of exactly an X and a Y, Each(K, X) an object with keys K and values X, OneOf alternatives; a function
+describes the values for which it returns True.  The characters of a text are not checked: it may hold control
+characters and lone surrogates, and is made safe where it is shown.
 """
 
 from tflaunch.gpu_probe import MODULE
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 WORD, TEXT, PATH, NAME = 1024, 64 * 1024, 16 * 1024, 255  # characters
 ARGUMENT = 128 * 1024  # of a word of a command line, as Linux has it
 WHOLE = 2**63
-NUMBER = 1e15  # seconds, bytes, degrees: whatever is more is made up
+NUMBER = 1e15  # seconds, bytes, degrees: no real one is larger
 ATTEMPTS = 10**6
 _DIGITS = frozenset("0123456789")
 _JOB = _DIGITS.union("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
@@ -24,7 +24,7 @@ _ADDRESS = _HEX.union(".:")
 
 
 class Each:
-    """An object whose keys and values are alike."""
+    """Describes an object: every key fits `key`, every value fits `value`."""
 
     def __init__(self, key: "Callable[[Any], bool]", value: "Any") -> None:
         self.key = key
@@ -32,14 +32,14 @@ class Each:
 
 
 class OneOf:
-    """One of these alternatives."""
+    """Describes a value that fits one of `specs`."""
 
     def __init__(self, *specs: "Any") -> None:
         self.specs = specs
 
 
 class Record:
-    """Such a record, of which that rule holds, too; `words` say what it is not when it does not."""
+    """Describes a record for which `rule` is true, too; `words` name such a record, for the message if it is not."""
 
     def __init__(self, fields: "Mapping[str, Any]", rule: "Callable[[Any], bool]", words: str) -> None:
         self.fields = fields
@@ -69,7 +69,7 @@ def a_path(value: "Any") -> bool:
 
 
 def a_directory_name(value: "Any") -> bool:
-    """Of a run, too."""
+    """A name that is safe as that of a directory; the id of a run is one."""
     if not (isinstance(value, str) and 0 < len(value) <= NAME):
         return False
     return value not in (".", "..") and "/" not in value and "\0" not in value
@@ -103,16 +103,16 @@ def an_attempt(value: "Any") -> bool:
 def a_number(value: "Any") -> bool:
     return (
         isinstance(value, (int, float)) and not a_flag(value) and bool(-NUMBER < value < NUMBER)
-    )  # of NaN neither is true
+    )  # NaN compares as False
 
 
 def a_time(value: "Any") -> bool:
-    """Or a point in time."""
+    """A duration, or a point in time, in seconds."""
     return a_number(value) and bool(value >= 0)
 
 
 def a_card_number(value: "Any") -> bool:
-    """As the key of an object."""
+    """The index of a GPU, as the key of an object."""
     return 0 < len(value) < 6 and _DIGITS.issuperset(value)
 
 
@@ -129,7 +129,7 @@ def a_signal(value: "Any") -> bool:
 
 
 def an_address(value: "Any") -> bool:
-    """Of IP, as inet_ntop writes it."""
+    """An IP address, as inet_ntop writes it."""
     return isinstance(value, str) and 0 < len(value) <= 45 and _ADDRESS.issuperset(value)
 
 
@@ -147,12 +147,12 @@ def an_empty_text(value: "Any") -> bool:
 
 
 def the_only_module(value: "Any") -> bool:
-    """That a host may lack and is sent."""
+    """The name of the one module that a host may lack, and that it is sent."""
     return isinstance(value, str) and value == MODULE
 
 
 def anything(_: "Any") -> bool:
-    """What only its own sender reads again, or a file of the user's own holds."""
+    """A value that nobody else reads: it goes back to its own sender, or into the user's own files."""
     return True
 
 
@@ -165,22 +165,22 @@ def one_of(*words: str) -> "Callable[[Any], bool]":
 
 
 def or_null(spec: "Any") -> OneOf:
-    """It, or nothing."""
+    """Describes null, or a value that fits `spec`."""
     return OneOf(nothing, spec)
 
 
 def misfit(spec: "Any", value: "Any", where: str) -> str:
-    """Why `value` is none that `spec` describes, or "": `gpus.0.index is not a whole number: -1`.
+    """Why `value` does not fit `spec`, or "": `gpus.0.index is not a whole number: -1`.
 
-    `where` is the path to it; fields of records that `spec` does not have are removed from it.
+    `where` is the path to the value.  Fields that a record of `spec` does not have are removed from the value.
     """
     if callable(spec):
-        return "" if spec(value) else _told(where, value, spec.__name__.replace("_", " "))
+        return "" if spec(value) else _is_not(where, value, spec.__name__.replace("_", " "))
     if isinstance(spec, dict):
         return _record_fault(spec, value, where)
     if isinstance(spec, list):
         if not isinstance(value, list):
-            return _told(where, value, "a list")
+            return _is_not(where, value, "a list")
         only = spec[0]
         if callable(only):  # most lists: they are long
             wrong = next((number for number, each in enumerate(value) if not only(each)), -1)
@@ -193,7 +193,7 @@ def misfit(spec: "Any", value: "Any", where: str) -> str:
         )
     if isinstance(spec, tuple):
         if not (isinstance(value, list) and len(value) == len(spec)):
-            return _told(where, value, "a list of %d" % len(spec))
+            return _is_not(where, value, "a list of %d" % len(spec))
         parts = enumerate(zip(spec, value))  # noqa: B905 - Python 3.8 has no `strict`
         return next(
             filter(None, (misfit(part, each, "%s.%d" % (where, number)) for number, (part, each) in parts)),
@@ -201,10 +201,10 @@ def misfit(spec: "Any", value: "Any", where: str) -> str:
         )
     if isinstance(spec, Each):
         if not isinstance(value, dict):
-            return _told(where, value, "an object")
+            return _is_not(where, value, "an object")
         wrong_key = next((key for key in value if not spec.key(key)), None)
         if wrong_key is not None:
-            return _told(where, wrong_key, spec.key.__name__.replace("_", " "), "the key ")
+            return _is_not(where, wrong_key, spec.key.__name__.replace("_", " "), "the key ")
         return next(
             filter(None, (misfit(spec.value, each, "%s.%s" % (where, key)) for key, each in value.items())),
             "",
@@ -215,13 +215,15 @@ def misfit(spec: "Any", value: "Any", where: str) -> str:
             fault = misfit(each, value, where)
             if not fault:
                 return ""
-        return fault  # the last one is the one that is mostly meant
-    return misfit(spec.fields, value, where) or ("" if spec.rule(value) else _told(where, value, spec.words))
+        return fault  # of the last alternative, which is the usual one
+    return misfit(spec.fields, value, where) or (
+        "" if spec.rule(value) else _is_not(where, value, spec.words)
+    )
 
 
 def _record_fault(spec: "Mapping[str, Any]", value: "Any", where: str) -> str:
     if not isinstance(value, dict):
-        return _told(where, value, "an object")
+        return _is_not(where, value, "an object")
     known = 0
     for field, wanted in spec.items():
         name = field[1:] if field[0] == "?" else field
@@ -239,31 +241,35 @@ def _record_fault(spec: "Mapping[str, Any]", value: "Any", where: str) -> str:
     return ""
 
 
-def _told(where: str, value: "Any", wanted: str, what: str = "") -> str:
+def _is_not(where: str, value: "Any", wanted: str, what: str = "") -> str:
+    """`gpus.0.index is not a whole number: -1`."""
     return "%s%s is not %s: %s" % (what, where.lstrip(".") or "all of it", wanted, quoted(value))
 
 
 def quoted(value: "Any") -> str:
+    """A value that came from elsewhere, short and in ASCII, for a message."""
     if isinstance(value, (list, dict)):
         return "%s of %d" % ("a list" if isinstance(value, list) else "an object", len(value))
     if isinstance(value, int) and abs(value) >= WHOLE:
         return "a number of %d bits" % value.bit_length()
     text = ascii(value if not isinstance(value, str) else value[:60])
-    told = text if len(text) < 90 else text[:80] + "..."
+    shown = text if len(text) < 90 else text[:80] + "..."
     return (
-        told if not isinstance(value, str) or len(value) <= 60 else "%s (%d characters)" % (told, len(value))
+        shown
+        if not isinstance(value, str) or len(value) <= 60
+        else "%s (%d characters)" % (shown, len(value))
     )
 
 
 def check(spec: "Any", value: "Any") -> None:
-    """Raise ValueError with where `value` is none that `spec` describes."""
+    """Raise ValueError where `value` does not fit `spec`; the message says at which field."""
     fault = misfit(spec, value, "")
     if fault:
         raise ValueError(fault)
 
 
 def of_the_run(what: str, names: "Iterable[str]") -> "Callable[[Any], bool]":
-    """Whether it is one of these, of which there may be thousands: the names of its tasks, or hosts."""
+    """A check whether a value is one of `names`: of the run's tasks, or its hosts; there may be thousands."""
     known = frozenset(names)
 
     def is_known(value: "Any") -> bool:

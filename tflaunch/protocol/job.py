@@ -1,4 +1,4 @@
-"""What the user asked to run: a job's program, its tasks and how they are told who they are."""
+"""What the user asked to run: a job's program, its tasks, and the flags that describe the cluster to them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Place = Literal["spread", "pack"]
 Done = Literal["chief", "workers", "all", "never"]
 Cards = Union[int, Literal["all"]]
 RestartPolicy = Literal["task", "cluster", "never"]  # what starts again when a task of that job fails
-RestartOn = Literal["any", "retryable"]  # which failures are answered so: all, or exit codes 128 to 255 only
-# What a role has to do with the end of the run (`--done workers`): its success is awaited; it is stopped when the
-# work is done, and its failure is the run's; or likewise, and its failure is only told.
+RestartOn = Literal["any", "retryable"]  # which failures lead to a restart; retryable: exit codes 128 to 255
+# A role's part in the end of the run (`--done workers`).  decides: the run waits until it has succeeded; stopped: it is
+# stopped when the work is done, and its failure fails the run; sidecar: likewise, but its failure is only reported.
 RoleEnd = Literal["decides", "stopped", "sidecar"]
-# By whose words the program starts; auto: TensorFlow's, and the others' besides.
+# Whose environment variables describe the cluster to a task; auto: TensorFlow's, and the others' besides.
 Framework = Literal["auto", "tensorflow", "jax", "torch"]
 
 PS, WORKER, CHIEF, MASTER, EVALUATOR = "ps", "worker", "chief", "master", "evaluator"
 ROLES = (PS, WORKER, CHIEF, MASTER, EVALUATOR)  # TensorFlow's own job names; any other is the user's
 TRIAL = "trial"  # the tasks of a sweep are trial/0, trial/1, ...
-_NEAR = 0.8  # of difflib: cheif, woker, evalutor; not reader, loader
+_NEAR = 0.8  # difflib's similarity: takes cheif, woker, evalutor; not reader, loader
 _ALSO_CALLED = {
     "parameterserver": PS,
     "parameterservers": PS,
@@ -32,8 +32,8 @@ _ALSO_CALLED = {
 }
 EVALUATOR_GRACE_S = 60.0  # to evaluate the last checkpoint when the work is done
 
-# The names that TensorFlow's own trainers give to the flags; `--flag task_index=task_id` renames one.
-# `chief_hosts` is passed only when the cluster has a chief, as `data_hosts` is for a job of the user's own.
+# The flags as TensorFlow's own trainers call them; `--flag task_index=task_id` renames one.  `chief_hosts` is passed
+# only if the cluster has a chief, as `data_hosts` is for a job of the user's own.
 FLAGS: Mapping[str, str] = {
     "ps_hosts": "ps_hosts",
     "worker_hosts": "worker_hosts",
@@ -47,7 +47,7 @@ class TaskId(NamedTuple):
     """A task in TensorFlow's words: job name and index; printed and parsed as `worker/3`."""
 
     job: str
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody misses
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
 
     def __str__(self) -> str:
         return f"{self.job}/{self.index}"
@@ -62,14 +62,14 @@ class TaskId(NamedTuple):
 
 
 def job_name_fault(name: str) -> str:
-    """What is wrong with a job name, for TensorFlow, or ""; a phrase that follows it."""
+    """What is wrong with a job name, or "": a predicate for a sentence that begins with the name."""
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,62}", name):
         return ""
     return "is not a job name: a letter, then letters, digits and '_', 63 at most"
 
 
 def near_role(name: str) -> str:
-    """The role of TensorFlow's that a job name was most likely meant to be, "" for none and for a role's own name."""
+    """The role that a misspelt job name most likely stands for; "" for the name of a role, and for other words."""
     import difflib
 
     if name in ROLES:
@@ -81,63 +81,63 @@ def near_role(name: str) -> str:
 
 
 def ends_as(job: str) -> RoleEnd:
-    """What a role has to do with the end of the run unless somebody says otherwise: TonY's rule, and TFJob's chief."""
+    """A role's part in the end of the run, unless the user says otherwise: TonY's rule, and TFJob's for a chief."""
     return "decides" if job in (CHIEF, MASTER, WORKER) else "stopped"
 
 
 def deciding(task: TaskId) -> tuple[bool, bool, TaskId]:
-    """A key by which that task comes first whose host decides for a detached run: the chief, else worker/0."""
+    """A sort key; the coordinator of a detached run is on the host of the first task: the chief, else worker/0."""
     return task.job not in (CHIEF, MASTER), task.job != WORKER, task
 
 
 def log_name(task: TaskId, attempt: int) -> str:
-    """`worker-3.log`, and after its first restart `worker-3.1.log`; on hosts and in records alike."""
+    """The name of a log on hosts and in records: `worker-3.log`, after the first restart `worker-3.1.log`."""
     return f"{task.job}-{task.index}{f'.{attempt}' if attempt else ''}.log"
 
 
 @dataclass(frozen=True)
 class Role:
-    """The tasks of one job name, as asked for; None: as is usual for that name."""
+    """What the user asked for the tasks of one job name; None: the default for that name."""
 
-    count: int | None = None  # ps and workers: decided from the hosts; others: none
-    hosts: str | None = None  # NodeSet pattern, or None: any host
-    # Of each task: cards, or all that can be taken on its host; workers: 1 where the hosts have cards; chief: as
-    # workers; others: 0.
+    count: int | None = None  # by default: ps and workers by the number of hosts, others 0
+    hosts: str | None = None  # NodeSet pattern; by default any host
+    # GPUs of each task, or all that can be taken on its host; by default 1 for workers where the hosts have GPUs, the
+    # same for the chief, 0 for others.
     gpus: Cards | None = None
-    env: Mapping[str, str] = field(default_factory=dict)  # on top of the job's
-    args: tuple[str, ...] = ()  # behind the job's
+    env: Mapping[str, str] = field(default_factory=dict)  # added to the job's
+    args: tuple[str, ...] = ()  # after the job's
     end: RoleEnd | None = None
     grace_s: float | None = None  # to end by itself when the work is done
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """The packages of a job: files as they are sent to the hosts (`tflaunch.planning.environments` reads them)."""
+    """The packages that a job needs: the files that list them (`tflaunch.planning.environments` reads them)."""
 
     kind: Literal["pip", "project", "lock"]  # requirements.txt, pyproject.toml, uv.lock beside pyproject.toml
-    name: str  # of the file that was named
-    files: Mapping[str, str]
-    system_site: bool = False  # the packages of the interpreter are seen, too
+    name: str  # of the file that the user named
+    files: Mapping[str, str]  # name -> text
+    system_site: bool = False  # tasks can import the packages of the interpreter, too
 
     @property
     def digest(self) -> str:
-        """Of all that is in the files."""
+        """The SHA-256 of the kind and the files."""
         return hashlib.sha256(json.dumps([self.kind, *sorted(self.files.items())]).encode()).hexdigest()
 
 
 def by_python(program: Sequence[str]) -> bool:
-    """Whether a Python runs that program (JobSpec.program), which the hosts name."""
+    """Whether the Python that a host names runs that program (JobSpec.program)."""
     return len(program) < 2 or program[0].startswith("-")
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """One launch, as asked for, before any host is known.
+    """One launch, as the user asked for it, before any host is known.
 
-    `program` is what follows the interpreter: `("trainer.py",)` or `("-m", "package.module")`; or, of what is no
-    Python, all of the command: `("/bin/bash", "train.sh")`.
-    `args` follow the cluster flags byte for byte.  Whatever `roles` says, there are ps and workers; each other
-    job name, TensorFlow's chief and evaluator or the user's own, is one of its keys.
+    `program` is what follows the interpreter: `("trainer.py",)` or `("-m", "package.module")`; or, if it is not Python,
+    the whole command: `("/bin/bash", "train.sh")`.
+    `args` follow the cluster flags byte for byte.  ps and workers exist whether `roles` names them or not; each other
+    job, TensorFlow's chief and evaluator or one of the user's own, is a key of `roles`.
     """
 
     program: tuple[str, ...]
@@ -147,26 +147,27 @@ class JobSpec:
     framework: Framework = "auto"
     flags: Mapping[str, str] | None = field(default_factory=lambda: dict(FLAGS))  # None: no flags at all
     env: Mapping[str, str] = field(default_factory=dict)
-    masked: frozenset[str] = frozenset()  # variables of it whose values nobody is shown
-    requirements: Requirements | None = None  # what every host installs, once, for the tasks
+    masked: frozenset[str] = frozenset()  # variables of `env` whose values are never shown
+    requirements: Requirements | None = None  # every host installs them, once, for the tasks
     container: str = ""  # the image of all tasks, instead of those of the hostfile
     container_engine: str = ""  # "": podman where a host has it, else docker
     mounts: tuple[str, ...] = ()  # SOURCE[:TARGET[:ro]], for all containers
     done: Done = "workers"
-    choices: tuple[str, ...] = ()  # what the text of the program has decided, and why, for the user
-    notes: tuple[str, ...] = ()  # what else he should know before any host is known
-    alone: str = ""  # why workers of it know nothing of each other; "": they do, or nobody knows
+    # Sentences for the user: what tflaunch chose by the program's text, and why; and other things about the job.
+    choices: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    alone: str = ""  # why workers of this program do not work together; "": they do, or that is not known
     mix_models: bool = False  # workers may get cards of several models
 
     def role(self, job: str) -> Role:
-        """That role; as is usual for it where nothing was said."""
+        """What the user asked for that job; the default where nothing was said."""
         return self.roles.get(job, Role())
 
     def count(self, job: str) -> int:
-        """How many tasks of that name were asked for; 0 where that is decided from the hosts."""
+        """How many tasks of that job the user asked for; 0 where tflaunch decides that by the hosts."""
         return self.role(job).count or 0
 
     @property
     def others(self) -> dict[str, Role]:
-        """The roles that have tasks and are neither ps nor workers."""
+        """The jobs that have tasks, but for ps and workers."""
         return {job: role for job, role in self.roles.items() if role.count and job not in (PS, WORKER)}

@@ -1,4 +1,4 @@
-"""Parts of the standard library that load quickly: `signal`, `socket` and `sha256`, for a start on a host."""
+"""`signal`, `socket` and `sha256` without the parts that are slow to import, for a quick start on a host."""
 
 import sys
 
@@ -8,17 +8,17 @@ if TYPE_CHECKING:
     import socket
     from hashlib import sha256
 else:
-    # What `signal` and `socket` themselves are made of: their enumerations take longer to load than a task to start.
-    # A socket of these knows no `with` and no `accept` (see tflaunch.protocol.selector).
+    # The C modules under `signal` and `socket`: the enumerations of those take longer to load than a task to start.
+    # Such a socket has no `with` and no `accept` (see tflaunch.protocol.selector).
     try:
         import _signal as signal
         import _socket as socket
-    except ImportError:  # another Python
+    except ImportError:  # another implementation of Python
         import signal
         import socket
 
-    # A digest that every Python has, one that obeys FIPS 140 too.  `hashlib` loads OpenSSL with it, which takes as
-    # long as half of a start.
+    # SHA-256 is in every Python, also under FIPS 140.  `hashlib` would load OpenSSL, which takes half as long as the
+    # rest of the start.
     try:
         if sys.version_info >= (3, 12):
             from _sha2 import sha256

@@ -1,4 +1,4 @@
-"""This machine: who it is, its C library, how many files a process may open."""
+"""This machine: its name and boot, its C library, how many files a process may open."""
 
 from tflaunch.protocol.light_stdlib import socket
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def libc(function: str, *arguments: "Any") -> int:
-    """What that function of the C library returns; raises OSError or AttributeError when it has none of that name."""
+    """Call a function of the C library, without importing ctypes; raises OSError or AttributeError if there is none."""
     try:
         from _ctypes import call_function, dlopen, dlsym  # the rest of `ctypes` takes longer to load
     except ImportError:
@@ -19,22 +19,23 @@ def libc(function: str, *arguments: "Any") -> int:
 
 
 def allow_many_descriptors() -> None:
-    """Let this process open as many files as it may."""
+    """Raise this process's limit of open files as far as the system allows."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
-        pass  # what there is mostly suffices
+        pass  # the usual limit is mostly enough
 
 
 def this_machine() -> "List[str]":
-    """[host name, boot id]: pids mean something only where both are the same."""
+    """[host name, boot id]; only where both are equal does a pid stand for the same process."""
     return [socket.gethostname(), first_line("/proc/sys/kernel/random/boot_id")]
 
 
 def first_line(path: str) -> str:
+    """The first line of a file, stripped; "" where it cannot be read."""
     try:
         with open(path) as file:
             return file.readline().strip()

@@ -1,7 +1,7 @@
-"""What every message of the wire holds: its fields, their types and their limits, checked where frames are decoded.
+"""The fields of every message, with their types and limits, and the check of each message that comes in.
 
-`tflaunch.protocol.wire` says what the messages mean.  The other end may lie: behind `check` a field has the type and
-the range that `tflaunch.protocol.fields` gives to it, and fields that do not stand here are gone.
+`tflaunch.protocol.wire` says what the messages mean.  The other end may lie.  After `check`, each field has the type
+and the range that `tflaunch.protocol.fields` describes, and fields that are not listed here are gone.
 """
 
 from tflaunch.protocol.fields import (
@@ -152,7 +152,7 @@ _outcome = {
     "?host_logs": Each(a_task, a_path),
     "?restarts": a_whole_number,
 }
-# tflaunch.launch.launch.about_run: what a launcher, maybe an older one, has left on the hosts
+# tflaunch.launch.request.about_run: what a launcher, maybe an older one, has left on the hosts
 _about = {
     "?command": [an_argument],
     "?launcher": a_word,
@@ -288,7 +288,7 @@ FROM_AGENT = dict(
             }
         ),
         _ended_once,
-        "an end by either an exit code or a signal",
+        "an exit with either a code or a signal",
     ),
     expired=_event(reason=a_text, asked=a_flag),
     swept=_event(
@@ -427,12 +427,12 @@ TO_AGENT = dict(
     coordinating={"missing": Each(a_word, a_text)},
 )  # type: Table
 
-# From the coordinator on another host, which may have been broken into: no new program, and nothing that tasks wrote.
+# From the coordinator on another host, which an intruder may control: it may send no program, and read no logs.
 _PEERS = ("watch", "renew", "stop", "restart", "look", "dial", "end", "said", "outcome", "bye")
 FROM_PEER = {name: TO_AGENT[name] for name in _PEERS}  # type: Dict[str, Any]
 FROM_PEER["watch"] = dict(FROM_PEER["watch"], logs=nothing)
 
-# To a visit, until it has become a view onto a run.
+# To a visit, until it shows a run.
 TO_VISIT = {
     "attach": {"run": a_directory_name, "host": a_directory_name},
     "board": {"run": a_directory_name, "host": a_directory_name, "logdir": a_path},
@@ -448,10 +448,10 @@ TO_VISIT = {
 
 
 def check(message: Message, table: "Table") -> Message:
-    """That message, without the fields that its record does not have; raises WireError when it is none of `table`."""
+    """That message, without fields that its record in `table` does not have; raises WireError where it does not fit."""
     record = table.get(message.type)
     if record is None:
-        raise WireError("a message of the type %s, which has no place here" % quoted(message.type))
+        raise WireError("a message of the type %s is not expected here" % quoted(message.type))
     fault = misfit(record, message.fields, "")
     if fault:
         raise WireError("in a message of the type %s, %s" % (message.type, fault))
@@ -459,14 +459,14 @@ def check(message: Message, table: "Table") -> Message:
 
 
 def is_event(event: "Dict[str, Any]") -> bool:
-    """Whether an agent of this version may tell that event of a journal."""
+    """Whether that entry of a journal is an event that an agent of this version may send."""
     spec = FROM_AGENT.get(event["type"])
     fields = {name: value for name, value in event.items() if name != "type"}
     return spec is not None and not misfit(spec, fields, "")
 
 
 def tasks_of(message: Message) -> "Iterable[str]":
-    """The tasks that a message from an agent speaks of."""
+    """The tasks that a message from an agent is about."""
     fields = message.fields
     if "task" in fields:
         return [fields["task"]]
@@ -475,5 +475,5 @@ def tasks_of(message: Message) -> "Iterable[str]":
 
 
 def fits(message_type: str, field: str, entry: "Any") -> bool:
-    """Whether `entry` may stand in that field of a message from an agent, a list; unknown fields of it are removed."""
+    """Whether `entry` fits into the list `field` of a message from an agent; its unknown fields are removed."""
     return not misfit(FROM_AGENT[message_type][field][0], entry, "")

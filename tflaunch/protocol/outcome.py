@@ -1,4 +1,4 @@
-"""How tasks and runs end; shipped to the hosts."""
+"""How tasks and runs end, and how that is said in JSON; shipped to hosts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class TaskExit:
     signal: int | None
     seconds: float  # from its start to its end
     tail: bytes = b""  # the end of its log, at most 64 KiB
-    stopped: bool = False  # tflaunch had asked it to end
+    stopped: bool = False  # tflaunch had stopped it
     signal_name: str = ""  # as the host calls it: SIGKILL
     attempt: int = 0  # how often it had been restarted
-    log_bytes: int = 0  # of the log of that attempt, as long as it is known
+    log_bytes: int = 0  # the size of that attempt's log; 0 where it is not known
 
     @property
     def exit_code(self) -> int:
@@ -36,7 +36,7 @@ class TaskExit:
 
 @dataclass(frozen=True)
 class HostLost:
-    """The connection to a host's agent is gone, or the agent has given up."""
+    """The launcher, or coordinator, cannot reach a host's agent any more, or the agent has ended the run itself."""
 
     host: str
     reason: str
@@ -44,7 +44,7 @@ class HostLost:
 
 @dataclass(frozen=True)
 class TimedOut:
-    """The run has reached a limit that the user set; `tasks` are those that it is about."""
+    """The run has reached a time limit of the user's; `tasks` are the ones that have reached it."""
 
     reason: str
     tasks: tuple[TaskId, ...]
@@ -53,32 +53,34 @@ class TimedOut:
 
 @dataclass(frozen=True)
 class CardLeft:
-    """A card of the run that was not free again after its end."""
+    """A GPU of the run that was not free after the run's end."""
 
     text: str  # `GPU 0 is still in use by pid 4711 of ada, python train.py`
-    own: bool  # the run itself is on it
+    own: bool  # the run itself still uses it
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: what the report shows and the exit code is made from."""
+    """How a run ended: what the report shows."""
 
     run_id: str
     status: Literal["succeeded", "failed", "interrupted"]
     exit_code: int
     seconds: float
     exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)
-    first_failure: TaskExit | HostLost | TimedOut | None = None  # the first that was observed
-    unverified: Mapping[str, str] = field(default_factory=dict)  # host -> why it could not be checked
-    survivors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # host -> "pid 12 python (D)"
+    first_failure: TaskExit | HostLost | TimedOut | None = None  # the first that tflaunch saw
+    unverified: Mapping[str, str] = field(default_factory=dict)  # host -> why tflaunch could not check it
+    survivors: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # host -> "pid 12 python (D)", still alive
     record: str = ""  # the launcher's directory of this run: logs/worker-0.log, run.json
     host_logs: Mapping[TaskId, str] = field(default_factory=dict)  # path of the full log on its host
     restarts: int = 0  # of single tasks, or of the whole cluster
-    cards: Mapping[str, tuple[CardLeft, ...]] = field(default_factory=dict)  # host -> those that are not free
+    cards: Mapping[str, tuple[CardLeft, ...]] = field(default_factory=dict)  # host -> GPUs that are not free
 
 
 def signal_name(exit: TaskExit) -> str:
-    """What ended a task, as its host calls it: SIGKILL; "" when no signal did."""
+    """The signal that ended a task, as its host calls it: SIGKILL; "" where it ended by itself."""
     if exit.signal is None or exit.signal_name:
         return exit.signal_name
     try:
@@ -88,14 +90,14 @@ def signal_name(exit: TaskExit) -> str:
 
 
 def how(exit: TaskExit) -> str:
-    """`was killed by SIGKILL`, `exited with code 1`."""
+    """How a task ended, as a predicate: `was killed by SIGKILL`, `exited with code 1`."""
     if name := signal_name(exit):
         return f"was killed by {name}"
     return f"exited with code {exit.code}"
 
 
 def exit_data(exit: TaskExit) -> dict[str, Any]:
-    """How a task ended, as what JSON can hold; the end of its log is left out."""
+    """How a task ended, as JSON can hold it; without the end of its log."""
     return {
         "task": str(exit.task),
         "host": exit.host,
@@ -108,12 +110,12 @@ def exit_data(exit: TaskExit) -> dict[str, Any]:
 
 
 def cards_left(told: Iterable[Mapping[str, Any]]) -> tuple[CardLeft, ...]:
-    """As an agent tells it."""
+    """The CardLeft of what an agent has reported."""
     return tuple(CardLeft(card["text"], card["own"]) for card in told)
 
 
 def outcome_data(outcome: Outcome) -> dict[str, Any]:
-    """How a run ended, as what JSON can hold: the fields of Outcome but for `run_id` and `record`."""
+    """How a run ended, as JSON can hold it: the fields of Outcome, without `run_id` and `record`."""
     first = outcome.first_failure
     return {
         "status": outcome.status,
@@ -136,7 +138,7 @@ def outcome_data(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_from(run_id: str, data: Mapping[str, Any], exits: Mapping[TaskId, TaskExit]) -> Outcome:
-    """What `outcome_data` made; `exits` are the tasks' last ones as their agents tell them, tails included."""
+    """The Outcome of what `outcome_data` has made; `exits` are the tasks' last exits, with the ends of their logs."""
     first = data["first_failure"]
     failure: TaskExit | HostLost | TimedOut | None = None
     if first and "task" in first:

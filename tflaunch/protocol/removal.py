@@ -1,4 +1,4 @@
-"""How much a tree takes on a disk, and removing it whole, whatever its modes are and without following a link."""
+"""The size of a directory tree on disk, and its removal, whatever its modes are and without following links."""
 
 import os
 import stat
@@ -8,21 +8,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List, Optional, Tuple
 
-ALIVE = "it is alive"  # why a run stays
-GOING = ".clean-"  # how the names of what is being removed begin
-DEPTH = 64  # directories in directories that are open at a time
+ALIVE = "it is alive"  # why a run is not removed
+GOING = ".clean-"  # how the names of trees that are being removed begin
+DEPTH = 64  # levels of directories that are open at a time
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Size:
-    """How much a tree takes on its disk, and when something in it was last written; no link is followed."""
+    """The size of a tree on its disk, and when something in it was last written; no link is followed."""
 
     def __init__(self, path: str) -> None:
-        self.bytes = 0  # in allocated blocks; a file that has another name outside of the tree counts nothing
+        self.bytes = 0  # in allocated blocks; without files that have another hard link outside of the tree
         self.modified = 0.0
         self.unread = []  # type: List[str]
         self._shared = {}  # type: Dict[Tuple[int, int], int]
-        # Dates that have not come yet, from an archive for example, say nothing.
+        # Dates in the future, from an archive for example, are ignored.
         self._now = time.time() + 60.0
         try:
             top = os.lstat(path)
@@ -41,7 +41,7 @@ class Size:
                         except FileNotFoundError:
                             continue  # gone meanwhile
                         self._add(info)
-                        # Never into what is mounted there: it is not the run's, and may not answer.
+                        # Not into mounts: they are not the run's, and may not answer.
                         if stat.S_ISDIR(info.st_mode) and info.st_dev == top.st_dev:
                             pending.append(entry.path)
             except OSError as error:
@@ -59,18 +59,19 @@ class Size:
 
     @property
     def idle_s(self) -> float:
-        """For how long nothing of it was written."""
+        """For how long nothing in the tree was written."""
         return max(0.0, time.time() - self.modified)
 
 
 def free(path: str) -> "Tuple[int, List[str]]":
-    """Remove a tree; (the bytes that are free now, what could not be removed and why)."""
+    """Remove a tree; returns the bytes that were freed, and what could not be removed, each with why."""
     before = Size(path).bytes
     problems = remove(path)
     return before - (Size(path).bytes if problems else 0), problems
 
 
 def set_aside(path: str) -> str:
+    """Rename a tree that is to be removed, so that nothing finds it by its name any more; returns the new path."""
     directory, name = os.path.split(path)
     aside = os.path.join(directory, "%s%s-%s" % (GOING, name[:100], os.urandom(4).hex()))
     os.rename(path, aside)
@@ -78,7 +79,7 @@ def set_aside(path: str) -> str:
 
 
 def remove(path: str) -> "List[str]":
-    """Remove a tree, links as links, whatever its modes are; returns what could not be, each with why."""
+    """Remove a tree, whatever its modes are, and links themselves; returns what could not be removed, each with why."""
     problems = []  # type: List[str]
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
@@ -88,7 +89,7 @@ def remove(path: str) -> "List[str]":
         try:
             before = None  # type: Optional[set[str]]
             names = set(os.listdir(top))
-            # What lies deeper than DEPTH is moved up and comes in the next round.
+            # `_empty` moves what lies deeper than DEPTH up to here, for the next round.
             while names and (before is None or not names <= before):
                 problems = []
                 _empty(top, path, top, 0, problems)
@@ -105,7 +106,7 @@ def remove(path: str) -> "List[str]":
 
 
 def _enter(name: str, inside: "Optional[int]") -> int:
-    """Open that directory so that everything can be done in it."""
+    """Open a directory, and give its owner all rights in it first."""
     if os.stat(name, dir_fd=inside, follow_symlinks=False).st_mode & 0o700 != 0o700:
         os.chmod(name, 0o700, dir_fd=inside)  # caches of Go and pip are read-only
     return os.open(name, DIRECTORY, dir_fd=inside)
@@ -130,10 +131,10 @@ def _empty(directory: int, shown: str, top: int, depth: int, problems: "List[str
         except FileNotFoundError:
             pass  # gone already
         except OSError as error:
-            if not any(each.startswith(path) for each in problems):  # else its cause is told
+            if not any(each.startswith(path) for each in problems):  # else the cause is in the list already
                 problems.append(sentence(path, error))
 
 
 def sentence(path: str, error: OSError) -> str:
-    """Where, and why."""
+    """`path: why`."""
     return "%s: %s" % (path, os.strerror(error.errno or 0))

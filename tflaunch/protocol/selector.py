@@ -1,8 +1,7 @@
-"""What an agent's loop waits for: `selectors` without what that loads, and with listeners that can rest.
+"""Waits for files to be ready, as the module `selectors` does, for the agent's loop and the launcher's tunnel.
 
-The launcher's tunnel waits with it, too, and runs where there is no epoll.
-
-A listener rests while there is no room for another connection, instead of waking the loop at once again.
+It loads less than `selectors`, and a listener rests while there is no descriptor for another connection, instead of
+waking the loop again at once.  It uses epoll; where there is none (a launcher on macOS), `selectors.DefaultSelector`.
 """
 
 import errno
@@ -23,7 +22,7 @@ NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Key:
-    """A file that is waited for; `data` is called when some of the `events` are there."""
+    """A registered file; the loop calls `data` when some of the `events` have come."""
 
     __slots__ = ("data", "events", "fd", "fileobj")
 
@@ -38,19 +37,19 @@ class Selector:
     """One for a loop; its methods promise what those of the `selectors` module do."""
 
     def __init__(self) -> None:
-        self._epoll = select.epoll() if hasattr(select, "epoll") else _Other()  # type: Any
+        self._poll = select.epoll() if hasattr(select, "epoll") else _WithoutEpoll()  # type: Any
         self._keys = {}  # type: Dict[int, Key]
         self._resting = []  # type: List[Tuple[float, Key]]
 
     def register(self, fileobj: "Any", events: int, data: "Callable[[], Any]") -> None:
         fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
-        self._epoll.register(fd, _mask(events))
+        self._poll.register(fd, _mask(events))
         self._keys[fd] = Key(fileobj, fd, events, data)
 
     def modify(self, fileobj: "Any", events: int, data: "Callable[[], Any]") -> None:
         key = self.get_key(fileobj)
         if events != key.events:
-            self._epoll.modify(key.fd, _mask(events))
+            self._poll.modify(key.fd, _mask(events))
         key.events, key.data = events, data
 
     def unregister(self, fileobj: "Any") -> Key:
@@ -60,9 +59,9 @@ class Selector:
                 return resting[1]
         key = self._keys.pop(self.get_key(fileobj).fd)
         try:
-            self._epoll.unregister(key.fd)
+            self._poll.unregister(key.fd)
         except OSError:
-            pass  # it was closed, and so it is not waited for any more
+            pass  # the file was closed, which has ended the registration
         return key
 
     def get_key(self, fileobj: "Any") -> Key:
@@ -87,15 +86,15 @@ class Selector:
         # Rounded up to its millisecond: a loop that waits too short only turns once more, for nothing.
         wait_s = -1 if timeout is None else int(timeout * 1000 + 0.999) / 1000
         found = []
-        for fd, mask in self._epoll.poll(wait_s, max(len(self._keys), 1)):
+        for fd, mask in self._poll.poll(wait_s, max(len(self._keys), 1)):
             if fd in self._keys:
-                # An error or a hang-up is for both to find.
+                # Both the reader and the writer have to notice an error or a hang-up.
                 events = (mask & ~_OUT and EVENT_READ) | (mask & ~_IN and EVENT_WRITE)
                 found.append((self._keys[fd], events & self._keys[fd].events))
         return found
 
     def accept(self, listener: "socket.socket") -> "Optional[socket.socket]":
-        """The next connection; None when it has left again, or has to wait until there is a descriptor for it."""
+        """The next connection; None when it has gone again, or has to wait until there is a descriptor for it."""
         try:
             descriptor = listener._accept()[0]  # type: ignore[attr-defined]
             return socket.socket(listener.family, listener.type, listener.proto, descriptor)
@@ -105,11 +104,11 @@ class Selector:
             return None
 
     def close(self) -> None:
-        self._epoll.close()
+        self._poll.close()
 
 
-class _Other:
-    """What epoll does, where there is none: on a launcher that runs macOS."""
+class _WithoutEpoll:
+    """An epoll object in the terms of `selectors`, for a system without epoll."""
 
     def __init__(self) -> None:
         import selectors

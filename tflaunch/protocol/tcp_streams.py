@@ -1,12 +1,12 @@
-"""TCP connections carried in the frames of one wire; the same code at both of its ends, one loop, nothing waits.
+"""TCP connections carried in the frames of one wire; both ends use this code, in their own loop, without blocking.
 
-Each end sends at most WINDOW bytes of a connection before the other has passed on what came: a slow browser, or a
+Each end sends at most WINDOW bytes of a connection ahead of what the other end has passed on.  So a slow browser, or a
 slow server, holds up its own connection only.
 
-    connect  {stream}             one more connection; to what, its other end knows
-    bytes    {stream} + bytes     no bytes: this direction is at its end
-    taken    {stream, bytes}      so many were passed on: more may come
-    cut      {stream}             it is gone, in both directions
+    connect  {stream}             a new connection; the receiver knows where to
+    bytes    {stream} + bytes     data of a connection; no bytes: the end of this direction
+    taken    {stream, bytes}      the receiver has passed on so many bytes: more may come
+    cut      {stream}             the connection is gone, in both directions
 """
 
 import selectors
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TYPES = ("connect", "bytes", "taken", "cut")
 WINDOW = 256 * 1024
 PIECE = 64 * 1024
-MOST = 256  # connections at a time
+MOST = 256  # connections at a time, on one wire
 
 
 class _Stream:
@@ -29,16 +29,16 @@ class _Stream:
         self.connection = connection
         self.out = bytearray()
         self.credit = WINDOW
-        self.reads = True  # until it has said all
-        self.writes = True  # until the other end has said all, and that is passed on
-        self.ends = False  # the other end has said all
-        self.events = 0
+        self.reads = True  # until the connection here has sent its last byte
+        self.writes = True  # until the other end's last byte has been passed on
+        self.ends = False  # the other end's last byte has come
+        self.events = 0  # that the selector waits for; 0: not registered
 
 
 class Streams:
-    """The connections of one wire; `send` puts a message on it, each callback of `selector` is its key's `data`.
+    """The connections of one wire; `send` puts a message on it.
 
-    The selector is one of the module `selectors`, or the agent's own.
+    `selector` is one of the module `selectors`, or of protocol/selector.py; the loop calls the `data` of its keys.
     """
 
     def __init__(self, selector: "Any", send: "Callable[..., None]") -> None:
@@ -47,7 +47,7 @@ class Streams:
         self._streams = {}  # type: Dict[int, _Stream]
 
     def add(self, number: int, connection: socket.socket) -> None:
-        """Carry that connection from now on; it may be one that is just being made."""
+        """Carry that connection from now on; its connect may still be under way."""
         if number in self._streams or len(self._streams) >= MOST:
             connection.close()
             self._send("cut", stream=number)
@@ -57,7 +57,7 @@ class Streams:
         self._watch(number, stream)
 
     def connect(self, number: int, port: int) -> None:
-        """Carry a connection to that port of this machine."""
+        """Connect to that port of this machine, and carry the connection."""
         try:
             connection = socket.socket()
         except OSError:  # there is no descriptor left
@@ -75,7 +75,7 @@ class Streams:
         self.add(number, connection)
 
     def take(self, message: "Message") -> None:
-        """What the other end says; of a connection that is gone here, nothing."""
+        """Take a message of the other end; ignore those about connections that are gone here."""
         number = message["stream"]
         stream = self._streams.get(number)
         if stream is None:
@@ -84,20 +84,20 @@ class Streams:
             stream.out += message.body
             stream.ends |= not message.body
             if len(stream.out) > 2 * WINDOW:
-                self._drop(number, tell=True)  # it does not keep to the window
+                self._drop(number, notify=True)  # the other end does not keep to the window
                 return
             self._write(number, stream)
         elif message.type == "taken":
             stream.credit += message["bytes"]
         elif message.type == "cut":
-            self._drop(number, tell=False)
+            self._drop(number, notify=False)
             return
         self._watch(number, stream)
 
     def close(self) -> None:
-        """The wire is gone, and all of them with it."""
+        """Close all connections: the wire is gone."""
         for number in list(self._streams):
-            self._drop(number, tell=False)
+            self._drop(number, notify=False)
 
     def _watch(self, number: int, stream: _Stream) -> None:
         if self._streams.get(number) is not stream:
@@ -128,7 +128,7 @@ class Streams:
         except BlockingIOError:
             return
         except OSError:
-            self._drop(number, tell=True)
+            self._drop(number, notify=True)
             return
         stream.credit -= len(data)
         stream.reads = bool(data)
@@ -147,18 +147,18 @@ class Streams:
         except BlockingIOError:
             return
         except OSError:
-            self._drop(number, tell=True)
+            self._drop(number, notify=True)
             return
         self._end(number, stream)
 
     def _end(self, number: int, stream: _Stream) -> None:
         if not (stream.reads or stream.writes):
-            self._drop(number, tell=False)
+            self._drop(number, notify=False)
 
-    def _drop(self, number: int, tell: bool) -> None:
+    def _drop(self, number: int, notify: bool) -> None:
         stream = self._streams.pop(number)
         if stream.events:
             self._selector.unregister(stream.connection)
         stream.connection.close()
-        if tell:
+        if notify:
             self._send("cut", stream=number)

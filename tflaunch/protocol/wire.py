@@ -1,74 +1,79 @@
 """The messages between launcher and agent, and their frames; no I/O here.
 
-A frame is two lengths (unsigned 32 bit, network order), a JSON object and raw bytes.  Before the first frame
-the agent sends MAGIC, so that whatever a login shell prints can be told from it.
+A frame is two lengths (unsigned 32 bit, network order), a JSON object and raw bytes.  Before its first frame the agent
+sends MAGIC, so that what a login shell prints can be told from the frames.
 
     launcher -> agent
-    agent    {} + sources, zlib'd                          for agent/loader, where the host lacks them
-    probe    {ports: [first, last] | null, count, lease}   hold ports, lease cards (UUIDs, or all); answered by `facts`
-    queue    {since, wants, gpus, planning}                a place in the queue for such cards; the next `facts` heed it
+    agent    {} + sources, zlib'd                          the agent's program, where agent/loader lacks it
+    probe    {ports: [first, last] | null, count, lease}   hold ports, lease GPUs (by UUID, or all); answer: `facts`
+    queue    {since, wants, gpus, planning}                join the queue for such GPUs; the next `facts` take it into
+                                                           account
     let_go   {}                                            give the leases back
-    keep     {gpus}                                        these leases are the run's; give up the others and the place
-    module   {name} + source, zlib'd                       a module for the probe that the host lacks; `facts` again
-    clock    {sent}                                        what time is it? answered by `clock`
-    check    {directories}                                 what may trouble a run there; answered by `checked`
-    code     {digest} + manifest, or nothing if it is long   is this code here already? answered by `code`
+    keep     {gpus}                                        keep these leases for the run; give up the others and the
+                                                           place in the queue
+    module   {name} + source, zlib'd                       the module for the probe that the host lacks; `facts` again
+    clock    {sent}                                        what time is it there? answer: `clock`
+    check    {directories}                                 find what may trouble a run there; answer: `checked`
+    code     {digest} + manifest, or nothing if it is long   is this code there already? answer: `code`
     manifest {last} + bytes                                a piece of it, zlib'd (agent/files/code_store); after the
                                                            last one, `code` again
-    blob     {packed, last} + bytes                        a piece of what it lacks, zlib'd if packed, one content
-                                                           behind the other; after the last one, `code` again
-    prepare  {requirements, images, engine, python, setup, env}   have what the tasks run in, however long that takes;
-                                                           answered by `prepared`
-    stage    {tasks, attempt, code, ports, gpus, about, door, dial_key, ...}   make every task ready to start; `staged`
-                                                           or `failed`; with door, keep one port more, for `entrust`;
-                                                           dial_key: of the dial check to come, "" for none; passing:
-                                                           it ends with its launcher, and nothing of it is kept;
-                                                           program: the file of the code that the tasks' Python is to
-                                                           be able to read, `read_by` the launcher's (3.11, or "")
-                                                           (`failed` with again: ask with `code` what it lacks now,
-                                                           and stage once more)
-    dial     {key, targets: [[address, port, host]], patience_s, load}   call each of them, with load for many bytes;
-                                                           answered by `dialled`
-    release  {}                                            start what is staged; a `started` for each task
-    watch    {after, logs, window, client, ...}            tell the events after that one, then each as it happens;
-                                                           with logs ({task: [attempt, offset]}, null: none) also
-                                                           those, from there, `window` bytes ahead at most; `through`
-                                                           when all that there is has been sent. `tasks` wants only
-                                                           those; a task not in `logs` begins `tail` lines before
-                                                           its end, or at `since` (epoch seconds), else at its start.
-                                                           A new watch of the same `client` replaces the old one
-    credit   {bytes}                                       that many bytes of log were taken: send more
-    renew    {lease_s}                                     the launcher lives; without it the agent ends the run
+    blob     {packed, last} + bytes                        a piece of the contents that the host lacks, one content
+                                                           behind the other, zlib'd if packed; after the last one,
+                                                           `code` again
+    prepare  {requirements, images, engine, python, setup, env}   install what the tasks run in, however long that
+                                                           takes; answer: `prepared`
+    stage    {tasks, attempt, code, ports, gpus, about, door, dial_key, ...}   make every task ready to start; answer:
+                                                           `staged` or `failed`.  door: keep one more port, for
+                                                           `entrust`; dial_key: of the dial check to come, "" for none;
+                                                           passing: end with the launcher, keep nothing;
+                                                           program: the file of the code that the tasks' Python must be
+                                                           able to read, `read_by` the launcher's (3.11, or "");
+                                                           (`failed` with again: send `code` and what is lacking now,
+                                                           then stage once more)
+    dial     {key, targets: [[address, port, host]], patience_s, load}   connect to each target, with load for many
+                                                           bytes; answer: `dialled`
+    release  {}                                            start the staged tasks; a `started` for each
+    watch    {after, logs, window, client, ...}            send the events after that number, then each as it happens;
+                                                           with logs ({task: [attempt, offset]}, null: none) the logs
+                                                           from there, at most `window` bytes ahead; `through` when all
+                                                           so far has been sent.  `tasks`: only these; a task that is
+                                                           not in `logs` begins `tail` lines before the end of its log,
+                                                           or at `since` (epoch seconds), else at the start.
+                                                           A new watch replaces that of the same `client`
+    credit   {bytes}                                       the receiver has taken so many bytes of log: send more
+    renew    {lease_s}                                     the launcher lives; without this the agent ends the run
     stop     {tasks: [...] | null, grace_s}                TERM, and KILL after the grace; null: every task
-    restart  {tasks: {task: attempt}}                      start them again as those attempts; repeated: nothing
-    add      {tasks, attempt}                              more tasks, each started as soon as it is ready, as that
-                                                           attempt; nothing of one lives on when its `exit` is told.
-                                                           Repeated: nothing
-    look     {}                                            what is each task doing? answered by `looked`
-    end      {grace_s, stacks}                             stop every task, sweep, answer `swept`; stacks: they are
-                                                           stuck, and write where (tflaunch.agent.tasks.stacks)
-    find     {patterns: [[regex, whether]], roots}         which outputs of the tasks match? answered by `found`
-    read     {path, offset, size, digest}                  a piece of one, or its SHA-256; answered by `piece`
-    board    {logdir}                                      TensorBoard is wanted, and connections to it; `board`
-    connect, bytes, taken, cut                             such connections, both ways: see protocol/tcp_streams
-    said     {text, replanned}                             who decides says that to all who watch, now or later
+    restart  {tasks: {task: attempt}}                      start them again as those attempts; a repetition does nothing
+    add      {tasks, attempt}                              start more tasks as that attempt, each as soon as it is
+                                                           ready; before its `exit` is sent, all that a task has left
+                                                           is killed.  A repetition does nothing
+    look     {}                                            what does each task do? answer: `looked`
+    end      {grace_s, stacks}                             stop every task, sweep; answer: `swept`.  stacks: the tasks
+                                                           hang, and write where (tflaunch.agent.tasks.stacks)
+    find     {patterns: [[regex, whether]], roots}         which outputs of the tasks match? answer: `found`
+    read     {path, offset, size, digest}                  a piece of an output, or its SHA-256; answer: `piece`
+    board    {logdir}                                      start TensorBoard, and carry connections to it; `board`
+    connect, bytes, taken, cut                             these connections, both ways: see protocol/tcp_streams
+    said     {text, replanned}                             the launcher or coordinator has a sentence for all who watch
+                                                           the run, now or later
     outcome  {outcome}                                     how the run has ended, for those who ask later
     memory   {offset, last} + bytes                        from the coordinator to its own agent, in pieces: what the
-                                                           next one is to know, should it die (lifecycle/memory)
-    bye      {}                                            nothing more is wanted
-    entrust  {secret, address}                             the run goes on without launcher: let its coordinator in
-                                                           there; `entrusted`
-    coordinate {members, state, lease_s, started, watchdog}   this host decides for the run from now on;
+                                                           next coordinator must know (lifecycle/memory)
+    bye      {}                                            the launcher wants nothing more
+    entrust  {secret, address}                             the run goes on without a launcher: listen there for its
+                                                           coordinator; answer: `entrusted`
+    coordinate {members, state, lease_s, started, watchdog}   run the coordinator of the run from now on; answer:
                                                            `coordinating`
 
     agent -> launcher
-    lacks    {}                                            by the loader: this host does not keep the agent; `agent`
+    lacks    {}                                            from the loader: this host does not keep the agent's program;
+                                                           answer: `agent`
     hello    {run, host, pid, directory, alive}            the agent is up
     facts    {...}                                         see tflaunch.agent.facts
-    clock    {sent, time}                                  its own, and what was sent (epoch seconds)
+    clock    {sent, time}                                  the agent's time, and what was sent (epoch seconds)
     checked  {...}                                         see tflaunch.agent.host_check
-    code     {have, lacks}                                 the places in the manifest of the contents that are to be
-                                                           sent; null: the manifest is
+    code     {have, lacks}                                 lacks: places in the manifest of the contents that are to be
+                                                           sent; null: the manifest itself is
     prepared {made, seconds}                               made: it was not there before
     staged   {}
     dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}}   see tflaunch.protocol.dialling
@@ -77,45 +82,47 @@ the agent sends MAGIC, so that whatever a login shell prints can be told from it
                                                            and such, or (bad) what cannot be read; there: names in
                                                            that directory, if nothing matches
     piece    {path, offset, digest, size, modified, why, gone} + bytes   size and modified of the file as it is now;
-                                                           why it could not be read; whether it is gone
+                                                           why: it could not be read; gone: it is not there any more
     board    {state, why, lines}                           of TensorBoard: up, or failed, with the end of its log
-    failed   {reason, hint, again}                         the last request could not be carried out; again: kept
-                                                           code is damaged, which can be sent again
-    log      {task, attempt, offset, cut} + bytes          cut: when what came before `offset` was found truncated
-                                                           (epoch seconds), if it was
+    failed   {reason, hint, again}                         the last request could not be carried out; again: kept code
+                                                           is damaged, and can be sent again
+    log      {task, attempt, offset, cut} + bytes          cut: when the log before `offset` was found truncated (epoch
+                                                           seconds), if it was
     through  {}
-    entrusted {port, wide}                                 wide: on all its addresses, for it has not that one itself
-    coordinating {missing: {host: why}}                    the coordinator is connected, but for these
-    beat     {}                                            nothing to say, but alive
+    entrusted {port, wide}                                 wide: on all addresses, since the host has not that one
+    coordinating {missing: {host: why}}                    the coordinator is connected to all hosts but these
+    beat     {}                                            nothing to report; the agent lives
 
-    events, each with `n` (1, 2, ...) and `time` (epoch seconds); the agent keeps them, and tells them again
+    events, each with `n` (1, 2, ...) and `time` (epoch seconds); the agent keeps them, and sends them again
     started  {task, attempt, pid}
-    exit     {task, attempt, code, signal, signal_name, seconds, stopped, log_bytes} + tail   one of code and signal
-                                                           is a number
-    expired  {reason, asked}                               the agent ends the run: no lease, or it was `asked` to
-    swept    {killed, survivors: [...], cards: [{text, own}], logs: {task: [attempt, bytes]}}   checked: only
-                                                           `survivors` are alive, and of its cards only `cards` not free
-    said     {text, replanned}                             what who decides tells those who watch; replanned: the run
-                                                           goes on by another plan, with other agents
+    exit     {task, attempt, code, signal, signal_name, seconds, stopped, log_bytes} + end of the log   a number is
+                                                           either in code or in signal
+    expired  {reason, asked}                               the agent ends the run: its lease has run out, or (asked)
+                                                           another command has asked for it
+    swept    {killed, survivors: [...], cards: [{text, own}], logs: {task: [attempt, bytes]}}   the agent has checked:
+                                                           only `survivors` are alive, only these GPUs are not free
+    said     {text, replanned}                             see above; replanned: the run goes on by another plan, with
+                                                           other agents
     outcome  {outcome}                                     tflaunch.protocol.outcome.outcome_data
-    gone     {reason}                                      from what a dead agent has left: it did not end by itself
+    gone     {reason}                                      read from what a dead agent has left: it did not end the run
 
     visit (a short-lived agent that serves any run on the host: for `tflaunch stop`, `ps`, `status`, `clean`, `gpus`)
-    attach   {run, host}                                   become a view onto that run: `hello` of its agent, or of
-                                                           what it has left (`alive` false); then as above
+    attach   {run, host}                                   show that run: `hello` of its agent, or (`alive` false) of
+                                                           what its agent has left; then as above
     board    {run, host, logdir}                           start TensorBoard for that run: `hello`, then as above,
                                                            until the channel ends, or nothing comes for 30 s
-    list     {all, run, tail_bytes}                        what is alive, or `all`; answered by `runs`
+    list     {all, run, tail_bytes}                        the runs that are alive, or `all`; answer: `runs`
     runs     {machine, place, clock, runs: [{run, host, state, ...}], others}   see tflaunch.agent.ledger
-    measure  {}                                            what is kept there, and how much; answered by `usage`
+    measure  {}                                            what is kept there, and how much; answer: `usage`
     usage    {machine, place, directory, runs: [{run, bytes, idle_s, keep, ...}], code_bytes, environment_bytes,
                                                            rest_bytes}
-    clean    {runs: [...], code_older_s, dry_run}          remove those that are not alive; answered by `cleaned`
+    clean    {runs: [...], code_older_s, dry_run}          remove those that are not alive; answer: `cleaned`
     cleaned  {removed: {run: bytes}, left: {run: why}, code: {files, bytes}, environments: {...},
                                                            rest_bytes}
-    finish   {run, grace_s}                                end that run whatever is left of it; answered by `finished`
-    finished {known, found, killed, survivors, unsure, cards, restarted}   restarted: when the machine was, 0: not
-    probe    {topology}                                    answered by `facts`
+    finish   {run, grace_s}                                end all that is left of that run; answer: `finished`
+    finished {known, found, killed, survivors, unsure, cards, restarted}   restarted: when the machine was; 0: it was
+                                                           not
+    probe    {topology}                                    answer: `facts`
     module   {name} + source, zlib'd                       as above; `facts` again
 """
 
@@ -127,9 +134,9 @@ if TYPE_CHECKING:  # `typing` costs the agent's start more than it gives
 
 PROTOCOL = 3
 MAGIC = b"\0tflaunch-wire %d\n" % PROTOCOL
-NOISE_LIMIT = 64 * 1024  # what a login shell may print before MAGIC
-HEAD_LIMIT = 16 * 1024 * 1024  # of what an agent takes from a launcher: the requests of all tasks of its host
-# Of what is taken from an agent, which may lie: the longest real ones tell of a thousand runs, and what is decoded
+NOISE_LIMIT = 64 * 1024  # what a login shell may print before MAGIC, in bytes
+HEAD_LIMIT = 16 * 1024 * 1024  # the JSON of a message, in bytes: `stage` describes all tasks of a host
+# The same of a message from an agent, which may lie: the longest real ones describe a thousand runs, and decoded JSON
 # takes up to thirty times as much memory.
 ANSWER_LIMIT = 2 * 1024 * 1024
 BODY_LIMIT = 1024 * 1024
@@ -137,7 +144,7 @@ _LENGTHS = struct.Struct("!II")
 
 
 class _Plain:
-    """How `json.loads` has it."""
+    """The settings of `json.loads`."""
 
     strict = True
     object_hook = object_pairs_hook = parse_constant = None
@@ -148,22 +155,22 @@ def _unknown(value: object) -> None:
     raise TypeError("%r is no JSON" % (value,))
 
 
-# What `json` itself is made of: to load the rest of it, and `re`, takes longer than the messages of a whole run.
+# The C part of `json`: to load the rest of it, and `re`, takes longer than all messages of a run.
 try:
     from _json import encode_basestring_ascii, make_encoder, make_scanner
 
     _plain = _Plain()  # type: Any
     _scan = make_scanner(_plain)  # type: Any
     _chunks = make_encoder(None, _unknown, encode_basestring_ascii, None, ":", ",", False, False, True)  # type: Any
-except Exception:  # another Python
+except Exception:  # another implementation of Python
     _scan = _chunks = None
 
 
 def dumps(value: "Any") -> str:
-    """That value as JSON, in ASCII: surrogates of odd file names survive."""
+    """`value` as JSON, in ASCII: the surrogates of odd file names survive."""
     try:
         return "".join(_chunks(value, 0))
-    except Exception:  # `json` says what is wrong
+    except Exception:  # `json` raises an exception that says what is wrong
         pass
     import json
 
@@ -171,12 +178,12 @@ def dumps(value: "Any") -> str:
 
 
 def loads(text: str) -> "Any":
-    """The value of that JSON; raises ValueError."""
+    """The value of a JSON text; raises ValueError."""
     try:
         value, end = _scan(text, 0)
         if end == len(text):
             return value
-    except Exception:  # `json` says what is wrong
+    except Exception:  # as in `dumps`
         pass
     import json
 
@@ -184,7 +191,7 @@ def loads(text: str) -> "Any":
 
 
 class WireError(Exception):
-    """The bytes are not this protocol; `noise` holds what came instead of MAGIC, if that was missing."""
+    """The other end breaks the protocol; `noise` holds the bytes that came instead of MAGIC, if it did not come."""
 
     def __init__(self, message: str, noise: bytes = b"") -> None:
         super().__init__(message)
@@ -202,7 +209,7 @@ class Message:
         self.body = body
 
     def __getitem__(self, name: str) -> "Any":
-        """The field `name`; raises WireError when the peer left it out."""
+        """The field `name`; raises WireError where the other end has left it out."""
         try:
             return self.fields[name]
         except KeyError:
@@ -220,7 +227,7 @@ class Message:
 
 
 def encode(type: str, body: bytes = b"", **fields: "Any") -> bytes:
-    """The frame of one message; raises WireError when it is larger than a peer accepts."""
+    """The frame of one message; raises WireError when it is larger than the other end accepts."""
     fields["type"] = type
     head = dumps(fields).encode("ascii")
     if len(head) > HEAD_LIMIT or len(body) > BODY_LIMIT:
@@ -229,14 +236,14 @@ def encode(type: str, body: bytes = b"", **fields: "Any") -> bytes:
 
 
 class Decoder:
-    """Bytes in, messages out, however the bytes were cut.
+    """Makes messages of bytes, whatever the pieces in which the bytes come.
 
-    With `magic`, everything before MAGIC is dropped (and kept in `noise`), NOISE_LIMIT bytes at most.
-    What the messages hold is for `tflaunch.protocol.messages` to check.
+    With `magic`, what comes before MAGIC is skipped and kept in `noise`, NOISE_LIMIT bytes at most.
+    The fields of the messages are not checked here, but in `tflaunch.protocol.messages`.
     """
 
     def __init__(self, magic: bool = False, head_limit: int = HEAD_LIMIT) -> None:
-        """`head_limit` is what the fields of a message may take, in bytes."""
+        """`head_limit`: the most that the JSON of a message may take, in bytes."""
         self._head_limit = head_limit
         self._buffer = bytearray()
         self._awaiting_magic = magic
@@ -249,11 +256,11 @@ class Decoder:
 
     @property
     def rest(self) -> bytes:
-        """What has come of the next message."""
+        """The bytes of a message that has not come whole."""
         return bytes(self._buffer)
 
     def feed(self, data: bytes) -> "List[Message]":
-        """The messages that are complete now; raises WireError on anything that is not a frame."""
+        """The messages that are complete now; raises WireError for bytes that are not a frame."""
         self._buffer += data
         if self._awaiting_magic and not self._find_magic():
             return []

@@ -189,7 +189,7 @@ class Follower(Linked):
 
     @property
     def _decider(self) -> str:
-        """The host whose agent decides for a detached run, chosen as `Cluster.entrust` does."""
+        """The host whose agent decides for a detached run, as `Starter.entrust` chooses it."""
         chosen = min(self._places, key=deciding, default=None)
         return self._places[chosen] if chosen is not None else ""
 

@@ -64,7 +64,7 @@ def answer(sessions: Sessions, watcher: Watcher, question: str) -> str | None:
                 watcher.ask(question)
                 deadline = time.monotonic() + PATIENCE_S
         finally:
-            watcher.asked(typed)
+            watcher.end_question(typed)
     watcher.note(f"no answer for {PATIENCE_S:g} s, which is taken for a no")
     return None
 

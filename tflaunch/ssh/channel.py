@@ -18,8 +18,8 @@ from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.failures import SLOW, last_words, session_refused, text
 from tflaunch.ssh.sockets import AT_ONCE, in_thread
 
-# So much may be under way to us; each tenth of it that came is granted anew.  What an agent may have under way, it
-# agrees on with the launcher.
+# Bytes that may be on their way to us; each tenth that came is granted anew.  How much log an agent may send unread,
+# launcher and agent agree on themselves.
 WINDOW = 16 * 1024 * 1024
 PACKET = 128 * 1024  # at most: each costs the same, and sshd sends none beyond 256 KiB
 

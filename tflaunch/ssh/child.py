@@ -45,7 +45,7 @@ class Child:
             self.socket.close()
             self._stderr.close()
             raise
-        self._reaper = threading.Thread(target=self._reap, daemon=True)  # no zombie, whoever ends first
+        self._reaper = threading.Thread(target=self._reap, daemon=True)  # no zombie, whichever ends first
         try:
             self._reaper.start()
         except RuntimeError:  # no more threads are to be had

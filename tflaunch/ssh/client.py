@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from dataclasses import replace
 from pathlib import Path
+from socket import socket
 from typing import TYPE_CHECKING
 
 from tflaunch.hosts import Host
@@ -28,10 +29,9 @@ from tflaunch.ssh.sockets import dial_tcp
 from tflaunch.ssh.target import Target
 
 if TYPE_CHECKING:
-    from socket import socket
-
     from tflaunch.sessions.wires import Wire
     from tflaunch.ssh.connection import HostConnection
+    from tflaunch.ssh.transport import Stream
 
 # Errors reach the user as ConnectError; paramiko would print them with tracebacks on stderr as well.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -131,34 +131,51 @@ class SshClient:
         return patiently(lambda: self._attempt(target, deadline), deadline)
 
     def _attempt(self, target: Target, deadline: Deadline) -> HostConnection:
-        gateway = self._gateway_to(target, deadline) if target.jumps else None
-        dialled = None if gateway else self._dial(target, deadline)
-        _load(deadline)
-        from tflaunch.ssh.connection import HostConnection
-        from tflaunch.ssh.login import LoginClient
+        if target.jumps:
+            connection = self._described(target, deadline, gateway=self._gateway_to(target, deadline))
+            connection.open()
+            return connection
+        dialled = self._dial(target, deadline)
+        sock = dialled.socket if isinstance(dialled, Child) else dialled
+        try:
+            _load(deadline)
+        except BaseException:
+            sock.close()
+            raise
         from tflaunch.ssh.transport import Stream
 
-        stream = None
-        if isinstance(dialled, Child):
-            stream = Stream(dialled.socket, dialled)
-        elif dialled:
-            stream = Stream(dialled)
-        check = HostKeyCheck(
-            self._known[target.known_hosts, target.global_known_hosts], target, self._accept_new
+        stream = Stream(sock, dialled if isinstance(dialled, Child) else None)
+        connection = self._described(target, deadline, stream=stream)
+        connection.open()
+        return connection
+
+    def _described(
+        self,
+        target: Target,
+        deadline: Deadline,
+        *,
+        stream: Stream | None = None,
+        gateway: HostConnection | None = None,
+    ) -> HostConnection:
+        """The target as a connection that is not open yet: over that stream, or through the jump host `gateway`."""
+        from tflaunch.ssh.connection import HostConnection
+        from tflaunch.ssh.login import LoginClient
+
+        known = self._known[target.known_hosts, target.global_known_hosts]
+        client = LoginClient(
+            target, HostKeyCheck(known, target, self._accept_new), self._keys.offers, deadline
         )
-        connection = HostConnection(
-            LoginClient(target, check, self._keys.offers, deadline),
+        if gateway:
+            jump = gateway.target.name
+            self._awaited[target] = f"jump host {jump} gets no answer on port {target.port} behind it"
+        return HostConnection(
+            client,
             target,
             deadline,
             stream=stream,
             gateway=gateway,
             on_stream=lambda: self._answered(target),
         )
-        if gateway:
-            jump = gateway.target.name
-            self._awaited[target] = f"jump host {jump} gets no answer on port {target.port} behind it"
-        connection.open()
-        return connection
 
     def _dial(self, target: Target, deadline: Deadline) -> socket | Child:
         """A TCP connection to the target, or its ProxyCommand; raises ConnectError."""

@@ -78,7 +78,7 @@ class HostConnection(Connection):  # type: ignore[misc]  # fabric has no types
             if error.code == _FORBIDDEN:
                 raise ConnectError(
                     f"jump host {jump.name} forbids forwarding to port {self.port}",
-                    "its sshd must allow it: AllowTcpForwarding, PermitOpen",
+                    "set AllowTcpForwarding yes, and PermitOpen, in its sshd_config",
                 ) from None
             raise ConnectError(
                 f"jump host {jump.name} could not reach {place}",

@@ -58,7 +58,10 @@ def unreached(error: Exception, target: Target, deadline: Deadline) -> ConnectEr
         )
     if isinstance(error, OSError):
         known = {
-            errno.ECONNREFUSED: (f"{port} refuses the connection", "is sshd running there? else set `port:`"),
+            errno.ECONNREFUSED: (
+                f"{port} refuses the connection",
+                "is sshd running there? if it listens on another port, set `port:`",
+            ),
             errno.EHOSTUNREACH: ("there is no route to it", "is it switched on, and is the network up?"),
             errno.ENETUNREACH: ("there is no route to its network", "is the network or the VPN up?"),
             errno.EHOSTDOWN: ("there is no route to it", "is it switched on, and is the network up?"),
@@ -76,20 +79,22 @@ def unreached(error: Exception, target: Target, deadline: Deadline) -> ConnectEr
 
 
 def without_banner(target: Target, deadline: Deadline) -> ConnectError:
-    """Why there is no login where something accepts connections and does not say that it is an SSH server."""
+    """Why there is no login where something accepts the connection and does not say that it is an SSH server."""
     return ConnectError(
         f"connected, but no SSH banner on port {target.port} within {deadline}",
-        "is it sshd that listens there? is the host overloaded?",
+        "does sshd listen there, or something else? is the host overloaded?",
     )
 
 
 def not_ssh(target: Target, answer: str) -> ConnectError:
-    """Why there is no login where something else than sshd answers; `answer` says what came from it."""
-    return ConnectError(f"what answers on port {target.port} is not SSH: {answer}", "set `port:`")
+    """Why there is no login where something other than sshd answers; `answer` quotes it."""
+    return ConnectError(
+        f"what answers on port {target.port} is not SSH: {answer}", "set `port:` to the port of sshd"
+    )
 
 
 def key_revoked(kind: str, place: str) -> ConnectError:
-    """Why a host is refused whose host key, of this kind, is marked as revoked at that place."""
+    """Why tflaunch refuses a host whose key is revoked; `place` is the line, or the file, that says so."""
     return ConnectError(
         f"the server shows a {kind} host key that {place} has revoked",
         "do not use this host before its administrator has explained it",
@@ -102,16 +107,16 @@ def key_unknown_remedy(fingerprint: str, target: Target) -> str:
 
 
 def key_changed(kind: str, place: str, fingerprint: str, forget: str, target: Target) -> ConnectError:
-    """Why a host is refused whose key is not the one at `place`; `forget` is the command that removes the old key."""
+    """Why tflaunch refuses a host whose key is not the one at `place`; `forget` removes that key."""
     return ConnectError(
         f"the server's {kind} host key is not the one in {place}",
-        f"either it was set up anew or someone stands between: compare {fingerprint} with what its administrator "
-        f"says, then `{forget}` and `{target.ssh}` once",
+        f"either the host was installed anew or someone intercepts the connection: compare {fingerprint} with what its "
+        f"administrator says, then `{forget}` and `{target.ssh}` once",
     )
 
 
 def too_many_keys(user: str, labels: Sequence[str]) -> ConnectError:
-    """Why there is no login where sshd hung up after so many keys (its MaxAuthTries)."""
+    """Why there is no login where sshd hung up after too many keys (its MaxAuthTries)."""
     return ConnectError(
         f"user {user}: the server hung up after {key_list(labels)} (too many authentication failures?)",
         "name the right one with `identity_file:`; IdentitiesOnly yes keeps an ssh-agent's keys back",
@@ -119,15 +124,15 @@ def too_many_keys(user: str, labels: Sequence[str]) -> ConnectError:
 
 
 def closed_during(stage: str) -> ConnectError:
-    """Why there is no login where sshd closed the connection during that stage, without a reason."""
+    """Why there is no login where sshd closed the connection during `stage` and gave no reason."""
     return ConnectError(
         f"the server closed the connection during {stage}",
-        "its own log says why (journalctl -u ssh there); may it start no more processes?",
+        "the server's log says why: journalctl -u ssh there; perhaps it can start no more processes",
     )
 
 
 def session_refused(reason: str, target: Target) -> ConnectError:
-    """Why no command runs where sshd opens no session after the login."""
+    """Why no command runs where sshd refuses a session after the login."""
     return ConnectError(
         f"the server logged in but refused a session ({reason})",
         f"raise MaxSessions there; does `{target.ssh} true` work?",

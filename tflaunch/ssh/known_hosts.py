@@ -36,7 +36,7 @@ class KnownKey:
 
 
 class KnownHosts:
-    """The keys in the given files; a file that does not exist holds none, a line without sense is skipped.
+    """The keys in the given files; a file that does not exist holds none, a line that is no key is skipped.
 
     New keys go to the first of `own`, the user's files; with none of these they are known for this run only.
     Raises OSError for a file that exists and cannot be read.
@@ -56,11 +56,11 @@ class KnownHosts:
                     self._read(path, number, line)
 
     def lookup(self, name: str) -> list[KnownKey]:
-        """Every line that speaks of `name`: `gpu01`, `[gpu01]:2222`, or an alias."""
+        """Every line about `name`: `gpu01`, `[gpu01]:2222`, or an alias."""
         return list(self._find(name))
 
     def add(self, name: str, kind: str, blob: bytes, *, hashed: bool = False) -> None:
-        """Remember a key, here and at the end of the user's first file; raises OSError."""
+        """Add a key, here and at the end of the user's first file; raises OSError."""
         path = self.own[0] if self.own else Path(os.devnull)
         key = base64.b64encode(blob).decode()
         with self._lock:

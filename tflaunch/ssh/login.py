@@ -67,7 +67,11 @@ class LoginClient(SSHClient):
 
         Where it fails, the stream is closed.
         """
-        transport = _transport(sock, self._check.kinds)
+        try:
+            transport = _transport(sock, self._check.kinds)
+        except BaseException:
+            sock.close()
+            raise
         try:
             self._exchange_keys(transport)
             key = transport.get_remote_server_key()

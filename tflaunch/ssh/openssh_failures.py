@@ -27,7 +27,7 @@ from tflaunch.ssh.failures import (
 from tflaunch.ssh.openssh_log import SshLog, plain, signal_name
 from tflaunch.ssh.target import Target, known_hosts_name
 
-# The system's own words, in the locale C or the user's: both are looked for.
+# How ssh words the errors of the system, in the user's locale.
 _ERRNOS = {
     os.strerror(number): number
     for number in (
@@ -49,12 +49,12 @@ _ALGORITHM = re.compile(r"Unable to negotiate with .*?: no matching (.+?) found\
 _FAR_END = re.compile(
     r"(kex|ssh)_exchange_identification|Connection (closed|reset) by UNKNOWN|banner exchange"
 )
-# What that one says when no TCP connection came about, to the jump host or behind it.
+# What the ssh that leads to a jump host says when it, or the jump host, gets no TCP connection.
 _ABSENT = re.compile(
     r"Could not resolve hostname|connect to host .*: (?!Permission denied|Operation not permitted)|"
     r"open failed: connect failed"
 )
-# Methods that want somebody who answers.
+# Methods that ask the user a question.
 _ASKING = ("keyboard-interactive", "password")
 
 

@@ -23,7 +23,7 @@ _CHATTER = re.compile(
 )
 # ssh has logged in and was given a channel: its own, or one of a ControlMaster's connection.
 _LOGGED_IN = re.compile(r"debug1: Sending command: |debug1: mux_client_request_session: master session id")
-# The end of ssh's warning of a host key that has changed: where the known one is, and what comes of it.
+# The end of ssh's warning that a host key has changed: where the known key is, and what follows.
 _WARNED = re.compile(
     r"Offending \S+ key in |.* you have requested strict checking|Password authentication is disabled|"
     r"Host key verification failed"

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.hosts import Hostfile, fold
@@ -262,19 +262,12 @@ def _run(
         starter = Starter(cluster)
         starter.end_elsewhere(hosts)
         controller = SweepController(work, finder, reporter, seats, others)
-        digest = run.bundle.digest if run.bundle else None
-        code = {host.name: digest if host.workdir is None else None for host in run.hostfile.hosts}
-        if run.bundle is not None:
-            starter.ship(run.bundle, {host for host in hosts if code[host]}, SHIP_TIMEOUT_S)
-        starter.prepare(finder.images(hosts), run.job, PREPARE_TIMEOUT_S)
-        gpus = {host: [uuid for seat in seats if seat.host == host for uuid in seat.gpus] for host in hosts}
-        about = {**about_run(run, ClusterPlan(run.run_id, (), left_out=left_out)), "hosts": sorted(hosts)}
-        starter.stage_none(gpus, code, STAGE_TIMEOUT_S, about)
+        _make_ready(run, starter, finder, seats, hosts=hosts, left_out=left_out)
         results.record.resume(_recorded(run, results, inventory), run.command, run.ssh_config, left_out)
         reporter.begins(run.run_id, len(work.wanted), len(work.left), seats, work.request.metric)
         steering = starter.release({}, 0, controller.read, results.record.logs)
         if tunnel is not None:
-            _show_board(steering, controller, run, tunnel, reporter)
+            _show_tensorboard(steering, controller, run, tunnel, reporter)
         steering.drive(controller, controller)
         state = controller.state
         seconds = time.monotonic() - work.begun
@@ -302,7 +295,27 @@ def _run(
     return controller, outcome, fetched
 
 
-def _show_board(
+def _make_ready(
+    run: Request,
+    starter: Starter,
+    finder: SeatFinder,
+    seats: Sequence[Seat],
+    *,
+    hosts: Collection[str],
+    left_out: Mapping[str, str],
+) -> None:
+    """Ship the code, prepare what the trials run in, and tell the hosts which GPUs the sweep has; start nothing."""
+    digest = run.bundle.digest if run.bundle else None
+    code = {host.name: digest if host.workdir is None else None for host in run.hostfile.hosts}
+    if run.bundle is not None:
+        starter.ship(run.bundle, {host for host in hosts if code[host]}, SHIP_TIMEOUT_S)
+    starter.prepare(finder.images(hosts), run.job, PREPARE_TIMEOUT_S)
+    gpus = {host: [uuid for seat in seats if seat.host == host for uuid in seat.gpus] for host in hosts}
+    about = {**about_run(run, ClusterPlan(run.run_id, (), left_out=left_out)), "hosts": sorted(hosts)}
+    starter.stage_none(gpus, code, STAGE_TIMEOUT_S, about)
+
+
+def _show_tensorboard(
     steering: Steering, controller: SweepController, run: Request, tunnel: Tunnel, reporter: Reporter
 ) -> None:
     """Show TensorBoard once a trial runs: it is started as that one is, and sees all that run on that host."""

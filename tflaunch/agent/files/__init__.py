@@ -1,1 +1,10 @@
-"""What lies on this host's disk: run directories, shipped code, journals, outputs, and their removal."""
+"""What lies on this host's disk.
+
+rundir       the run directory; failures as sentences for the user
+journal      the events of a run, numbered
+code_upload  shipped code on its way into the store
+code_store   the store of shipped code
+outputs      the files that tasks have written, found and read for `fetch`
+garbage      what runs leave, and its removal
+ancestry     whether another user could replace a directory
+"""

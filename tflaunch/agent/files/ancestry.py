@@ -1,8 +1,8 @@
-"""Who but this user and root could put something else in the place of a directory.
+"""Whether another user could put something else in the place of a directory.
 
-Whoever may write one of the directories that lead to it may rename what is in there, unless the sticky bit forbids it.
-Open descriptors would not help: the tasks open paths.  The loader carries this module, for it believes compiled code
-before any other module is there: so this one imports next to nothing.
+A user who may write one of the directories that lead to it may rename what is in there, unless the sticky bit forbids
+that.  Open descriptors would not help: the tasks open paths.  The loader carries this module, since it must know
+whether to trust a store before any other module is there: so this one imports next to nothing.
 """
 
 import os
@@ -16,9 +16,9 @@ LINKS = 40  # as many as the kernel follows
 
 
 def weak_place(path: str) -> "Optional[Tuple[str, os.stat_result]]":
-    """The first directory or link on the way to `path`, or `path` itself, by which somebody else could replace it.
+    """The first directory or link on the way to `path`, that included, by which another user could replace it.
 
-    None when there is none; what is not there yet is nobody's.  Raises OSError.
+    None when there is none; what is not there yet does not count.  Raises OSError.
     """
     parts = os.path.join("/" if path[:1] == "/" else os.getcwd(), path).split("/")[::-1]
     here, links, shared = "/", 0, 0
@@ -50,10 +50,10 @@ def weak_place(path: str) -> "Optional[Tuple[str, os.stat_result]]":
 
 
 def _hidden(uid: int) -> bool:
-    """Whether a user namespace hides who that is.
+    """Whether a user namespace hides who that uid is.
 
-    There root of the machine, to whom `/` and what is mounted from outside belongs, looks like any other user that has
-    no number inside: nobody can tell them apart.
+    There the machine's root, who owns `/` and what is mounted from outside, has the same uid as every other user that
+    the namespace does not map: they cannot be told apart.
     """
     try:
         with open("/proc/sys/kernel/overflowuid") as file:
@@ -66,10 +66,11 @@ def _hidden(uid: int) -> bool:
 
 
 def _of_one(path: str, info: os.stat_result) -> bool:
-    """Whether the group that may write there is its owner's alone.
+    """Whether the owner is the only member of the group that may write there.
 
-    So it is with root's, and where every user has a group of the same name (Debian, RHEL), whose umask is often 002: as
-    Debian's sshd takes the modes of a home.  With an ACL the bits of the group are a mask that says nothing of it.
+    That is so for root's group, and where every user has a group of the same name (Debian, RHEL), with a umask that
+    is often 002; Debian's sshd judges the mode of a home in the same way.  With an ACL the group's bits mean
+    something else.
     """
     import grp
     import pwd

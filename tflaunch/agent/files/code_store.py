@@ -1,13 +1,14 @@
-"""Shipped code on this host: each content once, by its digest; the working directory of each run is copied from it.
+"""The store of shipped code on this host, from which each run copies its working directory.
 
-    <parent>/code/<digest>.tree    a manifest, zlib'd: there once all of its contents are
-    <parent>/code/files/<digest>   a content
+    <parent>/code/<digest>.tree    a manifest, zlib'd: it is there once all of its contents are
+    <parent>/code/files/<digest>   the content of a file, once for all manifests that name it
 
-A manifest is JSON, a list of what is in a directory, parents first: [path, "d"] for a directory, [path, "l", goal] for
-a link, [path, "f" or "x", digest, bytes, CRC-32] for a file and one that can be executed.  The digest is looked at when
-a content comes, the CRC, which takes a fraction of that, when it is copied: what is damaged then is sent again, and
-takes the place of what is there.  Nobody removes it before, for another run may just have sent it.  Whoever asks for
-something makes it new by its time of modification: no clean takes it away (tflaunch.agent.files.garbage).
+A manifest is JSON, a list of what is in a directory, parents first: [path, "d"] for a directory, [path, "l", goal]
+for a link, [path, "f", digest, bytes, CRC-32] for a file, "x" instead of "f" for one that can be executed.  The agent
+checks the digest when a content comes, and the CRC, which takes a fraction of that time, when it copies one.  The
+launcher sends a damaged content again, which replaces the old one; the old one stays until then, for another run may
+just have sent it. The store sets the modification time of all that a launcher asks for: so no clean removes it
+(garbage).
 """
 
 import errno
@@ -22,17 +23,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Collection, Dict, List, Optional, Tuple
 
-SMALL_ENTRIES = 200  # of code that is copied in less time than a process takes
+SMALL_ENTRIES = 200  # of code that takes less time to copy than to start a process
 FILES = "files"
 TREE = ".tree"
-MODIFIED = 315532800  # 1980-01-01: what zip and its readers can still hold
-_MANIFEST_LIMIT = 1 << 27  # more than is ever shipped: what is damaged must not fill the memory
+MODIFIED = 315532800  # 1980-01-01: the oldest time that zip files can hold
+_MANIFEST_LIMIT = 1 << 27  # larger than any real one: a damaged one must not fill the memory
 _CHUNK = 1 << 20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def contents_of(tree: str) -> "set[str]":
-    """The digests of the contents that this kept manifest names; none when it is damaged."""
+    """The digests of the contents that this manifest in the store names; none when it is damaged."""
     try:
         with open(tree, "rb") as file:
             entries = _entries(file.read(), os.path.basename(tree)[: -len(TREE)])
@@ -42,10 +43,10 @@ def contents_of(tree: str) -> "set[str]":
 
 
 class CodeStore:
-    """The code with that digest, in the store that all runs below one parent directory share."""
+    """The code with one digest, in the store that all runs below one parent directory share."""
 
     def __init__(self, parent: str, digest: str, damaged: "Collection[str]" = ()) -> None:
-        """`damaged`: digests of what is not to be believed to be here, as `copy_to` has told."""
+        """`damaged`: digests that `copy_to` has found damaged, and that do not count as stored."""
         if not digest.isalnum():
             raise HostError("%r is no digest" % digest)
         self._digest = digest
@@ -55,17 +56,17 @@ class CodeStore:
         self._tree = os.path.join(self._directory, digest + TREE)
         self._manifest = b""
         self._missing = []  # type: List[Tuple[str, int]]  # (digest, bytes) of what is still to come
-        self._came = []  # type: List[str]  # where those are that came
-        self._partial = ""  # what the first of these is written to
+        self._came = []  # type: List[str]  # paths of the contents that came
+        self._partial = ""  # the path of the file that is being written
         self._file = None  # type: Any
         self._hasher = None  # type: Any
-        self._left = 0  # bytes of it
-        self._bytes = 0  # of all that is to come
+        self._left = 0  # bytes of it that are still to come
+        self._bytes = 0  # of all contents that are to come
         self._failure = None  # type: Optional[HostError]
 
     @property
     def here(self) -> bool:
-        """Whether it is here; asked for is as good as used: no clean takes it away from whoever asked."""
+        """Whether all of the code is in the store; this keeps it from the next clean."""
         try:
             os.utime(self._tree)
         except OSError:
@@ -73,7 +74,7 @@ class CodeStore:
         return not self._damaged
 
     def lacks(self, piece: bytes, last: bool) -> "Optional[List[int]]":
-        """Take a piece of the manifest; with the last one, the places in it of the contents that are to be sent.
+        """Take a piece of the manifest; with the last one, returns the places in it of contents that the store lacks.
 
         Raises HostError.
         """
@@ -109,8 +110,8 @@ class CodeStore:
         return lacking
 
     def add(self, data: bytes, packed: bool, last: bool) -> None:
-        """Take the next piece of what it lacks, one content behind the other; the last one makes the code visible."""
-        if self._failure is not None:  # pieces that were under way when one did not fit
+        """Take the next piece of what the store lacks, content behind content; the last one completes the code."""
+        if self._failure is not None:  # the launcher had sent this piece before it heard of the failure
             raise self._failure
         try:
             if packed:
@@ -126,7 +127,7 @@ class CodeStore:
         except (zlib.error, ValueError) as error:
             self._failure = _damaged(error)
         except (OSError, HostError) as error:
-            # Before room is made: it tells how much there was.
+            # First the sentence, which says how much room there was, then the removal.
             self._failure = explain(error, self._tree) if isinstance(error, OSError) else error
             for each in self._came:
                 _unlink(each)
@@ -135,11 +136,11 @@ class CodeStore:
             raise self._failure
 
     def discard(self) -> None:
-        """Forget a partial upload; contents that came whole are kept, and are not sent again."""
+        """Remove what came only in part; complete contents stay, and need not be sent again."""
         if self._file is not None:
             try:
                 self._file.close()
-            except OSError:  # what it had not written yet has no room either
+            except OSError:  # no room for the bytes that were still buffered
                 pass
             self._file = None
         if self._partial:
@@ -150,7 +151,7 @@ class CodeStore:
             name, size = self._missing[0]
             if self._file is None:
                 self._partial = _partial(os.path.join(self._files, name))
-                self._file = open(self._partial, "xb")  # noqa: SIM115 - the next piece goes on with it
+                self._file = open(self._partial, "xb")  # noqa: SIM115 - the next piece may continue it
                 self._hasher, self._left = hasher(self._bytes), size
             part, data = data[: self._left], data[self._left :]
             self._file.write(part)
@@ -176,16 +177,16 @@ class CodeStore:
                 file.write(self._manifest)
             os.rename(partial, self._tree)
         except OSError as error:
-            told = explain(error, self._tree)
+            failure = explain(error, self._tree)
             _unlink(partial)
-            raise told from error
+            raise failure from error
 
     # -- a run's own copy
 
     def copy_to(self, directory: str) -> "Dict[str, Any]":
-        """Copy all of it into `directory`; returns what came: `files`, and when they were `modified` (epoch seconds).
+        """Copy the code into `directory`; returns its `files`, and the time when they are `modified` (epoch seconds).
 
-        Or else what is `damaged` here, digests of contents or of the manifest, and why.  Raises HostError.
+        Or else {damaged: {digest: why}}, of contents or of the manifest.  Raises HostError.
         """
         try:
             entries = self._read()
@@ -194,7 +195,7 @@ class CodeStore:
         root = os.path.realpath(directory)
         files = []
         damaged = {}  # type: Dict[str, str]
-        ours = {}  # type: Dict[str, None]  # directories that no link leads away from
+        ours = {}  # type: Dict[str, None]  # directories that are known to be inside `directory`
         try:
             for entry in entries:
                 name, kind = entry[:2]
@@ -219,7 +220,7 @@ class CodeStore:
                     content, size, check = entry[2:]
                     try:
                         source, first = _opened(os.path.join(self._files, content), size, check)
-                    except ValueError as error:  # go on: all of them are to be told at once
+                    except ValueError as error:  # go on, to report all that are damaged at once
                         damaged[content] = str(error)
                         continue
                     try:
@@ -229,16 +230,16 @@ class CodeStore:
         except OSError as error:
             import shutil
 
-            told = explain(error, directory)  # before room is made
+            failure = explain(error, directory)  # before the removal makes room
             shutil.rmtree(directory, ignore_errors=True)
-            raise told from error
+            raise failure from error
         if damaged:
             return {"damaged": damaged}
         return {"files": files, "modified": MODIFIED if files else None}
 
     @property
     def small(self) -> bool:
-        """Whether it takes no time to copy all of it, or to tell that it is damaged."""
+        """Whether `copy_to` takes so little time that the agent's loop can do it."""
         try:
             entries = self._read()
         except (OSError, ValueError):
@@ -256,7 +257,7 @@ def _damaged(why: object) -> HostError:
 
 
 def _entries(manifest: bytes, digest: str) -> "List[List[Any]]":
-    """What is in that manifest; raises ValueError unless it is the one with that digest."""
+    """The entries of that manifest; raises ValueError unless it has that digest."""
     unpacking = zlib.decompressobj()
     try:
         text = unpacking.decompress(manifest, _MANIFEST_LIMIT)

@@ -1,7 +1,7 @@
-"""What runs leave on this host: how much there is of it, and removing it; never a run that is alive.
+"""What runs leave on this host: how much it is, and its removal; a run that is alive is never removed.
 
-What is to go is first renamed, beside where it was, so that it is there whole or not at all; then whether the
-run lives is looked at once more.  What an interrupted removal leaves is removed the next time.
+A removal first renames a run's directory, beside where it was, so that it is there completely or not at all; then it
+looks once more whether the run lives.  The next clean removes what an interrupted one has left.
 """
 
 import errno
@@ -24,15 +24,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-# Shipped code that was used, or is being sent, within this time may be about to be copied into a run.
+# Shipped code that was used or sent within this time may be about to be copied into a run.
 REST_S = 3600.0
-# What was not made for one run goes by its age alone, this one if no other is said.
+# An environment belongs to no run: its age decides, this one if the user names none.
 KEPT_S = 14 * 86400.0
 PART = ".part"
 
 
 def usage(parent: str) -> "Dict[str, Any]":
-    """The fields of a `usage` message: every run that is kept here, its size, and why it must stay if it must.
+    """The fields of a `usage` message: every run in `parent`, its size, and why it must stay if it must.
 
     Raises OSError when the directory cannot be read.
     """
@@ -45,7 +45,7 @@ def usage(parent: str) -> "Dict[str, Any]":
         "machine": this_machine(),
         "directory": parent,
         "place": ledger.place(parent),
-        # As many as fit into a message, those first that nobody has used for longest: the others another time.
+        # As many as fit into a message, beginning with the longest unused: the others another time.
         "runs": [run for run, size in zip(runs, sizes) if size <= ledger.LISTED_BYTES],  # noqa: B905 - Python 3.8
         "code_bytes": sum(size.bytes for _, size in _kept_code(parent) + _contents(parent)),
         "environment_bytes": sum(Size(path).bytes for path in _environments(parent)),
@@ -65,7 +65,7 @@ def _run(parent: str, run: str, census: ledger.Census) -> "Dict[str, Any]":
     return {
         "run": run,
         "here": [each.host for each in directories],
-        "hosts": sorted(everywhere),  # of the whole run, as far as it is known here
+        "hosts": sorted(everywhere),  # of the whole run, as far as this host knows
         "ended": any(map(_run_ended, directories)),
         "bytes": size.bytes,
         "idle_s": size.idle_s,
@@ -76,12 +76,12 @@ def _run(parent: str, run: str, census: ledger.Census) -> "Dict[str, Any]":
 
 
 def _run_ended(directory: RunDirectory) -> bool:
-    """Whether it is known here that the whole run was ended, not just this host's part (its lease was over)."""
+    """Whether this host knows that the whole run has ended, not just this host's part (when its lease expired)."""
     events = read_journal(directory).events
-    told = any(
+    ended = any(
         each["type"] == "outcome" or (each["type"] == "expired" and each.get("asked")) for each in events
     )
-    return told and bool(directory.read("agent.json").get("over", False))
+    return ended and bool(directory.read("agent.json").get("over", False))
 
 
 def _keep(parent: str, run: str, census: ledger.Census) -> str:
@@ -95,7 +95,7 @@ def _keep(parent: str, run: str, census: ledger.Census) -> str:
         return "%s is a link or a file" % path
     if info.st_uid != os.getuid():
         return "%s belongs to uid %d" % (path, info.st_uid)
-    # The process of an agent is there before its directory is.
+    # An agent's process is there before its directory is.
     if census.alive(run):
         return ALIVE
     known = False
@@ -104,7 +104,7 @@ def _keep(parent: str, run: str, census: ledger.Census) -> str:
         agent = directory.read("agent.json")
         elsewhere = ledger.foreign(agent)
         if elsewhere and not agent.get("over", False):
-            return "it is of %s, which shares this disk" % elsewhere
+            return "it belongs to the machine %s, which shares this disk" % elsewhere
         if ledger.lives(agent) or _answers(directory):
             return ALIVE
         known |= os.path.lexists(os.path.join(directory.path, "agent.json"))
@@ -126,7 +126,7 @@ def _holds_files(path: str) -> bool:
 
 
 def _mounted(path: str) -> str:
-    """A mount point below `path`, or "": what is mounted there is not of this run."""
+    """A mount point below `path`, or "": what is mounted there does not belong to the run."""
     inside = os.path.join(os.path.realpath(path), "")
     try:
         with open("/proc/self/mountinfo", "rb") as mounts:
@@ -135,47 +135,47 @@ def _mounted(path: str) -> str:
                 if point.startswith(inside):
                     return point
     except OSError:
-        pass  # no Linux: a launcher's own records
+        pass  # not Linux
     return ""
 
 
 def clean(
     parent: str, runs: "List[str]", code_older_s: "Optional[float]", dry_run: bool = False
 ) -> "Dict[str, Any]":
-    """The fields of a `cleaned` message: remove these runs, then the shipped code that only they were made of.
+    """Remove these runs, then the shipped code that only they used; returns the fields of a `cleaned` message.
 
-    Also other code that no run is left of and that nobody has used for `code_older_s`, and what a clean that was
-    interrupted has left; None: no more than the runs.  With `dry_run`, only tell.  Raises HostError.
+    Unless `code_older_s` is None, also removes other code that no remaining run uses and that was not used for so long,
+    old environments, and what an interrupted clean has left.  With `dry_run`, removes nothing.  Raises HostError.
     """
-    told = {"removed": {}, "left": {}, "code": {"files": 0, "bytes": 0}, "rest_bytes": 0}  # type: Dict[str, Any]
-    told["environments"] = {"files": 0, "bytes": 0}
+    done = {"removed": {}, "left": {}, "code": {"files": 0, "bytes": 0}, "rest_bytes": 0}  # type: Dict[str, Any]
+    done["environments"] = {"files": 0, "bytes": 0}
     if not os.path.isdir(parent):
-        return told
+        return done
     lock = _lock(parent)
     try:
         wanted = {run: _code_of(parent, run) for run in map(_checked, runs)}
-        told["removed"], told["left"] = _clean_runs(parent, list(wanted), dry_run)
-        gone = [run for run in told["removed"] if run not in told["left"]]
+        done["removed"], done["left"] = _clean_runs(parent, list(wanted), dry_run)
+        gone = [run for run in done["removed"] if run not in done["left"]]
         staying = [name for name in _names(parent) if name not in gone and not name.startswith(".")]
         of_gone = {name for run in gone for name in wanted[run]}
-        told["code"] = _clean_code(parent, staying, of_gone, code_older_s, dry_run)
+        done["code"] = _clean_code(parent, staying, of_gone, code_older_s, dry_run)
         if code_older_s is not None:
-            told["environments"] = _clean_environments(parent, code_older_s, dry_run)
-            told["rest_bytes"] = sum(Size(path).bytes if dry_run else free(path)[0] for path in _rest(parent))
+            done["environments"] = _clean_environments(parent, code_older_s, dry_run)
+            done["rest_bytes"] = sum(Size(path).bytes if dry_run else free(path)[0] for path in _rest(parent))
     finally:
         os.close(lock)
-    return told
+    return done
 
 
 def _lock(parent: str) -> int:
-    """Only one clean at a time: what it has set aside is its own. Raises HostError."""
+    """A lock that only one clean has at a time: so what is set aside is its own.  Raises HostError."""
     descriptor = os.open(parent, DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             os.close(descriptor)
-            raise HostError("another tflaunch clean is at work there", "wait for its end") from error
+            raise HostError("another tflaunch clean is at work on this host", "wait for its end") from error
         # A network disk may have no locks.
     return descriptor
 
@@ -188,7 +188,7 @@ def _checked(run: str) -> str:
 
 
 def _clean_runs(parent: str, runs: "List[str]", dry_run: bool) -> "Tuple[Dict[str, int], Dict[str, str]]":
-    """(bytes by run that is removed, why by run that is not, or not all)."""
+    """({run: bytes} of those that are removed, {run: why} of those that are not, or not completely)."""
     census = ledger.Census()
     removed = {}  # type: Dict[str, int]
     left = {}  # type: Dict[str, str]
@@ -196,7 +196,7 @@ def _clean_runs(parent: str, runs: "List[str]", dry_run: bool) -> "Tuple[Dict[st
     for run in runs:
         path = os.path.join(parent, run)
         if not os.path.lexists(path):
-            continue  # somebody else was quicker
+            continue  # another clean was quicker
         why = _keep(parent, run, census)
         if why:
             left[run] = why
@@ -213,7 +213,9 @@ def _clean_runs(parent: str, runs: "List[str]", dry_run: bool) -> "Tuple[Dict[st
             left[run] = ALIVE
             try:
                 os.rename(aside, os.path.join(parent, run))
-            except OSError as error:  # it has made itself a new one; this one is never removed unasked
+            except (
+                OSError
+            ) as error:  # its agent has made a new one; the old one stays, for the user to look at
                 left[run] = sentence(aside, error)
             continue
         removed[run], problems = free(aside)
@@ -223,7 +225,7 @@ def _clean_runs(parent: str, runs: "List[str]", dry_run: bool) -> "Tuple[Dict[st
 
 
 def _rest(parent: str) -> "List[str]":
-    """What a clean has set aside and was interrupted before it was removed."""
+    """What a clean that was interrupted has set aside, and not removed."""
     return [
         os.path.join(directory, name)
         for directory in (parent, *_code_directories(parent), os.path.join(parent, ENVIRONMENTS))
@@ -234,7 +236,7 @@ def _rest(parent: str) -> "List[str]":
 
 
 def _code_of(parent: str, run: str) -> "set[str]":
-    """The names of what the code of this run was copied from, or unpacked from by an older tflaunch."""
+    """The names, in the store, of the code that this run uses: a manifest, or an older tflaunch's archive."""
     plans = [RunDirectory(parent, run, host).read("plan.json") for host in hosts_of(parent, run)]
     return {plan["code"] + kind for plan in plans if plan.get("code") for kind in (TREE, ".tar.gz")}
 
@@ -242,8 +244,8 @@ def _code_of(parent: str, run: str) -> "set[str]":
 def _clean_code(
     parent: str, staying: "Iterable[str]", of_gone: "set[str]", older_s: "Optional[float]", dry_run: bool
 ) -> "Dict[str, int]":
-    """Remove manifests that are not used, then the contents that only they have named."""
-    told = {"files": 0, "bytes": 0}
+    """Remove manifests that are not used, then the contents that only they name."""
+    done = {"files": 0, "bytes": 0}
     used = set().union(*(_code_of(parent, run) for run in staying if run != CODE))  # type: set[str]
     needed = set()  # type: set[str]
     free_now = set()  # type: set[str]
@@ -255,8 +257,8 @@ def _clean_code(
         if stays or size.idle_s < (REST_S if ours or older_s is None else max(REST_S, older_s)):
             needed |= contents
         elif dry_run or _remove_code(path):
-            told["files"] += 1
-            told["bytes"] += size.bytes
+            done["files"] += 1
+            done["bytes"] += size.bytes
             free_now |= contents
         else:
             needed |= contents
@@ -265,13 +267,13 @@ def _clean_code(
         if name in needed or (older_s is None and name not in free_now) or size.idle_s < REST_S:
             continue
         if dry_run or _remove_code(path):
-            told["files"] += 1
-            told["bytes"] += size.bytes
-    return told
+            done["files"] += 1
+            done["bytes"] += size.bytes
+    return done
 
 
 def _remove_code(path: str) -> bool:
-    """Remove shipped code, unless somebody has said just now that it is here and will be used."""
+    """Remove shipped code, unless an agent has just now said to a launcher that it is here."""
     try:
         aside = set_aside(path)
         if time.time() - os.lstat(aside).st_mtime < REST_S:
@@ -284,15 +286,15 @@ def _remove_code(path: str) -> bool:
 
 
 def _environments(parent: str) -> "List[str]":
-    """The virtual environments, whole and half; a link there is none."""
+    """The virtual environments, complete or not; links do not count."""
     directory = environment.directory_of(parent)
     paths = [os.path.join(directory, name) for name in _names(directory) if not name.startswith(".")]
     return [path for path in paths if os.path.isdir(path) and not os.path.islink(path)]
 
 
 def _clean_environments(parent: str, older_s: float, dry_run: bool) -> "Dict[str, int]":
-    """Remove those that no run uses now, and that none has used for so long; half ones in any case."""
-    told = {"files": 0, "bytes": 0}
+    """Remove those that no run uses now or has used for so long, and incomplete ones."""
+    done = {"files": 0, "bytes": 0}
     directory = environment.directory_of(parent)
     locks = [os.path.join(directory, name) for name in _names(directory) if name.endswith(".lock")]
     for path in sorted({*_environments(parent), *(lock[: -len(".lock")] for lock in locks)}):
@@ -300,24 +302,24 @@ def _clean_environments(parent: str, older_s: float, dry_run: bool) -> "Dict[str
         if lock is None:
             continue
         if os.path.isdir(path):
-            told["files"] += 1
-            told["bytes"] += Size(path).bytes if dry_run else free(set_aside(path))[0]
+            done["files"] += 1
+            done["bytes"] += Size(path).bytes if dry_run else free(set_aside(path))[0]
         if not dry_run:
             os.unlink(path + ".lock")
         os.close(lock)
-    return told
+    return done
 
 
 def _code_directories(parent: str) -> "List[str]":
-    """Where manifests are, and contents; a link is no such place."""
+    """The directories of manifests and of contents; links do not count."""
     code = os.path.join(parent, CODE)
     paths = [] if os.path.islink(code) else [code, os.path.join(code, FILES)]
     return [path for path in paths if not os.path.islink(path)]
 
 
 def _kept_code(parent: str) -> "List[Tuple[str, Size]]":
-    """The manifests, whole and in parts, and the agent's own, packed and compiled; a link there is none."""
-    # Archives are what an older tflaunch has shipped.
+    """The manifests, complete or not, and the agent's own modules, packed and compiled; links do not count."""
+    # An older tflaunch has shipped archives.
     kinds = (TREE, ".tar.gz", PART, ".pyc", ".z")
     return [
         each for place in _code_directories(parent)[:1] for each in _files(place) if each[0].endswith(kinds)
@@ -325,7 +327,7 @@ def _kept_code(parent: str) -> "List[Tuple[str, Size]]":
 
 
 def _contents(parent: str) -> "List[Tuple[str, Size]]":
-    """The contents that the manifests name, whole and in parts."""
+    """The contents that the manifests name, complete or not."""
     return [each for place in _code_directories(parent)[1:] for each in _files(place)]
 
 

@@ -1,4 +1,4 @@
-"""What happened to a run on this host, in order and numbered: whoever comes later misses nothing."""
+"""The journal of a run on this host: its events in order, numbered, so that a viewer who comes later misses none."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ class Journal:
         self.events = []  # type: List[Dict[str, Any]]
 
     def add(self, type: str, **fields: "Any") -> None:
-        """Note an event, in memory and on disk; a full disk must not hide it from those who are here."""
+        """Write an event down, in memory and on disk; with a full disk, in memory only."""
         event = dict(fields, type=type, n=len(self.events) + 1, time=time.time())
         self.events.append(event)
         try:
@@ -37,9 +37,9 @@ class Journal:
 
 
 def read(directory: "RunDirectory", last_plan: bool = False) -> "Journal":
-    """The journal of an agent that is no more, as far as it came to the disk.
+    """The journal that an agent has left, as far as it reached the disk.
 
-    A run that was planned anew has had more than one agent here; with `last_plan` only the last one's.
+    A run that was planned again has had more than one agent here; with `last_plan` only the last agent's events.
     """
     journal = Journal(directory)
     try:
@@ -52,10 +52,10 @@ def read(directory: "RunDirectory", last_plan: bool = False) -> "Journal":
         try:
             event = wire.loads(line.decode("utf-8", "replace"))
             if isinstance(event, dict) and isinstance(event.get("type"), str):
-                told = event["n"] if isinstance(event.get("n"), int) else 0
-                if last_plan and told <= number:
+                next_number = event["n"] if isinstance(event.get("n"), int) else 0
+                if last_plan and next_number <= number:
                     journal.events = []
-                number = told
+                number = next_number
                 journal.events.append(dict(event, n=len(journal.events) + 1))
         except ValueError:
             pass  # cut off by a full disk or a sudden end
@@ -63,8 +63,8 @@ def read(directory: "RunDirectory", last_plan: bool = False) -> "Journal":
 
 
 def note(text: str) -> None:
-    """A line for agent.log, which is for people."""
+    """Write a line to agent.log, which is for people."""
     try:
         print("tflaunch agent: %s" % text, file=sys.stderr)
     except OSError:
-        pass  # the disk is full: the tasks must not pay for that
+        pass  # the disk is full: the tasks must not suffer from that

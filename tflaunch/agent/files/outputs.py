@@ -1,6 +1,6 @@
-"""What the tasks of a run have written on this host: found by patterns, read in pieces.
+"""The outputs of a run on this host, the files that its tasks have written: found by patterns, read in pieces.
 
-Nothing leads out of their working directory: a link, a pipe or a socket is named, and neither followed nor opened.
+Nothing leads out of the tasks' working directory: a link, a pipe or a socket is reported, never followed or opened.
 """
 
 import os
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from tflaunch.agent.files.rundir import RunDirectory
 
-FILES = 100000  # of one host; who means more means an archive
-ENTRIES = 256  # that are looked at between two turns of the agent's loop
+FILES = 100000  # of one host; more belong into an archive
+ENTRIES = 256  # looked at between two turns of the agent's loop
 PIECE_LIMIT = 512 * 1024  # of a file in one message
-DIGEST_LIMIT = 4 * 1024 * 1024  # of a file in one digest: some 10 ms
-THERE = 12  # names that are told when nothing matches
+DIGEST_LIMIT = 4 * 1024 * 1024  # of a file in one digest, which takes some 10 ms
+THERE = 12  # names that the user sees when nothing matches
 NAMES = 64 * 1024  # characters of names in one message, each of which JSON may write as six
-HIDDEN = 100  # names with a dot that are told
+HIDDEN = 100  # names with a leading dot that the user sees
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a pipe that has taken the place of a file must not hold up the agent.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -33,10 +33,11 @@ class Outputs:
         self._directory = directory
 
     def find(self, patterns: "List[Tuple[str, bool]]", roots: "List[str]") -> "Iterator[Dict[str, Any]]":
-        """The fields of `found` messages; between two of them, the agent does other things.
+        """The fields of `found` messages; between two of them the agent's loop goes on.
 
-        A regular expression decides about each path that it matches, the last one first.  Only `roots` are looked
-        through.  Shipped code that is as it came is none.  Raises HostError when the directory cannot be read.
+        `patterns` are (regular expression, whether it is wanted): the last one that matches a path decides.  Only
+        paths below `roots` count.  Shipped code that is as it came is no output.  Raises HostError when the directory
+        cannot be read.
         """
         import re
 
@@ -60,7 +61,7 @@ class Outputs:
                 elif path in code and int(info.st_mtime) == came:
                     pass
                 elif not stat.S_ISREG(info.st_mode):
-                    # In the directories of trials there are links to it.
+                    # The directories of trials hold links to the code.
                     ours = stat.S_ISLNK(info.st_mode) and path.partition("/")[2] in code
                     if not ours and (_matches(wanted, path) or _matches(wanted, path + "/")):
                         left.append([path, _kind(info.st_mode), False])
@@ -91,9 +92,9 @@ class Outputs:
         yield {"files": files, "left": left, "there": there, "last": True}
 
     def _walk(self, top: int, roots: "List[str]") -> "Iterator[Tuple[str, Union[os.stat_result, str]]]":
-        """Everything below these but directories; of one that cannot be looked into, why.
+        """(path, stat) of everything below `roots` but directories; (path, why) of a directory that cannot be read.
 
-        ("", "") comes now and then, so that others have their turn.
+        ("", "") comes now and then, so that the agent's loop can go on.
         """
         pending = list(roots)
         seen = 0
@@ -104,7 +105,7 @@ class Outputs:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                try:  # what a pattern begins with may be a link
+                try:  # the beginning of a pattern may be a link
                     info = os.stat(shown, dir_fd=top, follow_symlinks=False)
                 except OSError:
                     continue
@@ -113,7 +114,7 @@ class Outputs:
             try:
                 try:
                     names = sorted(os.listdir(descriptor))
-                except OSError as error:  # of a shared disk: another host has removed it
+                except OSError as error:  # on a shared disk: another host has removed it
                     yield shown, os.strerror(error.errno or 0)
                     continue
                 below = []
@@ -135,9 +136,9 @@ class Outputs:
                 os.close(descriptor)
 
     def read(self, path: str, offset: int, size: int, digest: bool) -> "Tuple[Dict[str, Any], bytes]":
-        """The fields and the body of a `piece` message: those bytes of that file, or their SHA-256."""
-        told = {"path": path, "offset": offset, "digest": digest, "why": "", "gone": False}  # type: Dict[str, Any]
-        told.update(size=0, modified=0)
+        """The fields and the body of a `piece` message: those bytes of that file, or with `digest` their SHA-256."""
+        fields = {"path": path, "offset": offset, "digest": digest, "why": "", "gone": False}  # type: Dict[str, Any]
+        fields.update(size=0, modified=0)
         size = max(0, min(size, DIGEST_LIMIT if digest else PIECE_LIMIT))
         try:
             top = self._root()
@@ -152,30 +153,33 @@ class Outputs:
             try:
                 info = os.fstat(file)
                 if not stat.S_ISREG(info.st_mode):
-                    told["why"] = _kind(info.st_mode)
-                    return told, b""
+                    fields["why"] = _kind(info.st_mode)
+                    return fields, b""
                 data = os.pread(file, size, offset)
-                info = os.fstat(file)  # after it was read: what was written meanwhile shows
+                info = os.fstat(file)  # after the read: so the launcher sees what was written meanwhile
             finally:
                 os.close(file)
         except HostError as error:
-            told["why"] = error.reason
-            return told, b""
+            fields["why"] = error.reason
+            return fields, b""
         except (OSError, ValueError) as error:
-            told["gone"] = isinstance(error, FileNotFoundError)
-            told["why"] = (
+            fields["gone"] = isinstance(error, FileNotFoundError)
+            fields["why"] = (
                 os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
             )
-            return told, b""
-        told.update(size=info.st_size, modified=info.st_mtime_ns)
+            return fields, b""
+        fields.update(size=info.st_size, modified=info.st_mtime_ns)
         if digest:
-            import hashlib  # OpenSSL: not for agents of whom nobody asks this
+            import hashlib  # it loads OpenSSL, which few agents need
 
             data = hashlib.sha256(data).digest()
-        return told, data
+        return fields, data
 
     def _root(self) -> int:
-        """The working directory of the tasks, or what holds those of all, opened; raises HostError."""
+        """A descriptor of the tasks' working directory, or of the directory that holds those of all trials.
+
+        Raises HostError.
+        """
         tasks = self._directory.read("plan.json").get("tasks") or [{}]
         path = os.path.expanduser(tasks[0].get("cwd") or self._directory.outputs)
         try:
@@ -197,7 +201,7 @@ def _only_the_dot_keeps_it(patterns: "List[Tuple[Pattern[str], bool]]", path: st
 
 
 def _enter(top: int, path: str) -> int:
-    """Open the directory `path` below `top`, one step after another; raises OSError for every way out."""
+    """Open the directory `path` below `top`, one name after another; raises OSError where one leads out of there."""
     descriptor = os.dup(top)
     for name in path.split("/") if path else []:
         if name in ("", ".", ".."):

@@ -1,18 +1,18 @@
-"""Where an agent keeps what outlives its channel: `<parent>/<run>/<host>/`, private to its user.
+"""The run directory, where an agent keeps what outlives its channel: `<parent>/<run>/<host>/`, private to its user.
 
-    agent.json     who runs this: pid and start time of agent and guard, the launcher, when
-    guard.json     that the guard has swept behind an agent, whatever ended it
-    agent.sock     where the agent is found while it lives
-    plan.json      what was staged
-    logs/ps-0.log  what the tasks wrote, byte for byte; ps-0.1.log after its first restart
-    events.jsonl   what happened: starts, exits, the end (journal)
+    agent.json     which processes serve the run: pid and start time of agent and guard, the user, since when
+    guard.json     whether the guard has swept behind an agent
+    agent.sock     the socket by which visits reach a living agent
+    plan.json      what the launcher has staged
+    logs/ps-0.log  what a task wrote, byte for byte; ps-0.1.log after its first restart
+    events.jsonl   the journal: starts, exits, the end
     work/          the shipped code, and the tasks' working directory
-    own/           of trials, which run side by side: a working directory for each, with the directories of work/ and
-                   links to its files, so that none writes new files where another finds them
-    shipped.json   the files in it that are shipped code, and when they were modified as it came
-    agent.log      the agent's own last words
+    own/           for trials, which run side by side: a working directory each, with the directories of work/ and
+                   links to its files, so that no trial finds the new files of another
+    shipped.json   which files in work/ are shipped code, and their modification time as shipped
+    agent.log      what the agent itself prints
 
-`<parent>/code/` keeps shipped code for the next run (see code_store), `<parent>/.environments/` virtual environments.
+`<parent>/code/` is the store of shipped code (code_store), `<parent>/.environments/` holds virtual environments.
 """
 
 import errno
@@ -33,7 +33,7 @@ ENVIRONMENTS = ".environments"  # likewise, see tflaunch.agent.tasks.environment
 
 
 class HostError(Exception):
-    """Something on this host that the user must know: a sentence, and the next step."""
+    """A failure on this host: a sentence for the user, and the next step."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -42,7 +42,7 @@ class HostError(Exception):
 
 
 def explain(error: OSError, path: str) -> HostError:
-    """The sentence for an OS error on `path`."""
+    """The sentence and the next step for an error of the system at `path`."""
     where = getattr(error, "filename", None) or path
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         try:
@@ -57,7 +57,7 @@ def explain(error: OSError, path: str) -> HostError:
             "%s: %s%s" % (where, os.strerror(error.errno), free),
             "make room there, or set `run_dir:` to another disk in the hostfile",
         )
-    if error.errno == errno.EAGAIN:  # of fork, the only thing here that says so
+    if error.errno == errno.EAGAIN:  # by fork: no other call here fails so
         return HostError(
             "this host lets the user start no more processes",
             "end some there, or have the limit raised: ulimit -u, or TasksMax of systemd",
@@ -75,14 +75,14 @@ def explain(error: OSError, path: str) -> HostError:
 
 def parent_directory(configured: str) -> str:
     """The directory that holds this user's runs on this host."""
-    # Local disk: the home directory may be one NFS share for all hosts, and slow.  Always a directory of our
-    # own below what was configured: that may be /scratch, which others use and whose mode is not ours to set.
+    # On a local disk: the home directory may be one NFS share for all hosts, and slow.  Always a directory of the
+    # user's own below the configured one: that may be /scratch, which others use, and whose mode must stay.
     parent = os.path.expanduser(configured or "/var/tmp")  # noqa: S108 - checked by `private`
     return os.path.join(parent, "tflaunch-%d" % os.getuid())
 
 
 def check_way(parent: str) -> None:
-    """Raise HostError when somebody else could put another directory in the place of `parent`."""
+    """Raise HostError when another user could put another directory in the place of `parent`."""
     try:
         found = weak_place(os.path.dirname(parent))
     except OSError as error:
@@ -90,7 +90,9 @@ def check_way(parent: str) -> None:
     if found is None:
         return
     place, info = found
-    hint = "set `run_dir:` in the hostfile to a directory where nobody else can rename yours, or leave it out"
+    hint = (
+        "set `run_dir:` in the hostfile to a directory where no other user can rename yours, or leave it out"
+    )
     if info.st_uid not in (0, os.getuid()):
         raise HostError(
             "%s belongs to uid %d, who could put another directory in the place of %s"
@@ -117,12 +119,12 @@ def _group(gid: int) -> str:
 
 
 def private(path: str) -> None:
-    """Make the directory `path` ours alone; raises HostError when somebody else's hand is in it."""
-    before = os.umask(0o077)  # what leads there is nobody else's either
+    """Make the directory `path`, private to this user; raises HostError when something else is in its place."""
+    before = os.umask(0o077)  # for the directories that lead there, too
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
     except FileExistsError:
-        pass  # it is no directory: see below
+        pass  # `check_ours` says what it is
     except OSError as error:
         raise explain(error, path) from error
     finally:
@@ -131,14 +133,14 @@ def private(path: str) -> None:
 
 
 def check_ours(path: str) -> None:
-    """Raise HostError when `path` is anything but a directory of ours alone; believe nothing in it before."""
+    """Raise HostError unless `path` is this user's directory; make it private.  Call this before reading there."""
     try:
         info = os.lstat(path)
     except OSError as error:
         raise explain(error, path) from error
     if stat.S_ISLNK(info.st_mode) or not stat.S_ISDIR(info.st_mode):
         raise HostError(
-            "%s is not a directory of ours but a link or a file" % path, "remove it, or set `run_dir:`"
+            "%s is not your directory but a link or a file" % path, "remove it, or set `run_dir:`"
         )
     if info.st_uid != os.getuid():
         raise HostError(
@@ -150,17 +152,17 @@ def check_ours(path: str) -> None:
 
 
 class Unaged:
-    """Directories that systemd-tmpfiles leaves alone as long as this process lives, and all below them.
+    """Keeps directories, and all below them, from systemd-tmpfiles as long as this process lives.
 
-    It removes from /var/tmp what nobody has touched for 30 days, but skips each directory of which somebody has a BSD
-    lock, shared or not (tmpfiles.d(5)); a lock of a file does not count.
+    That removes from /var/tmp what has not been touched for 30 days, but skips a directory that some process has locked
+    (flock), shared or not (tmpfiles.d(5)); the lock of a file does not count.
     """
 
     def __init__(self) -> None:
         self._held = {}  # type: Dict[str, int]
 
     def add(self, path: str) -> None:
-        """That one, too, once it is there."""
+        """Keep that directory, too, as soon as it is there."""
         if self._held.setdefault(path, -1) < 0:
             self.check()
 
@@ -177,11 +179,11 @@ class Unaged:
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 self._held[path] = descriptor
             except OSError:
-                os.close(descriptor)  # in use just now, or a disk without locks
+                os.close(descriptor)  # systemd-tmpfiles has locked it just now, or the disk has no locks
 
 
 def _mirror(source: str, target: str) -> None:
-    """The directories of `source` made in `target`, too, and its files linked; what is there stays. Raises OSError."""
+    """Make the directories of `source` in `target`, too, and link its files; what is there stays.  Raises OSError."""
     with os.scandir(source) as entries:
         for entry in entries:
             path = os.path.join(target, entry.name)
@@ -193,7 +195,7 @@ def _mirror(source: str, target: str) -> None:
                 if not os.path.islink(path) and os.path.isdir(path):
                     _mirror(entry.path, path)
             elif not os.path.lexists(path):
-                # A link in the code leads to something in the code: here to what this directory has of it.
+                # A link in the code leads to something in the code: the same link leads to this directory's copy.
                 os.symlink(
                     os.readlink(entry.path) if entry.is_symlink() else os.path.relpath(entry.path, target),
                     path,
@@ -204,7 +206,7 @@ class RunDirectory:
     """One host's directory of one run."""
 
     def __init__(self, parent: str, run: str, host: str) -> None:
-        for part in (run, host):  # they come over the wire: never a way out of `parent`
+        for part in (run, host):  # they come over the wire, and must not lead out of `parent`
             if not part or "/" in part or "\0" in part or part.startswith("."):
                 raise HostError("%r cannot be a directory name" % part)
         self.parent = parent
@@ -213,17 +215,17 @@ class RunDirectory:
         self.path = os.path.join(parent, run, host)
         self.work = os.path.join(self.path, "work")
         self.logs = os.path.join(self.path, "logs")
-        self.own = os.path.join(self.path, "own")  # the trials of a sweep have a directory each in it
+        self.own = os.path.join(self.path, "own")  # with a directory for each trial of a sweep
 
     def create(self) -> None:
-        """Make it, or raise HostError."""
+        """Make the directory and what it always holds; raises HostError."""
         private(self.parent)
-        check_way(self.parent)  # some of it may have been made only just now
+        check_way(self.parent)  # again: `private` may have made some of it just now
         for path in (os.path.dirname(self.path), self.path, self.logs, self.work):
             private(path)
-        try:  # a full disk is found here, not in the middle of the run
+        try:  # to find a full disk now, not in the middle of the run
             self.write("agent.json", {})
-            self.write("guard.json", {})  # the run may have been here before, and be planned anew
+            self.write("guard.json", {})  # the run may have been here before, and be planned again
         except OSError as error:
             raise explain(error, self.path) from error
 
@@ -232,7 +234,7 @@ class RunDirectory:
         return os.path.join(self.logs, name + (".%d" % attempt if attempt else "") + ".log")
 
     def own_work(self, task: str) -> str:
-        """A working directory of that task's own, where the shipped code is found, too; raises OSError."""
+        """Make a working directory for that task alone, with links to the shipped code; raises OSError."""
         path = os.path.join(self.own, task.replace("/", "-"))
         os.makedirs(path, mode=0o700, exist_ok=True)
         _mirror(self.work, path)
@@ -240,11 +242,11 @@ class RunDirectory:
 
     @property
     def outputs(self) -> str:
-        """Where the tasks work if nothing else was said: of trials, what holds the directories of all."""
+        """The tasks' working directory unless the plan names one; of trials, the directory that holds theirs."""
         return self.own if os.path.isdir(self.own) else self.work
 
     def write(self, name: str, value: "Any") -> None:
-        """Replace the JSON file `name`, for its user alone to read, in one step; raises OSError."""
+        """Replace the JSON file `name` in one step, readable for this user alone; raises OSError."""
         path = os.path.join(self.path, name)
         with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(wire.dumps(value))
@@ -256,7 +258,7 @@ class RunDirectory:
             file.write(wire.dumps(value) + "\n")
 
     def read(self, name: str) -> "Dict[str, Any]":
-        """The JSON object in `name`; {} when there is none that can be read."""
+        """The JSON object in the file `name`; {} when there is none, or it cannot be read."""
         try:
             with open(os.path.join(self.path, name)) as file:
                 value = wire.loads(file.read())
@@ -264,9 +266,9 @@ class RunDirectory:
             return {}
         return value if isinstance(value, dict) else {}
 
-    # A socket's path may hold 107 bytes, a directory far more: both ends reach it through an open directory.
+    # A socket's path has at most 107 bytes, a directory's far more: both ends reach it through an open directory.
     def listen(self) -> socket.socket:
-        """The socket by which the agent is found; raises OSError."""
+        """Listen for visits; raises OSError."""
         listener = socket.socket(socket.AF_UNIX)
         directory = os.open(self.path, os.O_RDONLY)
         try:
@@ -282,7 +284,7 @@ class RunDirectory:
         return listener
 
     def connect(self) -> "Optional[socket.socket]":
-        """A connection to the living agent, or None when there is none."""
+        """A connection to the agent, or None when none lives."""
         connection = socket.socket(socket.AF_UNIX)
         try:
             directory = os.open(self.path, os.O_RDONLY)
@@ -296,7 +298,7 @@ class RunDirectory:
         return connection
 
     def remove(self) -> None:
-        """The directory, and the run's if no other host of this machine uses it."""
+        """Remove the directory, and the run's if no other host on this machine uses it."""
         import shutil
 
         shutil.rmtree(self.path, ignore_errors=True)
@@ -327,12 +329,12 @@ def all_runs(parent: str) -> "List[Tuple[str, str]]":
 
 
 def hosts_of(parent: str, run: str) -> "List[str]":
-    """The hosts that this run has a directory of; a link is none."""
+    """The hosts that have a directory in that run; links do not count."""
     path = os.path.join(parent, run)
     try:
         if os.path.islink(path):
             return []
-        with os.scandir(path) as entries:  # .nfs0000... of a busy file
+        with os.scandir(path) as entries:  # a leading dot: .nfs0000... of a file that is open elsewhere
             return sorted(
                 each.name
                 for each in entries

@@ -1,1 +1,6 @@
-"""Which run has which GPU of this host, and whether a GPU is free again."""
+"""Which run has which GPU of this host.
+
+leases   locks on GPUs and MIG instances, which all users see
+tickets  the queue of runs that wait for GPUs
+freed    whether the run's GPUs are free again after its end
+"""

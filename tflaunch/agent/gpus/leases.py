@@ -1,14 +1,14 @@
-"""GPU leases: locks that all users of this host see, on files that are no user's own where there are such.
+"""GPU leases: locks (flock) that all users of this host see, on the kernel's own files where it has such.
 
-    /sys/bus/pci/devices/<bus id>/vendor                    of a card: root's, open to all, and nobody can delete it
-    /proc/driver/nvidia/capabilities/.../access             of a MIG instance: likewise
-    /var/tmp/tflaunch-leases/<uuid>                         besides, of either: who has it since when; the lock that an
-                                                            older tflaunch looks at, and the only one where the kernel
-                                                            shows no such file
+    /sys/bus/pci/devices/<bus id>/vendor           of a GPU: root's, all may open it, no user can delete it
+    /proc/driver/nvidia/capabilities/.../access    of a MIG instance: likewise
+    /var/tmp/tflaunch-leases/<uuid>                a lease file, of either: it says which run has the device since when.
+                                                   An older tflaunch looks only at its lock; where the kernel has no
+                                                   such file, it is the only lock
 
-The kernel frees a lock with its holder, whatever ends it; the files stay, and mean nothing by themselves.  Anybody may
-hold a lock of any file that he may open: then he is named, by /proc/locks.  What is written in a file says who holds
-its lock, for other people to read; it is never believed further.
+The kernel frees a lock when its holder ends, whatever ends it; the files stay, and mean nothing by themselves.  Any
+user may lock a file that he may open: /proc/locks then names him.  What a lease file says about its holder is for
+people to read; nothing else relies on it.
 """
 
 import errno
@@ -26,23 +26,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-# One place for all users and runs, or they would not see each other; tests have a place of their own, and devices.
+# One place for all users and runs, or they would not see each other; tests have a place and devices of their own.
 _OWN = os.environ.get("TFLAUNCH_LEASES")
 DIRECTORY = _OWN or "/var/tmp/tflaunch-leases"  # noqa: S108
-DEVICES = os.path.join(_OWN, "devices") if _OWN else ""  # before the paths that the kernel's files have
+DEVICES = os.path.join(_OWN, "devices") if _OWN else ""  # in front of the paths of the kernel's files
 READ_LIMIT = 4096
 TEXT_LIMIT = 255
 TRIES = 5
-TRIES_SHARED = 20  # somebody who only looks has a shared lock for an instant, which is longer on a busy host
+TRIES_SHARED = 20  # one who only looks has a shared lock for an instant, which is longer on a busy host
 PAUSE_S = 0.01
-SPARE = 3  # so many names more are tried for a lease file when something stands in its place
+SPARE = 3  # how many more names are tried where something else stands in a lease file's place
 TOUCH_S = 3600.0
 # Never through a link, never waiting for the other end of a planted fifo.
 FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class _Busy(Exception):
-    """Somebody has a lock of that file."""
+    """Another process has a lock on that file."""
 
     def __init__(self, info: os.stat_result) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Leases:
 
     def __init__(self, run: str) -> None:
         self._run = run
-        # Of each: the kernel's file, or -1, and the lease files with their paths.
+        # By UUID: the descriptor of the kernel's file, or -1, and the lease files (path, descriptor).
         self._held = {}  # type: Dict[str, Tuple[int, List[Tuple[str, int]]]]
         self._planning = {}  # type: Dict[str, bool]
         self._since = {}  # type: Dict[str, float]
@@ -62,9 +62,9 @@ class Leases:
         self._touched = 0.0
 
     def take(self, uuid: str, device: str = "") -> "Optional[Dict[str, Any]]":
-        """Hold that device; None when it is held now, else who holds it.  Raises HostError.
+        """Take the lease of a GPU or MIG instance; None when this agent has it now, else who holds it.
 
-        `device` is the kernel's own file for it, if it has one.
+        `device` is the path of the kernel's own file for it, if it has one.  Raises HostError.
         """
         if uuid in self._held:
             return None
@@ -77,7 +77,7 @@ class Leases:
             except HostError:
                 if kernels < 0:
                     raise
-                files = []  # nobody else can have that lock: it does without
+                files = []  # the kernel's file is locked: that is enough
         except BaseException as error:
             if kernels >= 0:
                 os.close(kernels)
@@ -91,7 +91,7 @@ class Leases:
         return None
 
     def keep(self, uuids: "Iterable[str]") -> None:
-        """Let go of all others; these are the run's until the agent ends."""
+        """Give up all other leases; these are the run's until the agent ends."""
         wanted = set(uuids)
         for uuid in list(self._held):
             if uuid in wanted:
@@ -100,37 +100,39 @@ class Leases:
                 continue
             kernels, files = self._held.pop(uuid)
             for _, descriptor in files:
-                _write(descriptor, b"")  # or it would be said of the next holder, until he has signed
+                _write(
+                    descriptor, b""
+                )  # or it would name this run as the next holder's, until that has signed
                 os.close(descriptor)
             if kernels >= 0:
                 os.close(kernels)
 
     def check(self, now: float) -> "List[str]":
-        """Take lease files anew that somebody has removed; returns what is to be said of those."""
+        """Take lease files anew that another user has removed; returns a sentence for the user about each."""
         touch = now - self._touched >= TOUCH_S
         self._touched = now if touch else self._touched
         self._unaged.check()
-        told = []
+        sentences = []
         for uuid, (kernels, files) in list(self._held.items()):
             gone = [path for path, descriptor in files if not same(descriptor, path)]
             if gone:
-                told.append(self._mend(uuid, kernels, files, gone[0]))
+                sentences.append(self._mend(uuid, kernels, files, gone[0]))
             elif touch and not files:
                 try:
                     self._held[uuid] = kernels, _take_files(uuid)
                     self._sign(uuid)
                 except (HostError, _Busy):
-                    pass  # it was told before
+                    pass  # the user has been told before
             elif touch:
                 for _, descriptor in files:
                     try:
-                        os.utime(descriptor)  # not all that removes what is old knows locks
+                        os.utime(descriptor)  # some programs that remove old files do not look at locks
                     except OSError:
                         pass  # another user's
-        return told
+        return sentences
 
     def _mend(self, uuid: str, kernels: int, files: "List[Tuple[str, int]]", path: str) -> str:
-        """Take the lease file anew; says what came of it."""
+        """Take the lease file anew; returns a sentence for the user about it."""
         for _, descriptor in files:
             os.close(descriptor)
         said = "%s was removed while this run held it" % path
@@ -142,10 +144,13 @@ class Leases:
         except _Busy as error:
             self._held[uuid] = kernels, []
             who = _who(uuid, error.info)
-            told = "%s's run %s" % (who["user"] or "somebody", who["run"])
+            other = "%s's run %s" % (who["user"] or "another user", who["run"])
             if kernels >= 0:
-                return "%s; %s holds the new one, but not the card's lock, which is this run's" % (said, told)
-            return "%s, and %s has taken that GPU: two runs are on it" % (said, told)
+                return "%s; %s holds the new one, but not the GPU's own lock, which is this run's" % (
+                    said,
+                    other,
+                )
+            return "%s, and %s has taken that GPU: two runs are on it" % (said, other)
         self._held[uuid] = kernels, files
         self._sign(uuid)
         return "%s; it is taken anew" % said
@@ -162,7 +167,7 @@ class Leases:
 
 
 def holder(uuid: str, device: str = "") -> "Optional[Dict[str, Any]]":
-    """Who holds that device, or None; only looks.  Raises HostError."""
+    """Who holds the lease of that device, or None; takes nothing.  Raises HostError."""
     kernels = _device(device)
     descriptors = [kernels] if kernels >= 0 else []
     try:
@@ -195,9 +200,9 @@ def holder(uuid: str, device: str = "") -> "Optional[Dict[str, Any]]":
 
 
 def prepare(directory: str) -> None:
-    """That directory, sticky and open to all; raises HostError when it cannot serve."""
+    """Make the directory, sticky and writable for all users; raises HostError when another one is in its place."""
     try:
-        before = os.umask(0)  # at once as it is to be: somebody may look just now
+        before = os.umask(0)  # with its final mode at once: another agent may look just now
         try:
             os.mkdir(directory, 0o1777)
         except FileExistsError:
@@ -227,7 +232,7 @@ def prepare(directory: str) -> None:
 
 
 def _device(path: str) -> int:
-    """That file, open; -1 where there is none.  Raises HostError."""
+    """The kernel's file, open; -1 where there is none.  Raises HostError."""
     if not path:
         return -1
     try:
@@ -252,10 +257,10 @@ def _names(uuid: str) -> "List[str]":
 
 
 def _take_files(uuid: str) -> "List[Tuple[str, int]]":
-    """The lease files of that device, locked; raises HostError, and _Busy when somebody has one of them.
+    """The lease files of that device, locked; raises HostError, and _Busy when another process has locked one.
 
-    Mostly it is one.  Where something else stands in its place, the next name is taken.  All that are there are
-    locked, so that it does not matter when what stood there goes.
+    There is one, as a rule.  Where something else stands in its place, the file has the next name.  This locks all that
+    are there, so that it does not matter when what stood in the way is removed.
     """
     prepare(DIRECTORY)
     taken = []  # type: List[Tuple[str, int]]
@@ -293,7 +298,7 @@ def _take_file(path: str, make: bool) -> int:
             try:
                 descriptor = _make(path)
             except FileExistsError:
-                continue  # somebody was quicker
+                continue  # another agent was quicker
         try:
             info = _lock_alone(descriptor)
             if same(descriptor, path):
@@ -303,12 +308,12 @@ def _take_file(path: str, make: bool) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # it was removed while we waited
+        os.close(descriptor)  # the file was removed while this waited
     raise HostError("%s comes and goes" % path)
 
 
 def _make(path: str) -> int:
-    before = os.umask(0)  # others must be able to hold it later
+    before = os.umask(0)  # other users must be able to lock it later
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | FLAGS, 0o666)
     except FileExistsError:
@@ -320,9 +325,9 @@ def _make(path: str) -> int:
 
 
 def _open(path: str) -> int:
-    """That file; raises FileNotFoundError, _Busy, and HostError when it can be no lease file."""
-    # Without O_CREAT: Linux refuses that for other people's files in a sticky directory.  One that may not be written
-    # can still be locked.
+    """Open a lease file; raises FileNotFoundError, _Busy, and HostError when something else is in its place."""
+    # Without O_CREAT: Linux refuses that for other users' files in a sticky directory.  A file that this user may only
+    # read can still be locked.
     for access in (os.O_RDWR, os.O_RDONLY):
         try:
             descriptor = os.open(path, access | FLAGS)
@@ -343,7 +348,7 @@ def _open(path: str) -> int:
         os.close(descriptor)
         raise _in_the_way(path, info)
     if info.st_uid == os.getuid() and info.st_mode & 0o666 != 0o666:
-        os.fchmod(descriptor, 0o666)  # of an agent with a umask of its own that was killed
+        os.fchmod(descriptor, 0o666)  # made by an agent that was killed before it could do this
     return descriptor
 
 
@@ -364,7 +369,7 @@ def _in_the_way(path: str, info: os.stat_result) -> HostError:
 
 
 def same(descriptor: int, path: str) -> bool:
-    """Whether what is open there is what has that name."""
+    """Whether the open file is the one that has that name now."""
     try:
         there = os.lstat(path)
     except OSError:
@@ -377,7 +382,7 @@ def same(descriptor: int, path: str) -> bool:
 
 
 def lock(descriptor: int, how: int) -> bool:
-    """Lock that file, if nobody is in the way; whether it was done."""
+    """Lock that file unless another process's lock is in the way; returns whether it is locked."""
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except OSError as error:
@@ -388,7 +393,7 @@ def lock(descriptor: int, how: int) -> bool:
 
 
 def _lock_alone(descriptor: int) -> os.stat_result:
-    """Have that file for ourselves; raises _Busy."""
+    """Take the exclusive lock; raises _Busy."""
     info = os.fstat(descriptor)
     for attempt in range(TRIES_SHARED):
         if attempt:
@@ -416,12 +421,12 @@ def _look_at(descriptor: int) -> None:
 
 
 def lockers(info: os.stat_result) -> "List[int]":
-    """The pids of those who have locked that file, this process aside, as far as this PID namespace shows them."""
+    """The pids of the other processes that have locked that file, as far as this PID namespace shows them."""
     return [pid for pid in _locks(info) if pid != os.getpid()]
 
 
 def _locks(info: os.stat_result) -> "Dict[int, bytes]":
-    """By pid: READ, a shared one, or WRITE."""
+    """The locks on that file by pid: READ, which is shared, or WRITE."""
     end = b":%d" % info.st_ino
     try:
         with open("/proc/locks", "rb") as file:
@@ -442,16 +447,16 @@ def _locks(info: os.stat_result) -> "Dict[int, bytes]":
 
 
 def _who(uuid: str, info: os.stat_result) -> "Dict[str, Any]":
-    """Who has locked that file of that device, as the kernel tells, else as it is signed.
+    """Who has locked that file of that device: what the kernel says, else what is written in its lease file.
 
-    `pid` is told of one that is no agent.
+    `pid` is 0 for an agent, and the process's own for any other program.
     """
     said = _said(uuid)
     for pid in lockers(info):
         try:
             user = user_name(os.stat("/proc/%d" % pid).st_uid)
         except OSError:
-            continue  # it has left its lock to a child, or they are hidden here
+            continue  # the process has left its lock to a child, or /proc hides it
         run = processes.serves(processes.command(pid))
         if not fit(run):
             run = ""
@@ -463,7 +468,7 @@ def _who(uuid: str, info: os.stat_result) -> "Dict[str, Any]":
 
 
 def _said(uuid: str) -> "Dict[str, Any]":
-    # Whoever has not signed yet has only just taken it.
+    # One that has not signed yet has only just taken it.
     about = {"user": "", "run": "", "since": 0.0, "planning": True, "pid": 0}  # type: Dict[str, Any]
     for name in _names(uuid):
         try:
@@ -484,20 +489,19 @@ def _said(uuid: str) -> "Dict[str, Any]":
 
 
 def fit(text: "Any") -> bool:
-    """Whether that can be a name: whoever may write here may write anything."""
+    """Whether that can be a name: any user may write anything into such a file."""
     return isinstance(text, str) and len(text) <= TEXT_LIMIT and text.isprintable()
 
 
 def is_time(value: "Any") -> bool:
-    """Whether that can be one, in epoch seconds; NaN cannot."""
+    """Whether that can be a time in epoch seconds; NaN cannot."""
     return isinstance(value, float) and 0 <= value < 1e10
 
 
 def _write(descriptor: int, content: bytes) -> None:
     try:
-        if (
-            os.fstat(descriptor).st_nlink == 1
-        ):  # else it may be another file of ours that somebody linked there
+        # With more links it may be another file of this user, which another user has linked there.
+        if os.fstat(descriptor).st_nlink == 1:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, content, 0)
     except OSError:
@@ -505,7 +509,7 @@ def _write(descriptor: int, content: bytes) -> None:
 
 
 def user_name(uid: int) -> str:
-    """The name of that user, or the number if he has none here."""
+    """The name of that user, or the uid where it has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

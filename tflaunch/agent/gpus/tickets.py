@@ -1,12 +1,12 @@
-"""The queue for cards: a ticket for each run that waits, in a directory that all users of this host share.
+"""The queue for GPUs: a ticket for each run that waits, in a directory that all users of this host share.
 
-A ticket is a file that its run's agent holds by `flock`: the kernel ends it with its holder.  It names the
-devices that the run could use if all were free, its claim; nobody who comes later takes one of them.
+A ticket is a file that its run's agent locks (flock): when its holder ends, the kernel frees the lock, and the ticket
+is void.  It names the devices that the run could use if all were free; no run that comes later takes one of them.
 
-Tickets are served in the order of (since, run).  `since` is told by the launcher, the same to all its hosts,
-so every host has them in one and the same order, and two runs can never wait for each other.  Whoever writes a time of
-long ago gains little: another run's ticket is believed to be older than its file by no more than clocks may differ.  So
-it can only come later than it says: nobody waits for somebody more for it.
+Tickets are served in the order of (since, run).  The launcher gives `since`, the same to all its hosts, so the order is
+the same on every host, and two runs never wait for each other.  A run that lies about the time gains little: where
+`since` is older than the file by more than clocks may differ, the age of the file counts.  That only moves a ticket
+back, so no run waits for more others because of it.
 """
 
 import fcntl
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 QUEUE = os.path.join(leases.DIRECTORY, "queue")
 FIELDS = (("run", str), ("since", float), ("wants", int), ("uuids", list), ("planning", bool))
 READ_LIMIT = 64 * 1024
-LISTED = 2000  # files in the queue: of more, somebody has made it useless
+LISTED = 2000  # files in the queue that an agent looks at; with more, some user has made the queue useless
 DEVICES = 256  # that one ticket may name
 CLOCKS_S = (
-    600.0  # so much may the clocks of launchers and hosts differ, and the times at which hosts are asked
+    600.0  # how much the clocks of launchers and hosts may differ, and the times when a launcher asks them
 )
-TRIES = 50  # somebody who only looks is in the way for an instant
+TRIES = 50  # an agent that only looks is in the way for an instant
 
 
 class Place:
-    """The place in the queue of one agent's run, if it has one."""
+    """The place of one run in the queue of this host, if it has one."""
 
     def __init__(self, run: str = "", host: str = "") -> None:
-        self._refused = ""  # why it has no place
-        self._unseen = ""  # why it did not see the others
+        self._refused = ""  # why the run could get no place
+        self._unseen = ""  # why the other tickets could not be read
         self._run = run
         self._host = host
         self._ticket = None  # type: Optional[Tuple[float, str, int]]
@@ -46,7 +46,7 @@ class Place:
 
     @property
     def error(self) -> str:
-        """Why there is no queue here, or no place in it."""
+        """Why there is no queue here, or no place in it; "" if all is well."""
         return self._refused or self._unseen
 
     @property
@@ -77,7 +77,7 @@ class Place:
             self._refused = "%s: %s" % (QUEUE, os.strerror(error.errno or 0))
 
     def check(self) -> None:
-        """Take the place that could not be had, or whose ticket somebody has removed."""
+        """Take the place again if that failed, or if another user has removed the ticket."""
         wanted = self._wanted
         if wanted is None or (self._ticket is not None and os.fstat(self._ticket[2]).st_nlink):
             return
@@ -98,11 +98,11 @@ class Place:
             finally:
                 os.close(directory)
         except OSError:
-            pass  # unlocked it means nothing
+            pass  # without its lock it is void
         os.close(descriptor)
 
     def ahead(self) -> "List[Dict[str, Any]]":
-        """The live tickets of other runs that come before this one's, in their order; all, if it has none."""
+        """The live tickets of other runs before this run's, in order; without a place, all of them."""
         self._unseen = ""
         try:
             for place in (leases.DIRECTORY, QUEUE):
@@ -110,7 +110,7 @@ class Place:
                     leases.prepare(place)
             directory = _directory()
         except FileNotFoundError:
-            return []  # nobody has ever waited here
+            return []  # no run has ever waited here
         except HostError as error:
             self._unseen = error.reason
             return []
@@ -131,7 +131,7 @@ class Place:
 
 
 def promise(uuid: str, tickets: "Iterable[Dict[str, Any]]") -> "Optional[Dict[str, Any]]":
-    """The first of these runs that claims that device."""
+    """The first of these tickets that names that device, or None."""
     for ticket in tickets:
         if uuid in ticket["uuids"]:
             return {name: ticket[name] for name in ("user", "run", "since", "planning")}
@@ -147,12 +147,12 @@ def _beginning(since: float, run: str) -> str:
 
 
 def _directory() -> int:
-    # By its descriptor from here on: never somewhere else that a planted link leads to.
+    # All goes by this descriptor: a link that another user plants later leads nowhere.
     return os.open(QUEUE, os.O_RDONLY | os.O_DIRECTORY | leases.FLAGS)
 
 
 def _listed(directory: int) -> "List[str]":
-    """The names in the queue; raises HostError when there are more than anybody can look at."""
+    """The names in the queue; raises HostError when there are too many."""
     names = []  # type: List[str]
     owners = {}  # type: Dict[int, int]
     with os.scandir(directory) as entries:
@@ -170,43 +170,43 @@ def _listed(directory: int) -> "List[str]":
         owners[owner] = owners.get(owner, 0) + 1
     most = max(owners, key=lambda uid: owners[uid], default=0)
     raise HostError(
-        "%s holds more than %d files, %d of the first are of %s (uid %d): nobody waits in turn until he or root has"
-        " removed them" % (QUEUE, LISTED, owners.get(most, 0), leases.user_name(most), most)
+        "%s holds more than %d files, %d of the first are of %s (uid %d): runs cannot wait in turn until he or root"
+        " has removed them" % (QUEUE, LISTED, owners.get(most, 0), leases.user_name(most), most)
     )
 
 
 def _hold(directory: int, name: str, content: bytes) -> int:
-    """A descriptor that holds the lock of a fresh file of that name; raises OSError, HostError."""
+    """A descriptor that holds the lock on a new file of that name; raises OSError, HostError."""
     for _ in range(TRIES):
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | leases.FLAGS
             descriptor = os.open(name, flags, 0o600, dir_fd=directory)
         except FileExistsError:
-            _read(directory, name)  # removes what an agent of this run has left that was killed
+            _read(directory, name)  # removes the ticket of an agent of this run that was killed
             time.sleep(leases.PAUSE_S)
             continue
         try:
             if os.write(descriptor, content) < len(content):
                 raise HostError("%s: no room for a ticket" % QUEUE)
-            for _ in range(TRIES):  # whole before it is locked: a live ticket is one that can be read
+            for _ in range(TRIES):  # written before it is locked: others must be able to read a live ticket
                 if leases.lock(descriptor, fcntl.LOCK_EX):
-                    os.fchmod(descriptor, 0o644)  # others could have locked it before, too
+                    os.fchmod(descriptor, 0o644)  # only now, or another user could lock it first
                     break
                 time.sleep(leases.PAUSE_S)
             else:
-                raise HostError("%s: somebody else holds the ticket %s" % (QUEUE, name))
+                raise HostError("%s: another process holds the ticket %s" % (QUEUE, name))
         except BaseException:
             os.unlink(name, dir_fd=directory)
             os.close(descriptor)
             raise
         if os.fstat(descriptor).st_nlink:
             return descriptor
-        os.close(descriptor)  # taken for a dead one just before it was locked
+        os.close(descriptor)  # another agent took it for a dead one just before it was locked, and removed it
     raise HostError("%s: there is a ticket %s already" % (QUEUE, name))
 
 
 def _read(directory: int, name: str) -> "Optional[Dict[str, Any]]":
-    """The ticket of that name if it is alive; a dead one of this user's own is removed."""
+    """The ticket of that name if it is live; removes a dead one of this user's."""
     try:
         descriptor = os.open(name, os.O_RDONLY | leases.FLAGS, dir_fd=directory)
     except OSError:
@@ -219,8 +219,8 @@ def _read(directory: int, name: str) -> "Optional[Dict[str, Any]]":
         if any(type(said[field]) is not kind for field, kind in FIELDS):
             return None
         ticket = {field: said[field] for field, _ in FIELDS}
-        ticket["user"] = leases.user_name(info.st_uid)  # the file's owner, whoever its content names
-        # A `since` that is no time (NaN, infinity) would make an order of its own.
+        ticket["user"] = leases.user_name(info.st_uid)  # the file's owner, whatever its content says
+        # With a `since` that is no time (NaN, infinity) the order would be undefined.
         if not (
             leases.is_time(ticket["since"])
             and name.startswith(_beginning(ticket["since"], ticket["run"]))
@@ -238,23 +238,23 @@ def _read(directory: int, name: str) -> "Optional[Dict[str, Any]]":
             _remove(directory, name, descriptor)
         return None
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None  # nobody has to put up with what is no ticket
+        return None  # what is no ticket does not count
     finally:
         os.close(descriptor)
 
 
 def _held_by(info: os.stat_result) -> bool:
-    """Whether it may be the ticket's owner who holds it: anybody may lock what a dead run of another has left."""
+    """Whether the ticket's owner may hold its lock: any user may lock what another's dead run has left."""
     owners = []
     for pid in leases.lockers(info):
         try:
             owners.append(os.stat("/proc/%d" % pid).st_uid)
         except OSError:
-            return True  # it has left its lock to a child, or they are hidden here
+            return True  # the process has left its lock to a child, or /proc hides it
     return info.st_uid in owners or not owners
 
 
 def _remove(directory: int, name: str, descriptor: int) -> None:
-    # While it is locked and has its one name, no other file can have that name.
+    # While the file is locked and has its one name, no other file can have that name.
     if leases.lock(descriptor, fcntl.LOCK_EX) and os.fstat(descriptor).st_nlink == 1:
         os.unlink(name, dir_fd=directory)

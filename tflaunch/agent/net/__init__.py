@@ -1,1 +1,10 @@
-"""Connections of this host: the launcher's channel, peers, held ports, the dial check, TensorBoard."""
+"""Connections of this host.
+
+channel         the channel that sshd gives, and how a visit passes it to an agent
+peers           sealed TCP between the agents of a detached run
+ports           ports held from before the plan to the end of the run
+dial_check      both ends of the dial check: which hosts reach each other?
+dial_answering  the end that listens
+name_lookup     names of hosts, looked up in a child process
+tensorboard     TensorBoard beside the tasks, reached by the wire
+"""

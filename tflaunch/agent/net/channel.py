@@ -1,7 +1,7 @@
-"""The SSH channel: first it is made ours, then the agent itself reads and writes it.
+"""The channel that sshd gives to a process, and how another process, the agent, comes to read and write it.
 
-sshd closes a channel once the process that it has started ends.  So that process stays; all it does is wait until
-the agent has let go of the channel.
+sshd closes a channel once the process that it has started ends.  So that process stays; all it does is wait until the
+agent closes the channel.
 """
 
 import os
@@ -14,12 +14,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Tuple
 
-PASSED = "channel"  # the type of the message that brings an agent the descriptors of one
+PASSED = (
+    "channel"  # the type of the message by which a visit passes the descriptors of its channel to an agent
+)
 _DESCRIPTORS = struct.Struct("2i")
 
 
 def own_channel() -> "Tuple[int, int]":
-    """(input, output) of the channel on fresh descriptors, and nothing else may print into it any more."""
+    """(input, output) of the channel on fresh descriptors; descriptors 0 and 1 no longer lead to it."""
     channel_in = _above_standard(os.dup(0))
     channel_out = _above_standard(os.dup(1))
     null = os.open(os.devnull, os.O_RDWR)
@@ -68,7 +70,7 @@ class Channel:
         return os.write(self.out, data)
 
     def close(self) -> None:
-        """Let go of it, and that process end."""
+        """Close the channel; the process that waits at the holder's other end then ends."""
         os.close(self._in)
         os.close(self.out)
         self._in = self.out = -1
@@ -76,7 +78,7 @@ class Channel:
 
 
 class Caller:
-    """A connection of this user's to the agent's socket, by which a channel may come."""
+    """A connection of this user's to the agent's socket, through which a visit may pass its channel."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -85,7 +87,7 @@ class Caller:
         self.setblocking = connection.setblocking
 
     def recv(self, size: int) -> bytes:
-        # Not for the tasks: what comes so is passed on to every program that is started, unless that is said.
+        # CLOEXEC, or every program that the agent starts would inherit the descriptors that come this way.
         room, flags = socket.CMSG_SPACE(_DESCRIPTORS.size), socket.MSG_CMSG_CLOEXEC
         data, besides, _, _ = self._socket.recvmsg(size, room, flags)
         for level, type, value in besides:
@@ -94,23 +96,23 @@ class Caller:
         return data
 
     def channel(self) -> Channel:
-        """What came by it; raises WireError."""
-        if len(self._passed) != 2:  # there was no room for both, for example
-            raise wire.WireError("a channel was announced that did not come")
+        """The channel that was passed; raises WireError."""
+        if len(self._passed) != 2:  # this process had no room for both, for example
+            raise wire.WireError("the message says that it brings a channel, but no descriptors came with it")
         (channel_in, channel_out), self._passed = self._passed, ()
         return Channel(channel_in, channel_out, self._socket)
 
     def close(self) -> None:
-        for each in self._passed:  # nobody has taken them
+        for each in self._passed:
             os.close(each)
         self._passed = ()
         self._socket.close()
 
 
 def pass_on(channel_in: int, channel_out: int, agent: socket.socket, early: bytes) -> bool:
-    """Give the channel, of which `early` has been read already, to the agent there; returns when it lets go of it.
+    """Pass the channel to the agent, with the bytes `early` that were read from it; wait until the agent closes it.
 
-    False when it was just leaving, and has not taken it.
+    Returns False when the agent was about to end, and has not taken the channel.
     """
     besides = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTORS.pack(channel_in, channel_out))]
     try:
@@ -122,11 +124,11 @@ def pass_on(channel_in: int, channel_out: int, agent: socket.socket, early: byte
 
 
 def hold(channel_in: int, channel_out: int, agent: socket.socket) -> None:
-    """Wait until the agent has let go of the channel."""
-    os.close(channel_in)  # it is to close when the agent closes it
+    """Wait until the agent closes the channel."""
+    os.close(channel_in)  # or the channel would outlast the agent's close
     os.close(channel_out)
     try:
-        while agent.recv(4096):  # what it said before it had the channel
+        while agent.recv(4096):  # what the agent said before it had the channel
             pass
     except OSError:
         pass

@@ -1,7 +1,7 @@
 """The called end of the dial check (tflaunch.protocol.dialling): it listens on the ports that are held for the tasks.
 
-It listens beside their holders (tflaunch.agent.net.ports), which do not, and stops when the check ends: afterwards
-connects are refused as before, until TensorFlow listens.  It lives in the agent's one loop: no threads, nothing blocks.
+Its sockets listen beside those that hold the ports (tflaunch.agent.net.ports), until the check ends: then the kernel
+refuses connects as before, until TensorFlow listens.  All in the agent's one loop: no threads, nothing blocks.
 """
 
 import time
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from tflaunch.protocol.selector import Selector
 
-BACKLOG = 1024  # all hosts of a large run may dial one port in the same moment
-LINGER_S = 10.0  # for a caller that connects and does not say the hello
+BACKLOG = 1024  # all hosts of a large run may dial one port at the same moment
+LINGER_S = 10.0  # how long a caller may be connected without saying hello
 
 
 class Answering:
@@ -33,15 +33,15 @@ class Answering:
         self._look_at = 0.0  # for callers that say nothing
 
     def listen(self, held: "Iterable[int]") -> None:
-        """Begin on each of these ports, which this very process holds; raises OSError."""
+        """Listen on each of these ports, which this process holds; raises OSError."""
         for port in held:
             listener = ports.bind(port, socket.SO_REUSEPORT)
             self._listeners.append(listener)
             listener.setblocking(False)
             listener.listen(BACKLOG)
-            # Whoever has not spoken yet need not wake the loop; the answer acknowledges what was said; one that does
-            # not reset its connection, since it is frozen or the reset is lost, must not keep the port from the next
-            # run for a minute.
+            # A caller that has not spoken yet need not wake the loop; the answer acknowledges the hello; a caller that
+            # does not reset its connection, since it is frozen or the reset is lost, must not keep the port from the
+            # next run for a minute.
             set_option(listener, "TCP_DEFER_ACCEPT", int(LINGER_S))
             set_option(listener, "TCP_QUICKACK", 0)
             set_option(listener, "TCP_LINGER2", 1)
@@ -54,19 +54,19 @@ class Answering:
             self._look_at = now + LINGER_S
             for late in [each for each, (_, since) in self._callers.items() if now - since > LINGER_S]:
                 self._drop(late)
-        for _ in range(AT_ONCE):  # then others have their turn, too
+        for _ in range(AT_ONCE):  # then the loop turns to others
             caller = self._selector.accept(listener)
             if caller is None:
                 return
             heard = self._answer(caller, port, b"")
-            if heard is None:  # mostly it has spoken before it is its turn
+            if heard is None:  # most callers have said all by now
                 caller.close()
             else:
                 self._callers[caller] = (heard, now)
-                hear = lambda caller=caller: self._hear(caller, port)  # noqa: E731
-                self._selector.register(caller, EVENT_READ, hear)
+                read_on = lambda caller=caller: self._read_on(caller, port)  # noqa: E731
+                self._selector.register(caller, EVENT_READ, read_on)
 
-    def _hear(self, caller: socket.socket, port: int) -> None:
+    def _read_on(self, caller: socket.socket, port: int) -> None:
         if caller not in self._callers:
             return  # dropped in this same turn of the loop
         heard, since = self._callers[caller]
@@ -77,7 +77,10 @@ class Answering:
             self._callers[caller] = (heard_now, since)
 
     def _answer(self, caller: socket.socket, port: int, heard: bytes) -> "Optional[bytes]":
-        """What it has said until now, if that is not all yet; None when it has been answered, or is a stranger."""
+        """Read from the caller and answer it.
+
+        Returns what it has said so far if that is not all yet; None when it was answered, or speaks no dial check.
+        """
         wanted = len(HELLO) + NONCE_BYTES
         try:
             data = caller.recv(wanted - len(heard) + 1, socket.MSG_DONTWAIT)
@@ -95,7 +98,7 @@ class Answering:
                     room = 4 * LOAD_BYTES  # for all of it at once
                     caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
                     caller.send(b"." * LOAD_BYTES, socket.MSG_DONTWAIT)
-                # It may be closed at once: the dialler resets the connection, and the port keeps no TIME_WAIT.
+                # Now it can be closed: the dialler resets the connection, and the port keeps no TIME_WAIT.
         except BlockingIOError:
             return heard
         except OSError:
@@ -108,7 +111,7 @@ class Answering:
         caller.close()
 
     def close(self) -> None:
-        """Let go of the ports' second sockets: from now on connects are refused; idempotent."""
+        """Stop listening: from now on the kernel refuses connects; idempotent."""
         for caller in list(self._callers):
             self._drop(caller)
         for listener in self._listeners:

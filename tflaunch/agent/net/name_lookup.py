@@ -1,4 +1,4 @@
-"""Names of hosts looked up by a child process: a resolver blocks, and the agent's one loop must not."""
+"""Looks up the names of hosts in a child process: a resolver blocks, and the agent's one loop must not."""
 
 import os
 import time
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from tflaunch.protocol.dialling import AnySelector
 
 RESOLVER_THREADS = 16
-QUICK_S = 0.02  # one thread looks names up for so long before another helps it
+QUICK_S = 0.02  # the child starts another thread each time the last one has been busy for so long
 
 
 class NameLookup:
-    """A child that looks names up, since that blocks; it is killed when for so long no name has been found."""
+    """A child process that looks names up; it is killed when it has found no more for `patience_s`."""
 
     def __init__(self, selector: "AnySelector", names: "List[str]", patience_s: float) -> None:
         self._selector = selector
         self._names = names
         self._deadline = time.monotonic() + patience_s
         self._patience_s = patience_s
-        self._told = b""
+        self._said = b""
         self._pipe, pipe = os.pipe()
         os.set_blocking(self._pipe, False)
         try:
@@ -42,31 +42,31 @@ class NameLookup:
             os.close(pipe)
         self._child = processes.read(pid)
         self._ended = False
-        selector.register(self._pipe, EVENT_READ, self._hear)
+        selector.register(self._pipe, EVENT_READ, self._read)
 
-    def _hear(self) -> None:
+    def _read(self) -> None:
         try:
             data = os.read(self._pipe, 65536)
         except BlockingIOError:
             return
-        self._told += data
+        self._said += data
         self._deadline = time.monotonic() + self._patience_s
         if not data and not self._ended:
             self._ended = True
             self._selector.unregister(self._pipe)
 
     def step(self, now: float) -> "Optional[Dict[str, Union[str, List[Tuple[int, str]]]]]":
-        """What each name stands for, or why not; None while some are still looked up."""
-        lines = self._told.splitlines()
+        """The (family, address) of each name, or why there is none; None while the child still looks some up."""
+        lines = self._said.splitlines()
         if len(lines) < len(self._names) and not self._ended and now < self._deadline:
             return None
         self.close()
         late = "no answer within %g s" % self._patience_s
-        told = dict.fromkeys(self._names, late)  # type: Dict[str, Union[str, List[Tuple[int, str]]]]
+        addresses = dict.fromkeys(self._names, late)  # type: Dict[str, Union[str, List[Tuple[int, str]]]]
         for line in lines:
             name, found = wire.loads(line.decode("ascii"))
-            told[name] = found
-        return told
+            addresses[name] = found
+        return addresses
 
     def close(self) -> None:
         """End the child."""
@@ -79,14 +79,16 @@ class NameLookup:
 
 
 def _resolve_and_exit(names: "List[str]", pipe: int) -> None:
-    """In the child: a line for each name as soon as it is known, however long the others take."""
+    """In the child: write a line for each name as soon as it is known, however long the others take."""
     try:
-        import _thread  # `threading` takes longer to load than the names of a small run to be found
+        import _thread  # `threading` takes longer to load than the names of a small run to look up
 
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        for entry in os.listdir("/proc/self/fd"):  # what the agent closes must be seen to close
+        for entry in os.listdir(
+            "/proc/self/fd"
+        ):  # or a connection that the agent closes would stay open here
             if int(entry) > 2 and int(entry) != pipe:
                 try:
                     os.close(int(entry))
@@ -99,11 +101,10 @@ def _resolve_and_exit(names: "List[str]", pipe: int) -> None:
                 while True:
                     name = names.pop()
                     found = addresses_of(name, 0)
-                    told = (
-                        found if isinstance(found, str) else [(family, where[0]) for family, where in found]
-                    )
-                    # In one piece, since it is shorter than PIPE_BUF: threads do not mix their lines.
-                    os.write(pipe, wire.dumps([name, told]).encode("ascii") + b"\n")
+                    if not isinstance(found, str):
+                        found = [(family, where[0]) for family, where in found]
+                    # Shorter than PIPE_BUF, so written in one piece: threads do not mix their lines.
+                    os.write(pipe, wire.dumps([name, found]).encode("ascii") + b"\n")
             except IndexError:
                 pass  # that was the last
             finally:
@@ -115,7 +116,7 @@ def _resolve_and_exit(names: "List[str]", pipe: int) -> None:
             done.acquire()
             try:
                 _thread.start_new_thread(work, (done,))
-            except RuntimeError:  # there is no room for another
+            except RuntimeError:  # the system allows no more threads
                 if not working:
                     work(done)
                 break

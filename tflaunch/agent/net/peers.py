@@ -1,11 +1,10 @@
-"""From agent to agent, where no launcher is: TCP that only the run's own agents can speak.
+"""TCP between the agents of a detached run, which has no launcher: only the run's own agents can speak it.
 
-A secret of its own comes to each agent inside its launcher's SSH connection, and all of them to the one whose host
-decides.  So only that host can speak to the others: who breaks into one of those cannot.  Both ends prove that they
-have the secret, then every record carries a MAC of a key of this very connection and a number: nothing can be put in,
-changed, repeated or left out.  It is not encrypted: what is said is who started and ended, which any user of the host
-may see anyway.  An agent listens on its address in the cluster, on a port that it holds, and only in a detached
-run.
+Through SSH, the launcher gives each agent a secret of its own, and the coordinator's host all of them.  So only the
+coordinator can speak to the other agents; an intruder on one of their hosts cannot speak to a third.  Both ends prove
+that they have the secret; then every record carries a number and a MAC, with a key of this connection: an attacker can
+neither insert nor change, repeat or drop one.  Nothing is encrypted: the agents say which tasks started and ended, and
+that any user of the host may see anyway.  An agent listens on its address in the cluster, on a port that it holds.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ _HEAD = struct.Struct("!I")
 
 
 class PeerError(Exception):
-    """The other end is not an agent of this run, or somebody is in between."""
+    """The other end is not an agent of this run, or an attacker is in between."""
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:
@@ -37,7 +36,7 @@ def _mac(key: bytes, *parts: bytes) -> bytes:
 
 
 class SealedStream:
-    """A socket whose records are checked; it sends and receives like one that does not block."""
+    """A socket that checks every record; it sends and receives like a socket that does not block."""
 
     def __init__(self, connection: socket.socket, key_out: bytes, key_in: bytes) -> None:
         self._socket = connection
@@ -50,19 +49,19 @@ class SealedStream:
         return self._socket.fileno()
 
     def send(self, data: "bytes | bytearray") -> int:
-        """Take some of `data`; raises BlockingIOError when nothing of it, OSError when the peer is gone."""
+        """How many bytes of `data` it has taken; raises BlockingIOError for none, OSError when the peer is gone."""
         self._flush()
         piece = bytes(data[:RECORD_LIMIT])
         self._out += _HEAD.pack(len(piece)) + _mac(self._keys[0], self._next(0), piece) + piece
         try:
             self._flush()
         except BlockingIOError:
-            pass  # it is taken all the same; the rest of it goes with the next
+            pass  # the record is taken; `flush` or the next `send` sends the rest
         return len(piece)
 
     @property
     def pending(self) -> bool:
-        """Whether something that was taken waits to be sent."""
+        """Whether `send` has taken bytes that are still to be sent."""
         return bool(self._out)
 
     def _flush(self) -> None:
@@ -70,14 +69,14 @@ class SealedStream:
             del self._out[: self._socket.send(self._out)]
 
     def flush(self) -> None:
-        """Send on what waits; raises OSError when the peer is gone."""
+        """Send what is pending, as far as the socket takes it; raises OSError when the peer is gone."""
         try:
             self._flush()
         except BlockingIOError:
             pass
 
     def recv(self, size: int) -> bytes:
-        """What has come; b"" at the end; raises BlockingIOError when nothing is whole, OSError for a forgery."""
+        """What has come, b"" at the end; raises BlockingIOError if no record is complete, OSError for a forged one."""
         data = self._socket.recv(size)
         if not data:
             return b""
@@ -88,7 +87,7 @@ class SealedStream:
         return found
 
     def opened(self) -> bytes:
-        """What is whole of that which has come; raises OSError for a forgery."""
+        """The contents of the complete records that have come; raises OSError for a forged one."""
         found = b""
         while len(self._in) >= _HEAD.size:
             length = _HEAD.unpack_from(self._in)[0]
@@ -119,14 +118,14 @@ class SealedStream:
 
 
 class Handshake:
-    """One end of a connection that has to prove itself; call `step` whenever something can be read."""
+    """One end of a connection, until both have proved themselves; call `step` whenever something can be read."""
 
     def __init__(self, connection: socket.socket, secret: bytes, answers: bool) -> None:
         connection.setblocking(False)
         self.connection = connection
         self.since = time.monotonic()
         self._secret = secret
-        self._answers = answers  # it has accepted the connection
+        self._answers = answers  # this end has accepted the connection
         self._nonce = os.urandom(NONCE)
         self._theirs = b""
         self._buffer = b""
@@ -134,7 +133,7 @@ class Handshake:
             self._send(HELLO + self._nonce)
 
     def step(self) -> "Optional[SealedStream]":
-        """The stream once both ends are sure, None before; raises PeerError, OSError."""
+        """The stream once both ends have proved themselves, None before; raises PeerError, OSError."""
         try:
             data = self.connection.recv(512)
         except BlockingIOError:
@@ -180,22 +179,22 @@ class Handshake:
         return taken
 
     def _send(self, data: bytes) -> None:
-        # A few dozen bytes into the empty buffer of a new connection: it takes them whole.
+        # The empty buffer of a new connection takes a few dozen bytes as a whole.
         if self.connection.send(data) != len(data):
-            raise PeerError("it does not take what is said")
+            raise PeerError("it takes no bytes")
 
 
 class Door:
-    """Where the coordinating agent comes in."""
+    """The port by which the coordinator reaches this agent."""
 
     def __init__(self, address: str, port: int, secret: bytes) -> None:
-        """Listen on a port that this agent holds; raises OSError."""
+        """Listen at a port that this agent holds; raises OSError."""
         self._secret = secret
         self.listener, self.wide = _listen(address, port)
         self._waiting = {}  # type: Dict[int, Handshake]
 
     def welcome(self, connection: socket.socket) -> bool:
-        """Have it prove itself: call `proved` when it can be read; False when it has left again."""
+        """Begin its handshake: call `proved` whenever it can be read.  False when it has hung up already."""
         try:
             self._waiting[connection.fileno()] = Handshake(connection, self._secret, answers=True)
         except (OSError, PeerError):
@@ -204,7 +203,7 @@ class Door:
         return True
 
     def proved(self, connection: socket.socket) -> "Optional[SealedStream]":
-        """The stream, once it is one of ours; raises PeerError or OSError when it is not, and has closed it."""
+        """The stream once the handshake is done, None before; closes one that fails, and raises PeerError, OSError."""
         handshake = self._waiting[connection.fileno()]
         try:
             stream = handshake.step()
@@ -220,9 +219,9 @@ class Door:
         connection.close()
 
     def late(self, now: float) -> "List[socket.socket]":
-        """Connections that had their time; those that came first make room when there are too many.
+        """The connections to drop: those whose time is over and, where too many wait, those that came first.
 
-        An agent of the run proves itself at once: whoever only holds connections open does not keep it out.
+        The coordinator proves itself at once: so an attacker who only holds connections open does not keep it out.
         """
         waiting = sorted(self._waiting.values(), key=lambda each: each.since)
         over = max(0, len(waiting) - WAITING_LIMIT)
@@ -234,9 +233,9 @@ class Door:
 
 
 def _listen(address: str, port: int) -> "Tuple[socket.socket, bool]":
-    """The listener, and whether it listens on all addresses of this host because it has not that one itself."""
+    """The listener, and whether it listens on all of this host's addresses since `address` is none of them."""
     error = OSError("%s is no address" % address)
-    # An address that this host does not have itself (it is behind NAT): then on all that it has.
+    # A host behind NAT does not have the address by which others reach it.
     for host in (address, "", "0.0.0.0"):  # noqa: S104
         try:
             family = (

@@ -1,8 +1,8 @@
-"""Ports that are held from before the plan to the end of the run, so that nobody can take one in between.
+"""Holds ports from before the plan to the end of the run, so that no other process can take one in between.
 
-Each is bound, then opened to this user's other sockets by SO_REUSEPORT, and never listens: TensorFlow joins it
-(TF_GRPC_REUSE_PORT=true), as JAX's coordinator does by itself, every other bind is refused, and connects are refused
-until TensorFlow itself listens.  PyTorch's store only says SO_REUSEADDR, with libuv as without: see `share`.
+A socket binds each port, then opens it to this user's other sockets by SO_REUSEPORT, and never listens.  So TensorFlow
+can join it (TF_GRPC_REUSE_PORT=true), as JAX's coordinator does by itself; the kernel refuses every other bind, and
+connects until TensorFlow listens.  PyTorch's store sets only SO_REUSEADDR, with libuv as without: see `share`.
 """
 
 import errno
@@ -19,7 +19,7 @@ SCAN_LIMIT = 4000  # bind attempts before giving up
 
 
 def ephemeral_range() -> "Tuple[int, int]":
-    """The ports that the kernel gives to outgoing connections: never safe to hand to a server."""
+    """The ports that the kernel gives to outgoing connections: a server may find one of them taken at any time."""
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
             first, last = file.read().split()
@@ -35,13 +35,14 @@ class HeldPorts:
         self._held = {}  # type: Dict[int, socket.socket]
 
     def hold(self, count: int, wanted: "Optional[Tuple[int, int]]", seed: int) -> "List[int]":
-        """Hold up to `count` ports (fewer when no more are free) and return them, ascending.
+        """Hold `count` ports, fewer when no more are free; returns all that are held, ascending.
 
-        `seed` turns the place where the search begins, so that runs side by side seldom meet.
+        `wanted` are the first and the last port to try.  Without it `seed` decides where the search begins, so that
+        runs side by side seldom try the same ports.
         """
         first, last = wanted or DEFAULT_RANGE
         size = last + 1 - first
-        low, high, turn = 0, -1, 0  # those that are named are taken in turn, wherever they are
+        low, high, turn = 0, -1, 0  # ports that the hostfile names are taken in order, ephemeral or not
         if wanted is None:
             low, high = ephemeral_range()
             turn = seed % size
@@ -63,10 +64,10 @@ class HeldPorts:
         return sorted(self._held)
 
     def share(self, port: int) -> None:
-        """Let a program listen there that says SO_REUSEADDR alone, from now on, also when it starts again.
+        """Let a program listen at this port that sets only SO_REUSEADDR, from now on, also after its restart.
 
-        Until it listens, whoever else on this machine says so may take that port before it; all others are refused,
-        and who asks for any port does not get it.
+        Until it listens, any program on this machine that sets SO_REUSEADDR may take that port first.  The kernel
+        refuses all others, and does not give the port to one that asks for any port.
         """
         held = self._held.get(port)
         if held is None:
@@ -74,19 +75,19 @@ class HeldPorts:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bind(port, socket.SO_REUSEADDR).close()
-        except OSError:  # no Linux kernel: let go of it
+        except OSError:  # a kernel that imitates Linux: then only giving the port up helps
             self._held.pop(port).close()
 
     def keep(self, ports: "Iterable[int]") -> None:
-        """Let go of all others."""
+        """Give up all others."""
         keep = set(ports)
         for port in set(self._held) - keep:
             self._held.pop(port).close()
 
 
 def _hold(port: int) -> "Optional[socket.socket]":
-    # First as everybody's, which is refused if anyone at all has it: two agents of one user could both bind it with
-    # SO_REUSEPORT.  Only then is it opened, in no time at all, and with nothing that another user could take away.
+    # First without SO_REUSEPORT: then the kernel refuses a port that any socket has.  With it, two agents of one user
+    # could both bind the port.  It is set right after, which leaves other users no way to take the port.
     try:
         bound = bind(port)
     except OSError as error:
@@ -96,7 +97,7 @@ def _hold(port: int) -> "Optional[socket.socket]":
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         bind(port, socket.SO_REUSEPORT).close()
-    except OSError:  # no Linux kernel, but what plays one: there it counts only what was said before
+    except OSError:  # a kernel that imitates Linux: there the option counts only before the bind
         bound.close()
         try:
             return bind(port, socket.SO_REUSEPORT)
@@ -106,7 +107,7 @@ def _hold(port: int) -> "Optional[socket.socket]":
 
 
 def bind(port: int, option: "Optional[int]" = None) -> socket.socket:
-    """A socket on every address, IPv4 and IPv6 as TensorFlow's own, with that option of how it may be shared."""
+    """A socket bound to every address, IPv4 and IPv6 as TensorFlow's own, with that SO_ option; raises OSError."""
     try:
         bound = socket.socket(socket.AF_INET6)
         address = "::"

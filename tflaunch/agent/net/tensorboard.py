@@ -1,7 +1,7 @@
-"""TensorBoard beside the tasks of a run: started on this host's loopback, reached through the wire.
+"""TensorBoard beside the tasks of a run: it listens on this host's loopback, and a browser reaches it by the wire.
 
-It is a process like a task, of the run's chief or first worker in python, setup and working directory, but sees no
-GPU; what comes of it is nothing to the run.
+It runs as the run's chief or first worker does, with the same Python, setup and working directory, but sees no GPU.
+Whatever becomes of it, the run goes on.
 """
 
 import os
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
     from tflaunch.agent.files.rundir import RunDirectory
 
 NAME = "tensorboard/0"
-LINES = 12
+LINES = 12  # of its log that the user sees when it fails
 GRACE_S = 1.0
 BEAT_S = 2.5
-SILENCE_S = 30.0  # a launcher that is not heard of for so long is gone
+SILENCE_S = 30.0  # a launcher that has sent nothing for so long is gone
 _SAYS = re.compile(rb" at http://[^ ]*?:(\d+)/")
 
 
 class TensorBoard:
-    """The one of this agent; started when the first viewer wants it."""
+    """One TensorBoard, started when the first viewer wants it, and the connections of all viewers to it."""
 
     def __init__(self, directory: "RunDirectory", selector: Selector, own: bool = True) -> None:
-        """Without `own` it does not belong to the run, but to whoever looks at it."""
+        """Without `own` it belongs not to the run but to the visit that started it."""
         self._directory = directory
         self._selector = selector
         self._own = own
         self._task = None  # type: Any
-        self._told = {"state": "starting", "why": "", "lines": []}  # type: Dict[str, Any]
+        self._state = {"state": "starting", "why": "", "lines": []}  # type: Dict[str, Any]  # message `board`
         self._port = 0
-        self._said = 0  # where in its log
+        self._log_start = 0  # the offset in its log where it began
         self._streams = {}  # type: Dict[Viewer, Streams]
 
     @property
     def alive(self) -> bool:
-        """Whether its process is."""
+        """Whether its process lives."""
         return self._task is not None and self._task.alive
 
     def want(self, viewer: Viewer, logdir: str) -> None:
-        """This viewer wants it, and hears what becomes of it."""
+        """Start it if need be; from now on `board` tells this viewer whether it is up."""
         if viewer not in self._streams:
             self._streams[viewer] = Streams(self._selector, viewer.send)
         if self._task is None:
@@ -61,8 +61,8 @@ class TensorBoard:
             except HostError as error:
                 self._fail(error.reason)
                 return
-        if self._told["state"] != "starting":
-            viewer.send("board", **self._told)
+        if self._state["state"] != "starting":
+            viewer.send("board", **self._state)
 
     def _start(self, logdir: str) -> None:
         tasks = self._directory.read("plan.json").get("tasks")
@@ -79,26 +79,26 @@ class TensorBoard:
             "argv": [like["argv"][0], *words, "--logdir", os.path.expanduser(logdir)],
             "env": env,
             "cwd": like["cwd"] or self._directory.outputs,
-            "setup": [] if like.get("container") else like["setup"],  # there it means what is in the image
+            "setup": [] if like.get("container") else like["setup"],  # a container's setup is for its image
             "decided": ["CUDA_VISIBLE_DEVICES"],
         }
-        # One for each visit: several may look at one run.
+        # A number for each visit: several may look at one run at a time.
         attempt = 0 if self._own else os.getpid()
         self._task = Task(self._directory, request, attempt, marked=self._own)
-        self._said = self._task.logs.size(attempt)  # of another agent of the run on this host
+        self._log_start = self._task.logs.size(attempt)  # an earlier agent of this run may have written there
         self._task.stage()
-        self._selector.register(self._task.ready_pipe, EVENT_READ, self._hear)
+        self._selector.register(self._task.ready_pipe, EVENT_READ, self._read_ready_pipe)
 
-    def _hear(self) -> None:
+    def _read_ready_pipe(self) -> None:
         pipe = self._task.ready_pipe
-        ready = self._task.hear()
+        ready = self._task.read_ready_pipe()
         if ready is not None:
             self._selector.unregister(pipe)
         if ready:
             self._task.release()
 
     def take(self, viewer: Viewer, message: wire.Message) -> None:
-        """What a viewer says of its connections."""
+        """A viewer's message about its connections, see `tflaunch.protocol.tcp_streams`."""
         streams = self._streams.get(viewer)
         if streams is None:
             return
@@ -114,23 +114,23 @@ class TensorBoard:
             streams.close()
 
     def tick(self, now: float) -> None:
-        """Look whether it listens, and end it in time."""
+        """Look whether it listens; kill it when its grace is over."""
         if self._task is None:
             return
         self._task.enforce(now)
-        if self._told["state"] == "starting":
+        if self._state["state"] == "starting":
             logs = self._task.logs
-            found = _SAYS.search(logs.read(logs.attempt, self._said, TAIL_BYTES))
+            found = _SAYS.search(logs.read(logs.attempt, self._log_start, TAIL_BYTES))
             if found:
                 self._port = int(found.group(1))
-                self._tell("up")
+                self._change("up")
 
     def reaped(self, pid: int, status: int) -> bool:
-        """Whether it was this process that has ended."""
+        """Whether the child process that has ended was TensorBoard."""
         if not self.alive or self._task.process.pid != pid:
             return False
         self._task.ended(status)
-        self._port = 0  # somebody else may listen there from now on
+        self._port = 0  # another program may listen there from now on
         if not self._task.stopped:
             code, number = self._task.code, self._task.signal
             self._fail("it ended with %s" % ("code %d" % code if number is None else "signal %d" % number))
@@ -141,21 +141,21 @@ class TensorBoard:
         if self._task is not None:
             text = self._task.logs.tail(self._task.logs.attempt).decode("utf-8", "replace")
             lines = text.splitlines()[-LINES:]
-        self._tell("failed", why, lines)
+        self._change("failed", why, lines)
 
-    def _tell(self, state: str, why: str = "", lines: "List[str]" = []) -> None:  # noqa: B006 - never changed
-        self._told = {"state": state, "why": why, "lines": lines}
+    def _change(self, state: str, why: str = "", lines: "List[str]" = []) -> None:  # noqa: B006 - never changed
+        self._state = {"state": state, "why": why, "lines": lines}
         for viewer in self._streams:
-            viewer.send("board", **self._told)
+            viewer.send("board", **self._state)
 
     def stop(self) -> None:
-        """Its end, with the run's."""
+        """End it, with the run; see `alive`."""
         if self._task is not None:
             self._task.stop(GRACE_S)
             self._task.unwanted = False
 
     def end(self) -> None:
-        """Its end, with the visit's: when this returns it is dead, and its log is gone."""
+        """End it, with the visit: when this returns it is dead, and its log is removed."""
         if self._task is None:
             return
         self.stop()
@@ -183,9 +183,9 @@ class _Pipe:
 def serve(
     directory: "RunDirectory", channel_in: int, channel_out: int, decoder: wire.Decoder, logdir: str
 ) -> None:
-    """Show a run, alive or not, to who is at the channel, until that ends; then nothing of it is left.
+    """TensorBoard for a visit to a run, alive or not, until the channel ends; then nothing of it is left.
 
-    The process that does it has a guard, as an agent has: this one, which only waits, and sweeps.
+    As an agent's, the process that serves it has a guard: this process, which only waits and then sweeps.
     """
     processes.become_subreaper()
     guard = os.getpid()
@@ -216,10 +216,10 @@ def _serve(
     selector.register(channel_in, EVENT_READ, lambda: None)
     viewer = Viewer(_Pipe(channel_out))  # type: ignore[arg-type]
     viewer.send("hello", run=directory.run, host=directory.host, pid=0, directory=directory.path, alive=False)
-    board = TensorBoard(directory, selector, own=False)
+    tensorboard = TensorBoard(directory, selector, own=False)
     heard = time.monotonic()
     try:
-        board.want(viewer, logdir)
+        tensorboard.want(viewer, logdir)
         while os.getppid() == guard and time.monotonic() - heard < SILENCE_S:
             for key, _ in selector.select(0.2):
                 key.data()
@@ -233,10 +233,10 @@ def _serve(
                     if message.type == "bye":
                         return
                     if message.type in TYPES:
-                        board.take(viewer, message)
+                        tensorboard.take(viewer, message)
             for each, status in processes.reap():
-                board.reaped(each, status)
-            board.tick(time.monotonic())
+                tensorboard.reaped(each, status)
+            tensorboard.tick(time.monotonic())
             if time.monotonic() - viewer.sent_at >= BEAT_S and not viewer.out:
                 viewer.send("beat")
             try:
@@ -245,7 +245,7 @@ def _serve(
                 return
             _watch(selector, channel_out, bool(viewer.out))
     finally:
-        board.end()
+        tensorboard.end()
 
 
 def _watch(selector: Selector, channel_out: int, wanted: bool) -> None:

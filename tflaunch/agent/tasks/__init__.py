@@ -1,1 +1,15 @@
-"""The tasks of a run on this host: how each is started, watched, looked at and ended."""
+"""The tasks of a run on this host: how each is started, watched, looked at and ended.
+
+staging      the launcher's messages about tasks: prepare, stage, release, add, restart, stop, look
+team         all tasks of the run; each exit goes to the journal
+task         one task: a shell that waits at a gate, then the program
+shell        the file of shell in front of a program: its variables and its setup
+syntax       whether the Python of the tasks can parse their program
+prepare      a virtual environment or an image, before the tasks can be staged
+environment  virtual environments, made once for each requirements file and Python
+container    tasks in containers of podman or docker
+logs         the log of each attempt, read by offset
+log_notice   wakes the agent when a log grows
+look         what each task is doing now, from /proc
+stacks       has a program that hangs write its stacks
+"""

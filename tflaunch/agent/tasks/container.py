@@ -1,8 +1,8 @@
-"""Tasks in containers of podman or docker: the command that runs one, what is in it, and that none outlives its run.
+"""Tasks in containers of podman or docker: the command that runs one, its processes, and its removal after the run.
 
-The container is a wall around the files alone: the network, IPC and user are the host's, so that the task
-joins the port that is held for it (the kernel lets only one user share a port), writes files that are the user's,
-and is found, looked at and killed like any other process of the run.
+A container separates only the files.  Network, IPC and user are the host's: so the task can join the port that the
+agent holds for it (the kernel lets only one user share a port), its files belong to the user, and the agent finds and
+kills it like any other process of the run.
 """
 
 import os
@@ -16,15 +16,18 @@ if TYPE_CHECKING:
 
     from tflaunch.agent.files.rundir import RunDirectory
 
-RECORD = "container.json"  # the engine, for whoever comes to remove what is left
+RECORD = "container.json"  # the engine, for a guard or a visit that removes what is left
 ENGINES = ("podman", "docker")
-ANSWER_S = 30.0  # how long the engine may take for a question
+ANSWER_S = 30.0  # how long the engine may take to answer
 REMOVAL_S = 60.0
 LINES = 8
 
 
 def find(wanted: str) -> "Dict[str, Any]":
-    """The engine of this host: {path, kind, user, userns}. Raises HostError when there is none that works."""
+    """This host's engine: {path, kind, user, userns}.  Raises HostError when there is none that works.
+
+    `kind` is podman or docker, `user` and `userns` are the options by which a container runs as this user.
+    """
     import shutil
 
     names = (wanted,) if wanted else ENGINES
@@ -40,7 +43,7 @@ def find(wanted: str) -> "Dict[str, Any]":
         rootless = _ask(path, "info", "--format", "{{.Host.Security.Rootless}}") == "true"
         return {"path": path, "kind": kind, "user": me, "userns": "keep-id" if rootless else ""}
     security = _ask(path, "info", "--format", "{{.SecurityOptions}}")
-    rootless = "name=rootless" in security  # there root is the user, and every other number somebody else
+    rootless = "name=rootless" in security  # there uid 0 is the user, and every other uid another user
     userns = "host" if "name=userns" in security else ""
     return {"path": path, "kind": kind, "user": "0:0" if rootless else me, "userns": userns}
 
@@ -74,7 +77,7 @@ def _last(said: bytes) -> str:
 
 
 def pull(engine: "Dict[str, Any]", image: str) -> bool:
-    """Have the image here; whether it had to be fetched. Raises HostError."""
+    """Fetch the image if it is not here; returns whether it was fetched.  Raises HostError."""
     try:
         _ask(engine["path"], "image", "inspect", "--format", "{{.Id}}", image)
         return False
@@ -94,7 +97,7 @@ def pull(engine: "Dict[str, Any]", image: str) -> bool:
         raise
     if process.returncode:
         raise HostError(
-            "the image %s cannot be had:\n%s" % (image, _last(said)),
+            "the image %s cannot be fetched:\n%s" % (image, _last(said)),
             "try it there: %s pull %s" % (os.path.basename(engine["path"]), image),
         )
     return True
@@ -103,9 +106,9 @@ def pull(engine: "Dict[str, Any]", image: str) -> bool:
 def command(
     directory: "RunDirectory", request: "Dict[str, Any]", attempt: int, cwd: str, script: str
 ) -> "List[str]":
-    """What runs `script` in a container; the words of the task follow it. Raises HostError.
+    """The command that runs `script` in a container; the words of the task's program come behind it.
 
-    No variable of the task is in it: they are in the script.
+    The task's variables are in the script, not in the command.  Raises HostError.
     """
     engine = directory.read(RECORD)
     wanted = request["container"]
@@ -114,10 +117,10 @@ def command(
         engine["path"],
         "run",
         "--rm",
-        "--interactive",  # the gate
-        "--init",  # a program that is process 1 would not hear of SIGTERM
+        "--interactive",  # its input is the gate
+        "--init",  # a program that is process 1 would not get SIGTERM
         "--network=host",
-        # NCCL shares memory between the processes of a host; rootless podman wants the queues to be there.
+        # NCCL shares memory between the processes of a host; rootless podman needs /dev/mqueue for that.
         "--ipc=host" if os.path.isdir("/dev/mqueue") else "--volume=/dev/shm:/dev/shm",
         "--pull=never",
         "--log-driver=none",
@@ -137,7 +140,7 @@ def command(
     for variable, value in marks.items():  # process 1 carries them, too
         words.append("--env=%s=%s" % (variable, value))
         words.append("--label=%s=%s" % (_label(variable), value))
-    # In a directory of a task's own are links to the code.
+    # A working directory of a trial's own holds links to the code.
     linked = [directory.work] if cwd.startswith(directory.own + "/") else []
     for place in (cwd, *linked, script + ":" + script + ":ro", *wanted["mounts"]):
         source, _, rest = place.partition(":")
@@ -161,7 +164,7 @@ def _cards(kind: str, uuids: "List[str]") -> "List[str]":
 
 
 def inside(run: str, host: str, task: str) -> "List[processes.Process]":
-    """The processes in the container of a task, its process 1 first; the engine's own are not among them."""
+    """The processes in the container of a task, process 1 first; the engine's own are left out."""
     ours = _pid_namespace("self")
     found = processes.marked(processes.every().values(), run, host, task)
     within = [each for each in found if _pid_namespace(str(each.pid)) not in ("", ours)]
@@ -176,7 +179,7 @@ def _pid_namespace(pid: str) -> str:
 
 
 def remove(directory: "RunDirectory") -> "List[str]":
-    """End and remove every container of this run on this host; returns what is left, described."""
+    """Kill and remove every container of this run on this host; returns what is left, described for the user."""
     record = directory.read(RECORD)
     engine, kind = record.get("path"), record.get("kind")
     if not engine:
@@ -205,7 +208,7 @@ def remove(directory: "RunDirectory") -> "List[str]":
 
 
 def remove_all(directory: "RunDirectory") -> None:
-    """Likewise, in a process of its own; `left` knows then."""
+    """Do `remove` in a process of its own, and leave its result to `left`."""
     left = remove(directory)
     if left:
         directory.write(RECORD, {**directory.read(RECORD), "left": left})

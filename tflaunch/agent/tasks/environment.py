@@ -1,10 +1,11 @@
-"""Virtual environments of this host, one for each content of a requirements file and each Python; made once, kept.
+"""Virtual environments on this host: one for each Python and content of a requirements file, made once and kept.
 
     <parent>/.environments/<digest>/            the environment
-    <parent>/.environments/<digest>/made.json   when, and of what: it is whole
-    <parent>/.environments/<digest>.lock        held by who makes it, and by the agents of the runs that use it
+    <parent>/.environments/<digest>/made.json   what it was made from; it is there once the environment is complete
+    <parent>/.environments/<digest>.lock        its maker locks this alone, agents that use it share the lock
 
-It is made where it stays, for its programs hold their own path; one without made.json is nobody's, and made anew.
+It is made where it stays, since its programs hold their own path.  One without made.json is incomplete: the next run
+that wants it makes it anew.
 """
 
 import errno
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
 MADE = "made.json"
 PIP_FROM_OUTSIDE = [22, 3]  # since this version it installs into environments that have no pip
-LINES = 12  # of what the installer said, when it fails
+LINES = 12  # of the installer's output that the user sees when it fails
 _MARK = b"\0tflaunch-environment\0"
 
-# What makes environments differ, and whether this Python is itself of one.
+# What makes environments differ, and whether this Python itself belongs to a virtual environment.
 IDENTITY = """\
 import importlib.util, json, os, sys, sysconfig
 def version(name):
@@ -51,22 +52,22 @@ print(json.dumps({
 
 
 def directory_of(parent: str) -> str:
-    """Where they are."""
+    """The directory of all environments."""
     return os.path.join(parent, ENVIRONMENTS)
 
 
 def activation(path: str) -> str:
-    """The line of shell that puts an environment first."""
+    """The line of shell that activates an environment."""
     import shlex
 
-    # `activate` of venv and of uv differ, and want to be undone; this is what both do.
+    # `activate` of venv and of uv differ, and define more than this, which both do.
     return 'export VIRTUAL_ENV=%s; export PATH="$VIRTUAL_ENV/bin:$PATH"; unset PYTHONHOME' % shlex.quote(path)
 
 
 def hold(path: str, wait: bool = True) -> "Optional[int]":
-    """Keep it from being removed as long as the descriptor is open; None when it is not there, or not whole.
+    """A descriptor that keeps the environment from being removed; None when it is not there, or incomplete.
 
-    Raises BlockingIOError without `wait` when somebody makes or removes it just now.
+    Without `wait`, raises BlockingIOError when another process makes or removes it just now.
     """
     lock = _lock(path, fcntl.LOCK_SH | (0 if wait else fcntl.LOCK_NB))
     try:
@@ -78,7 +79,7 @@ def hold(path: str, wait: bool = True) -> "Optional[int]":
 
 
 def unused(path: str, for_s: float) -> "Optional[int]":
-    """A lock on an environment that nobody uses, nobody has used for so long, or that is not whole; else None."""
+    """Lock an environment that no run uses or has used for `for_s`, or that is incomplete; None for any other."""
     try:
         lock = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -93,14 +94,18 @@ def unused(path: str, for_s: float) -> "Optional[int]":
 
 
 def _lock(path: str, how: int) -> int:
-    """A lock on it; raises BlockingIOError with LOCK_NB when somebody has it."""
+    """The lock on an environment; with LOCK_NB raises BlockingIOError when another process has it."""
     name = path + ".lock"
     while True:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, how)
         except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):  # a disk that has no locks
+            if error.errno not in (
+                errno.ENOLCK,
+                errno.EOPNOTSUPP,
+                errno.ENOSYS,
+            ):  # else the disk has no locks
                 os.close(descriptor)
                 raise
         try:
@@ -117,7 +122,7 @@ def _same(descriptor: int, name: str) -> bool:
 
 
 class Maker:
-    """Makes the environment that a `prepare` message wants, in a process that may be stopped at any moment."""
+    """Makes the environment that a message `prepare` wants, in a process that may be stopped at any moment."""
 
     def __init__(self, parent: str, scratch: str, wanted: "Dict[str, Any]") -> None:
         """`scratch` is a directory of this run's own."""
@@ -130,7 +135,7 @@ class Maker:
         self._log = os.path.join(scratch, "environment.log")
 
     def make(self) -> "Dict[str, Any]":
-        """{path, made}: where it is, and whether it was made just now. Raises HostError, SystemExit."""
+        """{path, made}: where the environment is, and whether this call made it.  Raises HostError, SystemExit."""
         try:
             private(self._scratch)
             private(directory_of(self._parent))
@@ -153,7 +158,7 @@ class Maker:
             raise explain(error, self._scratch) from error
 
     def _environment(self) -> "Dict[str, str]":
-        """What a task finds after its profile and its setup; raises HostError."""
+        """The variables that a task finds after the profile and its setup; raises HostError."""
         path = os.path.join(self._scratch, "environment.setup")
         shell.write(
             path, self._env, self._setup, "", "printf '\\000tflaunch-environment\\000'\nexec env -0\n"
@@ -197,8 +202,8 @@ class Maker:
         return hashlib.sha256(json.dumps(wanted).encode()).hexdigest()[:20]
 
     def _make(self, path: str, python: str, about: "Dict[str, Any]", env: "Dict[str, str]") -> None:
-        """Make it, whole or not at all."""
-        set_aside_and_remove(path)  # what somebody who was killed has left
+        """Make the environment completely or not at all."""
+        set_aside_and_remove(path)  # what an agent that was killed has left
         try:
             self._install(path, python, about, env)
             with open(os.path.join(path, MADE + ".new"), "w") as file:
@@ -221,17 +226,17 @@ class Maker:
         by_pip = self._requirements["kind"] == "pip" and (from_outside or about["ensurepip"])
         uv = "" if by_pip else self._uv(python, env)
         make = [uv, "venv", "--quiet", "--python", python] if uv else [python, "-I", "-m", "venv"]
-        make += ["--without-pip"] if by_pip and from_outside else []  # what is not needed takes the longest
+        make += (
+            ["--without-pip"] if by_pip and from_outside else []
+        )  # to install pip takes longer than all else
         make += ["--system-site-packages"] if system else []
         self._run([*make, path], env, source)
-        if (
-            system and about["inner"]
-        ):  # venv gives the packages of the base alone, not those of that environment
+        if system and about["inner"]:
+            # venv passes on only the packages of the base, not those of the environment that `python` belongs to.
             for found in _site_packages(path):
                 with open(os.path.join(found, "tflaunch-inherited.pth"), "w") as file:
-                    for each in dict.fromkeys(
-                        about["packages"]
-                    ):  # not as bare paths: theirs may have .pth, too
+                    # By addsitedir, not as bare paths: there may be .pth files in them, too.
+                    for each in dict.fromkeys(about["packages"]):
                         file.write("import site; site.addsitedir(%r)\n" % each)
         if by_pip:
             pip = [python, "-m", "pip", "--python", inside] if from_outside else [inside, "-m", "pip"]
@@ -262,7 +267,7 @@ class Maker:
         raise HostError("%s needs uv, and there is no uv on this host" % name, hint)
 
     def _run(self, words: "List[str]", env: "Dict[str, str]", directory: str) -> None:
-        """Run that, what it says in the log; whoever stops this stops it. Raises HostError with its last lines."""
+        """Run that program, its output in the log; it ends with this process.  Raises HostError with its last lines."""
         env = {name: value for name, value in env.items() if name not in ("PYTHONHOME", "PYTHONPATH")}
         with open(self._log, "ab") as log:
             size = log.tell()
@@ -308,7 +313,7 @@ def _site_packages(path: str) -> "List[str]":
 
 
 def set_aside_and_remove(path: str) -> None:
-    """Gone at once by its name; what cannot be removed now is left to `tflaunch clean`."""
+    """Rename it at once, then remove it; what cannot be removed now is left to `tflaunch clean`."""
     from tflaunch.protocol import removal
 
     if os.path.lexists(path):

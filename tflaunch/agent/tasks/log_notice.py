@@ -1,4 +1,4 @@
-"""Hears at once that a log has grown, where the kernel tells (inotify); where not, the agent looks by and by."""
+"""Wakes the agent at once when a log has grown, by inotify; where that does not work, the agent polls the logs."""
 
 import os
 import time
@@ -13,41 +13,41 @@ if TYPE_CHECKING:
     from tflaunch.protocol.selector import Selector
 
 IN_MODIFY = 2
-REST_S = 0.005  # between two hearings: a flood is taken in portions
+REST_S = 0.005  # between two wakings: so the agent takes a flood of output in larger pieces
 
 
 class Notice:
-    """Wakes a selector when a file in `directory` is written to, while somebody wants to know."""
+    """Wakes a selector when a task writes to a file in `directory`, as long as a viewer wants the logs."""
 
     def __init__(self, directory: str, selector: "Selector") -> None:
         self._selector = selector
         self._descriptor = _inotify(directory)
-        self._listens = False
+        self._watches = False
         self._rests_until = 0.0
 
     @property
     def works(self) -> bool:
-        """Whether the kernel tells."""
+        """Whether inotify works here."""
         return self._descriptor >= 0
 
-    def wanted(self, wanted: bool, now: float) -> "Optional[float]":
-        """Listen, or do not; how long this must be asked again at the latest, if that matters."""
+    def watch(self, wanted: bool, now: float) -> "Optional[float]":
+        """Watch or stop watching; returns in how many seconds at most to call this again, None: it does not matter."""
         rest_s = self._rests_until - now
-        listen = wanted and self.works and rest_s <= 0
-        if listen and not self._listens:
-            self._selector.register(self._descriptor, EVENT_READ, self._hear)
-        elif self._listens and not listen:
+        watch = wanted and self.works and rest_s <= 0
+        if watch and not self._watches:
+            self._selector.register(self._descriptor, EVENT_READ, self._woken)
+        elif self._watches and not watch:
             self._selector.unregister(self._descriptor)
-        self._listens = listen
+        self._watches = watch
         return rest_s if wanted and rest_s > 0 else None
 
-    def _hear(self) -> None:
+    def _woken(self) -> None:
         os.read(self._descriptor, 65536)
         self._rests_until = time.monotonic() + REST_S
 
 
 def _inotify(directory: str) -> int:
-    """The descriptor that tells of it, or -1: no inotify, or this user has too many."""
+    """An inotify descriptor for the directory, or -1: there is no inotify, or this user has too many of them."""
     try:
         descriptor = libc("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
         if descriptor >= 0 and libc("inotify_add_watch", descriptor, os.fsencode(directory), IN_MODIFY) < 0:

@@ -1,4 +1,4 @@
-"""The logs of a task: one plain file for each attempt, read by offset, never locked; its task may truncate it."""
+"""The logs of a task: one plain file for each attempt, read by offset, never locked; the task may truncate it."""
 
 import os
 import time
@@ -10,25 +10,25 @@ if TYPE_CHECKING:
     from tflaunch.agent.files.rundir import RunDirectory
 
 TAIL_BYTES = 64 * 1024
-CLOCK_S = 5.0  # how finely it is known when a byte was written
-MARK_BYTES = 64  # by which a file is known that was truncated and has grown again
+CLOCK_S = 5.0  # how precisely the agent knows when a byte was written
+MARK_BYTES = 64  # by these before its end, a file is recognized that was truncated and has grown again
 _PIECE = 64 * 1024
 
 
 class _File:
-    """The log of one attempt.  Whoever writes it may truncate it: offsets count what was written, and never go back."""
+    """The log of one attempt.  Offsets count all that was written, so they never go back when the task truncates it."""
 
     __slots__ = ("_ahead", "_mark", "_modified", "_size", "begins", "cut_at", "descriptor", "path", "whole")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.descriptor = -1
-        self.begins = 0  # the offset of the first byte that is still there
-        self.cut_at = 0.0  # when it was last found truncated (epoch seconds); 0: never
-        self.whole = None  # type: Optional[int]  # the offset of its end, once nothing more is written
-        self._ahead = 0  # offset of a byte less its place in the file
+        self.begins = 0  # the offset of the first byte that is still in the file
+        self.cut_at = 0.0  # when the agent last found it truncated (epoch seconds); 0: never
+        self.whole = None  # type: Optional[int]  # the offset of the end, once nothing more is written
+        self._ahead = 0  # the offset of a byte minus its place in the file
         self._size = self._modified = 0  # of the file, at the last look
-        self._mark = b""  # what stood before that
+        self._mark = b""  # the file's last bytes then
 
     def open(self) -> bool:
         """Whether it is open now."""
@@ -46,11 +46,11 @@ class _File:
 
     @property
     def end(self) -> int:
-        """The offset behind its last byte, as of the last look."""
+        """The offset behind the last byte, as of the last look."""
         return self._ahead + self._size
 
     def look(self) -> bool:
-        """Whether it has been truncated since the last look."""
+        """Take note of the file's size; returns whether it has been truncated since the last look."""
         if not self.open():
             return False
         info = os.fstat(self.descriptor)
@@ -58,7 +58,7 @@ class _File:
         if (size, info.st_mtime_ns) == (self._size, self._modified):
             return False
         self._modified = info.st_mtime_ns
-        # It may have been truncated, and be as long by now as it was, or longer.
+        # A truncated file may by now be as long as it was, or longer.
         cut = size < self._size or self._piece(self._size) != self._mark
         if cut:
             self.truncated(self.end)
@@ -68,15 +68,15 @@ class _File:
         return cut
 
     def truncated(self, end: int, when: float = 0.0) -> None:
-        """It was, when it had come to `end`: what stands in it now comes behind that."""
+        """The file was truncated when its end was `end`: the offsets of what is in it now follow that."""
         self.begins, self.cut_at = end, when or time.time()
         self._skip_hole()
 
     def _skip_hole(self) -> None:
-        # Who truncates it and does not append, goes on where he was.
+        # A program that truncates it, and has not opened it to append, goes on at its old place.
         try:
             first = os.lseek(self.descriptor, 0, os.SEEK_DATA)
-        except OSError:  # nothing is in it
+        except OSError:  # the file holds nothing
             first = 0
         self._ahead = self.begins - first
 
@@ -85,14 +85,14 @@ class _File:
         return os.pread(self.descriptor, end - start, start)
 
     def read(self, offset: int, size: int) -> bytes:
-        """What stands there of that which was there at the last look."""
+        """At most `size` bytes from `offset` on, of those that were there at the last look."""
         size = min(size, self.end - offset)
         there = self.begins <= offset and size > 0 and self.descriptor >= 0
         return os.pread(self.descriptor, size, offset - self._ahead) if there else b""
 
 
 class TaskLogs:
-    """The logs of one task; `attempt` is the newest.  Offsets are of all that an attempt has written."""
+    """The logs of one task; `attempt` is the newest.  An offset counts all that an attempt has written."""
 
     def __init__(self, directory: "RunDirectory", task: str, attempt: int = 0) -> None:
         self.task = task
@@ -103,13 +103,13 @@ class TaskLogs:
         self._clock_size = (0, 0)
 
     def find(self) -> "TaskLogs":
-        """The logs that an agent that is no more has left."""
+        """Take up the logs that an earlier agent has left; returns self."""
         stem = os.path.basename(self._directory.log_path(self.task, 0))[: -len("log")]
         try:
             names = os.listdir(self._directory.logs)
         except OSError:
             names = []
-        # Not all in a row: when a cluster starts again, all its tasks get one number.
+        # Attempts may be missing: when a cluster restarts, all its tasks get the same number.
         numbers = [name[len(stem) : -len(".log")] for name in names if name.startswith(stem)]
         self.attempt = max([int(number) for number in numbers if number.isdigit()], default=0)
         for at, attempt, _, begins in self._clock():
@@ -119,14 +119,14 @@ class TaskLogs:
         return self
 
     def end(self) -> None:
-        """The present attempt writes no more: its log is open only while somebody reads it."""
+        """The present attempt writes no more: keep its log open only while a viewer reads it."""
         size = self.size(self.attempt)
         file = self._file(self.attempt)
         file.whole = size
         file.close()
 
     def hold(self) -> None:
-        """The file is about to be removed: the newest attempt's log can be read all the same."""
+        """Open the newest attempt's log, so that viewers can read it although its file is removed."""
         self._file(self.attempt).open()
 
     def size(self, attempt: int) -> int:
@@ -137,18 +137,18 @@ class TaskLogs:
     def begins(self, attempt: int) -> "Tuple[int, float]":
         """(offset of the first byte that is still there, when what came before was truncated: epoch seconds, or 0)."""
         file = self._file(attempt)
-        if file.whole is not None:  # it may be closed, and stays so
+        if file.whole is not None:  # do not open it again
             return min(file.begins, file.whole), file.cut_at
         file = self._looked_at(attempt)
         return file.begins, file.cut_at
 
     def written_at(self) -> float:
-        """When the newest attempt wrote last (epoch seconds); 0 when it has no log."""
+        """When the newest attempt last wrote (epoch seconds); 0 when it has no log."""
         file = self._file(self.attempt)
         return os.fstat(file.descriptor).st_mtime if file.open() else 0.0
 
     def read(self, attempt: int, offset: int, size: int) -> bytes:
-        """At most `size` bytes from there on; none where they have been truncated, or are still to come."""
+        """At most `size` bytes from `offset` on; none where they have been truncated, or are still to come."""
         file = self._file(attempt)
         if file.whole is not None and offset >= file.whole:
             return b""
@@ -159,12 +159,12 @@ class TaskLogs:
         return data
 
     def tail(self, attempt: int, size: int = TAIL_BYTES) -> bytes:
-        """The end of that attempt's log, so many bytes at most."""
+        """The last bytes of that attempt's log, at most `size`."""
         end = self.size(attempt)
         return self.read(attempt, max(self.begins(attempt)[0], end - size), size)
 
     def last_lines(self, count: int) -> "Tuple[int, int]":
-        """(attempt, offset) where the last `count` lines begin; they are all of one attempt."""
+        """(attempt, offset) where the newest attempt's last `count` lines begin."""
         end, first = self.size(self.attempt), self.begins(self.attempt)[0]
         if end > first and self.read(self.attempt, end - 1, 1) == b"\n":
             end -= 1  # the newline of the last line
@@ -183,7 +183,7 @@ class TaskLogs:
         return self.attempt, first if count else self.size(self.attempt)
 
     def since(self, when: float) -> "Tuple[int, int]":
-        """(attempt, offset) of what was written after `when` (epoch seconds); some seconds too early, never late."""
+        """(attempt, offset) of what was written after `when` (epoch seconds); up to CLOCK_S too early, never late."""
         found = (0, 0)
         for at, attempt, offset, _ in self._clock():
             if at > when:
@@ -192,7 +192,7 @@ class TaskLogs:
         return found
 
     def note_time(self, now: float) -> None:
-        """Write down how far the log has come, if it has; call it often, it does little."""
+        """Write down how far the log has come, every CLOCK_S seconds if it grows; call it often, it costs little."""
         if now - self._clock_at < CLOCK_S:
             return
         self._clock_at = now
@@ -207,15 +207,15 @@ class TaskLogs:
             with open(self._directory.log_path(self.task, 0) + ".times", "a") as file:
                 file.write("%.3f %d %d %d\n" % (now, attempt, end, begins))
         except OSError:
-            pass  # a full disk: `logs --since` then tells more than was asked for
+            pass  # a full disk: `logs --since` then shows more than the user asked for
 
     def _clock(self) -> "List[Tuple[float, int, int, int]]":
-        """[(epoch seconds, attempt, offset that it had come to, offset of the first byte that was there)]"""
+        """[(epoch seconds, attempt, offset of the end then, offset of the first byte that was there)]"""
         found = []
         try:
             with open(self._directory.log_path(self.task, 0) + ".times") as file:
                 for line in file:
-                    at, attempt, end, begins = [*line.split(), "0"][:4]  # an older agent's have three
+                    at, attempt, end, begins = [*line.split(), "0"][:4]  # an older agent wrote three
                     found.append((float(at), int(attempt), int(end), int(begins)))
         except (OSError, ValueError):
             pass
@@ -237,7 +237,7 @@ class TaskLogs:
 
 
 def start(logs: TaskLogs, wanted: "Dict[str, object]") -> "List[int]":
-    """Where a viewer begins that says `{tail: N}`, `{since: epoch seconds}` or nothing of the kind."""
+    """[attempt, offset] where a viewer begins that wants `{tail: N}`, `{since: epoch seconds}`, or everything."""
     position = None  # type: Optional[Tuple[int, int]]
     if wanted.get("since") is not None:
         position = logs.since(float(wanted["since"]))  # type: ignore[arg-type]

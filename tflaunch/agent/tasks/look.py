@@ -1,17 +1,17 @@
-"""What each task on this host is doing now, as /proc and its log tell: the `tasks` of a `looked` message.
+"""What each task on this host is doing now, from /proc and its log: the `tasks` of a `looked` message.
 
-    listens      whether somebody listens on the task's port; null when it has none
-    connected    [[address, port]]: peers that it has called and that have answered; null when they cannot be seen
-    calling      [[address, port]]: peers that it calls and that have not answered yet
-    processes    [[pid, name, state]]: the task itself first, then what it has started, at most PROCESSES of them;
-                 state as ps(1) has it
-    waits_in     the kernel function that the task itself waits in, "" when it runs or that is not told
-    cpu_s        processor time that all of them have used up to now
-    quiet_s      seconds since it wrote anything, or since its start
-    log_bytes    how much it has written
-    says         the last line that it has written
+    listens      whether any process listens on the task's port; null when the task has none
+    connected    [[address, port]]: peers that the task has connected to; null when /proc hides its sockets
+    calling      [[address, port]]: peers that the task tries to connect to
+    processes    [[pid, name, state]]: the program first, then what it has started, at most PROCESSES of them;
+                 the state is a letter, as in ps(1)
+    waits_in     the kernel function that the program waits in, "" when it runs or the kernel hides that
+    cpu_s        processor time that all these processes have used so far
+    quiet_s      seconds since the task last wrote to its log, or since its start
+    log_bytes    how much the task has written
+    says         the last line that the task has written
 
-A connect that is refused leaves no trace in /proc: a task that calls such a peer shows nothing under `calling`.
+A refused connect leaves no trace in /proc: a task that tries that again and again shows nothing under `calling`.
 """
 
 import os
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from tflaunch.agent.tasks.task import Task
 
 PROCESSES = 16
-PEERS = 1024  # connections that are told of each task ...
-PEERS_IN_ALL = 8192  # ... and of all together: a message has its limit
+PEERS = 1024  # connections of each task in one message ...
+PEERS_IN_ALL = 8192  # ... and of all tasks together: a message has its limit
 LINE_BYTES = 300
 ESTABLISHED, SYN_SENT, LISTEN = "01", "02", "0A"  # /proc/net/tcp
 
 
 def look(tasks: "Iterable[Task]") -> "Dict[str, Dict[str, Any]]":
-    """Every task that was started and still lives; one reading of each table serves them all."""
+    """What every task that was released and still lives is doing, from one reading of each table of /proc."""
     living = [task for task in tasks if task.alive and task.released_at is not None and task.process]
     every = processes.every() if living else {}
     trees = {}  # type: Dict[str, List[processes.Process]]
@@ -52,10 +52,10 @@ def look(tasks: "Iterable[Task]") -> "Dict[str, Dict[str, Any]]":
                 owners.update(dict.fromkeys(sockets, task.id))
     ports = {task.id: int(task.request.get("port") or 0) for task in living}
     listening, connected, calling = _connections(owners, ports)
-    told = {}
+    found = {}
     for task in living:
         port, tree = ports[task.id], trees[task.id]
-        told[task.id] = {
+        found[task.id] = {
             "listens": port in listening if port else None,
             "connected": None if task.id in hidden else connected.get(task.id, []),
             "calling": calling.get(task.id, []),
@@ -66,18 +66,18 @@ def look(tasks: "Iterable[Task]") -> "Dict[str, Dict[str, Any]]":
             "log_bytes": task.logs.size(task.logs.attempt),
             "says": _last_line(task),
         }
-    return told
+    return found
 
 
 def _sockets(pid: int) -> "Optional[List[str]]":
-    """The inodes of the sockets that a process has open; None when that may not be seen."""
+    """The inodes of the sockets that a process has open; None when this user may not see them."""
     found = []
     try:
         descriptors = os.listdir("/proc/%d/fd" % pid)
     except PermissionError:
         return None
     except OSError:
-        return []  # it has ended meanwhile
+        return []  # the process has ended meanwhile
     for each in descriptors:
         try:
             target = os.readlink("/proc/%d/fd/%s" % (pid, each))
@@ -91,7 +91,10 @@ def _sockets(pid: int) -> "Optional[List[str]]":
 def _connections(
     owners: "Dict[str, str]", ports: "Dict[str, int]"
 ) -> "Tuple[Set[int], Dict[str, List[List[Any]]], Dict[str, List[List[Any]]]]":
-    """(ports that are listened on, whom each task is connected to, whom it calls); what called it is left out."""
+    """(ports in state LISTEN, the peers that each task is connected to, and those that it calls).
+
+    `owners` are tasks by the inode of their sockets, `ports` their own ports: connections to those are left out.
+    """
     listening = set()  # type: Set[int]
     connected = {}  # type: Dict[str, Dict[Tuple[str, int], None]]
     calling = {}  # type: Dict[str, Dict[Tuple[str, int], None]]
@@ -138,14 +141,14 @@ def _endpoint(text: str) -> "Tuple[str, int]":
 def _waits_in(pid: int) -> str:
     try:
         with open("/proc/%d/wchan" % pid) as wchan:
-            told = wchan.read().strip()
+            function = wchan.read().strip()
     except OSError:
         return ""
-    return "" if told == "0" else told
+    return "" if function == "0" else function
 
 
 def _cpu_s(pid: int) -> float:
-    """Of the process, and of its children that have ended."""
+    """Processor time of the process and of its children that have ended."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()
@@ -155,7 +158,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def _quiet_s(task: "Task") -> float:
-    """By the clock that runs steadily, as far as it goes: a log that was never written is as old as the task."""
+    # By the steady clock where that is possible: where the task has not written yet, since its start.
     since_start = time.monotonic() - (task.released_at or 0.0)
     if not task.logs.size(task.logs.attempt):
         return since_start

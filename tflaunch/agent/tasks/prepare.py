@@ -1,4 +1,4 @@
-"""What a host must have before tasks can be staged, and what takes its time: an environment, an image."""
+"""What tasks need on a host and what takes long to make: a virtual environment, the image of a container."""
 
 from tflaunch.agent.files.rundir import HostError
 from tflaunch.agent.tasks import container
@@ -14,34 +14,39 @@ PREPARED = "prepared.json"
 
 
 class Preparing:
-    """What one `prepare` message wants, and what came of it for the tasks."""
+    """Carries out one message `prepare`."""
 
     def __init__(self, directory: "RunDirectory", wanted: "Dict[str, Any]") -> None:
         self._directory = directory
         self._wanted = wanted
         self._lock = None  # type: Optional[int]  # on the environment, as long as the agent lives
-        self.setup = []  # type: List[str]  # lines more for every task
+        self.setup = []  # type: List[str]  # more lines of setup for every task
 
     def work(self) -> "Dict[str, Any]":
-        """Make it, in a process of its own; raises HostError."""
-        told = {}  # type: Dict[str, Any]
+        """Make what is wanted; runs in a process of its own.  Raises HostError.
+
+        Returns {made, engine, path}: whether anything was made just now, the engine of containers if images are wanted
+        (container.find), and where the environment is if one is wanted.
+        """
+        made = {}  # type: Dict[str, Any]
         if self._wanted["images"]:
             engine = container.find(self._wanted["engine"])
-            told["made"] = True in [container.pull(engine, image) for image in self._wanted["images"]]
-            told["engine"] = engine
+            made["made"] = True in [container.pull(engine, image) for image in self._wanted["images"]]
+            made["engine"] = engine
         if self._wanted["requirements"]:
-            told.update(Maker(self._directory.parent, self._directory.path + "/prepare", self._wanted).make())
-        return told
+            made.update(Maker(self._directory.parent, self._directory.path + "/prepare", self._wanted).make())
+        return made
 
-    def use(self, told: "Dict[str, Any]") -> None:
-        """Have the tasks use what `work` has told of.
+    def use(self, made: "Dict[str, Any]") -> None:
+        """Have the tasks use what `work` has returned.
 
-        Raises HostError, OSError; BlockingIOError when it is made anew just now: it is to be waited for by `work`.
+        Raises HostError, OSError; BlockingIOError when another run makes the environment anew just now: call `work`
+        again, which waits for that.
         """
-        if told.get("engine"):
-            self._directory.write(container.RECORD, told["engine"])
-        if told.get("path"):
-            self._lock = hold(told["path"], wait=False)
-            self.setup = [activation(told["path"])]
+        if made.get("engine"):
+            self._directory.write(container.RECORD, made["engine"])
+        if made.get("path"):
+            self._lock = hold(made["path"], wait=False)
+            self.setup = [activation(made["path"])]
             if self._lock is None:
                 raise HostError("the environment was removed as soon as it was made", "start the run again")

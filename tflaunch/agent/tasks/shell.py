@@ -1,4 +1,4 @@
-"""The shell that comes before a program: what its `setup` changes, and the file that holds it, no secret in an argv."""
+"""The file of shell that runs before a program: its environment and its `setup`, with no secret in an argv."""
 
 import os
 
@@ -6,8 +6,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Iterable, List
 
-# A file that a login bash runs (module and conda want one).  After the profile comes the requested environment,
-# then the setup, which ends at the first line that fails, then what the plan has decided.
+# A login bash runs this file (module and conda want one).  After the profile come the task's own variables, then the
+# setup, which ends at the first line that fails, then the variables that the plan has decided.
 SETUP = """\
 %(environment)s
 trap 'echo "tflaunch: setup failed with exit code $?" >&2' EXIT
@@ -23,19 +23,22 @@ trap - EXIT
 
 
 def exports(names: "Iterable[str]", env: "Dict[str, str]") -> str:
-    """Lines that give these variables of `env` to a shell."""
+    """Lines of shell that export these variables of `env`."""
     import shlex
 
     return "\n".join("export %s=%s" % (name, shlex.quote(env[name])) for name in names if name in env)
 
 
 def write(path: str, env: "Dict[str, str]", setup: "Iterable[str]", decided: str, then: str) -> None:
-    """Make the file, for its user alone; raises OSError."""
+    """Write the file, which only this user may read; raises OSError.
+
+    `decided` are lines of shell, as `exports` makes them; `then` is the rest of the file.
+    """
     text = SETUP % {"environment": exports(env, env), "setup": "\n".join(setup), "decided": decided}
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text + then)
 
 
 def login(path: str) -> "List[str]":
-    """The command that runs such a file on this host."""
+    """The command that runs such a file by a login shell of this host."""
     return ["/bin/bash", "-l", path] if os.access("/bin/bash", os.X_OK) else ["/bin/sh", path]

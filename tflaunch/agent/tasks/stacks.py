@@ -1,9 +1,9 @@
-"""Where a stuck Python program hangs: its own faulthandler writes the stacks of all its threads into its log.
+"""Shows where a Python program hangs: its own faulthandler writes the stacks of all its threads into its log.
 
-Every task is started with PYTHONFAULTHANDLER=1, so Python prints them when SIGABRT comes, whatever C++ code the
-program hangs in and whoever holds the interpreter's lock; then it ends.  No code is put into the program and no
-memory is read.  Only a process that catches SIGABRT gets one: another would die of it without a word.  And one
-that catches SIGTERM (to write its last checkpoint, say) gets that first, with its grace.
+Every task starts with PYTHONFAULTHANDLER=1.  So when SIGABRT comes, Python prints the stacks, whatever C++ code the
+program hangs in and whichever thread holds the interpreter's lock; then the program ends.  tflaunch injects no code and
+reads no memory.  Only a process that catches SIGABRT gets it: any other would die without a word.  And a process that
+catches SIGTERM (to write a last checkpoint, say) gets that first, with its grace.
 """
 
 from tflaunch.agent import processes
@@ -17,14 +17,17 @@ DUMP_S = 2.0  # what the stacks of a hundred threads may take
 
 
 def abort(root: int, even_if_term_is_caught: bool) -> bool:
-    """Have the process `root`, or the first below it that can, write its stacks and end; whether any does."""
+    """Have the process `root`, or the first processes below it that can, write their stacks and end.
+
+    Returns whether any process does.
+    """
     every = processes.every()
     if root not in every:
         return False
     children = {}  # type: Dict[int, List[processes.Process]]
     for process in every.values():
         children.setdefault(process.parent, []).append(process)
-    told = False
+    found = False
     pending = [every[root]]
     while pending:
         process = pending.pop()
@@ -33,9 +36,9 @@ def abort(root: int, even_if_term_is_caught: bool) -> bool:
         elif even_if_term_is_caught or not catches(process.pid, signal.SIGTERM):
             _leave_no_core(process.pid)
             processes.send(process, signal.SIGABRT)
-            processes.send(process, signal.SIGCONT)  # one that is stopped takes no other signal
-            told = True
-    return told
+            processes.send(process, signal.SIGCONT)  # a stopped process takes no other signal
+            found = True
+    return found
 
 
 def catches(pid: int, number: int) -> bool:

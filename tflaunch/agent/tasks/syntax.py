@@ -1,6 +1,6 @@
-"""Whether the Python of the tasks can read their program: asked before any of them starts, by whoever waits at a gate.
+"""Whether the Python of the tasks can parse their program: some tasks check that before they wait at their gates.
 
-What the launcher's own Python has read is readable by all of that minor version.
+The launcher's own Python has parsed it; so any Python of the same minor version can.
 """
 
 import os
@@ -10,11 +10,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping
 
-UNREADABLE = 65  # what a gate ends with that found it so
+UNREADABLE = 65  # the exit code of a gate whose Python cannot parse the program
 REMEDY = "correct it, or name another Python there by `python:`, `venv:` or `conda:` in the hostfile"
-_TOLD = "tflaunch: unreadable: "
+_PREFIX = "tflaunch: unreadable: "
 
-# Run by any Python, an old one too; what goes wrong in another way than by what the file says, goes wrong in the task.
+# Any Python runs this, an old one too.  Only an error in the file counts here; any other will show in the task.
 _READ = """\
 import sys
 name = sys.argv[1]
@@ -33,7 +33,7 @@ except (SyntaxError, ValueError) as error:
     getattr(sys.stdout, "buffer", sys.stdout).write(("tflaunch-unreadable " + said).encode("utf-8", "replace"))
 """
 
-# In front of what says that it is ready.
+# The gate runs this before it says that it is ready.
 _CHECK = """\
 said=$("$1" -E -S -c %s %s </dev/null 2>/dev/null)
 case $said in
@@ -43,21 +43,21 @@ esac
 
 
 def check(file: str) -> str:
-    """The lines of shell by which the interpreter `$1` reads that file of the working directory, or all ends."""
-    return _CHECK % (_quoted(_READ), _quoted(file), _TOLD, UNREADABLE)
+    """Lines of shell: the interpreter `$1` parses that file of the working directory, or the shell exits."""
+    return _CHECK % (_quoted(_READ), _quoted(file), _PREFIX, UNREADABLE)
 
 
 def _quoted(text: str) -> str:  # `shlex` takes longer to load than an interpreter takes to read a program
     return "'%s'" % text.replace("'", "'\\''")
 
 
-def told(log: str) -> str:
-    """Of what such a gate has written, and a login profile before it, what the interpreter said; "" for nothing."""
-    return log.rpartition(_TOLD)[2] if _TOLD in log else ""
+def error_in(log: str) -> str:
+    """What the interpreter said of the program, from the log of such a gate; "" if it is not there."""
+    return log.rpartition(_PREFIX)[2] if _PREFIX in log else ""
 
 
 def who_checks(requests: "List[Dict[str, Any]]", program: "Mapping[str, str]") -> "Dict[str, str]":
-    """{task: file}: one of those that have the same interpreter, if it is not known what that can read."""
+    """{task: file}: one task for each interpreter that may not be able to parse the program."""
     seen = set()
     found = {}
     for request in requests:
@@ -75,11 +75,11 @@ def who_checks(requests: "List[Dict[str, Any]]", program: "Mapping[str, str]") -
 
 
 def _knows(request: "Dict[str, Any]", read_by: str) -> bool:
-    """Whether its interpreter is this one, and of the version that has read the program."""
+    """Whether the task's interpreter is this very one, and of the version that has parsed the program."""
     if request["setup"] or request.get("container") or "PATH" in request["env"]:
         return False
     python = request["argv"][0]
-    # One of a virtual environment is a link to that which it was made of.
+    # The interpreter of a virtual environment is a link to the one that it was made from.
     ours = python == "python3" or os.path.realpath(os.path.expanduser(python)) == os.path.realpath(
         sys.executable
     )

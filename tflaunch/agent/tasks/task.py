@@ -1,4 +1,4 @@
-"""A task on this host: made ready behind a gate, started by opening it, its log a plain file."""
+"""A task on this host: a shell that waits at a gate, then the program; its log is a plain file."""
 
 import errno
 import os
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 READY = b"tflaunch-ready\n"
 
-# The shell that a task begins as.  Its input is the gate, its output says that it is ready, its error output
-# is the log; the task itself gets none of them but the log.  The command is data: no shell parses it.
+# The shell that a task begins as.  Its input is the gate, its output says that it is ready, its error output is the
+# log.  The program gets only the log; its words are arguments, which no shell parses.
 GATE = """\
 case "$1" in
 */*) test -f "$1" && test -x "$1" ;;
@@ -30,45 +30,47 @@ exec "$@" </dev/null >&2
 
 
 class Task:
-    """One task from its stage to its last log byte; started again it is the same task, with another attempt."""
+    """One task, from its staging to the last byte of its log.  A restart is a new attempt of the same task."""
 
     def __init__(
         self, directory: RunDirectory, request: "Dict[str, Any]", attempt: int = 0, marked: bool = True
     ) -> None:
-        """Without `marked` it is none of the run's processes."""
+        """Without `marked` its processes do not carry the run's marks: they do not belong to the run."""
         self.id = request["id"]  # type: str
         self.request = request
         self.logs = TaskLogs(directory, self.id, attempt)
-        self.wanted = attempt  # what was asked for; `logs.attempt` is the present one
-        self.waits = True  # for `release`; one that is started again does not
-        self.unwanted = False  # that attempt was told to stop before it was there
-        self.alone = False  # others take its place: nothing of it may live on once its end is told
+        self.wanted = attempt  # the attempt that the launcher wants; `logs.attempt` is the present one
+        self.awaits_release = True  # a restarted task starts as soon as it is ready
+        self.unwanted = False  # the wanted attempt was stopped before it began
+        self.sweep_first = (
+            False  # kill what an attempt leaves before its exit is reported: others take its place
+        )
         self._directory = directory
         self._marked = marked
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
-        """Nothing is known of the attempt that begins."""
+    def _reset(self) -> None:
+        """Begin an attempt."""
         self.ready = False
         self.reads = (
-            ""  # the program's file, if its interpreter is to read that before it is ready (agent.syntax)
+            ""  # a file that the interpreter must be able to read before the task is ready (tasks.syntax)
         )
         self.released_at = None  # type: Optional[float]
-        self.stopped = False  # somebody asked it to end
+        self.stopped = False  # the launcher, or the agent at the end of the run, has stopped it
         self.kill_at = None  # type: Optional[float]
-        self._stacks_due = False  # they are to be written before it is killed
+        self._stacks_due = False  # the program writes its stacks before it is killed
         self.process = None  # type: Optional[processes.Process]
         self.code = None  # type: Optional[int]
         self.signal = None  # type: Optional[int]
         self.seconds = 0.0
-        self.untold = False  # it has ended, and what it left is being swept
+        self.unreported = False  # it has ended, and what it left is being swept
         self._sweep = None  # type: Optional[processes.Sweep]
         self._gate = -1
-        self._heard = b""
+        self._shell_said = b""
         self.ready_pipe = -1
 
     def stage(self) -> None:
-        """Start its shell, which does the setup and then waits at the gate; raises HostError."""
+        """Start the shell, which runs the setup and then waits at the gate; raises HostError."""
         request = self.request
         cwd = os.path.expanduser(request["cwd"]) if request["cwd"] else self._work()
         if not os.path.isdir(cwd):
@@ -81,19 +83,19 @@ class Task:
                 processes.TASK_MARK: self.id,
                 processes.ATTEMPT: str(self.logs.attempt),
             }
-        told = {**request["env"], **marks}
-        # What is meant for the task may harm the engine of its container: HOME, LD_LIBRARY_PATH.
-        env = {**os.environ, **(marks if self._contained else told)}
+        variables = {**request["env"], **marks}
+        # The task's own variables may harm the engine of its container: HOME, LD_LIBRARY_PATH.
+        env = {**os.environ, **(marks if self._contained else variables)}
         log_path = self._directory.log_path(self.id, self.logs.attempt)
         argv = [os.path.expanduser(request["argv"][0]), *request["argv"][1:]]  # `python: ~/venv/bin/python`
         try:
-            words = self._shell(told, cwd)
+            words = self._shell(variables, cwd)
             log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
             raise explain(error, log_path) from error
         theirs, ours = [log], []  # type: List[int], List[int]
         try:
-            for kept in (1, 0):  # the gate, and what says that it is ready
+            for kept in (1, 0):  # of the gate the end that writes, of the ready pipe the end that reads
                 pipe = os.pipe()
                 ours.append(pipe[kept])
                 theirs.append(pipe[1 - kept])
@@ -111,15 +113,18 @@ class Task:
         self.process = processes.read(pid) or processes.Process(pid, os.getpid(), "?", 0, "?")
 
     def _work(self) -> str:
-        if not self.alone:
+        if not self.sweep_first:
             return self._directory.work
         try:
             return self._directory.own_work(self.id)
         except OSError as error:
             raise explain(error, self._directory.path) from error
 
-    def _shell(self, told: "Dict[str, str]", cwd: str) -> "List[str]":
-        """The command that does the setup, here or in a container, and then is the gate. Raises OSError, HostError."""
+    def _shell(self, variables: "Dict[str, str]", cwd: str) -> "List[str]":
+        """The command that runs the setup and then the gate, on the host or in a container.
+
+        Raises OSError, HostError.
+        """
         gate = GATE
         if self.reads:
             from tflaunch.agent.tasks import syntax
@@ -128,9 +133,9 @@ class Task:
         if not (self._contained or self.request["setup"]):
             return ["/bin/sh", "-c", gate, "tflaunch"]
         path = os.path.join(self._directory.path, self.id.replace("/", "-") + ".setup")
-        decided = shell.exports([*self.request["decided"], *processes.MARKS], told)
+        decided = shell.exports([*self.request["decided"], *processes.MARKS], variables)
         gate = gate.replace("on this host", "in this image") if self._contained else gate
-        shell.write(path, told, self.request["setup"], decided, gate)
+        shell.write(path, variables, self.request["setup"], decided, gate)
         if self._contained:
             return container.command(self._directory, self.request, self.logs.attempt, cwd, path)
         return shell.login(path)
@@ -141,7 +146,7 @@ class Task:
 
     @property
     def root(self) -> int:
-        """The process that is the task, 0 when there is none; in a container the first below process 1."""
+        """The pid of the program, 0 when there is none; in a container the first process below process 1."""
         inside = self._inside()
         return (inside[1:] or inside)[0].pid if inside else self.process.pid if self.process else 0
 
@@ -150,14 +155,14 @@ class Task:
             return []
         return container.inside(self._directory.run, self._directory.host, self.id)
 
-    def hear(self) -> "Optional[bool]":
-        """What came through the ready pipe: True it waits at the gate, False nothing will, None not yet."""
+    def read_ready_pipe(self) -> "Optional[bool]":
+        """True: the shell waits at the gate; False: it has ended before; None: neither yet."""
         try:
             data = os.read(self.ready_pipe, 4096)
         except BlockingIOError:
             return None
-        self._heard = (self._heard + data)[-8192:]  # a login profile may print before it
-        if data and READY not in self._heard:
+        self._shell_said = (self._shell_said + data)[-8192:]  # a login profile may print before READY
+        if data and READY not in self._shell_said:
             return None
         self.ready = bool(data)
         os.close(self.ready_pipe)
@@ -165,13 +170,13 @@ class Task:
         return self.ready
 
     def release(self) -> None:
-        """Open the gate."""
+        """Open the gate: the program starts."""
         self.released_at = time.monotonic()
         if self._gate < 0:
-            return  # its shell has died
+            return  # the shell has died
         try:
             os.write(self._gate, b"go\n")
-        except OSError:  # it is dying; the loop hears of that
+        except OSError:  # the shell is dying; the loop reaps it
             pass
         os.close(self._gate)
         self._gate = -1
@@ -181,7 +186,7 @@ class Task:
         return self.process is not None and self.code is None and self.signal is None
 
     def ended(self, status: int) -> None:
-        """Its wait status came."""
+        """The process has ended with this wait status."""
         if os.WIFSIGNALED(status):
             self.signal = os.WTERMSIG(status)
         else:
@@ -192,10 +197,10 @@ class Task:
             self._gate = -1
 
     def stop(self, grace_s: float, with_stacks: bool = False) -> None:
-        """TERM to its process group now, KILL after the grace; asked again, the sooner end counts.
+        """SIGTERM to the process group now, SIGKILL after the grace; of several calls the soonest end counts.
 
-        An attempt that was asked for and is still to come ends as soon as it is there.  `with_stacks`: it is stuck,
-        and is to write where before it ends.
+        An attempt that is still to be staged ends as soon as it is staged.  `with_stacks`: the program hangs, and
+        writes its stacks before it ends.
         """
         self.unwanted = self.wanted > self.logs.attempt
         if self.alive:
@@ -208,11 +213,11 @@ class Task:
             self.kill_at = kill_at
         if not self.stopped and grace_s > 0 and not self._write_stacks(even_if_term_is_caught=False):
             self._signal(signal.SIGTERM)
-            self._signal(signal.SIGCONT)  # a stopped process takes no TERM
+            self._signal(signal.SIGCONT)  # a stopped process takes no SIGTERM
         self.stopped = True
 
     def enforce(self, now: float) -> None:
-        """KILL when the grace is over."""
+        """SIGKILL when the grace is over."""
         if self.alive and self.kill_at is not None and now >= self.kill_at:
             if self._write_stacks(even_if_term_is_caught=True):
                 self.kill_at = now + stacks.DUMP_S
@@ -221,7 +226,7 @@ class Task:
             self.kill_at = now + 1.0
 
     def _write_stacks(self, even_if_term_is_caught: bool) -> bool:
-        """If that is due, and it can: whether it does now and then ends."""
+        """Have the program write its stacks if that is due; whether it does so now, and then ends."""
         if not self._stacks_due or self.process is None:
             return False
         done = stacks.abort(self.root, even_if_term_is_caught)
@@ -229,7 +234,7 @@ class Task:
         return done
 
     def lingers(self, now: float) -> bool:
-        """Whether others of its process group, told to end, may use up their grace (a wrapper that ended first)."""
+        """Whether others of the process group have some grace left (after a wrapper that ended first)."""
         if self.alive or self.process is None or self.kill_at is None or now >= self.kill_at:
             return False
         try:
@@ -241,34 +246,34 @@ class Task:
         return True
 
     def _signal(self, number: int) -> None:
-        # In a container not the engine's client, which ends by itself and clears up: process 1 passes it on.
+        # In a container signal process 1, which passes it on; the engine's client ends by itself and clears up.
         inside = self._inside()
         for process in inside if number == signal.SIGKILL else inside[:1]:
             processes.send(process, number)
         if inside:
             return
         try:
-            # Not reaped yet, so the pid, which is also its group and session, can be nobody else's.
+            # The process is not reaped yet, so no other can have its pid, which names its group and session, too.
             os.killpg(self.process.pid, number)  # type: ignore[union-attr]
         except (ProcessLookupError, PermissionError):
             pass
 
-    def again(self) -> bool:
-        """Whether it can be staged as the attempt that is wanted; kills on the way what is left of the present one."""
+    def next_attempt(self) -> bool:
+        """End the present attempt and begin the wanted one; True once the task can be staged as that."""
         if self.wanted <= self.logs.attempt:
             return False
         if self.alive:
             self._end(0.0)
             return False
-        if not self.left_nothing():
+        if not self.sweep_step():
             return False
-        self._forget()
-        self.waits = False
+        self._reset()
+        self.awaits_release = False
         self.logs.attempt = self.wanted
         return True
 
-    def left_nothing(self) -> bool:
-        """Kill what the attempt that has ended left behind; whether that is done."""
+    def sweep_step(self) -> bool:
+        """Kill what the attempt that has ended left behind; call it until it returns True."""
         if self._sweep is None:
             run, host = self._directory.run, self._directory.host
             self._sweep = processes.Sweep(
@@ -279,13 +284,13 @@ class Task:
         self._sweep = None
         return True
 
-    def start_again(self, attempt: int) -> None:
-        """Ask for that attempt; one that was asked for before is no news."""
+    def restart(self, attempt: int) -> None:
+        """The launcher wants that attempt; for an attempt that it has wanted before, this does nothing."""
         if attempt > self.wanted:
             self.wanted, self.unwanted = attempt, False
 
     def cannot_start(self, reason: str) -> None:
-        """It ends with code 70 before it began; its log says why, if the disk takes it."""
+        """End with code 70 before the start; the log says why, if the disk takes it."""
         self.code = 70
         self.released_at = time.monotonic()
         try:
@@ -296,13 +301,13 @@ class Task:
 
 
 def _spawn(words: "List[str]", env: "Dict[str, str]", cwd: str, streams: "Iterable[int]") -> int:
-    """Start that command in a session of its own, with these descriptors and no others; raises OSError.
+    """Start that command in a session of its own, with these descriptors as 0, 1, 2 and no others; raises OSError.
 
-    Not with a fork, which copies the tables of all that this process has in memory, nor with `subprocess`, which
-    takes longer to load than all else that a task costs its agent.
+    Not by fork, which copies the page tables of this process, nor by `subprocess`, which takes longer to load than all
+    else that a task costs the agent.
     """
     become = [(os.POSIX_SPAWN_DUP2, each, number) for number, each in enumerate(streams)]
-    ignored = [signal.SIGPIPE, signal.SIGXFSZ]  # by Python; what it catches ends with it
+    ignored = [signal.SIGPIPE, signal.SIGXFSZ]  # by this Python; handlers end with the exec anyway
     os.chdir(cwd)
     try:
         try:

@@ -1,4 +1,4 @@
-"""The tasks of one run on one host: staged together, released together, told of one by one."""
+"""All tasks of one run on this host: staged together, released together; each exit goes to the journal."""
 
 import os
 import time
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from tflaunch.protocol.selector import Selector
 
 
-TURN_S = 0.2  # of the loop, to stage what was added: a working directory of its own may take its time
+TURN_S = 0.2  # of the agent's loop, to stage added tasks: each gets a working directory, which may take long
 
 
 def _signal_name(number: "Optional[int]") -> str:
-    """This system's name for it: the launcher may run on another one, with other numbers."""
+    """This host's name for that signal: the launcher may run on another system, with other numbers."""
     if number is None:
         return ""
     import signal  # its enumerations take longer to load than most of what an agent does
@@ -37,39 +37,39 @@ def _signal_name(number: "Optional[int]") -> str:
 
 
 def _remedy(reason: str) -> str:
-    """The next step when a task cannot be made ready."""
+    """The next step for the user when a task cannot be staged for that reason."""
     if "no program" in reason:
         return (
             "name the interpreter of the tasks there by `python:` in the hostfile, or install what the program's "
             "first line names"
         )
     if "container-init" in reason:
-        return "install catatonit on that host"
+        return "install catatonit on that host"  # podman's --init
     return "correct `setup:`, `conda:` or `venv:` in the hostfile" if "setup failed" in reason else ""
 
 
 class Team:
-    """The tasks, each by its name."""
+    """The tasks, by name."""
 
     def __init__(
         self,
         directory: "RunDirectory",
         journal: "Journal",
         selector: "Selector",
-        tell_launcher: "Callable[..., None]",
+        send_to_launcher: "Callable[..., None]",
     ) -> None:
         self.tasks = {}  # type: Dict[str, Task]
-        self.ran = []  # type: List[processes.Process]
-        self.ending = False
+        self.ran = []  # type: List[processes.Process]  # all programs that were released
+        self.ending = False  # the run ends on this host
         self._directory = directory
         self._journal = journal
         self._selector = selector
-        self._tell_launcher = tell_launcher
+        self._send_to_launcher = send_to_launcher
         self._staging = False
         self._added = []  # type: List[Task]  # still to be staged
 
     def logs(self) -> "Dict[str, TaskLogs]":
-        """What each of them writes."""
+        """The logs by task."""
         return {name: task.logs for name, task in self.tasks.items()}
 
     # -- their start
@@ -77,9 +77,9 @@ class Team:
     def stage(
         self, requests: "List[Dict[str, Any]]", attempt: int, program: "Optional[Mapping[str, str]]" = None
     ) -> None:
-        """Make all of them ready, and tell the launcher when they are; raises HostError.
+        """Have all of them wait at their gates, then send `staged`; raises HostError.
 
-        `program` is what their interpreters are to be able to read (`wire`, of `stage`).
+        `program` names the file that their interpreters must be able to read first (`wire`, message `stage`).
         """
         reads = {}  # type: Dict[str, str]
         if program:
@@ -94,31 +94,31 @@ class Team:
             self._listen_to(task)
         self._staging = True
         self.record()
-        self._staged()
+        self._send_staged()
 
     def _listen_to(self, task: Task) -> None:
         pipe = task.ready_pipe
-        self._selector.register(pipe, EVENT_READ, lambda: self._heard(task, pipe))
+        self._selector.register(pipe, EVENT_READ, lambda: self._read_ready_pipe(task, pipe))
 
-    def _heard(self, task: Task, pipe: int) -> None:
+    def _read_ready_pipe(self, task: Task, pipe: int) -> None:
         if pipe != task.ready_pipe:  # of an attempt that was given up before it was ready
             self._selector.unregister(pipe)
             os.close(pipe)
             return
-        ready = task.hear()
+        ready = task.read_ready_pipe()
         if ready is not None:
             self._selector.unregister(pipe)
-            self._staged()
-        if ready and not task.waits:
+            self._send_staged()
+        if ready and not task.awaits_release:
             self._release(task)
 
-    def _staged(self) -> None:
+    def _send_staged(self) -> None:
         if self._staging and all(task.ready for task in self.tasks.values()):
             self._staging = False
-            self._tell_launcher("staged")
+            self._send_to_launcher("staged")
 
     def release(self) -> None:
-        """Start those that wait for it."""
+        """Start the tasks that wait at their gates."""
         for task in self.tasks.values():
             if task.released_at is None and not self.ending:
                 self._release(task)
@@ -130,19 +130,19 @@ class Team:
         pid = task.process.pid if task.process else 0
         self._journal.add("started", task=task.id, attempt=task.logs.attempt, pid=pid)
         if not task.alive:
-            self._tell_exit(task)
+            self._report_exit(task)
 
     def add(self, requests: "List[Dict[str, Any]]", attempt: int) -> None:
-        """Start these besides; one that was here before is started again."""
+        """Start these tasks, too, each as soon as it is ready; a task that was here before is restarted."""
         for request in requests:
             task = self.tasks.get(request["id"])
             if task is None:
                 task = self.tasks[request["id"]] = Task(self._directory, request, attempt)
-                task.waits, task.alone = False, True
+                task.awaits_release, task.sweep_first = False, True
                 self._added.append(task)
             elif attempt > task.wanted:
                 task.request = request
-                task.start_again(attempt)
+                task.restart(attempt)
         plan = self._directory.read("plan.json")
         everything = [each.request for each in self.tasks.values()]
         try:
@@ -154,11 +154,12 @@ class Team:
         self.record()
 
     def restart(self, attempts: "Mapping[str, int]") -> None:
-        """Start those tasks again, as these attempts."""
+        """Restart these tasks, each as that attempt."""
         for name, attempt in attempts.items():
-            self.tasks[name].start_again(attempt)
+            self.tasks[name].restart(attempt)
 
-    def _stage_again(self, task: Task) -> None:
+    def _stage_later(self, task: Task) -> None:
+        """Stage a task that was added or restarted; where that fails, the task ends and the others go on."""
         try:
             task.stage()
             self._listen_to(task)
@@ -167,38 +168,38 @@ class Team:
             return
         except HostError as error:
             reason = error.reason
-        except Exception as error:  # what one task gets wrong must not end the others
+        except Exception as error:
             import traceback
 
             note(traceback.format_exc())
             reason = "a defect of tflaunch's agent: %r; see agent.log there" % error
         task.cannot_start(reason)
-        self._tell_exit(task)
+        self._report_exit(task)
 
     # -- their life
 
     @property
     def restless(self) -> bool:
-        """Whether some task is to be looked at again at once."""
-        waits = any(task.untold or task.wanted > task.logs.attempt for task in self.tasks.values())
-        return waits or bool(self._added)
+        """Whether `tick` has to come again soon."""
+        changing = any(task.unreported or task.wanted > task.logs.attempt for task in self.tasks.values())
+        return changing or bool(self._added)
 
     def tick(self, now: float) -> None:
-        """What time brings about."""
+        """Kill tasks whose grace is over; go on with tasks that were added, restarted, or have ended."""
         while self._added:
-            self._stage_again(self._added.pop(0))
+            self._stage_later(self._added.pop(0))
             if time.monotonic() - now >= TURN_S:
                 break
         for task in self.tasks.values():
             task.enforce(now)
             task.logs.note_time(now)
-            if task.untold and (self.ending or task.left_nothing()):
-                self._tell_exit(task)
-            if not (self.ending or task.untold or task in self._added) and task.again():
-                self._stage_again(task)
+            if task.unreported and (self.ending or task.sweep_step()):
+                self._report_exit(task)
+            if not (self.ending or task.unreported or task in self._added) and task.next_attempt():
+                self._stage_later(task)
 
     def stop(self, wanted: "Optional[List[str]]", grace_s: float) -> None:
-        """TERM to these tasks, None: to all; KILL after the grace."""
+        """SIGTERM to these tasks (None: to all), SIGKILL after the grace."""
         for task in self.tasks.values():
             if wanted is None or task.id in wanted:
                 task.stop(grace_s)
@@ -206,7 +207,7 @@ class Team:
     # -- their end
 
     def reaped(self, pid: int, status: int) -> bool:
-        """Whether it was one of these tasks that has ended so."""
+        """Whether the child process that has ended was one of these tasks."""
         for task in self.tasks.values():
             if task.process and task.alive and task.process.pid == pid:
                 self._ended(task, status)
@@ -215,32 +216,32 @@ class Team:
 
     def _ended(self, task: Task, status: int) -> None:
         task.ended(status)
-        if task.alone and not self.ending:
-            task.untold = True
-        elif task.released_at is not None or not task.waits:
-            self._tell_exit(task)
+        if task.sweep_first and not self.ending:
+            task.unreported = True
+        elif task.released_at is not None or not task.awaits_release:
+            self._report_exit(task)
         elif self._staging:
             self._staging = False
-            self._tell_launcher("failed", **self._why_not_ready(task))
+            self._send_to_launcher("failed", **self._why_not_ready(task))
 
     def _why_not_ready(self, task: Task) -> "Dict[str, str]":
-        # Without the task's name: it is the same for all tasks here, and hosts with one cause fold.
+        # Without the task's name: the launcher shows a cause that several hosts have once for all of them.
         log = task.logs.tail(0).decode("utf-8", "replace").strip()
         if task.reads:
             from tflaunch.agent.tasks import syntax
 
-            told = syntax.told(log) if task.code == syntax.UNREADABLE else ""
-            if told:
-                return {"reason": told, "hint": syntax.REMEDY}
+            error = syntax.error_in(log) if task.code == syntax.UNREADABLE else ""
+            if error:
+                return {"reason": error, "hint": syntax.REMEDY}
         lines = log.splitlines()[-10:]
         how = "code %d" % task.code if task.code is not None else "signal %d" % (task.signal or 0)
         reason = "\n".join(lines) or "the shell of a task ended with %s" % how
         return {"reason": reason.replace("tflaunch: ", ""), "hint": _remedy(reason)}
 
-    def _tell_exit(self, task: Task) -> None:
-        if task.alone and not self.ending:  # it left nothing that could write more
+    def _report_exit(self, task: Task) -> None:
+        if task.sweep_first and not self.ending:  # nothing is left that could write more
             task.logs.end()
-        task.untold = False
+        task.unreported = False
         self._journal.add(
             "exit",
             task=task.id,
@@ -254,24 +255,24 @@ class Team:
         )
 
     def end(self, grace_s: float, with_stacks: bool) -> None:
-        """No task starts any more, and those that are there end; `with_stacks`: they are stuck."""
+        """Stop all tasks, and start none any more; `with_stacks`: they hang, and write their stacks first."""
         self.ending = True
         self._staging = False
         self._added.clear()
         for task in self.tasks.values():
             task.stop(grace_s if task.released_at is not None else 0.0, with_stacks)
 
-    def waits(self, now: float) -> bool:
-        """Whether some of it may still end by itself."""
+    def may_end(self, now: float) -> bool:
+        """Whether some process of the tasks may still use its grace to end by itself."""
         return any(task.alive or task.lingers(now) for task in self.tasks.values())
 
     @property
     def contained(self) -> bool:
-        """Whether some of them run in containers."""
+        """Whether some tasks run in containers."""
         return any(task.request.get("container") for task in self.tasks.values())
 
     def record(self, over: bool = False) -> None:
-        """agent.json: who and where, for whoever comes later."""
+        """Write agent.json: which processes serve the run here; visits and later agents read it."""
         guard = processes.read(os.getppid())
         me = processes.read(os.getpid())
         try:

@@ -1,7 +1,7 @@
-"""A TensorFlow server and nothing else: what `tflaunch up` runs as every task, with the Python of its host.
+"""The program of every task of `tflaunch up`: a TensorFlow server and nothing else, run by the Python of its host.
 
-Who it is stands in TF_CONFIG.  It ends by a signal only: SIGTERM and SIGINT do at once what they do to a program
-that does not handle them, so that whoever looks at how it ended never takes that for success.
+TF_CONFIG says which task it is.  It ends by a signal only.  It does not handle SIGTERM and SIGINT, so its end shows as
+"killed by a signal", never as success.
 """
 
 import json
@@ -11,7 +11,7 @@ import sys
 
 
 def main() -> str:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own handler would wait for join() to return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own handler would wait until join() returns
     config = json.loads(os.environ["TF_CONFIG"])
     job, index = config["task"]["type"], config["task"]["index"]
     try:

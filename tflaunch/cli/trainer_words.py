@@ -1,4 +1,4 @@
-"""The words of a command line: which are options, which are HOSTS and which the trainer; the corrected command."""
+"""Find out which words of a command line are options, HOSTS, the trainer and its arguments; correct the command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from tflaunch.protocol.errors import UsageError
 
 Kind = Literal["hosts", "job", "program", ""]
-HEAD_BYTES = 64 * 1024  # of a file, enough to tell what it is
+HEAD_BYTES = 64 * 1024  # of a file, enough to find out what it is
 _OF_JOB = {"program", "module", "roles", "jobs"}
 _OF_HOSTFILE = {"hosts", "defaults"}
 _SCRIPT = (".py", ".pyc", ".pyz", ".sh", ".bash")
@@ -25,7 +25,7 @@ _HOST_NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 class Word(NamedTuple):
-    """A word in front of `--`, an option together with its value."""
+    """A word before `--`, or an option with its value."""
 
     texts: tuple[str, ...]
     kind: Literal["option", "unknown", "plain"]  # unknown: an option that the verb does not have
@@ -33,16 +33,16 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """The words behind a verb, in their order; `behind` is what follows `--`, None where there is no `--`."""
+    """The words after a verb, in their order; `after` are those after `--`, None where there is no `--`."""
 
     words: tuple[Word, ...]
-    behind: tuple[str, ...] | None
+    after: tuple[str, ...] | None
 
     @classmethod
     def read(
         cls, params: Iterable[Any], optional: Mapping[str, tuple[str, str]], args: Sequence[str]
     ) -> Line:
-        """Take `args` apart as typer will; `params` are the verb's, `optional` its `optional_values`."""
+        """Split `args` as typer will; `params` are the verb's, `optional` its `optional_values`."""
         takes = {name: not param.is_flag for param in params for name in _names(param)}
         takes |= {"--help": False, "-h": False}
         words: list[Word] = []
@@ -69,7 +69,7 @@ class Line:
 
     @property
     def plain(self) -> list[str]:
-        """The words that are no options."""
+        """The words that are not options."""
         return [word.texts[0] for word in self.words if word.kind == "plain"]
 
     @property
@@ -79,11 +79,11 @@ class Line:
 
     @property
     def unknown(self) -> list[str]:
-        """The options that the verb does not have."""
+        """The options that the verb lacks."""
         return [word.texts[0] for word in self.words if word.kind == "unknown"]
 
     def own(self, taken: int) -> list[str]:
-        """What in front of `--` is the trainer's: options that the verb lacks, plain words after `taken` of them."""
+        """Return the trainer's words before `--`: options that the verb lacks, plain words after the first `taken`."""
         found: list[str] = []
         plain = 0
         for word in self.words:
@@ -98,7 +98,7 @@ def _names(param: Any) -> list[str]:
 
 
 def _cluster(word: str, takes: Mapping[str, bool], rest: list[str]) -> Word:
-    """`-dq`, `-eNAME=1`: one letter after the other, the first that takes a value takes what is left."""
+    """Read `-dq` or `-eNAME=1`: the first letter that takes a value takes the rest of the word."""
     for number, letter in enumerate(word[1:], 2):
         if f"-{letter}" not in takes:
             return Word((word,), "unknown")
@@ -108,23 +108,23 @@ def _cluster(word: str, takes: Mapping[str, bool], rest: list[str]) -> Word:
     return Word((word,), "option")
 
 
-def command(verb: str, words: Iterable[str], behind: Sequence[str] | None = None) -> str:
-    """`tflaunch VERB ...` as a shell takes it.
+def shell_command(verb: str, words: Iterable[str], after: Sequence[str] | None = None) -> str:
+    """Return `tflaunch VERB ...`, quoted for a shell.
 
-    Where it may end up in a log, the values of --env and --job-env are left out, as they are in records.
+    If stderr is not a terminal, the values of --env and --job-env are left out, as in records: it may be a log.
     """
     from tflaunch.runs.hidden_values import without_values
 
-    whole = ("tflaunch", verb, *words, *(("--", *behind) if behind else ()))
+    whole = ("tflaunch", verb, *words, *(("--", *after) if after else ()))
     if sys.stderr is None or not sys.stderr.isatty():
         whole = without_values(whole)
     return shlex.join(whole)
 
 
 def kind_of(word: str) -> Kind:
-    """What a word that is HOSTS or a program stands for, as far as it and the file of that name tell; "" in doubt.
+    """Return what a word is, judged by itself and by the file of that name; "" if that is unclear.
 
-    Only the beginning of a regular file is read: what comes through a pipe is read once, by whom it is for.
+    Reads only the first HEAD_BYTES of a regular file, and nothing of a pipe, which can be read only once.
     """
     path = Path(word).expanduser() if word.startswith("~/") else Path(word)
     try:
@@ -179,7 +179,7 @@ def _kind_of_text(text: str, executable: bool) -> Kind:
 
 
 def moved(verb: str, line: Line) -> str:
-    """The command with what is the trainer's own behind `--`; "" where it is not plain what the trainer is."""
+    """Return the command with the trainer's own words after `--`; "" where it is unclear which word is the trainer."""
     plain = line.plain
     module = any(text in ("-m", "--module") or text.startswith(("-m", "--module=")) for text in line.options)
     taken = 0 if module else 1
@@ -187,11 +187,11 @@ def moved(verb: str, line: Line) -> str:
         taken = min(len(plain), taken + 1)
     if not module and not plain:
         return ""
-    return command(verb, [*plain[:taken], *line.options], [*line.own(taken), *(line.behind or ())])
+    return shell_command(verb, [*plain[:taken], *line.options], [*line.own(taken), *(line.after or ())])
 
 
 def with_hosts(verb: str, line: Line, option: str) -> UsageError | None:
-    """The error for `--hosts hosts.yaml`, as other verbs and launchers have it; None for another option."""
+    """Return the error for `--hosts hosts.yaml`, which other verbs and launchers have; None for other options."""
     name, _, value = option.partition("=")
     if name not in _HOSTS_OPTIONS:
         return None
@@ -201,28 +201,28 @@ def with_hosts(verb: str, line: Line, option: str) -> UsageError | None:
     if not value and len(others) > place:
         value = others.pop(place)
     return UsageError(
-        f"tflaunch {verb} has no option {name}: HOSTS stand by themselves, in front of the trainer",
-        command(verb, [value or "hosts.yaml", *others, *line.options], line.behind),
+        f"tflaunch {verb} has no option {name}: HOSTS stand by themselves, before the trainer",
+        shell_command(verb, [value or "hosts.yaml", *others, *line.options], line.after),
     )
 
 
-class Chosen(NamedTuple):
-    """What a command line with a trainer says."""
+class HostsAndTrainer(NamedTuple):
+    """What a command line says to run, and where."""
 
     hosts: str | None  # None: the default hostfile
     script: str | None
     arguments: list[str]  # the trainer's own
 
 
-def chosen(verb: str, line: Line, module: str | None) -> Chosen:
-    """Which word is HOSTS and which the trainer, by what they are; raises UsageError with the corrected command."""
-    plain, behind = line.plain, list(line.behind or ())
+def hosts_and_trainer(verb: str, line: Line, module: str | None) -> HostsAndTrainer:
+    """Find out which word is HOSTS and which the trainer; raises UsageError with the corrected command."""
+    plain, after = line.plain, list(line.after or ())
     if module is not None:
         return _of_module(verb, line, plain, module)
     kinds = [kind_of(word) for word in plain[:2]]
 
     def corrected(*words: str, own: Sequence[str] = ()) -> str:
-        return command(verb, [*words, *line.options], [*own, *behind])
+        return shell_command(verb, [*words, *line.options], [*own, *after])
 
     if not plain:
         raise _nothing_to_run(verb, line, None)
@@ -239,53 +239,55 @@ def chosen(verb: str, line: Line, module: str | None) -> Chosen:
             )
         if own := line.own(1):
             raise _before_the_dashes(verb, own, first, corrected(first, own=own))
-        return Chosen(None, first, behind)
+        return HostsAndTrainer(None, first, after)
     second = more[0]
     if kinds[0] in ("program", "job"):
         raise _no_hosts_first(verb, line, (first, second), (kinds[0], kinds[1]), corrected)
     if kinds[1] == "hosts" and Path(second).is_file():
         raise UsageError(
-            f"{second} is a hostfile, and no program", f"name the trainer: {corrected(first, 'trainer.py')}"
+            f"{second} is a hostfile, not a program", f"name the trainer: {corrected(first, 'trainer.py')}"
         )
     if own := line.own(2):
         raise _before_the_dashes(verb, own, second, corrected(first, second, own=own))
-    return Chosen(first, second, behind)
+    return HostsAndTrainer(first, second, after)
 
 
 def _may_be_program(word: str) -> bool:
-    """Whether what is no known kind may be a program all the same: it is there, or on the hosts at that path."""
+    """Return whether a word of unknown kind may be a program: a file here, or a path on the hosts."""
     return os.path.lexists(word) or ("/" in word and not word.endswith((".yaml", ".yml")))
 
 
-def _of_module(verb: str, line: Line, plain: list[str], module: str) -> Chosen:
-    behind = list(line.behind or ())
+def _of_module(verb: str, line: Line, plain: list[str], module: str) -> HostsAndTrainer:
+    """Do what `hosts_and_trainer` does, for a command line with -m."""
+    after = list(line.after or ())
     kind = kind_of(plain[0]) if plain else ""
     if kind in ("program", "job"):
         raise UsageError(
             f"-m {module} and {plain[0]} both say what to run",
-            f"leave one of them out; an argument of the module's own goes behind --: "
-            f"{command(verb, line.options, [*line.own(0), *behind])}",
+            f"leave one of them out; arguments of the module go after --: "
+            f"{shell_command(verb, line.options, [*line.own(0), *after])}",
         )
     is_host = bool(plain) and (kind == "hosts" or not re.fullmatch(r"[0-9.]+", plain[0]))
     if own := line.own(int(is_host)):
         words = [*plain[: int(is_host)], *line.options]
-        raise _before_the_dashes(verb, own, f"-m {module}", command(verb, words, [*own, *behind]))
-    return Chosen(plain[0] if plain else None, None, behind)
+        raise _before_the_dashes(verb, own, f"-m {module}", shell_command(verb, words, [*own, *after]))
+    return HostsAndTrainer(plain[0] if plain else None, None, after)
 
 
 def _nothing_to_run(verb: str, line: Line, hosts: str | None) -> UsageError:
-    behind = list(line.behind or ())
+    """Return the error for a command line without a trainer."""
+    after = list(line.after or ())
     named = [] if hosts is None else [hosts]
     own = line.own(len(named))
     what = f"{hosts} says where; " if hosts is not None else ""
-    if behind and kind_of(behind[0]) in ("program", "job"):
+    if after and kind_of(after[0]) in ("program", "job"):
         return UsageError(
-            f"{what}nothing to run in front of --: what stands behind it is the trainer's own",
-            command(verb, [*named, behind[0], *line.options], [*own, *behind[1:]]),
+            f"{what}nothing to run before --: the words after it are the trainer's own",
+            shell_command(verb, [*named, after[0], *line.options], [*own, *after[1:]]),
         )
     return UsageError(
         f"{what}nothing to run: neither TRAINER.py nor -m PKG.MOD",
-        command(verb, [*named, "trainer.py", *line.options], [*own, *behind]),
+        shell_command(verb, [*named, "trainer.py", *line.options], [*own, *after]),
     )
 
 
@@ -296,7 +298,7 @@ def _no_hosts_first(
     kinds: tuple[Kind, Kind],
     corrected: Callable[..., str],
 ) -> UsageError:
-    """The program stands first, and something behind it that is no option."""
+    """Return the error for a program as the first word, and a second word that is not an option."""
     first, second = words
     if kinds[1] == "hosts":
         return UsageError(
@@ -306,13 +308,13 @@ def _no_hosts_first(
     if kinds[0] == "job":
         return UsageError(
             f"{first} is a job file, which names its program: {second} is too much",
-            f"{corrected(first)}; arguments of the program's own go behind --",
+            f"{corrected(first)}; arguments of the program go after --",
         )
     own = line.own(1)
     as_argument = corrected(first, own=own)
     if _HOST_NAME.fullmatch(second) and kinds[1] == "" and not os.path.lexists(second):
         return UsageError(
-            f"{first} is a program, and {second} stands behind it",
+            f"{first} is a program, and {second} stands after it",
             f"{corrected(second, first, own=line.own(2))}   if {second} is a host\n"
             f"{as_argument}   if it is an argument of {first}",
         )
@@ -320,8 +322,9 @@ def _no_hosts_first(
 
 
 def _before_the_dashes(verb: str, own: Sequence[str], program: str, corrected: str) -> UsageError:
-    said = shlex.join(own)
+    """Return the error for words of the trainer's that stand before `--`."""
+    words = shlex.join(own)
     return UsageError(
-        f"{said}: tflaunch {verb} has no such option or argument; what is for {program} goes behind --",
+        f"{words}: tflaunch {verb} has no such option or argument; what is for {program} goes after --",
         corrected,
     )

@@ -1,0 +1,314 @@
+"""The options of the verbs that start tasks (run, up, sweep), in groups; `check` has some of them."""
+
+# No `from __future__ import annotations`: typer needs the annotations, and to evaluate text takes longer.
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from tflaunch.cli.options import argument, option
+from tflaunch.cli.values import parse_gpus, parse_wait, time_parser
+from tflaunch.protocol.job import Cards
+
+CLUSTER, GPUS, PROGRAM, AGAIN = "Cluster", "GPUs", "Program", "When a task fails"
+OUTPUTS = "Outputs"
+
+
+@dataclass(repr=False, eq=False)
+class JobHosts:
+    """HOSTS: where to start tasks."""
+
+    hosts: str | None = argument(
+        None,
+        metavar="HOSTS",
+        help="A hostfile, or host1:2,host2, or slurm: or pbs: [$TFLAUNCH_HOSTS, ./hosts.yaml, "
+        "~/.config/tflaunch/hosts.yaml]",
+        show_default=False,
+    )
+
+
+class FrameworkChoice(str, Enum):
+    """Values of --framework."""
+
+    auto = "auto"
+    tensorflow = "tensorflow"
+    jax = "jax"
+    torch = "torch"
+
+
+@dataclass(repr=False, eq=False)
+class ProgramOptions:
+    """Which program the tasks run, and which code to ship for it."""
+
+    panel = PROGRAM
+
+    module: str | None = option(
+        None, "--module", "-m", metavar="PKG.MOD", help="Run this module, as python -m does."
+    )
+    flag: tuple[str, ...] = option(
+        (),
+        metavar="NAME=OTHER",
+        help="Rename a cluster flag: task_index=task_id; NAME= leaves it out; repeatable.",
+    )
+    framework: FrameworkChoice = option(
+        FrameworkChoice.auto,
+        help="Which framework's variables and flags the tasks get. auto: those that the program's source reads, all if "
+        "that is unclear; torch, jax: no ps and no cluster flags unless you ask for them.",
+    )
+    flags: bool | None = option(
+        None,
+        "--flags/--no-flags",
+        help="Pass the cluster flags, or only TF_CONFIG [what the program's source reads]",
+        show_default=False,
+    )
+    code_dir: Path | None = option(
+        None, metavar="DIR", help="Ship this directory instead of the one that the program is in."
+    )
+    ship: tuple[str, ...] = option(
+        (),
+        metavar="PATH",
+        help="Ship this file although it is ignored or looks like a secret; repeatable.",
+    )
+    follow_links: bool = option(
+        False, help="Where a link leads out of the directory, ship what it points to."
+    )
+    max_code: str = option(
+        "", metavar="SIZE", help="Refuse to ship more than this: 500MiB [100MiB]", show_default=False
+    )
+    show_files: bool = option(
+        False, help="With --dry-run: list each file that is shipped, and each that is not, with the reason."
+    )
+    no_sync: bool = option(
+        False, help="Ship nothing: the hosts have the code, at the same path or in their `workdir:`."
+    )
+
+
+@dataclass(repr=False, eq=False)
+class TaskOptions:
+    """The environment of the tasks: variables, packages, containers."""
+
+    panel = PROGRAM
+
+    env: tuple[str, ...] = option(
+        (),
+        "--env",
+        "-e",
+        metavar="NAME[=VALUE]",
+        help="Set a variable for the tasks; without =VALUE, to its value here; repeatable.",
+    )
+    env_file: tuple[Path, ...] = option(
+        (),
+        metavar="FILE",
+        help="Set variables for the tasks from a file like .env, NAME=VALUE per line; records hide the values; "
+        "repeatable.",
+    )
+    requirements: Path | None = option(
+        None,
+        metavar="FILE",
+        help="Install packages for the tasks, once on each host: requirements.txt, pyproject.toml or uv.lock.",
+    )
+    system_site_packages: bool = option(
+        False, help="With --requirements: the tasks see the packages of the hosts' Python, too."
+    )
+    container: str = option("", metavar="IMAGE", help="Run each task in a container of this image.")
+    container_engine: str = option("", metavar="ENGINE", help="podman, docker or a path [what the host has]")
+    mount: tuple[str, ...] = option(
+        (),
+        metavar="PATH[:PATH[:ro]]",
+        help="Mount a directory of the host in the containers; repeatable.",
+    )
+
+
+class PlaceChoice(str, Enum):
+    """Values of --place."""
+
+    spread = "spread"
+    pack = "pack"
+
+
+@dataclass(repr=False, eq=False)
+class ClusterOptions:
+    """How many ps, workers, chiefs and evaluators to start, and on which hosts."""
+
+    panel = CLUSTER
+
+    ps: int | None = option(
+        None, min=0, metavar="N", help="Number of ps tasks [one per 4 workers]", show_default=False
+    )
+    workers: int | None = option(
+        None,
+        min=0,
+        metavar="N",
+        help="Number of worker tasks [one per free GPU, or host]",
+        show_default=False,
+    )
+    chief: bool = option(False, help="Add a chief task.")
+    evaluator: int | None = option(
+        None,
+        min=0,
+        metavar="[N]",
+        help="Add an evaluator, or N; evaluators are not part of the cluster.",
+        show_default=False,
+    )
+    ps_hosts: str | None = option(
+        None, metavar="PATTERN", help="Hosts for ps: names, ranges, globs, label=value."
+    )
+    worker_hosts: str | None = option(
+        None, metavar="PATTERN", help="Hosts for workers, by the same patterns."
+    )
+    place: PlaceChoice = option(
+        PlaceChoice.spread, help="Spread the tasks over all hosts, or pack them on as few as possible."
+    )
+
+
+@dataclass(repr=False, eq=False)
+class RoleOptions:
+    """Tasks under any job name, TensorFlow's or the user's own."""
+
+    panel = "Roles, under any job name"
+
+    job: tuple[str, ...] = option(
+        (), metavar="JOB=N", help="N tasks of any job name: data=2; repeatable, as all --job options are."
+    )
+    job_hosts: tuple[str, ...] = option((), metavar="JOB=PATTERN", help="Hosts for the tasks of this job.")
+    job_gpus: tuple[str, ...] = option((), metavar="JOB=N|all", help="GPUs for each task of this job.")
+    job_env: tuple[str, ...] = option(
+        (),
+        metavar="JOB=NAME[=VALUE]",
+        help="Set a variable for the tasks of this job, as --env does for all.",
+    )
+    job_args: tuple[str, ...] = option(
+        (),
+        metavar="JOB=ARGS",
+        help="More arguments for the tasks of this job, after the trainer's own: 'data=-n 8'.",
+    )
+    job_end: tuple[str, ...] = option(
+        (),
+        metavar="JOB=END",
+        help="decides: the run succeeds when these tasks do; stopped: they are stopped when the work is done; "
+        "sidecar: likewise, and if one fails the run goes on [workers, chief: decides; others: stopped]",
+        show_default=False,
+    )
+    job_grace: tuple[str, ...] = option(
+        (),
+        metavar="JOB=TIME",
+        help="Time for the tasks of this job to end by themselves when the work is done [evaluator 60s; others "
+        "--ps-grace]",
+        show_default=False,
+    )
+
+
+@dataclass(repr=False, eq=False)
+class GpuOptions:
+    """Which GPUs the tasks may get, and how many."""
+
+    panel = GPUS
+
+    gpus_per_worker: Cards | None = option(
+        None,
+        parser=parse_gpus,
+        metavar="N|all",
+        help="GPUs for each worker; all: one worker per host, with all its GPUs [1 where there are any]",
+        show_default=False,
+    )
+    gpu_model: str = option("", metavar="TEXT", help="Only GPUs with this in their name: H100.")
+    min_gpu_memory: str = option("", metavar="SIZE", help="Only GPUs with at least this much memory: 40GiB.")
+    mix_models: bool = option(False, help="A worker may get GPUs of different models.")
+    mig: str | None = option(
+        None, metavar="[PROFILE]", help="Only MIG instances (of this profile: 1g.10gb), no whole GPUs."
+    )
+    include: tuple[str, ...] = option(
+        (), metavar="HOST[:0,2]", help="Only these hosts, or these GPUs of a host; repeatable."
+    )
+    exclude: tuple[str, ...] = option(
+        (), metavar="HOST[:0,2]", help="Not these hosts, or these GPUs of a host; repeatable."
+    )
+    share_gpus: bool = option(False, help="Also GPUs on which other processes compute.")
+    wait: float | None = option(
+        None, parser=parse_wait, metavar="[TIME]", help="Wait for GPUs in use, at most this time [for ever]."
+    )
+
+
+@dataclass(repr=False, eq=False)
+class StartOptions:
+    """What must hold before tasks start."""
+
+    panel = CLUSTER
+
+    no_dial_check: bool = option(False, help="Start even if hosts cannot reach each other.")
+    require_all: bool = option(
+        False,
+        help="Start nothing if a host cannot be reached, even where the others have room for all tasks.",
+    )
+    dry_run: bool = option(False, help="Print the plan and start nothing.")
+    yes: bool = option(
+        False, "--yes", "-y", envvar="TFLAUNCH_YES", help="Answer yes wherever tflaunch would ask."
+    )
+
+
+@dataclass(repr=False, eq=False)
+class ResultOptions:
+    """What to do with the files that the tasks write: fetch them, show them in TensorBoard."""
+
+    panel = OUTPUTS
+
+    fetch: tuple[str, ...] = option(
+        (),
+        metavar="PATTERN",
+        help="Copy files here at the end, by patterns as in .gitignore: 'checkpoints/**'; repeatable.",
+    )
+    fetch_to: Path | None = option(
+        None, metavar="DIR", help="Copy them into this directory [./RUN]", show_default=False
+    )
+    fetch_max: str = option("", metavar="SIZE", help="Copy nothing if it is more than this: 20GiB.")
+    keep_mode: bool = option(False, help="Files that are executable there are executable here, too.")
+    overwrite: bool = option(False, help="Overwrite files here that have other content.")
+    tensorboard: str | None = option(
+        None,
+        metavar="LOGDIR",
+        help="Show this directory of the chief's host in TensorBoard during the run.",
+    )
+    tensorboard_port: int = option(
+        0,
+        min=0,
+        max=65535,
+        metavar="PORT",
+        help="TensorBoard's port on this machine [any]",
+        show_default=False,
+    )
+
+
+class RestartOnChoice(str, Enum):
+    """Values of --restart-on."""
+
+    any = "any"
+    retryable = "retryable"
+
+
+@dataclass(repr=False, eq=False)
+class RestartOptions:
+    """What to start again when a task fails."""
+
+    panel = AGAIN
+
+    restarts: int = option(
+        0, min=0, metavar="N", help="Start again what fails, at most N times in --restart-window."
+    )
+    restart: tuple[str, ...] = option(
+        (),
+        metavar="[JOB=]POLICY",
+        help="What starts again: the task, the whole cluster, or never; by job: ps=task,worker=cluster [task where "
+        "there are ps, else cluster]",
+        show_default=False,
+    )
+    spares: str = option(
+        "",
+        metavar="PATTERN",
+        help="With --restarts: keep these hosts free, to replace hosts that are lost or cannot be reached.",
+    )
+    restart_window: float = option(
+        3600.0, parser=time_parser(), metavar="TIME", help="The time over which --restarts counts."
+    )
+    restart_on: RestartOnChoice = option(
+        RestartOnChoice.any, help="retryable: start again only after signals and exit codes from 128 on."
+    )

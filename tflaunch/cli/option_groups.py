@@ -1,0 +1,169 @@
+"""The options that several verbs have, in groups; job_option_groups has those of the verbs that start tasks."""
+
+# No `from __future__ import annotations`: typer needs the annotations, and to evaluate text takes longer.
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tflaunch.cli.options import option
+from tflaunch.cli.values import time_parser
+
+OUTPUT = "Output"
+
+Hosts = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="HOSTS",
+        help="A hostfile, or host1,host2, or slurm: [$TFLAUNCH_HOSTS, ./hosts.yaml, ~/.config/tflaunch/hosts.yaml]",
+        show_default=False,
+    ),
+]
+Run = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RUN]", help="The run's id, or its first letters [the only run alive]", show_default=False
+    ),
+]
+JsonDocument = Annotated[
+    bool, typer.Option("--json", help="Print everything as one JSON document.", rich_help_panel=OUTPUT)
+]
+
+
+@dataclass(repr=False, eq=False)
+class SshOptions:
+    """How to connect to the hosts by SSH."""
+
+    panel = "Connection"
+
+    accept_new: bool = option(
+        False, help="Accept unknown host keys and write them to known_hosts; changed keys are refused."
+    )
+    connect_timeout: float = option(
+        30.0,
+        parser=time_parser(1),
+        metavar="TIME",
+        help="Time limit to connect to a host: name lookup, TCP and log-in together.",
+    )
+    ssh_config: Path | None = option(
+        None, "--ssh-config", "-F", help="Read this file instead of ~/.ssh/config."
+    )
+
+    @property
+    def config_path(self) -> str | None:
+        """The absolute path of the ssh_config that the user named, for records."""
+        return str(self.ssh_config.absolute()) if self.ssh_config else None
+
+
+@dataclass(repr=False, eq=False)
+class ConnectionOptions(SshOptions):
+    """How to connect to the hosts of a hostfile."""
+
+    connection: str = option(
+        "",
+        metavar="HOW",
+        help="ssh, or openssh (the system's `ssh`), where the hostfile does not say [$TFLAUNCH_CONNECTION, ssh]",
+        show_default=False,
+    )
+
+
+@dataclass(repr=False, eq=False)
+class ReachOptions(SshOptions):
+    """How to find and connect to the hosts of a run."""
+
+    hosts: str | None = option(
+        None,
+        "--hosts",
+        "-H",
+        metavar="HOSTS",
+        help="The hosts to look on [those in this machine's record of the run]",
+        rich_help_panel=None,
+    )
+
+
+@dataclass(repr=False, eq=False)
+class OutputOptions:
+    """What to show of a run."""
+
+    panel = OUTPUT
+
+    quiet: bool = option(False, "--quiet", "-q", help="Do not show what the tasks print.")
+    only: tuple[str, ...] = option(
+        (), metavar="TASK", help="Show only the output of this task: worker/0; repeatable."
+    )
+    show_host: bool = option(False, help="Show the host's name in each line.")
+    json: bool = option(False, help="Print one JSON object per line on stdout, for programs.")
+
+
+@dataclass(repr=False, eq=False)
+class LogOptions:
+    """Which lines to show of what the tasks have printed."""
+
+    panel = OUTPUT
+
+    since: float | None = option(
+        None,
+        parser=time_parser(),
+        metavar="TIME",
+        help="Only lines printed in the last TIME: 10m (to within 5 s).",
+    )
+    tail: int | None = option(
+        None, "--tail", "-n", min=0, metavar="N", help="Only the last N lines of each task."
+    )
+    grep: str | None = option(None, metavar="PATTERN", help="Only lines that match this regular expression.")
+
+
+class DoneChoice(str, Enum):
+    """Values of --done."""
+
+    chief = "chief"
+    workers = "workers"
+    all = "all"
+    never = "never"
+
+
+@dataclass(repr=False, eq=False)
+class EndOptions:
+    """When a run ends, and how its tasks are stopped."""
+
+    panel = "The end"
+
+    done: DoneChoice = option(DoneChoice.workers, help="Which tasks end the run when they succeed.")
+    grace: float = option(
+        10.0,
+        parser=time_parser(),
+        metavar="TIME",
+        help="Time between SIGTERM and SIGKILL when tasks are stopped.",
+    )
+    ps_grace: float = option(
+        3.0,
+        parser=time_parser(),
+        metavar="TIME",
+        help="Time for ps to end by themselves when the work is done.",
+    )
+    timeout: float = option(0.0, parser=time_parser(), metavar="TIME", help="End the run after this time.")
+    startup_timeout: float = option(
+        0.0,
+        parser=time_parser(),
+        metavar="TIME",
+        help="End the run if a task has not opened its port after this time.",
+    )
+    stall_timeout: float = option(
+        0.0,
+        parser=time_parser(),
+        metavar="TIME",
+        help="End the run if no task has printed anything for this time.",
+    )
+    lease: float | None = option(
+        None,
+        parser=time_parser(5),
+        metavar="TIME",
+        help="Hosts end the run after this time without word from the launcher or coordinator [60s; detached 10m]",
+        show_default=False,
+    )
+    detach: bool = option(
+        False, "--detach", "-d", help="Start the run and return; it goes on without this command."
+    )

@@ -1,0 +1,99 @@
+"""The class of typer's commands for verbs with a trainer: `sweep`, and `run`, whose trainer may be a job file."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar
+
+import typer
+
+from tflaunch.cli.command import JobCommand
+from tflaunch.protocol.errors import TflaunchError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tflaunch.cli.trainer_words import Line
+
+
+class TrainerCommand(JobCommand):
+    """A verb with a trainer: finds out which words are HOSTS, the trainer, options and the trainer's own."""
+
+    instead: ClassVar[Mapping[str, str]] = {}  # option of another verb -> what to use here
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Parse as typer does, where HOSTS may be left out and the trainer's own arguments follow `--`.
+
+        Raises UsageError with the corrected command.
+        """
+        if ctx.resilient_parsing:  # for completion
+            return super().parse_args(ctx, args)
+        from tflaunch.cli.trainer_words import Line, hosts_and_trainer
+
+        line = Line.read(self.params, self.optional_values, args)
+        if any(word.texts[0] in ("--help", "-h") for word in line.words):
+            return super().parse_args(ctx, ["--help"])
+        verb = ctx.info_name or ""
+        for option in line.unknown:
+            self.refuse(verb, option, line)
+        rest = super().parse_args(ctx, line.options)
+        hosts, script, arguments = hosts_and_trainer(verb, line, ctx.params.get("module"))
+        ctx.params.update(hosts=hosts, script=script, arguments=arguments)
+        return rest
+
+    def refuse(self, verb: str, option: str, line: Line) -> None:
+        """Raise UsageError for an option that this verb lacks, if the user most likely meant one that it has."""
+        from tflaunch.cli.mistakes import no_such_option
+        from tflaunch.cli.trainer_words import moved, with_hosts
+
+        if error := with_hosts(verb, line, option):
+            raise error
+        name = option.partition("=")[0]
+        if instead := self.instead.get(name):
+            raise UsageError(f"tflaunch {verb} has no option {name}", instead)
+        known = [each for param in self.params for each in param.opts if each.startswith("--")]
+        error = no_such_option(name, known, "", f"tflaunch {verb}")
+        if error.hint:
+            own = moved(verb, line)
+            error.hint += f"\nif it is the trainer's own, it goes after --: {own}" if own else ""
+            raise error
+
+
+class RunCommand(TrainerCommand):
+    """The class of the command `run`, whose trainer may be a job file."""
+
+    optional_values: ClassVar = {**JobCommand.optional_values, "--evaluator": (r"[0-9]+", "1")}
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Parse as TrainerCommand does, and add what the job file says."""
+        rest = super().parse_args(ctx, args)
+        _take_job_file(ctx)
+        return rest
+
+
+def _take_job_file(ctx: typer.Context) -> None:
+    """If TRAINER is a job file, take from it what the command line does not say.
+
+    An error in the file becomes `ctx.obj`; `run` reports it.
+    """
+    from tflaunch.cli.trainer_words import kind_of
+
+    script = ctx.params.get("script")
+    if script is None or not (script.endswith((".yaml", ".yml")) or kind_of(script) == "job"):
+        return
+    from tflaunch.inputs import job_file
+
+    try:
+        ctx.obj = file = job_file.load(script)
+    except TflaunchError as error:
+        ctx.obj = error
+        return
+    ctx.params.update(script=file.program, module=file.module)
+    for name, value in file.options.items():
+        if getattr(ctx.get_parameter_source(name), "name", "") == "DEFAULT":
+            default = ctx.params[name]
+            ctx.params[name] = type(default)(value) if isinstance(default, Enum) else value
+    for name, values in file.lists.items():
+        if name == "restart" and file.options.get("restarts") and not ctx.params["restarts"]:
+            continue  # --restarts 0 turns off what the file says
+        ctx.params[name] = [*values, *(ctx.params.get(name) or ())]

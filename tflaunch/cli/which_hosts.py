@@ -1,0 +1,110 @@
+"""Find the hosts a command is about: named ones, those of the default hostfile, those of this machine's records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tflaunch.protocol.errors import RecordError, UsageError
+
+if TYPE_CHECKING:
+    from tflaunch.console.reporter import Reporter
+    from tflaunch.hosts import Hostfile
+
+
+def default_source() -> str | None:
+    """Return the default hostfile, or None where there is none."""
+    from tflaunch.hosts import find_default
+
+    return find_default(os.environ, Path.cwd())
+
+
+def load_hosts(source: str | None, connection: str = "", reporter: Reporter | None = None) -> Hostfile:
+    """Load the hostfile that the user named, or else the default one; `reporter` then says which it is.
+
+    `connection` is the value of --connection.  Raises HostfileError, UsageError.
+    """
+    from tflaunch import hosts
+
+    if source == "":  # from an unset shell variable; not a wish for the default hosts
+        raise UsageError("HOSTS is empty", "name hosts, or leave that word out for the default hostfile")
+    found = source or default_source()
+    if found is None:
+        raise UsageError(
+            "no hostfile: $TFLAUNCH_HOSTS, ./hosts.yaml and ~/.config/tflaunch/hosts.yaml do not exist",
+            "make one: tflaunch init; or name one: a file, host1,host2, slurm: or pbs:",
+        )
+    hostfile = hosts.load(found, connection=connection)
+    if reporter is not None and not source:
+        count = len(hostfile.hosts)
+        named = "$TFLAUNCH_HOSTS" if os.environ.get("TFLAUNCH_HOSTS") else "none was named"
+        reporter.note(f"hosts: {found} ({named}): {count} host{'' if count == 1 else 's'}")
+    return hostfile
+
+
+def hosts_of_run(run: str, source: str | None) -> tuple[str, Hostfile, Path | None]:
+    """Return (full run id if this machine knows it, the hosts to look on, the ssh_config to reach them)."""
+    from tflaunch.runs.record import Record, hostfile_from
+
+    if source is not None:
+        return run, load_hosts(source), None
+    try:
+        record = Record.open(run)
+    except UsageError:
+        if default_source() is None:
+            raise
+        return run, load_hosts(None), None
+    return record.run_id, hostfile_from(record), record.ssh_config
+
+
+def hosts_of_all(source: str | None, verb: str, *, everything: bool) -> tuple[Hostfile, Path | None]:
+    """Return (hosts of the default hostfile and of the records here, the ssh_config); raises UsageError for none.
+
+    Records of ended runs count only with `everything` and without a default hostfile.
+    """
+    if source is not None:
+        return load_hosts(source), None
+    default = default_hostfile()
+    recorded, config = recorded_hosts(lively=not everything or default is not None)
+    known = [hostfile for hostfile in (default, recorded) if hostfile is not None]
+    if not known:
+        raise no_hosts_known(verb)
+    return merge(known), config
+
+
+def recorded_hosts(*, lively: bool) -> tuple[Hostfile | None, Path | None]:
+    """Return (hosts of the runs on record here, the ssh_config); `lively`: only of runs that may be alive."""
+    from tflaunch.runs.record import Record, hostfile_from
+    from tflaunch.runs.record_list import MAY_BE_ALIVE, list_runs
+
+    hostfiles, configs = [], []
+    for info in list_runs():
+        if info.status in MAY_BE_ALIVE or (info.status == "ended" and not lively):
+            try:
+                record = Record.open(info.run_id)
+                hostfiles.append(hostfile_from(record))
+                configs.append(record.ssh_config)
+            except (RecordError, UsageError):
+                continue  # it was removed meanwhile, or another version wrote it
+    return (merge(hostfiles) if hostfiles else None), next(filter(None, configs), None)
+
+
+def default_hostfile() -> Hostfile | None:
+    """Return the hosts of the default hostfile, or None where there is none; raises HostfileError."""
+    return load_hosts(None) if default_source() is not None else None
+
+
+def merge(hostfiles: Collection[Hostfile]) -> Hostfile:
+    """Return all hosts of these hostfiles, each once, as the first hostfile describes it."""
+    from tflaunch.hosts import Hostfile
+
+    hosts = {host.name: host for hostfile in reversed([*hostfiles]) for host in reversed(hostfile.hosts)}
+    sources = dict.fromkeys(each.source for each in hostfiles)
+    return Hostfile(", ".join(sources), tuple(reversed(hosts.values())))
+
+
+def no_hosts_known(verb: str) -> UsageError:
+    """Return the error for a command that knows no hosts to look on."""
+    return UsageError("no run is recorded here", f"say where to look: tflaunch {verb} --hosts hosts.yaml")
