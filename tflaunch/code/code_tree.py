@@ -55,7 +55,7 @@ class _Folder(NamedTuple):
     base: str = ""  # its path below its git work tree, as Ignore has it
     ignores: tuple[Ignore, ...] = ()
     mount: str = (
-        ""  # the code directory, or the directory that a link was followed to: links lead inside, or out
+        ""  # the code directory, or the one that a link was followed to: other links lead inside, or out
     )
     asked: bool = False  # --ship names it, or a directory that it is in: ship it though it was fetched
 
@@ -75,25 +75,27 @@ class CodeTree:
     def __init__(
         self,
         root: Path,
-        ship: Collection[str] = (),
-        follow_links: bool = False,
-        limit_bytes: int = 0,
+        ship: Collection[str],
+        follow_links: bool,
+        limit_bytes: int,
     ) -> None:
         """`root`: the code directory.  `ship`: paths in it that are shipped whatever they are.
 
         `follow_links`: ship what links lead to, wherever that is.  Beyond `limit_bytes` the walk soon ends.
         """
         self.root = str(root)
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, Entry] = {}  # by their places in what is shipped
         self.left: dict[str, Left] = {}
-        self.links: list[tuple[str, str]] = []
-        self.odd: dict[str, None] = {}
-        self.size = 0
+        self.links: list[
+            tuple[str, str]
+        ] = []  # (path, goal) of links that lead out, and are shipped as links
+        self.odd: dict[str, None] = {}  # lines of ignore files that the user cannot mean so
+        self.size = 0  # bytes of the files in `entries`
         self.beyond = 0  # entries seen after the limit was passed
         self.ship = frozenset(ship)
         self._follow = follow_links
         self._limit = limit_bytes
-        self._top = work_tree(root)
+        self._top = work_tree(root)  # of git
         self._mounts = {self.root: ""}  # real directory -> its place in what is shipped
         self._outward: list[_Link] = []
         self._marks = FetchedMarks(root)
