@@ -285,7 +285,7 @@ def test_a_file_that_has_just_come_is_not_replaced_by_another_name_of_it(tmp_pat
         launcher.run(*words).ran()
         run = launcher.records()[0].name
         done = launcher.run("fetch", run, "--overwrite", "--to", tmp_path / "to").ran(74)
-        assert "on this disk its name is that of another file that has just come" in done.sentences
+        assert "on this disk it has the name of another file that has just come" in done.sentences
         launcher.close()
     finally:
         subprocess.run(["umount", tmp_path / "to/A"], check=True)

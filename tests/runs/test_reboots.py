@@ -27,7 +27,7 @@ def test_a_run_whose_host_is_restarted_says_so(bed: Bed, far: FarLauncher) -> No
         done = run.done(120).ran(76)
     assert re.search(r"host2 (was|is) lost: the host was restarted \(booted at .*\d\d:\d\d\)", done.sentences)
     assert re.search(RESTARTED, done.sentences)
-    assert "both killed" not in done.sentences
+    assert "agent and guard were killed" not in done.sentences
     assert "could not check" not in done.sentences
     shown = far.run("status", run.run_id).ran()
     assert re.search(RESTARTED, shown.out)
@@ -39,7 +39,7 @@ def test_a_run_whose_host_is_restarted_says_so(bed: Bed, far: FarLauncher) -> No
     assert re.search(f"{run.run_id}: {RESTARTED}", far.run("ps", "-a").ran().out)
     stopped = far.run("stop", run.run_id).ran()
     assert re.search(RESTARTED, stopped.sentences)
-    assert "both killed" not in stopped.sentences
+    assert "agent and guard were killed" not in stopped.sentences
     far.run("clean", "--yes", run.run_id).ran()
     assert not far.run_directories()
 
@@ -53,7 +53,7 @@ def test_a_sweep_whose_trials_have_all_succeeded_elsewhere_is_a_success(bed: Bed
         done = sweep.done(120).ran(0)
     assert "will run elsewhere" in done.sentences
     assert re.search(RESTARTED, done.sentences)
-    assert "both killed" not in done.sentences
+    assert "agent and guard were killed" not in done.sentences
 
 
 def test_a_detached_run_whose_host_is_restarted_says_so_to_who_watches(bed: Bed, far: FarLauncher) -> None:

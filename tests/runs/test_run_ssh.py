@@ -415,7 +415,7 @@ def test_a_killed_agent_is_a_lost_host_and_its_tasks_are_swept(
         done = stubborn.done().ran(76)
         assert "was lost" in done.err
         # Nobody could sweep behind the tasks when both were killed: then it must not be claimed.
-        assert ("both killed" in done.sentences) == (len(victims) == 2)
+        assert ("agent and guard were killed" in done.sentences) == (len(victims) == 2)
         assert ("nothing is left running" in done.sentences) == (len(victims) == 1)
     launcher.wait_until_nothing_is_left()
     assert survivors(out) == []

@@ -224,7 +224,7 @@ def _job(options: RunOptions, roles: Mapping[str, Role], file: JobFile) -> JobSp
 
 def _with_program(job: JobSpec, code: TrainerCode, hostfile: Hostfile, options: ProgramOptions) -> JobSpec:
     """Return the job with its program, started as the program's source asks for, where that is known."""
-    from tflaunch.code.cluster_calls import fitted
+    from tflaunch.code.job_fitting import fitted
 
     job = dataclasses.replace(job, program=code.argv)
     elsewhere = any(host.workdir is not None for host in hostfile.hosts)  # where the source may differ

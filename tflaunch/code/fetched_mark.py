@@ -1,8 +1,8 @@
 """The mark of what `fetch` brought here, so that the next run does not ship it back to the hosts.
 
-A directory that fetch made holds a file `.tflaunch-fetched`, which stands for all of the directory.  Where fetch
-brought files into a directory of the user's, that file names them, a line each, and each directory that fetch made
-there, as .gitignore would: `/checkpoints/`, `/metrics.csv`.
+A directory that fetch made holds a file `.tflaunch-fetched`: all of the directory was fetched.  In a directory of the
+user's, that file names what fetch brought, a line each: files, and directories that fetch made, as .gitignore would
+name them: `/checkpoints/`, `/metrics.csv`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection
+from pathlib import Path
+
+from tflaunch.inputs.gitignore import unreadable
 
 NAME = ".tflaunch-fetched"
 PART_PREFIX, PART_SUFFIX = ".tflaunch-", ".part"  # of a file that is on its way
@@ -21,8 +24,8 @@ _NAMED = "# tflaunch fetched these: no run ships them, unless --ship names them.
 def read(directory: str, only_of: int | None = None) -> frozenset[str] | None:
     """The names in the mark of `directory`, those of directories with a slash at their end.
 
-    None: it has no mark; empty: all of it was fetched.  A link is no mark, nor, with `only_of`, what another user owns.
-    Raises OSError when it cannot be read.
+    None: it has no mark; empty: all of it was fetched.  A symbolic link is no mark and, with `only_of` (a user id),
+    neither is a file of another user.  Raises OSError when the mark cannot be read.
     """
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -43,7 +46,7 @@ def read(directory: str, only_of: int | None = None) -> frozenset[str] | None:
 
 
 def write(directory: int, names: Collection[str]) -> None:
-    """Mark the open `directory` as these names, or with none as all of it; whole or not at all, and never by a link.
+    """Mark these names in `directory` (a descriptor), or without names all of it; the old mark is replaced as a whole.
 
     Raises OSError.
     """
@@ -63,5 +66,49 @@ def write(directory: int, names: Collection[str]) -> None:
 
 
 def is_part(name: str) -> bool:
-    """Whether a file of that name is on its way here."""
+    """Whether that is the name of a file that is on its way here."""
     return name.startswith(PART_PREFIX) and name.endswith(PART_SUFFIX)
+
+
+class FetchedMarks:
+    """What the marks in a code directory say, and those in the directories above it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
+        # Directories whose marks were read: was all of the directory fetched?
+        self._whole: dict[str, bool] = {}
+        self._named: set[str] = set()  # the paths that marks name; directories with a slash at their end
+        for above in root.parents:
+            self.read(str(above), os.getuid())
+
+    def read(self, directory: str, only_of: int | None = None) -> bool:
+        """Read the mark in `directory`, once; returns whether all of the directory was fetched.
+
+        Raises UsageError when it cannot be read, unless `only_of` is given: far above, other users may keep it closed.
+        """
+        if directory not in self._whole:
+            try:
+                names = read(directory, only_of)
+            except OSError as error:
+                if only_of is None:
+                    raise unreadable(os.path.join(directory, NAME), error) from None  # noqa: PTH118
+                names = None
+            self._whole[directory] = names is not None and not names
+            self._named.update(os.path.join(directory, name) for name in names or ())  # noqa: PTH118
+        return self._whole[directory]
+
+    def has(self, path: str, is_directory: bool) -> bool:
+        """Whether the marks read so far name that path, or it is a file that is on its way."""
+        if path + "/" * is_directory in self._named:
+            return True
+        return is_part(os.path.basename(path)) and not is_directory  # noqa: PTH119
+
+    def covers(self, path: str) -> bool:
+        """Whether the file `path`, relative to the code directory, was fetched; reads the marks on the way to it."""
+        folder = self._root
+        self.read(folder)
+        for part in Path(path).parts[:-1]:
+            folder = os.path.join(folder, part)  # noqa: PTH118
+            if f"{folder}/" in self._named or self.read(folder):
+                return True
+        return os.path.join(self._root, path) in self._named  # noqa: PTH118

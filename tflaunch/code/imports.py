@@ -1,4 +1,4 @@
-"""What a program imports from the directory that it lies in: found in its text, for nothing of it is run here."""
+"""Which modules a program imports from the directory that it lies in: found in its text, nothing of it is run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 DYNAMIC = ("import_module", "__import__")  # with the name written out
 _MOST_BYTES = 2 * 2**20  # of a file that is parsed: a tree takes a hundred times as much memory
-# Where this Python cannot read the text, one of another version may.
+# For text that the Python here cannot read: one of another version may.
 _IMPORT_LINE = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(.+)|import[ \t]+(.+))$", re.MULTILINE
 )
@@ -29,27 +29,27 @@ class _Import(NamedTuple):
 
 
 class Module(NamedTuple):
-    """One file of a program."""
+    """One file of a program, and what it imports."""
 
     path: str  # relative to the directory
     tree: ast.Module | None  # None: a module in C, text that this Python cannot read, or too much of it
-    fault: SyntaxError | None  # what is wrong with the text, for this Python
-    elsewhere: tuple[tuple[str, int], ...]  # (what it imports that is not here, the line)
+    fault: SyntaxError | None  # what is wrong with the text, for the Python here
+    elsewhere: tuple[tuple[str, int], ...]  # (module that it imports and that is not in the directory, line)
 
 
 def imported_files(directory: Path, file: str, package: str = "", roots: Sequence[str] = ("",)) -> list[str]:
-    """The files below `directory` that the program `file` there is made of, itself the first.
+    """Return the files below `directory` that the program `file` there is made of, itself the first.
 
     Those are the modules that it imports by name, and those that they import, anywhere in their text; of a package its
     `__init__.py`, and what is imported of it.  `package` is the one that `python -m` runs the file in.  `roots` are the
-    directories, below `directory`, that modules are looked for in.  What is imported under a name that is made up when
-    it runs is not found.
+    directories, below `directory`, in which modules are looked for.  A module whose name is made when the program runs
+    is not found.
     """
     return [module.path for module in modules(directory, file, package, roots)]
 
 
 def modules(directory: Path, file: str, package: str = "", roots: Sequence[str] = ("",)) -> Iterator[Module]:
-    """The same, each as it is read: who has seen enough stops."""
+    """The same, each as it is read, so that the caller may stop."""
 
     def of_name(name: str) -> list[tuple[str, str]]:
         return [
@@ -92,7 +92,7 @@ def modules(directory: Path, file: str, package: str = "", roots: Sequence[str] 
 
 
 def _absolute(each: _Import, package: str) -> str | None:
-    """The whole name of what is imported; None: it leads out of the directory."""
+    """The whole name of an imported module; None: its dots lead out of the directory."""
     if not each.level:
         return each.name
     parts = package.split(".") if package else []
@@ -103,7 +103,7 @@ def _absolute(each: _Import, package: str) -> str | None:
 
 
 def _module(directory: Path, name: str) -> Iterator[tuple[str, str]]:
-    """(the file of that module, the package that its own dots speak of), if it is here."""
+    """(file, package) of that module, if it is here; `package` is what its own relative imports start from."""
     if not all(part.isidentifier() for part in name.split(".")):
         return
     base = os.path.join(*name.split("."))  # noqa: PTH118
@@ -117,9 +117,7 @@ def _module(directory: Path, name: str) -> Iterator[tuple[str, str]]:
         return
     last = os.path.basename(base)  # noqa: PTH119
     folder = (directory / base).parent
-    if (
-        folder.is_dir()
-    ):  # modules in C, for whatever Python: a.so, a.abi3.so, a.cpython-312-x86_64-linux-gnu.so
+    if folder.is_dir():  # modules in C, of any Python: a.so, a.abi3.so, a.cpython-312-x86_64-linux-gnu.so
         for entry in sorted(folder.glob(f"{last}.*so")):
             if entry.name == f"{last}.so" or re.fullmatch(
                 r"\.(cpython-|abi3|pypy)[\w-]*\.so", entry.name[len(last) :]
@@ -128,7 +126,7 @@ def _module(directory: Path, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _all_of(directory: Path, name: str) -> tuple[str, ...]:
-    """What `from name import *` takes, as far as it is written down."""
+    """What `from name import *` imports, by the `__all__` of that package."""
     init = directory.joinpath(*name.split("."), "__init__.py") if name else None
     tree = _read(init)[0] if init is not None and init.is_file() else None
     for node in ast.walk(tree) if tree is not None else ():
@@ -160,7 +158,7 @@ def _imports(path: Path, tree: ast.Module | None) -> Iterator[_Import]:
 
 
 def _read(path: Path) -> tuple[ast.Module | None, SyntaxError | None]:
-    """What is written there, read once while it stays the same."""
+    """The syntax tree of a file, or what is wrong with it; parsed once while the file stays the same."""
     if path.suffix == ".so":
         return None, None
     try:
@@ -175,7 +173,7 @@ def _read(path: Path) -> tuple[ast.Module | None, SyntaxError | None]:
 @functools.lru_cache(maxsize=4096)
 def _parsed(path: Path, _size: int, _changed: int) -> tuple[ast.Module | None, SyntaxError | None]:
     try:
-        with warnings.catch_warnings():  # it is the user's program that they are about
+        with warnings.catch_warnings():  # they are about the user's program
             warnings.simplefilter("ignore")
             return ast.parse(path.read_bytes()), None
     except SyntaxError as error:

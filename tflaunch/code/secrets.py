@@ -1,4 +1,4 @@
-"""Secrets in a code directory: what is one by its name, by what is in it, and why it stays on this machine."""
+"""Secrets in a code directory: which files are secrets, by their names or content, and what they hold."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _BEGINNING_BYTES = 4096
 
 
 class Secret(NamedTuple):
-    """What is left out, and why."""
+    """A file or directory that is left out, and why."""
 
     path: str  # relative to the code directory; a directory has a slash at its end
     why: str
 
 
 class _Known(NamedTuple):
-    """A row of the table: how it is called, a glob for each of its last parts; a directory has a slash at its end."""
+    """A row of the table."""
 
-    name: str
+    name: str  # the last parts of its path, each a glob; a directory has a slash at its end
     why: str
     holds: str = ""  # a regular expression that its content must match, too
 
@@ -92,14 +92,14 @@ _TABLE = (
 )
 _HARMLESS = (".example", ".sample", ".template", ".dist", ".tmpl", ".pub")
 
-# A private key is one by its first line.
+# The first line of a private key.
 _FIRST_LINES = re.compile(
     rb"(?:\xef\xbb\xbf)?\s*(?:(?P<key>-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
     rb"|---- BEGIN SSH2 (?:ENCRYPTED )?PRIVATE KEY ----)"
     rb"|(?P<putty>PuTTY-User-Key-File-)"
     rb"|(?:#[^\n]*\n)*(?P<age>AGE-SECRET-KEY-))"
 )
-# Or by a later one, where certificates and notes may stand before it.
+# Or a later line, where certificates and notes may stand before the key.
 _LATER_LINE = re.compile(rb"^-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----", re.MULTILINE)
 _KEY_FILES = ("", ".pem", ".key", ".crt", ".cer", ".cert", ".p8", ".pk8", ".asc")
 _JSON = (
@@ -119,7 +119,7 @@ _ENDS = tuple(name[1:] for name in _BY_LAST_PART if name.startswith("*"))
 def _rows(path: str, is_directory: bool) -> list[_Known]:
     last = path[path.rfind("/") + 1 :]
     if last not in _BY_LAST_PART and not last.startswith(_BEGINNINGS) and not last.endswith(_ENDS):
-        return []  # nearly all
+        return []  # nearly all paths
     if last.endswith(_HARMLESS):
         return []
     below = f"/{path}{'/' * is_directory}"
@@ -133,19 +133,19 @@ def _rows(path: str, is_directory: bool) -> list[_Known]:
 
 
 def by_name(path: str, is_directory: bool) -> str:
-    """Why that path is a secret whatever is in it; "" if it is none."""
+    """Why that path is a secret, whatever is in it; "" if it is not."""
     return next((row.why for row in _rows(path, is_directory) if not row.holds), "")
 
 
 def in_secret_directory(path: str) -> str:
-    """Why everything in a directory of that path is a secret; "" if it is none."""
+    """Why everything in a directory of that path is a secret; "" if it is not."""
     parts = path.strip("/").split("/")
     whys = (by_name("/".join(parts[:depth]), True) for depth in range(1, len(parts) + 1))
     return next(filter(None, whys), "")
 
 
 def by_content(path: str, content: bytes) -> str:
-    """Why a file of that path with that content is a secret; "" if it is none."""
+    """Why a file of that path with that content is a secret; "" if it is not."""
     if found := _FIRST_LINES.match(content, 0, _BEGINNING_BYTES):
         return {"putty": "a PuTTY key", "age": "an age key"}.get(found.lastgroup or "", "a private key")
     if len(content) > _SEARCHED_BYTES:

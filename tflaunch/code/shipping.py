@@ -1,4 +1,4 @@
-"""Bringing the user's code to the hosts: what each of them lacks of it, and no more."""
+"""Shipping the code to the hosts: to each host the files that it lacks, and no more."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from tflaunch.protocol.errors import ConnectError
     from tflaunch.sessions.group import Sessions
 
-# A manifest up to here goes with the question: that saves a round trip where code is new.
+# A manifest up to this size goes with the question: that saves a round trip where the code is new.
 _ASKED_BYTES = 8 * 1024
-_PIECE_FILES = 200  # which a host makes in no time
-_LEVEL = 3
+_PIECE_FILES = 200  # a host writes so many files in no time
+_LEVEL = 3  # of compression
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """What of the code went to the hosts, and was not there before; equal files are one content."""
+    """How much of the code the hosts lacked and were sent; equal files count as one content."""
 
-    sent: Mapping[str, tuple[int, int]]  # host -> contents and their bytes
-    contents: int  # that went to any
+    sent: Mapping[str, tuple[int, int]]  # host -> contents that it was sent, and their bytes
+    contents: int  # that any host was sent
     bytes: int
-    whole: bool  # each host lacked all of it
+    whole: bool  # each host lacked all of the code
 
 
 def ship(
     sessions: Sessions, bundle: Bundle, hosts: Collection[str], timeout_s: float
 ) -> tuple[Shipped, dict[str, ConnectError]]:
-    """Bring the code to those hosts that do not have this very content yet; returns what went, and why some lack it.
+    """Send the code to those hosts that do not have it yet; returns what was sent, and why which hosts still lack it.
 
     Raises Stopped.
     """
@@ -56,14 +56,14 @@ def ship(
     for name in lacking:
         lacks = replies[name]["lacks"]
         if not lacks or len(set(lacks)) < len(lacks) or not set(lacks).issubset(places):
-            failures[name] = Breach("what it lacks of the code is not what it was asked about")
+            failures[name] = Breach("it says that it lacks code that it was not asked about")
     if lacking and not failures:
         groups = defaultdict(list)
         for name in lacking:
             groups[tuple(replies[name]["lacks"])].append(name)
         for lacks, names in groups.items():
             made = frames(bundle, lacks)
-            shared = _Shared(made) if len(names) > 1 else made  # what one host alone lacks is not kept
+            shared = _Shared(made) if len(names) > 1 else made  # frames for one host are not kept
             for name in names:
                 sessions.by_host[name].upload(iter(shared))
         _, failures = sessions.gather("code", lacking, timeout_s, "shipping")
@@ -88,7 +88,7 @@ def _in_pieces(manifest: bytes) -> Iterator[bytes]:
 
 
 class _Shared:
-    """Frames for many hosts: each is packed once, when the first host is ready for it."""
+    """Frames for several hosts, each packed once, when the first host is ready for it."""
 
     def __init__(self, frames: Iterator[bytes]) -> None:
         self._more = frames
@@ -109,7 +109,7 @@ class _Shared:
 
 
 def frames(bundle: Bundle, lacks: Iterable[int]) -> Iterator[bytes]:
-    """The contents at those places of the manifest, as they are sent: many small ones, or a part of a large one."""
+    """The contents at those places of the manifest, as frames: each has many small ones, or a part of a large one."""
     piece = bytearray()
     files = 0
     for place in lacks:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch.code.bundle import Bundle
-from tflaunch.code.program import Program, place_of
+from tflaunch.code.program import Program
+from tflaunch.code.program_place import place_of
 from tflaunch.console.safe_text import Text
 from tflaunch.console.words import counted
 from tflaunch.hosts import fold
@@ -205,7 +206,7 @@ def warnings(
 
 def _faults(program: Program) -> list[str]:
     """Make a line for each file of the program that the Python on this machine cannot parse."""
-    from tflaunch.code.cluster_calls import faults
+    from tflaunch.code.program_reading import faults
 
     return list(faults(program))[:SHOWN]
 

@@ -127,9 +127,8 @@ class Transfer:
                 return None
         finally:
             os.close(here)
-        if replace or (
-            begins and self._destination.is_marked(place)
-        ):  # marked: it has grown since it was fetched
+        grown = begins and self._destination.is_marked(place)  # since it was fetched
+        if replace or grown:
             return True
         self._result.kept.append(place)
         self._arrived += file.size

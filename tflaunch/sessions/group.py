@@ -101,7 +101,7 @@ class AbsentHosts:
         if self._unanswered is None:
             return {}
         now = time.monotonic()
-        # No host was silent while this process was asleep.
+        # At most two looks: this process may have been stopped since the last one.
         passed, self._looked = min(now - self._looked, 2 * TCP_LOOK_S), now
         errors = {name: self._unanswered(name) for name in missing}
         self._seconds = {
@@ -135,6 +135,11 @@ class Sessions:
         self._ignored: set[str] = set()
         self.slept_s = 0.0  # for so long this process was stopped (Ctrl-Z, a closed lid)
         self._turn = time.monotonic()  # when this thread last looked into the queue
+
+    @property
+    def awake_s(self) -> float:
+        """A monotonic clock that stands still while this process is stopped."""
+        return time.monotonic() - self.slept_s
 
     @contextlib.contextmanager
     def interrupts(self) -> Iterator[None]:
@@ -213,23 +218,21 @@ class Sessions:
         `unanswered` says why no TCP connection to a host has come about.  With it, such hosts are given up after
         TCP_S, once all other hosts have answered and any host is up.  Raises Stopped.
         """
-        silence = AbsentHosts(unanswered)
+        absent = AbsentHosts(unanswered)
         replies: dict[str, wire.Message] = {}
         failures = {name: self.ended[name] for name in hosts if name in self.ended}
         missing = set(hosts) - failures.keys()
-        deadline = (
-            time.monotonic() - self.slept_s + timeout_s
-        )  # no host was slow while this process was asleep
+        deadline = self.awake_s + timeout_s
         while missing:
             if phase:
                 awaited = fold(missing) if len(missing) <= AWAITED_SHOWN else ""
                 self._phase(phase, len(replies), len(hosts), awaited)
-            if (silent := silence.given_up(missing)) and self.by_host:
-                failures |= silent
-                self.stop_waiting(silent)
+            if (gone := absent.given_up(missing)) and self.by_host:
+                failures |= gone
+                self.stop_waiting(gone)
                 break
-            match self.next(min(deadline + self.slept_s, silence.look_at)):
-                case None if time.monotonic() - self.slept_s < deadline:
+            match self.next(min(deadline + self.slept_s, absent.look_at)):
+                case None if self.awake_s < deadline:
                     continue
                 case None:
                     failures.update({name: self._silent(name, timeout_s) for name in missing})

@@ -1,8 +1,8 @@
 """The one loop of every command that stays with its hosts: their messages come in, and a host that is lost is dialled
 again.
 
-After Ctrl-Z and fg, or a lid that was closed, no host counts as silent or slow for the time in which this process did
-not run: Links moves its clocks on, and deadlines are counted in `awake_s`.
+After Ctrl-Z and fg, or when the lid of a laptop was closed, no host counts as silent or slow for the time in which
+this process did not run: Links moves its clocks on, and deadlines are counted in `awake_s`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Linked:
     @property
     def awake_s(self) -> float:
         """A monotonic clock that stands still while this process is stopped."""
-        return time.monotonic() - self._sessions.slept_s
+        return self._sessions.awake_s
 
     def turn(self, deadline: float = math.inf) -> Item | None:
         """Wait until something happens, at most until `deadline` (of `awake_s`), and act on it.

@@ -79,7 +79,7 @@ class Replies:
         `phase` is what the user is shown meanwhile; `hear` gets each such message as it comes; `absent` gives up hosts
         that do not answer on TCP.  Raises Stopped.
         """
-        deadline = time.monotonic() - self._sessions.slept_s + timeout_s
+        deadline = self._sessions.awake_s + timeout_s
         while missing := set(hosts) - self._settled(type):
             if phase:
                 named = fold(sorted(missing)) if len(missing) <= AWAITED_SHOWN else ""

@@ -295,7 +295,7 @@ def test_the_limit_is_inclusive(tmp_path: Path) -> None:
 
 
 def test_a_huge_tree_is_not_walked_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tflaunch.code.bundle._ENTRIES_SEEN", 3)
+    monkeypatch.setattr("tflaunch.code.code_tree.ENTRIES_BEYOND", 3)
     for folder in "abcdefgh":
         for name in "123":
             sparse(tmp_path / folder / name, 1 << 20)
@@ -306,7 +306,7 @@ def test_a_huge_tree_is_not_walked_to_its_end(tmp_path: Path, monkeypatch: pytes
 def test_the_home_directory_is_likely_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sparse(tmp_path / "film.mkv", 1 << 30)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(UsageError, match=r"it is your home directory: is the script where you want it\?"):
+    with pytest.raises(UsageError, match=r"that is your home directory: is the script where you want it\?"):
         bundle(tmp_path)
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tflaunch.code.cluster_calls import faults, fitted
 
 from tests.support import ROOT
 from tests.support.code import grow
 from tests.support.planned import facts, plan
-from tflaunch.code.cluster_calls import faults, fitted
 from tflaunch.code.imports import modules
 from tflaunch.code.program import find_program
 from tflaunch.protocol.job import PS, WORKER, JobSpec, Role
@@ -391,18 +391,18 @@ def test_the_plan_says_what_was_chosen_and_why(tmp_path: Path) -> None:
     uses = f"trainer.py:{line} uses MultiWorkerMirroredStrategy"
     assert planned.to_json()["choices"] == [
         f"no cluster flags: {uses}, and names none of them; --flags passes them",
-        f"no ps: {uses}, and speaks of none; --ps N starts N",
+        f"no ps: {uses}, and does not mention them; --ps N starts N",
     ]
 
 
 def test_in_doubt_the_plan_says_why_nothing_is_left_out(tmp_path: Path) -> None:
     assert fit(tmp_path / "1", READS + "\nimport official.vision\n").choices == (
-        "the cluster flags are passed, too, though trainer.py:2 reads TF_CONFIG, for trainer.py:4 imports "
+        "the cluster flags are passed, too, though trainer.py:2 reads TF_CONFIG, because trainer.py:4 imports "
         "official.vision, which is not read here; --no-flags leaves them out",
     )
     both = "import tensorflow as tf\na = tf.distribute.MultiWorkerMirroredStrategy\nif ps: ...\n"
     assert fit(tmp_path / "2", both).choices[1:] == (
-        "ps are planned, though trainer.py:2 uses MultiWorkerMirroredStrategy, for trainer.py:3 has ps; "
+        "ps are planned, though trainer.py:2 uses MultiWorkerMirroredStrategy, because trainer.py:3 has ps; "
         "--ps 0 leaves them out",
     )
     assert fit(tmp_path / "3", CLASSIC).choices == ()
@@ -435,7 +435,7 @@ def test_flags_by_other_names_are_known_too(tmp_path: Path) -> None:
         (
             PLAIN + "tf.distribute.MirroredStrategy()\n",
             "trainer.py reads neither the cluster flags nor TF_CONFIG, and trainer.py:4 uses MirroredStrategy, "
-            "for the cards of one machine",
+            "for the GPUs of one machine",
         ),
         ("import torch\n", "trainer.py reads neither the cluster flags nor TF_CONFIG"),
         (TORCH, ""),
@@ -478,7 +478,7 @@ def test_of_a_huge_program_only_a_part_is_read_and_nothing_is_left_out(tmp_path:
     }
     job = fit(tmp_path, files)
     assert job.flags is not None
-    assert "for trainer.py is more than is read here; --no-flags" in job.choices[0]
+    assert "because trainer.py is more than is read here; --no-flags" in job.choices[0]
 
 
 def test_a_module_that_is_all_numbers_is_not_parsed(tmp_path: Path) -> None:

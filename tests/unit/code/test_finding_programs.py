@@ -59,7 +59,7 @@ def test_a_script_below_the_directory_to_ship(tmp_path: Path) -> None:
         ("sub", "sub: a directory, not a script", "Name one of its scripts: sub/train.py"),
         ("runs", "runs: a directory, not a script", "To run it as a module: -m runs"),
         ("data", "data: a directory, not a script, and no .py or .sh file is in it", "Name a script."),
-        ("", "no program is named", "Name a Python script"),
+        ("", "the command names no program", "Name a Python script"),
         ("pipe", "pipe: not a regular file", "Name a Python script."),
         ("/dev/null", "/dev/null: not a regular file", "Name a Python script."),
         ("x" * 300, "File name too long", "Name a Python script"),

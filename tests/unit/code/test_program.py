@@ -16,7 +16,8 @@ import pytest
 from tests.support.code import files, grow
 from tflaunch.code.bundle import code_of
 from tflaunch.code.imports import imported_files
-from tflaunch.code.program import find_program, place_of
+from tflaunch.code.program import find_program
+from tflaunch.code.program_place import place_of
 from tflaunch.protocol.errors import EXIT_USAGE, UsageError
 from tflaunch.protocol.job import by_python
 
@@ -44,7 +45,7 @@ NEWER = "import os\nmatch os.name:\n    case 'posix' as x if x:\n        type X[
 )
 def test_what_is_no_python_program_is_refused(tmp_path: Path, name: str, text: str, what: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(UsageError, match=f"{name}: this is no Python program, but {what}") as raised:
+    with pytest.raises(UsageError, match=f"{name}: not a Python program, but {what}") as raised:
         find_program(name, False, tmp_path)
     assert raised.value.exit_code == EXIT_USAGE
     assert raised.value.hint
@@ -106,7 +107,7 @@ def test_a_directory_without_python_names_its_shell_scripts(tmp_path: Path) -> N
 
 def test_a_program_of_the_system_and_the_list_of_users_are_refused() -> None:
     for target in ("/etc/passwd", "/bin/sh"):
-        with pytest.raises(UsageError, match="this is no Python program"):
+        with pytest.raises(UsageError, match="not a Python program"):
             find_program(target, False, Path("/"))
 
 

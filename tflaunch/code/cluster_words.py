@@ -1,0 +1,83 @@
+"""The names in a program's text that show how the program learns which task of a cluster it is."""
+
+from __future__ import annotations
+
+import re
+
+MIRRORED = {"MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy"}  # over several machines, without ps
+BY_TF_CONFIG = {
+    *MIRRORED, "ParameterServerStrategy", "ParameterServerStrategyV1", "ParameterServerStrategyV2",
+    "TFConfigClusterResolver",
+}  # fmt: skip
+OF_ESTIMATOR = {"train_and_evaluate", "RunConfig"}  # they read TF_CONFIG by themselves
+ON_ONE_MACHINE = {"MirroredStrategy", "CentralStorageStrategy", "OneDeviceStrategy"}
+# Other names that know of other machines, from whatever source.
+OTHER_CLUSTERS = {
+    "ClusterSpec", "Server", "ClusterCoordinator", "SimpleClusterResolver", "SlurmClusterResolver",
+    "KubernetesClusterResolver", "GCEClusterResolver", "TPUClusterResolver", "TPUStrategy", "DispatchServer",
+    "experimental_connect_to_cluster", "experimental_connect_to_host", "dtensor",
+}  # fmt: skip
+# Names that read the variables of PyTorch's and JAX's launchers, these variables, and packages that read them.
+FRAMEWORK_NAMES = {
+    "init_process_group", "torch.distributed", "DistributedDataParallel", "FullyShardedDataParallel",
+    "TrainingArguments", "jax.distributed", "multihost_utils", "keras.distribution",
+}  # fmt: skip
+FRAMEWORK_VARIABLES = {
+    "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+    "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID",
+}  # fmt: skip
+FRAMEWORK_PACKAGES = {"lightning", "pytorch_lightning", "accelerate", "deepspeed"}
+# Packages whose launchers tell the tasks of each other in ways that tflaunch does not have.
+TOLD_OTHERWISE = {"horovod", "mpi4py", "ray", "dask", "byteps", "colossalai", "kungfu"}
+VARIABLE_OF_OTHERS = re.compile(
+    r"TFLAUNCH_(?!RUN)\w+|SLURM_\w+|OMPI_\w+|PMI_\w+|HOROVOD_\w+|KERAS_DISTRIBUTION\w*"
+)
+LEARNING = {"tensorflow", "keras", "tf_keras", "torch", "jax", "flax", "mxnet", "paddle"}
+
+# Installed packages that define none of the cluster flags, whatever is imported of them.
+KNOWN_PACKAGES = {
+    *LEARNING, *FRAMEWORK_PACKAGES, *TOLD_OTHERWISE,
+    "absl", "albumentations", "attr", "attrs", "bs4", "click", "cloudpickle", "colorama", "coloredlogs", "cv2",
+    "cycler", "datasets", "dateutil", "dill", "dotenv", "einops", "fire", "fsspec", "gcsfs", "google", "grpc", "gym",
+    "gymnasium", "h5py", "huggingface_hub", "imageio", "imgaug", "imblearn", "jaxlib", "joblib", "kaggle",
+    "keras_applications", "keras_cv", "keras_hub", "keras_nlp", "keras_preprocessing", "keras_tuner", "librosa",
+    "lightgbm", "lxml", "markdown", "matplotlib", "mlflow", "mpl_toolkits", "msgpack", "nibabel", "nltk", "numba",
+    "numpy", "nvidia", "onnx", "onnxruntime", "opt_einsum", "optax", "orjson", "packaging", "pandas", "patsy", "PIL",
+    "pkg_resources", "plotly", "polars", "portpicker", "prettytable", "psutil", "pyarrow", "pycocotools", "pydicom",
+    "pydot", "pynvml", "pytz", "pywt", "rasterio", "regex", "requests", "rich", "ruamel", "s3fs", "safetensors",
+    "scipy", "seaborn", "sentencepiece", "setuptools", "shapely", "SimpleITK", "six", "skimage", "sklearn",
+    "soundfile", "spacy", "statsmodels", "tabulate", "tensorboard", "tensorboardX", "tensorflow_addons",
+    "tensorflow_datasets", "tensorflow_estimator", "tensorflow_hub", "tensorflow_io", "tensorflow_probability",
+    "tensorflow_text", "tensorflow_transform", "termcolor", "threadpoolctl", "tiktoken", "timm", "tokenizers", "toml",
+    "tomli", "torchaudio", "torchmetrics", "torchtext", "torchvision", "tqdm", "transformers", "typer",
+    "typing_extensions", "ujson", "urllib3", "wandb", "wrapt", "xgboost", "yaml", "zarr",
+    # of other Pythons' own libraries
+    "ConfigParser", "Queue", "StringIO", "__builtin__", "cPickle", "cStringIO", "cgi", "distutils", "imp", "pipes",
+    "urllib2", "urlparse",
+}  # fmt: skip
+# Packages that make options from the names of parameters and fields.
+BY_SIGNATURE = {"fire", "typer"}
+
+DEFINES = re.compile(r"add_argument|(add_|make_)?option|DEFINE(_\w+)?")  # what takes the name of an option
+DEFINES_ONLY = re.compile(r"add_argument|(add_|make_)option|DEFINE_\w+")  # and has no other meaning
+STRICT = {"parse_args", "parse_args_into_dataclasses", "parse_intermixed_args", "getopt", "gnu_getopt"}
+STRICT_CALLS = {"click.command", "click.group", "fire.Fire", "typer.run", "typer.Typer"}
+TOLERANT = {
+    "parse_known_args", "parse_known_intermixed_args", "ignore_unknown_options", "allow_extra_args", "known_only",
+    "return_remaining_strings",
+}  # fmt: skip
+# Fields of Reading, and the names that set them.
+USES = {
+    "tf_config": BY_TF_CONFIG, "mirrored": MIRRORED, "local": ON_ONE_MACHINE, "otherwise": OTHER_CLUSTERS,
+    "framework": FRAMEWORK_NAMES, "strict": STRICT,
+}  # fmt: skip
+PS_NAME = re.compile(r"(?:.*_)?ps(?:_.*)?|.*parameter_?server.*", re.IGNORECASE)
+PS_TEXT = re.compile(r"(?<![a-z0-9])ps(?![a-z0-9])|parameter[_ -]?server", re.IGNORECASE)
+# Names that run a file which no import names.
+RUNS_FILES = {
+    "exec", "execfile", "globals", "load_source", "run_module", "run_path", "SourceFileLoader",
+    "spec_from_file_location",
+}  # fmt: skip
+ARGV = {"argv", "orig_argv"}
+# A part of a flag's name, of which the program makes the whole: f"{job}_hosts".
+HOSTS_PART = re.compile(r"[_-]hosts\b|^-{0,2}hosts=?$")

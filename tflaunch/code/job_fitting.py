@@ -1,0 +1,68 @@
+"""A job as the text of its program wants it: with cluster flags or without, with ps or without, by which framework.
+
+Only a program that certainly takes no cluster flags gets none, and only one that certainly has no parameter servers
+gets no ps unasked.  Where there is doubt, the job stays as it is, for the classic trainers.  There is doubt where the
+text cannot be read here: of an installed package, of another Python, or where names are made when the program runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tflaunch.code.cluster_words import FRAMEWORK_VARIABLES
+from tflaunch.code.program import Program
+from tflaunch.code.program_reading import Reading, read
+from tflaunch.planning.frameworks import OF_THEIR_OWN, started_by
+from tflaunch.protocol.job import PS, JobSpec, Role
+
+
+def fitted(job: JobSpec, program: Program, *, anyway: bool = False) -> JobSpec:
+    """Return `job` with the flags and ps that the text of its program wants, unless the user said which.
+
+    The result says what was chosen and why.  `anyway`: pass the flags whatever the program takes.
+    """
+    found = read(program, job)
+    if job.framework == "auto" and not (found.tf_config or found.flags or found.otherwise):
+        # A name such as RANK alone may mean anything, while not all of the program is read.
+        starts = found.starts - FRAMEWORK_VARIABLES if found.doubt else found.starts
+        job = replace(job, framework=started_by(starts))
+    if not anyway and job.flags is not None:
+        job = _with_flags(job, found)
+    if job.role(PS) == Role():  # the user said nothing of ps
+        job = _with_ps(job, found)
+    if found.sets and not (found.flags or found.otherwise):
+        hides = f"{found.sets}: that hides the TF_CONFIG that tflaunch gives each task"
+        job = replace(job, notes=(*job.notes, hides))
+    knows = found.tf_config or found.framework or found.flags or found.otherwise
+    if found.learns and not (knows or found.doubt):
+        local = f", and {found.local}, for the GPUs of one machine" if found.local else ""
+        job = replace(job, alone=f"{found.name} reads neither the cluster flags nor TF_CONFIG{local}")
+    return job
+
+
+def _with_flags(job: JobSpec, found: Reading) -> JobSpec:
+    reads = found.tf_config or found.framework or found.local
+    if reads is None or found.flags:
+        return job
+    # The programs of frameworks with launchers of their own take no flags, whatever is not read here.
+    if found.doubt and job.framework not in OF_THEIR_OWN:
+        return _chosen(
+            job,
+            f"the cluster flags are passed, too, though {reads}, because {found.doubt}; --no-flags leaves them out",
+        )
+    job = replace(job, flags=None)
+    return _chosen(job, f"no cluster flags: {reads}, and names none of them; --flags passes them")
+
+
+def _with_ps(job: JobSpec, found: Reading) -> JobSpec:
+    without = found.mirrored or found.framework
+    if without is None:
+        return job
+    if why := found.ps or (found.hidden if job.framework not in OF_THEIR_OWN else None):
+        return _chosen(job, f"ps are planned, though {without}, because {why}; --ps 0 leaves them out")
+    job = replace(job, roles={**job.roles, PS: Role(0)})
+    return _chosen(job, f"no ps: {without}, and does not mention them; --ps N starts N")
+
+
+def _chosen(job: JobSpec, choice: str) -> JobSpec:
+    return replace(job, choices=(*job.choices, choice))
