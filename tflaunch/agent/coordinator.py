@@ -54,7 +54,7 @@ class _Peer:
 
 
 class Coordinator:
-    """The hands of one Driver: it dials, sends and hears, until the run is over."""
+    """The owner of one Driver: it dials, sends and receives, until the run is over."""
 
     def __init__(self, directory: RunDirectory, plan: "Dict[str, Any]", memory: bytes = b"") -> None:
         """`plan`: members (host -> address, port, secret in hex), lease_s, started (epoch seconds), watchdog (its
@@ -313,7 +313,7 @@ class Coordinator:
         if self._selector.get_key(peer.socket).events != events:
             self._selector.modify(peer.socket, events, (host, peer))
 
-    # -- what the drive wants done
+    # -- what the driver wants done
 
     def watch(self, host: str, after: int) -> None:
         """Ask for the events that were missed."""
