@@ -220,7 +220,7 @@ def up(
             hostfile=dataclasses.replace(hostfile, hosts=bare),
             gpus=gpus,
             bundle=dataclasses.replace(
-                bundle(Path(tflaunch.__file__).parent / "server", keep=PROGRAM),
+                bundle(Path(tflaunch.__file__).parent / "in_task" / "server", keep=PROGRAM),
                 directory="",  # of no concern to the user
             ),
             command=command_line(),
