@@ -199,7 +199,7 @@ def test_a_sweep_runs_on_the_hosts_that_are_there_and_goes_on_so(launcher: Launc
     lab[0].kill()
     again = launcher.run(*words, "--grid=a=1,2,3").ran()
     assert (
-        f"{cause(lab[0])}: trials that a killed command has left there end by themselves" in again.sentences
+        f"{cause(lab[0])}: trials of the tflaunch that was killed end there by themselves" in again.sentences
     )
     about = json.loads((record / "run.json").read_text())
     assert [host["name"] for host in about["hostfile"]["hosts"]] == ["host1", "host2"]  # where outputs lie

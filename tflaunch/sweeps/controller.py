@@ -1,4 +1,4 @@
-"""A sweep while it runs: what tflaunch.lifecycle.driver drives, and beside it the logs, the results and the screen."""
+"""A sweep while it runs: applies events to its state, and updates logs, results and the display."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TRIAL, TaskId
 from tflaunch.protocol.outcome import TaskExit
 from tflaunch.sweeps import lifecycle as machine
+from tflaunch.sweeps.first_seats import Seating
 from tflaunch.sweeps.lifecycle import CardsSeen, Seat, State
 from tflaunch.sweeps.results import Metric, Reading, Result, Results, ranked, result
 from tflaunch.sweeps.seats import Requests, SeatFinder, SweepRequest
@@ -23,17 +24,17 @@ from tflaunch.sweeps.trials import Trial
 
 @dataclass(frozen=True)
 class Row:
-    """A trial that runs."""
+    """A trial that runs, for the display."""
 
     trial: Trial
     seat: str
-    since: float | None  # by time.monotonic
-    value: float | None
+    since: float | None  # when it started, by time.monotonic; None: not yet
+    value: float | None  # of the metric, so far
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How a sweep stands."""
+    """How far a sweep is, for the display."""
 
     total: int
     succeeded: int
@@ -42,34 +43,34 @@ class Progress:
     seats: int
     running: tuple[Row, ...]
     best: Result | None
-    seconds: float | None  # what a trial took, on the average; None while too few have ended
+    seconds: float | None  # the average time of a trial; None while too few have ended
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What a sweep would do."""
+    """What a sweep would do (--dry-run)."""
 
-    run_id: str  # of the one that would go on; "": it would be a new one
+    run_id: str  # of the sweep on record that would go on; "": it would be a new one
     trials: tuple[Trial, ...]  # that would run
-    total: int  # with those that have succeeded before
+    total: int  # of trials, with those that have succeeded before
     seats: tuple[Seat, ...]
-    others: Mapping[str, int]  # host -> its cards that may be free later
-    words: tuple[str, ...]  # the program and its arguments, without the values
-    seed: int | None  # that the trials are drawn by
+    others: Mapping[str, int]  # host -> how many of its GPUs are in use and may become free
+    words: tuple[str, ...]  # the program and its arguments, without the trial's values
+    seed: int | None  # with which the trials are drawn; None: none are drawn
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a sweep has come to."""
+    """The results of a sweep at its end."""
 
     run_id: str
     results: tuple[Result, ...]  # of all trials that have ended, now or before
-    best: tuple[Result, ...]  # the best first
-    total: int
+    best: tuple[Result, ...]  # those that succeeded, the best first
+    total: int  # of trials
     metric: Metric | None
-    path: str  # of the results
-    run_best: tuple[str, ...]  # the command that runs the best one again
-    resume: str  # the command that goes on; "" when all have succeeded
+    path: str  # of the file with the results
+    run_best: tuple[str, ...]  # the command that runs the best trial again; (): there is none
+    resume: str  # the command that goes on with the sweep; "" when all trials have succeeded
 
 
 class Reporter(RunWatcher, Protocol):
@@ -87,32 +88,34 @@ class Reporter(RunWatcher, Protocol):
 
 @dataclass(frozen=True)
 class Work:
-    """What there is to do."""
+    """A sweep and the trials that are to run."""
 
     request: SweepRequest
     results: Results
-    wanted: Sequence[Trial]  # those of this command
-    left: Sequence[Trial]  # those of them that have not succeeded yet
+    wanted: Sequence[Trial]  # all trials of this command
+    left: Sequence[Trial]  # those that have not succeeded yet
     begun: float  # by time.monotonic
 
 
 @dataclass(frozen=True)
 class _Begin:
-    """The hosts are ready."""
+    """The event by which the sweep begins: the hosts are ready."""
 
 
 class SweepController(Monitor):
-    """What the driver of a sweep drives: its state, and beside it the logs, the results and the screen."""
+    """Applies events to the sweep's state; updates logs, results and the display.
+
+    The driver (lifecycle/driver.py) drives it as the state, and asks it as the monitor.
+    """
 
     def __init__(
         self,
         work: Work,
         finder: SeatFinder,
         reporter: Reporter,
-        seats: tuple[Seat, ...],
-        others: Mapping[str, tuple[str, ...]],
+        seating: Seating,
     ) -> None:
-        request, left = work.request, work.left
+        (seats, others), request, left = seating, work.request, work.left
         self.state = State(
             trials={trial.number: trial for trial in left},
             make=Requests(request.run, request.per_gpu),
@@ -133,19 +136,21 @@ class SweepController(Monitor):
         self._reporter = reporter
         self._readings: dict[tuple[int, int], Reading] = {}
         self._seats: dict[tuple[int, int], Seat] = {}
-        self._placed: set[tuple[int, str]] = set()  # trial and host
-        self._unread: dict[int, TaskExit] = {}  # ended for good, while some of the log is still to come
-        # Of the logs of attempts that have ended, until they are here.
+        self._placed: set[tuple[int, str]] = set()  # (trial, host)
+        self._unread: dict[
+            int, TaskExit
+        ] = {}  # trials that have ended, while some of their logs is still to come
+        # (trial, attempt) -> the size of its log, once it has ended and until all of the log is here.
         self._sizes: dict[tuple[int, int], int] = {}
-        self._found: list[Any] = [_Begin()]  # events
+        self._events: list[Any] = [_Begin()]  # for the state machine
         self._failed = 0
-        self.first_host = ""  # on which a trial has started
-        self._took: list[float] = []
+        self.first_host = ""  # where the first trial has started
+        self._took: list[float] = []  # seconds of each trial that has succeeded
         mine = [each for number, each in self._results.last.items() if number in self._numbers]
         self._best = next(iter(ranked(mine, request.metric)), None) if request.metric else None
         self._before = len(work.wanted) - len(left)
 
-    # What the drive asks of a state.
+    # --- as the driver's state
 
     @property
     def hosts(self) -> Mapping[str, str]:
@@ -176,7 +181,7 @@ class SweepController(Monitor):
         return self.state.is_busy(host)
 
     def step(self, event: Any, now: float) -> tuple[SweepController, list[Action]]:
-        """The state goes on, and all that hangs on it."""
+        """Apply an event to the state; update logs, results and the display."""
         before = self.state
         if isinstance(event, _Begin):
             self.state, actions = machine.begin(before)
@@ -191,10 +196,10 @@ class SweepController(Monitor):
         self._show()
         return self, actions
 
-    # What happens beside.
+    # --- as the driver's monitor
 
     def happened(self, event: Any, now: float) -> None:  # noqa: ARG002
-        """A trial has started: that is worth a word."""
+        """Show a trial that has started; close the log of one that has ended."""
         if isinstance(event, TaskExit) and (key := (event.task.index, event.attempt)) in self._readings:
             self._sizes[key] = event.log_bytes
             self._maybe_end_log(event.task, event.attempt)
@@ -205,33 +210,35 @@ class SweepController(Monitor):
                 self._reporter.trial(self.state.trials[number], event, seat)
 
     def said(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:  # noqa: ARG002
-        """What a host tells of its cards."""
+        """Take the facts of a host: some of its GPUs may have become free."""
         if type == "facts":
             inventory = {host: HostFacts.from_wire(host, fields)}
             try:
                 seats = self._finder.seats(inventory, [], self.state.seats)
             except PlanError:
                 seats = ()
-            self._found.append(CardsSeen(host, seats))
+            self._events.append(CardsSeen(host, seats))
 
     def questions(self, hosts: Iterable[str], now: float) -> list[tuple[str, str, dict[str, Any]]]:  # noqa: ARG002
-        """None: the state asks."""
+        """None: the state machine asks by its orders."""
         return []
 
     def sentences(self, now: float) -> list[Any]:  # noqa: ARG002
-        """None: trials wait for nobody."""
+        """None: trials do not wait for each other."""
         return []
 
     def next_event(self, now: float) -> Any:  # noqa: ARG002
-        """What was found out since."""
-        return self._found.pop(0) if self._found else None
+        """The next event of this object's own: the beginning, or free GPUs."""
+        return self._events.pop(0) if self._events else None
 
     def wake_at(self) -> float:
-        """At once when there is something."""
-        return 0.0 if self._found else float("inf")
+        """At once when there is an event, else never."""
+        return 0.0 if self._events else float("inf")
+
+    # --- logs and results
 
     def read(self, task: TaskId, attempt: int, offset: int, data: bytes) -> None:
-        """A piece of a log."""
+        """Take a piece of a log: into the record, and to look for the metric."""
         try:
             self._results.record.logs.append(task, offset, data, attempt)
         except RecordError as error:
@@ -244,7 +251,7 @@ class SweepController(Monitor):
             self._write_results()
 
     def end(self) -> None:
-        """All that comes of the logs is here."""
+        """Write the results that are left: nothing more comes of the logs."""
         self._write_results(whole=True)
 
     def _maybe_end_log(self, task: TaskId, attempt: int) -> None:
@@ -259,7 +266,7 @@ class SweepController(Monitor):
             self._readings[key] = Reading(self._request.metric)
             self._seats[key] = attempt.seat
             self._placed.add((trial.number, attempt.seat.host))
-            # Whoever resumes this sweep sees by its log that there was such an attempt.
+            # An empty log, so that a sweep that goes on later knows of this attempt.
             self.read(trial.task, attempt.number, 0, b"")
 
     def _write_results(self, whole: bool = False) -> None:

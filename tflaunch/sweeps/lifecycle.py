@@ -179,9 +179,8 @@ def _exited(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
     state = dataclasses.replace(state, running=running)
     if exited.stopped and state.late.get(number) == exited.attempt:  # its own exit code does not matter
         exited = dataclasses.replace(exited, code=EXIT_TIMEOUT, signal=None, signal_name="", stopped=False)
-    if (
-        state.first_failure or exited.exit_code == 0
-    ):  # only the first failure's is shown; there may be thousands
+    # Of all failures only the first one's tail is shown, and there may be thousands.
+    if state.first_failure or exited.exit_code == 0:
         exited = dataclasses.replace(exited, tail=b"")
     if exited.exit_code == 0:
         return _fill(dataclasses.replace(state, ended={**state.ended, number: exited}))

@@ -1,11 +1,11 @@
-"""What came of the trials of a sweep: the metric in their logs, and the files that keep it.
+"""The results of a sweep's trials: the metric in their logs, and the files that keep them.
 
-    sweep.json      the trials, in the order of their numbers, and of what program they are
+    sweep.json      the trials in the order of their numbers, their program and its arguments
     results.jsonl   a line for each trial that has ended, written at that moment and synced
     results.csv     the last result of each trial, for spreadsheets; written when the sweep ends
 
-They lie in the record of the sweep (tflaunch.runs.record).  What is written is believed later, also after a sudden
-end: a line that was cut off is no result.
+They lie in the record of the sweep (tflaunch.runs.record).  A sweep that goes on reads them; a line that was cut off by
+a sudden end is no result.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _LOG = re.compile(rf"{TRIAL}-(\d+)(?:\.(\d+))?\.log")
 
 @dataclass(frozen=True)
 class Metric:
-    """What a trial is measured by: the last match of a regular expression in its log, or of a key in a JSON line."""
+    """The measure of a trial: the last match of a regular expression in its log, or of a key in a JSON line."""
 
     name: str  # as it is shown
-    text: str = ""  # as it was given
+    text: str = ""  # as the user gave it
     key: str = ""
     pattern: re.Pattern[str] | None = None
     maximize: bool = False
@@ -69,15 +69,15 @@ class Metric:
         return cls(name, text, pattern=pattern, maximize=maximize)
 
     def find(self, line: str) -> float | None:
-        """The value in a line; None where there is none, or no number."""
+        """The value in a line; None where there is none, or it is not a finite number."""
         text: Any = None
         if self.pattern is not None:
             for match in self.pattern.finditer(line):
                 text = match[1]
         elif f'"{self.key}"' in line and line.lstrip().startswith("{"):
             with contextlib.suppress(ValueError, RecursionError):
-                told = json.loads(line)
-                text = told.get(self.key) if isinstance(told, dict) else None
+                data = json.loads(line)
+                text = data.get(self.key) if isinstance(data, dict) else None
         try:
             value = float(text) if text is not None and not isinstance(text, bool) else math.nan
         except (TypeError, ValueError, OverflowError):
@@ -85,12 +85,12 @@ class Metric:
         return value if math.isfinite(value) else None
 
     def rank(self, value: float | None) -> float:
-        """Smaller is better; what has none comes last."""
+        """A sort key: the best value first, no value last."""
         return math.inf if value is None else -value if self.maximize else value
 
 
 class Reading:
-    """The log of one attempt as it comes in: how much of it is here, and the last value in it."""
+    """Reads the log of one attempt as it comes in: counts its bytes and keeps the last value of the metric."""
 
     def __init__(self, metric: Metric | None) -> None:
         self.received = 0
@@ -101,17 +101,17 @@ class Reading:
 
     @property
     def last_line(self) -> str:
-        """The last line that says something, shortened."""
+        """The last line that is not blank, shortened."""
         return self._last.strip()[:_LINE]
 
     def feed(self, offset: int, data: bytes) -> bool:
-        """Take a piece; whether there is a new value. What was here before is passed over."""
+        """Take a piece, without what came before; returns whether the value has changed."""
         fresh = data[max(0, self.received - offset) :]
         self.received = max(self.received, offset + len(data))
         return self._look(self._lines.feed(fresh))
 
     def end(self) -> None:
-        """Nothing more comes: the last line needs no newline."""
+        """Take the last line, also without a newline: nothing more comes."""
         self._look(self._lines.end())
 
     def _look(self, lines: str) -> bool:
@@ -125,7 +125,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Result:
-    """How a trial has ended; `log` is the launcher's copy of what it printed."""
+    """How a trial has ended; `log` is the path of its log on the launcher's machine."""
 
     trial: int
     params: Mapping[str, Any]
@@ -139,13 +139,13 @@ class Result:
     attempts: int
     ended: float  # epoch seconds
     log: str
-    why: str = ""  # it has failed: `exited with code 1: ValueError: lr`
+    why: str = ""  # for a failure: `exited with code 1: ValueError: lr`
 
 
 def result(
     trial: Trial, exit: TaskExit, reading: Reading, gpus: tuple[str, ...], log: Path, *, late: str = ""
 ) -> Result:
-    """The result of a trial that has ended for good; `late`: for having taken too long, in words."""
+    """The result of a trial that is not tried again; `late`: that it was ended for its time limit, in words."""
     why = late or ": ".join(filter(None, (how(exit), reading.last_line)))
     return Result(
         trial.number,
@@ -165,21 +165,21 @@ def result(
 
 
 def new_seed() -> int:
-    """What trials that are drawn are drawn by."""
+    """A seed for `trials.draw`."""
     return secrets.randbits(32)
 
 
 class Results:
-    """The results of one sweep, on disk and here."""
+    """The trials and results of one sweep, in memory and in its record."""
 
     def __init__(self, record: Record) -> None:
-        """Reads what is there; raises RecordError."""
+        """Read what the record has; raises RecordError."""
         self.record = record
         self.seed = new_seed()
         self.known: list[Params] = []  # the trials in the order of their numbers
-        self.about: dict[str, Any] = {}  # what they are trials of
-        self.last: dict[int, Result] = {}
-        self.failure = ""  # why nothing more is written
+        self.about: dict[str, Any] = {}  # see resume.about_sweep
+        self.last: dict[int, Result] = {}  # trial -> its last result
+        self.failure = ""  # why no more results are written
         if (about := record.read(TRIALS)) is not None:
             self.known, self.seed = list(about["trials"]), about["seed"]
             self.about = about.get("about", {})
@@ -187,22 +187,22 @@ class Results:
 
     @property
     def path(self) -> Path:
-        """Where they are."""
+        """The file of the results."""
         return self.record.path / RESULTS
 
     def keep_trials(self, trials: list[Params], seed: int, about: Mapping[str, Any]) -> None:
-        """Write down which trials there are, and of what; raises RecordError."""
+        """Write sweep.json; raises RecordError."""
         self.known, self.seed, self.about = trials, seed, dict(about)
-        told = {
+        data = {
             "format": _FORMAT,
             "seed": seed,
             "about": self.about,
             "trials": [dict(each) for each in trials],
         }
-        self.record.write(TRIALS, told)
+        self.record.write(TRIALS, data)
 
     def attempts(self) -> dict[int, int]:
-        """The number of each trial's next attempt, by the logs that are here."""
+        """The number of each trial's next attempt, by the results and the logs in the record."""
         found = {trial: result.attempts for trial, result in self.last.items()}
         for path in (self.record.path / "logs").iterdir():
             if match := _LOG.fullmatch(path.name):
@@ -211,7 +211,7 @@ class Results:
         return found
 
     def add(self, result: Result) -> None:
-        """Write a result so that a sudden end does not lose it; raises RecordError the first time that fails."""
+        """Write a result to the disk at once; raises RecordError the first time that fails."""
         self.last[result.trial] = result
         if self.failure:
             return
@@ -226,7 +226,7 @@ class Results:
             self.failure = os.strerror(error.errno or 0)
             raise RecordError(
                 f"cannot write {self.path}: {self.failure}",
-                "The sweep goes on; what it finds is shown at its end, and lost for --resume.",
+                "The sweep goes on and shows its results at the end, but --resume will not know them.",
             ) from error
 
     def write_table(self, metric: str) -> None:
@@ -259,16 +259,16 @@ class Results:
             raise RecordError(f"cannot read {self.path}: {os.strerror(error.errno or 0)}") from error
         for line in lines:
             with contextlib.suppress(ValueError, TypeError, KeyError):
-                told = json.loads(line)
-                found = Result(**{**told, "gpus": tuple(told["gpus"])})
+                data = json.loads(line)
+                found = Result(**{**data, "gpus": tuple(data["gpus"])})
                 if 0 <= found.trial < len(self.known):
                     self.last[found.trial] = found
-        if lines and not lines[-1].endswith(b"\n"):  # cut off: what follows must begin a line
+        if lines and not lines[-1].endswith(b"\n"):  # cut off: the next result must begin a new line
             with contextlib.suppress(OSError), self.path.open("ab") as file:
                 file.write(b"\n")
 
 
 def ranked(results: Iterable[Result], metric: Metric | None) -> list[Result]:
-    """Those that succeeded, the best first; without a metric in the order of their numbers."""
+    """The trials that succeeded, the best first; without a metric, in the order of their numbers."""
     done = [each for each in results if each.status == "succeeded"]
     return sorted(done, key=lambda each: (metric.rank(each.metric) if metric else 0.0, each.trial))

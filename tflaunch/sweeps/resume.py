@@ -1,4 +1,4 @@
-"""Which sweep is meant: a new one, or one that is on record and goes on as what it was."""
+"""Which sweep a command means: a new one, or one on record that goes on; and whether the two can be compared."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from tflaunch.sweeps.results import TRIALS, Metric, Results
 from tflaunch.sweeps.seats import SweepRequest
 from tflaunch.sweeps.trials import Params, Trial, identity
 
-NAMED = "named"  # in the record of a sweep whose name was given
-_SHOWN = 3  # trials that are named in a sentence
+NAMED = "named"  # the file that marks the record of a sweep whose name the user gave
+_SHOWN = 3  # trials in a sentence
 
 
 class Watcher(Protocol):
-    """Who is told."""
+    """Shows notes to the user."""
 
     def note(self, text: str) -> None: ...
 
 
 def known_sweep(request: SweepRequest) -> Record | None:
-    """The record of a sweep that goes on; locked. Raises UsageError, RecordError."""
+    """The record of the sweep that goes on, locked; None for a new sweep.  Raises UsageError, RecordError."""
     name = request.name
     if request.must_exist:
         record = Record.reopen(Record.open(name).run_id)
         if record.read(TRIALS) is None:
             record.close()
-            raise UsageError(f"{record.run_id} is no sweep", "tflaunch ps -a lists what there is")
+            raise UsageError(f"{record.run_id} is no sweep", "tflaunch ps -a lists all runs and sweeps")
         return record
     found = [info.run_id for info in list_runs() if name and _is_named(info, name)]
     if len(found) > 1:
@@ -42,7 +42,7 @@ def known_sweep(request: SweepRequest) -> Record | None:
 
 
 def record_of(request: SweepRequest) -> Record:
-    """The record of a new sweep, or of one that goes on; locked. Raises UsageError, RecordError."""
+    """The record of the sweep that goes on, or of a new one; locked.  Raises UsageError, RecordError."""
     run, name = request.run, request.name
     with run_ids_locked():  # of two that begin at once, the second sees the first
         if (known := known_sweep(request)) is not None:
@@ -58,17 +58,17 @@ def record_of(request: SweepRequest) -> Record:
 
 
 def _is_named(info: RunInfo, name: str) -> bool:
-    """Whether that run is a sweep of this name: its own behind it is what new_run_id has added."""
+    """Whether that run is a sweep of this name: new_run_id has added a suffix to it."""
     return info.run_id.rpartition("-")[0] == name and (info.path / NAMED).exists()
 
 
 def succeeded(results: Results, number: int) -> bool:
-    """Whether that trial need not run again."""
+    """Whether that trial has succeeded, so that it need not run again."""
     return number in results.last and results.last[number].status == "succeeded"
 
 
 def about_sweep(request: SweepRequest) -> dict[str, Any]:
-    """What its trials have in common: where that is another, they cannot be compared."""
+    """What all trials of the sweep have in common: trials in which it differs cannot be compared."""
     job = request.run.job
     about: dict[str, Any] = {"program": list(job.program), "args": list(job.args)}
     metric = request.metric
@@ -76,7 +76,7 @@ def about_sweep(request: SweepRequest) -> dict[str, Any]:
 
 
 def _typed(about: dict[str, Any]) -> dict[str, str]:
-    """What is known of it, as on a command line."""
+    """The same as the user would type it."""
     typed = {}
     if "program" in about:
         typed["program"] = shlex.join(about["program"])
@@ -88,7 +88,7 @@ def _typed(about: dict[str, Any]) -> dict[str, str]:
 
 
 def with_its_metric(request: SweepRequest, results: Results) -> SweepRequest:
-    """The same; where it names no metric, by that which the sweep on record has."""
+    """The request, with the metric of the sweep on record if it names none."""
     text = results.about.get("metric")
     if request.metric is not None or text is None:
         return request
@@ -96,12 +96,12 @@ def with_its_metric(request: SweepRequest, results: Results) -> SweepRequest:
 
 
 def compare(results: Results, request: SweepRequest, wanted: Sequence[Trial], watcher: Watcher) -> None:
-    """Say which trials of the command are new to the sweep on record, and which of its own it leaves out.
+    """Show which trials of the command are new to the sweep on record, and which trials on record it leaves out.
 
-    Raises UsageError where the program, its arguments, the metric or the parameters are others.
+    Raises UsageError where the program, its arguments, the metric or the parameters differ.
     """
     run_id, now = results.record.run_id, _typed(about_sweep(request))
-    hint = "say what it had, or begin another sweep: another --name, or none"
+    hint = "repeat what it had, or begin another sweep: another --name, or none"
     for what, before in _typed(results.about).items():
         if what in now and before != now[what]:
             raise UsageError(f"{run_id} is a sweep of `{before}`, and not of `{now[what]}`", hint)

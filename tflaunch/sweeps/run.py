@@ -1,6 +1,7 @@
 """One sweep, from the hostfile to the outcome: one run whose tasks are the trials.
 
-Each host is connected to once, gets the code once, and has one agent; a trial costs one message and one process.
+tflaunch connects to each host once, sends it the code once, and starts one agent there; then a trial costs one message
+and one process.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ import contextlib
 import dataclasses
 import shlex
 import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from tflaunch.hosts import Hostfile, fold
+from tflaunch.hosts import Hostfile
 from tflaunch.launch.afterwards import fetch_outputs, nothing_left, verify
 from tflaunch.launch.cluster import Cluster
-from tflaunch.launch.consent import Consent
 from tflaunch.launch.launch import tunnel_of
 from tflaunch.launch.placing import consent_for
 from tflaunch.launch.request import Connections, Request, about_run
@@ -25,20 +25,18 @@ from tflaunch.launch.steering import DRAIN_AFTER_CTRL_C_S, Steering
 from tflaunch.lifecycle.ending import outcome_of
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
-from tflaunch.planning.inventory import Inventory, when_free
-from tflaunch.planning.taking import Share
+from tflaunch.planning.inventory import Inventory
 from tflaunch.planning.usable_hosts import usable_hosts
-from tflaunch.protocol.errors import ConnectErrors, FetchError, PlanError, RecordError, StopError
+from tflaunch.protocol.errors import ConnectErrors, FetchError, RecordError, StopError
 from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
 from tflaunch.runs.record import Record, hostfile_from
 from tflaunch.runs.visits import Visits
 from tflaunch.sweeps.controller import Planned, Reporter, Summary, SweepController, Work
-from tflaunch.sweeps.lifecycle import Seat
-from tflaunch.sweeps.queue import seats_in_turn
+from tflaunch.sweeps.first_seats import FirstSeats, Seating
 from tflaunch.sweeps.results import TRIALS, Results, new_seed, ranked
 from tflaunch.sweeps.resume import about_sweep, compare, known_sweep, record_of, succeeded, with_its_metric
-from tflaunch.sweeps.seats import SeatFinder, SweepRequest, in_words_of_trials
+from tflaunch.sweeps.seats import SeatFinder, SweepRequest, images
 from tflaunch.sweeps.trials import Params, Trial, arguments, numbered
 
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ ALL_DONE = "all trials have succeeded before; nothing is left to run"
 
 
 def dry(request: SweepRequest, connections: Connections, reporter: Reporter) -> int:
-    """Show which trials would run, and how many at once on which cards; start nothing, leave nothing.
+    """Show which trials would run, and how many at once on which GPUs; start nothing, leave nothing on the hosts.
 
     Raises TflaunchError, Stopped.
     """
@@ -71,18 +69,18 @@ def dry(request: SweepRequest, connections: Connections, reporter: Reporter) -> 
     cluster = Cluster(run.run_id, connections, reporter, run.lease_s)
     with cluster.interrupts(), nothing_left(cluster, reporter):
         roll = _roll_call(run, cluster, connections, reporter, lease=False)
-        seats, others = _seats(finder, roll, reporter)
+        first = FirstSeats(finder, roll, cluster, reporter, len(left))
+        seating = first.free()
         roll.warn_of_absent()
-        wanted_cards = _most(finder, roll.inventory, seats, len(left))
-        consent_for(run, connections).note_question(wanted_cards, roll.inventory, reporter)
+        consent_for(run, connections).note_question(first.most(seating), roll.inventory, reporter)
         cluster.abandon()
     reporter.planned(
         Planned(
             record.run_id if record is not None else "",
             left,
             len(wanted),
-            seats,
-            {host: len(uuids) for host, uuids in others.items()},
+            seating.seats,
+            {host: len(uuids) for host, uuids in seating.others.items()},
             (*run.job.program, *run.job.args),
             seed if request.drawn else None,
         )
@@ -91,9 +89,9 @@ def dry(request: SweepRequest, connections: Connections, reporter: Reporter) -> 
 
 
 def sweep(request: SweepRequest, connections: Connections, reporter: Reporter) -> int:
-    """Run the trials that have no successful result yet, and report; returns the exit code.
+    """Run the trials that have not succeeded yet, and report; returns the exit code.
 
-    Raises TflaunchError or Stopped when it could not start; then nothing of it is left.
+    Raises TflaunchError or Stopped when the sweep could not start; then nothing of it is left on the hosts.
     """
     with tunnel_of(request.run) as tunnel:
         return _sweep(request, connections, reporter, tunnel)
@@ -133,7 +131,7 @@ def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, 
         reporter.summary(_summary(request, results, wanted))
         return outcome.exit_code or (0 if fetched else FetchError.exit_code)
     except BaseException:
-        if is_new and not any((record.path / "logs").iterdir()):  # no trial has begun
+        if is_new and not any((record.path / "logs").iterdir()):  # no trial has started
             record.discard()
         raise
     finally:
@@ -141,7 +139,7 @@ def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, 
 
 
 def _end_what_is_left(run: Request, record: Record, connections: Connections, reporter: Reporter) -> None:
-    """Trials that a dead launcher has left running go on until their lease is over: they are started anew."""
+    """End the trials that run on after a launcher that was killed: their lease is not over, and they start anew."""
     before = {host.name for host in hostfile_from(record).hosts}
     hosts = [host for host in run.hostfile.hosts if host.name in before]
     unanswered = None if run.require_all else connections.unanswered
@@ -157,12 +155,12 @@ def _end_what_is_left(run: Request, record: Record, connections: Connections, re
         if len(absent) < len(failures) or not finished:
             raise ConnectErrors(failures, len(hosts))
         reporter.warn(
-            f"{described(absent)}: trials that a killed command has left there end by themselves, {run.lease_s:g} s "
-            "after it was last heard of"
+            f"{described(absent)}: trials of the tflaunch that was killed end there by themselves, {run.lease_s:g} s "
+            "after that one was last heard of"
         )
     if left := [host for host, end in finished.items() if not end.clean]:
         raise StopError(
-            f"something of {run.run_id} is still alive on {', '.join(left)}", "tflaunch stop tells what"
+            f"something of {run.run_id} is still alive on {', '.join(left)}", "tflaunch stop shows what"
         )
 
 
@@ -175,97 +173,28 @@ def _roll_call(
 
 
 def _recorded(run: Request, results: Results, inventory: Inventory) -> Hostfile:
-    """The hosts on which something of the sweep may be: also those of its trials that have ended before."""
+    """The hosts that may have files of the sweep: those of this run, and of the runs of the sweep before it."""
     before = {host.name for host in hostfile_from(results.record).hosts} if results.last else set()
     hosts = tuple(host for host in run.hostfile.hosts if host.name in before or host.name in inventory)
     return dataclasses.replace(run.hostfile, hosts=hosts)
 
 
-def _seats(
-    finder: SeatFinder, roll: RollCall, reporter: Reporter
-) -> tuple[tuple[Seat, ...], Mapping[str, tuple[str, ...]]]:
-    """What is free now, and the cards that may be free later.
-
-    Raises PlanError where there never will be any, ConnectErrors where that may be for want of a host.
-    """
-    notes, inventory = list[str](), roll.inventory
-    try:
-        try:
-            seats = finder.seats(inventory, notes)
-        except PlanError:
-            finder.seats(when_free(inventory), notes)
-            seats = ()
-        others = finder.others(inventory, seats)
-        if not (seats or others):
-            raise PlanError("no card of these hosts can be taken", "tflaunch gpus shows who is on them")
-    except PlanError as error:
-        if roll.absent:
-            raise roll.refusal(
-                f"without {fold(roll.absent)}: {error.message}. {error.hint}".rstrip()
-            ) from None
-        raise
-    for note in notes:
-        reporter.note(in_words_of_trials(note))
-    return seats, others
-
-
-def _most(finder: SeatFinder, inventory: Inventory, seats: tuple[Seat, ...], trials: int) -> list[Share]:
-    """What so many trials may come to take: also cards that others use now, if there are too few."""
-    if trials > len(seats) and finder.others(inventory, seats):
-        seats = finder.seats(when_free(inventory), [])
-    return finder.shares(seats, trials)
-
-
-def _agreed(
-    finder: SeatFinder, roll: RollCall, cluster: Cluster, reporter: Reporter, consent: Consent, *, trials: int
-) -> tuple[tuple[Seat, ...], Mapping[str, tuple[str, ...]]]:
-    """As `_seats`, once the user has agreed to what they take; raises UsageError when he does not, Stopped."""
-    seats, others = _seats(finder, roll, reporter)
-    roll.warn_of_absent()
-    while (
-        wanted := consent.lacking(_most(finder, roll.inventory, seats, trials), roll.inventory)
-    ) is not None:
-        cluster.give_back()
-        later = trials > len(seats) and bool(others)
-        consent.ask(cluster, wanted, *(("up to ", " as they become free") if later else ()))
-        hosts = [host for host in finder.hostfile.hosts if host.name in roll.inventory]
-        found, failures = cluster.look(hosts, 0, finder.others(roll.inventory, ()))
-        if failures:
-            raise ConnectErrors(failures, len(hosts))
-        roll.inventory = found
-        seats, others = _seats(finder, roll, reporter)
-    return seats, others
-
-
 def _run(
     work: Work, connections: Connections, reporter: Reporter, tunnel: Tunnel | None
 ) -> tuple[SweepController, Outcome, bool]:
-    run, results = work.request.run, work.results
-    finder = SeatFinder(work.request)
+    """Run the trials; (the controller, the outcome, whether all outputs were fetched)."""
+    run, finder = work.request.run, SeatFinder(work.request)
     cluster = Cluster(run.run_id, connections, reporter, run.lease_s)
     with cluster.interrupts(), nothing_left(cluster, reporter):
         roll = _roll_call(run, cluster, connections, reporter)
-        inventory = roll.inventory
-        left_out = {name: error.message for name, error in roll.absent.items()}
-        consent, trials = consent_for(run, connections), len(work.left)
-        if run.wait_s is None:
-            seats, others = _agreed(finder, roll, cluster, reporter, consent, trials=trials)
-            inventory = roll.inventory
-        else:
-            _seats(finder, roll, reporter)  # refuses what can never run
-            roll.warn_of_absent()
-            seats = seats_in_turn(
-                finder, trials, cluster, inventory, reporter, wait_s=run.wait_s, consent=consent
-            )
-            others = finder.others({host: inventory[host] for host in cluster.connected}, seats)
-        hosts = {seat.host for seat in seats} | others.keys()
+        first = FirstSeats(finder, roll, cluster, reporter, len(work.left))
+        consent = consent_for(run, connections)
+        seating = first.agreed(consent) if run.wait_s is None else first.in_turn(consent, run.wait_s)
+        controller = SweepController(work, finder, reporter, seating)
         starter = Starter(cluster)
-        starter.end_elsewhere(hosts)
-        controller = SweepController(work, finder, reporter, seats, others)
-        _make_ready(run, starter, finder, seats, hosts=hosts, left_out=left_out)
-        results.record.resume(_recorded(run, results, inventory), run.command, run.ssh_config, left_out)
-        reporter.begins(run.run_id, len(work.wanted), len(work.left), seats, work.request.metric)
-        steering = starter.release({}, 0, controller.read, results.record.logs)
+        _stage(work, roll, starter, seating)
+        reporter.begins(run.run_id, len(work.wanted), len(work.left), seating.seats, work.request.metric)
+        steering = starter.release({}, 0, controller.read, work.results.record.logs)
         if tunnel is not None:
             _show_tensorboard(steering, controller, run, tunnel, reporter)
         steering.drive(controller, controller)
@@ -279,46 +208,43 @@ def _run(
     for task, size in missing.items():
         reporter.warn(f"{task}: {size:,} more bytes of its log are on its host: {host_logs.get(task, '?')}")
     unverified, survivors, cards, _ = verify(run, state, connections, reporter)
-    more: dict[str, Any] = {
-        "survivors": survivors,
-        "cards": {host: left for host, left in cards.items() if left},
-    }
     outcome = outcome_of(
         state,
         run.run_id,
         time.monotonic() - work.begun,
         unverified=unverified,
+        survivors=survivors,
+        cards=cards,
         host_logs=host_logs,
-        record=str(results.record.path),
-        **more,
+        record=str(work.results.record.path),
     )
     return controller, outcome, fetched
 
 
-def _make_ready(
-    run: Request,
-    starter: Starter,
-    finder: SeatFinder,
-    seats: Sequence[Seat],
-    *,
-    hosts: Collection[str],
-    left_out: Mapping[str, str],
-) -> None:
-    """Ship the code, prepare what the trials run in, and tell the hosts which GPUs the sweep has; start nothing."""
+def _stage(work: Work, roll: RollCall, starter: Starter, seating: Seating) -> None:
+    """Make the hosts of these seats ready for trials, and write down that the sweep uses them."""
+    run, results = work.request.run, work.results
+    hosts = {seat.host for seat in seating.seats} | seating.others.keys()
+    starter.end_elsewhere(hosts)
     digest = run.bundle.digest if run.bundle else None
     code = {host.name: digest if host.workdir is None else None for host in run.hostfile.hosts}
     if run.bundle is not None:
         starter.ship(run.bundle, {host for host in hosts if code[host]}, SHIP_TIMEOUT_S)
-    starter.prepare(finder.images(hosts), run.job, PREPARE_TIMEOUT_S)
-    gpus = {host: [uuid for seat in seats if seat.host == host for uuid in seat.gpus] for host in hosts}
+    starter.prepare(images(work.request, hosts), run.job, PREPARE_TIMEOUT_S)
+    gpus = {
+        host: [uuid for seat in seating.seats if seat.host == host for uuid in seat.gpus] for host in hosts
+    }
+    left_out = {name: error.message for name, error in roll.absent.items()}
     about = {**about_run(run, ClusterPlan(run.run_id, (), left_out=left_out)), "hosts": sorted(hosts)}
     starter.stage_none(gpus, code, STAGE_TIMEOUT_S, about)
+    recorded = _recorded(run, results, roll.inventory)
+    results.record.resume(recorded, run.command, run.ssh_config, left_out)
 
 
 def _show_tensorboard(
     steering: Steering, controller: SweepController, run: Request, tunnel: Tunnel, reporter: Reporter
 ) -> None:
-    """Show TensorBoard once a trial runs: it is started as that one is, and sees all that run on that host."""
+    """Wait for the first trial, then show TensorBoard from its host, with all trials that run there."""
     from tflaunch.runs.tensorboard import TensorBoard
 
     steering.drive(controller, controller, lambda: bool(controller.first_host))
@@ -326,7 +252,7 @@ def _show_tensorboard(
         there = next(host for host in run.hostfile.hosts if host.name == controller.first_host)
         logdir = run.tensorboard or "."
         if there.workdir is None and not logdir.startswith(("/", "~")):
-            logdir = "."  # each trial has its own of that name, somewhere below
+            logdir = "."  # each trial has its own directory of that name, somewhere below
         steering.show(TensorBoard(run.run_id, there.name, logdir, tunnel, reporter))
 
 
@@ -351,10 +277,10 @@ def _summary(request: SweepRequest, results: Results, wanted: Sequence[Trial]) -
 
 
 def _to_resume(argv: Sequence[str], run_id: str) -> str:
-    """This very command, told to go on; a variable whose value is left out is taken from the environment."""
+    """The command that goes on with the sweep; it reads values that are not shown from the environment."""
     words = list(argv[1:])
     end = words.index("--") if "--" in words else len(words)
-    kept, value = [], False  # of a name
+    kept, value = [], False  # the next word is the value of --name or --resume
     for word in words[:end]:
         if not value and word.partition("=")[0] not in ("--name", "--resume"):
             kept.append(word.removesuffix(f"={VALUE_LEFT_OUT}"))

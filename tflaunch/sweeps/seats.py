@@ -1,4 +1,4 @@
-"""What a sweep is asked for, where its trials can run, and the request for each of them: pure."""
+"""A sweep's request, the seats on which its trials can run, and the request for each trial: pure."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from tflaunch.sweeps.trials import Params, Trial, arguments, plain
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """What the command line asks for; the hosts, cards and code are those of `run`, and a trial is a worker of it."""
+    """What the user asked for; hosts, GPUs and code are those of `run`, in which a trial stands for a worker."""
 
     run: Request
     trials: Callable[[int], Sequence[Params]]  # from a seed
     metric: Metric | None
     seed: int | None = None  # None: that of the sweep that goes on, or a new one
-    drawn: bool = False  # the trials hang on it
-    retries: int = 0
-    timeout_s: float = 0.0  # for a trial; 0: as long as it likes
-    per_gpu: int = 1
-    per_host: int | None = None  # instead of `slots:`
+    drawn: bool = False  # the trials are drawn at random, with the seed
+    retries: int = 0  # of each trial
+    timeout_s: float = 0.0  # for one attempt of a trial; 0: no limit
+    per_gpu: int = 1  # trials at a time
+    per_host: int | None = None  # trials at a time, instead of `slots:`
     name: str = ""
-    must_exist: bool = False  # there is such a sweep, or it is an error
-    run_best: tuple[str, ...] = ()  # a command that runs one trial, but for its arguments
+    must_exist: bool = False  # --resume: it is an error if there is no such sweep
+    run_best: tuple[str, ...] = ()  # the command that runs one trial, without the trial's arguments
 
 
 @dataclass(frozen=True)
 class SeatFinder:
-    """What the hosts can give to trials."""
+    """Finds the seats that the hosts have for trials."""
 
     request: SweepRequest
 
     @property
     def hostfile(self) -> Hostfile:
-        """With --trials-per-host, that many slots on each."""
+        """The hostfile; with --trials-per-host, each host has that many slots."""
         hostfile, slots = self.request.run.hostfile, self.request.per_host
         if slots is None:
             return hostfile
@@ -58,11 +58,11 @@ class SeatFinder:
         return dataclasses.replace(hostfile, hosts=hosts)
 
     def seats(self, inventory: Inventory, notes: list[str], held: Sequence[Seat] = ()) -> tuple[Seat, ...]:
-        """The seats that are free now beside those that are held; raises PlanError when there are none."""
+        """The seats that are free now, in addition to those that are held; raises PlanError when there are none."""
         return self.shared(self.places(inventory, notes, held))
 
     def places(self, inventory: Inventory, notes: list[str], held: Sequence[Seat] = ()) -> list[Seat]:
-        """The same, each set of cards once."""
+        """As `seats`, but each set of GPUs once, however many trials may share it."""
         request = self.request
         hosts = []
         for host in self.hostfile.hosts:
@@ -79,7 +79,7 @@ class SeatFinder:
             raise PlanError(in_words_of_trials(error.message), in_words_of_trials(error.hint)) from None
         if request.per_gpu > 1 and not any(cards for _, cards in found):
             raise PlanError(
-                f"--trials-per-gpu {request.per_gpu}: no cards are used",
+                f"--trials-per-gpu {request.per_gpu}: the trials use no GPUs",
                 "say --trials-per-host, or `slots:` in the hostfile",
             )
         return [
@@ -88,7 +88,7 @@ class SeatFinder:
         ]
 
     def shared(self, places: Sequence[Seat]) -> tuple[Seat, ...]:
-        """The seats that these make."""
+        """The seats that these places make: `per_gpu` on each."""
         return tuple(
             dataclasses.replace(place, share=share if place.gpus else number)
             for share in range(self.request.per_gpu)
@@ -96,7 +96,7 @@ class SeatFinder:
         )
 
     def others(self, inventory: Inventory, seats: Iterable[Seat]) -> dict[str, tuple[str, ...]]:
-        """The cards that may be free later, by host."""
+        """The GPUs that may become free later, by host."""
         held = {uuid for seat in seats for uuid in seat.gpus}
         seen = choose(when_free(inventory), self.request.run.gpus, self.request.run.hostfile)
         usable = usable_cards(self.request.run.job, self.hostfile, seen)
@@ -104,17 +104,18 @@ class SeatFinder:
         return {host: uuids for host, uuids in others.items() if uuids}
 
     def shares(self, seats: Sequence[Seat], trials: int) -> list[Share]:
-        """What so many trials take of these seats; the others' cards are given back when it begins."""
+        """What so many trials take of these seats; the GPUs of the other seats are given back."""
         return [Share(seat.host, TRIAL, seat.gpus) for seat in seats[:trials]]
 
-    def images(self, hosts: Iterable[str]) -> dict[str, set[str]]:
-        """What the containers of those hosts are made of."""
-        job, there = self.request.run.job, {host.name: host for host in self.hostfile.hosts}
-        return {name: {image(there[name], job)} - {""} for name in hosts}
+
+def images(request: SweepRequest, hosts: Iterable[str]) -> dict[str, set[str]]:
+    """The container images that trials on these hosts need, by host."""
+    there = {host.name: host for host in request.run.hostfile.hosts}
+    return {name: {image(there[name], request.run.job)} - {""} for name in hosts}
 
 
 def in_words_of_trials(text: str) -> str:
-    """What the plan says of workers, in words of trials."""
+    """A sentence of the plan about workers, as one about trials."""
     return text.replace("--gpus-per-worker", "--gpus-per-trial").replace("worker", "trial")
 
 
@@ -131,10 +132,10 @@ class Requests:
         job = dataclasses.replace(self._run.job, args=arguments(self._run.job.args, trial))
         command = Command(job, {}, self._run.run_id)
         env = command.env(trial.task, host, seat.gpus)
-        for name in ("TF_CONFIG", "TF_GRPC_REUSE_PORT", "no_grpc_proxy"):  # it is no part of a cluster
+        for name in ("TF_CONFIG", "TF_GRPC_REUSE_PORT", "no_grpc_proxy"):  # a trial belongs to no cluster
             if name not in {**host.env, **job.env}:
                 env.pop(name, None)
-        if self._shares:  # else TensorFlow takes all memory of the card
+        if self._shares:  # else TensorFlow takes all memory of the GPU
             env.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
         env["TFLAUNCH_TRIAL"] = str(trial.number)
         env["TFLAUNCH_PARAMS"] = json.dumps(plain(trial.params))

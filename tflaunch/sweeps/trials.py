@@ -1,7 +1,6 @@
-"""The trials of a sweep: which values its parameters take, and how a program is told; pure but for reading a file.
+"""The trials of a sweep: the values of their parameters, and the arguments for the program; pure but for one file.
 
-A value is text, as it was written: it reaches the program byte for byte, and two trials are the same when their texts
-are.
+A value is text, as the user wrote it: the program gets it byte for byte, and trials with equal texts are the same.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ MOST = 10_000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
-_DIGITS = 4  # of a number that was drawn
-_DRAWS = 1000  # in a row that were there before: nothing new is likely to come
+_DIGITS = 4  # of a number that is drawn
+_DRAWS = 1000  # after so many known draws in a row, a new one is unlikely
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One set of values; its number is its place in the sweep, for good."""
+    """One set of values; its number never changes, however often the sweep goes on."""
 
     number: int
     params: Params
 
     @property
     def task(self) -> TaskId:
-        """What runs it."""
+        """The task that runs it."""
         return TaskId(TRIAL, self.number)
 
     def __str__(self) -> str:
@@ -68,11 +67,11 @@ def grid(specs: Sequence[str]) -> list[Params]:
 def draw(specs: Sequence[str], count: int, seed: int) -> list[Params]:
     """`count` different trials of `lr=0.001..0.1:log`, `layers=1..4`, `optimizer=adam,sgd`. Raises UsageError.
 
-    Ranges hold both ends; between whole numbers, whole numbers are drawn.  The same arguments give the same trials.
+    Ranges include both ends; between whole numbers, whole numbers are drawn.  Equal arguments give equal trials.
     """
     if not 0 < count <= MOST:
         raise UsageError(f"--trials {count}: from 1 to {MOST:,}")
-    dice = random.Random(seed)  # noqa: S311  nothing secret hangs on it
+    dice = random.Random(seed)  # noqa: S311  no secret depends on it
     axes: dict[str, _Axis] = {}
     for spec in specs:
         name, text = _named("--random", spec, axes)
@@ -85,7 +84,7 @@ def draw(specs: Sequence[str], count: int, seed: int) -> list[Params]:
         drawn[values] = None
         if misses == _DRAWS:
             raise UsageError(
-                f"--trials {count}: there are only {len(drawn)} different ones",
+                f"--trials {count}: there are only {len(drawn)} different trials",
                 f"--trials {len(drawn)}, or wider ranges",
             )
     return [dict(zip(axes, values, strict=True)) for values in drawn]
@@ -134,14 +133,14 @@ def _named(option: str, spec: str, before: Iterable[str]) -> tuple[str, str]:
 
 
 def _refuse_another(option: str, spec: str, text: str) -> None:
-    """Raise UsageError for `lr=0.1,0.2,layers=2,3`: the second half is meant as another parameter."""
+    """Raise UsageError for `lr=0.1,0.2,layers=2,3`: the user means the second half as another parameter."""
     found = re.search(rf"[,\s]+({_NAME.pattern}=)", text)
     if found and "=" not in text[: found.start()]:
         end = len(spec) - len(text) + found.start()
         first, second = spec[:end], spec[len(spec) - len(text) + found.start(1) :]
         raise UsageError(
             f"{option} {spec}: {found[1]} looks like another parameter, and each has its own {option}",
-            f"{option} {shlex.quote(first)} {option} {shlex.quote(second)}   (as a value it can stand in a "
+            f"{option} {shlex.quote(first)} {option} {shlex.quote(second)}   (if it is a value, put it into a "
             "--trials-file)",
         )
 
@@ -149,7 +148,7 @@ def _refuse_another(option: str, spec: str, text: str) -> None:
 def _choices(option: str, spec: str, text: str) -> list[str]:
     values = text.split(",")
     if "" in values:
-        raise UsageError(f"{option} {spec}: a value is empty", "an empty one can stand in a --trials-file")
+        raise UsageError(f"{option} {spec}: a value is empty", "put an empty value into a --trials-file")
     if twice := [value for value in values if values.count(value) > 1]:
         raise UsageError(f"{option} {spec}: {twice[0]} is there twice")
     return values
@@ -159,7 +158,7 @@ def _choices(option: str, spec: str, text: str) -> list[str]:
 
 
 def read(path: Path) -> list[Params]:
-    """The trials of a file: .yaml or .json, a list of mappings; .jsonl, one a line; .csv. Raises UsageError."""
+    """The trials in a file: .yaml or .json, a list of mappings; .jsonl, a mapping a line; .csv.  Raises UsageError."""
     try:
         text = path.read_text("utf-8-sig")
         rows = _rows(path, text)
@@ -168,9 +167,7 @@ def read(path: Path) -> list[Params]:
     except (yaml.YAMLError, ValueError, csv.Error) as error:
         raise UsageError(f"--trials-file {path}: {' '.join(str(error).split())}") from None
     except RecursionError:
-        raise UsageError(
-            f"--trials-file {path}: lists and mappings in one another, too deep to be read"
-        ) from None
+        raise UsageError(f"--trials-file {path}: lists and mappings are nested too deeply") from None
     if not 0 < len(rows) <= MOST:
         raise UsageError(f"--trials-file {path}: {len(rows):,} trials; from 1 to {MOST:,}")
     seen: dict[str, str] = {}
@@ -189,7 +186,7 @@ def read(path: Path) -> list[Params]:
 
 
 def _rows(path: Path, text: str) -> list[tuple[str, Any]]:
-    """(where it stands, what is there) of each trial."""
+    """(line or number, content) of each trial."""
     kind = path.suffix.lower()
     lines = list(enumerate(text.splitlines(), 1))
     if kind == ".jsonl":
@@ -204,7 +201,7 @@ def _rows(path: Path, text: str) -> list[tuple[str, Any]]:
         reader = csv.DictReader(text.splitlines(), restkey="", restval=None)
         found = [(str(reader.line_num), row) for row in reader]
         if wrong := next((where for where, row in found if "" in row or None in row.values()), None):
-            raise UsageError(f"{path}:{wrong}: not as many fields as the first line has")
+            raise UsageError(f"{path}:{wrong}: the number of fields differs from the first line's")
         return list(found)
     if kind not in (".yaml", ".yml", ".json"):
         raise UsageError(f"--trials-file {path}: neither .yaml, .json, .jsonl nor .csv")
@@ -226,11 +223,11 @@ def _text(where: str, name: object, value: object) -> str | None:
     raise UsageError(f"{where}: {name} is neither a number nor text", "quote it")
 
 
-# --- what they are for a program and for a record --------------------------------------------------------
+# --- for a program, and for a record ---------------------------------------------------------------------
 
 
 def arguments(args: Sequence[str], trial: Trial) -> tuple[str, ...]:
-    """The program's arguments: `{lr}` replaced in `args`, else `--lr=0.1` behind them; `{trial}` is the number."""
+    """The program's arguments: `{lr}` in `args` is replaced, else `--lr=0.1` follows; `{trial}` is the number."""
     values = {**trial.params, "trial": str(trial.number)}
     pattern = re.compile("|".join(re.escape(f"{{{name}}}") for name in values))
     used: set[str] = set()
@@ -244,7 +241,7 @@ def arguments(args: Sequence[str], trial: Trial) -> tuple[str, ...]:
 
 
 def plain(params: Params) -> dict[str, Any]:
-    """The values as numbers where they are some, for JSON."""
+    """The values for JSON: as numbers or booleans where they are such."""
     return {name: _number(text) for name, text in params.items()}
 
 
@@ -256,12 +253,12 @@ def _number(text: str) -> Any:
 
 
 def identity(params: Params) -> str:
-    """The same for the same values."""
+    """A text that is equal for equal values."""
     return json.dumps(sorted(params.items()))
 
 
 def numbered(known: Sequence[Params], wanted: Sequence[Params]) -> tuple[list[Params], list[Trial]]:
-    """(all trials in the order of their numbers, those that are wanted): the known ones keep theirs."""
+    """(all trials in the order of their numbers, the trials that are wanted); known trials keep their numbers."""
     everything = list(known)
     numbers = {identity(params): number for number, params in enumerate(known)}
     for params in wanted:

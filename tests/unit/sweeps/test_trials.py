@@ -40,7 +40,7 @@ def test_what_is_drawn_is_within_its_range_and_the_same_for_a_seed() -> None:
 @pytest.mark.parametrize(
     ("specs", "count", "message"),
     [
-        (["layers=1..4"], 5, "there are only 4 different ones"),
+        (["layers=1..4"], 5, "there are only 4 different trials"),
         (["lr=0..1:log"], 5, "begins above 0"),
         (["lr=1..0.1"], 5, "1 is not less than 0.1"),
         (["lr=1..x"], 5, "not a range"),
@@ -99,8 +99,8 @@ def test_trials_of_a_table(tmp_path: Path) -> None:
         ("t.yaml", "[", "t.yaml: while parsing"),
         ("t.yaml", "[]", "0 trials"),
         ("t.jsonl", "{}\n{", "t.jsonl:2: "),
-        ("t.csv", "lr,bn\n1\n", "t.csv:2: not as many fields"),
-        ("t.csv", "lr\n1,2\n", "t.csv:2: not as many fields"),
+        ("t.csv", "lr,bn\n1\n", "t.csv:2: the number of fields differs"),
+        ("t.csv", "lr\n1,2\n", "t.csv:2: the number of fields differs"),
         ("gone.csv", None, "No such file"),
     ],
 )
