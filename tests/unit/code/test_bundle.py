@@ -311,7 +311,7 @@ def test_the_home_directory_is_likely_a_mistake(tmp_path: Path, monkeypatch: pyt
 
 
 def test_small_contents_go_together_and_large_ones_in_parts(tmp_path: Path) -> None:
-    grow(tmp_path / "code", {f"{number}/{number}.py": str(number) * (number % 40) for number in range(900)})
+    grow(tmp_path / "code", {f"{number}/{number}.py": str(number) * (number % 40) for number in range(300)})
     (tmp_path / "code/large").write_bytes(os.urandom(1 << 20))
     packed = bundle(tmp_path / "code")
     places = [place for place, entry in enumerate(packed.entries) if entry[1] in ("f", "x")]
