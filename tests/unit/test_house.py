@@ -139,6 +139,16 @@ def test_an_agent_is_made_of_all_shipped_rooms_but_what_runs_in_a_task() -> None
     assert set(payload.shipped_files()) == {"tflaunch"} | {name for name in FILES if room_of(name) in rooms}
 
 
+def test_a_shipped_package_holds_nothing_but_its_docstring_and_modules() -> None:
+    """The loader on a host runs no package's own code (the version is for launchers)."""
+    for name, path in payload.shipped_files().items():
+        if path.name == "__init__.py":
+            names = {
+                ast.unparse(node).split(" = ")[0] for node in ast.parse(path.read_text("utf-8")).body[1:]
+            }
+            assert names <= ({"__version__"} if name == "tflaunch" else set()), name
+
+
 def test_the_linter_knows_what_is_shipped() -> None:
     rules = tomllib.loads((HOUSE.parent / "pyproject.toml").read_text("utf-8"))["tool"]["ruff"]["lint"]
     (pattern,) = [each for each in rules["per-file-ignores"] if each.startswith("tflaunch/")]

@@ -12,8 +12,8 @@ from tflaunch.agent.files.journal import NAME, Journal, note
 from tflaunch.agent.files.rundir import RunDirectory
 from tflaunch.agent.guard import leftovers, removed
 from tflaunch.agent.requests import Requests
-from tflaunch.agent.tasks import container, stacks
 from tflaunch.agent.tasks.log_notice import Notice
+from tflaunch.agent.tasks.task import DUMP_S
 from tflaunch.agent.tasks.team import Team
 from tflaunch.agent.viewer import COORDINATOR, Viewer, Viewers
 from tflaunch.protocol import machine, wire
@@ -185,7 +185,7 @@ class Daemon:
         self._begin_end(5.0)
 
     def _begin_end(self, grace_s: float, with_stacks: bool = False) -> None:
-        end_by = time.monotonic() + grace_s + 3.0 + (stacks.DUMP_S if with_stacks else 0.0)
+        end_by = time.monotonic() + grace_s + 3.0 + (DUMP_S if with_stacks else 0.0)
         self._end_by = end_by if not self._end_by else min(self._end_by, end_by)
         self._team.end(grace_s, with_stacks)
         self._requests.stop()
@@ -193,6 +193,8 @@ class Daemon:
     def _end_further(self, now: float) -> None:
         if now < self._end_by and (self._team.may_end(now) or self._requests.alive):
             return
+        from tflaunch.agent.tasks import container
+
         if self._removal is None and self._team.contained:
             from tflaunch.agent.aside import Aside
 

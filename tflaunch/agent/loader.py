@@ -25,7 +25,7 @@ class Modules:
     """An entry of `sys.meta_path`, by which Python finds and loads all modules of the package tflaunch."""
 
     def __init__(self, packages: "List[str]") -> None:
-        self.packages = packages  # the names of those modules that hold others
+        self.packages = packages  # those modules that hold others, and nothing else that a host needs
         self.packed = b""  # all sources, marshalled and compressed
         self.sources = {}  # type: Dict[str, str]  # by module, once one was needed
         self.stored = ""  # how the path of the stored sources begins; "" where nothing may be stored
@@ -91,6 +91,8 @@ class Modules:
     def exec_module(self, module: "ModuleType") -> None:
         name = module.__name__
         module.__file__ = self.path(name)
+        if name in self.packages:
+            return  # nothing to run, so no file to read
         try:
             code = marshal.loads(read(self.compiled + name + ".pyc"))  # noqa: S302 - see `find`
         except Exception:
@@ -114,9 +116,9 @@ class Modules:
 
 def read(path: str) -> bytes:
     """What `store` has written there; b"" if that is damaged.  Raises OSError."""
-    with open(path, "rb") as file:
-        check, data = file.read(4), file.read()
-    return data if zlib.crc32(data).to_bytes(4, "big") == check else b""
+    with open(path, "rb", 0) as file:  # unbuffered: this reads some forty files at every boot
+        data = file.read()
+    return data[4:] if zlib.crc32(data[4:]).to_bytes(4, "big") == data[:4] else b""
 
 
 def store(path: str, data: bytes) -> None:
@@ -141,9 +143,9 @@ def load(
 ) -> None:
     """Run the agent, and end this process.
 
-    `packages` are the modules that hold others; `digest` is of all that is sent to hosts; `ancestry` is the source of
-    tflaunch.agent.files.ancestry.  The rest are bytes of the wire: what an agent says first, the message `lacks`, and
-    the JSON of the frame that answers it.
+    `packages` are the modules that only hold others; `digest` is of all that is sent to hosts; `ancestry` is the source
+    of tflaunch.agent.files.ancestry.  The rest are bytes of the wire: what an agent says first, the message `lacks`,
+    and the JSON of the frame that answers it.
     """
     gc.disable()  # nothing of what is loaded here is garbage; `main` enables it again where the process stays
     os.write(1, magic)

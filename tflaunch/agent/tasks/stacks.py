@@ -13,8 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List
 
-DUMP_S = 2.0  # what the stacks of a hundred threads may take
-
 
 def abort(root: int, even_if_term_is_caught: bool) -> bool:
     """Have the process `root`, or the first processes below it that can, write their stacks and end.

@@ -6,7 +6,6 @@ import time
 
 from tflaunch.agent import processes
 from tflaunch.agent.files.rundir import HostError, RunDirectory, explain
-from tflaunch.agent.tasks import container, shell, stacks
 from tflaunch.agent.tasks.logs import TaskLogs
 from tflaunch.protocol.light_stdlib import signal
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional
 
 READY = b"tflaunch-ready\n"
+DUMP_S = 2.0  # how long a program may take to write the stacks of a hundred threads
 
 # The shell that a task begins as.  Its input is the gate, its output says that it is ready, its error output is the
 # log.  The program gets only the log; its words are arguments, which no shell parses.
@@ -132,11 +132,15 @@ class Task:
             gate = gate.replace("echo " + READY.decode(), syntax.check(self.reads) + "echo " + READY.decode())
         if not (self._contained or self.request["setup"]):
             return ["/bin/sh", "-c", gate, "tflaunch"]
+        from tflaunch.agent.tasks import shell
+
         path = os.path.join(self._directory.path, self.id.replace("/", "-") + ".setup")
         decided = shell.exports([*self.request["decided"], *processes.MARKS], variables)
         gate = gate.replace("on this host", "in this image") if self._contained else gate
         shell.write(path, variables, self.request["setup"], decided, gate)
         if self._contained:
+            from tflaunch.agent.tasks import container
+
             return container.command(self._directory, self.request, self.logs.attempt, cwd, path)
         return shell.login(path)
 
@@ -153,6 +157,8 @@ class Task:
     def _inside(self) -> "List[processes.Process]":
         if not self._contained:
             return []
+        from tflaunch.agent.tasks import container
+
         return container.inside(self._directory.run, self._directory.host, self.id)
 
     def read_ready_pipe(self) -> "Optional[bool]":
@@ -220,7 +226,7 @@ class Task:
         """SIGKILL when the grace is over."""
         if self.alive and self.kill_at is not None and now >= self.kill_at:
             if self._write_stacks(even_if_term_is_caught=True):
-                self.kill_at = now + stacks.DUMP_S
+                self.kill_at = now + DUMP_S
                 return
             self._signal(signal.SIGKILL)
             self.kill_at = now + 1.0
@@ -229,6 +235,8 @@ class Task:
         """Have the program write its stacks if that is due; whether it does so now, and then ends."""
         if not self._stacks_due or self.process is None:
             return False
+        from tflaunch.agent.tasks import stacks
+
         done = stacks.abort(self.root, even_if_term_is_caught)
         self._stacks_due = not (done or even_if_term_is_caught)
         return done
