@@ -328,7 +328,7 @@ def _tell_next(output: Path, ssh_config: Path | None, reporter: Reporter) -> Non
         reason = ""
     if reason:
         reporter.warn(
-            f"tflaunch does not take it as the default hostfile: {reason}; name it, or move it: "
+            f"it does not count as the default hostfile: {reason}; name it, or move it: "
             "~/.config/tflaunch/hosts.yaml"
         )
     named = "" if default and not reason else f" {shlex.quote(str(output))}"

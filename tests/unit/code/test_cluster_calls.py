@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tflaunch.code.cluster_calls import faults, fitted
 
 from tests.support import ROOT
 from tests.support.code import grow
 from tests.support.planned import facts, plan
 from tflaunch.code.imports import modules
+from tflaunch.code.job_fitting import fitted
 from tflaunch.code.program import find_program
+from tflaunch.code.program_reading import faults
 from tflaunch.protocol.job import PS, WORKER, JobSpec, Role
 
 EXAMPLES = ROOT / "examples"
