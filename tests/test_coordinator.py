@@ -239,8 +239,8 @@ def test_what_is_no_memory_of_the_run_is_told_and_never_run(bench: Bench, tmp_pa
     while not said:
         bench.turn()
         said = [message for message in own.messages() if message.type == "said"]
-    assert "cannot be used" in said[0]["text"]
-    assert "asked of all hosts again" in said[0]["text"]
+    assert "cannot use its memory" in said[0]["text"]
+    assert "asks all hosts again" in said[0]["text"]
 
 
 # ---- hosts that have been broken into
