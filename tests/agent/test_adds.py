@@ -81,7 +81,7 @@ def test_the_agent_looks_up_between_tasks_that_take_long_to_stage(
     directory.create()
     team = Team(directory, Journal(directory), Selector(), lambda *_, **__: None)
     begun: list[str] = []
-    monkeypatch.setattr(team, "_stage_again", lambda task: begun.append(task.id))
+    monkeypatch.setattr(team, "_stage_later", lambda task: begun.append(task.id))
     monkeypatch.setattr("tflaunch.agent.tasks.team.TURN_S", 0.0)
     team.add([trial(number, 0) for number in range(3)], 0)
     for count in range(3):
