@@ -19,7 +19,7 @@ from tests.support.bed.machines import BedHost
 from tests.support.nvml import build
 
 TFLAUNCH = str(Path(sys.executable).with_name("tflaunch"))
-CARD = 'gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-{host}-{card} mem=81559 used={used} util={used} power=71000'
+GPU = 'gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-{host}-{GPU} mem=81559 used={used} util={used} power=71000'
 
 
 class Lab:
@@ -60,15 +60,15 @@ class Lab:
         """The hosts themselves."""
         return self.bed.hosts[: len(self.hosts(count))]
 
-    def give_cards(self, count: int, cards: int) -> None:
-        """The first hosts get so many simulated cards each."""
+    def give_gpus(self, count: int, gpus: int) -> None:
+        """The first hosts get so many simulated GPUs each."""
         library = self.directory / "nvml"
         if not library.exists():
             library.mkdir()
             build(library)
         for host in self.machines(count):
-            lines = [CARD.format(host=host.name, card=card, used=card * 7) for card in range(cards)]
-            host.give_cards(library, *lines)
+            lines = [GPU.format(host=host.name, gpu=gpu, used=gpu * 7) for gpu in range(gpus)]
+            host.give_gpus(library, *lines)
 
     # -- what is typed
 

@@ -24,8 +24,8 @@ SERIES = (
     ("A task dies", "tflaunch", "tasks gone s", 0.0, ""),
     ("Ctrl-C", "tflaunch", "prompt s", 0.0, ""),
     ("stop", "tflaunch stop", "client CPU s", 60.0, "one core is busy for a minute to stop a run"),
-    ("Cards, the first", "tflaunch gpus", "client CPU s", 0.0, ""),
-    ("Cards, each", "tflaunch gpus --watch", "client CPU s", 2.0, "--watch cannot keep its 2 s"),
+    ("GPUs, the first", "tflaunch gpus", "client CPU s", 0.0, ""),
+    ("GPUs, each", "tflaunch gpus --watch", "client CPU s", 2.0, "--watch cannot keep its 2 s"),
     ("Memory", "tflaunch run", "client MiB", 16 * 1024.0, "the memory is full"),
     (
         "Memory",

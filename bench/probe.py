@@ -1,4 +1,4 @@
-"""Probe: the cards of all hosts, the first look and each further one."""
+"""Probe: the GPUs of all hosts, the first look and each further one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.plan import Plan
 from bench.processes import cpu_s
 from tests.support.launcher import processes
 
-CARDS = 8
+GPUS = 8
 LOOKS = 20
 EVERY_S = 0.1  # so a look cannot take less
 # As much as `nvidia-smi --query-gpu=index,name,memory.used,memory.total,utilization.gpu --format=csv` tells.
@@ -23,16 +23,16 @@ SMI = """\
 import pynvml as n
 n.nvmlInit()
 for i in range(n.nvmlDeviceGetCount()):
-    card = n.nvmlDeviceGetHandleByIndex(i)
-    memory, use = n.nvmlDeviceGetMemoryInfo(card), n.nvmlDeviceGetUtilizationRates(card)
-    print(i, n.nvmlDeviceGetName(card), memory.used, memory.total, use.gpu, sep=", ")
+    GPU = n.nvmlDeviceGetHandleByIndex(i)
+    memory, use = n.nvmlDeviceGetMemoryInfo(GPU), n.nvmlDeviceGetUtilizationRates(GPU)
+    print(i, n.nvmlDeviceGetName(GPU), memory.used, memory.total, use.gpu, sep=", ")
 """
 
 
 def probe(plan: Plan) -> Iterator[Table]:
-    """Hosts with eight simulated cards each."""
+    """Hosts with eight simulated GPUs each."""
     for count in plan.sizes(4, 16, 64):
-        plan.lab.give_cards(count, CARDS)
+        plan.lab.give_gpus(count, GPUS)
         for host in plan.lab.machines(count):
             (host.directory / "home/root/smi.py").write_text(SMI)
         yield _first(plan, count)
@@ -40,9 +40,9 @@ def probe(plan: Plan) -> Iterator[Table]:
 
 
 def _first(plan: Plan, count: int) -> Table:
-    table = Table(f"Cards, the first look, {count} hosts", "tflaunch gpus", ("wall s", "client CPU s"), count)
+    table = Table(f"GPUs, the first look, {count} hosts", "tflaunch gpus", ("wall s", "client CPU s"), count)
     table.remarks.append(
-        f"tflaunch gpus HOSTS --json; each host has {CARDS} simulated cards; smi.py is pynvml alone"
+        f"tflaunch gpus HOSTS --json; each host has {GPUS} simulated GPUs; smi.py is pynvml alone"
     )
     lab, hosts = plan.lab, plan.lab.hosts(count)
     methods = {"tflaunch gpus": lambda: lab.run(TFLAUNCH, "gpus", lab.hostfile(count), "--json").figures()}
@@ -56,7 +56,7 @@ def _first(plan: Plan, count: int) -> Table:
 
 def _again(plan: Plan, count: int) -> Table:
     reference = "tflaunch gpus --watch"
-    table = Table(f"Cards, each further look, {count} hosts", reference, ("wall s", "client CPU s"), count)
+    table = Table(f"GPUs, each further look, {count} hosts", reference, ("wall s", "client CPU s"), count)
     table.remarks.append(
         f"tflaunch gpus HOSTS --json --watch {EVERY_S}, mean of {LOOKS} looks; with ControlPersist ssh, too, "
         "keeps its connections"

@@ -1,6 +1,6 @@
 """A trainer for a hyper-parameter search: one process with flags, which prints what it is measured by.
 
-`tflaunch sweep` runs it once for each set of values, as many at a time as there are cards, and compares the losses:
+`tflaunch sweep` runs it once for each set of values, as many at a time as there are GPUs, and compares the losses:
 
     tflaunch sweep hosts.yaml examples/hyperparameters.py --metric loss --retries 1 \
         --grid lr=1,0.3,0.1 --grid layers=1,2,3

@@ -1,13 +1,13 @@
 """Synchronous training with JAX: one array over the devices of all processes, `jit` does the rest.
 
 Every worker is a process of `jax.distributed` and reads a part of the data; a batch is one array that is spread over
-all devices of all workers, and the gradient of its mean loss is summed between them: by NCCL where they have cards,
+all devices of all workers, and the gradient of its mean loss is summed between them: by NCCL where they have GPUs,
 else by gloo.
 
     tflaunch run hostfiles/local.yaml examples/jax_data_parallel.py --framework jax --workers 2
 
 JAX finds the coordinator by itself (JAX_COORDINATOR_ADDRESS); how many processes there are, and which one this is, it
-must be told.  Each worker sees its own cards only, so that all devices that it finds are its own.
+must be told.  Each worker sees its own GPUs only, so that all devices that it finds are its own.
 
 When one worker fails, the others cannot go on: with `--restarts 3` all start again, together, and go on from the last
 checkpoint.  Process 0 writes and reads it on its own host, and sends what it has read to the others.  These programs

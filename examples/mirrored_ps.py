@@ -1,14 +1,14 @@
-"""One task per machine: synchronous on the cards of a machine, asynchronous between the machines.
+"""One task per machine: synchronous on the GPUs of a machine, asynchronous between the machines.
 
-Each worker has all cards of its host and trains on them as one, in step, by `MirroredStrategy`: a copy of the
-variables on each card, a part of the batch for each, and the gradients averaged between the cards, which is quick.
+Each worker has all GPUs of its host and trains on them as one, in step, by `MirroredStrategy`: a copy of the
+variables on each GPU, a part of the batch for each, and the gradients averaged between the GPUs, which is quick.
 Between machines nobody waits for anybody: a worker fetches the variables from the parameter servers (job `ps`),
-computes one averaged gradient, and applies it there.  Choose it for machines with several cards each and a network
-that is slower than what connects the cards, or when machines differ in speed.
+computes one averaged gradient, and applies it there.  Choose it for machines with several GPUs each and a network
+that is slower than what connects the GPUs, or when machines differ in speed.
 
     tflaunch run hosts.yaml examples/mirrored_ps.py --gpus-per-worker all --workers 2 --ps 1 --no-flags
 
-On this machine, with two logical CPUs in each worker instead of cards:
+On this machine, with two logical CPUs in each worker instead of GPUs:
 
     tflaunch run hostfiles/local.yaml examples/mirrored_ps.py --workers 2 --ps 1 --no-flags -- --replicas 2
 
@@ -40,11 +40,11 @@ def parse_flags(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
     parser.add_argument("--steps", type=int, default=1000, help="end at this global step (%(default)s)")
     parser.add_argument(
-        "--batch_size", type=int, default=64, help="points in a step, of all cards of a worker together"
+        "--batch_size", type=int, default=64, help="points in a step, of all GPUs of a worker together"
     )
     parser.add_argument("--learning_rate", type=float, default=0.02, help="(%(default)s)")
     parser.add_argument(
-        "--replicas", type=int, default=2, help="logical CPUs of a worker that has no card (%(default)s)"
+        "--replicas", type=int, default=2, help="logical CPUs of a worker that has no GPU (%(default)s)"
     )
     parser.add_argument(
         "--train_dir",
@@ -58,10 +58,10 @@ def parse_flags(argv=None):
 
 
 def devices(replicas):
-    """The cards of this task; on a host without any, so many parts of its CPU."""
-    cards = tf.config.list_physical_devices("GPU")
-    if cards:
-        return [f"GPU:{number}" for number in range(len(cards))]
+    """The GPUs of this task; on a host without any, so many parts of its CPU."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        return [f"GPU:{number}" for number in range(len(gpus))]
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
     return [f"CPU:{number}" for number in range(replicas)]
@@ -75,7 +75,7 @@ def points(rng, count):
 
 
 class Machine:
-    """The cards of this worker, as one."""
+    """The GPUs of this worker, as one."""
 
     def __init__(self, replicas):
         self.strategy = tf.distribute.MirroredStrategy(devices(replicas))
@@ -89,18 +89,18 @@ class Machine:
 
     @tf.function
     def step(self, slope, height, x, y):
-        """Each card computes a part of the batch at those values; returns the means of the gradients and the loss."""
+        """Each GPU computes a part of the batch at those values; returns the means of the gradients and the loss."""
         self.slope.assign(slope)
         self.height.assign(height)
 
-        def on_one_card():
+        def on_one_gpu():
             context = tf.distribute.get_replica_context()
             part, parts = context.replica_id_in_sync_group, context.num_replicas_in_sync
             with tf.GradientTape() as tape:
                 loss = self.loss(x[part::parts], y[part::parts])
             return context.all_reduce("MEAN", [*tape.gradient(loss, [self.slope, self.height]), loss])
 
-        return [self.strategy.experimental_local_results(each)[0] for each in self.strategy.run(on_one_card)]
+        return [self.strategy.experimental_local_results(each)[0] for each in self.strategy.run(on_one_gpu)]
 
     def gradients(self, values, batch):
         """(gradients, loss) of a batch at these values of the variables, as arrays."""
@@ -128,11 +128,11 @@ class WorkerSession(v1.train.SessionCreator):
 
 
 class Shared:
-    """What is on the parameter servers: a graph with a session, beside the eager program of the cards."""
+    """What is on the parameter servers: a graph with a session, beside the eager program of the GPUs."""
 
     def __init__(self, flags, cluster, index, train_dir):
         own = f"/job:worker/task:{index}"
-        # Its session talks to the parameter servers and to itself, waits for no other worker, and has no card.
+        # Its session talks to the parameter servers and to itself, waits for no other worker, and has no GPU.
         config = v1.ConfigProto(device_filters=["/job:ps", own], device_count={"GPU": 0})
         server = tf.distribute.Server(cluster, "worker", index, config=config)
         self.graph = tf.Graph()

@@ -2,7 +2,7 @@
 
 Each half, with its variables, its gradients and their optimizer, is placed on its worker by `tf.device`; between
 the two goes what the last layer of the first half puts out, and on the way back its gradient.  Choose it for a model
-that does not fit into the memory of one machine or card.  It makes nothing faster: one half waits while the other
+that does not fit into the memory of one machine or GPU.  It makes nothing faster: one half waits while the other
 works.
 
     tflaunch run hostfiles/local.yaml examples/model_parallel.py --ps 0 --workers 2 --done chief --no-flags

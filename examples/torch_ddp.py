@@ -1,12 +1,12 @@
-"""Synchronous training with PyTorch: `DistributedDataParallel`, one process a card (or, without cards, a worker).
+"""Synchronous training with PyTorch: `DistributedDataParallel`, one process a GPU (or, without GPUs, a worker).
 
 Every worker has a copy of the model and a part of the data; each step averages the gradients of all workers, by NCCL
-where they have cards, else by gloo.
+where they have GPUs, else by gloo.
 
     tflaunch run hostfiles/local.yaml examples/torch_ddp.py --framework torch --workers 2
 
 The variables are those of torchrun (RANK, WORLD_SIZE, MASTER_ADDR, ...), so that torchrun starts this program, too.
-Each worker sees its own card only: `LOCAL_RANK` is 0 in each.
+Each worker sees its own GPU only: `LOCAL_RANK` is 0 in each.
 
 When one worker fails, all others fail with it: with `--restarts 3` all start again, together, and go on from the last
 checkpoint.  Rank 0 writes and reads it on its own host, and sends what it has read to the others.

@@ -97,7 +97,7 @@ class Look:
             found["cuda"] = "%d.%d" % (version // 1000, version % 1000 // 10) if version else ""
             count = nvml.nvmlDeviceGetCount()
             handles = {}  # type: Dict[int, Any]
-            found["gpus"] = [_card(nvml, index, handles, locks) for index in range(count)]
+            found["gpus"] = [_gpu(nvml, index, handles, locks) for index in range(count)]
             if topology:
                 _connect(nvml, found["gpus"], handles)
         except nvml.NVMLError as error:
@@ -150,7 +150,7 @@ class Look:
 
 
 def _ails(found: "Dict[str, Any]") -> bool:
-    return bool(found["note"] or any(card["error"] for card in found["gpus"]))
+    return bool(found["note"] or any(gpu["error"] for gpu in found["gpus"]))
 
 
 def _module() -> "Any":
@@ -186,8 +186,8 @@ def _ask(nvml: "Any", function: str, *arguments: "Any") -> "Any":
         return None
 
 
-def _card(nvml: "Any", index: int, handles: "Dict[int, Any]", locks: "Dict[str, str]") -> "Dict[str, Any]":
-    card = {
+def _gpu(nvml: "Any", index: int, handles: "Dict[int, Any]", locks: "Dict[str, str]") -> "Dict[str, Any]":
+    gpu = {
         "index": index,
         "uuid": "",
         "name": "",
@@ -198,42 +198,42 @@ def _card(nvml: "Any", index: int, handles: "Dict[int, Any]", locks: "Dict[str, 
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         handles[index] = handle
-        card["uuid"] = _text(nvml.nvmlDeviceGetUUID(handle))
-        card["name"] = _text(_ask(nvml, "nvmlDeviceGetName", handle) or "")
-        _fill(nvml, handle, card)
-        if card["pci_bus_id"]:
-            locks[str(card["uuid"])] = "/sys/bus/pci/devices/%s/vendor" % card["pci_bus_id"]
-        card["mig"] = _mig_devices(nvml, handle, locks) if card["mig_mode"] else []
+        gpu["uuid"] = _text(nvml.nvmlDeviceGetUUID(handle))
+        gpu["name"] = _text(_ask(nvml, "nvmlDeviceGetName", handle) or "")
+        _fill(nvml, handle, gpu)
+        if gpu["pci_bus_id"]:
+            locks[str(gpu["uuid"])] = "/sys/bus/pci/devices/%s/vendor" % gpu["pci_bus_id"]
+        gpu["mig"] = _mig_devices(nvml, handle, locks) if gpu["mig_mode"] else []
     except nvml.NVMLError as error:
-        card["error"] = str(error)
-    return card
+        gpu["error"] = str(error)
+    return gpu
 
 
-def _fill(nvml: "Any", handle: "Any", card: "Dict[str, Any]") -> None:
+def _fill(nvml: "Any", handle: "Any", gpu: "Dict[str, Any]") -> None:
     memory = _memory(nvml, handle)
     if memory is not None:
-        card["memory_total_bytes"], card["memory_used_bytes"] = memory.total, memory.used
+        gpu["memory_total_bytes"], gpu["memory_used_bytes"] = memory.total, memory.used
     usage = _ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
-    card["utilization_percent"] = usage.gpu if usage is not None else None
-    card["temperature_c"] = _ask(nvml, "nvmlDeviceGetTemperature", handle, 0)
-    card["power_w"] = _watts(_ask(nvml, "nvmlDeviceGetPowerUsage", handle))
-    card["power_limit_w"] = _watts(_ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle))
+    gpu["utilization_percent"] = usage.gpu if usage is not None else None
+    gpu["temperature_c"] = _ask(nvml, "nvmlDeviceGetTemperature", handle, 0)
+    gpu["power_w"] = _watts(_ask(nvml, "nvmlDeviceGetPowerUsage", handle))
+    gpu["power_limit_w"] = _watts(_ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle))
     # Double-bit errors since the driver was loaded: what makes a result wrong.
-    card["ecc_errors"] = _ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, 1, 0)
+    gpu["ecc_errors"] = _ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, 1, 0)
     reasons = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
     if reasons is None:  # an older driver's name for it
         reasons = _ask(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-    card["slowed_by"] = [word for bit, word in SLOWED_BY.items() if (reasons or 0) & bit]
+    gpu["slowed_by"] = [word for bit, word in SLOWED_BY.items() if (reasons or 0) & bit]
     mode = _ask(nvml, "nvmlDeviceGetComputeMode", handle)
-    card["compute_mode"] = COMPUTE_MODES.get(mode, "")
+    gpu["compute_mode"] = COMPUTE_MODES.get(mode, "")
     persistence = _ask(nvml, "nvmlDeviceGetPersistenceMode", handle)
-    card["persistence"] = None if persistence is None else bool(persistence)
+    gpu["persistence"] = None if persistence is None else bool(persistence)
     pci = _ask(nvml, "nvmlDeviceGetPciInfo", handle)
-    card["pci_bus_id"] = _bus_id(pci)
-    card["numa_node"] = _numa_node(card["pci_bus_id"])
+    gpu["pci_bus_id"] = _bus_id(pci)
+    gpu["numa_node"] = _numa_node(gpu["pci_bus_id"])
     mig = _ask(nvml, "nvmlDeviceGetMigMode", handle)
-    card["mig_mode"] = bool(mig[0]) if mig is not None else False
-    card["processes"] = _processes(nvml, handle)
+    gpu["mig_mode"] = bool(mig[0]) if mig is not None else False
+    gpu["processes"] = _processes(nvml, handle)
 
 
 def _memory(nvml: "Any", handle: "Any") -> "Any":
@@ -314,29 +314,29 @@ def _mig_devices(nvml: "Any", handle: "Any", locks: "Dict[str, str]") -> "List[D
     return found
 
 
-def _connect(nvml: "Any", cards: "List[Dict[str, Any]]", handles: "Dict[int, Any]") -> None:
-    """`links` of each card: the other's index to `NV18` (so many NVLinks) or `PIX` ... `SYS`."""
-    working = [card for card in cards if not card["error"]]
-    nvlinks = {card["index"]: _nvlinks(nvml, handles[card["index"]]) for card in working}
-    buses = {card["pci_bus_id"]: card["index"] for card in working}
-    for card in working:
-        mine = nvlinks[card["index"]]
+def _connect(nvml: "Any", gpus: "List[Dict[str, Any]]", handles: "Dict[int, Any]") -> None:
+    """`links` of each GPU: the other's index to `NV18` (so many NVLinks) or `PIX` ... `SYS`."""
+    working = [gpu for gpu in gpus if not gpu["error"]]
+    nvlinks = {gpu["index"]: _nvlinks(nvml, handles[gpu["index"]]) for gpu in working}
+    buses = {gpu["pci_bus_id"]: gpu["index"] for gpu in working}
+    for gpu in working:
+        mine = nvlinks[gpu["index"]]
         direct = {}  # type: Dict[int, int]
         for bus in mine:
             if bus in buses:
                 direct[buses[bus]] = direct.get(buses[bus], 0) + 1
-        card["links"] = {}
+        gpu["links"] = {}
         for other in working:
-            if other is card:
+            if other is gpu:
                 continue
             # Links that end in no GPU end in an NVSwitch, which joins all GPUs that have such links.
             switched = min(_to_switch(mine, buses), _to_switch(nvlinks[other["index"]], buses))
             links = direct.get(other["index"], 0) or switched
             level = None
             if not links:
-                pair = (handles[card["index"]], handles[other["index"]])
+                pair = (handles[gpu["index"]], handles[other["index"]])
                 level = _ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", *pair)
-            card["links"][str(other["index"])] = "NV%d" % links if links else TOPOLOGY.get(level or 50, "SYS")
+            gpu["links"][str(other["index"])] = "NV%d" % links if links else TOPOLOGY.get(level or 50, "SYS")
 
 
 def _to_switch(links: "List[str]", buses: "Dict[str, int]") -> int:

@@ -32,8 +32,8 @@ def leases(lab: Path) -> Path:
 
 
 @pytest.fixture
-def cards(library: Path, leases: Path, tmp_path: Path) -> Iterator[Host]:
-    """A host with the cards GPU-a and GPU-b, of which the kernel shows no files."""
+def gpus(library: Path, leases: Path, tmp_path: Path) -> Iterator[Host]:
+    """A host with the GPUs GPU-a and GPU-b, of which the kernel shows no files."""
     fleet = Fleet(library, tmp_path / "fleet", "gpu uuid=GPU-a mem=1024", "gpu uuid=GPU-b mem=1024")
     host = Host(tmp_path)
     host.env |= {**fleet.env, "TFLAUNCH_LEASES": str(leases), "PATH": PATH}

@@ -275,7 +275,7 @@ def test_a_visitor_sees_and_ends_a_living_run(host: Host) -> None:
         "killed": [],
         "survivors": [],
         "unsure": False,
-        "cards": [],
+        "gpus": [],
         "restarted": 0.0,
     }
     assert host.run not in [run["run"] for run in visitor.ask("list", answer="runs")["runs"]]
@@ -340,7 +340,7 @@ def test_a_run_that_is_not_there_is_not_found(host: Host, run: str) -> None:
         "killed": [],
         "survivors": [],
         "unsure": False,
-        "cards": [],
+        "gpus": [],
         "restarted": 0.0,
     }
     assert not host.run_dir.exists()
@@ -368,7 +368,7 @@ def test_a_word_that_is_no_run_ends_none(host: Host, run: str) -> None:
         "killed": [],
         "survivors": [],
         "unsure": False,
-        "cards": [],
+        "gpus": [],
         "restarted": 0.0,
     }
     assert len(marked(host.run)) == 1

@@ -33,18 +33,18 @@ def probe(fleet: Fleet | None) -> dict[str, Any]:
     return found
 
 
-def cards(fleet: Fleet) -> list[Gpu]:
-    """The cards as the launcher reads them."""
+def gpus(fleet: Fleet) -> list[Gpu]:
+    """The GPUs as the launcher reads them."""
     found = probe(fleet)
     assert (found["note"], found["lacks"]) == ("", "")
-    return [Gpu.from_wire(card) for card in found["gpus"]]
+    return [Gpu.from_wire(gpu) for gpu in found["gpus"]]
 
 
-def test_a_host_without_a_driver_has_no_cards() -> None:
+def test_a_host_without_a_driver_has_no_gpus() -> None:
     assert probe(None) == {"gpus": [], "driver": "", "cuda": "", "note": "", "lacks": "", "locks": {}}
 
 
-def test_what_a_card_is(library: Path, tmp_path: Path) -> None:
+def test_what_a_gpu_is(library: Path, tmp_path: Path) -> None:
     fleet = Fleet(
         library,
         tmp_path / "fleet",
@@ -55,8 +55,8 @@ def test_what_a_card_is(library: Path, tmp_path: Path) -> None:
     )
     found = probe(fleet)
     assert (found["driver"], found["cuda"]) == ("550.54.15", "12.4")
-    (card,) = cards(fleet)
-    assert card == Gpu(
+    (gpu,) = gpus(fleet)
+    assert gpu == Gpu(
         index=0,
         uuid="GPU-a",
         name="NVIDIA H100 80GB HBM3",
@@ -73,7 +73,7 @@ def test_what_a_card_is(library: Path, tmp_path: Path) -> None:
     )
 
 
-def test_why_a_card_must_not_be_taken(library: Path, tmp_path: Path) -> None:
+def test_why_a_gpu_must_not_be_taken(library: Path, tmp_path: Path) -> None:
     fleet = Fleet(
         library,
         tmp_path / "fleet",
@@ -86,7 +86,7 @@ def test_why_a_card_must_not_be_taken(library: Path, tmp_path: Path) -> None:
         f"proc gpu=2 pid={os.getpid()} mem=90",
         "proc gpu=5 pid=4999999 mem=90",  # as a container sees a process outside
     )
-    free, used, mine, off, lost, hidden = cards(fleet)
+    free, used, mine, off, lost, hidden = gpus(fleet)
     assert free.busy == ""
     assert used.busy == "2.0 GiB in use by a process that is not visible there"
     assert mine.busy == f"in use by {getpass.getuser()} (pid {os.getpid()})"
@@ -105,10 +105,8 @@ def test_why_a_card_must_not_be_taken(library: Path, tmp_path: Path) -> None:
 def test_what_the_driver_reserves_for_itself_is_in_nobodys_use(
     library: Path, tmp_path: Path, driver: str
 ) -> None:
-    (card,) = cards(
-        Fleet(library, tmp_path / "fleet", f"driver {driver}", "gpu mem=81920 used=4 reserved=870")
-    )
-    assert (card.memory_used_bytes, card.busy) == (4 << 20, "")
+    (gpu,) = gpus(Fleet(library, tmp_path / "fleet", f"driver {driver}", "gpu mem=81920 used=4 reserved=870"))
+    assert (gpu.memory_used_bytes, gpu.busy) == (4 << 20, "")
 
 
 def test_who_hides_is_seen_by_what_he_uses(library: Path, tmp_path: Path) -> None:
@@ -117,7 +115,7 @@ def test_who_hides_is_seen_by_what_he_uses(library: Path, tmp_path: Path) -> Non
         tmp_path / "fleet",
         "gpu mem=16384 used=300 util=90",
         "gpu mem=16384 used=300 util=10",  # an idle context, or a desktop
-        "gpu mem=16384 used=4 util=100",  # a card that has just been initialised
+        "gpu mem=16384 used=4 util=100",  # a GPU that has just been initialised
         "gpu mem=16384 used=300 util=30",
         "gpu mem=16384 used=900 util=2",
         "gpu mem=16384 used=9000 util=2",
@@ -125,7 +123,7 @@ def test_who_hides_is_seen_by_what_he_uses(library: Path, tmp_path: Path) -> Non
         "proc gpu=4 pid=4999999 mem=880 graphics=1",
         "proc gpu=5 pid=4999999 mem=880 graphics=1",
     )
-    assert [card.busy for card in cards(fleet)] == [
+    assert [gpu.busy for gpu in gpus(fleet)] == [
         "90 % in use by a process that is not visible there",
         "",
         "",
@@ -149,21 +147,21 @@ def test_mig_instances_are_devices_of_their_own(library: Path, tmp_path: Path) -
         "gpu uuid=GPU-c mem=40960 cc=8.0 mig=1 mode=2",
         "mig gpu=3 uuid=MIG-d mem=4864 cc=8.0",
     )
-    whole, card, empty, closed = cards(fleet)
+    whole, gpu, empty, closed = gpus(fleet)
     assert (whole.label, whole.devices, whole.busy) == ("0", (whole,), "")
-    assert card.devices == card.mig
-    assert "MIG" in card.busy
-    assert {device.label: (device.uuid, device.busy) for device in card.mig} == {
+    assert gpu.devices == gpu.mig
+    assert "MIG" in gpu.busy
+    assert {device.label: (device.uuid, device.busy) for device in gpu.mig} == {
         "1.0": ("MIG-a", ""),
         "1.1": ("MIG-b", f"in use by {getpass.getuser()} (pid {os.getpid()})"),
         "1.2": ("MIG-c", "0.3 GiB in use by a process that is not visible there"),
     }
-    assert card.mig[0].memory_total_bytes == 19968 << 20
+    assert gpu.mig[0].memory_total_bytes == 19968 << 20
     assert (empty.devices, empty.busy) == ((empty,), "in MIG mode without an instance")
     assert [device.busy for device in closed.devices] == ["compute mode is PROHIBITED"]
 
 
-def test_how_cards_are_connected(library: Path, tmp_path: Path) -> None:
+def test_how_gpus_are_connected(library: Path, tmp_path: Path) -> None:
     buses = ("18", "2A", "8A")
     fleet = Fleet(
         library,
@@ -172,7 +170,7 @@ def test_how_cards_are_connected(library: Path, tmp_path: Path) -> None:
         "nvlink 0 1 4",
         "topo 1 2 30",
     )
-    first, second, third = cards(fleet)
+    first, second, third = gpus(fleet)
     assert first.links == {1: "NV4", 2: "SYS"}
     assert second.links == {0: "NV4", 2: "PHB"}
     assert third.links == {0: "SYS", 1: "PHB"}
@@ -209,7 +207,7 @@ def test_nvml_stays_open_from_look_to_look_and_a_new_driver_is_met(library: Path
         ("gpu mem=1;gpu mem=1;loaded 2;init_error 9", [2, "", False]),
         ("gpu mem=1;loaded 3;init_error 18", [0, "NVML: RM has detected an NVML/RM version mismatch.", True]),
         ("gpu mem=1;loaded 3", [1, "", False]),
-        ("gpu mem=1;loaded 3;gpu mem=1 error=15", [2, "", False]),  # after an error on a card ...
+        ("gpu mem=1;loaded 3;gpu mem=1 error=15", [2, "", False]),  # after an error on a GPU ...
         ("gpu mem=1;loaded 3;init_error 9", [0, "NVML: Driver Not Loaded", True]),  # ... it is opened again
     )
     done = subprocess.run(
@@ -223,7 +221,7 @@ def test_nvml_stays_open_from_look_to_look_and_a_new_driver_is_met(library: Path
     assert [json.loads(line) for line in done.stdout.splitlines()] == [told for _, told in looks]
 
 
-def test_what_is_on_cards_and_instances_by_their_uuids(library: Path, tmp_path: Path) -> None:
+def test_what_is_on_gpus_and_instances_by_their_uuids(library: Path, tmp_path: Path) -> None:
     fleet = Fleet(
         library,
         tmp_path / "fleet",

@@ -276,24 +276,24 @@ def test_names_that_another_user_takes_cost_no_port(host: Host) -> None:
 
 
 def test_systemd_tmpfiles_leaves_a_run_alone_that_lives(
-    cards: Host, leases: Path, lab: Path, tmp_path: Path
+    gpus: Host, leases: Path, lab: Path, tmp_path: Path
 ) -> None:
     """`lab` is what /var/tmp is elsewhere."""
     if shutil.which("systemd-tmpfiles") is None:
         pytest.skip("systemd-tmpfiles is not installed")
     lab.chmod(0o1777)
-    cards.run_dir = lab
+    gpus.run_dir = lab
     aged = tmp_path / "aged.conf"
     aged.write_text(f"d {lab} 1777 root root 1s\n")
-    channel = cards.start()
+    channel = gpus.start()
     look(channel, lease=True)
-    (cards.parent / "code/files").mkdir(mode=0o700, exist_ok=True)
-    (cards.parent / "code/files/content").write_text("shipped")
+    (gpus.parent / "code/files").mkdir(mode=0o700, exist_ok=True)
+    (gpus.parent / "code/files/content").write_text("shipped")
     staged(channel, shell("mkdir -p deep/er; touch deep/er/checkpoint; sleep 600"))
     channel.send("keep", gpus=["GPU-a"])
     channel.send("release")
     channel.wait("started")
-    until((cards.directory / "work/deep/er/checkpoint").exists, "what the task writes")
+    until((gpus.directory / "work/deep/er/checkpoint").exists, "what the task writes")
     kept = set(lab.rglob("*"))
 
     old = lab / "old"
@@ -308,7 +308,7 @@ def test_systemd_tmpfiles_leaves_a_run_alone_that_lives(
     assert kept - set(lab.rglob("*")) == set()
     names = {path.name for path in kept}
     assert {"agent.json", "plan.json", "agent.sock", "worker-0.log", "GPU-a", "content"} <= names
-    visit = cards.open("visit", run="", host="")
+    visit = gpus.open("visit", run="", host="")
     visit.wait("hello")
     (known,) = visit.ask("list", all=True, answer="runs")["runs"]
     assert known["state"] == "alive"
@@ -317,5 +317,5 @@ def test_systemd_tmpfiles_leaves_a_run_alone_that_lives(
     channel.send("bye")
     assert channel.next() is None
     # Not at once: a directory out of which something was removed is young again.
-    until(lambda: cleaned(cards.directory), "an ended run to go as anything does")
+    until(lambda: cleaned(gpus.directory), "an ended run to go as anything does")
     until(lambda: cleaned(leases / "GPU-a"), "what its lease was, too")

@@ -30,38 +30,36 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be someb
 # ---- leases
 
 
-def test_a_lease_file_that_is_removed_frees_no_card_that_the_kernel_knows(cards: Host, leases: Path) -> None:
+def test_a_lease_file_that_is_removed_frees_no_gpu_that_the_kernel_knows(gpus: Host, leases: Path) -> None:
     vendor(leases, 0)
-    first, second = cards.start(), another(cards, "second")
+    first, second = gpus.start(), another(gpus, "second")
     assert busy(look(first, lease=True)) == ["", ""]
     (leases / "GPU-a").unlink()
     for lease in (False, True):
-        assert busy(look(second, lease))[0] == f"leased to root's run {cards.run}", (
-            "named by its command line"
-        )
+        assert busy(look(second, lease))[0] == f"leased to root's run {gpus.run}", "named by its command line"
     until((leases / "GPU-a").exists, "the agent to take the file anew")
     assert (
-        "was removed while this run held it; it is taken anew" in (cards.directory / "agent.log").read_text()
+        "was removed while this run held it; it is taken anew" in (gpus.directory / "agent.log").read_text()
     )
     first.send("let_go")
     look(first)
     assert busy(look(second, lease=True)) == ["", ""]
 
 
-def test_a_lease_file_that_is_removed_is_taken_anew_or_its_loss_is_told(cards: Host, leases: Path) -> None:
-    """Where the kernel shows no file of the card: then the file is all there is."""
-    first, second = cards.start(), another(cards, "second")
+def test_a_lease_file_that_is_removed_is_taken_anew_or_its_loss_is_told(gpus: Host, leases: Path) -> None:
+    """Where the kernel shows no file of the GPU: then the file is all there is."""
+    first, second = gpus.start(), another(gpus, "second")
     look(first, lease=True)
     (leases / "GPU-a").unlink()
     until((leases / "GPU-a").exists, "the agent to take the file anew")
-    assert busy(look(second, lease=True))[0] == f"leased to root's run {cards.run}"
+    assert busy(look(second, lease=True))[0] == f"leased to root's run {gpus.run}"
     assert "taken anew" in first.wait("said")["text"]
     with contextlib.suppress(FileNotFoundError):
         (leases / "GPU-a").unlink()
     assert busy(look(second, lease=True))[0] == "", "the window that there is"
     text = first.wait("said")["text"]
     assert text == (
-        f"{leases}/GPU-a was removed while this run held it, and root's run {cards.run}-second has taken that GPU: "
+        f"{leases}/GPU-a was removed while this run held it, and root's run {gpus.run}-second has taken that GPU: "
         "two runs are on it"
     )
 
@@ -77,19 +75,19 @@ PLANTED = {
 
 @pytest.mark.parametrize("kernel", [True, False], ids=["kernel's file", "file alone"])
 @pytest.mark.parametrize("planted", PLANTED)
-def test_what_another_user_has_put_there_keeps_no_card_from_anybody(
-    cards: Host, leases: Path, planted: str, kernel: bool
+def test_what_another_user_has_put_there_keeps_no_gpu_from_anybody(
+    gpus: Host, leases: Path, planted: str, kernel: bool
 ) -> None:
     done_by_nobody(PLANTED[planted], leases / "GPU-a")
     if kernel:
         vendor(leases, 0)
-    first, second = cards.start(), another(cards, "second")
+    first, second = gpus.start(), another(gpus, "second")
     assert busy(look(first, lease=True)) == ["", ""]
-    assert busy(look(second, lease=False))[0] == f"leased to root's run {cards.run}"
-    assert busy(look(second, lease=True))[0] == f"leased to root's run {cards.run}"
+    assert busy(look(second, lease=False))[0] == f"leased to root's run {gpus.run}"
+    assert busy(look(second, lease=True))[0] == f"leased to root's run {gpus.run}"
 
 
-# Takes a card as an agent does, as that user, and says who has it else.
+# Takes a GPU as an agent does, as that user, and says who has it else.
 TAKE = """\
 import json, os, sys
 from tflaunch.agent import leases
@@ -108,7 +106,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def taking(leases: Path, uid: int, run: str) -> Iterator[tuple[str, str]]:
-    """What that user's agent sees, and whether it could take the card; it holds it until the end."""
+    """What that user's agent sees, and whether it could take the GPU; it holds it until the end."""
     with subprocess.Popen(
         [sys.executable, "-c", TAKE, str(uid), run],
         stdin=subprocess.PIPE,
@@ -124,7 +122,7 @@ def taking(leases: Path, uid: int, run: str) -> Iterator[tuple[str, str]]:
             process.kill()
 
 
-def test_a_file_that_its_owner_alone_may_open_keeps_no_card_from_others_nor_lets_two_have_it(
+def test_a_file_that_its_owner_alone_may_open_keeps_no_gpu_from_others_nor_lets_two_have_it(
     leases: Path,
 ) -> None:
     daemon = pwd.getpwnam("daemon").pw_uid
@@ -142,10 +140,10 @@ def test_a_file_that_its_owner_alone_may_open_keeps_no_card_from_others_nor_lets
             assert all("'user': 'nobody', 'run': ''" in each for each in fourth), "/proc/locks tells"
 
 
-def test_whose_it_is_and_what_to_do_is_said_when_every_name_is_taken(cards: Host, leases: Path) -> None:
+def test_whose_it_is_and_what_to_do_is_said_when_every_name_is_taken(gpus: Host, leases: Path) -> None:
     for name in ("GPU-a", "GPU-a.1", "GPU-a.2", "GPU-a.3"):
         done_by_nobody(PLANTED["a directory"], leases / name)
-    channel = cards.start()
+    channel = gpus.start()
     told = busy(look(channel, lease=True))
     assert told == [
         f"cannot be leased: {leases}/GPU-a is a directory of nobody (uid {NOBODY.pw_uid}), where a GPU's lease is "
@@ -158,14 +156,14 @@ def test_whose_it_is_and_what_to_do_is_said_when_every_name_is_taken(cards: Host
 
 @pytest.mark.parametrize("how", [fcntl.LOCK_EX, fcntl.LOCK_SH], ids=["alone", "shared"])
 @pytest.mark.parametrize("kernel", [True, False], ids=["kernel's file", "lease file"])
-def test_who_has_locked_a_card_without_a_run_is_named(
-    cards: Host, leases: Path, kernel: bool, how: int
+def test_who_has_locked_a_gpu_without_a_run_is_named(
+    gpus: Host, leases: Path, kernel: bool, how: int
 ) -> None:
     path = vendor(leases, 0) if kernel else leases / "GPU-a"
     if not kernel:
         path.touch()
         path.chmod(0o666)
-    channel = cards.start()
+    channel = gpus.start()
     with nobody(LOCK, path, how) as locker:
         for lease in (False, True):
             facts = look(channel, lease)
@@ -177,10 +175,10 @@ def test_who_has_locked_a_card_without_a_run_is_named(
     until(lambda: busy(look(channel, lease=True)) == ["", ""], "his end")
 
 
-def test_an_older_tflaunch_is_kept_out_and_keeps_out(cards: Host, leases: Path) -> None:
+def test_an_older_tflaunch_is_kept_out_and_keeps_out(gpus: Host, leases: Path) -> None:
     """It knows the lease file alone."""
     vendor(leases, 0)
-    channel = cards.start()
+    channel = gpus.start()
     assert busy(look(channel, lease=True)) == ["", ""]
     with (leases / "GPU-a").open() as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -195,15 +193,15 @@ def test_an_older_tflaunch_is_kept_out_and_keeps_out(cards: Host, leases: Path) 
 
 
 @pytest.mark.parametrize("trick", ["os.chmod(sys.argv[1], 0o600)", "os.link(sys.argv[1], sys.argv[2])"])
-def test_a_card_that_is_held_stays_so_whatever_the_owner_of_the_file_does(
-    cards: Host, leases: Path, trick: str
+def test_a_gpu_that_is_held_stays_so_whatever_the_owner_of_the_file_does(
+    gpus: Host, leases: Path, trick: str
 ) -> None:
     done_by_nobody("os.umask(0); os.close(os.open(sys.argv[1], os.O_CREAT, 0o666))", leases / "GPU-a")
-    first, second = cards.start(), another(cards, "second")
+    first, second = gpus.start(), another(gpus, "second")
     look(first, lease=["GPU-a"])
     done_by_nobody(trick, leases / "GPU-a", leases / "GPU-b")
-    assert busy(look(second, lease=False))[0] == f"leased to root's run {cards.run}"
-    assert busy(look(second, lease=True))[0] == f"leased to root's run {cards.run}"
+    assert busy(look(second, lease=False))[0] == f"leased to root's run {gpus.run}"
+    assert busy(look(second, lease=True))[0] == f"leased to root's run {gpus.run}"
 
 
 @pytest.mark.parametrize(
@@ -215,12 +213,12 @@ def test_a_card_that_is_held_stays_so_whatever_the_owner_of_the_file_does(
     ],
 )
 def test_a_directory_of_leases_that_is_none_is_told_with_what_mends_it(
-    cards: Host, leases: Path, lab: Path, plant: str, said: str
+    gpus: Host, leases: Path, lab: Path, plant: str, said: str
 ) -> None:
     leases.rmdir()
     lab.chmod(0o1777)
     done_by_nobody(plant, leases)
-    channel = cards.start()
+    channel = gpus.start()
     facts = look(channel, lease=True)
     assert facts.gpus[0].busy.startswith(f"cannot be leased: {leases} {said}")
     assert "root may: " in facts.gpus[0].busy
@@ -231,24 +229,24 @@ def test_a_directory_of_leases_that_is_none_is_told_with_what_mends_it(
         assert (busy(facts), facts.queue_error) == (["", ""], ""), "as it was said"
 
 
-def test_cards_that_the_kernel_knows_are_leased_without_the_directory(
-    cards: Host, leases: Path, lab: Path
+def test_gpus_that_the_kernel_knows_are_leased_without_the_directory(
+    gpus: Host, leases: Path, lab: Path
 ) -> None:
     file = vendor(leases, 0)
     leases.chmod(0o777)
     os.chown(leases, NOBODY.pw_uid, 0)
-    first, second = cards.start(), another(cards, "second")
+    first, second = gpus.start(), another(gpus, "second")
     assert busy(look(first, lease=True))[0] == ""
-    assert busy(look(second, lease=True))[0] == f"leased to root's run {cards.run}"
+    assert busy(look(second, lease=True))[0] == f"leased to root's run {gpus.run}"
     facts = look(second)
     assert facts.gpus[1].busy.startswith(f"cannot be leased: {leases} has the mode 0777")
     assert file.exists()
 
 
-def test_a_lease_is_not_believed_what_nobody_can_show(cards: Host, leases: Path) -> None:
+def test_a_lease_is_not_believed_what_nobody_can_show(gpus: Host, leases: Path) -> None:
     """Whoever holds the lock may write what he likes."""
     path = leases / "GPU-a"
-    channel = cards.start()
+    channel = gpus.start()
     script = LOCK.replace(WAIT, "open(sys.argv[1], 'w').write(sys.argv[3])\n") + WAIT
     path.touch()
     path.chmod(0o666)
@@ -294,7 +292,7 @@ def test_a_mig_instance_is_held_by_its_capability(library: Path, leases: Path, t
 def test_the_real_file_of_the_kernel_holds_between_mounts_of_ones_own(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two machines' worth of /var/tmp, one card: a PCI device of this machine plays it."""
+    """Two machines' worth of /var/tmp, one GPU: a PCI device of this machine plays it."""
     devices = sorted(Path("/sys/bus/pci/devices").glob("*.0"))
     script = 'mount -t tmpfs tmpfs /var/tmp || exit 99; [ "$1" = -c ] && shift; exec /bin/sh -c "$1"'
     login = ("unshare", "-m", "/bin/sh", "-c", script, "sh")
@@ -324,9 +322,9 @@ def test_the_real_file_of_the_kernel_holds_between_mounts_of_ones_own(
 # ---- systemd-tmpfiles
 
 
-def test_a_run_whose_agent_is_killed_holds_nothing(cards: Host, leases: Path) -> None:
+def test_a_run_whose_agent_is_killed_holds_nothing(gpus: Host, leases: Path) -> None:
     vendor(leases, 0)
-    first, second = cards.start(), another(cards, "second")
+    first, second = gpus.start(), another(gpus, "second")
     look(first, lease=True)
-    os.kill(json.loads((cards.directory / "agent.json").read_text())["pid"], signal.SIGKILL)
+    os.kill(json.loads((gpus.directory / "agent.json").read_text())["pid"], signal.SIGKILL)
     until(lambda: busy(look(second, lease=True)) == ["", ""], "the locks to go with it")

@@ -43,27 +43,27 @@ def queue(leases: Path) -> Path:
     return path
 
 
-def test_a_ticket_of_long_ago_that_was_made_just_now_is_not_the_first(cards: Host, queue: Path) -> None:
+def test_a_ticket_of_long_ago_that_was_made_just_now_is_not_the_first(gpus: Host, queue: Path) -> None:
     forged = {"run": "his", "since": 1.0, "wants": 1, "uuids": ["GPU-a"], "planning": False}
-    channel = cards.start()
+    channel = gpus.start()
     with nobody(TICKET, queue / "0000000001.000000-his-h1", json.dumps(forged)):
         wait_for(channel, time.time() - 60, "GPU-a")
         facts = look(channel, lease=["GPU-a"])
         assert (busy(facts), facts.queue) == (["", ""], ())
         channel.send("let_go")
-        other = another(cards, "late")
+        other = another(gpus, "late")
         told = [(ticket.user, ticket.run) for ticket in look(other).queue]
-        assert told == [("root", cards.run), ("nobody", "his")], "he comes after those who were there"
+        assert told == [("root", gpus.run), ("nobody", "his")], "he comes after those who were there"
 
 
-def test_a_dead_ticket_that_another_user_keeps_locked_is_dead(cards: Host, queue: Path) -> None:
+def test_a_dead_ticket_that_another_user_keeps_locked_is_dead(gpus: Host, queue: Path) -> None:
     name = queue / f"{NOW:017.6f}-dead-h1"
     name.write_text(
         json.dumps({"run": "dead", "since": NOW, "wants": 1, "uuids": ["GPU-a"], "planning": False})
     )
     name.chmod(0o644)
     with nobody(LOCK, name, fcntl.LOCK_EX):
-        assert look(cards.start()).queue == ()
+        assert look(gpus.start()).queue == ()
 
 
 @pytest.mark.parametrize(
@@ -77,18 +77,18 @@ def test_a_dead_ticket_that_another_user_keeps_locked_is_dead(cards: Host, queue
         {"run": "x\x1b[2J"},
         {"run": "x\u202ey"},
     ],
-    ids=["a list of lists", "long", "escapes in a card", "negative", "huge", "escapes", "right to left"],
+    ids=["a list of lists", "long", "escapes in a GPU", "negative", "huge", "escapes", "right to left"],
 )
-def test_a_ticket_that_no_tflaunch_writes_is_none(cards: Host, queue: Path, wrong: dict[str, object]) -> None:
+def test_a_ticket_that_no_tflaunch_writes_is_none(gpus: Host, queue: Path, wrong: dict[str, object]) -> None:
     ticket = {"run": "his", "since": NOW, "wants": 1, "uuids": ["GPU-a"], "planning": False, **wrong}
     with nobody(TICKET, queue / f"{NOW:017.6f}-{ticket['run']}-h1", json.dumps(ticket)):
-        assert look(cards.start()).queue == ()
+        assert look(gpus.start()).queue == ()
 
 
-def test_a_queue_that_somebody_fills_is_told_with_his_name(cards: Host, queue: Path) -> None:
+def test_a_queue_that_somebody_fills_is_told_with_his_name(gpus: Host, queue: Path) -> None:
     fill = "for number in range(2500): os.close(os.open(f'{sys.argv[1]}/{number}', os.O_CREAT))"
     done_by_nobody(fill, queue)
-    facts = look(cards.start(), lease=True)
+    facts = look(gpus.start(), lease=True)
     assert (busy(facts), facts.queue) == (["", ""], ())
     assert re.search(
         rf"queue holds more than 2000 files, 2001 of the first are of nobody \(uid {NOBODY.pw_uid}\)",
@@ -116,9 +116,9 @@ for number in range(200):
 )
 
 
-def test_long_tickets_make_no_message_that_a_launcher_would_not_believe(cards: Host, queue: Path) -> None:
+def test_long_tickets_make_no_message_that_a_launcher_would_not_believe(gpus: Host, queue: Path) -> None:
     with nobody(TICKETS, queue, NOW):
-        told = cards.start().ask("probe", lease=False, ports=None, count=0, answer="facts")
+        told = gpus.start().ask("probe", lease=False, ports=None, count=0, answer="facts")
         head = wire.dumps({"type": told.type, **told.fields})
         assert len(head) < wire.ANSWER_LIMIT
         facts = HostFacts.from_wire("h1", messages.check(told, messages.FROM_AGENT).fields)
@@ -127,12 +127,12 @@ def test_long_tickets_make_no_message_that_a_launcher_would_not_believe(cards: H
         assert busy(facts)[0].startswith("promised to nobody's run 000r")
 
 
-def test_a_ticket_that_is_removed_is_written_again(cards: Host, queue: Path) -> None:
-    waiting, other = cards.start(), another(cards, "other")
+def test_a_ticket_that_is_removed_is_written_again(gpus: Host, queue: Path) -> None:
+    waiting, other = gpus.start(), another(gpus, "other")
     wait_for(waiting, NOW, "GPU-a")
     (ticket,) = queue.iterdir()
     ticket.unlink()
     until(ticket.exists, "the ticket to be there again")
-    assert [each.run for each in look(other).queue] == [cards.run]
+    assert [each.run for each in look(other).queue] == [gpus.run]
     wait_for(waiting, NOW, "GPU-a")
-    assert [each.run for each in look(other).queue] == [cards.run]
+    assert [each.run for each in look(other).queue] == [gpus.run]

@@ -66,7 +66,7 @@ def test_from_hello_to_swept(any_host: Host) -> None:
     assert exited.body == b"out\nerr\nno newline"
     assert proof.exists()
     result = swept(channel)
-    assert result == {"killed": [], "survivors": [], "cards": [], "logs": {"worker/0": [0, len(exited.body)]}}
+    assert result == {"killed": [], "survivors": [], "gpus": [], "logs": {"worker/0": [0, len(exited.body)]}}
     assert channel.read_log("worker/0", lambda log: len(log) == len(exited.body)) == exited.body
     assert channel.next() is None
     assert channel.wait_end() == 0

@@ -61,7 +61,7 @@ def shared() -> Iterator[Path]:
 
 @pytest.fixture
 def host(library: Path, shared: Path, tmp_path: Path) -> Iterator[Host]:
-    """A host with the cards GPU-a and GPU-b."""
+    """A host with the GPUs GPU-a and GPU-b."""
     fleet = Fleet(library, tmp_path / "fleet", "gpu uuid=GPU-a mem=1024", "gpu uuid=GPU-b mem=1024")
     host = Host(tmp_path)
     host.env |= {**fleet.env, "TFLAUNCH_LEASES": str(shared), "PATH": PATH}
@@ -113,7 +113,7 @@ def test_the_first_ticket_is_served_first_whoever_looks(host: Host) -> None:
     look(first)
     told = look(second, lease=True)
     assert "leased" in told.gpus[0].busy
-    assert (told.gpus[1].busy, told.queue) == ("", ()), "the run that has its cards waits no more"
+    assert (told.gpus[1].busy, told.queue) == ("", ()), "the run that has its GPUs waits no more"
 
 
 def test_equal_times_have_an_order_too(host: Host) -> None:
@@ -132,7 +132,7 @@ def test_a_place_ends_with_its_holder(host: Host, shared: Path) -> None:
     assert ticket.name == f"{NOW + 10:017.6f}-{host.run}-h1"
     agent = json.loads((host.directory / "agent.json").read_text())["pid"]
     os.kill(agent, signal.SIGKILL)
-    until(lambda: busy(look(looking)) == ["", ""], "the card to be free")
+    until(lambda: busy(look(looking)) == ["", ""], "the GPU to be free")
     assert not ticket.exists(), "the next who looks clears it away"
 
 
@@ -232,7 +232,7 @@ def test_a_queue_that_is_none(host: Host, shared: Path, tmp_path: Path, plant: s
         (shared / "queue").touch()
     channel = host.start()
     told = look(channel, lease=True)
-    assert busy(told) == ["", ""], "cards can be had all the same"
+    assert busy(told) == ["", ""], "GPUs can be had all the same"
     assert str(shared / "queue") in told.queue_error
     wait_for(channel, NOW + 10, "GPU-a")
     assert "link or a file" in look(channel).queue_error
@@ -263,7 +263,7 @@ for number in range(400):
 
 
 def test_many_who_only_look_are_not_in_each_others_way(shared: Path) -> None:
-    """Each has a shared lock for an instant; nobody may take another for one who holds the card."""
+    """Each has a shared lock for an instant; nobody may take another for one who holds the GPU."""
     script = """\
 from tflaunch.agent.gpus import leases
 for number in range(400):

@@ -92,7 +92,7 @@ QUICK = ("--grace=1", "--ps-grace=0.2", "--connect-timeout=5")
 class Trial:
     """One run on a bed, what befell it and when, and what must hold after it."""
 
-    def __init__(self, bed: Bed, far: FarLauncher, cards: Path, name: str, wire: str = "ssh") -> None:
+    def __init__(self, bed: Bed, far: FarLauncher, gpus: Path, name: str, wire: str = "ssh") -> None:
         self.bed = bed
         self.far = far
         self.hosts: list[BedHost] = []
@@ -102,17 +102,17 @@ class Trial:
         self.detached = False
         self.times: dict[str, float] = {}  # what happened how many seconds after the fault
         self.wire = wire
-        self._cards = cards
+        self._gpus = gpus
         self._name = name
         self._at: float | None = None
 
     # -- the run
 
     def up(self, count: int, *, clock: bool = False) -> list[BedHost]:
-        """So many hosts with a card each."""
+        """So many hosts with a GPU each."""
         self.hosts = self.bed.up(count, clock=clock)
         for host in self.hosts:
-            host.give_cards(self._cards, f"gpu uuid=GPU-{host.name}")
+            host.give_gpus(self._gpus, f"gpu uuid=GPU-{host.name}")
         return self.hosts
 
     def start(

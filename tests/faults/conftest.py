@@ -12,14 +12,14 @@ from tests.support.nvml import build
 
 
 @pytest.fixture(scope="session")
-def cards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The simulated NVML, compiled once."""
     return build(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
-def trial(bed: Bed, far: FarLauncher, cards: Path, request: pytest.FixtureRequest) -> Trial:
+def trial(bed: Bed, far: FarLauncher, gpus: Path, request: pytest.FixtureRequest) -> Trial:
     """A run to be, on a bed of its own."""
     marker = request.node.get_closest_marker("fault")
     name = marker.args[0] if marker else request.node.name
-    return Trial(bed, far, cards, name, wire=getattr(request, "param", "ssh"))
+    return Trial(bed, far, gpus, name, wire=getattr(request, "param", "ssh"))

@@ -18,7 +18,7 @@ HOSTILE = "local1"
 # Other ways to look at the same answers.
 VIEWS = {
     "run": ("run", "--json"),
-    "cards": ("cards", "--dry-run"),
+    "with-gpus": ("with-gpus", "--dry-run"),
     "attach": ("attach", "--json"),
     "logs": ("logs", "--json"),
     "fetch": ("fetch", "--json"),

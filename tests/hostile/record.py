@@ -1,6 +1,6 @@
 """Records what real agents say: `python -m tests.hostile.record [SCENARIO...]` writes recordings.json anew.
 
-Each scenario is a command of a user over two hosts that are this machine, local1 and local2, with simulated cards.
+Each scenario is a command of a user over two hosts that are this machine, local1 and local2, with simulated GPUs.
 What it finds on the launcher's side before it starts (records, programs) is kept with what the agents said, question by
 question, so that `tests.hostile.replay` can have the same command hear it again.
 """
@@ -48,7 +48,7 @@ sweep:
   grid:
     x: [1, 2]
 """
-CARDS = (
+GPUS = (
     'gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-aaaa mem=81559 used=1024 reserved=551 util=7 temp=33 power=71000'
     " limit=700000 cc=9.0 bus=0000:18:00.0 serial=165",
     'gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-bbbb mem=81559 used=512 cc=9.0 bus=0000:19:00.0',
@@ -66,7 +66,7 @@ class Scenario:
     words: tuple[str, ...]
     before: Callable[[_Stage], object] = lambda _: None
     beside: Callable[[_Stage, Running], object] = lambda _, __: None
-    cards: bool = False
+    gpus: bool = False
     env: tuple[tuple[str, str], ...] = ()
     ends: bool = True  # by itself; else Ctrl-C does it, once it shows `shows`
     shows: str = ""
@@ -87,11 +87,11 @@ class _Stage:
             relay.PLAN: str(self._plan),
         }
         self.env |= {"TFLAUNCH_LEASES": str(root / "leases"), **dict(scenario.env)}
-        if scenario.cards:
-            fleet = Fleet(library, root / "fleet", *CARDS, f"proc gpu=0 pid={os.getpid()} mem=500")
+        if scenario.gpus:
+            fleet = Fleet(library, root / "fleet", *GPUS, f"proc gpu=0 pid={os.getpid()} mem=500")
             self.env |= fleet.env
         self.hear(False)
-        self.launcher.local(2, gpus="auto" if scenario.cards else 0)
+        self.launcher.local(2, gpus="auto" if scenario.gpus else 0)
 
     def hear(self, wanted: bool) -> None:
         """Write down, from now on, or not."""
@@ -144,15 +144,15 @@ SCENARIOS = {
     "watched": Scenario(("run", *BASE, "--startup-timeout=2s", "--env=SLEEP=9")),
     "stopped": Scenario(("run", *BASE, "--env=SLEEP=60", "--grace=1s"), beside=_stop_it),
     "unready": Scenario(("run", *BASE, "--container=none", "--container-engine=/bin/false")),
-    "cards": Scenario(
-        ("run", "../hosts.yaml", "trainer.py", "--workers=1", "--ps=0", "--wait=1s"), cards=True
+    "with-gpus": Scenario(
+        ("run", "../hosts.yaml", "trainer.py", "--workers=1", "--ps=0", "--wait=1s"), gpus=True
     ),
     "waiting": Scenario(
         ("run", "../hosts.yaml", "trainer.py", "--workers=2", "--ps=0", "--wait=1s"),
         before=lambda stage: stage.run(
             "run", "../hosts.yaml", "trainer.py", "--workers=1", "--ps=0", "--detach", "--env=SLEEP=60"
         ),
-        cards=True,
+        gpus=True,
     ),
     "detached": Scenario(("run", *BASE, "--detach")),
     "attach": Scenario(("attach",), before=lambda stage: stage.detached("--env=SLEEP=3")),
@@ -166,9 +166,9 @@ SCENARIOS = {
     "status-dead": Scenario(("status", "{run}"), before=_kill_agent),
     "clean": Scenario(("clean", "{run}", "--yes"), before=lambda stage: stage.run("run", *BASE)),
     "clean-old": Scenario(("clean", "--keep-last=0", "--yes"), before=lambda stage: stage.run("run", *BASE)),
-    "gpus": Scenario(("gpus", "../hosts.yaml"), cards=True),
-    "topology": Scenario(("gpus", "../hosts.yaml", "--topology"), cards=True),
-    "check": Scenario(("check", "../hosts.yaml", "--no-tensorflow"), cards=True),
+    "gpus": Scenario(("gpus", "../hosts.yaml"), gpus=True),
+    "topology": Scenario(("gpus", "../hosts.yaml", "--topology"), gpus=True),
+    "check": Scenario(("check", "../hosts.yaml", "--no-tensorflow"), gpus=True),
     "sweep": Scenario(("sweep", "../hosts.yaml", "trainer.py", "--grid=x=1,2", "--yes")),
     "up": Scenario(("up", "../hosts.yaml", "--workers=2", "--ps=0"), beside=_interrupt, ends=False),
     "tensorboard": Scenario(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lab import Cards
+from tests.support.lab import Gpus
 from tests.support.launcher import Launcher
 from tests.support.sshd import SshNetwork
 from tests.support.wires import Client
@@ -29,6 +29,6 @@ def listener() -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def cards(library: Path, tmp_path: Path, network: SshNetwork, launcher: Launcher) -> Cards:
+def gpus(library: Path, tmp_path: Path, network: SshNetwork, launcher: Launcher) -> Gpus:
     """A lab without hosts."""
-    return Cards(library, tmp_path, network, launcher)
+    return Gpus(library, tmp_path, network, launcher)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bed import Bed, FarLauncher
-from tests.support.lab import Cards
+from tests.support.lab import Gpus
 from tests.support.launcher import Launcher
 from tests.support.nvml import build
 from tests.support.sshd import Sshd, SshNetwork, logins, make_key
@@ -211,23 +211,23 @@ def test_up_goes_on_as_run_does(launcher: Launcher, lab: list[Sshd]) -> None:
 
 
 @pytest.fixture
-def cards(
+def gpus(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, network: SshNetwork, launcher: Launcher
-) -> Iterator[Cards]:
-    """A lab with simulated cards."""
-    yield Cards(build(tmp_path_factory.mktemp("nvml")), tmp_path, network, launcher)
+) -> Iterator[Gpus]:
+    """A lab with simulated GPUs."""
+    yield Gpus(build(tmp_path_factory.mktemp("nvml")), tmp_path, network, launcher)
 
 
-def test_who_waits_for_cards_dials_absent_hosts_again(cards: Cards) -> None:
-    cards.add()
-    two = cards.add()
-    cards.let_end("waiter")
-    with cards.launcher.start(*cards.words("holder", 1, "--include=host1")) as holder:
+def test_who_waits_for_gpus_dials_absent_hosts_again(gpus: Gpus) -> None:
+    gpus.add()
+    two = gpus.add()
+    gpus.let_end("waiter")
+    with gpus.launcher.start(*gpus.words("holder", 1, "--include=host1")) as holder:
         holder.wait_for("has GPU")
         two.kill()
-        never = cards.launcher.run(*cards.words("never", 2, "--wait")).ran(69)
+        never = gpus.launcher.run(*gpus.words("never", 2, "--wait")).ran(69)
         assert "without host2: need 2 GPUs (2 workers x 1), 0 are free" in never.sentences
-        with cards.launcher.start(*cards.words("waiter", 1, "--wait")) as waiter:
+        with gpus.launcher.start(*gpus.words("waiter", 1, "--wait")) as waiter:
             waiter.wait_for(
                 f"host2 cannot be reached: port {two.port} refuses the connection; dialling it again"
             )
@@ -236,42 +236,42 @@ def test_who_waits_for_cards_dials_absent_hosts_again(cards: Cards) -> None:
             done = waiter.done().ran()
             assert "left_out" not in done.err
             assert "1 worker  on host2" in done.err
-        cards.let_end("holder")
+        gpus.let_end("holder")
         holder.done().ran()
 
 
-def test_no_card_is_held_while_it_is_asked(cards: Cards) -> None:
-    cards.add(2)
-    cards.add().kill()
-    cards.let_end("first", "second")
-    run, _, script, *rest = cards.words("second", 0)
-    words = [run, cards.hostfile, script, *(each for each in rest if not str(each).startswith("--workers"))]
-    launcher = cards.launcher
+def test_no_gpu_is_held_while_it_is_asked(gpus: Gpus) -> None:
+    gpus.add(2)
+    gpus.add().kill()
+    gpus.let_end("first", "second")
+    run, _, script, *rest = gpus.words("second", 0)
+    words = [run, gpus.hostfile, script, *(each for each in rest if not str(each).startswith("--workers"))]
+    launcher = gpus.launcher
     with Terminal(launcher.argv(*map(str, words)), launcher.env(), launcher.code) as terminal:
         terminal.wait_for("go on without, with 2 workers on host1? [y/N]")
-        launcher.run(*cards.words("first", 2, "--exclude=host2")).ran()
+        launcher.run(*gpus.words("first", 2, "--exclude=host2")).ran()
         terminal.type("y\n")
         assert terminal.end() == 0, terminal.shown
-    assert cards.order == ["first"] * 2 + ["second"] * 2
+    assert gpus.order == ["first"] * 2 + ["second"] * 2
 
 
-def test_one_question_tells_who_is_absent_and_what_is_taken_and_when(cards: Cards) -> None:
-    cards.add(2)
-    cards.add(2)
-    cards.add().kill()
-    cards.let_end("second")
-    run, _, script, *rest = cards.words("second", 0)
-    words = [run, cards.hostfile, script, *(each for each in rest if not str(each).startswith("--workers"))]
-    launcher = cards.launcher
-    with launcher.start(*cards.words("first", 4, "--exclude=host3")) as first:
+def test_one_question_tells_who_is_absent_and_what_is_taken_and_when(gpus: Gpus) -> None:
+    gpus.add(2)
+    gpus.add(2)
+    gpus.add().kill()
+    gpus.let_end("second")
+    run, _, script, *rest = gpus.words("second", 0)
+    words = [run, gpus.hostfile, script, *(each for each in rest if not str(each).startswith("--workers"))]
+    launcher = gpus.launcher
+    with launcher.start(*gpus.words("first", 4, "--exclude=host3")) as first:
         first.wait_for("has GPU", 4)
         with Terminal(launcher.argv(*map(str, words), "--wait"), launcher.env(), launcher.code) as terminal:
             terminal.wait_for("host3 cannot be reached (port")
-            most = "with up to 4 workers on 4 of 4 cards of 2 hosts once they are free"
+            most = "with up to 4 workers on 4 of 4 GPUs of 2 hosts once they are free"
             terminal.wait_for(f"go on without, {most}? [y/N]")
             terminal.type("y\n")
             terminal.wait_for("dialling it again while this run waits")
-            cards.let_end("first")
+            gpus.let_end("first")
             first.done().ran()
             assert terminal.end() == 0, terminal.shown
             assert terminal.sentences.count("[y/N]") == 1

@@ -250,17 +250,17 @@ def test_a_wrong_clock(bed: Bed, tmp_path: Path) -> None:
     assert ahead_s() == [-60, 0]
 
 
-def test_tflaunch_on_a_bed_with_cards(bed: Bed, far: FarLauncher, tmp_path: Path) -> None:
+def test_tflaunch_on_a_bed_with_gpus(bed: Bed, far: FarLauncher, tmp_path: Path) -> None:
     hosts = bed.up(2)
     for host in hosts:
-        host.give_cards(build(tmp_path), *(f"gpu uuid=GPU-{host.name}-{number}" for number in (1, 2)))
+        host.give_gpus(build(tmp_path), *(f"gpu uuid=GPU-{host.name}-{number}" for number in (1, 2)))
     trainer = far.script(
-        "import os, time; print('cards', os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(600)"
+        "import os, time; print('GPUs', os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(600)"
     )
     with far.start(
         "run", far.hostfile(hosts, gpus=None), trainer, "--ps=0", "--workers=4", "--grace=1"
     ) as running:
-        running.wait_for("cards GPU-", 4)
+        running.wait_for("GPUs GPU-", 4)
         for host in hosts:
             assert host.held_leases() == [f"GPU-{host.name}-1", f"GPU-{host.name}-2"]
         assert len(far.leftovers(running.run_id)) >= 8

@@ -138,7 +138,7 @@ def test_whatever_ends_it_nothing_is_left(launcher: Launcher, tmp_path: Path, ha
     until(lambda: launcher.run_directories() == [], "the directories go")
 
 
-CARDS = """
+GPUS = """
 class config:
     list_physical_devices = staticmethod(lambda kind: SEEN)
 import os
@@ -146,21 +146,21 @@ SEEN = [each for each in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if each i
 """
 
 
-def test_the_task_is_shown_the_free_cards_of_its_host(
+def test_the_task_is_shown_the_free_gpus_of_its_host(
     network: SshNetwork, launcher: Launcher, tmp_path: Path
 ) -> None:
-    cards = ("gpu uuid=GPU-0 mem=16384 used=9000", "gpu uuid=GPU-1 mem=16384", "gpu uuid=GPU-2 mem=16384")
+    gpus = ("gpu uuid=GPU-0 mem=16384 used=9000", "gpu uuid=GPU-1 mem=16384", "gpu uuid=GPU-2 mem=16384")
     library = build(tmp_path)
     hosts = []
     for number, known in enumerate((["GPU-1", "GPU-2"], ["GPU-1"]), 1):
-        network.add(env=Fleet(library, tmp_path / f"fleet{number}", *cards).env)
-        path = fake_tensorflow(tmp_path / f"tf{number}", body=f"KNOWN = {known!r}\n{CARDS}")
+        network.add(env=Fleet(library, tmp_path / f"fleet{number}", *gpus).env)
+        path = fake_tensorflow(tmp_path / f"tf{number}", body=f"KNOWN = {known!r}\n{GPUS}")
         hosts.append({"name": f"host{number}", "setup": f"export PYTHONPATH={path}"})
     told = document(launcher, launcher.hostfile(hosts, gpus="auto"), code=70)
     errors = [(each["hosts"], each["what"]) for each in told["findings"] if each["level"] == "error"]
     assert errors == [(["host2"], "TensorFlow sees 1 of 2 free GPUs")]
     assert [each["task"]["report"]["tensorflow"]["gpus"] for each in told["hosts"]] == [2, 1]
-    assert [card["busy"] != "" for card in told["hosts"][0]["cards"]] == [True, False, False]
+    assert [gpu["busy"] != "" for gpu in told["hosts"][0]["gpus"]] == [True, False, False]
 
 
 def test_firewalls_clocks_and_disks(bed: Bed, far: FarLauncher) -> None:

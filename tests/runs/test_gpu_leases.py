@@ -15,7 +15,7 @@ from tests.support.nvml import Fleet
 from tests.support.sshd import SshNetwork
 
 
-def test_a_run_takes_only_free_cards_and_masks_each_task(
+def test_a_run_takes_only_free_gpus_and_masks_each_task(
     library: Path, tmp_path: Path, network: SshNetwork, launcher: Launcher
 ) -> None:
     # The hosts' python3 has no pynvml of its own: the launcher sends it.
@@ -25,10 +25,10 @@ def test_a_run_takes_only_free_cards_and_masks_each_task(
     free = Fleet(library, tmp_path / "free", "gpu uuid=GPU-b0 mem=16384", "gpu uuid=GPU-b1 mem=16384")
     network.add(env=busy.env)
     network.add(env=free.env)
-    script = launcher.script("import os\nprint('card', os.environ['CUDA_VISIBLE_DEVICES'] or 'none')\n")
+    script = launcher.script("import os\nprint('GPU', os.environ['CUDA_VISIBLE_DEVICES'] or 'none')\n")
     hostfile = launcher.hostfile(["host1", "host2"], gpus="auto")
     done = launcher.run("run", hostfile, script, "--ps", "1", "--done", "all", "--yes").ran()
-    seen = dict(re.findall(r"^(\S+) +│ card (\S+)$", done.out, re.MULTILINE))
+    seen = dict(re.findall(r"^(\S+) +│ GPU (\S+)$", done.out, re.MULTILINE))
     assert seen == {"worker/0": "GPU-a1", "worker/1": "GPU-b0", "worker/2": "GPU-b1", "ps/0": "none"}
 
     refused = launcher.run("run", hostfile, script, "--workers", "4", "--ps", "0")
@@ -41,8 +41,8 @@ def test_a_run_takes_only_free_cards_and_masks_each_task(
 
 
 @pytest.fixture
-def two_cards(library: Path, tmp_path: Path, network: SshNetwork, launcher: Launcher) -> Path:
-    """A hostfile of two hosts, one card each, and their common lease directory."""
+def two_gpus(library: Path, tmp_path: Path, network: SshNetwork, launcher: Launcher) -> Path:
+    """A hostfile of two hosts, one GPU each, and their common lease directory."""
     env = {"TFLAUNCH_LEASES": str(tmp_path / "leases")}
     for name in ("a", "b"):
         network.add(env={**Fleet(library, tmp_path / name, f"gpu uuid=GPU-{name} mem=16384").env, **env})
@@ -57,9 +57,9 @@ while not os.path.exists(os.environ["GO"]):
 """
 
 
-def test_a_card_is_leased_for_as_long_as_its_run(launcher: Launcher, two_cards: Path, tmp_path: Path) -> None:
+def test_a_gpu_is_leased_for_as_long_as_its_run(launcher: Launcher, two_gpus: Path, tmp_path: Path) -> None:
     trainer = launcher.script(HOLD)
-    words = ("run", two_cards, trainer, "--ps=0", f"--env=GO={tmp_path / 'go'}")
+    words = ("run", two_gpus, trainer, "--ps=0", f"--env=GO={tmp_path / 'go'}")
     with launcher.start(*words, "--workers=1") as first:
         first.wait_for("has GPU-a")
         with launcher.start(*words, "--workers=1") as second:
@@ -69,7 +69,7 @@ def test_a_card_is_leased_for_as_long_as_its_run(launcher: Launcher, two_cards: 
             assert f"leased to {getpass.getuser()}'s run {first.run_id}" in refused.sentences
             planned = launcher.run(*words, "--dry-run")
             assert planned.code == 65, "a dry run sees leases, too"
-            # The launcher and every agent of the first run die without a word: its card is free.
+            # The launcher and every agent of the first run die without a word: its GPU is free.
             first.signal(signal.SIGKILL)
             for process in launcher.leftovers(first.run_id):
                 process.kill()
@@ -82,7 +82,7 @@ def test_a_card_is_leased_for_as_long_as_its_run(launcher: Launcher, two_cards: 
 
 @pytest.mark.parametrize("plant", ["link", "fifo", "directory"])
 def test_what_somebody_planted_is_neither_followed_nor_waited_for(
-    launcher: Launcher, two_cards: Path, tmp_path: Path, plant: str
+    launcher: Launcher, two_gpus: Path, tmp_path: Path, plant: str
 ) -> None:
     leases = tmp_path / "leases"
     leases.mkdir()
@@ -98,7 +98,7 @@ def test_what_somebody_planted_is_neither_followed_nor_waited_for(
         else:
             trap.mkdir()
     (tmp_path / "go").touch()
-    words = ("run", two_cards, launcher.script(HOLD), "--ps=0", f"--env=GO={tmp_path / 'go'}")
+    words = ("run", two_gpus, launcher.script(HOLD), "--ps=0", f"--env=GO={tmp_path / 'go'}")
     done = launcher.run(*words, "--workers=1").ran()
     assert "has GPU-b" in done.out
     refused = launcher.run(*words, "--workers=2")
@@ -113,30 +113,30 @@ def test_what_somebody_planted_is_neither_followed_nor_waited_for(
     assert target.read_text() == "mine"
 
 
-def test_launchers_that_race_never_share_a_card(launcher: Launcher, two_cards: Path, tmp_path: Path) -> None:
+def test_launchers_that_race_never_share_a_gpu(launcher: Launcher, two_gpus: Path, tmp_path: Path) -> None:
     trainer = launcher.script(
         """\
         import fcntl, os, time
         lock = open(os.environ["OUT"] + "/" + os.environ["CUDA_VISIBLE_DEVICES"], "a")
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails if another task has this card now
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails if another task has this GPU now
         time.sleep(0.1)
         """
     )
-    words = ("run", two_cards, trainer, "--ps=0", "--workers=2", f"--env=OUT={tmp_path}")
+    words = ("run", two_gpus, trainer, "--ps=0", "--workers=2", f"--env=OUT={tmp_path}")
     for _ in range(5):
         running = [launcher.start(*words) for _ in range(3)]
         ends = [each.done() for each in running]
-        # A loser is told that the cards are taken; no task ever meets another on its card.
+        # A loser is told that the GPUs are taken; no task ever meets another on its GPU.
         assert {end.code for end in ends} <= {0, 65}, ends
         assert 0 in {end.code for end in ends}, ends
 
 
-def test_what_the_command_line_says_of_cards(
+def test_what_the_command_line_says_of_gpus(
     library: Path, tmp_path: Path, network: SshNetwork, launcher: Launcher
 ) -> None:
-    cards = [f"gpu uuid=GPU-{number} mem=81559 bus=0000:{number}0:00.0" for number in range(1, 5)]
-    cards[0] += ' name="NVIDIA A100"'
-    fleet = Fleet(library, tmp_path / "fleet", *cards, "nvlink 1 3 18")
+    gpus = [f"gpu uuid=GPU-{number} mem=81559 bus=0000:{number}0:00.0" for number in range(1, 5)]
+    gpus[0] += ' name="NVIDIA A100"'
+    fleet = Fleet(library, tmp_path / "fleet", *gpus, "nvlink 1 3 18")
     network.add(env={**fleet.env, "TFLAUNCH_LEASES": str(tmp_path / "leases")})
     trainer = launcher.script("import os\nprint('has', os.environ['CUDA_VISIBLE_DEVICES'])\n")
     words = ("run", launcher.hostfile(["host1"], gpus="auto"), trainer, "--ps=0", "--workers=1")
@@ -154,7 +154,7 @@ def test_what_the_command_line_says_of_cards(
 
 @pytest.fixture
 def parted(library: Path, tmp_path: Path, network: SshNetwork, launcher: Launcher) -> tuple[str | Path, ...]:
-    """`run` on a host with a whole card and one in four instances, one of them in use."""
+    """`run` on a host with a whole GPU and one in four instances, one of them in use."""
     fleet = Fleet(
         library,
         tmp_path / "fleet",
@@ -169,7 +169,7 @@ def parted(library: Path, tmp_path: Path, network: SshNetwork, launcher: Launche
     return ("run", launcher.hostfile(["host1"], gpus="auto"), trainer, f"--env=GO={tmp_path / 'go'}")
 
 
-def test_two_workers_get_two_instances_of_one_card(
+def test_two_workers_get_two_instances_of_one_gpu(
     launcher: Launcher, parted: tuple[str | Path, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "go").touch()
@@ -187,7 +187,7 @@ def test_two_workers_get_two_instances_of_one_card(
     assert task["env"]["CUDA_VISIBLE_DEVICES"] == "MIG-big"
 
 
-def test_whole_cards_are_taken_unless_instances_are_asked_for_or_named(
+def test_whole_gpus_are_taken_unless_instances_are_asked_for_or_named(
     launcher: Launcher, parted: tuple[str | Path, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "go").touch()
@@ -204,7 +204,7 @@ def test_whole_cards_are_taken_unless_instances_are_asked_for_or_named(
     assert re.findall(r"has (\S+)", only) == ["MIG-a"]
 
 
-def test_runs_share_the_instances_of_a_card_without_colliding(
+def test_runs_share_the_instances_of_a_gpu_without_colliding(
     launcher: Launcher, parted: tuple[str | Path, ...], tmp_path: Path
 ) -> None:
     words = (*map(str, parted), "--mig", "1g.5gb", "--ps=0", "--workers=1")

@@ -39,13 +39,13 @@ def trainer() -> Iterator[int]:
 
 
 def dgx(*more: str) -> tuple[str, ...]:
-    """Eight cards: 0 free, 1 for the test to fill, 5 closed, 7 lost, the others free."""
-    cards = (
+    """Eight GPUs: 0 free, 1 for the test to fill, 5 closed, 7 lost, the others free."""
+    gpus = (
         f'gpu name="NVIDIA H100 80GB HBM3" uuid=GPU-{index} mem=81559 used=4 bus=0000:{16 + index:02x}:00.0'
         + {5: " mode=2", 7: " error=15"}.get(index, "")
         for index in range(8)
     )
-    return ("driver 550.54.15", "cuda 12040", *cards, "nvlink 2 3 4", "topo 0 1 10", *more)
+    return ("driver 550.54.15", "cuda 12040", *gpus, "nvlink 2 3 4", "topo 0 1 10", *more)
 
 
 MIXED = (
@@ -94,7 +94,7 @@ def test_a_fleet_of_every_kind(lab: Lab, trainer: int) -> None:
 
     assert [host["host"] for host in data["hosts"]] == [f"host{number}" for number in range(1, 7)]
     first = data["hosts"][0]["gpus"]
-    assert [card["state"] for card in first] == [
+    assert [gpu["state"] for gpu in first] == [
         *("free", "busy", "busy", "leased", "free", "busy", "free", "broken")
     ]
     assert first[2]["links"]["3"] == "NV4"
@@ -260,7 +260,7 @@ def test_watch_as_data_is_a_document_a_line(lab: Lab) -> None:
     documents = done.events
     assert len(documents) >= 3
     assert {each["summary"]["free"] for each in documents} == {6}
-    # How cards are connected was asked once, and is told every time.
+    # How GPUs are connected was asked once, and is told every time.
     assert {each["hosts"][0]["gpus"][2]["links"]["3"] for each in documents} == {"NV4"}
     assert logins(sshd) == 1
 

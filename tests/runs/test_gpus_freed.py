@@ -1,4 +1,4 @@
-"""After the end of a run: whether NVML shows its cards free, and what is said when it does not."""
+"""After the end of a run: whether NVML shows its GPUs free, and what is said when it does not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.agent_over_pipes import descriptors
-from tests.support.lab import Cards, uuid
+from tests.support.lab import Gpus, uuid
 from tests.support.launcher import Running
 from tests.support.patience import until
 from tflaunch.agent import processes
@@ -34,18 +34,18 @@ def stranger(tmp_path: Path) -> Iterator[int]:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def started(cards: Cards, workers: int, *more: str, name: str = "run") -> Running:
-    running = cards.launcher.start(*cards.words(name, workers, *more))
+def started(gpus: Gpus, workers: int, *more: str, name: str = "run") -> Running:
+    running = gpus.launcher.start(*gpus.words(name, workers, *more))
     running.wait_for("has GPU", workers)
     return running
 
 
-def task_pid(cards: Cards, worker: int = 0) -> int:
-    return int(until((cards.out / f"worker-{worker}.pid").read_text, "the pid of a task"))
+def task_pid(gpus: Gpus, worker: int = 0) -> int:
+    return int(until((gpus.out / f"worker-{worker}.pid").read_text, "the pid of a task"))
 
 
 def used(host: int, *more: str, mebibytes: int = 4000) -> tuple[str, ...]:
-    """The fleet of that host when its card is in use."""
+    """The fleet of that host when its GPU is in use."""
     return (f"gpu uuid={uuid(host)} mem=16384 used={mebibytes}", *more)
 
 
@@ -63,19 +63,19 @@ def leave_one_descriptor(pid: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)
 
 
-def test_what_keeps_a_card_is_named(cards: Cards, stranger: int) -> None:
+def test_what_keeps_a_gpu_is_named(gpus: Gpus, stranger: int) -> None:
     for _ in range(6):
-        cards.add()
-    with started(cards, 6) as running:
-        leave_one_descriptor(parent(task_pid(cards, 5)))
-        cards.fleets[0].change(*used(1, f"proc gpu=0 pid={task_pid(cards, 0)} mem=4000"))
-        cards.fleets[1].change(*used(2, f"proc gpu=0 pid={stranger} mem=4000"))
-        cards.fleets[2].change(*used(3))
-        cards.fleets[3].change(*used(4), "delay_ms 60000")
-        cards.fleets[4].change(f"gpu uuid={uuid(5)} mem=16384 error=15")
-        cards.let_end("run")
+        gpus.add()
+    with started(gpus, 6) as running:
+        leave_one_descriptor(parent(task_pid(gpus, 5)))
+        gpus.fleets[0].change(*used(1, f"proc gpu=0 pid={task_pid(gpus, 0)} mem=4000"))
+        gpus.fleets[1].change(*used(2, f"proc gpu=0 pid={stranger} mem=4000"))
+        gpus.fleets[2].change(*used(3))
+        gpus.fleets[3].change(*used(4), "delay_ms 60000")
+        gpus.fleets[4].change(f"gpu uuid={uuid(5)} mem=16384 error=15")
+        gpus.let_end("run")
         done = running.done().ran(76)
-    own = f"✗ host1: GPU 0 is still in use by this run's pid {task_pid(cards)} (it has ended, but the driver"
+    own = f"✗ host1: GPU 0 is still in use by this run's pid {task_pid(gpus)} (it has ended, but the driver"
     assert own in done.sentences
     assert f"! host2: GPU 0 is still in use by pid {stranger} of " in done.sentences
     assert "notebook (D: waits in the kernel, cannot be killed)" in done.sentences
@@ -86,50 +86,50 @@ def test_what_keeps_a_card_is_named(cards: Cards, stranger: int) -> None:
     assert "→ look again: tflaunch gpus" in done.sentences
     assert "nothing is left running" not in done.sentences
     # The lease lasted for as long as the check, and no longer; a sick driver does not keep it.
-    cards.launcher.wait_until_nothing_is_left()
+    gpus.launcher.wait_until_nothing_is_left()
 
 
-def test_a_card_that_gets_free_in_time_is_no_news(cards: Cards) -> None:
-    cards.add()
-    with started(cards, 1) as running:
-        cards.fleets[0].change(*used(1, f"proc gpu=0 pid={task_pid(cards)} mem=4000"))
-        cards.let_end("run")
+def test_a_gpu_that_gets_free_in_time_is_no_news(gpus: Gpus) -> None:
+    gpus.add()
+    with started(gpus, 1) as running:
+        gpus.fleets[0].change(*used(1, f"proc gpu=0 pid={task_pid(gpus)} mem=4000"))
+        gpus.let_end("run")
         running.wait_for("finished")
-        until(lambda: not os.path.exists(f"/proc/{task_pid(cards)}"), "the task's end")  # noqa: PTH110
-        busy = cards.launcher.run(*cards.words("early", 1)).ran(65)
+        until(lambda: not os.path.exists(f"/proc/{task_pid(gpus)}"), "the task's end")  # noqa: PTH110
+        busy = gpus.launcher.run(*gpus.words("early", 1)).ran(65)
         assert f"leased to root's run {running.run_id}" in busy.sentences, "held until its memory is free"
-        cards.fleets[0].change(f"gpu uuid={uuid(1)} mem=16384")
+        gpus.fleets[0].change(f"gpu uuid={uuid(1)} mem=16384")
         done = running.done().ran()
     assert "GPU 0" not in done.sentences
     assert "nothing is left running" in done.sentences
 
 
-def test_on_a_shared_card_only_the_run_itself_is_told(cards: Cards, stranger: int) -> None:
-    cards.add()
+def test_on_a_shared_gpu_only_the_run_itself_is_told(gpus: Gpus, stranger: int) -> None:
+    gpus.add()
     theirs = f"proc gpu=0 pid={stranger} mem=9000"
-    cards.fleets[0].change(*used(1, theirs, mebibytes=9000))
-    with started(cards, 1, "--share-gpus", "--json") as running:
+    gpus.fleets[0].change(*used(1, theirs, mebibytes=9000))
+    with started(gpus, 1, "--share-gpus", "--json") as running:
         later = f"proc gpu=0 pid={os.getpid()} mem=1000"
-        cards.fleets[0].change(*used(1, theirs, later, mebibytes=13000))
-        cards.let_end("run")
+        gpus.fleets[0].change(*used(1, theirs, later, mebibytes=13000))
+        gpus.let_end("run")
         done = running.done().ran()
-    assert done.events[-1]["cards"] == {}
-    with started(cards, 1, "--share-gpus", "--json", name="again") as running:
-        mine = f"proc gpu=0 pid={task_pid(cards)} mem=1000"
-        cards.fleets[0].change(*used(1, theirs, mine, mebibytes=10000))
-        cards.let_end("again")
+    assert done.events[-1]["gpus"] == {}
+    with started(gpus, 1, "--share-gpus", "--json", name="again") as running:
+        mine = f"proc gpu=0 pid={task_pid(gpus)} mem=1000"
+        gpus.fleets[0].change(*used(1, theirs, mine, mebibytes=10000))
+        gpus.let_end("again")
         done = running.done().ran(76)
-    ((told,),) = done.events[-1]["cards"].values()
+    ((told,),) = done.events[-1]["gpus"].values()
     assert told["own"]
     assert str(stranger) not in told["text"]
 
 
-def test_stop_tells_it_too(cards: Cards) -> None:
-    cards.add()
-    with started(cards, 1) as running:
+def test_stop_tells_it_too(gpus: Gpus) -> None:
+    gpus.add()
+    with started(gpus, 1) as running:
         run = running.run_id
-        cards.fleets[0].change(*used(1, f"proc gpu=0 pid={task_pid(cards)} mem=4000"))
+        gpus.fleets[0].change(*used(1, f"proc gpu=0 pid={task_pid(gpus)} mem=4000"))
         running.signal(signal.SIGKILL)
-        stopped = cards.launcher.run("stop", run).ran(76)
+        stopped = gpus.launcher.run("stop", run).ran(76)
     assert f"{run} has left something behind" in stopped.sentences
-    assert f"✗ host1: GPU 0 is still in use by this run's pid {task_pid(cards)}" in stopped.sentences
+    assert f"✗ host1: GPU 0 is still in use by this run's pid {task_pid(gpus)}" in stopped.sentences

@@ -1,4 +1,4 @@
-"""Launchers that want the same cards at the same moment, again and again."""
+"""Launchers that want the same GPUs at the same moment, again and again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import ROOT
-from tests.support.lab import Cards, uuid
+from tests.support.lab import Gpus, uuid
 from tests.support.launcher import Launcher
 from tests.support.nvml import build
 from tests.support.sshd import SshNetwork
@@ -27,15 +27,15 @@ for line in sys.stdin:
     print(application()(json.loads(line), standalone_mode=False), flush=True)
 """
 
-# Fails when anybody else has one of its cards at the same time.
+# Fails when anybody else has one of its GPUs at the same time.
 PROVE = """\
 import os, time
-cards = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
-paths = [os.path.join(os.environ["OUT"], card) for card in cards]
+GPUs = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+paths = [os.path.join(os.environ["OUT"], GPU) for GPU in GPUs]
 for path in paths:
     os.close(os.open(path, os.O_CREAT | os.O_EXCL))
 with open(os.path.join(os.environ["OUT"], "had"), "a") as file:
-    file.write(" ".join([os.environ["NAME"], *cards]) + "\\n")
+    file.write(" ".join([os.environ["NAME"], *GPUs]) + "\\n")
 time.sleep(0.05)
 for path in paths:
     os.unlink(path)
@@ -43,18 +43,18 @@ for path in paths:
 
 
 @pytest.fixture
-def cards(tmp_path: Path, network: SshNetwork, launcher: Launcher) -> Cards:
-    """Two hosts, one card each."""
-    cards = Cards(build(tmp_path), tmp_path, network, launcher)
-    cards.add()
-    cards.add()
-    return cards
+def gpus(tmp_path: Path, network: SshNetwork, launcher: Launcher) -> Gpus:
+    """Two hosts, one GPU each."""
+    gpus = Gpus(build(tmp_path), tmp_path, network, launcher)
+    gpus.add()
+    gpus.add()
+    return gpus
 
 
 @pytest.mark.timeout(400)
-def test_two_launchers_race_and_no_card_is_ever_given_twice(cards: Cards) -> None:
-    cards.trainer = cards.launcher.script(PROVE)
-    errors = [cards.out / f"errors-{name}" for name in "ab"]
+def test_two_launchers_race_and_no_gpu_is_ever_given_twice(gpus: Gpus) -> None:
+    gpus.trainer = gpus.launcher.script(PROVE)
+    errors = [gpus.out / f"errors-{name}" for name in "ab"]
     racers = []
     for path in errors:
         with path.open("w") as told:
@@ -65,8 +65,8 @@ def test_two_launchers_race_and_no_card_is_ever_given_twice(cards: Cards) -> Non
                     stdout=subprocess.PIPE,
                     stderr=told,
                     text=True,
-                    env={**cards.launcher.env(), "PYTHONPATH": str(ROOT)},
-                    cwd=cards.launcher.code,
+                    env={**gpus.launcher.env(), "PYTHONPATH": str(ROOT)},
+                    cwd=gpus.launcher.code,
                 )
             )
     expected: Counter[str] = Counter()
@@ -74,8 +74,8 @@ def test_two_launchers_race_and_no_card_is_ever_given_twice(cards: Cards) -> Non
         for number in range(ROUNDS):
             patient = number % WAITING == 0
             for racer, name in zip(racers, "ab", strict=True):
-                words = [str(word) for word in cards.words(f"{number}{name}", 2, "--quiet")]
-                words[1:1] = ["-F", str(cards.network.config), *(["--wait"] if patient else [])]
+                words = [str(word) for word in gpus.words(f"{number}{name}", 2, "--quiet")]
+                words[1:1] = ["-F", str(gpus.network.config), *(["--wait"] if patient else [])]
                 assert racer.stdin is not None
                 racer.stdin.write(json.dumps(words) + "\n")
                 racer.stdin.flush()
@@ -88,8 +88,8 @@ def test_two_launchers_race_and_no_card_is_ever_given_twice(cards: Cards) -> Non
         for racer in racers:
             racer.kill()
             racer.communicate()
-    had = [line.split() for line in (cards.out / "had").read_text().splitlines()]
+    had = [line.split() for line in (gpus.out / "had").read_text().splitlines()]
     assert Counter(name for name, *_ in had) == Counter(dict.fromkeys(expected, 2)), "two tasks a run"
     for name in expected:
-        assert sorted(card for each, *had_by in had if each == name for card in had_by) == [uuid(1), uuid(2)]
-    assert cards.tickets == []
+        assert sorted(gpu for each, *had_by in had if each == name for gpu in had_by) == [uuid(1), uuid(2)]
+    assert gpus.tickets == []

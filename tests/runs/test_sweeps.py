@@ -1,4 +1,4 @@
-"""Sweeps over local hosts, real sshd and simulated cards: trials, results, failures, and going on after them."""
+"""Sweeps over local hosts, real sshd and simulated GPUs: trials, results, failures, and going on after them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.support.lab import Cards, uuid
+from tests.support.lab import Gpus, uuid
 from tests.support.launcher import Launcher, Running
 from tests.support.patience import until
 from tests.support.sshd import SshNetwork, logins
@@ -384,46 +384,46 @@ def test_on_a_terminal_a_live_table_tells_what_runs_and_what_is_best(lab: Lab) -
     assert terminal.shown.count(b"\x1b[J") >= terminal.shown.count(b" of 3 done")
 
 
-# --- cards -----------------------------------------------------------------------------------------------
+# --- GPUs -----------------------------------------------------------------------------------------------
 
 
-def test_trials_take_cards_as_they_become_free(cards: Cards, lab: Lab) -> None:
-    cards.add()
-    cards.add()
+def test_trials_take_gpus_as_they_become_free(gpus: Gpus, lab: Lab) -> None:
+    gpus.add()
+    gpus.add()
     with contextlib.ExitStack() as holders:
         for host in ("host1", "host2"):
-            words = cards.words(host, 1, f"--include={host}", "--no-flags")
-            holders.enter_context(cards.launcher.start(*words)).wait_for("has GPU-")
-        with start(lab, cards.hostfile) as sweep:
+            words = gpus.words(host, 1, f"--include={host}", "--no-flags")
+            holders.enter_context(gpus.launcher.start(*words)).wait_for("has GPU-")
+        with start(lab, gpus.hostfile) as sweep:
             sweep.wait_for("as soon as GPUs are free")
             assert lab.told == []
-            cards.let_end("host2")
+            gpus.let_end("host2")
             assert lab.wait_for(1)[0]["CUDA_VISIBLE_DEVICES"] == uuid(2)
-            cards.let_end("host1")
+            gpus.let_end("host1")
             assert lab.wait_for(2)[1]["CUDA_VISIBLE_DEVICES"] == uuid(1)
             lab.go()
             sweep.done().ran()
     assert {(each["host"], *each["gpus"]) for each in lab.results()} == {("host1", "0"), ("host2", "0")}
 
 
-def test_trials_wait_for_a_card_share_it_or_have_several(cards: Cards, lab: Lab) -> None:
-    cards.add(2)
+def test_trials_wait_for_a_gpu_share_it_or_have_several(gpus: Gpus, lab: Lab) -> None:
+    gpus.add(2)
     with contextlib.ExitStack() as running:
-        holder = running.enter_context(cards.launcher.start(*cards.words("host1", 2, "--no-flags")))
+        holder = running.enter_context(gpus.launcher.start(*gpus.words("host1", 2, "--no-flags")))
         holder.wait_for("has GPU-")
-        sweep = running.enter_context(start(lab, cards.hostfile, "--trials-per-gpu=2", "--wait"))
+        sweep = running.enter_context(start(lab, gpus.hostfile, "--trials-per-gpu=2", "--wait"))
         sweep.wait_for("waiting: 0 of 1 GPUs are free; 1st in line")
-        cards.let_end("host1")
+        gpus.let_end("host1")
         told = lab.wait_for(4)
         lab.go()
         sweep.done().ran()
     assert sorted(each["CUDA_VISIBLE_DEVICES"] for each in told) == [uuid(1, 0)] * 2 + [uuid(1, 1)] * 2
     assert {each["TF_FORCE_GPU_ALLOW_GROWTH"] for each in told} == {"true"}
 
-    words = lab.words(cards.hostfile, "--grid=x=1,2", "--name=two")
-    cards.launcher.run(*words, "--gpus-per-trial=2").ran()
+    words = lab.words(gpus.hostfile, "--grid=x=1,2", "--name=two")
+    gpus.launcher.run(*words, "--gpus-per-trial=2").ran()
     assert [each["CUDA_VISIBLE_DEVICES"] for each in lab.told[-2:]] == [f"{uuid(1, 0)},{uuid(1, 1)}"] * 2
-    refused = cards.launcher.run(*lab.words(cards.hostfile, "--grid=x=1"), "--gpus-per-trial=3").ran(65)
+    refused = gpus.launcher.run(*lab.words(gpus.hostfile, "--grid=x=1"), "--gpus-per-trial=3").ran(65)
     assert "need 3 GPUs (1 trial x 3)" in refused.sentences
     assert "Lower --gpus-per-trial" in refused.sentences
     lab.launcher.wait_until_nothing_is_left()

@@ -1,4 +1,4 @@
-"""Runs that queue for cards: over real sshd, on real agents, the cards simulated in C."""
+"""Runs that queue for GPUs: over real sshd, on real agents, the GPUs simulated in C."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lab import Cards
+from tests.support.lab import Gpus
 from tests.support.launcher import Launcher, Running
 from tests.support.patience import until
 
 
-def start(cards: Cards, name: str, workers: int, *more: str) -> Running:
-    return cards.launcher.start(*cards.words(name, workers, *more))
+def start(gpus: Gpus, name: str, workers: int, *more: str) -> Running:
+    return gpus.launcher.start(*gpus.words(name, workers, *more))
 
 
-def queued(cards: Cards, name: str, workers: int, *more: str) -> Running:
+def queued(gpus: Gpus, name: str, workers: int, *more: str) -> Running:
     """A run that waits: it has its place in the queue, and has said so."""
-    running = start(cards, name, workers, "--wait", *more)
+    running = start(gpus, name, workers, "--wait", *more)
     running.wait_for(" in line")
     return running
 
 
-def test_waiting_runs_are_served_in_turn(cards: Cards) -> None:
-    cards.add()
-    cards.add()
-    cards.let_end("first", "second", "third")
-    with start(cards, "holder", 2) as holder, contextlib.ExitStack() as waiters:
+def test_waiting_runs_are_served_in_turn(gpus: Gpus) -> None:
+    gpus.add()
+    gpus.add()
+    gpus.let_end("first", "second", "third")
+    with start(gpus, "holder", 2) as holder, contextlib.ExitStack() as waiters:
         holder.wait_for("has GPU", 2)
-        first = waiters.enter_context(queued(cards, "first", 2))
-        second = waiters.enter_context(queued(cards, "second", 2))
-        third = waiters.enter_context(start(cards, "third", 1, "--wait", "--json"))
+        first = waiters.enter_context(queued(gpus, "first", 2))
+        second = waiters.enter_context(queued(gpus, "second", 2))
+        third = waiters.enter_context(start(gpus, "third", 1, "--wait", "--json"))
         third.wait_for('"place": 3')
-        cards.let_end("holder")
+        gpus.let_end("holder")
         for each in (holder, first, second, third):
             each.done().ran()
-    assert cards.order == ["holder"] * 2 + ["first"] * 2 + ["second"] * 2 + ["third"]
+    assert gpus.order == ["holder"] * 2 + ["first"] * 2 + ["second"] * 2 + ["third"]
     held = rf"host1:0 host2:0 \S+'s run {holder.run_id} since \d\d:\d\d"
     assert re.search(rf"^  waiting: 0 of 2 GPUs are free; 1st in line; {held}$", first.err, re.MULTILINE)
     assert re.search(rf"2nd in line, behind \S+'s run {first.run_id}; {held}$", second.err, re.MULTILINE)
@@ -47,154 +47,154 @@ def test_waiting_runs_are_served_in_turn(cards: Cards) -> None:
     behind = [each.partition(" ")[2] for each in waited[0]["behind"]]
     assert behind == [f"run {first.run_id}", f"run {second.run_id}"]
     assert [each[0] for each in waited[0]["held"]] == ["host1:0 host2:0"]
-    assert cards.tickets == []
+    assert gpus.tickets == []
 
 
-def test_small_jobs_do_not_overtake_a_large_one(cards: Cards) -> None:
+def test_small_jobs_do_not_overtake_a_large_one(gpus: Gpus) -> None:
     for _ in range(3):
-        cards.add()
+        gpus.add()
     two = ("--include=host[1-2]",)
-    cards.let_end("large", "small", "other", "refused")
-    with start(cards, "one", 1, "--include=host1") as one, start(cards, "two", 1, "--include=host2") as other:
+    gpus.let_end("large", "small", "other", "refused")
+    with start(gpus, "one", 1, "--include=host1") as one, start(gpus, "two", 1, "--include=host2") as other:
         one.wait_for("has GPU-10")
         other.wait_for("has GPU-20")
-        with queued(cards, "large", 2, *two) as large, queued(cards, "small", 1, "--include=host1") as small:
-            cards.let_end("one")
+        with queued(gpus, "large", 2, *two) as large, queued(gpus, "small", 1, "--include=host1") as small:
+            gpus.let_end("one")
             one.done().ran()
             large.wait_for("1 of 2 GPUs are free")
-            # The card of host1 is free, and nobody takes it away from who has waited longer.
-            refused = cards.launcher.run(*cards.words("refused", 1, "--include=host1")).ran(65)
+            # The GPU of host1 is free, and nobody takes it away from who has waited longer.
+            refused = gpus.launcher.run(*gpus.words("refused", 1, "--include=host1")).ran(65)
             assert re.search(r"promised to \S+'s run \S+, which waits since \d\d:\d\d", refused.sentences)
-            assert "Or queue for the cards: --wait" in refused.sentences
-            shown = cards.launcher.run("gpus", cards.hostfile, "-F", cards.network.config).ran().out
+            assert "Or queue for the GPUs: --wait" in refused.sentences
+            shown = gpus.launcher.run("gpus", gpus.hostfile, "-F", gpus.network.config).ran().out
             assert re.search(r"◌ promised .* run trainer-\S+ waits for it$", shown, re.MULTILINE), shown
-            assert re.search(r"^1\. \S+'s run trainer-\S+ has waited \d+s for 2 cards$", shown, re.MULTILINE)
+            assert re.search(r"^1\. \S+'s run trainer-\S+ has waited \d+s for 2 GPUs$", shown, re.MULTILINE)
             assert re.search(r"^○ 1 free .*◌ 1 promised .*of 3 on 3 hosts", shown, re.MULTILINE), shown
-            # Whoever wants none of these cards is not held up.
-            cards.launcher.run(*cards.words("other", 1, "--include=host3")).ran()
-            assert "small" not in cards.order
-            cards.let_end("two")
+            # Whoever wants none of these GPUs is not held up.
+            gpus.launcher.run(*gpus.words("other", 1, "--include=host3")).ran()
+            assert "small" not in gpus.order
+            gpus.let_end("two")
             for each in (large, small, other):
                 each.done().ran()
-    assert cards.order[2:] == ["other", "large", "large", "small"]
+    assert gpus.order[2:] == ["other", "large", "large", "small"]
 
 
 @pytest.mark.parametrize("everything", [False, True], ids=["its launcher", "and its agents"])
-def test_who_is_killed_while_waiting_loses_its_place(cards: Cards, everything: bool) -> None:
-    cards.add()
-    cards.let_end("second")
-    with start(cards, "holder", 1) as holder:
+def test_who_is_killed_while_waiting_loses_its_place(gpus: Gpus, everything: bool) -> None:
+    gpus.add()
+    gpus.let_end("second")
+    with start(gpus, "holder", 1) as holder:
         holder.wait_for("has GPU")
-        with queued(cards, "first", 1) as first:
-            run = re.match(r"[0-9.]+-(trainer-\w+)-host1", cards.tickets[0])
+        with queued(gpus, "first", 1) as first:
+            run = re.match(r"[0-9.]+-(trainer-\w+)-host1", gpus.tickets[0])
             assert run
-            with queued(cards, "second", 1) as second:
+            with queued(gpus, "second", 1) as second:
                 second.wait_for("2nd in line")
                 first.signal(signal.SIGKILL)
-                for process in cards.launcher.leftovers(run[1]) if everything else ():
+                for process in gpus.launcher.leftovers(run[1]) if everything else ():
                     process.kill()
                 second.wait_for("1st in line")
-                until(lambda: len(cards.tickets) == 1, "the dead ticket's end")
-                cards.let_end("holder")
+                until(lambda: len(gpus.tickets) == 1, "the dead ticket's end")
+                gpus.let_end("holder")
                 second.done().ran()
-    assert cards.order == ["holder", "second"]
+    assert gpus.order == ["holder", "second"]
 
 
-def test_a_wait_that_runs_out_and_one_that_would_be_in_vain(cards: Cards) -> None:
-    cards.add()
-    with start(cards, "holder", 1) as holder:
+def test_a_wait_that_runs_out_and_one_that_would_be_in_vain(gpus: Gpus) -> None:
+    gpus.add()
+    with start(gpus, "holder", 1) as holder:
         holder.wait_for("has GPU")
-        late = cards.launcher.run(*cards.words("late", 1, "--wait", "1s")).ran(65)
+        late = gpus.launcher.run(*gpus.words("late", 1, "--wait", "1s")).ran(65)
         assert "need 1 GPU (1 worker x 1), 0 are free" in late.sentences
         assert re.search(r"waited \d.* s: 1st in line; host1:0 ", late.sentences)
         assert "Wait longer, or for ever: --wait alone." in late.sentences
-        vain = cards.launcher.run(*cards.words("vain", 2, "--wait")).ran(65)
-        assert "with every card free: need 2 GPUs" in vain.sentences
-        hasty = cards.launcher.run(*cards.words("hasty", 1)).ran(65)
-        assert "Or queue for the cards: --wait, --wait 2h." in hasty.sentences
-        assert "--wait" not in cards.launcher.run(*cards.words("vain", 2)).ran(65).sentences
-        cards.let_end("holder")
+        vain = gpus.launcher.run(*gpus.words("vain", 2, "--wait")).ran(65)
+        assert "with every GPU free: need 2 GPUs" in vain.sentences
+        hasty = gpus.launcher.run(*gpus.words("hasty", 1)).ran(65)
+        assert "Or queue for the GPUs: --wait, --wait 2h." in hasty.sentences
+        assert "--wait" not in gpus.launcher.run(*gpus.words("vain", 2)).ran(65).sentences
+        gpus.let_end("holder")
         holder.done().ran()
-    assert cards.order == ["holder"]
-    assert cards.tickets == []
+    assert gpus.order == ["holder"]
+    assert gpus.tickets == []
 
 
 @pytest.mark.parametrize("how", ["Ctrl-C", "tflaunch stop"])
-def test_a_wait_can_be_ended(cards: Cards, how: str) -> None:
-    cards.add()
-    cards.add()
-    with start(cards, "holder", 2) as holder:
+def test_a_wait_can_be_ended(gpus: Gpus, how: str) -> None:
+    gpus.add()
+    gpus.add()
+    with start(gpus, "holder", 2) as holder:
         holder.wait_for("has GPU", 2)
-        with queued(cards, "waiter", 1) as waiter:
-            run = re.match(r"[0-9.]+-(trainer-\w+)-host1", cards.tickets[0])
+        with queued(gpus, "waiter", 1) as waiter:
+            run = re.match(r"[0-9.]+-(trainer-\w+)-host1", gpus.tickets[0])
             assert run
             if how == "Ctrl-C":
                 waiter.interrupt()
             else:
-                cards.launcher.run("stop", run[1], "--hosts", cards.hostfile).ran()
+                gpus.launcher.run("stop", run[1], "--hosts", gpus.hostfile).ran()
             done = waiter.done()
             assert done.code == (130 if how == "Ctrl-C" else 143)
             assert "nothing was started, nothing is left" in done.sentences
-            until(lambda: not cards.launcher.leftovers(run[1]), "the end of its agents")
-        assert cards.tickets == []
-        cards.let_end("holder")
+            until(lambda: not gpus.launcher.leftovers(run[1]), "the end of its agents")
+        assert gpus.tickets == []
+        gpus.let_end("holder")
         holder.done().ran()
-    assert not [path for path in cards.launcher.run_directories() if path.parent.name == run[1]]
+    assert not [path for path in gpus.launcher.run_directories() if path.parent.name == run[1]]
 
 
-def test_a_host_that_is_lost_does_not_end_the_wait(cards: Cards) -> None:
-    cards.add()
-    second = cards.add()
-    cards.let_end("waiter")
-    with start(cards, "holder", 1, "--include=host1") as holder:
+def test_a_host_that_is_lost_does_not_end_the_wait(gpus: Gpus) -> None:
+    gpus.add()
+    second = gpus.add()
+    gpus.let_end("waiter")
+    with start(gpus, "holder", 1, "--include=host1") as holder:
         holder.wait_for("has GPU")
-        with queued(cards, "waiter", 2) as waiter:
-            before = {name.partition("-")[0] for name in cards.tickets}
+        with queued(gpus, "waiter", 2) as waiter:
+            before = {name.partition("-")[0] for name in gpus.tickets}
             assert len(before) == 1, "one `since` on all hosts"
             second.kill()
             waiter.wait_for("host2 is lost")
             waiter.wait_for("host2 cannot be asked")
             second.start()
             waiter.wait_for("host2 is back")
-            until(lambda: len(cards.tickets) == 2, "its place on both hosts")
-            assert {name.partition("-")[0] for name in cards.tickets} == before
-            cards.let_end("holder")
+            until(lambda: len(gpus.tickets) == 2, "its place on both hosts")
+            assert {name.partition("-")[0] for name in gpus.tickets} == before
+            gpus.let_end("holder")
             waiter.done().ran()
         holder.done().ran()
-    assert cards.order == ["holder", "waiter", "waiter"]
+    assert gpus.order == ["holder", "waiter", "waiter"]
 
 
-def test_a_run_begins_without_a_host_that_it_does_not_need(cards: Cards) -> None:
-    cards.add()
-    second = cards.add()
-    cards.let_end("waiter")
-    with start(cards, "holder", 2, "--lease=5") as holder:
+def test_a_run_begins_without_a_host_that_it_does_not_need(gpus: Gpus) -> None:
+    gpus.add()
+    second = gpus.add()
+    gpus.let_end("waiter")
+    with start(gpus, "holder", 2, "--lease=5") as holder:
         holder.wait_for("has GPU", 2)
-        with queued(cards, "waiter", 1) as waiter:
+        with queued(gpus, "waiter", 1) as waiter:
             # The holder's wire to host2 is cut, too: that run ends with what it has lost.
             second.kill()
             waiter.wait_for("host2 is lost")
-            cards.let_end("holder")
+            gpus.let_end("holder")
             done = waiter.done().ran()
             assert "host2 is lost: the run begins without it" in done.sentences
             assert "has GPU-10" in done.out
         second.start()
         holder.done()
-    until(lambda: cards.tickets == [], "no ticket to be left")
+    until(lambda: gpus.tickets == [], "no ticket to be left")
 
 
-def test_runs_without_a_number_of_workers_wait_for_one_card(cards: Cards) -> None:
-    cards.add(2)
-    cards.let_end("greedy")
-    words = [word for word in cards.words("greedy", 0) if word != "--workers=0"]
-    with start(cards, "holder", 2) as holder:
+def test_runs_without_a_number_of_workers_wait_for_one_gpu(gpus: Gpus) -> None:
+    gpus.add(2)
+    gpus.let_end("greedy")
+    words = [word for word in gpus.words("greedy", 0) if word != "--workers=0"]
+    with start(gpus, "holder", 2) as holder:
         holder.wait_for("has GPU", 2)
-        with cards.launcher.start(*words, "--wait") as greedy:
+        with gpus.launcher.start(*words, "--wait") as greedy:
             greedy.wait_for("0 of 1 GPUs are free; 1st in line")
-            cards.let_end("holder")
+            gpus.let_end("holder")
             greedy.done().ran()
         holder.done().ran()
-    assert cards.order[2:] in (["greedy"], ["greedy", "greedy"])
+    assert gpus.order[2:] in (["greedy"], ["greedy", "greedy"])
 
 
 @pytest.mark.parametrize(

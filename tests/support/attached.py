@@ -56,7 +56,7 @@ class Attached:
             self.say(host, "outcome", outcome=ended(outcome))
         self.say(host, "started", task=task, attempt=0, pid=7)
         self.say(host, "exit", task=task, code=code, **EXIT)
-        self.say(host, "swept", killed=[], survivors=[], cards=[], logs={})
+        self.say(host, "swept", killed=[], survivors=[], gpus=[], logs={})
 
 
 def ended(code: int) -> dict[str, Any]:

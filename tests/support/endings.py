@@ -28,8 +28,8 @@ def task_plan(task: TaskId, host: str, *gpus: str) -> TaskPlan:
         "my set",
     )
     port = 2000 if task.job == "ps" else 2001
-    cards = tuple(f"GPU-{index}" for index in gpus)
-    return TaskPlan(task, host, host, port, cards, gpus, argv, {"TF_CONFIG": "{}"}, (), None)
+    uuids = tuple(f"GPU-{index}" for index in gpus)
+    return TaskPlan(task, host, host, port, uuids, gpus, argv, {"TF_CONFIG": "{}"}, (), None)
 
 
 PLAN = ClusterPlan(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tflaunch.console.gpus_page import CardsView
-from tflaunch.planning.inventory import Gpu, GpuProcess, HostFacts, Lease, MigDevice, why_busy
+from tflaunch.console.gpus_page import GpusView
+from tflaunch.planning.inventory import Gpu, GpuProcess, HostFacts, Lease, MigInstance, why_busy
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.survey.gpus import (
     Answer,
@@ -60,8 +60,8 @@ MIG = gpu(
     "NVIDIA A100-SXM4-80GB",
     mig_mode=True,
     mig=(
-        MigDevice(0, "MIG-a", "NVIDIA A100-SXM4-80GB MIG 3g.40gb", 40 * GIB, 0, card=2),
-        MigDevice(
+        MigInstance(0, "MIG-a", "NVIDIA A100-SXM4-80GB MIG 3g.40gb", 40 * GIB, 0, gpu=2),
+        MigInstance(
             1,
             "MIG-b",
             "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
@@ -69,7 +69,7 @@ MIG = gpu(
             9 * GIB,
             busy="in use",
             processes=(process(),),
-            card=2,
+            gpu=2,
         ),
     ),
 )
@@ -88,4 +88,4 @@ FLEET = [
 
 
 def page(overview: Overview, columns: int = 160, **options: Any) -> str:
-    return "\n".join(line.plain for line in CardsView(columns, **options).page(overview))
+    return "\n".join(line.plain for line in GpusView(columns, **options).page(overview))

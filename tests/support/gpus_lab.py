@@ -20,7 +20,7 @@ from tests.support.sshd import Sshd, SshNetwork
 
 
 class Lab:
-    """Hosts with simulated cards, a user who looks at them."""
+    """Hosts with simulated GPUs, a user who looks at them."""
 
     def __init__(self, library: Path, directory: Path, network: SshNetwork, launcher: Launcher) -> None:
         self.network = network

@@ -1,4 +1,4 @@
-"""Hosts with simulated cards behind real sshd, and users who share them."""
+"""Hosts with simulated GPUs behind real sshd, and users who share them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.sshd import Sshd, SshNetwork
 # The hosts' python3 is this one, which has a pynvml of its own: none is sent, which takes its time.
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
-# Writes down its name and its pid, says which cards it has, and holds them until the file $OUT/go-$NAME is there.
+# Writes down its name and its pid, says which GPUs it has, and holds them until the file $OUT/go-$NAME is there.
 HOLD = """\
 import os, time
 out, name = os.environ["OUT"], os.environ["NAME"]
@@ -27,8 +27,8 @@ while not os.path.exists(out + "/go-" + name):
 """
 
 
-class Cards:
-    """Hosts host1, host2, ... whose cards are GPU-<host><card>, all with one directory of leases."""
+class Gpus:
+    """Hosts host1, host2, ... whose GPUs are GPU-<host><GPU>, all with one directory of leases."""
 
     def __init__(self, library: Path, directory: Path, network: SshNetwork, launcher: Launcher) -> None:
         self.launcher = launcher
@@ -41,10 +41,10 @@ class Cards:
         self._directory = directory
         self.trainer = launcher.script(HOLD)
 
-    def add(self, cards: int = 1) -> Sshd:
-        """A host with so many free cards."""
+    def add(self, gpus: int = 1) -> Sshd:
+        """A host with so many free GPUs."""
         number = len(self.fleets) + 1
-        lines = [f"gpu uuid={uuid(number, card)} mem=16384" for card in range(cards)]
+        lines = [f"gpu uuid={uuid(number, gpu)} mem=16384" for gpu in range(gpus)]
         self.fleets.append(Fleet(self._library, self._directory / f"fleet{number}", *lines))
         env = {**self.fleets[-1].env, "TFLAUNCH_LEASES": str(self.leases)}
         return self.network.add(env=env, path=PATH)
@@ -77,6 +77,6 @@ class Cards:
         return sorted(path.name for path in queue.iterdir()) if queue.exists() else []
 
 
-def uuid(host: int, card: int = 0) -> str:
-    """The UUID of a card."""
-    return f"GPU-{host}{card}"
+def uuid(host: int, gpu: int = 0) -> str:
+    """The UUID of a GPU."""
+    return f"GPU-{host}{gpu}"

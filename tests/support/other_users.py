@@ -17,9 +17,9 @@ NOBODY = pwd.getpwnam("nobody")
 NOW = float(int(time.time()))
 
 
-def vendor(leases: Path, card: int) -> Path:
-    """The kernel's file of that card, made as the kernel would: root's, readable by all."""
-    path = leases / f"devices/sys/bus/pci/devices/0000:{card + 1:02x}:00.0/vendor"
+def vendor(leases: Path, gpu: int) -> Path:
+    """The kernel's file of that GPU, made as the kernel would: root's, readable by all."""
+    path = leases / f"devices/sys/bus/pci/devices/0000:{gpu + 1:02x}:00.0/vendor"
     path.parent.mkdir(parents=True)
     path.write_text("0x10de\n")
     path.chmod(0o444)

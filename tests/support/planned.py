@@ -13,11 +13,11 @@ from tflaunch.planning.gpu_choice import GpuChoice, choose
 from tflaunch.planning.inventory import (
     Gpu,
     HostFacts,
-    MigDevice,
+    MigInstance,
 )
 from tflaunch.planning.plan import plan_cluster
 from tflaunch.protocol.errors import PlanError
-from tflaunch.protocol.job import CHIEF, PS, WORKER, Cards, JobSpec, Role
+from tflaunch.protocol.job import CHIEF, PS, WORKER, GpuCount, JobSpec, Role
 
 PROGRAM = ("trainer.py",)
 
@@ -30,7 +30,7 @@ def asked(
     chief: bool = False,
     ps_hosts: str | None = None,
     worker_hosts: str | None = None,
-    gpus_per_worker: Cards | None = None,
+    gpus_per_worker: GpuCount | None = None,
     roles: Mapping[str, Role] | None = None,
     **more: Any,
 ) -> JobSpec:
@@ -49,9 +49,9 @@ def some_gpus(
 
 
 def split(host: str, index: int, count: int, profile: str = "1g.10gb") -> Gpu:
-    """A card in MIG mode with so many instances."""
+    """A GPU in MIG mode with so many instances."""
     instances = tuple(
-        MigDevice(part, f"MIG-{host}-{index}-{part}", f"A100 MIG {profile}", 10 << 30, 0, card=index)
+        MigInstance(part, f"MIG-{host}-{index}-{part}", f"A100 MIG {profile}", 10 << 30, 0, gpu=index)
         for part in range(count)
     )
     return Gpu(index, f"GPU-{host}-{index}", "A100", 80 << 30, 0, "MIG", mig_mode=True, mig=instances)
@@ -102,5 +102,5 @@ BUSY = {0: "processes", 1: "processes", 2: "processes"}
 
 
 def taken(planned: ClusterPlan) -> list[str]:
-    """The cards of each worker: `g1:0,1`."""
+    """The GPUs of each worker: `g1:0,1`."""
     return [f"{task.host}:{','.join(task.gpu_labels)}" for task in planned.tasks if task.gpus]

@@ -205,7 +205,7 @@ class Daemon:
                 note("containers: %s" % error)
         if self._removal is not None and self._removal.alive and now < self._end_by + container.REMOVAL_S:
             return  # do not kill the engine's processes while they clear up
-        cards = self._requests.holdings.cards
+        gpus = self._requests.holdings.gpus
         if self._sweep is None:
             me = os.getpid()
             keep = [me, os.getppid(), self._requests.detached.coordinator]
@@ -216,8 +216,8 @@ class Daemon:
             self._reap()
             self._swept = True
             if self._team.ran:
-                cards.begin([*self._sweep.met, *self._team.ran])
-        used = cards.result()
+                gpus.begin([*self._sweep.met, *self._team.ran])
+        used = gpus.result()
         if used is None:
             return
         self._over = True
@@ -231,7 +231,7 @@ class Daemon:
                 *(processes.describe(process) for process in self._sweep.survivors),
                 *container.left(self._directory),
             ],
-            cards=used,
+            gpus=used,
             logs={each.task: [each.attempt, each.size(each.attempt)] for each in logs},
         )
         self._sweep = None

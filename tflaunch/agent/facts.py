@@ -53,8 +53,8 @@ def collect(
     looked at.
     """
     queue = place.ahead()
-    for card in probed["gpus"]:
-        for device in card.get("mig") or [card]:
+    for gpu in probed["gpus"]:
+        for device in gpu.get("mig") or [gpu]:
             uuid = device["uuid"]
             if uuid and not device.get("error"):
                 device["promised"] = tickets.promise(uuid, queue)
@@ -88,9 +88,9 @@ def collect(
     }
 
 
-def _first_tickets(queue: "List[Dict[str, Any]]", cards: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
+def _first_tickets(queue: "List[Dict[str, Any]]", gpus: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
     """As many of these tickets as a message may hold, without devices that this host does not have."""
-    here = {device["uuid"] for card in cards for device in (card, *card.get("mig", ()))}
+    here = {device["uuid"] for gpu in gpus for device in (gpu, *gpu.get("mig", ()))}
     tickets_here = []  # type: List[Dict[str, Any]]
     size = 0
     for ticket in queue:

@@ -7,7 +7,7 @@ from tflaunch.agent import facts
 from tflaunch.agent.files.journal import note
 from tflaunch.agent.files.rundir import CODE, Unaged
 from tflaunch.agent.gpus import leases
-from tflaunch.agent.gpus.freed import Cards
+from tflaunch.agent.gpus.freed import RunGpus
 from tflaunch.agent.gpus.leases import Leases
 from tflaunch.agent.gpus.tickets import Place
 from tflaunch.agent.net.ports import HeldPorts
@@ -41,7 +41,7 @@ class Holdings:
         self._look = Look()
         self._to_lease = []  # type: Union[bool, List[str]]  # UUIDs, or whether to lease all
         self.door_port = 0  # the port for the run's other agents, 0 for none
-        self.cards = Cards(directory.run)
+        self.gpus = RunGpus(directory.run)
 
     # -- messages
 
@@ -64,7 +64,7 @@ class Holdings:
 
     def keep(self, viewer: "Viewer", message: "Message") -> None:
         self._leases.keep(message["gpus"])
-        self.cards.keep(message["gpus"])
+        self.gpus.keep(message["gpus"])
         self._place.leave()
         self._look.close()
 
@@ -73,7 +73,7 @@ class Holdings:
         if not self._place.taken:  # a run that waits in the queue looks again; any other leaves NVML alone
             self._look.close()
         found = facts.collect(self._ports.held, self._directory.path, probed, self._place, self._lease)
-        self.cards.seen(found["gpus"])
+        self.gpus.seen(found["gpus"])
         viewer.send("facts", **found)
 
     def _lease(self, uuid: str, file: str) -> "Optional[Dict[str, Any]]":

@@ -225,7 +225,7 @@ class _Share:
                 "task": name,
                 "attempts": attempt + 1,
                 "port": request.get("port", ports.get(name)),
-                "gpus": _cards(request),
+                "gpus": _gpus(request),
                 "gpu_labels": request.get("gpu_labels"),
                 "log": log,
                 "log_bytes": log_bytes,
@@ -264,7 +264,7 @@ def _end(exit: "Dict[str, Any]") -> "Dict[str, Any]":
     return end
 
 
-def _cards(request: "Dict[str, Any]") -> "List[str]":
+def _gpus(request: "Dict[str, Any]") -> "List[str]":
     """The UUIDs of the GPUs that a task may see."""
     masked = str((request.get("env") or {}).get("CUDA_VISIBLE_DEVICES") or "")
     return [each for each in masked.split(",") if each.startswith(("GPU-", "MIG-"))]

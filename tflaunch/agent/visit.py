@@ -150,7 +150,7 @@ class Visit:
     def _finish(self, run: str, grace_s: float) -> "Dict[str, Any]":
         mine = [RunDirectory(self._parent, run, host) for each, host in all_runs(self._parent) if each == run]
         killed = []  # type: List[str]
-        cards = []  # type: List[Dict[str, Any]]
+        gpus = []  # type: List[Dict[str, Any]]
         records = [directory.read("agent.json") for directory in mine]
         agents = [connection for connection in (directory.connect() for directory in mine) if connection]
         for connection in agents:
@@ -162,7 +162,7 @@ class Visit:
         for connection in agents:
             swept = self._await_swept(connection, deadline)
             killed += swept.get("killed", [])
-            cards += swept.get("cards", [])
+            gpus += swept.get("gpus", [])
         survivors = self._await_guards(records)
 
         sweep = processes.Sweep(lambda: strays(run, agents=not mine))
@@ -178,7 +178,7 @@ class Visit:
             "survivors": survivors,
             "unsure": any(map(_unswept, mine)),
             "restarted": max(map(ledger.restarted, mine), default=0.0),
-            "cards": cards,
+            "gpus": gpus,
         }
 
     def _await_swept(self, connection: socket.socket, deadline: float) -> "Dict[str, Any]":

@@ -95,7 +95,7 @@ def gpus(
 
     Exit code: 0; 2 command line or hostfile; 69 a host could not be asked (the others are shown).
     """
-    from tflaunch.console.gpus_output import CardsOutput
+    from tflaunch.console.gpus_output import GpusOutput
     from tflaunch.inputs.sizes import size
     from tflaunch.survey.gpus import Wanted
     from tflaunch.survey.survey import Survey
@@ -108,7 +108,7 @@ def gpus(
         connection.connect_timeout = 0.8 * timeout
         with connected(hostfile.hosts, connection, show.reporter) as connector:
             survey = Survey(connector, hostfile.hosts, timeout, topology=form.topology or form.json)
-            output = CardsOutput(survey, wanted, which.sort.value, chosen_form)
+            output = GpusOutput(survey, wanted, which.sort.value, chosen_form)
             try:
                 with survey.interrupts():
                     if watch is not None:

@@ -258,7 +258,7 @@ def _described(each: HostAnswer) -> HostEntry:
         note = "its python3 does not work" + (f": {each.task.lines[-1]}" if each.task.lines else "")
     return HostEntry(
         each.host,
-        cards=tuple(short_name(gpu.name) or "an unknown GPU" for gpu in facts.gpus),
+        gpus=tuple(short_name(gpu.name) or "an unknown GPU" for gpu in facts.gpus),
         cores=facts.cores,
         memory=amount(facts.memory_bytes),
         python=each.versions.get("Python", ""),
@@ -313,8 +313,8 @@ def _tell(
         reporter.failures(ConnectErrors(failures, len(found)))
     if output == STDOUT:
         return
-    cards = sum(len(each.cards) for each in there)
-    reporter.note(f"{output} is written: {_count(len(there), 'host')}, {_count(cards, 'GPU')}")
+    gpus = sum(len(each.gpus) for each in there)
+    reporter.note(f"{output} is written: {_count(len(there), 'host')}, {_count(gpus, 'GPU')}")
 
 
 def _tell_next(output: Path, ssh_config: Path | None, reporter: Reporter) -> None:

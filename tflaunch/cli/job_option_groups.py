@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tflaunch.cli.options import argument, option
 from tflaunch.cli.values import parse_gpus, parse_wait, time_parser
-from tflaunch.protocol.job import Cards
+from tflaunch.protocol.job import GpuCount
 
 CLUSTER, GPUS, PROGRAM, AGAIN = "Cluster", "GPUs", "Program", "When a task fails"
 OUTPUTS = "Outputs"
@@ -204,7 +204,7 @@ class GpuOptions:
 
     panel = GPUS
 
-    gpus_per_worker: Cards | None = option(
+    gpus_per_worker: GpuCount | None = option(
         None,
         parser=parse_gpus,
         metavar="N|all",

@@ -17,7 +17,7 @@ from tflaunch.protocol.job import (
     EVALUATOR,
     PS,
     WORKER,
-    Cards,
+    GpuCount,
     Role,
     RoleEnd,
     job_name_fault,
@@ -34,7 +34,7 @@ def roles_of(
     in_file: Mapping[str, Role],
     cluster: ClusterOptions,
     options: RoleOptions,
-    gpus_per_worker: Cards | None = None,
+    gpus_per_worker: GpuCount | None = None,
 ) -> dict[str, Role]:
     """Return all roles of a run, by job name: those of the job file, changed as the options say.
 
@@ -147,7 +147,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _gpus(text: str) -> Cards:
+def _gpus(text: str) -> GpuCount:
     """Parse a number of GPUs, or `all`; raises ValueError as `_count` does."""
     if text == "all":
         return "all"

@@ -12,7 +12,7 @@ import typer
 from tflaunch.inputs.times import FOR_EVER, seconds, written
 
 if TYPE_CHECKING:
-    from tflaunch.protocol.job import Cards
+    from tflaunch.protocol.job import GpuCount
 
 MOST_GPUS = 1024  # of one task
 TIME_WORD = (
@@ -49,7 +49,7 @@ def parse_age(text: str) -> float:
     return time_parser()(text)
 
 
-def parse_gpus(text: str) -> Cards:
+def parse_gpus(text: str) -> GpuCount:
     """Return a number of GPUs, or `all`; raises BadParameter."""
     if text == "all":
         return "all"

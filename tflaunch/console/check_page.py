@@ -76,9 +76,9 @@ def _well(each: HostAnswer, marks: Marks) -> str:
         parts.append("its task did not start" if each.task is None else "its task ended early")
     if each.facts.gpus:
         seen = (tensorflow or {}).get("gpus")
-        free = sum(not device.busy for device in each.facts.devices)
+        free = sum(not device.busy for device in each.facts.gpus_or_instances)
         sees = f", TensorFlow sees {seen}" if seen else ""
-        parts.append(f"{free} of {counted(len(each.facts.devices), 'GPU')} free{sees}")
+        parts.append(f"{free} of {counted(len(each.facts.gpus_or_instances), 'GPU')} free{sees}")
     parts.append(counted(each.facts.cores, "core"))
     return f" {marks.dot} ".join(parts)
 
@@ -244,8 +244,8 @@ def _host_data(each: HostAnswer, findings: Findings) -> dict[str, Any]:
         data["ports"] = len(facts.ports)
         data["agent_python"] = facts.python
         data["cuda"] = facts.cuda
-        data["cards"] = [
-            {"label": card.label, "name": card.name, "busy": card.busy} for card in facts.devices
+        data["gpus"] = [
+            {"label": gpu.label, "name": gpu.name, "busy": gpu.busy} for gpu in facts.gpus_or_instances
         ]
     if task is not None:
         data["task"] = {

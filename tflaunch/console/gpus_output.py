@@ -12,7 +12,7 @@ from typing import Literal
 from rich.console import Group
 from rich.live import Live
 
-from tflaunch.console.gpus_page import CardsView
+from tflaunch.console.gpus_page import GpusView
 from tflaunch.console.pen import ASCII, UNICODE
 from tflaunch.console.safe_text import Console, Text
 from tflaunch.console.writer import to_json, unscreened, write_result
@@ -26,7 +26,7 @@ PIPE_COLUMNS = 160  # a file has room
 Form = Literal["", "topology", "json", "csv", "oneline"]  # "": the table
 
 
-class CardsOutput:
+class GpusOutput:
     """Shows the answers of a survey on stdout."""
 
     def __init__(self, survey: Survey, wanted: Wanted, sort: Sort, form: Form) -> None:
@@ -70,12 +70,12 @@ class CardsOutput:
             if stopped.interrupted.signal != signal.SIGINT:
                 raise
 
-    def _view(self) -> CardsView:
+    def _view(self) -> GpusView:
         try:
             UNICODE.all.encode(self._console.encoding)
         except UnicodeEncodeError:
-            return CardsView(self._console.width, ASCII)
-        return CardsView(self._console.width)
+            return GpusView(self._console.width, ASCII)
+        return GpusView(self._console.width)
 
     def _frame(self, title: str) -> Group:
         overview = look(self._survey.answers(), self._wanted, self._sort)

@@ -22,14 +22,14 @@ from tflaunch.inputs.times import age
 from tflaunch.planning.inventory import Gpu
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions.log_lines import one_line
-from tflaunch.survey.gpus import NO_CARD, NO_DRIVER, Machine, Overview, short_name, state
+from tflaunch.survey.gpus import NO_DRIVER, NO_GPU, Machine, Overview, short_name, state
 
 STALE_S = 10.0  # facts that are older say so
 _LEAST_COLUMNS = 20
 _NAME_COLUMNS = 20  # at most, where each host has one line
 
 
-class CardsView:
+class GpusView:
     """Draws an overview for a terminal that is `columns` wide."""
 
     def __init__(self, columns: int, marks: Marks = UNICODE) -> None:
@@ -52,7 +52,9 @@ class CardsView:
         troubles = self._troubles(overview, hints=False)
         total = self.summary(overview)[-1:]
         body = [*self._hosts_only(overview), *troubles]
-        if sum(len(machine.devices) for machine in overview.machines) < room:  # else not worth the attempt
+        if (
+            sum(len(machine.gpus_or_instances) for machine in overview.machines) < room
+        ):  # else not worth the attempt
             for options in ({}, {"processes": False}, {"processes": False, "airy": False}):
                 lines = self.page(overview, **options)
                 if len(lines) <= room:
@@ -144,9 +146,11 @@ class CardsView:
             if machine.error:
                 lines.append(line.append_text(self._bad()).append(machine.error.message))
                 continue
-            for device in machine.devices:
+            for device in machine.gpus_or_instances:
                 line.append(self._marks.gpus[state(device)], STYLES[state(device)])
-            users = Counter(each.user or "?" for device in machine.devices for each in device.processes)
+            users = Counter(
+                each.user or "?" for device in machine.gpus_or_instances for each in device.processes
+            )
             line.append(f"  {machine.free:2} free", STYLES["free"] if machine.free else "dim")
             line.append(f"  {self._models(machine.facts.gpus)}", "dim")
             lines.append(line.append("  " + " ".join(users)))
@@ -157,8 +161,8 @@ class CardsView:
     def _troubles(self, overview: Overview, *, hints: bool = True) -> list[Text]:
         """The hosts that have no GPUs to show, those with one reason together."""
         lines = []
-        for reason, hosts in overview.cardless.items():
-            if reason in (NO_DRIVER, NO_CARD):
+        for reason, hosts in overview.gpuless.items():
+            if reason in (NO_DRIVER, NO_GPU):
                 lines.append(Text.assemble((fold(hosts), "bold"), (f": {reason}", "dim")))
             else:
                 lines += self._reason(Text(f"{self._marks.warn} ", "yellow"), hosts, reason)

@@ -13,7 +13,7 @@ from tflaunch.console.safe_text import Text, stacked
 from tflaunch.console.table import Column, Table, fitted
 from tflaunch.console.words import counted
 from tflaunch.inputs.times import age
-from tflaunch.planning.inventory import NO_INSTANCE, PROHIBITED, Device, Gpu, GpuProcess
+from tflaunch.planning.inventory import NO_INSTANCE, PROHIBITED, Gpu, GpuOrInstance, GpuProcess
 from tflaunch.sessions.log_lines import one_line
 from tflaunch.survey.gpus import Machine, Overview, brief_name, short_command, short_name, state
 
@@ -28,7 +28,7 @@ class _Row:
 
     machine: Machine
     gpu: Gpu
-    part: Device
+    part: GpuOrInstance
     uses: Sequence[Text]  # a line for each
 
 
@@ -62,7 +62,7 @@ class GpuTable:
         rows = []
         for machine in overview.machines:
             for gpu in machine.facts.gpus if not machine.error else ():
-                parts: tuple[Device, ...] = (gpu, *gpu.mig)
+                parts: tuple[GpuOrInstance, ...] = (gpu, *gpu.mig)
                 for part in parts:
                     uses = self._uses(part, machine.facts.clock)
                     if not processes and len(uses) > 1:
@@ -110,11 +110,11 @@ class GpuTable:
         name = name.removeprefix(short_name(row.gpu.name)).strip() or name
         return self._fitted(Text(name), min(cell_len(one_line(name)), 22 if self._columns >= WIDE else 14))
 
-    def _state(self, part: Device) -> Text:
+    def _state(self, part: GpuOrInstance) -> Text:
         found = state(part)
         return Text(f"{self._marks.gpus[found]} {WORDS[found]:6}", STYLES[found])
 
-    def _memory(self, part: Device) -> Text:
+    def _memory(self, part: GpuOrInstance) -> Text:
         if not part.memory_total_bytes:
             return Text("-", "dim")
         used, total = part.memory_used_bytes / 2**30, f"{part.memory_total_bytes / 2**30:.0f}"
@@ -123,7 +123,7 @@ class GpuTable:
             return Text(f"{used:{digits}.0f}/{total}G")
         return Text(f"{used:{digits + 2}.1f}/{total} GiB")
 
-    def _memory_bar(self, part: Device, width: int) -> Text:
+    def _memory_bar(self, part: GpuOrInstance, width: int) -> Text:
         share = part.memory_used_bytes / part.memory_total_bytes if part.memory_total_bytes else None
         return self._bar(share, width, STYLES[state(part)])
 
@@ -141,7 +141,7 @@ class GpuTable:
         words += ["memory"] if self._columns >= WIDE else []
         return self._gap.join([*words, "command"])
 
-    def _uses(self, part: Device, clock: float) -> list[Text]:
+    def _uses(self, part: GpuOrInstance, clock: float) -> list[Text]:
         """Make a line for each use of a GPU, the largest process first, and for what is wrong with the GPU."""
         if isinstance(part, Gpu) and part.error:
             return [Text(part.error, STYLES["broken"])]
@@ -162,7 +162,7 @@ class GpuTable:
             uses += [Text(f"{self._marks.warn} {note}", "yellow") for note in _complaints(part)]
         return uses
 
-    def _why_busy(self, part: Device) -> str:
+    def _why_busy(self, part: GpuOrInstance) -> str:
         if self._columns >= WIDE:
             return part.busy
         if part.lease_error:
@@ -195,7 +195,7 @@ class GpuTable:
 
 
 def _user_columns(overview: Overview) -> int:
-    every = [device for machine in overview.machines for device in machine.devices]
+    every = [device for machine in overview.machines for device in machine.gpus_or_instances]
     users = {each.user for device in every for each in device.processes}
     users |= {claim.user for device in every for claim in (device.lease, device.promised) if claim}
     return min(_USER_COLUMNS, max(cell_len(one_line(user)) for user in users | {"user"}))

@@ -6,7 +6,7 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
     plan       run_id, cluster (job -> addresses), notes, choices (what the program's text has decided, and why),
                left_out (hosts that could not be reached, or were lost -> why; the run does without them),
                tasks: [task, host, address, port (null: not part of the cluster), gpus (UUIDs),
-               gpu_labels (the same as people see them: "3", or "3.1" for MIG instance 1 of card 3), argv,
+               gpu_labels (the same as people see them: "3", or "3.1" for MIG instance 1 of GPU 3), argv,
                env, setup, cwd (null: where the shipped code is), container (image or ""), mounts]
     code       directory, program (its file there), digest, files, bytes, modules_only (what the directory
                is, where no more than the modules that the program imports is shipped; else ""), ignored and
@@ -15,7 +15,7 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
                kind (file, executable, link, directory), bytes or null, goal or null], left: [path, kind, why]
     shipped    directory, digest, files, bytes (as in code), sent (host -> [contents, bytes] that it did not have)
     phase      name, done, total, note (what the step waits for, or what is missing); one for each change of `done`
-    waiting    place (in the queue), behind, free, needed, held: [cards, why], lost; one for each change
+    waiting    place (in the queue), behind, free, needed, held: [GPUs, why], lost; one for each change
     note       text            something that happened
     say        text            what tflaunch does now because the user wants it
     warn       text            something that the user should look at
@@ -34,11 +34,11 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
     report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (as in exited, with
                tail, and error: the line of its log that says why, or ""; or as in lost; or reason, tasks, states,
                stacks (task -> lines)), unverified (host -> why),
-               survivors (host -> processes), cards (host -> [text, own] of each card that is not free again; own:
+               survivors (host -> processes), GPUs (host -> [text, own] of each GPU that is not free again; own:
                the run itself is on it), record, host_logs (task -> path on its host), restarts, hint
     servers    run_id, cluster (job -> addresses), targets (task -> grpc://address), flags; all servers listen
     detached   run_id, tasks (how many), host (of the coordinator)
-    stopped    run_id, hosts (host -> found, killed, survivors, cards)
+    stopped    run_id, hosts (host -> found, killed, survivors, GPUs)
     tensorboard  run_id, url, host, logdir
     fetched    run_id, directory, files, bytes, same (were here already), complete, apart, kept, failed, left,
                hidden, unmatched, there, unreached   (tflaunch.runs.fetch_result.Fetched)

@@ -18,7 +18,7 @@ from tflaunch.console.words import counted
 from tflaunch.hosts import fold
 from tflaunch.inputs.times import duration
 from tflaunch.protocol.job import log_name
-from tflaunch.protocol.outcome import CardLeft, HostLost, Outcome, TaskExit, TimedOut, how
+from tflaunch.protocol.outcome import GpuLeft, HostLost, Outcome, TaskExit, TimedOut, how
 
 if TYPE_CHECKING:
     from tflaunch.planning.cluster_plan import ClusterPlan
@@ -135,15 +135,15 @@ def _unclean_lines(outcome: Outcome, marks: Marks) -> list[Text]:
     lines += unchecked_lines(outcome.unverified, marks)
     if lines:
         lines.append(hint(f"tflaunch stop {outcome.run_id}", marks))
-    return lines + _card_lines(outcome.cards, marks)
+    return lines + _gpu_lines(outcome.gpus, marks)
 
 
-def _card_lines(cards: Mapping[str, Sequence[CardLeft]], marks: Marks) -> list[Text]:
+def _gpu_lines(gpus: Mapping[str, Sequence[GpuLeft]], marks: Marks) -> list[Text]:
     lines = []
-    for host, left in cards.items():
-        for card in left:
-            mark = (f"{marks.bad} ", "bold red") if card.own else (f"{marks.warn} ", "yellow")
-            lines.append(Text.assemble(mark, f"{host}: {card.text}"))
+    for host, left in gpus.items():
+        for gpu in left:
+            mark = (f"{marks.bad} ", "bold red") if gpu.own else (f"{marks.warn} ", "yellow")
+            lines.append(Text.assemble(mark, f"{host}: {gpu.text}"))
     if lines:
         lines.append(hint("look again: tflaunch gpus; on the host: nvidia-smi", marks))
     return lines
@@ -194,7 +194,7 @@ def stopped_lines(run_id: str, hosts: Mapping[str, Finished], marks: Marks) -> l
     lines = [Text.assemble(mark, (run_id, "bold"), f" {text}")]
     for fate, names in by_fate.items():
         lines.append(Text.assemble("  ", (fold(names), "bold"), f" {fate}"))
-    return lines + _card_lines({host: end.cards for host, end in hosts.items()}, marks)
+    return lines + _gpu_lines({host: end.gpus for host, end in hosts.items()}, marks)
 
 
 def _last_lines(outcome: Outcome, marks: Marks) -> list[Text]:
@@ -217,6 +217,6 @@ def _last_line(outcome: Outcome, marks: Marks, cause: str = "") -> Text:
         cause = cause or f", exit code {outcome.exit_code}"
         mark, text = (f"{marks.bad} ", "bold red"), f"failed after {took}{cause}"
     line = Text.assemble(mark, (outcome.run_id, "bold"), f" {text}")
-    if not (outcome.survivors or outcome.unverified or outcome.cards):
+    if not (outcome.survivors or outcome.unverified or outcome.gpus):
         line.append("; nothing is left running", "dim")
     return line

@@ -159,7 +159,7 @@ def _task_table(run: RunState, sheet: Sheet, now: float) -> list[Text]:
         seconds = now - task.since if task.since is not None else task.seconds
         return "-" if seconds is None else age(seconds)
 
-    def cards(task: TaskState) -> str:
+    def gpus(task: TaskState) -> str:
         return ",".join(task.gpu_labels) or str(len(task.gpus) or "-")
 
     restarted = any(task.attempts > 1 for task in tasks)
@@ -174,7 +174,7 @@ def _task_table(run: RunState, sheet: Sheet, now: float) -> list[Text]:
             else []
         ),
         Column("port", [Text(str(task.port or "-")) for task in tasks], right=True, drop=3),
-        Column("GPUs", [Text(cards(task)) for task in tasks], right=True, drop=2),
+        Column("GPUs", [Text(gpus(task)) for task in tasks], right=True, drop=2),
         Column("pid", [Text(str(task.pid or "-")) for task in tasks], right=True, drop=5),
         Column("log", [Text(amount(task.log_bytes)) for task in tasks], right=True, drop=4),
         Column(

@@ -42,7 +42,7 @@ _LOOPBACK = (
     "gloo listens on the address of its host's own name: on {host}, /etc/hosts must give that name the address that "
     "the other hosts reach; with PyTorch, --env GLOO_SOCKET_IFNAME=eth0 (the name of an interface) will do"
 )
-_ONE_CARD = (
+_ONE_GPU = (
     "each task sees its own GPUs only: its device is cuda:LOCAL_RANK, which is 0 in each task, not cuda:RANK"
 )
 _NO_PS = "MultiWorkerMirroredStrategy takes no parameter servers: --ps 0"
@@ -78,7 +78,7 @@ RULES = (
     Rule(r"server socket has failed to listen on any .{0,400}(?:EADDRINUSE|Address already in use)", _HELD_PORT),
     Rule(r"(?:Number of processes|The process id of the current process) must be defined", _NOT_TOLD),
     Rule(r"[Gg]loo.{0,400}(?:remote=\[127\.|tcp/device\.cc:\d{1,5}\] rv == 0)", _LOOPBACK),
-    Rule(r"CUDA error: invalid device ordinal", _ONE_CARD),
+    Rule(r"CUDA error: invalid device ordinal", _ONE_GPU),
     Rule(r"There is no id for task_type 'ps'", _NO_PS),
     Rule(r"ckpt\S{0,100}_temp\S{0,200}; No such file or directory", _SHARDED, last=1000),  # a graph's 30 lines follow
 )  # fmt: skip

@@ -190,21 +190,21 @@ def _gpus(value: object) -> str | int | tuple[int | str, ...]:
         raise ValueError(f"is not {accepted}")
     if not value:
         raise ValueError("names no GPU; write 0 to use none, `auto` to use all")
-    cards: list[int | str] = []
+    gpus: list[int | str] = []
     for index, item in enumerate(value):
         if isinstance(item, str) and re.fullmatch(
             r"(GPU|MIG)-[0-9A-Za-z-]+|(0|[1-9][0-9]{0,3})\.[0-9]", item
         ):
-            cards.append(str(item))
+            gpus.append(str(item))
         elif isinstance(item, str) and re.fullmatch(r"0|[1-9][0-9]{0,3}", item):
-            cards.append(int(item))
+            gpus.append(int(item))
         else:
             raise Unacceptable(
-                "is not the index or UUID of a card (3, GPU-…) or MIG instance (3.1, MIG-…)", index
+                "is not the index or UUID of a GPU (3, GPU-…) or MIG instance (3.1, MIG-…)", index
             )
-        if cards.index(cards[-1]) != index:
+        if gpus.index(gpus[-1]) != index:
             raise Unacceptable("is listed twice", index)
-    return tuple(cards)
+    return tuple(gpus)
 
 
 def _ports(value: object) -> tuple[int, int]:
@@ -381,7 +381,7 @@ class Settings(BaseModel):
                     },
                 ],
                 "description": "The GPUs that tasks may have: auto (all), a count, indices or UUIDs, or 0; "
-                "3.1 is MIG instance 1 of card 3.",
+                "3.1 is MIG instance 1 of GPU 3.",
                 "examples": ["auto", 4, [0, 1], [3.0, 3.1], 0],
             }
         ),

@@ -30,9 +30,9 @@ from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import (
     FLAGS,
     ROLES,
-    Cards,
     Done,
     Framework,
+    GpuCount,
     Place,
     RestartOn,
     RestartPolicy,
@@ -123,7 +123,7 @@ def _port(value: object) -> int:
     return whole(value, 0, 65535)
 
 
-def _gpus(value: object) -> Cards:
+def _gpus(value: object) -> GpuCount:
     if value == "all":
         return "all"
     try:
@@ -215,7 +215,7 @@ def _number(description: str, low: int, high: int) -> WithJsonSchema:
     return WithJsonSchema({"type": "integer", "minimum": low, "maximum": high, "description": description})
 
 
-def _cards(description: str) -> WithJsonSchema:
+def _gpu_count(description: str) -> WithJsonSchema:
     kinds = [{"type": "integer", "minimum": 0, "maximum": 1024}, {"const": "all"}]
     return WithJsonSchema({"anyOf": kinds, "description": description, "examples": [1, "all"]})
 
@@ -258,7 +258,9 @@ class RoleSettings(BaseModel):
     hosts: Annotated[
         str, PlainValidator(_text), string("Where they may run: names, ranges, globs, labels.", "gpu[01-02]")
     ] = UNSAID
-    gpus: Annotated[Any, PlainValidator(_gpus), _cards("GPUs of each task; all: those of its host.")] = UNSAID
+    gpus: Annotated[Any, PlainValidator(_gpus), _gpu_count("GPUs of each task; all: those of its host.")] = (
+        UNSAID
+    )
     env: Annotated[
         Variables, Field(description="In their environment, over `env` of the job.", default_factory=dict)
     ]
@@ -382,30 +384,30 @@ class JobDocument(BaseModel):
         Place, PlainValidator(_choice(Place)), _one_of(Place, "Over all hosts, or on as few as can be.")
     ] = UNSAID
 
-    gpu_model: Annotated[
-        str, PlainValidator(_text), string("Only cards with this in their name.", "H100")
-    ] = UNSAID
-    min_gpu_memory: Annotated[str, PlainValidator(_memory), string("Only cards with that much.", "40GiB")] = (
+    gpu_model: Annotated[str, PlainValidator(_text), string("Only GPUs with this in their name.", "H100")] = (
+        UNSAID
+    )
+    min_gpu_memory: Annotated[str, PlainValidator(_memory), string("Only GPUs with that much.", "40GiB")] = (
         UNSAID
     )
     mig: Annotated[
         str | None, PlainValidator(_mig), _or_text("MIG instances (of that profile).", True, "1g.10gb")
     ] = UNSAID
-    include: Annotated[tuple[str, ...], PlainValidator(_texts), _list("Only these cards.", ["gpu01:0,2"])] = (
+    include: Annotated[tuple[str, ...], PlainValidator(_texts), _list("Only these GPUs.", ["gpu01:0,2"])] = (
         UNSAID
     )
-    exclude: Annotated[tuple[str, ...], PlainValidator(_texts), _list("Not these cards.", ["gpu01:3"])] = (
+    exclude: Annotated[tuple[str, ...], PlainValidator(_texts), _list("Not these GPUs.", ["gpu01:3"])] = (
         UNSAID
     )
-    mix_models: Annotated[bool, Truth, _flag("Workers may get cards of several models.")] = UNSAID
-    share_gpus: Annotated[bool, Truth, _flag("Also cards that others compute on.")] = UNSAID
+    mix_models: Annotated[bool, Truth, _flag("Workers may get GPUs of several models.")] = UNSAID
+    share_gpus: Annotated[bool, Truth, _flag("Also GPUs that others compute on.")] = UNSAID
     require_all: Annotated[
         bool,
         Truth,
         _flag("Start nothing while a host cannot be reached, also where it would fit on the others."),
     ] = UNSAID
     wait: Annotated[
-        float | None, PlainValidator(_wait), _or_text("Queue for cards in use, so long.", True, "2h")
+        float | None, PlainValidator(_wait), _or_text("Queue for GPUs in use, so long.", True, "2h")
     ] = UNSAID
 
     done: Annotated[Done, PlainValidator(_choice(Done)), _one_of(Done, "Whose success ends the run.")] = (

@@ -25,7 +25,7 @@ from tflaunch.launch.watcher import RunWatcher, Turn
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.gpu_choice import GpuChoice, choose
 from tflaunch.planning.inventory import Inventory, in_use, when_free
-from tflaunch.planning.plan import plan_cluster, usable_cards
+from tflaunch.planning.plan import plan_cluster, usable_gpus
 from tflaunch.planning.taking import Share
 from tflaunch.protocol.errors import Breach, ConnectErrors, PlanError
 from tflaunch.protocol.job import WORKER, JobSpec
@@ -61,7 +61,7 @@ class Planner:
             except PlanError:
                 raise error from None
             raise PlanError(
-                error.message, f"{error.hint} Or queue for the cards: --wait, --wait 2h."
+                error.message, f"{error.hint} Or queue for the GPUs: --wait, --wait 2h."
             ) from None
 
     def plan_when_free(self, inventory: Inventory) -> ClusterPlan:
@@ -69,11 +69,11 @@ class Planner:
         try:
             return self._plan(when_free(inventory))
         except PlanError as error:
-            raise PlanError(f"with every card free: {error.message}", error.hint) from None
+            raise PlanError(f"with every GPU free: {error.message}", error.hint) from None
 
     def claims(self, inventory: Inventory) -> dict[str, tuple[str, ...]]:
         """All GPUs that the run could use if they were free, by host."""
-        return usable_cards(self.job, self.hostfile, self.seen(when_free(inventory)))
+        return usable_gpus(self.job, self.hostfile, self.seen(when_free(inventory)))
 
     def shares(self, plan: ClusterPlan) -> list[Share]:
         """What that plan takes of the hosts."""
@@ -139,7 +139,7 @@ class Acquisition:
         for name in self._hosts.keys() - inventory.keys() - self._absent:
             self._watcher.warn(f"{name} is lost: the run begins without it")
             self._cluster.do_without(name)
-        self._cluster.keep_cards(plan)
+        self._cluster.keep_gpus(plan)
         return plan
 
     def _acquire(self, inventory: Inventory) -> tuple[ClusterPlan, Inventory]:
@@ -175,7 +175,7 @@ class Acquisition:
         return any(
             claim is not None and claim.planning and claim.run != self._planner.run_id
             for host, facts in inventory.items()
-            for device in facts.devices
+            for device in facts.gpus_or_instances
             if device.uuid in self._claims.get(host, ())
             for claim in (device.lease, None if in_use(device) else device.promised)
         )
@@ -199,7 +199,7 @@ class Acquisition:
                 plan = self._planner.plan(inventory)
                 if self._settled(inventory) and (taken := self._take(plan)):
                     break
-                refusal = PlanError("other runs plan with the same cards", "Try again.")
+                refusal = PlanError("other runs plan with the same GPUs", "Try again.")
             except PlanError as error:
                 if not self._patient and not self._contended(inventory):
                     raise
@@ -225,10 +225,10 @@ class Acquisition:
 
     def _take(self, plan: ClusterPlan) -> Inventory:
         """Lease the GPUs of that plan; returns the facts, or none when another run has taken one of the GPUs."""
-        cards: dict[str, list[str]] = {}
+        gpus: dict[str, list[str]] = {}
         for task in plan.tasks:
-            cards.setdefault(task.host, []).extend(task.gpus)
-        inventory = self._look(cards)
+            gpus.setdefault(task.host, []).extend(task.gpus)
+        inventory = self._look(gpus)
         try:
             if self._planner.plan(inventory).tasks == plan.tasks:
                 return inventory
@@ -255,7 +255,7 @@ class Acquisition:
                 self._absent.discard(name)
             if facts.queue_error and name not in self._warned:
                 self._warned.add(name)
-                self._watcher.warn(f"{name}: no place in its queue for cards: {facts.queue_error}")
+                self._watcher.warn(f"{name}: no place in its queue for GPUs: {facts.queue_error}")
         return inventory
 
     def _dial_again(self) -> None:
@@ -287,13 +287,13 @@ class Acquisition:
     def _turn(self, inventory: Inventory) -> Turn:
         ahead: dict[tuple[float, str], str] = {}
         free = 0
-        held: dict[str, dict[str, list[str]]] = {}  # what keeps the run from cards -> host -> cards
+        held: dict[str, dict[str, list[str]]] = {}  # what keeps the run from GPUs -> host -> GPUs
         for host, facts in self._planner.seen(inventory).items():
             claim = self._claims.get(host, ())
             for ticket in facts.queue:
                 if not set(ticket.uuids).isdisjoint(claim):
                     ahead[ticket.since, ticket.run] = ticket.holder
-            for device in facts.devices:
+            for device in facts.gpus_or_instances:
                 if device.uuid not in claim:
                     continue
                 free += not device.busy
@@ -308,8 +308,8 @@ class Acquisition:
             free=free,
             needed=self._needed,
             held=tuple(
-                (" ".join(f"{host}:{','.join(labels)}" for host, labels in cards.items()), why)
-                for why, cards in held.items()
+                (" ".join(f"{host}:{','.join(labels)}" for host, labels in gpus.items()), why)
+                for why, gpus in held.items()
             ),
             lost=tuple(sorted(self._hosts.keys() - inventory.keys())),
         )

@@ -13,7 +13,7 @@ from tflaunch.launch.steering import Steering
 from tflaunch.launch.watcher import RunWatcher
 from tflaunch.lifecycle.ending import NOT_AWAITED
 from tflaunch.protocol.errors import FetchError
-from tflaunch.protocol.outcome import CardLeft
+from tflaunch.protocol.outcome import GpuLeft
 from tflaunch.sessions.group import Stopped
 
 VERIFY_TIMEOUT_S = 10.0  # to connect to a lost host again
@@ -25,7 +25,7 @@ class Swept(Protocol):
     @property
     def swept(self) -> Mapping[str, tuple[str, ...]]: ...
     @property
-    def cards(self) -> Mapping[str, tuple[CardLeft, ...]]: ...
+    def gpus(self) -> Mapping[str, tuple[GpuLeft, ...]]: ...
     @property
     def lost(self) -> Mapping[str, str]: ...
 
@@ -83,17 +83,17 @@ def nothing_left(cluster: Cluster, watcher: RunWatcher) -> Iterator[None]:
 
 def verify(
     request: Request, state: Swept, connections: Connections, watcher: RunWatcher
-) -> tuple[Mapping[str, str], Mapping[str, tuple[str, ...]], Mapping[str, tuple[CardLeft, ...]], int | None]:
+) -> tuple[Mapping[str, str], Mapping[str, tuple[str, ...]], Mapping[str, tuple[GpuLeft, ...]], int | None]:
     """Check that nothing of the run is left: connect again to the hosts that were lost, and end the run there.
 
     Returns (host -> why it could not be checked, host -> processes that are still alive, host -> GPUs that are not
     free, the signal of a user who did not wait for this).
     """
     survivors = {host: left for host, left in state.swept.items() if left}
-    cards = dict(state.cards)
+    gpus = dict(state.gpus)
     lost = [host for host in request.hostfile.hosts if host.name in state.lost]
     if not lost:
-        return {}, survivors, cards, None
+        return {}, survivors, gpus, None
     from tflaunch.runs.states import restarted_text
     from tflaunch.runs.visits import UNSURE, Visits
 
@@ -105,7 +105,7 @@ def verify(
             finished, more = visits.finish(request.run_id, 0.0, "")
             failures.update(more)
             survivors.update({host: end.survivors for host, end in finished.items() if end.survivors})
-            cards.update({host: end.cards for host, end in finished.items()})
+            gpus.update({host: end.gpus for host, end in finished.items()})
             unverified = {host: error.message for host, error in failures.items()}
             unsure = dict.fromkeys((host for host, end in finished.items() if end.unsure), UNSURE)
             for host, end in finished.items():
@@ -120,4 +120,4 @@ def verify(
         f"; its agent ends the run there by itself {request.lease_s:g} s after it last heard of this launcher"
     )
     unverified = {**{host: reason + lease for host, reason in unverified.items()}, **unsure}
-    return unverified, survivors, cards, signal
+    return unverified, survivors, gpus, signal

@@ -46,7 +46,7 @@ class Cluster:
     ) -> tuple[Inventory, Mapping[str, ConnectError]]:
         """Connect to every host, boot its agent and learn its facts: one round trip after the handshake.
 
-        With `lease`, every free GPU is leased in the same step, until `keep_cards` or `give_back`.
+        With `lease`, every free GPU is leased in the same step, until `keep_gpus` or `give_back`.
         With `unanswered` (see Connector), absent hosts do not make the others fail, and are given up early.
         Returns the facts of the hosts that answered, and why each absent host is absent.
         Raises ConnectErrors with every host that failed, after all connections are closed: when a host failed that is
@@ -83,7 +83,7 @@ class Cluster:
         """Give all leases back, to look again later; the run keeps its places in the queues."""
         self.sessions.send(self.sessions.by_host, "let_go")
 
-    def keep_cards(self, plan: ClusterPlan) -> None:
+    def keep_gpus(self, plan: ClusterPlan) -> None:
         """Keep the leases on the GPUs of this plan; give back all others, and the places in the queues."""
         for name in self.sessions.by_host:
             gpus = [uuid for task in plan.tasks if task.host == name for uuid in task.gpus]

@@ -65,7 +65,7 @@ class Consent:
             workers = wanted.tasks.get(WORKER, 0)
             hint = f"say how many: --workers {workers}, or agree to what there is: --yes"
             if not workers:  # the trials of a sweep
-                hint = "agree to it: --yes, or leave cards out: --exclude HOST[:0,2]"
+                hint = "agree to it: --yes, or leave GPUs out: --exclude HOST[:0,2]"
             raise UsageError(
                 "nothing was started"
                 if answer is False

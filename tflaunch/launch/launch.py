@@ -27,7 +27,7 @@ from tflaunch.planning.environments import PREPARE_TIMEOUT_S
 from tflaunch.planning.usable_hosts import usable_hosts
 from tflaunch.protocol.errors import FetchError, RecordError, TflaunchError
 from tflaunch.protocol.job import EVALUATOR, EVALUATOR_GRACE_S, TaskId
-from tflaunch.protocol.outcome import CardLeft, HostLost
+from tflaunch.protocol.outcome import GpuLeft, HostLost
 from tflaunch.runs.record import Record
 from tflaunch.sessions.group import Stopped
 
@@ -114,7 +114,7 @@ class Ended:
     number: int  # of the plan, from 0
     unverified: Mapping[str, str]
     survivors: Mapping[str, tuple[str, ...]]
-    cards: Mapping[str, tuple[CardLeft, ...]]
+    gpus: Mapping[str, tuple[GpuLeft, ...]]
     host_logs: Mapping[TaskId, str]
 
 
@@ -230,10 +230,10 @@ class Run:
 
     def _checked(self, state: State, number: int, host_logs: Mapping[TaskId, str]) -> Ended:
         """How the run has ended on its hosts; a user who stops that check wants no other plan either."""
-        unverified, survivors, cards, signal = verify(self.request, state, self._connections, self.watcher)
+        unverified, survivors, gpus, signal = verify(self.request, state, self._connections, self.watcher)
         if signal is not None and hosts_for_another_plan(self.request, state, number):
             state = _interrupted(state, signal)
-        return Ended(state, number, unverified, survivors, cards, host_logs)
+        return Ended(state, number, unverified, survivors, gpus, host_logs)
 
     def _show_tensorboard(self, steering: Steering, state: State) -> None:
         if self.request.tensorboard is None or self._tunnel is None:
@@ -276,7 +276,7 @@ class Run:
             seconds,
             unverified=ended.unverified,
             survivors=ended.survivors,
-            cards=ended.cards,
+            gpus=ended.gpus,
             record=str(self.record.path),
             host_logs=ended.host_logs,
         )

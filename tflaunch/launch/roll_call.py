@@ -262,6 +262,6 @@ def _others_plan(inventory: Inventory) -> bool:
     return any(
         claim is not None and claim.planning
         for facts in inventory.values()
-        for device in facts.devices
+        for device in facts.gpus_or_instances
         for claim in (device.lease, device.promised)
     )

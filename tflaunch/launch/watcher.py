@@ -43,6 +43,6 @@ class Turn:
         parts = [
             f"{self.place}{ending} in line" + (f", behind {', '.join(self.behind)}" if self.behind else "")
         ]
-        parts += [f"{cards} {why}" for cards, why in self.held]
+        parts += [f"{gpus} {why}" for gpus, why in self.held]
         parts += [f"{fold(self.lost)} cannot be asked"] if self.lost else []
         return "; ".join(parts)

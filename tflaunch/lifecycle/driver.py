@@ -15,7 +15,7 @@ from tflaunch.lifecycle.links import LOOK_S, Links, Transport
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, TaskStarted, TimerFired
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.messages import tasks_of
-from tflaunch.protocol.outcome import HostLost, TaskExit, cards_left
+from tflaunch.protocol.outcome import HostLost, TaskExit, gpus_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -300,7 +300,7 @@ def understand(host: str, type: str, fields: Mapping[str, Any], body: bytes = b"
     if type == "expired":
         return AgentGaveUp(host, fields["reason"], fields["asked"])
     if type == "swept":
-        return HostSwept(host, tuple(fields["survivors"]), cards_left(fields.get("cards", ())))
+        return HostSwept(host, tuple(fields["survivors"]), gpus_left(fields.get("gpus", ())))
     if type == "gone":
         return HostLost(host, fields["reason"])
     return None

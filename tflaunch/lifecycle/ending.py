@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tflaunch.lifecycle.actions import Action, End, Say, StartTimer
 from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, Interrupted, TimerFired
-from tflaunch.protocol.outcome import CardLeft, HostLost, Outcome, TaskExit, TimedOut
+from tflaunch.protocol.outcome import GpuLeft, HostLost, Outcome, TaskExit, TimedOut
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -49,7 +49,7 @@ class Ending:
     swept: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # host -> processes that could not be killed
-    cards: Mapping[str, tuple[CardLeft, ...]] = field(
+    gpus: Mapping[str, tuple[GpuLeft, ...]] = field(
         default_factory=dict
     )  # swept host -> GPUs that are not free
 
@@ -138,7 +138,7 @@ def _swept(state: S, event: HostSwept) -> S:
         dataclasses.replace(
             state,
             swept={**state.swept, event.host: event.survivors},
-            cards={**state.cards, event.host: event.cards},
+            gpus={**state.gpus, event.host: event.gpus},
             lost=lost,
         )
     )
@@ -168,13 +168,13 @@ def _over_if_all_reported(state: S) -> S:
 def outcome_of(state: Ending, run_id: str, seconds: float, **more: Any) -> Outcome:
     """How a run or a sweep that is over has ended.
 
-    `more` are fields of Outcome that only the caller knows; `survivors` and `cards` among them replace what the agents
+    `more` are fields of Outcome that only the caller knows; `survivors` and `gpus` among them replace what the agents
     have reported.
     """
     survivors = more.pop("survivors", {host: left for host, left in state.swept.items() if left})
-    cards = _cards_of_concern(state, more.pop("cards", state.cards))
-    own_cards = any(card.own for left in cards.values() for card in left)
-    clean = not (more.get("unverified") or survivors or own_cards)
+    gpus = _gpus_of_concern(state, more.pop("gpus", state.gpus))
+    own_gpus = any(gpu.own for left in gpus.values() for gpu in left)
+    clean = not (more.get("unverified") or survivors or own_gpus)
     return Outcome(
         run_id,
         state.status,
@@ -183,17 +183,17 @@ def outcome_of(state: Ending, run_id: str, seconds: float, **more: Any) -> Outco
         exits=state.final_exits,
         first_failure=state.first_failure,
         survivors=survivors,
-        cards=cards,
+        gpus=gpus,
         restarts=state.restart_count,
         **more,
     )
 
 
-def _cards_of_concern(
-    state: Ending, cards: Mapping[str, tuple[CardLeft, ...]]
-) -> dict[str, tuple[CardLeft, ...]]:
+def _gpus_of_concern(
+    state: Ending, gpus: Mapping[str, tuple[GpuLeft, ...]]
+) -> dict[str, tuple[GpuLeft, ...]]:
     """The GPUs that are not free; of shared ones only those that the run itself still uses."""
     found = {
-        host: tuple(card for card in left if card.own or not state.share_gpus) for host, left in cards.items()
+        host: tuple(gpu for gpu in left if gpu.own or not state.share_gpus) for host, left in gpus.items()
     }
     return {host: left for host, left in found.items() if left}

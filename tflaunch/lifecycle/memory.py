@@ -27,7 +27,7 @@ from tflaunch.protocol.fields import (
     one_of,
     or_null,
 )
-from tflaunch.protocol.outcome import CardLeft, HostLost, TaskExit, TimedOut
+from tflaunch.protocol.outcome import GpuLeft, HostLost, TaskExit, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,7 @@ def memory_of(state: State) -> dict[str, Any]:
         "interrupts": list(state.interrupts),
         "lost": dict(state.lost),
         "swept": {host: list(left) for host, left in state.swept.items()},
-        "cards": {host: [vars(card) for card in cards] for host, cards in state.cards.items()},
+        "gpus": {host: [vars(gpu) for gpu in gpus] for host, gpus in state.gpus.items()},
     }
 
 
@@ -80,7 +80,7 @@ def remembered(state: State, data: Any) -> State:
         interrupts=tuple(data["interrupts"]),
         lost=data["lost"],
         swept={host: tuple(left) for host, left in data["swept"].items()},
-        cards={host: tuple(CardLeft(**card) for card in cards) for host, cards in data["cards"].items()},
+        gpus={host: tuple(GpuLeft(**gpu) for gpu in gpus) for host, gpus in data["gpus"].items()},
     )
 
 
@@ -119,7 +119,7 @@ def _record_of(state: State) -> dict[str, Any]:
         "interrupts": [a_signal],
         "lost": Each(a_host, a_text),
         "swept": Each(a_host, [a_text]),
-        "cards": Each(a_host, [{"text": a_text, "own": a_flag}]),
+        "gpus": Each(a_host, [{"text": a_text, "own": a_flag}]),
     }
 
 

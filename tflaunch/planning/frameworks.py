@@ -8,10 +8,10 @@ evaluator has no rank.
 host.  A task sees its own GPUs and no others (`CUDA_VISIBLE_DEVICES`), so that `cuda:{LOCAL_RANK}` must be its first:
 `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` with a LOCAL_RANK of 1 fails where one GPU is visible.
 `torchrun --virtual-local-rank` decides the same, and so is a worker of Kubeflow's PyTorchJob, a pod of its own.  The
-other way, all cards of the run on a host visible to each of its tasks (torchrun by default, Ray Train), would give a
-program that says only `cuda` the card of another task, leaves open which of two cards a rank gets
-(`--gpus-per-worker 2`), and takes back that tasks cannot use each other's cards.  NCCL finds the fast way between
-cards that do not see each other, too (CUDA 10.1 or newer).
+other way, all GPUs of the run on a host visible to each of its tasks (torchrun by default, Ray Train), would give a
+program that says only `cuda` the GPU of another task, leaves open which of two GPUs a rank gets
+(`--gpus-per-worker 2`), and takes back that tasks cannot use each other's GPUs.  NCCL finds the fast way between
+GPUs that do not see each other, too (CUDA 10.1 or newer).
 
 What the variables mean stays true: RANK = GROUP_RANK x LOCAL_WORLD_SIZE + LOCAL_RANK, and Lightning, which counts
 `num_nodes` x `devices`, finds WORLD_SIZE nodes of one device.

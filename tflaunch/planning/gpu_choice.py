@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tflaunch.hosts import Hostfile, match
-from tflaunch.planning.inventory import NO_INSTANCE, Device, Gpu, HostFacts, Inventory, MigDevice
+from tflaunch.planning.inventory import NO_INSTANCE, Gpu, GpuOrInstance, HostFacts, Inventory, MigInstance
 from tflaunch.protocol.errors import UsageError
 
 # How near two GPUs are, best first; NVLinks (`NV4` is four of them) are nearer than any of these.
@@ -50,7 +50,7 @@ def check(choice: GpuChoice, hostfile: Hostfile) -> None:
 
 def excluded_hosts(choice: GpuChoice, hostfile: Hostfile) -> set[str]:
     """The hosts that --exclude names whole, without numbers of GPUs."""
-    return {host for host, cards in _selected("--exclude", choice.exclude, hostfile).items() if cards is None}
+    return {host for host, gpus in _selected("--exclude", choice.exclude, hostfile).items() if gpus is None}
 
 
 def not_included(choice: GpuChoice, hostfile: Hostfile) -> set[str]:
@@ -69,8 +69,8 @@ def choose(inventory: Inventory, choice: GpuChoice, hostfile: Hostfile) -> dict[
     excluded = _selected("--exclude", choice.exclude, hostfile)
     named = {host.name: host.gpus if isinstance(host.gpus, tuple) else () for host in hostfile.hosts}
 
-    def unwanted(host: str, gpu: Gpu, device: Device) -> str:
-        if isinstance(device, MigDevice):
+    def unwanted(host: str, gpu: Gpu, device: GpuOrInstance) -> str:
+        if isinstance(device, MigInstance):
             if choice.mig is None and not {device.label, device.uuid} & set(named[host]):
                 return NEEDS_MIG
             if (choice.mig or "").lower() not in device.name.lower():
@@ -85,7 +85,7 @@ def choose(inventory: Inventory, choice: GpuChoice, hostfile: Hostfile) -> dict[
             return "not in --include"
         return "in --exclude" if _names(excluded, host, gpu, device) else ""
 
-    def why_busy(host: str, gpu: Gpu, device: Device) -> str:
+    def why_busy(host: str, gpu: Gpu, device: GpuOrInstance) -> str:
         if reason := unwanted(host, gpu, device):
             return LeftOut(reason)
         closed = gpu.error or not device.uuid or gpu.compute_mode != "default" or device.busy == NO_INSTANCE
@@ -120,36 +120,38 @@ def _selected(
     return found
 
 
-def _names(selected: Mapping[str, frozenset[str] | None], host: str, gpu: Gpu, device: Device) -> bool:
+def _names(selected: Mapping[str, frozenset[str] | None], host: str, gpu: Gpu, device: GpuOrInstance) -> bool:
     """Whether `selected` names this device; the label of a GPU stands for all of its MIG instances."""
     labels = selected.get(host, frozenset())
     return labels is None or gpu.label in labels or device.label in labels
 
 
-def take_nearest(cards: Sequence[Device], count: int) -> tuple[tuple[Device, ...], list[Device]]:
-    """Return (the `count` GPUs that are nearest to each other, the rest), each in the order of `cards`.
+def take_nearest(
+    gpus: Sequence[GpuOrInstance], count: int
+) -> tuple[tuple[GpuOrInstance, ...], list[GpuOrInstance]]:
+    """Return (the `count` GPUs that are nearest to each other, the rest), each in the order of `gpus`.
 
     They are of one model where one model has that many.
     """
-    if count <= 1 or count >= len(cards):
-        return tuple(cards[:count]), list(cards[count:])
-    models = Counter(card.name for card in cards)
-    enough = [card for card in cards if models[card.name] >= count]
-    best: tuple[int, list[Device]] = (-1, [])
-    for first in enough or cards:  # a group grows from each GPU by the one that is nearest to all in it
-        pool = [card for card in enough if card.name == first.name] or cards
+    if count <= 1 or count >= len(gpus):
+        return tuple(gpus[:count]), list(gpus[count:])
+    models = Counter(gpu.name for gpu in gpus)
+    enough = [gpu for gpu in gpus if models[gpu.name] >= count]
+    best: tuple[int, list[GpuOrInstance]] = (-1, [])
+    for first in enough or gpus:  # a group grows from each GPU by the one that is nearest to all in it
+        pool = [gpu for gpu in enough if gpu.name == first.name] or gpus
         group, total = [first], 0
         while len(group) < count:
-            left = [card for card in pool if card not in group]
-            gains = [sum(_nearness(card, other) for other in group) for card in left]
+            left = [gpu for gpu in pool if gpu not in group]
+            gains = [sum(_nearness(gpu, other) for other in group) for gpu in left]
             total += max(gains)
             group.append(left[gains.index(max(gains))])
         if total > best[0]:
             best = (total, group)
-    taken = sorted(best[1], key=lambda card: card.index)
-    return tuple(taken), [card for card in cards if card not in taken]
+    taken = sorted(best[1], key=lambda gpu: gpu.index)
+    return tuple(taken), [gpu for gpu in gpus if gpu not in taken]
 
 
-def _nearness(one: Device, other: Device) -> int:
+def _nearness(one: GpuOrInstance, other: GpuOrInstance) -> int:
     link = one.links.get(other.index, "") if isinstance(one, Gpu) else ""
     return _NVLINK + int(link[2:]) if link.startswith("NV") else _NEAR.get(link, 0)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from tflaunch.hosts import Host, fold
 from tflaunch.planning.gpu_choice import NEEDS_MIG, LeftOut
-from tflaunch.planning.inventory import Device, HostFacts, MigDevice
+from tflaunch.planning.inventory import GpuOrInstance, HostFacts, MigInstance
 from tflaunch.protocol.errors import PlanError
-from tflaunch.protocol.job import Cards
+from tflaunch.protocol.job import GpuCount
 
 _BUSY_REASONS_SHOWN = 2
 
@@ -27,17 +27,17 @@ class HostCapacity:
 
     host: Host
     facts: HostFacts
-    free_gpus: list[Device] = field(default_factory=list)  # lowest label first
+    free_gpus: list[GpuOrInstance] = field(default_factory=list)  # lowest label first
     room: int | None = None  # for workers; None: no limit
-    given: Counter[str] = field(default_factory=Counter)  # cards that other roles have got, by job
+    given: Counter[str] = field(default_factory=Counter)  # GPUs that other roles have got, by job
 
     def room_for(self, workers: int) -> int:
         """How many of so many workers, for which it has GPUs, `slots:` lets it take."""
         return workers if self.host.slots is None else min(workers, self.host.slots)
 
-    def room_of_models(self, per_worker: Cards) -> int:
+    def room_of_models(self, per_worker: GpuCount) -> int:
         """How many workers it takes if each gets GPUs of one model only."""
-        counts = Counter(card.name for card in self.free_gpus).values()
+        counts = Counter(gpu.name for gpu in self.free_gpus).values()
         return self.room_for(sum(workers_for(count, per_worker) for count in counts))
 
     @property
@@ -49,26 +49,26 @@ class HostCapacity:
     def needs_mig(self) -> bool:
         """Whether it has MIG instances that tasks get with --mig only."""
         return self.host.gpus not in (0, ()) and any(
-            device.busy == NEEDS_MIG for device in self.facts.devices
+            device.busy == NEEDS_MIG for device in self.facts.gpus_or_instances
         )
 
 
-def workers_for(cards: int, per_worker: Cards) -> int:
+def workers_for(gpus: int, per_worker: GpuCount) -> int:
     """How many workers so many GPUs of one host are enough for."""
-    return min(1, cards) if per_worker == "all" else cards // per_worker
+    return min(1, gpus) if per_worker == "all" else gpus // per_worker
 
 
-def share_of(capacity: HostCapacity, cards: Cards) -> int:
+def share_of(capacity: HostCapacity, gpus: GpuCount) -> int:
     """How many GPUs a task gets on that host."""
-    return len(capacity.free_gpus) if cards == "all" else cards
+    return len(capacity.free_gpus) if gpus == "all" else gpus
 
 
-def cards_of_worker(asked: Cards | None, capacities: Sequence[HostCapacity]) -> Cards:
+def gpus_of_worker(asked: GpuCount | None, capacities: Sequence[HostCapacity]) -> GpuCount:
     """How many GPUs a worker gets: what the user asked for, else one where any of these hosts has any, else none."""
     if asked is not None:
         return asked
-    with_cards = [capacity for capacity in capacities if capacity.host.gpus == "auto" and capacity.facts.gpus]
-    return 1 if with_cards or any(capacity.host.gpus not in ("auto", 0, ()) for capacity in capacities) else 0
+    with_gpus = [capacity for capacity in capacities if capacity.host.gpus == "auto" and capacity.facts.gpus]
+    return 1 if with_gpus or any(capacity.host.gpus not in ("auto", 0, ()) for capacity in capacities) else 0
 
 
 def note_silent(capacities: Iterable[HostCapacity], notes: list[str]) -> None:
@@ -77,7 +77,7 @@ def note_silent(capacities: Iterable[HostCapacity], notes: list[str]) -> None:
     for capacity in capacities:
         if capacity.facts.gpu_note and not capacity.facts.gpus and capacity.host.gpus not in (0, ()):
             silent[capacity.facts.gpu_note].append(capacity.host.name)
-    notes.extend(f"{fold(names)}: no cards can be seen: {reason}" for reason, names in silent.items())
+    notes.extend(f"{fold(names)}: no GPUs can be seen: {reason}" for reason, names in silent.items())
 
 
 def deal(capacities: Iterable[HostCapacity], notes: list[str]) -> None:
@@ -85,22 +85,22 @@ def deal(capacities: Iterable[HostCapacity], notes: list[str]) -> None:
     taken: dict[str, str] = {}  # one machine under two names shows its GPUs twice
     shared: list[str] = []
     for capacity in capacities:
-        free = free_cards(capacity.host, capacity.facts)
+        free = free_gpus(capacity.host, capacity.facts)
         capacity.free_gpus = [
             gpu for gpu in free if taken.setdefault(gpu.uuid, capacity.host.name) == capacity.host.name
         ]
         if len(capacity.free_gpus) < len(free):
             shared.append(capacity.host.name)
     if shared:
-        notes.append(f"{fold(shared)}: cards that another host shows too are left to that one")
+        notes.append(f"{fold(shared)}: GPUs that another host shows too are left to that one")
 
 
-def check_instances(capacities: Iterable[HostCapacity], cards: Cards, option: str, noun: str) -> None:
+def check_instances(capacities: Iterable[HostCapacity], gpus: GpuCount, option: str, noun: str) -> None:
     """Raise PlanError where a task would get several MIG instances."""
     for capacity in capacities:
-        if share_of(capacity, cards) < 2:
+        if share_of(capacity, gpus) < 2:
             continue
-        if instance := next((gpu for gpu in capacity.free_gpus if isinstance(gpu, MigDevice)), None):
+        if instance := next((gpu for gpu in capacity.free_gpus if isinstance(gpu, MigInstance)), None):
             raise PlanError(
                 f"{capacity.host.name}: {instance.label} is a MIG instance, of which a process can use only one",
                 f"Leave out {option}; {noun}.",
@@ -108,7 +108,7 @@ def check_instances(capacities: Iterable[HostCapacity], cards: Cards, option: st
 
 
 def make_room(
-    capacities: Sequence[HostCapacity], per_worker: Cards, notes: list[str], mix: bool = False
+    capacities: Sequence[HostCapacity], per_worker: GpuCount, notes: list[str], mix: bool = False
 ) -> None:
     """Set how many workers each host takes, each with `per_worker` GPUs; with `mix` of several models."""
     if per_worker == 0:
@@ -131,29 +131,29 @@ def make_room(
     bare = [capacity.host.name for capacity in capacities if capacity.bare]
     if bare and len(bare) < len(capacities):
         notes.append(
-            f"workers go to cards only; {fold(bare)} can give none"
-            " (--gpus-per-worker 0 places workers without cards)"
+            f"workers go to GPUs only; {fold(bare)} can give none"
+            " (--gpus-per-worker 0 places workers without GPUs)"
         )
     if idle := [
         capacity.host.name for capacity in capacities if capacity.needs_mig and not capacity.free_gpus
     ]:
-        notes.append(f"{fold(idle)}: no whole card is free; --mig gives workers MIG instances instead")
+        notes.append(f"{fold(idle)}: no whole GPU is free; --mig gives workers MIG instances instead")
 
 
-def keep_to_one_model(capacities: Sequence[HostCapacity], workers: int, per_worker: Cards) -> None:
+def keep_to_one_model(capacities: Sequence[HostCapacity], workers: int, per_worker: GpuCount) -> None:
     """Leave the hosts only GPUs of one model, where one model has enough for all workers.
 
     Where none has, but each worker can get GPUs of one model, leave the hosts only room for such workers.
     """
-    models = [Counter(card.name for card in capacity.free_gpus) for capacity in capacities]
-    for model in dict.fromkeys(card.name for capacity in capacities for card in capacity.free_gpus):
+    models = [Counter(gpu.name for gpu in capacity.free_gpus) for capacity in capacities]
+    for model in dict.fromkeys(gpu.name for capacity in capacities for gpu in capacity.free_gpus):
         rooms = [
             capacity.room_for(workers_for(count[model], per_worker))
             for capacity, count in zip(capacities, models, strict=True)
         ]
         if sum(rooms) >= workers:
             for capacity, room in zip(capacities, rooms, strict=True):
-                capacity.free_gpus = [card for card in capacity.free_gpus if card.name == model]
+                capacity.free_gpus = [gpu for gpu in capacity.free_gpus if gpu.name == model]
                 capacity.room = room
             return
     rooms = [capacity.room_of_models(per_worker) for capacity in capacities]
@@ -162,9 +162,9 @@ def keep_to_one_model(capacities: Sequence[HostCapacity], workers: int, per_work
             capacity.room = room
 
 
-def free_cards(host: Host, facts: HostFacts) -> list[Device]:
+def free_gpus(host: Host, facts: HostFacts) -> list[GpuOrInstance]:
     """The GPUs and MIG instances that `gpus:` of the host allows and that are free, lowest label first."""
-    there = facts.devices
+    there = facts.gpus_or_instances
     free = [gpu for gpu in there if not gpu.busy]
     if host.gpus == "auto":
         return free
@@ -183,14 +183,14 @@ def free_cards(host: Host, facts: HostFacts) -> list[Device]:
     for want in host.gpus:
         found = _named(want, facts)
         if not found:
-            cards = "".join(f"; {gpu.label}: {gpu.uuid}" for gpu in there)
+            gpus = "".join(f"; {gpu.label}: {gpu.uuid}" for gpu in there)
             raise PlanError(
-                f"{host.name}: {_listed(host)} names {want}, but {_count_there(facts)}{cards}",
+                f"{host.name}: {_listed(host)} names {want}, but {_count_there(facts)}{gpus}",
                 "Correct `gpus:` in the hostfile, or write `gpus: auto`.",
             )
         reasons = [gpu.busy for gpu in found if not isinstance(gpu.busy, LeftOut) or gpu.busy == NEEDS_MIG]
         if reasons and all(reasons):
-            hint = "Wait until it is free, or name other cards; `gpus: auto` takes those that are free."
+            hint = "Wait until it is free, or name other GPUs; `gpus: auto` takes those that are free."
             if reasons[0] == NEEDS_MIG:
                 labels = ", ".join(gpu.label for gpu in found)
                 hint = f"Take its instances with --mig, or name them: {labels}."
@@ -203,49 +203,55 @@ def _listed(host: Host) -> str:
     return host.gpus_by or "`gpus:`"
 
 
-def _not_those(host: Host, facts: HostFacts) -> list[Device]:
+def _not_those(host: Host, facts: HostFacts) -> list[GpuOrInstance]:
     raise PlanError(
-        f"{host.name}: the job has the cards {host.gpus_by.partition('=')[2]} there ({host.gpus_by}), but "
+        f"{host.name}: the job has the GPUs {host.gpus_by.partition('=')[2]} there ({host.gpus_by}), but "
         f"{_count_there(facts)}",
         "Name the hosts in a hostfile, with `gpus:` for those that are the job's.",
     )
 
 
-def _named(want: int | str, facts: HostFacts) -> tuple[Device, ...]:
+def _named(want: int | str, facts: HostFacts) -> tuple[GpuOrInstance, ...]:
     """The GPUs that an entry of `gpus:` names on that host: for one in MIG mode, all of its instances."""
     for gpu in facts.gpus:
         if want in (gpu.index, gpu.uuid):
-            return gpu.devices
-    return tuple(device for device in facts.devices if want in (device.label, device.uuid))
+            return gpu.gpus_or_instances
+    return tuple(device for device in facts.gpus_or_instances if want in (device.label, device.uuid))
 
 
 def _count_there(facts: HostFacts) -> str:
     if not facts.gpus and facts.gpu_note:
-        return f"no cards can be seen: {facts.gpu_note}"
-    there = facts.devices
-    return f"{plural(len(there), 'card')} {'is' if len(there) == 1 else 'are'} there"
+        return f"no GPUs can be seen: {facts.gpu_note}"
+    there = facts.gpus_or_instances
+    return f"{plural(len(there), 'GPU')} {'is' if len(there) == 1 else 'are'} there"
 
 
-def too_few_for(job: str, count: int, cards: Cards, capacities: Sequence[HostCapacity]) -> PlanError:
+def too_few_for(job: str, count: int, gpus: GpuCount, capacities: Sequence[HostCapacity]) -> PlanError:
     """The error for `count` tasks of a job whose GPUs are not all on these hosts."""
     free = sum(len(capacity.free_gpus) for capacity in capacities)
-    there = _by_host((capacity.host.name, _describe_cards(capacity)) for capacity in capacities)
-    if cards == "all":
+    there = _by_host((capacity.host.name, _describe_gpus(capacity)) for capacity in capacities)
+    if gpus == "all":
         return PlanError(
             f"need {plural(count, 'host')} with a free GPU ({count} {job}, each with all GPUs of its host): {there}",
-            _one_of(f"say how many cards one gets: --job-gpus {job}=1", "let them go elsewhere: --job-hosts"),
+            _one_of(f"say how many GPUs one gets: --job-gpus {job}=1", "let them go elsewhere: --job-hosts"),
         )
-    message = f"need {plural(count * cards, 'GPU')} ({count} {job} x {cards}), {free} {'is' if free == 1 else 'are'}"
+    message = (
+        f"need {plural(count * gpus, 'GPU')} ({count} {job} x {gpus}), {free} {'is' if free == 1 else 'are'}"
+    )
     message += f" free: {there}"
-    if free >= count * cards:
-        message += "; the cards of one task are on one host"
+    if free >= count * gpus:
+        message += "; the GPUs of one task are on one host"
     ways = [f"ask for fewer: --job {job}=N"] if count > 1 else []
-    ways += [f"lower --job-gpus {job}"] if cards > 1 else [f"do without cards: --job-gpus {job}=0"]
+    ways += [f"lower --job-gpus {job}"] if gpus > 1 else [f"do without GPUs: --job-gpus {job}=0"]
     return PlanError(message, _one_of(*ways, "let them go elsewhere: --job-hosts"))
 
 
 def too_few(
-    workers: int, leading: Sequence[str], capacities: Sequence[HostCapacity], per_worker: Cards, places: int
+    workers: int,
+    leading: Sequence[str],
+    capacities: Sequence[HostCapacity],
+    per_worker: GpuCount,
+    places: int,
 ) -> PlanError:
     """The error for `workers`, and chiefs that are placed as workers, where there are only `places` places."""
     tasks = workers + len(leading)
@@ -259,17 +265,17 @@ def too_few(
         )
         return PlanError(message + _by_the_job(capacities), _one_of(*ways, _more_slots(capacities)))
     if per_worker == "all":
-        cards = _by_host((capacity.host.name, _describe_cards(capacity)) for capacity in capacities)
+        gpus = _by_host((capacity.host.name, _describe_gpus(capacity)) for capacity in capacities)
         message = f"need {plural(tasks, 'host')} with a free GPU ({who}, each with all GPUs of its host), "
-        message += f"{places} {'has' if places == 1 else 'have'} one: {cards}"
-        return PlanError(message, _one_of(*ways, "say how many cards one gets: --gpus-per-worker 1"))
+        message += f"{places} {'has' if places == 1 else 'have'} one: {gpus}"
+        return PlanError(message, _one_of(*ways, "say how many GPUs one gets: --gpus-per-worker 1"))
     need, free = tasks * per_worker, sum(len(capacity.free_gpus) for capacity in capacities)
-    cards = _by_host((capacity.host.name, _describe_cards(capacity)) for capacity in capacities)
+    gpus = _by_host((capacity.host.name, _describe_gpus(capacity)) for capacity in capacities)
     each = f"{who} x {per_worker}"
-    message = f"need {plural(need, 'GPU')} ({each}), {free} {'is' if free == 1 else 'are'} free: {cards}"
+    message = f"need {plural(need, 'GPU')} ({each}), {free} {'is' if free == 1 else 'are'} free: {gpus}"
     if free >= need:
-        message += f"; they hold {plural(places, 'worker')}, since the cards of one are on one host"
-        if any(len({card.name for card in capacity.free_gpus}) > 1 for capacity in capacities):
+        message += f"; they hold {plural(places, 'worker')}, since the GPUs of one are on one host"
+        if any(len({gpu.name for gpu in capacity.free_gpus}) > 1 for capacity in capacities):
             message += " and of one model (--mix-models)"
         if any(capacity.host.slots is not None for capacity in capacities):
             by = next(
@@ -280,7 +286,7 @@ def too_few(
         instances := [capacity.host.name for capacity in capacities if capacity.needs_mig]
     ) and per_worker == 1:
         ways.append(f"take the MIG instances of {fold(instances)} with --mig")
-    lower = "lower" if per_worker > 1 else "place workers without cards:"
+    lower = "lower" if per_worker > 1 else "place workers without GPUs:"
     lower += " --gpus-per-worker" if per_worker > 1 else " --gpus-per-worker 0"
     return PlanError(message, _one_of(*ways, lower))
 
@@ -304,9 +310,9 @@ def _one_of(*ways: str) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def _describe_cards(capacity: HostCapacity) -> str:
+def _describe_gpus(capacity: HostCapacity) -> str:
     """`4`, or `1 of 4 (3 busy: processes)`."""
-    there = capacity.facts.devices
+    there = capacity.facts.gpus_or_instances
     if not there:
         return "none"
     busy = Counter(gpu.busy for gpu in there if gpu.busy)
@@ -339,12 +345,12 @@ def _by_host(facts: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{fold(group)} {fact}" for fact, group in names.items())
 
 
-def mixed(cards: Sequence[tuple[str, Device]], workers: int, counted: bool) -> PlanError | None:
+def mixed(gpus: Sequence[tuple[str, GpuOrInstance]], workers: int, counted: bool) -> PlanError | None:
     """The error where these GPUs of workers, each with its host, are of several models; None: they are of one."""
     hosts: dict[str, dict[str, None]] = defaultdict(dict)
-    counts = Counter(card.name for _, card in cards)
-    for host, card in cards:
-        hosts[card.name][host] = None
+    counts = Counter(gpu.name for _, gpu in gpus)
+    for host, gpu in gpus:
+        hosts[gpu.name][host] = None
     if len(counts) < 2:
         return None
     there = ", ".join(f"{count} x {name} ({fold(hosts[name])})" for name, count in counts.most_common())
@@ -354,7 +360,7 @@ def mixed(cards: Sequence[tuple[str, Device]], workers: int, counted: bool) -> P
         message += f". No one model is enough for {who}"
     first = counts.most_common(1)[0][0]
     ways = [f"take one model: --gpu-model {shlex.quote(_short(first, counts))}"]
-    if any(isinstance(card, MigDevice) for _, card in cards):
+    if any(isinstance(gpu, MigInstance) for _, gpu in gpus):
         ways = [f"take instances of one profile: --mig {_short(first, counts)}"]
     ways.append("ask for fewer workers: --workers N" if counted else "say how many workers: --workers N")
     return PlanError(message, _one_of(*ways, "mix them: --mix-models"))

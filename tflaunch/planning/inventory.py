@@ -56,7 +56,7 @@ class Ticket(Lease):
 
 
 @dataclass(frozen=True)
-class Device:
+class GpuOrInstance:
     """What one process can be given: a whole GPU, or one MIG instance.
 
     `busy` says why a run must not take it, "" when it is free.
@@ -85,18 +85,18 @@ class Device:
 
 
 @dataclass(frozen=True)
-class MigDevice(Device):
+class MigInstance(GpuOrInstance):
     """One MIG instance of a GPU; CUDA gives a process one of them at most."""
 
-    card: int = field(kw_only=True)  # the index of its GPU
+    gpu: int = field(kw_only=True)  # the index of its GPU
 
     @property
     def label(self) -> str:
-        return f"{self.card}.{self.index}"
+        return f"{self.gpu}.{self.index}"
 
 
 @dataclass(frozen=True)
-class Gpu(Device):
+class Gpu(GpuOrInstance):
     """One GPU as NVML describes it.
 
     None: this GPU or its driver does not say.  Sources: NVML, /proc, /sys/bus/pci.
@@ -114,23 +114,23 @@ class Gpu(Device):
     pci_bus_id: str = ""
     numa_node: int | None = None
     mig_mode: bool = False
-    mig: tuple[MigDevice, ...] = ()
-    links: Mapping[int, str] = field(default_factory=dict)  # to other cards: NV18, PIX, PXB, PHB, NODE, SYS
+    mig: tuple[MigInstance, ...] = ()
+    links: Mapping[int, str] = field(default_factory=dict)  # to other GPUs: NV18, PIX, PXB, PHB, NODE, SYS
 
     @property
-    def devices(self) -> tuple[Device, ...]:
+    def gpus_or_instances(self) -> tuple[GpuOrInstance, ...]:
         """What processes can be given: its MIG instances, or itself where it has none."""
         return self.mig or (self,)
 
     @classmethod
-    def from_wire(cls, card: Mapping[str, Any]) -> Gpu:
+    def from_wire(cls, gpu: Mapping[str, Any]) -> Gpu:
         """Read a GPU from an agent's `facts`, which lack what a broken GPU did not say."""
-        known = {name: card[name] for name in cls.__dataclass_fields__ if name in card}
-        known |= _uses(card)
-        known["slowed_by"] = tuple(card.get("slowed_by", ()))
-        known["links"] = {int(other): link for other, link in card.get("links", {}).items()}
+        known = {name: gpu[name] for name in cls.__dataclass_fields__ if name in gpu}
+        known |= _uses(gpu)
+        known["slowed_by"] = tuple(gpu.get("slowed_by", ()))
+        known["links"] = {int(other): link for other, link in gpu.get("links", {}).items()}
         known["mig"] = tuple(
-            MigDevice(**{**device, **_uses(device)}, card=card["index"]) for device in card.get("mig", ())
+            MigInstance(**{**device, **_uses(device)}, gpu=gpu["index"]) for device in gpu.get("mig", ())
         )
         return _judged(cls(**known))
 
@@ -146,7 +146,7 @@ def why_busy(gpu: Gpu) -> str:
     return in_use(gpu) or _promise(gpu)
 
 
-def _why_busy_instance(instance: MigDevice, gpu: Gpu) -> str:
+def _why_busy_instance(instance: MigInstance, gpu: Gpu) -> str:
     if gpu.compute_mode == "prohibited":
         return PROHIBITED
     if not instance.uuid:
@@ -154,7 +154,7 @@ def _why_busy_instance(instance: MigDevice, gpu: Gpu) -> str:
     return in_use(instance) or _promise(instance)
 
 
-def in_use(device: Device) -> str:
+def in_use(device: GpuOrInstance) -> str:
     """Why that device is in use now, runs that wait for it aside; "" when it is not."""
     if device.lease is not None:
         return f"leased to {device.lease.holder}"
@@ -163,7 +163,7 @@ def in_use(device: Device) -> str:
     computing = [process for process in device.processes if process.kind == "compute"]
     if computing:
         return "in use by " + ", ".join(f"{each.user or 'somebody'} (pid {each.pid})" for each in computing)
-    most = BUSY_MIG_MEMORY_BYTES if isinstance(device, MigDevice) else BUSY_MEMORY_BYTES
+    most = BUSY_MIG_MEMORY_BYTES if isinstance(device, MigInstance) else BUSY_MEMORY_BYTES
     if device.memory_used_bytes > most:
         return f"{device.memory_used_bytes / 2**30:.1f} GiB in use by {_unnamed(device)}"
     busy_percent = (device.utilization_percent or 0) if isinstance(device, Gpu) else 0
@@ -172,13 +172,13 @@ def in_use(device: Device) -> str:
     return ""
 
 
-def _promise(device: Device) -> str:
+def _promise(device: GpuOrInstance) -> str:
     if device.promised is None:
         return ""
     return f"promised to {device.promised.holder}, which waits since {clock_time(device.promised.since)}"
 
 
-def _unnamed(device: Device) -> str:
+def _unnamed(device: GpuOrInstance) -> str:
     """Who uses it where no process is seen to compute: a desktop, if its processes explain the memory."""
     shown = sum(process.memory_bytes or 0 for process in device.processes)
     if device.processes and device.memory_used_bytes - shown <= BUSY_MEMORY_BYTES:
@@ -237,9 +237,11 @@ class HostFacts:
     queue_error: str = ""  # why no run can wait for its GPUs in turn
 
     @property
-    def devices(self) -> tuple[Device, ...]:
+    def gpus_or_instances(self) -> tuple[GpuOrInstance, ...]:
         """Its GPUs and MIG instances that processes can be given, free or busy, lowest label first."""
-        return tuple(device for gpu in sorted(self.gpus, key=lambda gpu: gpu.index) for device in gpu.devices)
+        return tuple(
+            device for gpu in sorted(self.gpus, key=lambda gpu: gpu.index) for device in gpu.gpus_or_instances
+        )
 
     @classmethod
     def from_wire(cls, host: str, facts: Mapping[str, Any]) -> HostFacts:

@@ -17,9 +17,9 @@ from tflaunch.planning.frameworks import OF_THEIR_OWN
 from tflaunch.planning.gpu_choice import take_nearest
 from tflaunch.planning.gpu_supply import (
     HostCapacity,
-    cards_of_worker,
     check_instances,
     deal,
+    gpus_of_worker,
     keep_to_one_model,
     make_room,
     mixed,
@@ -28,9 +28,9 @@ from tflaunch.planning.gpu_supply import (
     too_few,
     too_few_for,
 )
-from tflaunch.planning.inventory import Device, Inventory
+from tflaunch.planning.inventory import GpuOrInstance, Inventory
 from tflaunch.protocol.errors import PlanError, UsageError
-from tflaunch.protocol.job import CHIEF, EVALUATOR, MASTER, PS, WORKER, Cards, JobSpec, TaskId
+from tflaunch.protocol.job import CHIEF, EVALUATOR, MASTER, PS, WORKER, GpuCount, JobSpec, TaskId
 
 WORKERS_PER_PS = 4
 # On each host, before the plan says how many tasks it gets: 8 GPUs of 7 MIG instances each, and ps for them.
@@ -90,7 +90,7 @@ def _place(
     placed: list[_Placed] = []
     for share in apart:
         if share.gpus_each:
-            _place_with_cards(job, share, placed)
+            _place_with_gpus(job, share, placed)
     if for_workers:
         make_room(for_workers, per_worker, notes, job.mix_models)
     workers, ps = _counts(job, for_workers, per_worker)
@@ -156,7 +156,7 @@ def _task_plans(
 
 def places(
     job: JobSpec, hostfile: Hostfile, inventory: Inventory, notes: list[str]
-) -> list[tuple[Host, tuple[Device, ...]]]:
+) -> list[tuple[Host, tuple[GpuOrInstance, ...]]]:
     """All places that are free now for workers that do not talk to each other, each with its GPUs: trials of a sweep.
 
     Without GPUs and `slots:`, a host has one place.  Each host gives one in turn.  Raises PlanError where none is free.
@@ -180,7 +180,7 @@ def places(
     return found
 
 
-def usable_cards(job: JobSpec, hostfile: Hostfile, inventory: Inventory) -> dict[str, tuple[str, ...]]:
+def usable_gpus(job: JobSpec, hostfile: Hostfile, inventory: Inventory) -> dict[str, tuple[str, ...]]:
     """For each host the UUIDs of the GPUs that its tasks could be given: the plan takes from these only."""
     capacities = {}
     for host in hostfile.hosts:
@@ -223,7 +223,7 @@ def ports_wanted(job: JobSpec, hostfile: Hostfile, usable: Collection[Host] | No
     others = sum(fullest(role.count or 0, role.hosts) for role in apart.values())
     slots = max((host.slots or 0 for host in hostfile.hosts), default=0)
     counted, ps = job.role(WORKER).count, job.role(PS).count
-    if counted is None:  # as many as there are cards
+    if counted is None:  # as many as there are GPUs
         return max(PORTS_HELD, len(leading) + slots + (_default_ps(slots) if ps is None else ps)) + others
     workers, ps = counted + len(leading), _default_ps(counted) if ps is None else ps
     everything = max(1, workers + ps)
@@ -239,7 +239,7 @@ class _Share:
 
     job: str
     count: int | None  # None, of ps: by the workers
-    gpus_each: Cards
+    gpus_each: GpuCount
     capacities: Sequence[HostCapacity]  # where it may go
 
 
@@ -255,7 +255,7 @@ def chiefs_as_workers(job: JobSpec) -> list[str]:
 
 def _shares(
     job: JobSpec, hostfile: Hostfile, capacities: Mapping[str, HostCapacity], notes: list[str]
-) -> tuple[list[HostCapacity], Cards, list[_Share]]:
+) -> tuple[list[HostCapacity], GpuCount, list[_Share]]:
     """Return (hosts for workers, GPUs of each worker, the other roles); every host has got its free GPUs."""
 
     def chosen(pattern: str | None) -> list[HostCapacity]:
@@ -272,21 +272,21 @@ def _shares(
 
     worker, leading = job.role(WORKER), chiefs_as_workers(job)
     for_workers = chosen(worker.hosts) if worker.count != 0 or leading else []
-    per_worker = cards_of_worker(worker.gpus, for_workers)
+    per_worker = gpus_of_worker(worker.gpus, for_workers)
     roles = {name: role for name, role in job.others.items() if name not in leading}
     apart = []
     for name in sorted({*roles, PS}, key=lambda name: (name not in (CHIEF, MASTER), name != PS, name)):
         role = job.role(name)
         each = per_worker if role.gpus is None and name in (CHIEF, MASTER) else role.gpus or 0
         apart.append(_Share(name, role.count, each, chosen(role.hosts)))
-    with_cards = [share for share in apart if share.gpus_each]
-    holders = {capacity.host.name for share in with_cards for capacity in share.capacities}
+    with_gpus = [share for share in apart if share.gpus_each]
+    holders = {capacity.host.name for share in with_gpus for capacity in share.capacities}
     of_workers = {capacity.host.name for capacity in for_workers}
     note_silent([capacity for name, capacity in capacities.items() if name in holders | of_workers], notes)
     if per_worker:
         holders |= of_workers
     deal([capacity for name, capacity in capacities.items() if name in holders], notes)
-    for share in with_cards:
+    for share in with_gpus:
         check_instances(
             share.capacities,
             share.gpus_each,
@@ -302,7 +302,7 @@ class _Placed:
 
     id: TaskId
     host: str
-    gpus: tuple[Device, ...] = ()
+    gpus: tuple[GpuOrInstance, ...] = ()
 
 
 def _check_counts(job: JobSpec) -> None:
@@ -335,7 +335,7 @@ def _default_ps(workers: int) -> int:
     return max(1, workers // WORKERS_PER_PS)
 
 
-def _counts(job: JobSpec, capacities: Sequence[HostCapacity], per_worker: Cards) -> tuple[int, int]:
+def _counts(job: JobSpec, capacities: Sequence[HostCapacity], per_worker: GpuCount) -> tuple[int, int]:
     """Return (number of workers without the chief, number of ps); raises PlanError where the workers do not fit."""
     places = sum(1 if capacity.room is None else capacity.room for capacity in capacities)
     bounded = all(capacity.room is not None for capacity in capacities)
@@ -352,7 +352,7 @@ def _counts(job: JobSpec, capacities: Sequence[HostCapacity], per_worker: Cards)
 # --- places ----------------------------------------------------------------------------------------------
 
 
-def _place_with_cards(job: JobSpec, share: _Share, placed: list[_Placed]) -> None:
+def _place_with_gpus(job: JobSpec, share: _Share, placed: list[_Placed]) -> None:
     """Place each task where the fewest GPUs are left, so that workers find many together; of equals, the last."""
     before = [list(capacity.free_gpus) for capacity in share.capacities]
     mine: Counter[str] = Counter()
@@ -378,14 +378,14 @@ def _place_workers(
     job: JobSpec,
     capacities: Sequence[HostCapacity],
     tasks: Sequence[TaskId],
-    per_worker: Cards,
+    per_worker: GpuCount,
     placed: list[_Placed],
 ) -> None:
     waiting = list(reversed(tasks))
     while waiting:
         before = len(waiting)
         for capacity in capacities:
-            # One round of "pack" fills the host; without cards and slots, a full host has a task per core.
+            # One round of "pack" fills the host; without GPUs and slots, a full host has a task per core.
             turn = 1 if job.place == "spread" else max(1, capacity.facts.cores)
             if capacity.room is not None:
                 turn = capacity.room if job.place == "pack" else min(turn, capacity.room)
@@ -428,15 +428,15 @@ def _note_alone(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> No
 
 def _note_models(job: JobSpec, placed: Sequence[_Placed], notes: list[str]) -> None:
     hosts: dict[str, dict[str, None]] = defaultdict(dict)
-    cards: Counter[str] = Counter()
+    gpus: Counter[str] = Counter()
     for task in placed:
         for gpu in task.gpus if task.id.job in (WORKER, CHIEF, MASTER) else ():
             hosts[gpu.name][task.host] = None
-            cards[gpu.name] += 1
-    if len(cards) > 1:
-        models = ", ".join(f"{count} x {name} ({fold(hosts[name])})" for name, count in cards.most_common())
+            gpus[gpu.name] += 1
+    if len(gpus) > 1:
+        models = ", ".join(f"{count} x {name} ({fold(hosts[name])})" for name, count in gpus.most_common())
         why = "" if job.role(WORKER).count is None else ", since no one model is enough"
-        notes.append(f"workers get different cards{why}: {models}; in step, the slowest sets the pace")
+        notes.append(f"workers get different GPUs{why}: {models}; in step, the slowest sets the pace")
 
 
 def _note_proxies(job: JobSpec, used: Sequence[Host], inventory: Inventory, notes: list[str]) -> None:

@@ -1,6 +1,6 @@
 """What a run takes of its hosts where the user gave no number of workers, and when tflaunch asks first; pure.
 
-tflaunch asks when the plan takes more than one machine, more than MOST_CARDS GPUs, or the last free GPU of a host that
+tflaunch asks when the plan takes more than one machine, more than MOST_GPUS GPUs, or the last free GPU of a host that
 other users use: a process of theirs computes on one of its GPUs, or a run of theirs has one or waits for one.
 """
 
@@ -14,7 +14,7 @@ from tflaunch.hosts import Hostfile, fold
 from tflaunch.planning.inventory import HostFacts, Inventory
 from tflaunch.protocol.job import WORKER
 
-MOST_CARDS = 8
+MOST_GPUS = 8
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Taking:
     """All that a run would take."""
 
     tasks: Mapping[str, int]  # of each job
-    cards: int
+    gpus: int
     there: int  # all GPUs of those hosts, free or busy
     hosts: tuple[str, ...]
     machines: int  # hosts of `connection: local` are one
@@ -43,14 +43,14 @@ class Taking:
     @property
     def much(self) -> bool:
         """Whether tflaunch asks the user first."""
-        return self.machines > 1 or self.cards > MOST_CARDS or bool(self.full)
+        return self.machines > 1 or self.gpus > MOST_GPUS or bool(self.full)
 
     def exceeds(self, agreed: Taking | None) -> bool:
         """Whether tflaunch asks again, although the user has agreed to take `agreed`."""
         if not self.much:
             return False
         return agreed is None or (
-            self.cards > agreed.cards
+            self.gpus > agreed.gpus
             or self.machines > agreed.machines
             or any(count > agreed.tasks.get(job, 0) for job, count in self.tasks.items())
             or not self.full.keys() <= agreed.full.keys()
@@ -58,9 +58,9 @@ class Taking:
 
     def __str__(self) -> str:
         where = f"{len(self.hosts)} hosts" if len(self.hosts) > 1 else self.hosts[0]
-        noun = "MIG instances" if self.instances else "cards" if self.there > 1 else "card"
-        of_cards = f"{self.cards} of {self.there} {noun} of " if self.cards else ""
-        text = f"{counted(self.tasks)} on {of_cards}{where}"
+        noun = "MIG instances" if self.instances else "GPUs" if self.there > 1 else "GPU"
+        of_gpus = f"{self.gpus} of {self.there} {noun} of " if self.gpus else ""
+        text = f"{counted(self.tasks)} on {of_gpus}{where}"
         users = list(dict.fromkeys(user for each in self.full.values() for user in each))
         return text + (f" (none stays free on {fold(self.full)}, which {_and(users)} uses)" if users else "")
 
@@ -76,17 +76,19 @@ def taking(
     shares = list(shares)
     names = {share.host for share in shares}
     hosts = [host for host in hostfile.hosts if host.name in names]
-    cards: dict[str, set[str]] = {}
+    gpus: dict[str, set[str]] = {}
     for share in shares:
-        cards.setdefault(share.host, set()).update(share.gpus)
+        gpus.setdefault(share.host, set()).update(share.gpus)
     full = {}
     for host in hosts:
         facts = inventory[host.name]
-        stays = any(not device.busy and device.uuid not in cards[host.name] for device in facts.devices)
-        if cards[host.name] and not stays and (users := others_on(facts, run_id, mine(host.name))):
+        stays = any(
+            not device.busy and device.uuid not in gpus[host.name] for device in facts.gpus_or_instances
+        )
+        if gpus[host.name] and not stays and (users := others_on(facts, run_id, mine(host.name))):
             full[host.name] = users
-    devices = [device for host in hosts for device in inventory[host.name].devices]
-    taken = set().union(*cards.values())
+    devices = [device for host in hosts for device in inventory[host.name].gpus_or_instances]
+    taken = set().union(*gpus.values())
     return Taking(
         Counter(share.job for share in shares),
         len(taken),
@@ -104,7 +106,7 @@ def others_on(facts: HostFacts, run_id: str, me: str) -> tuple[str, ...]:
     A desktop does not count.  A user whose name the host hides is `somebody`.
     """
     users: dict[str, None] = {}
-    for device in facts.devices:
+    for device in facts.gpus_or_instances:
         claims = [
             claim for claim in (device.lease, device.promised) if claim is not None and claim.run != run_id
         ]

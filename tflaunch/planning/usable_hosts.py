@@ -20,7 +20,7 @@ def usable_hosts(job: JobSpec, hostfile: Hostfile, gpus: GpuChoice, spares: str 
     """The hosts on which any task of the job may run, whatever GPUs they have; the others are not dialled.
 
     Left out are hosts that --exclude names whole, that the patterns of all roles leave out, and that --include does
-    not name, unless `gpus: 0` says that they are for tasks without cards, or the pattern of such a role selects them.
+    not name, unless `gpus: 0` says that they are for tasks without GPUs, or the pattern of such a role selects them.
     `spares`: a pattern of more hosts that are left out.  Raises UsageError when no host is left.
     """
     usable = {name for role in _roles(job) for name in _hosts_for(*role, hostfile, gpus)}
@@ -93,9 +93,9 @@ def _for_workers(
     """The hosts on which tasks of job `name` may run: those with GPUs, if its tasks in the plan have GPUs."""
     role = job.role(WORKER) if name in chiefs_as_workers(job) else job.role(name)
     names = _hosts_for(name, role, hostfile, gpus)
-    with_cards = any(task.gpus for task in plan.tasks if task.id.job == name)
+    with_gpus = any(task.gpus for task in plan.tasks if task.id.job == name)
     return [
-        host for host in hostfile.hosts if host.name in names and not (with_cards and host.gpus in (0, ()))
+        host for host in hostfile.hosts if host.name in names and not (with_gpus and host.gpus in (0, ()))
     ]
 
 
@@ -112,8 +112,8 @@ def _hosts_for(name: str, role: Role, hostfile: Hostfile, gpus: GpuChoice) -> se
     chosen = {
         host.name for host in (match(role.hosts, hostfile) if role.hosts is not None else hostfile.hosts)
     }
-    takes_cards = role.gpus != 0 if name in (WORKER, CHIEF, MASTER) else bool(role.gpus)
-    without_cards = {host.name for host in hostfile.hosts if host.gpus in (0, ())}
-    if takes_cards or role.hosts is None:
-        chosen -= not_included(gpus, hostfile) - without_cards
+    takes_gpus = role.gpus != 0 if name in (WORKER, CHIEF, MASTER) else bool(role.gpus)
+    without_gpus = {host.name for host in hostfile.hosts if host.gpus in (0, ())}
+    if takes_gpus or role.hosts is None:
+        chosen -= not_included(gpus, hostfile) - without_gpus
     return chosen - excluded_hosts(gpus, hostfile)

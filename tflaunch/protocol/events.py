@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Union
 
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import CardLeft, HostLost, TaskExit, TimedOut
+from tflaunch.protocol.outcome import GpuLeft, HostLost, TaskExit, TimedOut
 
 
 class TaskStarted(NamedTuple):
@@ -24,11 +24,11 @@ class Interrupted(NamedTuple):
 
 
 class HostSwept(NamedTuple):
-    """An agent has ended the run on its host, and checked: only `survivors` are alive, only `cards` are not free."""
+    """An agent has ended the run on its host, and checked: only `survivors` are alive, only `gpus` are not free."""
 
     host: str
     survivors: tuple[str, ...] = ()
-    cards: tuple[CardLeft, ...] = ()
+    gpus: tuple[GpuLeft, ...] = ()
 
 
 class AgentGaveUp(NamedTuple):

@@ -111,7 +111,7 @@ def a_time(value: "Any") -> bool:
     return a_number(value) and bool(value >= 0)
 
 
-def a_card_number(value: "Any") -> bool:
+def a_gpu_number(value: "Any") -> bool:
     """The index of a GPU, as the key of an object."""
     return 0 < len(value) < 6 and _DIGITS.issuperset(value)
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Union
 
 Place = Literal["spread", "pack"]
 Done = Literal["chief", "workers", "all", "never"]
-Cards = Union[int, Literal["all"]]
+GpuCount = Union[int, Literal["all"]]
 RestartPolicy = Literal["task", "cluster", "never"]  # what starts again when a task of that job fails
 RestartOn = Literal["any", "retryable"]  # which failures lead to a restart; retryable: exit codes 128 to 255
 # A role's part in the end of the run (`--done workers`).  decides: the run waits until it has succeeded; stopped: it is
@@ -103,7 +103,7 @@ class Role:
     hosts: str | None = None  # NodeSet pattern; by default any host
     # GPUs of each task, or all that can be taken on its host; by default 1 for workers where the hosts have GPUs, the
     # same for the chief, 0 for others.
-    gpus: Cards | None = None
+    gpus: GpuCount | None = None
     env: Mapping[str, str] = field(default_factory=dict)  # added to the job's
     args: tuple[str, ...] = ()  # after the job's
     end: RoleEnd | None = None
@@ -157,7 +157,7 @@ class JobSpec:
     choices: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     alone: str = ""  # why workers of this program do not work together; "": they do, or that is not known
-    mix_models: bool = False  # workers may get cards of several models
+    mix_models: bool = False  # workers may get GPUs of several models
 
     def role(self, job: str) -> Role:
         """What the user asked for that job; the default where nothing was said."""

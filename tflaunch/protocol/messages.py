@@ -8,10 +8,10 @@ from tflaunch.protocol.fields import (
     Each,
     OneOf,
     Record,
-    a_card_number,
     a_digest,
     a_directory_name,
     a_flag,
+    a_gpu_number,
     a_number,
     a_path,
     a_port,
@@ -50,7 +50,7 @@ def _ended_once(exit: "Mapping[str, Any]") -> bool:
 
 
 _run = OneOf(an_empty_text, a_directory_name)
-_cards_left = [{"text": a_text, "own": a_flag}]
+_gpus_left = [{"text": a_text, "own": a_flag}]
 _lease = {"user": a_word, "run": a_word, "since": a_number, "?planning": a_flag, "?pid": a_whole_number}
 _process = {
     "pid": a_whole_number,
@@ -71,7 +71,7 @@ _device = {
     "?lease_error": a_text,
     "?promised": or_null(_lease),
 }
-_card = dict(
+_gpu = dict(
     _device,
     **{
         "error": a_text,
@@ -87,7 +87,7 @@ _card = dict(
         "?numa_node": or_null(an_integer),
         "?mig_mode": a_flag,
         "?mig": [_device],
-        "?links": Each(a_card_number, a_word),
+        "?links": Each(a_gpu_number, a_word),
     },
 )
 _facts = {
@@ -102,7 +102,7 @@ _facts = {
     "memory_available_bytes": a_whole_number,
     "disk_free_bytes": a_whole_number,
     "ports": [a_port],
-    "gpus": [_card],
+    "gpus": [_gpu],
     "driver": a_word,
     "cuda": a_word,
     "gpu_note": a_text,
@@ -148,7 +148,7 @@ _outcome = {
     ),
     "unverified": Each(a_word, a_text),
     "survivors": Each(a_word, [a_text]),
-    "?cards": Each(a_word, _cards_left),
+    "?gpus": Each(a_word, _gpus_left),
     "?host_logs": Each(a_task, a_path),
     "?restarts": a_whole_number,
 }
@@ -294,7 +294,7 @@ FROM_AGENT = dict(
     swept=_event(
         killed=[a_text],
         survivors=[a_text],
-        cards=_cards_left,
+        gpus=_gpus_left,
         logs=Each(a_task, (an_attempt, a_whole_number)),
     ),
     said=_event(**{"text": a_text, "?replanned": a_flag}),
@@ -329,7 +329,7 @@ FROM_AGENT = dict(
         "killed": [a_text],
         "survivors": [a_text],
         "unsure": a_flag,
-        "cards": _cards_left,
+        "gpus": _gpus_left,
         "?restarted": a_number,
     },
 )  # type: Table

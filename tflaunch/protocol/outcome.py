@@ -52,7 +52,7 @@ class TimedOut:
 
 
 @dataclass(frozen=True)
-class CardLeft:
+class GpuLeft:
     """A GPU of the run that was not free after the run's end."""
 
     text: str  # `GPU 0 is still in use by pid 4711 of ada, python train.py`
@@ -76,7 +76,7 @@ class Outcome:
     record: str = ""  # the launcher's directory of this run: logs/worker-0.log, run.json
     host_logs: Mapping[TaskId, str] = field(default_factory=dict)  # path of the full log on its host
     restarts: int = 0  # of single tasks, or of the whole cluster
-    cards: Mapping[str, tuple[CardLeft, ...]] = field(default_factory=dict)  # host -> GPUs that are not free
+    gpus: Mapping[str, tuple[GpuLeft, ...]] = field(default_factory=dict)  # host -> GPUs that are not free
 
 
 def signal_name(exit: TaskExit) -> str:
@@ -109,9 +109,9 @@ def exit_data(exit: TaskExit) -> dict[str, Any]:
     }
 
 
-def cards_left(told: Iterable[Mapping[str, Any]]) -> tuple[CardLeft, ...]:
-    """The CardLeft of what an agent has reported."""
-    return tuple(CardLeft(card["text"], card["own"]) for card in told)
+def gpus_left(told: Iterable[Mapping[str, Any]]) -> tuple[GpuLeft, ...]:
+    """The GpuLeft of what an agent has reported."""
+    return tuple(GpuLeft(gpu["text"], gpu["own"]) for gpu in told)
 
 
 def outcome_data(outcome: Outcome) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def outcome_data(outcome: Outcome) -> dict[str, Any]:
         else None,
         "unverified": dict(outcome.unverified),
         "survivors": {host: list(left) for host, left in outcome.survivors.items()},
-        "cards": {host: [vars(card) for card in cards] for host, cards in outcome.cards.items()},
+        "gpus": {host: [vars(gpu) for gpu in gpus] for host, gpus in outcome.gpus.items()},
         "host_logs": {str(task): path for task, path in outcome.host_logs.items()},
         "restarts": outcome.restarts,
     }
@@ -157,5 +157,5 @@ def outcome_from(run_id: str, data: Mapping[str, Any], exits: Mapping[TaskId, Ta
         data["unverified"],
         {host: tuple(left) for host, left in data["survivors"].items()},
         restarts=data.get("restarts", 0),
-        cards={host: cards_left(cards) for host, cards in data.get("cards", {}).items()},
+        gpus={host: gpus_left(gpus) for host, gpus in data.get("gpus", {}).items()},
     )

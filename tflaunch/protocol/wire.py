@@ -99,7 +99,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            either in code or in signal
     expired  {reason, asked}                               the agent ends the run: its lease has run out, or (asked)
                                                            another command has asked for it
-    swept    {killed, survivors: [...], cards: [{text, own}], logs: {task: [attempt, bytes]}}   the agent has checked:
+    swept    {killed, survivors: [...], GPUs: [{text, own}], logs: {task: [attempt, bytes]}}   the agent has checked:
                                                            only `survivors` are alive, only these GPUs are not free
     said     {text, replanned}                             see above; replanned: the run goes on by another plan, with
                                                            other agents
@@ -120,7 +120,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     cleaned  {removed: {run: bytes}, left: {run: why}, code: {files, bytes}, environments: {...},
                                                            rest_bytes}
     finish   {run, grace_s}                                end all that is left of that run; answer: `finished`
-    finished {known, found, killed, survivors, unsure, cards, restarted}   restarted: when the machine was; 0: it was
+    finished {known, found, killed, survivors, unsure, GPUs, restarted}   restarted: when the machine was; 0: it was
                                                            not
     probe    {topology}                                    answer: `facts`
     module   {name} + source, zlib'd                       as above; `facts` again

@@ -259,7 +259,7 @@ class Record:
         """Return outcome.json as data, or None when the run has not ended (or its launcher was killed).
 
         Keys: `status`, `exit_code`, `seconds`, `ended`, `exits` (task, host, code, signal, seconds,
-        stopped), `first_failure`, `unverified`, `survivors`, `cards`, `host_logs`.  Raises RecordError.
+        stopped), `first_failure`, `unverified`, `survivors`, `gpus`, `host_logs`.  Raises RecordError.
         """
         with reading(self.path):
             return read_outcome(self.path)

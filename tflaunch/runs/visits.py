@@ -10,7 +10,7 @@ from tflaunch.hosts import Host
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.protocol.events import Interrupted
-from tflaunch.protocol.outcome import CardLeft, cards_left
+from tflaunch.protocol.outcome import GpuLeft, gpus_left
 from tflaunch.runs.listing import Listing, listing
 from tflaunch.runs.record_list import RunInfo
 from tflaunch.sessions.group import Sessions, Stopped
@@ -32,7 +32,7 @@ class Finished:
     killed: tuple[str, ...]
     survivors: tuple[str, ...]
     unsure: bool = False  # UNSURE is true there
-    cards: tuple[CardLeft, ...] = ()  # GPUs of the run that are not free again
+    gpus: tuple[GpuLeft, ...] = ()  # GPUs of the run that are not free again
     restarted: float = (
         0.0  # when the host was restarted under the run, by its clock (epoch seconds); 0: never
     )
@@ -40,7 +40,7 @@ class Finished:
     @property
     def clean(self) -> bool:
         """Whether nothing of the run is left on the host."""
-        return not (self.survivors or any(card.own for card in self.cards))
+        return not (self.survivors or any(gpu.own for gpu in self.gpus))
 
 
 class Visits:
@@ -117,7 +117,7 @@ class Visits:
                 tuple(said["killed"]),
                 tuple(said["survivors"]),
                 said["unsure"],
-                cards_left(said["cards"]),
+                gpus_left(said["gpus"]),
                 said.fields.get("restarted", 0.0),
             )
             for name, said in replies.items()

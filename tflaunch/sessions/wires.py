@@ -10,7 +10,7 @@ from tflaunch.hosts import Host
 # The hint where a connection breaks as soon as packets are full.
 LARGE_PACKETS = (
     "are large packets lost between here and there (MTU)? try: ping -M do -s 1472 {host}; if only smaller ones "
-    "(-s 500) come back, set the MTU of the network card here or there to what passes: ip link set dev eth0 mtu N"
+    "(-s 500) come back, set the MTU of the network interface here or there to what passes: ip link set dev eth0 mtu N"
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
-from tflaunch.planning.inventory import Device, HostFacts
+from tflaunch.planning.inventory import GpuOrInstance, HostFacts
 from tflaunch.protocol.errors import ConnectError, TflaunchError
 from tflaunch.sessions.log_lines import printable
 
@@ -107,7 +107,7 @@ class HostAnswer:
     ports: tuple[int, ...] = ()  # those that the check calls
     address_error: TflaunchError | None = None
     refused: TflaunchError | None = None  # why the agent could not make the task ready
-    cards: tuple[Device, ...] = ()  # the GPUs that the task could see
+    visible_gpus: tuple[GpuOrInstance, ...] = ()  # the GPUs that the task could see
     task: TaskAnswer | None = None
     lost: ConnectError | None = None  # why the agent stopped answering
     unswept: str = ""  # why something of the check may still live on the host

@@ -121,7 +121,7 @@ class Findings:
             yield "error", "session", f"something of this check may still be alive: {each.unswept}", fix
         if each.task is not None:
             yield from _of_task(each, each.task, self.answers.timeout_s)
-        yield from _of_cards(each, facts)
+        yield from _of_gpus(each, facts)
         yield from _of_ports(each, facts)
         yield from _of_disks(each)
         yield from _of_limits(each, facts)
@@ -243,7 +243,7 @@ def _of_task(each: HostAnswer, task: TaskAnswer, timeout_s: float) -> Iterator[A
             yield "note", "proxy", f"{name} is set; gRPC between tasks bypasses it (no_grpc_proxy)", ""
 
 
-def _of_cards(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
+def _of_gpus(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
     if facts.gpu_note and each.host.gpus != 0:
         yield "error", "gpus", f"its GPUs cannot be seen: {facts.gpu_note}", "look there with nvidia-smi"
     for gpu in facts.gpus:
@@ -252,10 +252,10 @@ def _of_cards(each: HostAnswer, facts: HostFacts) -> Iterator[Any]:
             yield "warning", "gpus", what, "look there with nvidia-smi -q"
     tensorflow = each.report.get("tensorflow", {})
     seen, build = tensorflow.get("gpus"), tensorflow.get("build", {})
-    if not each.cards or seen is None or seen == len(each.cards):
+    if not each.visible_gpus or seen is None or seen == len(each.visible_gpus):
         return
     needs, serves = build.get("cuda_version", ""), facts.cuda
-    what = f"TensorFlow sees {seen} of {len(each.cards)} free GPUs"
+    what = f"TensorFlow sees {seen} of {len(each.visible_gpus)} free GPUs"
     if build.get("is_cuda_build") == "False":
         yield "error", "gpus", f"{what}: it is built without CUDA", "install a build with CUDA there"
     elif needs and serves and _major(needs) > _major(serves):

@@ -24,8 +24,8 @@ from tflaunch.planning.cluster_plan import TaskPlan
 from tflaunch.planning.command import Command, endpoint, image
 from tflaunch.planning.dial_check import limit_s
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S, setup, to_prepare
-from tflaunch.planning.gpu_supply import free_cards
-from tflaunch.planning.inventory import Device, HostFacts, MigDevice
+from tflaunch.planning.gpu_supply import free_gpus
+from tflaunch.planning.inventory import GpuOrInstance, HostFacts, MigInstance
 from tflaunch.planning.plan import ports_wanted
 from tflaunch.protocol import wire
 from tflaunch.protocol.errors import Breach, ConnectError, PlanError
@@ -221,8 +221,8 @@ class CheckRun:
     def _task(self, id: TaskId, answer: HostAnswer, facts: HostFacts, command: Command) -> TaskPlan:
         """The task of one host, which sees the free GPUs there; raises PlanError."""
         host = answer.host
-        answer.cards = _visible(free_cards(host, facts))
-        gpus = tuple(card.uuid for card in answer.cards)
+        answer.visible_gpus = _visible(free_gpus(host, facts))
+        gpus = tuple(gpu.uuid for gpu in answer.visible_gpus)
         return TaskPlan(
             id=id,
             host=host.name,
@@ -320,6 +320,6 @@ class CheckRun:
         return [name for name in self._answers if name in self._sessions.by_host]
 
 
-def _visible(cards: Sequence[Device]) -> tuple[Device, ...]:
+def _visible(gpus: Sequence[GpuOrInstance]) -> tuple[GpuOrInstance, ...]:
     """What CUDA lets one process see: all whole GPUs, or else one MIG instance."""
-    return tuple(card for card in cards if not isinstance(card, MigDevice)) or tuple(cards[:1])
+    return tuple(gpu for gpu in gpus if not isinstance(gpu, MigInstance)) or tuple(gpus[:1])

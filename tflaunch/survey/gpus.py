@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tflaunch.planning.inventory import Device, Gpu, HostFacts, Ticket, in_use
+from tflaunch.planning.inventory import Gpu, GpuOrInstance, HostFacts, Ticket, in_use
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions import log_lines
 
@@ -24,7 +24,7 @@ STATES: tuple[State, ...] = ("free", "busy", "leased", "promised", "broken")  # 
 Sort = Literal["host", "memory", "utilization", "temperature"]
 
 NO_DRIVER = "no NVIDIA driver"
-NO_CARD = "an NVIDIA driver, but no GPU"
+NO_GPU = "an NVIDIA driver, but no GPU"
 UNKNOWN = "unknown model"  # a lost GPU does not tell
 
 
@@ -58,9 +58,9 @@ class Machine:
     error: ConnectError | None  # the host no longer answers: its GPUs are as they were `age_s` ago
 
     @property
-    def devices(self) -> list[Device]:
+    def gpus_or_instances(self) -> list[GpuOrInstance]:
         """Its devices, in the order in which they are shown."""
-        return [device for gpu in self.facts.gpus for device in gpu.devices]
+        return [device for gpu in self.facts.gpus for device in gpu.gpus_or_instances]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Overview:
     """All hosts of one look: those with GPUs, and why the others have none to show."""
 
     machines: tuple[Machine, ...]
-    cardless: Mapping[str, tuple[str, ...]]  # why -> hosts; empty under a filter
+    gpuless: Mapping[str, tuple[str, ...]]  # why -> hosts; empty under a filter
     failures: Mapping[str, ConnectError]  # hosts that never answered
     waiting: tuple[str, ...]  # hosts that have not answered yet
     hidden: int  # devices that a filter leaves out
@@ -76,14 +76,14 @@ class Overview:
     @property
     def counts(self) -> Counter[State]:
         """How many devices are in each state."""
-        return Counter(state(device) for machine in self.machines for device in machine.devices)
+        return Counter(state(device) for machine in self.machines for device in machine.gpus_or_instances)
 
     @property
     def models(self) -> dict[str, Counter[State]]:
         """The same for each model, the most frequent first."""
         found: dict[str, Counter[State]] = {}
         for machine in self.machines:
-            for device in machine.devices:
+            for device in machine.gpus_or_instances:
                 found.setdefault(short_name(device.name) or UNKNOWN, Counter())[state(device)] += 1
         return dict(sorted(found.items(), key=lambda item: -item[1].total()))
 
@@ -119,7 +119,7 @@ class Wanted:
             return tuple(gpus)
         picked = []
         for gpu in gpus:
-            fitting = {device.uuid for device in gpu.devices if self._fits(device, gpu)}
+            fitting = {device.uuid for device in gpu.gpus_or_instances if self._fits(device, gpu)}
             if fitting and state(gpu) == "mig":
                 picked.append(
                     dataclasses.replace(gpu, mig=tuple(each for each in gpu.mig if each.uuid in fitting))
@@ -128,7 +128,7 @@ class Wanted:
                 picked.append(gpu)
         return tuple(picked)
 
-    def _fits(self, device: Device, gpu: Gpu) -> bool:
+    def _fits(self, device: GpuOrInstance, gpu: Gpu) -> bool:
         return (
             (not self.free or state(device) == "free")
             and self.model.lower() in f"{device.name} {gpu.name}".lower()
@@ -136,7 +136,7 @@ class Wanted:
         )
 
 
-def state(device: Device) -> State:
+def state(device: GpuOrInstance) -> State:
     """The state of a GPU or a MIG instance."""
     if isinstance(device, Gpu):
         if device.error:
@@ -159,7 +159,7 @@ def look(answers: Sequence[Answer], wanted: Wanted | None = None, sort: Sort = "
     """
     wanted = wanted or Wanted()
     machines: dict[object, Machine] = {}
-    cardless: dict[str, tuple[str, ...]] = {}
+    gpuless: dict[str, tuple[str, ...]] = {}
     failures: dict[str, ConnectError] = {}
     waiting = []
     for answer in answers:
@@ -172,15 +172,17 @@ def look(answers: Sequence[Answer], wanted: Wanted | None = None, sort: Sort = "
             if same and (answer.error or not same.error):
                 machines[one] = dataclasses.replace(same, names=names)
             else:
-                free = sum(state(device) == "free" for device in facts.devices)
-                machines[one] = Machine(names, facts, free, len(facts.devices), answer.age_s, answer.error)
+                free = sum(state(device) == "free" for device in facts.gpus_or_instances)
+                machines[one] = Machine(
+                    names, facts, free, len(facts.gpus_or_instances), answer.age_s, answer.error
+                )
         elif answer.error is not None:
             failures[answer.host] = answer.error
         elif facts is None:
             waiting.append(answer.host)
         elif wanted.everything:
-            reason = facts.gpu_note or (NO_CARD if facts.driver else NO_DRIVER)
-            cardless[reason] = (*cardless.get(reason, ()), answer.host)
+            reason = facts.gpu_note or (NO_GPU if facts.driver else NO_DRIVER)
+            gpuless[reason] = (*gpuless.get(reason, ()), answer.host)
     shown = []
     for machine in machines.values():
         gpus = wanted.pick(machine.facts.gpus)
@@ -189,8 +191,10 @@ def look(answers: Sequence[Answer], wanted: Wanted | None = None, sort: Sort = "
             shown.append(dataclasses.replace(machine, facts=dataclasses.replace(machine.facts, gpus=gpus)))
     if sort != "host":
         shown.sort(key=lambda machine: min(map(_KEYS[sort], machine.facts.gpus), default=(1, 0)))
-    hidden = sum(each.total for each in machines.values()) - sum(len(each.devices) for each in shown)
-    return Overview(tuple(shown), cardless, failures, tuple(waiting), hidden)
+    hidden = sum(each.total for each in machines.values()) - sum(
+        len(each.gpus_or_instances) for each in shown
+    )
+    return Overview(tuple(shown), gpuless, failures, tuple(waiting), hidden)
 
 
 def _most(value: int | None) -> tuple[int, int]:
@@ -200,7 +204,9 @@ def _most(value: int | None) -> tuple[int, int]:
 # A GPU that does not tell the value comes last; equal GPUs keep NVML's order.
 _KEYS: Mapping[Sort, Any] = {
     "host": lambda _: (0, 0),
-    "memory": lambda gpu: _most(max((each.memory_free_bytes for each in gpu.devices), default=None)),
+    "memory": lambda gpu: _most(
+        max((each.memory_free_bytes for each in gpu.gpus_or_instances), default=None)
+    ),
     "utilization": lambda gpu: (1, 0) if gpu.utilization_percent is None else (0, gpu.utilization_percent),
     "temperature": lambda gpu: _most(gpu.temperature_c),
 }
@@ -247,7 +253,7 @@ def document(overview: Overview, answers: Iterable[Answer], now: float) -> dict[
             del entry["ports"]  # a look holds none
             entry["host"] = answer.host
             entry["age_s"] = round(machine.age_s if machine else answer.age_s, 3)
-            entry["gpus"] = [_card_data(gpu) for gpu in (facts.gpus if machine else ())]
+            entry["gpus"] = [_gpu_data(gpu) for gpu in (facts.gpus if machine else ())]
         entries.append(entry)
     return {
         "time": round(now, 3),
@@ -259,7 +265,7 @@ def document(overview: Overview, answers: Iterable[Answer], now: float) -> dict[
     }
 
 
-def _card_data(gpu: Gpu) -> dict[str, Any]:
+def _gpu_data(gpu: Gpu) -> dict[str, Any]:
     data = dataclasses.asdict(gpu)
     for device, fields in zip((gpu, *gpu.mig), (data, *data["mig"]), strict=True):
         fields["label"] = device.label
@@ -283,7 +289,7 @@ def table(overview: Overview) -> str:
     writer.writeheader()
     for machine in overview.machines:
         for gpu in machine.facts.gpus:
-            for device in gpu.devices:
+            for device in gpu.gpus_or_instances:
                 row = {name: getattr(gpu, name) for name in CSV_COLUMNS if hasattr(gpu, name)}
                 row |= {name: getattr(device, name) for name in CSV_COLUMNS if hasattr(device, name)}
                 if device is not gpu:
@@ -306,7 +312,7 @@ def table(overview: Overview) -> str:
 def one_line(overview: Overview) -> str:
     """All devices in a form that a script can split: `gpu01:0,2 gpu02:1`; "" when there is none."""
     found = (
-        (machine.names[0], ",".join(device.label for device in machine.devices))
+        (machine.names[0], ",".join(device.label for device in machine.gpus_or_instances))
         for machine in overview.machines
         if not machine.error
     )

@@ -38,7 +38,7 @@ class HostEntry:
     """One host of the hostfile, and what is known of it."""
 
     host: Host
-    cards: tuple[str, ...] = ()  # the models of its GPUs
+    gpus: tuple[str, ...] = ()  # the models of its GPUs
     cores: int = 0
     memory: str = ""  # with its unit, as people read it
     python: str = ""  # the version of its `python3`, "" where that does not start
@@ -49,12 +49,12 @@ class HostEntry:
     @property
     def described(self) -> str:
         """What the host has: `4 x H100 80GB HBM3, 64 cores, 512 GiB; Python 3.11.7, TensorFlow 2.16.1`."""
-        counted = Counter(self.cards).items()
-        cards = " + ".join(f"{count} x {model}" for model, count in counted) or "no GPU"
+        counted = Counter(self.gpus).items()
+        gpus = " + ".join(f"{count} x {model}" for model, count in counted) or "no GPU"
         python = f"Python {self.python}" if self.python else "no Python that starts"
         packages = f"TensorFlow {self.tensorflow}" if self.tensorflow else "no TensorFlow"
         note = f"; {self.note}" if self.note else ""
-        return f"{cards}, {self.cores} cores, {self.memory}; {python}, {packages}{note}"
+        return f"{gpus}, {self.cores} cores, {self.memory}; {python}, {packages}{note}"
 
 
 def hostfile_text(entries: Sequence[HostEntry], date: str) -> str:

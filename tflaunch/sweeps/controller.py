@@ -16,7 +16,7 @@ from tflaunch.protocol.job import TRIAL, TaskId
 from tflaunch.protocol.outcome import TaskExit
 from tflaunch.sweeps import lifecycle as machine
 from tflaunch.sweeps.first_seats import Seating
-from tflaunch.sweeps.lifecycle import CardsSeen, Seat, State
+from tflaunch.sweeps.lifecycle import GpusSeen, Seat, State
 from tflaunch.sweeps.results import Metric, Reading, Result, Results, ranked, result
 from tflaunch.sweeps.seats import Requests, SeatFinder, SweepRequest
 from tflaunch.sweeps.trials import Trial
@@ -217,7 +217,7 @@ class SweepController(Monitor):
                 seats = self._finder.seats(inventory, [], self.state.seats)
             except PlanError:
                 seats = ()
-            self._events.append(CardsSeen(host, seats))
+            self._events.append(GpusSeen(host, seats))
 
     def questions(self, hosts: Iterable[str], now: float) -> list[tuple[str, str, dict[str, Any]]]:  # noqa: ARG002
         """None: the state machine asks by its orders."""

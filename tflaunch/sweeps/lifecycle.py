@@ -44,7 +44,7 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class CardsSeen:
+class GpusSeen:
     """The seats that GPUs of this host make which have become free; its agent holds them for the sweep."""
 
     host: str
@@ -149,7 +149,7 @@ def step(state: State, event: Any, now: float) -> tuple[State, list[Action]]:
             return dataclasses.replace(state, running=running), [limit] if state.timeout_s else []
         case TaskExit() if _attempt(state, event) is not None:
             return _exited(state, event)
-        case CardsSeen():
+        case GpusSeen():
             return _seen(state, event)
         case HostLost():
             return _without(ending.lose(state, {event.host: event.reason}), event)
@@ -283,7 +283,7 @@ def _look(state: State) -> tuple[State, list[Action]]:
     return state, actions
 
 
-def _seen(state: State, seen: CardsSeen) -> tuple[State, list[Action]]:
+def _seen(state: State, seen: GpusSeen) -> tuple[State, list[Action]]:
     held = {uuid for seat in state.seats for uuid in seat.gpus}
     wanted = state.phase == "running" and state.queue and seen.host not in state.lost
     more = [seat for seat in seen.seats if wanted and held.isdisjoint(seat.gpus)]

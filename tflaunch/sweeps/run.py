@@ -207,14 +207,14 @@ def _run(
         cluster.close()
     for task, size in missing.items():
         reporter.warn(f"{task}: {size:,} more bytes of its log are on its host: {host_logs.get(task, '?')}")
-    unverified, survivors, cards, _ = verify(run, state, connections, reporter)
+    unverified, survivors, not_free, _ = verify(run, state, connections, reporter)
     outcome = outcome_of(
         state,
         run.run_id,
         time.monotonic() - work.begun,
         unverified=unverified,
         survivors=survivors,
-        cards=cards,
+        gpus=not_free,
         host_logs=host_logs,
         record=str(work.results.record.path),
     )

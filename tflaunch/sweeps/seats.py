@@ -15,7 +15,7 @@ from tflaunch.planning.command import Command, image
 from tflaunch.planning.environments import setup
 from tflaunch.planning.gpu_choice import choose
 from tflaunch.planning.inventory import Inventory, when_free
-from tflaunch.planning.plan import places, usable_cards
+from tflaunch.planning.plan import places, usable_gpus
 from tflaunch.planning.taking import Share
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import TRIAL
@@ -77,14 +77,14 @@ class SeatFinder:
             found = places(request.run.job, hostfile, seen, notes)
         except PlanError as error:
             raise PlanError(in_words_of_trials(error.message), in_words_of_trials(error.hint)) from None
-        if request.per_gpu > 1 and not any(cards for _, cards in found):
+        if request.per_gpu > 1 and not any(gpus for _, gpus in found):
             raise PlanError(
                 f"--trials-per-gpu {request.per_gpu}: the trials use no GPUs",
                 "say --trials-per-host, or `slots:` in the hostfile",
             )
         return [
-            Seat(host.name, tuple(card.uuid for card in cards), tuple(card.label for card in cards))
-            for host, cards in found
+            Seat(host.name, tuple(gpu.uuid for gpu in gpus), tuple(gpu.label for gpu in gpus))
+            for host, gpus in found
         ]
 
     def shared(self, places: Sequence[Seat]) -> tuple[Seat, ...]:
@@ -99,7 +99,7 @@ class SeatFinder:
         """The GPUs that may become free later, by host."""
         held = {uuid for seat in seats for uuid in seat.gpus}
         seen = choose(when_free(inventory), self.request.run.gpus, self.request.run.hostfile)
-        usable = usable_cards(self.request.run.job, self.hostfile, seen)
+        usable = usable_gpus(self.request.run.job, self.hostfile, seen)
         others = {host: tuple(each for each in uuids if each not in held) for host, uuids in usable.items()}
         return {host: uuids for host, uuids in others.items() if uuids}
 

@@ -12,7 +12,7 @@
             bed.reboot(one, keep_disk=False); bed.power_off(one); bed.boot(one)
             one.freeze(); one.thaw(); one.kill_sshd(sessions=True); one.reset_connections(); ...
 
-A host has its own network card and address (10.77.0.N), host name, processes, /home, /tmp, /var/tmp, /run and
+A host has its own network interface and address (10.77.0.N), host name, processes, /home, /tmp, /var/tmp, /run and
 sshd; everything else (Python, the project) it shares with this machine, but not the launcher's directories.
 The launcher's machine is a host without an sshd whose files and processes are those of the test.  All of it is
 real (Linux namespaces, nftables, sshd) but for NVML (tests/support/nvml) and a wrong clock (clock.c).
@@ -115,7 +115,7 @@ class Bed:
         return hosts
 
     def _introduce_all(self) -> None:
-        """Every machine knows every card: entries made by hand do not count for the kernel's limit."""
+        """Every machine knows every GPU: entries made by hand do not count for the kernel's limit."""
         machines = [self.launcher, *self.hosts]
         text = "".join(f"neigh replace {each.address} lladdr {each.hardware} dev eth0\n" for each in machines)
         for machine in machines:
@@ -179,7 +179,7 @@ class Bed:
         self._switch.delay(machine.port, machine.pid, ms / 1000, loss_percent / 100)
 
     def narrow(self, machine: Machine, other: Machine, mtu: int) -> None:
-        """Larger packets than that are lost between these two, and no ICMP tells their cards."""
+        """Larger packets than that are lost between these two, and no ICMP tells their GPUs."""
         for each in (machine, other):
             each.do("ip", "link", "set", "eth0", "gso_max_segs", "1")  # else it sends many packets as one
         ways = ((machine.port, other.port), (other.port, machine.port))

@@ -1,6 +1,6 @@
-"""A slow and lossy cable: frames between a network card and a tap wait their time, or are lost.
+"""A slow and lossy cable: frames between a network interface and a tap wait their time, or are lost.
 
-    nsenter --net=... python3 -I -S delay.py PARENT CARD TAP HOST_PID DELAY_S LOSS
+    nsenter --net=... python3 -I -S delay.py PARENT GPU TAP HOST_PID DELAY_S LOSS
 
 It ends with its parent, and its tap with it.  Frames are never reordered.  (Not every kernel has `tc netem`.)
 """
@@ -27,18 +27,18 @@ FRAME_BYTES = 70000
 TURN = 256  # frames of one side before the other has its turn
 
 
-def whole_frames(card: str) -> None:
+def whole_frames(gpu: str) -> None:
     """Frames as they are on a real cable: nothing is left for hardware that does not exist to complete."""
     with socket.socket() as any_socket:
         for command in ETHTOOL_OFF:
             value = ctypes.create_string_buffer(struct.pack("II", command, 0))
-            request = struct.pack("16sP16x", card.encode(), ctypes.addressof(value))
+            request = struct.pack("16sP16x", gpu.encode(), ctypes.addressof(value))
             with contextlib.suppress(OSError):
                 fcntl.ioctl(any_socket, SIOCETHTOOL, request)
 
 
 def main() -> None:
-    parent, card, tap_name, host = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
+    parent, gpu, tap_name, host = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
     delay_s, loss = float(sys.argv[5]), float(sys.argv[6])
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -49,12 +49,12 @@ def main() -> None:
     libc.setns(there, CLONE_NEWNET)
     whole_frames("eth0")
     libc.setns(here, CLONE_NEWNET)
-    whole_frames(card)
+    whole_frames(gpu)
     tap = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(tap, TUNSETIFF, struct.pack("16sH22x", tap_name.encode(), IFF_TAP | IFF_NO_PI))
     wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)
-    wire.bind((card, 0))
+    wire.bind((gpu, 0))
     wire.setblocking(False)
     print("ready", flush=True)
     waiting = {

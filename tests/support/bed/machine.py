@@ -4,7 +4,7 @@
 
 It prints the pid of the first process as the test sees it, and goes on when a line comes to its input.  Whatever
 ends the test, kill -9 included, ends this process, and with it every process of the machine: the kernel then
-takes namespaces, mounts and network cards away, so that nothing is left to be cleaned up.
+takes namespaces, mounts and network interfaces away, so that nothing is left to be cleaned up.
 Standard library only; it runs in front of the bed's other files and imports none of them.
 """
 

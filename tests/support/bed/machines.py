@@ -259,7 +259,7 @@ class BedHost(Machine):
 
     def furniture(self) -> dict[str, object]:
         own = {"/etc/ssh": "etc-ssh", "/etc/passwd": "passwd", "/etc/shadow": "shadow", **self._disks}
-        if PCI.is_dir():  # simulated cards must not be taken for those of this machine, nor for each other's
+        if PCI.is_dir():  # simulated GPUs must not be taken for those of this machine, nor for each other's
             own[str(PCI)] = "pci"
         binds = ((str(self.directory / source), target) for target, source in own.items())
         return {
@@ -399,9 +399,9 @@ class BedHost(Machine):
             for path in (self.directory / name).iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    # -- cards and clock
+    # -- GPUs and clock
 
-    def give_cards(self, library: Path, *lines: str) -> None:
+    def give_gpus(self, library: Path, *lines: str) -> None:
         """Its GPUs, as the head of tests/support/nvml/nvml_stub.c describes them; without lines they are gone."""
         place = self.directory / "run/nvml"
         place.mkdir(exist_ok=True)

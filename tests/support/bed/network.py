@@ -117,7 +117,7 @@ class Switch:
         self.ip(*commands)
 
     def unplug(self, port: str) -> None:
-        """Pull the cable for good: the card at its other end vanishes, too."""
+        """Pull the cable for good: the GPU at its other end vanishes, too."""
         self._take_cable(port)
         # The machine's end may have been quicker to go, and taken this one with it.
         for name in (port, f"{port}s"):
@@ -127,12 +127,12 @@ class Switch:
         """From now on every frame takes `delay_s` longer each way, and that share of them is lost."""
         if not self._take_cable(port):
             self.ip(f"link set {port} nomaster", f"link set {port} down", f"link set {port} name {port}s")
-        card = f"{port}s"
+        gpu = f"{port}s"
         if not (delay_s or loss):
-            self.ip(f"link set {card} down", f"link set {card} name {port}", f"link set {port} master bed up")
+            self.ip(f"link set {gpu} down", f"link set {gpu} name {port}", f"link set {port} master bed up")
             return
-        self.ip(f"link set {card} up")
-        words = (str(os.getpid()), card, port, str(pid), str(delay_s), str(loss))
+        self.ip(f"link set {gpu} up")
+        words = (str(os.getpid()), gpu, port, str(pid), str(delay_s), str(loss))
         cable = subprocess.Popen(
             self.inside(*PYTHON, str(HERE / "delay.py"), *words),
             stdin=subprocess.DEVNULL,

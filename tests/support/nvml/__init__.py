@@ -1,4 +1,4 @@
-"""NVML without a card: the library is simulated in C, everything above it is real.
+"""NVML without a GPU: the library is simulated in C, everything above it is real.
 
 fleet = Fleet(tmp_path, 'gpu name="NVIDIA H100" mem=81559', ...)
 subprocess.run(..., env=fleet.env)            # the real pynvml finds it as libnvidia-ml.so.1
@@ -21,11 +21,11 @@ def build(directory: Path) -> Path:
 
 
 class Fleet:
-    """The cards of one simulated host; `lines` as the head of nvml_stub.c describes them."""
+    """The GPUs of one simulated host; `lines` as the head of nvml_stub.c describes them."""
 
     def __init__(self, library: Path, path: Path, *lines: str) -> None:
         self._path = path
-        # Its cards are leased in a place of their own, never where those of this machine are.
+        # Its GPUs are leased in a place of their own, never where those of this machine are.
         self.env = {
             "LD_LIBRARY_PATH": str(library),
             "NVML_STUB_FLEET": str(path),
@@ -34,5 +34,5 @@ class Fleet:
         self.change(*lines)
 
     def change(self, *lines: str) -> None:
-        """Replace all cards, also under a program that is running."""
+        """Replace all GPUs, also under a program that is running."""
         self._path.write_text("".join(line + "\n" for line in lines))

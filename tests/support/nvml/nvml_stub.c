@@ -1,4 +1,4 @@
-/* A simulated libnvidia-ml.so.1: answers what pynvml asks from a text file, so that the real probe runs without a card.
+/* A simulated libnvidia-ml.so.1: answers what pynvml asks from a text file, so that the real probe runs without a GPU.
  *
  *   gcc -O2 -Wall -shared -fPIC -pthread -Wl,-soname,libnvidia-ml.so.1 -o libnvidia-ml.so.1 nvml_stub.c
  *

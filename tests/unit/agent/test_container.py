@@ -13,7 +13,7 @@ from tflaunch.agent.tasks import container
 
 @pytest.mark.parametrize("kind", ["podman", "docker"])
 def test_the_command(tmp_path: Path, kind: str) -> None:
-    """Cards go by UUID, no variable of the task is in it, and the setup wants a login bash."""
+    """GPUs go by UUID, no variable of the task is in it, and the setup wants a login bash."""
     directory = RunDirectory(str(tmp_path), "run-1", "h1")
     directory.create()
     directory.write(
@@ -24,8 +24,8 @@ def test_the_command(tmp_path: Path, kind: str) -> None:
         "container": {"image": "img:1", "mounts": ["/data", "~/m:/m:ro"]},
     }  # fmt: skip
     words = container.command(directory, request, 2, "/work", "/w.setup")
-    cards = [word for word in words if word.startswith(("--device", "--gpus"))]
-    assert cards == (
+    gpus = [word for word in words if word.startswith(("--device", "--gpus"))]
+    assert gpus == (
         ["--device=nvidia.com/gpu=GPU-a", "--device=nvidia.com/gpu=MIG-b"]
         if kind == "podman"
         else ['--gpus="device=GPU-a,MIG-b"']

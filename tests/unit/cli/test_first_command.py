@@ -334,7 +334,7 @@ def test_what_is_wrong_in_the_hostfile_alone_is_told_of_all_hosts_at_once(tmp_pa
         load(str(path))
     told = [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
     assert [each.split(" ")[0] for each in told] == ["1:18:", "3:21:", "5:11:", "6:29:", "6:53:"]
-    assert "'CUDA_VISIBLE_DEVICES' is what tflaunch sets for every task. Choose cards with `gpus:`" in told[1]
+    assert "'CUDA_VISIBLE_DEVICES' is what tflaunch sets for every task. Choose GPUs with `gpus:`" in told[1]
     assert "is 140,000 bytes long; Linux takes 131,071 with its name" in told[4]
 
 

@@ -20,7 +20,7 @@ def test_what_is_found_stands_above_each_host_and_who_is_away_is_a_comment(tmp_p
     found = [
         HostEntry(
             Host("gpu01"),
-            cards=("H100 80GB HBM3",) * 4,
+            gpus=("H100 80GB HBM3",) * 4,
             cores=64,
             memory="512 GiB",
             python="3.11.7",
@@ -61,7 +61,7 @@ def test_what_is_found_stands_above_each_host_and_who_is_away_is_a_comment(tmp_p
 def test_no_host_writes_into_the_hostfile_by_what_it_calls_itself(tmp_path: Path, odd: str) -> None:
     path = tmp_path / "hosts.yaml"
     for found in (
-        HostEntry(Host("a"), cards=(f"GPU{odd}",), python=odd, note=odd),
+        HostEntry(Host("a"), gpus=(f"GPU{odd}",), python=odd, note=odd),
         HostEntry(Host("b"), why_not=odd),
     ):
         path.write_text(hostfile_text([HostEntry(Host("first")), found], "2026-11-22"))

@@ -29,7 +29,7 @@ from tests.support import ps
 from tests.support.evil import _BAD, EVIL, assert_json, evil, harmless
 from tflaunch.console.check_page import document, page
 from tflaunch.console.clean_page import cleaned_lines
-from tflaunch.console.gpus_page import CardsView
+from tflaunch.console.gpus_page import GpusView
 from tflaunch.console.reporter import open_reporter
 from tflaunch.console.runs_page import run_lines, status_lines
 from tflaunch.console.screen import Screen
@@ -51,7 +51,7 @@ from tflaunch.protocol.errors import (
 )
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import CardLeft, HostLost, Outcome, TaskExit, TimedOut
+from tflaunch.protocol.outcome import GpuLeft, HostLost, Outcome, TaskExit, TimedOut
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.clean import HERE
 from tflaunch.runs.fetch import Fetched
@@ -150,7 +150,7 @@ OUTCOMES = [
         EVIL,
         {W0: EVIL},
         0,
-        {EVIL: (CardLeft(EVIL, False), CardLeft(EVIL, True))},
+        {EVIL: (GpuLeft(EVIL, False), GpuLeft(EVIL, True))},
     )
     for first in (EXIT, HostLost(EVIL, EVIL), TimedOut(EVIL, (W0, W1), (EVIL, EVIL)), None)
 ]
@@ -228,7 +228,7 @@ RUN: Mapping[str, Callable[[Any], None]] = {
     "stopped": lambda shown: shown.stopped(
         EVIL,
         {
-            EVIL: Finished(True, True, (EVIL,), (EVIL,), False, (CardLeft(EVIL, True),)),
+            EVIL: Finished(True, True, (EVIL,), (EVIL,), False, (GpuLeft(EVIL, True),)),
             "b": Finished(True, True, (EVIL,), ()),
         },
     ),
@@ -335,9 +335,9 @@ def evil_answers() -> list[gpus.Answer]:
 
 
 @pytest.mark.parametrize("columns", [40, 80, 130, 200])
-def test_no_card_acts_on_the_terminal(columns: int) -> None:
+def test_no_gpu_acts_on_the_terminal(columns: int) -> None:
     overview = gpus.look(evil_answers())
-    view = CardsView(columns)
+    view = GpusView(columns)
     for lines in (
         view.page(overview),
         view.frame(overview, EVIL, 40),
@@ -353,7 +353,7 @@ def test_no_card_acts_on_the_terminal(columns: int) -> None:
 def test_a_field_of_a_table_stays_in_its_field() -> None:
     answers = evil_answers()
     overview = gpus.look(answers)
-    devices = sum(len(machine.devices) for machine in overview.machines)
+    devices = sum(len(machine.gpus_or_instances) for machine in overview.machines)
     table = gpus.table(overview)
     harmless(table)
     rows = list(csv.DictReader(io.StringIO(table)))

@@ -20,7 +20,7 @@ from tflaunch.protocol.errors import (
     Problem,
 )
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import CardLeft, HostLost, Outcome, TaskExit
+from tflaunch.protocol.outcome import GpuLeft, HostLost, Outcome, TaskExit
 
 
 def test_hosts_with_one_cause_are_one_row_and_the_remedy_names_the_first() -> None:
@@ -109,10 +109,10 @@ def test_the_report_tells_the_first_failure_first() -> None:
     ]
 
 
-def test_cards_that_are_not_free_again_are_in_the_report() -> None:
-    stuck = CardLeft("GPU 0 is still in use by this run's pid 12 (D: waits in the kernel)", own=True)
-    foreign = CardLeft("GPU 3 is still in use by pid 4 of eve, notebook", own=False)
-    outcome = Outcome("r-1", "succeeded", 76, 3.0, cards={"gpu01": (stuck,), "gpu02": (foreign,)})
+def test_gpus_that_are_not_free_again_are_in_the_report() -> None:
+    stuck = GpuLeft("GPU 0 is still in use by this run's pid 12 (D: waits in the kernel)", own=True)
+    foreign = GpuLeft("GPU 3 is still in use by pid 4 of eve, notebook", own=False)
+    outcome = Outcome("r-1", "succeeded", 76, 3.0, gpus={"gpu01": (stuck,), "gpu02": (foreign,)})
     assert shown(lambda reporter: reporter.report(outcome))[1].splitlines() == [
         f"✗ gpu01: {stuck.text}",
         f"! gpu02: {foreign.text}",
@@ -120,7 +120,7 @@ def test_cards_that_are_not_free_again_are_in_the_report() -> None:
         "✓ r-1 succeeded: 0 tasks in 3.0 s",
     ]
     told = json.loads(shown(lambda reporter: reporter.report(outcome), json=True)[0])
-    assert told["cards"]["gpu01"] == [{"text": stuck.text, "own": True}]
+    assert told["gpus"]["gpu01"] == [{"text": stuck.text, "own": True}]
 
 
 def failing(lines: int, others: int = 0) -> Callable[[Reporter], None]:

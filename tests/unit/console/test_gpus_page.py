@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.support.gpus import FLEET, answer, gpu, page, process
-from tflaunch.console.gpus_page import CardsView
+from tflaunch.console.gpus_page import GpusView
 from tflaunch.console.pen import ASCII
 from tflaunch.inputs.times import age
 from tflaunch.planning.inventory import GpuProcess
@@ -45,7 +45,7 @@ def test_what_a_page_tells() -> None:
 
 @pytest.mark.parametrize("columns", [20, 30, 45, 60, 80, 100, 120, 160, 250])
 def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
-    view = CardsView(columns)
+    view = GpusView(columns)
     overview = look(FLEET)
     for lines in (view.page(overview), view.frame(overview, "title", 100), view.topology(overview)):
         assert max(line.cell_len for line in lines) <= columns
@@ -64,11 +64,11 @@ def test_a_narrow_pane_drops_what_matters_least() -> None:
 @pytest.mark.parametrize("rows", [3, 4, 6, 10, 15, 20, 30, 60])
 def test_a_window_shows_what_fits_and_always_the_total(rows: int) -> None:
     overview = look(FLEET)
-    lines = [line.plain for line in CardsView(100).frame(overview, "title", rows)]
+    lines = [line.plain for line in GpusView(100).frame(overview, "title", rows)]
     assert len(lines) <= rows
     assert lines[0] == "title"
     assert lines[-1].endswith("of 8 on 2 hosts")
-    full = [line.plain for line in CardsView(100).page(overview)]
+    full = [line.plain for line in GpusView(100).page(overview)]
     if rows > len(full):
         assert lines[1:] == full
     elif rows == 10:
@@ -76,7 +76,7 @@ def test_a_window_shows_what_fits_and_always_the_total(rows: int) -> None:
     elif rows < 8:
         hidden = re.fullmatch(r"… ([0-9]+) more lines: .*", lines[-2])
         assert hidden
-        assert int(hidden[1]) + len(lines) - 3 == 6  # 2 hosts with cards, 4 lines of trouble
+        assert int(hidden[1]) + len(lines) - 3 == 6  # 2 hosts with GPUs, 4 lines of trouble
 
 
 def test_without_unicode_everything_has_another_sign() -> None:
@@ -95,7 +95,7 @@ def test_what_comes_from_a_host_cannot_act_on_the_terminal() -> None:
     assert "run me" in shown
 
 
-def test_a_card_in_mig_mode_without_instances_is_a_device_that_cannot_be_used() -> None:
+def test_a_gpu_in_mig_mode_without_instances_is_a_device_that_cannot_be_used() -> None:
     overview = look([answer("gpu01", gpu(0, mig_mode=True), gpu(1))])
     assert (overview.counts["busy"], overview.counts["free"]) == (1, 1)
     assert re.search(r"● busy .* in MIG mode without an instance$", page(overview), re.MULTILINE)
@@ -103,7 +103,7 @@ def test_a_card_in_mig_mode_without_instances_is_a_device_that_cannot_be_used() 
     assert "no MIG instance" in page(overview, 80)
 
 
-def test_every_use_of_a_card_has_a_line_the_largest_first() -> None:
+def test_every_use_of_a_gpu_has_a_line_the_largest_first() -> None:
     several = (process("bob", 1, 5), process("al", 2, 50), process("x", 3, 70, kind="graphics"))
     shown = page(look([answer("gpu01", gpu(0, used=75, processes=several, ecc_errors=2))]))
     told = re.findall(r"(al|bob|x) +2h +([0-9.]+)G", shown)
@@ -112,7 +112,7 @@ def test_every_use_of_a_card_has_a_line_the_largest_first() -> None:
     assert "! 2 ECC errors" in shown
     one = "\n".join(
         line.plain
-        for line in CardsView(160).page(look([answer("g", gpu(0, processes=several))]), processes=False)
+        for line in GpusView(160).page(look([answer("g", gpu(0, processes=several))]), processes=False)
     )
     assert "3\u00d7 al" in one
 
@@ -129,7 +129,7 @@ def test_every_use_of_a_card_has_a_line_the_largest_first() -> None:
         ("", "", ""),
     ],
 )
-def test_names_of_cards(name: str, short: str, brief: str) -> None:
+def test_names_of_gpus(name: str, short: str, brief: str) -> None:
     assert (short_name(name), brief_name(name)) == (short, brief)
 
 

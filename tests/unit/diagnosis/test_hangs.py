@@ -135,7 +135,7 @@ def test_a_slow_start_and_the_pause_before_a_chief_is_ready_are_no_hang() -> Non
 
 def test_idle_tasks_with_all_their_connections_are_no_hang() -> None:
     run = healthy()
-    run.idle("ps/0", "worker/0", "worker/1")  # or they compute on a card
+    run.idle("ps/0", "worker/0", "worker/1")  # or they compute on a GPU
     assert run.on(600) == []
 
 

@@ -345,10 +345,10 @@ BAD = {
             ":1:19: gpus: 'all' is not `auto`, a count, 0, or a list of indices or UUIDs "
             "such as [0, 1] or [GPU-8f3c…]",
             ":2:19: gpus: an empty list names no GPU; write 0 to use none, `auto` to use all",
-            ":3:23: gpus: 'x' is not the index or UUID of a card (3, GPU-…) or MIG instance (3.1, MIG-…)",
+            ":3:23: gpus: 'x' is not the index or UUID of a GPU (3, GPU-…) or MIG instance (3.1, MIG-…)",
             ":4:23: gpus: '1' is listed twice",
             ":5:19: gpus: '5000' is not a whole number from 0 to 1024",
-            ":6:23: gpus: '3.10' is not the index or UUID of a card (3, GPU-…) or MIG instance (3.1, MIG-…)",
+            ":6:23: gpus: '3.10' is not the index or UUID of a GPU (3, GPU-…) or MIG instance (3.1, MIG-…)",
             ":7:19: gpus: '3.1' is not `auto`, a count, 0, or a list of indices or UUIDs "
             "such as [0, 1] or [GPU-8f3c…]",
             ":8:25: gpus: '3.1' is listed twice",

@@ -20,12 +20,12 @@ from tflaunch.lifecycle.ending import (
 from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_UNCLEAN
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, Interrupted, TaskStarted, TimerFired
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import CardLeft, HostLost, TaskExit
+from tflaunch.protocol.outcome import GpuLeft, HostLost, TaskExit
 from tflaunch.sweeps import lifecycle
 from tflaunch.sweeps.trials import Trial
 
-BUSY = (CardLeft("GPU 0 is in use by another", own=False),)
-OWN = (CardLeft("GPU 0 is in use by the run", own=True),)
+BUSY = (GpuLeft("GPU 0 is in use by another", own=False),)
+OWN = (GpuLeft("GPU 0 is in use by the run", own=True),)
 CTRL_C = Interrupted(signal.SIGINT)
 
 
@@ -126,7 +126,7 @@ def test_a_host_that_does_not_report_is_lost_and_a_late_report_counts(make: Any)
 
 @BOTH
 @pytest.mark.parametrize(
-    ("shared", "cards", "told", "code"),
+    ("shared", "gpus", "told", "code"),
     [
         (False, BUSY, BUSY, 0),
         (False, OWN, OWN, EXIT_UNCLEAN),
@@ -137,14 +137,14 @@ def test_a_host_that_does_not_report_is_lost_and_a_late_report_counts(make: Any)
 def test_of_shared_gpus_only_its_own_use_is_told(
     make: Any,
     shared: bool,
-    cards: tuple[CardLeft, ...],
-    told: tuple[CardLeft, ...],
+    gpus: tuple[GpuLeft, ...],
+    told: tuple[GpuLeft, ...],
     code: int,
 ) -> None:
     begun: Ending = make(share_gpus=shared)
-    state, _ = after(begun, *succeeded(begun), HostSwept("a", cards=cards), HostSwept("b"))
+    state, _ = after(begun, *succeeded(begun), HostSwept("a", gpus=gpus), HostSwept("b"))
     outcome = outcome_of(state, "run", 1.0)
-    assert (outcome.cards, outcome.exit_code) == ({"a": told} if told else {}, code)
+    assert (outcome.gpus, outcome.exit_code) == ({"a": told} if told else {}, code)
 
 
 @BOTH

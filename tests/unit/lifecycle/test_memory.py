@@ -15,7 +15,7 @@ from tflaunch.lifecycle.memory import memory_of, remembered
 from tflaunch.lifecycle.states import Restarts, State, state_data, state_from
 from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import CardLeft, HostLost, TaskExit, TimedOut
+from tflaunch.protocol.outcome import GpuLeft, HostLost, TaskExit, TimedOut
 
 W0, W1, PS = TaskId("worker", 0), TaskId("worker", 1), TaskId("ps", 0)
 PLACES = {"worker/0": ("a", "10.0.0.1", 1), "worker/1": ("b", "10.0.0.2", 2), "ps/0": ("c", "10.0.0.3", 3)}
@@ -36,7 +36,7 @@ RICH = State(
         "interrupts": (2, 15),
         "lost": {"c": "no sign of life\x1b[2J\udcff"},
         "swept": {"a": ("pid 7 python (D)",)},
-        "cards": {"a": (CardLeft("GPU 0 is still in use", True),)},
+        "gpus": {"a": (GpuLeft("GPU 0 is still in use", True),)},
     }
 )
 
@@ -193,7 +193,7 @@ def test_whatever_stands_in_any_place_it_is_taken_over_whole_or_not_at_all() -> 
 def check_sound(state: State) -> None:
     """All that it speaks of is of the run."""
     hosts = set(state.hosts.values())
-    for named in (state.lost, state.swept, state.cards):
+    for named in (state.lost, state.swept, state.gpus):
         assert named.keys() <= hosts
     for tasks in (state.attempts, state.exits, state.waiting):
         assert set(tasks) <= state.hosts.keys()
@@ -203,7 +203,7 @@ def check_sound(state: State) -> None:
     assert isinstance(state.exit_code(clean=True), int)
 
 
-@pytest.mark.parametrize("lacking", ["phase", "attempts", "exits", "first_failure", "interrupts", "cards"])
+@pytest.mark.parametrize("lacking", ["phase", "attempts", "exits", "first_failure", "interrupts", "gpus"])
 def test_what_lacks_a_field_is_none(lacking: str) -> None:
     data: Mapping[str, Any] = memory_of(RICH)
     with pytest.raises(ValueError, match=lacking):

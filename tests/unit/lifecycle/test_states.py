@@ -19,7 +19,7 @@ from tflaunch.lifecycle.states import DRAIN, RESTART, Restarts, State, decisive,
 from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
 from tflaunch.protocol.events import AgentGaveUp, Event, HostSwept, Interrupted, TaskStarted, TimerFired
 from tflaunch.protocol.job import Done, RoleEnd, TaskId
-from tflaunch.protocol.outcome import CardLeft, HostLost, TaskExit, TimedOut, outcome_data, outcome_from
+from tflaunch.protocol.outcome import GpuLeft, HostLost, TaskExit, TimedOut, outcome_data, outcome_from
 
 PS, W0, W1, CHIEF = TaskId("ps", 0), TaskId("worker", 0), TaskId("worker", 1), TaskId("chief", 0)
 EVALUATOR, DATA = TaskId("evaluator", 0), TaskId("data", 0)
@@ -537,7 +537,7 @@ def test_no_sequence_of_events_is_wrong(cluster: list[TaskId], done: Done, data:
     assert now.phase == "over"
 
 
-# ---- cards that are not free after the end
+# ---- GPUs that are not free after the end
 
 
 @pytest.mark.parametrize(
@@ -547,28 +547,28 @@ def test_no_sequence_of_events_is_wrong(cluster: list[TaskId], done: Done, data:
             False,
             [{"text": "GPU 0 is in use", "own": True}],
             EXIT_UNCLEAN,
-            (CardLeft("GPU 0 is in use", True),),
+            (GpuLeft("GPU 0 is in use", True),),
         ),
-        (False, [{"text": "GPU 0 is in use", "own": False}], 0, (CardLeft("GPU 0 is in use", False),)),
+        (False, [{"text": "GPU 0 is in use", "own": False}], 0, (GpuLeft("GPU 0 is in use", False),)),
         (
             True,
             [{"text": "GPU 0 is in use", "own": True}],
             EXIT_UNCLEAN,
-            (CardLeft("GPU 0 is in use", True),),
+            (GpuLeft("GPU 0 is in use", True),),
         ),
         (True, [{"text": "GPU 0 is in use", "own": False}], 0, None),  # others were on it before
         (False, [], 0, None),
     ],
 )
-def test_cards_that_are_not_free(
-    shared: bool, left: list[dict[str, Any]], code: int, told: tuple[CardLeft, ...] | None
+def test_gpus_that_are_not_free(
+    shared: bool, left: list[dict[str, Any]], code: int, told: tuple[GpuLeft, ...] | None
 ) -> None:
     # As the agent that decides for a detached run has it, and who attaches gets it: through JSON both times.
     begun = state_from(json.loads(json.dumps(state_data(State({W0: "b"}, share_gpus=shared)))))
-    swept = understand("b", "swept", {"survivors": [], "cards": left})
+    swept = understand("b", "swept", {"survivors": [], "gpus": left})
     assert swept is not None
     last, _ = follow(begun, [ended(W0), swept])
     outcome = outcome_of(last, "run", 1.0)
     assert outcome.exit_code == code
-    assert outcome.cards == ({"b": told} if told else {})
-    assert outcome_from("run", json.loads(json.dumps(outcome_data(outcome))), {}).cards == outcome.cards
+    assert outcome.gpus == ({"b": told} if told else {})
+    assert outcome_from("run", json.loads(json.dumps(outcome_data(outcome))), {}).gpus == outcome.gpus

@@ -33,7 +33,7 @@ def test_a_host_on_which_all_has_ended_has_told_how_its_tasks_did() -> None:
     tasks = {TaskId("worker", 0): "gpu01", TaskId("worker", 1): "gpu02"}
     drive = Driver(State(hosts=tasks), Nothing(), 60.0, 0.0)  # type: ignore[arg-type]
     drive.feed(TaskStarted(TaskId("worker", 0), "gpu01", 0, 7), 0.0)
-    swept = wire.Message("swept", {"n": 2, "logs": {}, "survivors": [], "cards": [], "killed": []})
+    swept = wire.Message("swept", {"n": 2, "logs": {}, "survivors": [], "gpus": [], "killed": []})
     assert (
         drive.foreign("gpu01", swept)
         == "it says that all has ended there, and has not reported the exits of its tasks"

@@ -111,7 +111,7 @@ def test_a_plan_takes_no_more_than_the_job_has_and_says_what_limits_it() -> None
     error = refused(asked(ps=0, workers=4), *members, hosts=hosts)
     assert error.message == (
         "need 4 GPUs (4 workers x 1), 4 are free: g1 2 of 4 (SLURM_JOB_GPUS=1,2; SLURM_TASKS_PER_NODE=2,1), g2 2 of 4 "
-        "(as many as Slurm gave on this node; SLURM_TASKS_PER_NODE=2,1); they hold 3 workers, since the cards of one "
+        "(as many as Slurm gave on this node; SLURM_TASKS_PER_NODE=2,1); they hold 3 workers, since the GPUs of one "
         "are on one host and SLURM_TASKS_PER_NODE=2,1 limits them"
     )
     bare = [facts("g1"), facts("g2")]
@@ -125,9 +125,9 @@ def test_a_plan_takes_no_more_than_the_job_has_and_says_what_limits_it() -> None
     assert error.hint == "Ask for 3 workers at most, or have the job ask for more tasks: --ntasks-per-node."
 
 
-def test_a_job_that_sees_only_its_own_cards_has_all_that_it_sees() -> None:
+def test_a_job_that_sees_only_its_own_gpus_has_all_that_it_sees() -> None:
     hosts = {"g1": {"gpus": (2, 3), "gpus_by": "SLURM_JOB_GPUS=2,3"}}
     assert taken(plan(asked(ps=0), facts("g1", some_gpus("g1", 2)), hosts=hosts)) == ["g1:0", "g1:1"]
     assert taken(plan(asked(ps=0), facts("g1", some_gpus("g1", 4)), hosts=hosts)) == ["g1:2", "g1:3"]
     error = refused(asked(ps=0), facts("g1", some_gpus("g1", 3)), hosts=hosts)
-    assert error.message == "g1: the job has the cards 2,3 there (SLURM_JOB_GPUS=2,3), but 3 cards are there"
+    assert error.message == "g1: the job has the GPUs 2,3 there (SLURM_JOB_GPUS=2,3), but 3 GPUs are there"

@@ -170,7 +170,7 @@ def test_environment() -> None:
     }
 
 
-def test_a_task_without_cards_sees_none() -> None:
+def test_a_task_without_gpus_sees_none() -> None:
     assert command(JobSpec(("t.py",))).env(TaskId("ps", 0), HOST, ())["CUDA_VISIBLE_DEVICES"] == ""
 
 

@@ -16,7 +16,7 @@ from tflaunch.protocol.errors import EXIT_USAGE, PlanError, UsageError
 @pytest.mark.parametrize(
     ("job", "hosts", "slots", "expected"),
     [
-        # job, cards of each host, slots of each host -> chief, ps, workers
+        # job, GPUs of each host, slots of each host -> chief, ps, workers
         ({}, [0, 0, 0], {}, (0, 1, 3)),
         ({}, [4, 4], {}, (0, 2, 8)),
         ({}, [4, 0], {}, (0, 1, 4)),

@@ -16,14 +16,14 @@ from tflaunch.planning.inventory import (
     GpuProcess,
     HostFacts,
     Lease,
-    MigDevice,
+    MigInstance,
     when_free,
     why_busy,
 )
-from tflaunch.planning.plan import PORTS_HELD, usable_cards
+from tflaunch.planning.plan import PORTS_HELD, usable_gpus
 from tflaunch.protocol.errors import EXIT_PLAN
 
-# --- cards -----------------------------------------------------------------------------------------------
+# --- GPUs -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ from tflaunch.protocol.errors import EXIT_PLAN
             {"workers": 6},
             [some_gpus("g1", 4), some_gpus("g2", 4, BUSY)],
             "need 6 GPUs (6 workers x 1), 5 are free: g1 4, g2 1 of 4 (3 busy: processes)",
-            "Ask for 5 workers at most, or place workers without cards: --gpus-per-worker 0.",
+            "Ask for 5 workers at most, or place workers without GPUs: --gpus-per-worker 0.",
         ),
         (
             {"workers": 3, "gpus_per_worker": 2},
             [some_gpus("g1", 3), some_gpus("g2", 3)],
-            "need 6 GPUs (3 workers x 2), 6 are free: g[1-2] 3; they hold 2 workers, since the cards of one"
+            "need 6 GPUs (3 workers x 2), 6 are free: g[1-2] 3; they hold 2 workers, since the GPUs of one"
             " are on one host",
             "Ask for 2 workers at most, or lower --gpus-per-worker.",
         ),
@@ -52,13 +52,13 @@ from tflaunch.protocol.errors import EXIT_PLAN
             {"workers": 4, "chief": True},
             [some_gpus("g1", 4)],
             "need 5 GPUs (the chief and 4 workers x 1), 4 are free: g1 4",
-            "Ask for 3 workers at most, or place workers without cards: --gpus-per-worker 0.",
+            "Ask for 3 workers at most, or place workers without GPUs: --gpus-per-worker 0.",
         ),
         (
             {},
             [some_gpus("g1", 1, {0: "pid 12 (python)"}), ()],
             "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 1 (1 busy: pid 12 (python)), g2 none",
-            "Place workers without cards: --gpus-per-worker 0.",
+            "Place workers without GPUs: --gpus-per-worker 0.",
         ),
         (
             {"gpus_per_worker": 2},
@@ -70,11 +70,11 @@ from tflaunch.protocol.errors import EXIT_PLAN
             {"workers": 4},
             [some_gpus("g1", 4, {0: "a", 1: "b", 2: "c", 3: "a"})],
             "need 4 GPUs (4 workers x 1), 0 are free: g1 0 of 4 (4 busy: a, b, ...)",
-            "Place workers without cards: --gpus-per-worker 0.",
+            "Place workers without GPUs: --gpus-per-worker 0.",
         ),
     ],
 )
-def test_too_few_cards(job: dict[str, Any], gpus: list[tuple[Gpu, ...]], message: str, hint: str) -> None:
+def test_too_few_gpus(job: dict[str, Any], gpus: list[tuple[Gpu, ...]], message: str, hint: str) -> None:
     error = refused(asked(PROGRAM, **job), *(facts(f"g{i}", some) for i, some in enumerate(gpus, 1)))
     assert (error.message, error.hint) == (message, hint)
     assert error.exit_code == EXIT_PLAN
@@ -90,7 +90,7 @@ def test_too_few_cards(job: dict[str, Any], gpus: list[tuple[Gpu, ...]], message
         ((3, "GPU-g1-3"), [3]),
     ],
 )
-def test_cards_that_a_host_gives(gpus: Any, expected: list[int]) -> None:
+def test_gpus_that_a_host_gives(gpus: Any, expected: list[int]) -> None:
     planned = plan(
         asked(PROGRAM, ps=0), facts("g1", some_gpus("g1", 4, {1: "leased"})), hosts={"g1": {"gpus": gpus}}
     )
@@ -99,7 +99,7 @@ def test_cards_that_a_host_gives(gpus: Any, expected: list[int]) -> None:
     assert [task.env["CUDA_VISIBLE_DEVICES"] for task in planned.tasks] == [f"GPU-g1-{i}" for i in expected]
 
 
-def test_what_options_leave_out_of_named_cards_is_not_busy() -> None:
+def test_what_options_leave_out_of_named_gpus_is_not_busy() -> None:
     members, hosts = facts("g1", some_gpus("g1", 3)), {"g1": {"gpus": (0, 2)}}
     planned = plan(asked(PROGRAM, ps=0), members, hosts=hosts, exclude=("g1:2",))
     assert [task.gpu_labels for task in planned.tasks] == [("0",)]
@@ -108,7 +108,7 @@ def test_what_options_leave_out_of_named_cards_is_not_busy() -> None:
     assert error.message.endswith("g1 0 of 3 (3 busy: in use by ada, in --exclude)")
 
 
-def test_a_host_that_gives_no_cards_is_a_host_without() -> None:
+def test_a_host_that_gives_no_gpus_is_a_host_without() -> None:
     planned = plan(asked(PROGRAM), facts("g1", some_gpus("g1", 4)), hosts={"g1": {"gpus": 0}})
     assert [(str(task.id), task.gpus) for task in planned.tasks] == [("ps/0", ()), ("worker/0", ())]
 
@@ -116,37 +116,37 @@ def test_a_host_that_gives_no_cards_is_a_host_without() -> None:
 @pytest.mark.parametrize(
     ("gpus", "message"),
     [
-        (5, "g1: `gpus: 5`, but 2 cards are there"),
-        ((0, 7), "g1: `gpus:` names 7, but 2 cards are there; 0: GPU-g1-0; 1: GPU-g1-1"),
-        (("GPU-nope",), "g1: `gpus:` names GPU-nope, but 2 cards are there; 0: GPU-g1-0; 1: GPU-g1-1"),
+        (5, "g1: `gpus: 5`, but 2 GPUs are there"),
+        ((0, 7), "g1: `gpus:` names 7, but 2 GPUs are there; 0: GPU-g1-0; 1: GPU-g1-1"),
+        (("GPU-nope",), "g1: `gpus:` names GPU-nope, but 2 GPUs are there; 0: GPU-g1-0; 1: GPU-g1-1"),
         ((1,), "g1: `gpus:` names 1, which is busy: 3 processes use 40 GiB"),
     ],
 )
-def test_cards_that_a_host_cannot_give(gpus: Any, message: str) -> None:
+def test_gpus_that_a_host_cannot_give(gpus: Any, message: str) -> None:
     some = some_gpus("g1", 2, {1: "3 processes use 40 GiB"})
     assert refused(asked(PROGRAM), facts("g1", some), hosts={"g1": {"gpus": gpus}}).message == message
 
 
-def test_cards_that_the_driver_does_not_show() -> None:
+def test_gpus_that_the_driver_does_not_show() -> None:
     silent = facts("g1", gpu_note="the driver does not answer")
     error = refused(asked(PROGRAM), silent, hosts={"g1": {"gpus": 2}})
-    assert error.message == "g1: `gpus: 2`, but no cards can be seen: the driver does not answer"
-    assert plan(asked(PROGRAM), silent).notes == ("g1: no cards can be seen: the driver does not answer",)
+    assert error.message == "g1: `gpus: 2`, but no GPUs can be seen: the driver does not answer"
+    assert plan(asked(PROGRAM), silent).notes == ("g1: no GPUs can be seen: the driver does not answer",)
 
 
-def test_workers_go_to_cards_only_and_a_note_says_so() -> None:
+def test_workers_go_to_gpus_only_and_a_note_says_so() -> None:
     planned = plan(asked(PROGRAM, ps=2), facts("g1", some_gpus("g1", 2)), facts("g2"), facts("g3"))
     assert places(planned) == {"ps/0": "g2", "ps/1": "g3", "worker/0": "g1", "worker/1": "g1"}
     assert planned.notes == (
-        "workers go to cards only; g[2-3] can give none (--gpus-per-worker 0 places workers without cards)",
+        "workers go to GPUs only; g[2-3] can give none (--gpus-per-worker 0 places workers without GPUs)",
     )
 
 
-def test_a_card_seen_under_two_names_is_given_once() -> None:
+def test_a_gpu_seen_under_two_names_is_given_once() -> None:
     shared = some_gpus("box", 2)
     planned = plan(asked(PROGRAM, ps=0), facts("g1", shared), facts("g2", shared))
     assert sorted(uuid for task in planned.tasks for uuid in task.gpus) == ["GPU-box-0", "GPU-box-1"]
-    assert "g2: cards that another host shows too are left to that one" in planned.notes
+    assert "g2: GPUs that another host shows too are left to that one" in planned.notes
 
 
 def test_models_are_mixed_only_where_that_is_asked_for_and_noted() -> None:
@@ -171,12 +171,12 @@ def test_models_are_mixed_only_where_that_is_asked_for_and_noted() -> None:
     assert not plan(asked(PROGRAM, workers=4), *members).notes
     planned = plan(replace(asked(PROGRAM), mix_models=True), *members)
     assert planned.notes == (
-        "workers get different cards: 4 x A100 (g[1-2]), 1 x V100 (g3); in step, the slowest sets the pace",
+        "workers get different GPUs: 4 x A100 (g[1-2]), 1 x V100 (g3); in step, the slowest sets the pace",
     )
 
 
 def models(host: str, letters: str) -> HostFacts:
-    """A host with a card of each of those models."""
+    """A host with a GPU of each of those models."""
     gpus = (Gpu(i, f"GPU-{host}-{i}", name, 80 << 30, 0) for i, name in enumerate(letters))
     return facts(host, tuple(gpus))
 
@@ -196,7 +196,7 @@ def models(host: str, letters: str) -> HostFacts:
         (2, 2, ["ABAB"], ["g1:0,2", "g1:1,3"]),
     ],
 )
-def test_counted_workers_get_cards_of_one_model(
+def test_counted_workers_get_gpus_of_one_model(
     workers: int, each: int, hosts: list[str], expected: list[str]
 ) -> None:
     members = [models(f"g{i}", letters) for i, letters in enumerate(hosts, 1)]
@@ -209,7 +209,7 @@ def test_counted_workers_get_cards_of_one_model(
         assert "--mix-models" in f"{(error := refused(job, *members)).message} {error.hint}"
     used = {letter for place in expected for letter in _letters(place, hosts)}
     assert [note.partition(":")[0] for note in planned.notes] == (
-        ["workers get different cards, since no one model is enough"] if len(used) > 1 else []
+        ["workers get different GPUs, since no one model is enough"] if len(used) > 1 else []
     )
 
 
@@ -225,22 +225,22 @@ def test_the_chief_and_slots_count_for_one_model() -> None:
     assert taken(plan(asked(PROGRAM, workers=2, ps=0), *members, hosts=slots)) == ["g2:0", "g2:1"]
 
 
-def test_workers_that_are_not_counted_use_all_cards() -> None:
+def test_workers_that_are_not_counted_use_all_gpus() -> None:
     assert taken(plan(asked(PROGRAM, ps=0), models("g1", "A"), models("g2", "AA"))) == [
         *("g1:0", "g2:0", "g2:1"),
     ]
 
 
-def test_a_worker_gets_cards_of_one_model_though_nobody_counted_them() -> None:
+def test_a_worker_gets_gpus_of_one_model_though_nobody_counted_them() -> None:
     assert taken(plan(asked(PROGRAM, ps=0, gpus_per_worker=2), models("g1", "AAAB"))) == ["g1:0,1"]
     error = refused(asked(PROGRAM, ps=0, workers=2, gpus_per_worker=2), models("g1", "AAAB"))
     assert error.message == (
-        "need 4 GPUs (2 workers x 2), 4 are free: g1 4; they hold 1 worker, since the cards of one are on one host and "
+        "need 4 GPUs (2 workers x 2), 4 are free: g1 4; they hold 1 worker, since the GPUs of one are on one host and "
         "of one model (--mix-models)"
     )
 
 
-def test_all_cards_of_a_host_are_one_worker_s() -> None:
+def test_all_gpus_of_a_host_are_one_worker_s() -> None:
     members = (models("g1", "AAA"), models("g2", "A"), models("g3", ""))
     job = asked(PROGRAM, ps=0, gpus_per_worker="all")
     assert taken(plan(job, *members)) == ["g1:0,1,2", "g2:0"]
@@ -249,11 +249,11 @@ def test_all_cards_of_a_host_are_one_worker_s() -> None:
     assert error.message == (
         "need 3 hosts with a free GPU (3 workers, each with all GPUs of its host), 2 have one: g1 3, g2 1, g3 none"
     )
-    assert error.hint == "Ask for 2 workers at most, or say how many cards one gets: --gpus-per-worker 1."
+    assert error.hint == "Ask for 2 workers at most, or say how many GPUs one gets: --gpus-per-worker 1."
     assert taken(plan(job, models("g1", "AA"), hosts={"g1": {"gpus": (1,)}})) == ["g1:1"]
 
 
-def test_all_cards_of_a_host_that_has_two_models_are_refused_unless_they_may_be_mixed() -> None:
+def test_all_gpus_of_a_host_that_has_two_models_are_refused_unless_they_may_be_mixed() -> None:
     job = asked(PROGRAM, ps=0, gpus_per_worker="all")
     error = refused(job, models("g1", "AAB"))
     assert error.message.startswith("1 worker would get GPUs of 2 models: 2 x A (g1), 1 x B (g1)")
@@ -275,7 +275,7 @@ def test_every_worker_gets_one_instance() -> None:
     planned = plan(asked(PROGRAM, ps=1), *members, mig="")
     assert taken(planned) == ["g1:0.0", "g1:0.1"]
     assert [task.env["CUDA_VISIBLE_DEVICES"] for task in planned.tasks] == ["", "MIG-g1-0-0", "MIG-g1-0-1"]
-    assert taken(plan(asked(PROGRAM, ps=0), *members)) == ["g1:1", "g2:0"], "whole cards, unless asked"
+    assert taken(plan(asked(PROGRAM, ps=0), *members)) == ["g1:1", "g2:0"], "whole GPUs, unless asked"
 
 
 def test_all_instances_of_a_large_host_find_ports() -> None:
@@ -295,18 +295,18 @@ def test_where_mig_is_on_the_next_step_is_told() -> None:
     error = refused(asked(PROGRAM), parts)
     assert error.message == "need 1 GPU (1 worker x 1), 0 are free: g2 0 of 7 (7 busy: in MIG mode (--mig))"
     assert error.hint == (
-        "Take the MIG instances of g2 with --mig, or place workers without cards: --gpus-per-worker 0."
+        "Take the MIG instances of g2 with --mig, or place workers without GPUs: --gpus-per-worker 0."
     )
     error = refused(asked(PROGRAM, workers=2), whole, parts)
     assert error.hint == (
-        "Ask for 1 worker at most, take the MIG instances of g2 with --mig, or place workers without cards:"
+        "Ask for 1 worker at most, take the MIG instances of g2 with --mig, or place workers without GPUs:"
         " --gpus-per-worker 0."
     )
     assert plan(asked(PROGRAM), whole, parts).notes == (
-        "g2: no whole card is free; --mig gives workers MIG instances instead",
+        "g2: no whole GPU is free; --mig gives workers MIG instances instead",
     )
     assert plan(asked(PROGRAM), whole, parts, hosts={"g2": {"gpus": 0}}).notes == (
-        "workers go to cards only; g2 can give none (--gpus-per-worker 0 places workers without cards)",
+        "workers go to GPUs only; g2 can give none (--gpus-per-worker 0 places workers without GPUs)",
     )
     error = refused(asked(PROGRAM), whole, mig="1g.5gb")
     assert error.message == (
@@ -333,7 +333,7 @@ def test_where_mig_is_on_the_next_step_is_told() -> None:
 )
 def test_instances_that_a_host_gives(gpus: Any, mig: str | None, expected: list[str]) -> None:
     members = facts("g1", (split("g1", 0, 2), split("g1", 1, 2), some_gpus("g1", 3)[2]))
-    job = replace(asked(PROGRAM, ps=0), mix_models=True)  # a whole card is another model than an instance
+    job = replace(asked(PROGRAM, ps=0), mix_models=True)  # a whole GPU is another model than an instance
     assert taken(plan(job, members, hosts={"g1": {"gpus": gpus}}, mig=mig)) == expected
 
 
@@ -351,7 +351,7 @@ def test_instances_that_a_host_gives(gpus: Any, mig: str | None, expected: list[
             ("0.2",),
             None,
             None,
-            "g1: `gpus:` names 0.2, but 3 cards are there; 0.0: MIG-g1-0-0; 0.1: MIG-g1-0-1; 1: GPU-g1-1",
+            "g1: `gpus:` names 0.2, but 3 GPUs are there; 0.0: MIG-g1-0-0; 0.1: MIG-g1-0-1; 1: GPU-g1-1",
             "Correct `gpus:` in the hostfile, or write `gpus: auto`.",
         ),
         (
@@ -359,7 +359,7 @@ def test_instances_that_a_host_gives(gpus: Any, mig: str | None, expected: list[
             "",
             None,
             "need 1 GPU (1 worker x 1), 0 are free: g1 0 of 3 (1 busy: not in MIG mode (--mig); `gpus: [1]`)",
-            "Place workers without cards: --gpus-per-worker 0.",
+            "Place workers without GPUs: --gpus-per-worker 0.",
         ),
         (
             ("0.0", "0.1"),
@@ -386,12 +386,12 @@ def test_slots_limit_workers() -> None:
     assert error.hint == "Ask for 2 workers at most, or raise `slots:`."
     error = refused(asked(PROGRAM, workers=2), facts("g1", some_gpus("g1", 4)), hosts={"g1": {"slots": 1}})
     assert error.message == (
-        "need 2 GPUs (2 workers x 1), 4 are free: g1 4 (`slots: 1`); they hold 1 worker, since the cards of"
+        "need 2 GPUs (2 workers x 1), 4 are free: g1 4 (`slots: 1`); they hold 1 worker, since the GPUs of"
         " one are on one host and `slots:` limits them"
     )
 
 
-# --- cards that a run could use -------------------------------------------------------------------------
+# --- GPUs that a run could use -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_slots_limit_workers() -> None:
     [
         ({}, {}, {"g1": [0, 1, 2, 3], "g2": [0, 1]}),
         ({"workers": 1}, {}, {"g1": [0, 1, 2, 3], "g2": [0, 1]}),
-        ({"gpus_per_worker": 3}, {}, {"g1": [0, 1, 2, 3]}),  # no two cards make a worker
+        ({"gpus_per_worker": 3}, {}, {"g1": [0, 1, 2, 3]}),  # no two GPUs make a worker
         ({"gpus_per_worker": 0}, {}, {}),
         ({"workers": 0, "ps": 1, "done": "never"}, {}, {}),
         ({"worker_hosts": "g2"}, {}, {"g2": [0, 1]}),
@@ -418,26 +418,26 @@ def test_what_a_run_waits_for(
         "c1": facts("c1"),
     }
     hostfile = Hostfile("hosts.yaml", tuple(Host(name=name, **settings.get(name, {})) for name in members))
-    usable = usable_cards(asked(PROGRAM, **job), hostfile, members)
+    usable = usable_gpus(asked(PROGRAM, **job), hostfile, members)
     assert {host: [int(each[-1]) for each in uuids] for host, uuids in usable.items()} == expected
 
 
-def test_cards_as_they_are_when_nobody_uses_them() -> None:
-    (card,) = some_gpus("g1", 1)
+def test_gpus_as_they_are_when_nobody_uses_them() -> None:
+    (gpu,) = some_gpus("g1", 1)
     process = GpuProcess(1, "ada", "train", "compute", None, None)
     lease, promise = Lease("bob", "his-run", 0.0), Lease("eve", "her-run", 0.0)
-    instance = MigDevice(0, "MIG-a", "1g", 1 << 30, 1 << 30, "leased", (process,), lease, card=card.index)
+    instance = MigInstance(0, "MIG-a", "1g", 1 << 30, 1 << 30, "leased", (process,), lease, gpu=gpu.index)
     used = [
-        replace(card, memory_used_bytes=9 << 30),
-        replace(card, processes=(process,)),
-        replace(card, lease=lease),
-        replace(card, promised=promise),
+        replace(gpu, memory_used_bytes=9 << 30),
+        replace(gpu, processes=(process,)),
+        replace(gpu, lease=lease),
+        replace(gpu, promised=promise),
     ]
     closed = [
-        replace(card, error="GPU is lost"),
-        replace(card, compute_mode="prohibited"),
-        replace(card, lease_error="no directory"),
-        replace(card, mig_mode=True, mig=(instance,)),
+        replace(gpu, error="GPU is lost"),
+        replace(gpu, compute_mode="prohibited"),
+        replace(gpu, lease_error="no directory"),
+        replace(gpu, mig_mode=True, mig=(instance,)),
     ]
     both = tuple(replace(gpu, busy=why_busy(gpu)) for gpu in (*used, *closed))
     assert all(gpu.busy for gpu in both)
@@ -446,9 +446,9 @@ def test_cards_as_they_are_when_nobody_uses_them() -> None:
     assert free[-1].mig[0].busy == ""
 
 
-def test_who_uses_a_card_is_told_before_who_waits_for_it() -> None:
-    (card,) = some_gpus("g1", 1)
-    promised = replace(card, promised=Lease("eve", "her-run", 0.0))
+def test_who_uses_a_gpu_is_told_before_who_waits_for_it() -> None:
+    (gpu,) = some_gpus("g1", 1)
+    promised = replace(gpu, promised=Lease("eve", "her-run", 0.0))
     assert why_busy(promised).startswith("promised to eve's run her-run, which waits since ")
     leased = replace(promised, lease=Lease("bob", "his-run", 0.0))
     assert why_busy(leased) == "leased to bob's run his-run"

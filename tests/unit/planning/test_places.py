@@ -48,7 +48,7 @@ def test_pack_fills_a_host_first() -> None:
     }
 
 
-def test_pack_without_cards_fills_slots_else_cores_and_starts_again() -> None:
+def test_pack_without_gpus_fills_slots_else_cores_and_starts_again() -> None:
     planned = plan(
         asked(PROGRAM, workers=8, ps=0, place="pack"),
         facts("c1", cores=2),
@@ -58,7 +58,7 @@ def test_pack_without_cards_fills_slots_else_cores_and_starts_again() -> None:
     assert [task.host for task in planned.tasks] == ["c1"] * 2 + ["c2"] * 3 + ["c1"] * 3
 
 
-def test_ps_go_to_idle_hosts_then_to_those_with_fewest_cards() -> None:
+def test_ps_go_to_idle_hosts_then_to_those_with_fewest_gpus() -> None:
     busy = {0: "leased"}
     members = [facts("g1", some_gpus("g1", 1)), facts("g2", some_gpus("g2", 1, busy)), facts("c3")]
     planned = plan(asked(PROGRAM, ps=4), *members)
@@ -286,7 +286,7 @@ def clusters(draw: st.DrawFn) -> tuple[JobSpec, list[HostFacts], dict[str, dict[
         count = draw(st.integers(0, 4))
         parts = draw(st.sets(st.integers(0, 3), max_size=2))
         busy = dict.fromkeys(draw(st.sets(st.integers(0, 3))), "processes")
-        machine = draw(st.integers(0, 3))  # several names may be one machine, with the same cards and ports
+        machine = draw(st.integers(0, 3))  # several names may be one machine, with the same GPUs and ports
         ports = draw(st.sets(st.integers(20000, 20020), min_size=5))
         members.append(
             facts(
@@ -332,9 +332,9 @@ def test_whatever_is_planned_can_run(
         return
     inventory = {one.host: one for one in members}
     assert planned.tasks
-    free = {(one.host, gpu.uuid): gpu for one in members for gpu in one.devices if not gpu.busy}
-    given_cards = [uuid for task in planned.tasks for uuid in task.gpus]
-    assert len(given_cards) == len(set(given_cards))
+    free = {(one.host, gpu.uuid): gpu for one in members for gpu in one.gpus_or_instances if not gpu.busy}
+    given_gpus = [uuid for task in planned.tasks for uuid in task.gpus]
+    assert len(given_gpus) == len(set(given_gpus))
     endpoints = [
         (inventory[task.host].boot_id, task.port) for task in planned.tasks if task.id.job != "evaluator"
     ]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.planned import PROGRAM, asked, facts, places, plan, refused, some_gpus
 from tflaunch.hosts import Host, Hostfile
-from tflaunch.planning.plan import ports_wanted, usable_cards
+from tflaunch.planning.plan import ports_wanted, usable_gpus
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import JobSpec, Role
 
@@ -50,12 +50,12 @@ def test_roles_beside_ps_and_workers() -> None:
 @pytest.mark.parametrize(
     ("workers", "roles", "expected"),
     [
-        # task -> host and number of cards; a chief is as a worker unless its role says otherwise
+        # task -> host and number of GPUs; a chief is as a worker unless its role says otherwise
         (2, {"chief": Role(1)}, {"chief/0": "g1 1", "worker/0": "g2 1", "worker/1": "g1 1"}),
         (2, {"master": Role(1)}, {"master/0": "g1 1", "worker/0": "g2 1", "worker/1": "g1 1"}),
         (2, {"chief": Role(1, gpus=0)}, {"chief/0": "g2 0", "worker/0": "g1 1", "worker/1": "g2 1"}),
         (1, {"chief": Role(1, hosts="g2")}, {"chief/0": "g2 1", "worker/0": "g1 1"}),
-        # where the fewest cards are left
+        # where the fewest GPUs are left
         (1, {"evaluator": Role(1, gpus=1)}, {"evaluator/0": "g2 1", "worker/0": "g1 1"}),
         (1, {"data": Role(2, gpus=2)}, {"data/0": "g2 2", "data/1": "g1 2", "worker/0": "g1 1"}),
         # workers get what is left
@@ -67,13 +67,13 @@ def test_roles_beside_ps_and_workers() -> None:
         (0, {"chief": Role(1, gpus=0), "data": Role(1, gpus=2)}, {"chief/0": "g1 0", "data/0": "g2 2"}),
     ],
 )
-def test_cards_of_roles(workers: int | None, roles: dict[str, Role], expected: dict[str, str]) -> None:
+def test_gpus_of_roles(workers: int | None, roles: dict[str, Role], expected: dict[str, str]) -> None:
     job = asked(PROGRAM, ps=0, workers=workers, roles=roles)
     planned = plan(job, facts("g1", some_gpus("g1", 4)), facts("g2", some_gpus("g2", 2)))
     assert {str(task.id): f"{task.host} {len(task.gpus)}" for task in planned.tasks} == expected
 
 
-def test_cards_for_ps_that_ask_for_them() -> None:
+def test_gpus_for_ps_that_ask_for_them() -> None:
     job = asked(PROGRAM, workers=1, roles={"ps": Role(1, gpus=1)})
     planned = plan(job, facts("g1", some_gpus("g1", 2)))
     assert [(str(task.id), task.gpu_labels) for task in planned.tasks] == [
@@ -99,7 +99,7 @@ def test_cards_for_ps_that_ask_for_them() -> None:
         ),
     ],
 )
-def test_too_few_cards_for_roles(roles: dict[str, Role], message: str) -> None:
+def test_too_few_gpus_for_roles(roles: dict[str, Role], message: str) -> None:
     error = refused(asked(PROGRAM, ps=0, workers=2, roles=roles), facts("g1", some_gpus("g1", 4, {1: "x"})))
     assert error.message == message
     assert error.hint
@@ -138,9 +138,9 @@ def test_what_roles_wait_for() -> None:
     members = {"g1": facts("g1", some_gpus("g1", 2)), "g2": facts("g2", some_gpus("g2", 1))}
     hostfile = Hostfile("hosts.yaml", tuple(Host(name=name) for name in members))
     job = asked(PROGRAM, workers=1, worker_hosts="g1", roles={"evaluator": Role(1, hosts="g2", gpus=1)})
-    assert {name: len(found) for name, found in usable_cards(job, hostfile, members).items()} == {
+    assert {name: len(found) for name, found in usable_gpus(job, hostfile, members).items()} == {
         "g1": 2,
         "g2": 1,
     }
-    cardless = asked(PROGRAM, workers=1, gpus_per_worker=0, roles={"evaluator": Role(1, gpus=2)})
-    assert usable_cards(cardless, hostfile, members).keys() == {"g1"}
+    gpuless = asked(PROGRAM, workers=1, gpus_per_worker=0, roles={"evaluator": Role(1, gpus=2)})
+    assert usable_gpus(gpuless, hostfile, members).keys() == {"g1"}

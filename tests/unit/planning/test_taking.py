@@ -21,27 +21,27 @@ def ada(_: str) -> str:
 
 
 def took(*members: HostFacts, local: bool = False, **most: int) -> Taking:
-    """One worker on each of the first free cards of each host (all, if it is not said how many), and a ps on g1."""
+    """One worker on each of the first free GPUs of each host (all, if it is not said how many), and a ps on g1."""
     hostfile = Hostfile("hosts.yaml", tuple(Host(each.host, "local" if local else "ssh") for each in members))
     shares = [
         Share(each.host, "worker", (gpu.uuid,))
         for each in members
-        for gpu in [gpu for gpu in each.devices if not gpu.busy][: most.get(each.host)]
+        for gpu in [gpu for gpu in each.gpus_or_instances if not gpu.busy][: most.get(each.host)]
     ]
     shares += [Share(each.host, "worker") for each in members if not each.gpus]
     inventory = {each.host: each for each in members}
     return taking([*shares, Share("g1", "ps")], hostfile, inventory, "mine-aaaaaa", ada)
 
 
-def with_card(host: HostFacts, number: int, **changes: Any) -> HostFacts:
-    """The same with that card changed."""
+def with_gpu(host: HostFacts, number: int, **changes: Any) -> HostFacts:
+    """The same with that GPU changed."""
     gpus = list(host.gpus)
     gpus[number] = replace(gpus[number], **changes)
     return replace(host, gpus=tuple(gpus))
 
 
-def on_card(user: str, kind: str = "compute") -> dict[str, Any]:
-    """Somebody's process on a card."""
+def on_gpu(user: str, kind: str = "compute") -> dict[str, Any]:
+    """Somebody's process on a GPU."""
     busy = f"in use by {user}" if kind == "compute" else ""
     return {"processes": (GpuProcess(7, user, "python3", kind, 1 << 30, None),), "busy": busy}
 
@@ -53,7 +53,7 @@ def test_what_is_asked() -> None:
         facts("g3", some_gpus("g3", 4, {1: "busy"})),
     ]
     wanted = took(*lab, g1=7, g2=7, g3=3)
-    assert (wanted.much, str(wanted)) == (True, "17 workers and 1 ps on 17 of 20 cards of 3 hosts")
+    assert (wanted.much, str(wanted)) == (True, "17 workers and 1 ps on 17 of 20 GPUs of 3 hosts")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_is_asked() -> None:
         ([facts("g1", some_gpus("g1", 1)), facts("g2", some_gpus("g2", 1))], True),
     ],
 )
-def test_it_is_asked_for_more_than_one_machine_and_more_than_eight_cards(
+def test_it_is_asked_for_more_than_one_machine_and_more_than_eight_gpus(
     members: list[HostFacts], much: bool
 ) -> None:
     assert took(*members).much is much
@@ -84,29 +84,29 @@ LEASED = {"lease": Lease("bob", "his-bbbbbb", 1.0), "busy": "leased to bob's run
     ("change", "asked"),
     [
         ({}, ""),
-        (on_card("bob"), "bob"),
-        (on_card(""), "somebody"),  # a container, or another user's process that is hidden
-        (on_card("ada"), ""),  # one's own
-        ({**on_card("gdm", "graphics"), "busy": "1.0 GiB in use by a desktop"}, ""),
+        (on_gpu("bob"), "bob"),
+        (on_gpu(""), "somebody"),  # a container, or another user's process that is hidden
+        (on_gpu("ada"), ""),  # one's own
+        ({**on_gpu("gdm", "graphics"), "busy": "1.0 GiB in use by a desktop"}, ""),
         (LEASED, "bob"),
         ({"lease": Lease("ada", "hers-aaaaaa", 1.0), "busy": "leased"}, ""),
         ({"promised": Lease("carol", "her-cccccc", 1.0), "busy": "promised"}, "carol"),
     ],
 )
-def test_it_is_asked_for_the_last_free_card_of_a_host_that_others_use(
+def test_it_is_asked_for_the_last_free_gpu_of_a_host_that_others_use(
     change: dict[str, Any], asked: str
 ) -> None:
-    wanted = took(with_card(facts("g1", some_gpus("g1", 4)), 0, **change))
+    wanted = took(with_gpu(facts("g1", some_gpus("g1", 4)), 0, **change))
     assert wanted.much is bool(asked)
     if asked:
         assert (
             str(wanted)
-            == f"3 workers and 1 ps on 3 of 4 cards of g1 (none stays free on g1, which {asked} uses)"
+            == f"3 workers and 1 ps on 3 of 4 GPUs of g1 (none stays free on g1, which {asked} uses)"
         )
-    assert not took(with_card(facts("g1", some_gpus("g1", 4)), 0, **change), g1=2).much, "one stays free"
+    assert not took(with_gpu(facts("g1", some_gpus("g1", 4)), 0, **change), g1=2).much, "one stays free"
 
 
-def test_who_waits_for_cards_uses_them() -> None:
+def test_who_waits_for_gpus_uses_them() -> None:
     ticket = Ticket("bob", "his-bbbbbb", 1.0, wants=1, uuids=("GPU-g1-0",))
     host = replace(facts("g1", some_gpus("g1", 2)), queue=(ticket,))
     assert took(host).full == {"g1": ("bob",)}
@@ -135,9 +135,9 @@ def test_who_has_agreed_is_asked_again_only_when_it_is_more() -> None:
 
     def shares(*counts: int) -> list[Share]:
         return [
-            Share(name, "worker", (f"GPU-{name}-{card}",))
+            Share(name, "worker", (f"GPU-{name}-{gpu}",))
             for name, count in zip(inventory, counts, strict=False)
-            for card in range(count)
+            for gpu in range(count)
         ]
 
     user, asks = consent(), Asked(True, True)
@@ -152,8 +152,8 @@ def test_who_has_agreed_is_asked_again_only_when_it_is_more() -> None:
     assert wanted is not None
     user.ask(asks, wanted)
     assert asks.questions == [
-        "4 workers on 4 of 8 cards of 2 hosts: go on?",
-        "more is free now: 5 workers on 5 of 8 cards of 2 hosts: go on?",
+        "4 workers on 4 of 8 GPUs of 2 hosts: go on?",
+        "more is free now: 5 workers on 5 of 8 GPUs of 2 hosts: go on?",
     ]
     assert consent(needed=False).lacking(shares(4, 4, 4), inventory) is None
 
@@ -164,7 +164,7 @@ def test_who_waits_is_not_asked_again_for_whoever_comes_to_the_same_hosts_meanwh
     shared = {**free, "g1": replace(free["g1"], queue=(ticket,))}
 
     def shares(*hosts: str) -> list[Share]:
-        return [Share(name, "worker", (f"GPU-{name}-{card}",)) for name in hosts for card in range(2)]
+        return [Share(name, "worker", (f"GPU-{name}-{gpu}",)) for name in hosts for gpu in range(2)]
 
     for hosts in (["g1"], ["g1", "g2"]):
         user = consent()

@@ -27,7 +27,7 @@ def usable(job: JobSpec, hostfile: Hostfile = FOUR, spares: str = "", **choice: 
 
 
 def planned(job: JobSpec, there: Collection[int], hostfile: Hostfile = FOUR, each: int = 0) -> ClusterPlan:
-    """The plan on those of the hosts that are there, each with so many cards."""
+    """The plan on those of the hosts that are there, each with so many GPUs."""
     inventory = {f"gpu0{n}": facts(f"gpu0{n}", some_gpus(f"gpu0{n}", each)) for n in there}
     return plan_cluster(job, hostfile, inventory, {name: name for name in inventory}, "run")
 
@@ -51,7 +51,7 @@ def planned(job: JobSpec, there: Collection[int], hostfile: Hostfile = FOUR, eac
         (asked(), {"exclude": ("gpu03:0", "gpu03")}, "1 2 4"),
         (asked(ps_hosts="gpu0*"), {"exclude": ("gpu0[3-4]",)}, "1 2"),
         (asked(), {"include": ("gpu01", "gpu02:0")}, "1 2"),
-        (asked(ps_hosts="gpu04"), {"include": ("gpu01",)}, "1 4"),  # it needs no card
+        (asked(ps_hosts="gpu04"), {"include": ("gpu01",)}, "1 4"),  # it needs no GPU
         (asked(ps=0, worker_hosts="gpu0[1-3]"), {"include": ("gpu01",)}, "1"),
         (asked(ps=0, gpus_per_worker=0, worker_hosts="gpu0[1-3]"), {"include": ("gpu01",)}, "1 2 3"),
         (asked(roles={"data": Role(1, "gpu03", 1)}), {"include": ("gpu01",)}, "1"),
@@ -61,7 +61,7 @@ def test_hosts_that_no_task_can_run_on_are_left_out(job: JobSpec, choice: Any, l
     assert usable(job, **choice) == left
 
 
-def test_include_of_cards_says_nothing_of_hosts_that_have_none() -> None:
+def test_include_of_gpus_says_nothing_of_hosts_that_have_none() -> None:
     assert usable(asked(), WITH_CPU, include=("gpu01",)) == "1 cpu01"
     assert usable(asked(), WITH_CPU, include=("gpu01",), exclude=("cpu01",)) == "1"
 
@@ -111,7 +111,7 @@ def test_only_hosts_for_workers_that_nobody_counted_make_them_fewer() -> None:
     assert not fewer(asked(PROGRAM, workers=2), "gpu03")
     assert not fewer(asked(PROGRAM, worker_hosts="gpu0[1-2]"), "gpu03")
     assert not fewer(asked(PROGRAM, ps_hosts="gpu03,gpu01"), "gpu03", exclude=("gpu03",))
-    assert not fewer(asked(PROGRAM), "cpu01", WITH_CPU)  # workers are where cards are
+    assert not fewer(asked(PROGRAM), "cpu01", WITH_CPU)  # workers are where GPUs are
     assert fewer(asked(PROGRAM), "cpu01", WITH_CPU, each=0)
 
 

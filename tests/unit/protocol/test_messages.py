@@ -95,7 +95,7 @@ def test_the_words_of_a_command_line_may_be_as_long_as_linux_lets_them_be() -> N
 
 
 def test_what_is_wrong_deep_inside_has_its_path() -> None:
-    card = {
+    gpu = {
         "index": 0,
         "uuid": "GPU-1",
         "name": "",
@@ -114,7 +114,7 @@ def test_what_is_wrong_deep_inside_has_its_path() -> None:
         "memory_available_bytes": 1,
         "disk_free_bytes": 1,
         "ports": [20000],
-        "gpus": [card, {**card, "mig": [{**card, "error": "x", "index": -1}]}],
+        "gpus": [gpu, {**gpu, "mig": [{**gpu, "error": "x", "index": -1}]}],
         "driver": "",
         "cuda": "",
         "gpu_note": "",

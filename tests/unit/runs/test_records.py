@@ -19,7 +19,7 @@ from tflaunch.hosts import Host, Hostfile
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.protocol.errors import RecordError, UsageError
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import CardLeft, HostLost, Outcome, TaskExit
+from tflaunch.protocol.outcome import GpuLeft, HostLost, Outcome, TaskExit
 from tflaunch.runs.record import Record, check_run_id, hostfile_from, state_root
 from tflaunch.runs.record_list import list_runs
 from tflaunch.runs.run_ids import new_run_id
@@ -256,7 +256,7 @@ def test_the_outcome_is_kept() -> None:
             {"gpu01": ("pid 3 x",)},
             str(record.path),
             {W0: "/log"},
-            cards={"gpu01": (CardLeft("GPU 0 is in use", own=True),)},
+            gpus={"gpu01": (GpuLeft("GPU 0 is in use", own=True),)},
         )
     )
     record.close()
@@ -279,7 +279,7 @@ def test_the_outcome_is_kept() -> None:
         "exits": [failure],
         "first_failure": failure,
         "unverified": {"here": "gone"},
-        "cards": {"gpu01": [{"text": "GPU 0 is in use", "own": True}]},
+        "gpus": {"gpu01": [{"text": "GPU 0 is in use", "own": True}]},
         "survivors": {"gpu01": ["pid 3 x"]},
         "host_logs": {"worker/0": "/log"},
         "restarts": 0,

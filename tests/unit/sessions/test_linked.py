@@ -157,7 +157,7 @@ def test_a_follower_that_slept_while_the_outcome_was_due_shows_it(sleep: Callabl
     attached = Attached(1)
     attached.say("host1", "started", task="worker/0", attempt=0, pid=7)
     attached.say("host1", "exit", task="worker/0", code=9, **EXIT)
-    attached.say("host1", "swept", killed=[], survivors=[], cards=[], logs={})
+    attached.say("host1", "swept", killed=[], survivors=[], gpus=[], logs={})
     threading.Timer(0.3, sleep, [100.0]).start()
     threading.Timer(2.0, lambda: attached.say("host1", "outcome", outcome=ended(9))).start()
     outcome = attached.follower.follow()

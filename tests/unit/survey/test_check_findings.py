@@ -143,7 +143,7 @@ def test_what_is_found_of_one_host(changed: dict[str, Any], level: str, said: st
         ({"gpus": 2}, {"cuda": "12.4"}, ""),
     ],
 )
-def test_cards_that_tensorflow_does_not_see(
+def test_gpus_that_tensorflow_does_not_see(
     tensorflow: dict[str, Any], driver: dict[str, Any], said: str
 ) -> None:
     told = found(host_answer("a", gpu(0), gpu(1), facts=driver, task=task_answer(tensorflow=tensorflow)))

@@ -62,7 +62,7 @@ def test_a_host_that_was_lost_says_so_in_its_place() -> None:
 def test_filters(wanted: Wanted, expected: str) -> None:
     overview = look(FLEET, wanted)
     assert one_line(overview) == expected
-    shown = sum(len(machine.devices) for machine in overview.machines)
+    shown = sum(len(machine.gpus_or_instances) for machine in overview.machines)
     assert overview.hidden == 8 - shown
     if wanted != Wanted():
         assert "no NVIDIA driver" not in page(overview)
@@ -100,7 +100,7 @@ def test_as_data() -> None:
     told = json.loads(json.dumps(document(overview, FLEET, NOW)))
     hosts = {host["host"]: host for host in told["hosts"]}
     assert list(hosts) == [each.host for each in FLEET]
-    assert [card["state"] for card in hosts["gpu01"]["gpus"]] == ["free", "busy", "leased", "broken"]
+    assert [gpu["state"] for gpu in hosts["gpu01"]["gpus"]] == ["free", "busy", "leased", "broken"]
     assert hosts["gpu01"]["gpus"][1]["processes"][0]["command"].startswith("/opt/env/bin/python3")
     instances = hosts["gpu02"]["gpus"][2]["mig"]
     assert [(each["label"], each["state"]) for each in instances] == [("2.0", "free"), ("2.1", "busy")]

@@ -14,7 +14,7 @@ from tflaunch.lifecycle.actions import Action, End, Order, Say, StartTimer
 from tflaunch.lifecycle.ending import outcome_of
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, Interrupted, TaskStarted, TimerFired
 from tflaunch.protocol.outcome import HostLost, TaskExit
-from tflaunch.sweeps.lifecycle import LOOK, CardsSeen, Seat, State, begin, step
+from tflaunch.sweeps.lifecycle import LOOK, GpusSeen, Seat, State, begin, step
 from tflaunch.sweeps.trials import Trial
 
 
@@ -61,8 +61,8 @@ class Hosts:
         return {number: str(attempt.seat) for number, attempt in sorted(self.state.running.items())}
 
 
-def seat(host: str, *cards: int, share: int = 0) -> Seat:
-    return Seat(host, tuple(f"GPU-{host}{card}" for card in cards), tuple(map(str, cards)), share)
+def seat(host: str, *gpus: int, share: int = 0) -> Seat:
+    return Seat(host, tuple(f"GPU-{host}{gpu}" for gpu in gpus), tuple(map(str, gpus)), share)
 
 
 def test_a_seat_that_becomes_free_is_the_next_trials() -> None:
@@ -176,18 +176,18 @@ def test_stopped_from_elsewhere() -> None:
     assert outcome_of(hosts.state, "run", 1.0).exit_code == 143
 
 
-def test_cards_that_become_free_are_taken_while_trials_wait() -> None:
+def test_gpus_that_become_free_are_taken_while_trials_wait() -> None:
     hosts = Hosts(3, seat("a", 0), others={"a": ("GPU-a1",), "b": ("GPU-b0",)})
     hosts.feed(TimerFired(LOOK))
     probes = {order.host: order.fields["lease"] for order in hosts.orders if order.type == "probe"}
     assert probes == {"a": ["GPU-a1"], "b": ["GPU-b0"]}
-    hosts.feed(CardsSeen("b", (seat("b", 0),)))
+    hosts.feed(GpusSeen("b", (seat("b", 0),)))
     assert hosts.where == {0: "a:0", 1: "b:0"}
     assert hosts.orders[-2] == Order("b", "keep", "keep", {"gpus": ["GPU-b0"]})
-    hosts.feed(CardsSeen("a", ()))
+    hosts.feed(GpusSeen("a", ()))
     assert hosts.orders[-1] == Order("a", "keep", "keep", {"gpus": ["GPU-a0"]})
     hosts.exit(0)
-    seen = hosts.feed(CardsSeen("a", (seat("a", 1),)))  # nobody waits any more
+    seen = hosts.feed(GpusSeen("a", (seat("a", 1),)))  # nobody waits any more
     assert seen.orders[-1].fields == {"gpus": ["GPU-a0"]}
     hosts.exit(1)
     assert hosts.orders[-1] == Order("b", "keep", "keep", {"gpus": []})
@@ -196,7 +196,7 @@ def test_cards_that_become_free_are_taken_while_trials_wait() -> None:
     assert len(hosts.orders) == asked
 
 
-def test_a_shared_card_goes_back_when_no_trial_is_on_it() -> None:
+def test_a_shared_gpu_goes_back_when_no_trial_is_on_it() -> None:
     hosts = Hosts(3, seat("a", 0), seat("a", 1), seat("a", 0, share=1), seat("a", 1, share=1))
     assert hosts.where == {0: "a:0", 1: "a:1", 2: "a:0"}
     hosts.exit(0)
@@ -221,12 +221,12 @@ def test_whatever_happens_no_seat_has_two_trials_and_each_trial_one_end(
         everything = waiting | hosts.state.running.keys() | hosts.state.ended.keys()
         assert everything == set(range(6))
         assert len(everything) == len(hosts.state.queue) + len(hosts.state.running) + len(hosts.state.ended)
-        if not hosts.state.running:  # the cards had been given back before a host was lost
+        if not hosts.state.running:  # the GPUs had been given back before a host was lost
             asked = len(hosts.orders)
             hosts.feed(TimerFired(LOOK))
             for order in hosts.orders[asked:]:
-                cards = [int(each[-1]) for each in order.fields["lease"]]
-                hosts.feed(CardsSeen(order.host, tuple(seat(order.host, card) for card in cards)))
+                gpus = [int(each[-1]) for each in order.fields["lease"]]
+                hosts.feed(GpusSeen(order.host, tuple(seat(order.host, gpu) for gpu in gpus)))
         elif dice.randrange(10) == 0:
             hosts.feed(HostLost(dice.choice("abc"), "gone"))
         else:

@@ -29,7 +29,7 @@ STATES = {
 }
 
 
-class Cards:
+class RunGpus:
     """The GPUs of this run on this host: what was on them before the run, and what is on them after it."""
 
     def __init__(self, run: str) -> None:
@@ -44,11 +44,11 @@ class Cards:
 
     def seen(self, gpus: "Iterable[Dict[str, Any]]") -> None:
         """Remember what facts say of all GPUs; of the run's own, what they said before it had them."""
-        for card in gpus:
-            for device in card.get("mig") or [card]:
+        for gpu in gpus:
+            for device in gpu.get("mig") or [gpu]:
                 if device["uuid"] in self._mine:
                     continue
-                label = str(card["index"]) if device is card else "%d.%d" % (card["index"], device["index"])
+                label = str(gpu["index"]) if device is gpu else "%d.%d" % (gpu["index"], device["index"])
                 on_it = device.get("processes", ())
                 self._known[device["uuid"]] = {
                     "label": label,
@@ -56,7 +56,7 @@ class Cards:
                     "pids": [process["pid"] for process in on_it],
                     "used": max(
                         device["memory_used_bytes"],
-                        BUSY_MEMORY_BYTES if device is card else BUSY_MIG_MEMORY_BYTES,
+                        BUSY_MEMORY_BYTES if device is gpu else BUSY_MIG_MEMORY_BYTES,
                     ),
                 }
 

@@ -146,7 +146,7 @@ def command(
         source, _, rest = place.partition(":")
         source = os.path.expanduser(source)
         words.append("--volume=%s:%s" % (source, os.path.expanduser(rest) if rest else source))
-    words += _cards(engine["kind"], request["gpus"])
+    words += _gpus(engine["kind"], request["gpus"])
     # A login bash where the image has one, as on a host.
     start = 'test -x /bin/bash && exec /bin/bash -l "$0" "$@"; exec /bin/sh "$0" "$@"'
     return [*words, wanted["image"], "-c", start if request["setup"] else 'exec /bin/sh "$0" "$@"', script]
@@ -156,7 +156,7 @@ def _label(variable: str) -> str:
     return variable.lower().replace("_", ".")
 
 
-def _cards(kind: str, uuids: "List[str]") -> "List[str]":
+def _gpus(kind: str, uuids: "List[str]") -> "List[str]":
     if kind == "podman":
         return ["--device=nvidia.com/gpu=%s" % uuid for uuid in uuids]
     # Quoted, for docker reads a list of values.
