@@ -82,7 +82,7 @@ def test_small_jobs_do_not_overtake_a_large_one(cards: Cards) -> None:
             assert "Or queue for the cards: --wait" in refused.sentences
             shown = cards.launcher.run("gpus", cards.hostfile, "-F", cards.network.config).ran().out
             assert re.search(r"◌ promised .* run trainer-\S+ waits for it$", shown, re.MULTILINE), shown
-            assert re.search(r"^1\. \S+'s run trainer-\S+ has waited \d+s for 2 cards$", shown, re.MULTILINE)
+            assert re.search(r"^1\. \S+'s run trainer-\S+ has waited \d+s for 2 GPUs$", shown, re.MULTILINE)
             assert re.search(r"^○ 1 free .*◌ 1 promised .*of 3 on 3 hosts", shown, re.MULTILINE), shown
             # Whoever wants none of these cards is not held up.
             cards.launcher.run(*cards.words("other", 1, "--include=host3")).ran()
