@@ -46,7 +46,7 @@ def host_answer(
         "task": task_answer(),
         "clock": Clock(0.0, 0.001),
         "ports": (20001, 20072),
-        "gpus": tuple(each for each in gpus if not each.busy),
+        "visible_gpus": tuple(each for each in gpus if not each.busy),
         "system": system(),
     }
     return HostAnswer(Host(name=name, **(host or {})), **{**told, **changes})

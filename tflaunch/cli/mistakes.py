@@ -19,7 +19,7 @@ INSTEAD: Mapping[str, str] = {
     ),
     **dict.fromkeys(("rm", "remove", "delete", "del", "prune", "purge", "gc", "cleanup"), "clean"),
     **dict.fromkeys(
-        ("nodes", "hosts", "machines", "gpus", "gpu", "devices", "sinfo", "nvidia-smi", "smi", "free"), "gpus"
+        ("nodes", "hosts", "machines", "cards", "gpu", "devices", "sinfo", "nvidia-smi", "smi", "free"), "gpus"
     ),
     **dict.fromkeys(
         ("start", "launch", "exec", "execute", "submit", "sbatch", "srun", "qsub", "mpirun", "train", "job"), "run"

@@ -80,4 +80,4 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path) -> None:
         pytest.skip(f"no mounts here: {told.stderr}")
     mounted, problems = told.stdout.splitlines()
     assert mounted == f"{tmp_path}/tree/mounted"
-    assert "mounted: GpuOrInstance or resource busy" in problems
+    assert "mounted: Device or resource busy" in problems
