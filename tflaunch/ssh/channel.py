@@ -17,6 +17,7 @@ from tflaunch.ssh.connection import HostConnection
 from tflaunch.ssh.deadline import Deadline
 from tflaunch.ssh.failures import SLOW, last_words, session_refused, text
 from tflaunch.ssh.sockets import AT_ONCE, in_thread
+from tflaunch.ssh.transport import Stream
 
 # Bytes that may be on their way to us; each tenth that came is granted anew.  How much log an agent may send unread,
 # launcher and agent agree on themselves.
@@ -34,7 +35,7 @@ class SshWire:
 
     def __init__(self, connection: HostConnection, command: str, first: bytes, deadline: Deadline) -> None:
         self._transport: Transport = connection.transport
-        self._stream = connection.client.stream
+        self._stream: Stream = connection.client.stream
         self._stderr = b""
         self._closed = False  # by us
         self._ungranted = 0  # bytes that came, and for which the other side has not been granted new ones

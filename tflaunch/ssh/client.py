@@ -31,7 +31,6 @@ from tflaunch.ssh.target import Target
 if TYPE_CHECKING:
     from tflaunch.sessions.wires import Wire
     from tflaunch.ssh.connection import HostConnection
-    from tflaunch.ssh.transport import Stream
 
 # Errors reach the user as ConnectError; paramiko would print them with tracebacks on stderr as well.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -131,44 +130,26 @@ class SshClient:
         return patiently(lambda: self._attempt(target, deadline), deadline)
 
     def _attempt(self, target: Target, deadline: Deadline) -> HostConnection:
-        if target.jumps:
-            connection = self._described(target, deadline, gateway=self._gateway_to(target, deadline))
-            connection.open()
-            return connection
-        dialled = self._dial(target, deadline)
-        sock = dialled.socket if isinstance(dialled, Child) else dialled
-        try:
-            _load(deadline)
-        except BaseException:
-            sock.close()
-            raise
-        from tflaunch.ssh.transport import Stream
-
-        stream = Stream(sock, dialled if isinstance(dialled, Child) else None)
-        connection = self._described(target, deadline, stream=stream)
-        connection.open()
-        return connection
-
-    def _described(
-        self,
-        target: Target,
-        deadline: Deadline,
-        *,
-        stream: Stream | None = None,
-        gateway: HostConnection | None = None,
-    ) -> HostConnection:
-        """The target as a connection that is not open yet: over that stream, or through the jump host `gateway`."""
-        from tflaunch.ssh.connection import HostConnection
-        from tflaunch.ssh.login import LoginClient
-
+        gateway = self._gateway_to(target, deadline) if target.jumps else None
+        dialled = None if gateway else self._dial(target, deadline)
+        with (
+            deadline.paused()
+        ):  # a quarter of a second, once; in the time of this machine, not of the server's
+            from tflaunch.ssh.login import LoginClient
+            from tflaunch.ssh.transport import Stream
         known = self._known[target.known_hosts, target.global_known_hosts]
-        client = LoginClient(
-            target, HostKeyCheck(known, target, self._accept_new), self._keys.offers, deadline
-        )
+        check = HostKeyCheck(known, target, self._accept_new)
+        client = LoginClient(target, check, self._keys.offers, deadline)
+        stream = None
+        if dialled:
+            stream = Stream(dialled.socket, dialled) if isinstance(dialled, Child) else Stream(dialled)
+            client.start(stream)
         if gateway:
             jump = gateway.target.name
             self._awaited[target] = f"jump host {jump} gets no answer on port {target.port} behind it"
-        return HostConnection(
+        with deadline.paused():  # fabric, while the server begins
+            from tflaunch.ssh.connection import HostConnection
+        connection = HostConnection(
             client,
             target,
             deadline,
@@ -176,6 +157,8 @@ class SshClient:
             gateway=gateway,
             on_stream=lambda: self._answered(target),
         )
+        connection.open()
+        return connection
 
     def _dial(self, target: Target, deadline: Deadline) -> socket | Child:
         """A TCP connection to the target, or its ProxyCommand; raises ConnectError."""
@@ -199,7 +182,8 @@ class SshClient:
         Raises ConnectError, which names the jump host.
         """
         jump = _last_jump(target)
-        _load(deadline)
+        with deadline.paused():  # here, so that those who wait for the same jump host do not count it
+            import tflaunch.ssh.channel  # noqa: F401
         with self._gateways_lock:
             future = self._gateways.get(jump)
             if future and future.done() and (future.exception() or not future.result().is_connected):
@@ -241,12 +225,6 @@ def _way_to(target: Target) -> Iterator[Target]:
     yield target
     if target.jumps:
         yield from _way_to(_last_jump(target))
-
-
-def _load(deadline: Deadline) -> None:
-    """Load fabric and paramiko, once for all threads; the time is not the server's."""
-    with deadline.paused():
-        import tflaunch.ssh.channel  # noqa: F401
 
 
 def _known_hosts(targets: Iterable[Target]) -> dict[tuple[tuple[Path, ...], tuple[Path, ...]], KnownHosts]:

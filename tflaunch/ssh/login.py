@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import paramiko
 from paramiko import SSHClient, Transport
@@ -59,46 +60,50 @@ class LoginClient(SSHClient):
         self._check = check
         self._offers = offers
         self._deadline = deadline
-        self.stream: Stream  # once it is open
-        self.host_key = b""  # the server's, as SSH sends it
+        self._exchanged = threading.Event()  # both ends share a secret, or never will
+        self._started = False
+        self.stream: Stream  # once it is started
+        self.host_key = b""  # the server's, as SSH sends it, once it has been accepted
+
+    def start(self, stream: Stream) -> None:
+        """Begin the handshake, with which a thread of paramiko's goes on; raises ConnectError."""
+        self._started, self.stream = True, stream
+        self._transport = transport = _transport(stream, self._check.kinds)
+        with self._explaining():
+            transport.banner_timeout = self._deadline.left()
+            transport.start_client(self._exchanged)
 
     def connect(self, sock: Stream, **_: object) -> None:  # type: ignore[override]
-        """Log in over the stream; fabric's other arguments are in the target.  Raises ConnectError, Dropped.
-
-        Where it fails, the stream is closed.
-        """
-        try:
-            transport = _transport(sock, self._check.kinds)
-        except BaseException:
-            sock.close()
-            raise
-        try:
-            self._exchange_keys(transport)
+        """Log in over the stream; fabric's other arguments are in the target.  Raises ConnectError, Dropped."""
+        if not self._started:
+            self.start(sock)
+        transport: Transport = self._transport
+        with self._explaining():
+            offers = self._offers(self._target)
+            self._exchanged.wait(self._deadline.left())
+            if not transport.is_active():
+                raise transport.get_exception() or SSHException("Negotiation failed.")
             key = transport.get_remote_server_key()
             self._check.accept(key.get_name(), key.asbytes())
-            log_in(transport, self._target, self._offers(self._target), self._deadline)
-        except Exception as error:
-            reason = explained(error, transport, self._target, sock, self._deadline)
-            sock.close()
-            transport.close()
-            raise reason from None
-        self._transport, self.stream, self.host_key = transport, sock, key.asbytes()
+            self.host_key = key.asbytes()
+            log_in(transport, self._target, offers, self._deadline)
 
     def close(self) -> None:
         """Close the connection; idempotent, from any thread."""
         # The stream first: paramiko's own farewell would wait for a peer that does not read.
-        if self._transport is not None:
+        if self._started:
             self.stream.close()
             self._transport.close()
 
-    def _exchange_keys(self, transport: Transport) -> None:
-        """From the banner to a secret that both ends share; raises what paramiko raises."""
-        exchanged = threading.Event()
-        transport.banner_timeout = self._deadline.left()
-        transport.start_client(exchanged)
-        exchanged.wait(self._deadline.left())
-        if not transport.is_active():
-            raise transport.get_exception() or SSHException("Negotiation failed.")
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """What fails inside closes the connection, and leaves as ConnectError or Dropped."""
+        try:
+            yield
+        except Exception as error:
+            reason = explained(error, self._transport, self._target, self.stream, self._deadline)
+            self.close()
+            raise reason from None
 
 
 def _transport(stream: Stream, known_kinds: set[str]) -> Transport:
