@@ -36,9 +36,11 @@ def directories(launcher: Launcher, run: str) -> list[Path]:
 
 
 def kept_bytes(launcher: Launcher, alive: str) -> int:
-    """What all runs take but for one, which goes on writing."""
+    """What all runs take but for one, which goes on writing, as does its agent: modules that it loads later."""
     kept = [*launcher.hosts.glob("*/tflaunch-*/*"), *launcher.state.iterdir()]
-    return sum(removal.Size(str(path)).bytes for path in kept if path.name != alive)
+    modules = launcher.hosts.glob("*/tflaunch-*/code/agent-*")
+    size = sum(removal.Size(str(path)).bytes for path in kept if path.name != alive)
+    return size - sum(removal.Size(str(path)).bytes for path in modules)
 
 
 def ended_run(launcher: Launcher, hostfile: Path, days: float = 0, text: str = "print('done')") -> str:
