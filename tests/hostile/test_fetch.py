@@ -31,7 +31,7 @@ lies = os.environ.get("LIES", "")
 if "tflaunch-agent" not in sys.argv or not os.path.exists(lies):
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 sys.path.insert(0, {str(ROOT)!r})
-from tflaunch import wire
+from tflaunch.protocol import wire
 lie, host = runpy.run_path(lies)["lie"], sys.argv[sys.argv.index("tflaunch-agent") + 4]
 agent = subprocess.Popen([sys.executable, *sys.argv[1:]], stdout=subprocess.PIPE)
 decoder = wire.Decoder(magic=True)

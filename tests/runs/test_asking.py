@@ -17,7 +17,7 @@ from tests.support.terminal import CTRL_C, CTRL_D, CTRL_Z, Terminal
 # Asks over a local host whose agent would end 2 s after it last heard of its launcher, and says how it lives after.
 ASK = """\
 import sys, time
-from tflaunch import asking
+from tflaunch.sessions import asking
 from tflaunch.launch.cluster import Cluster
 from tflaunch.console.reporter import open_reporter
 from tflaunch.hosts import Host
