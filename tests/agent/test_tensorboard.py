@@ -15,7 +15,7 @@ from tests.support.patience import until
 from tflaunch.agent import processes
 
 
-def boards() -> list[int]:
+def tensorboards() -> list[int]:
     return [
         process.pid
         for process in processes.every().values()
@@ -34,11 +34,11 @@ def test_nothing_of_it_outlives_who_looks_at_it(host: Host, how: str) -> None:
     plan.write_text(json.dumps(told))
     channel.ask("end", grace_s=0.0, stacks=False, answer="swept")
     channel.leave()
-    before = set(boards())
+    before = set(tensorboards())
     visit = host.open("visit", run="", host="")
     visit.wait("hello")
-    visit.ask("board", run=host.run, host="h1", logdir=".", answer="hello")
-    [pid] = until(lambda: set(boards()) - before, "TensorBoard")
+    visit.ask("tensorboard", run=host.run, host="h1", logdir=".", answer="hello")
+    [pid] = until(lambda: set(tensorboards()) - before, "TensorBoard")
     process = processes.read(pid)
     assert process
     if how == "the channel ends":

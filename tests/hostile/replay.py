@@ -36,7 +36,7 @@ MEMORY_MB = 400  # more than the command takes otherwise
 INTERRUPT_S = 2.0  # for a command that does not end by itself
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f\x80-\x9f\u202a-\u202e\u2066-\u2069]")
 FAKED = re.compile("^fake .*", re.MULTILINE)  # what stands behind the newline of mutations.ESCAPES
-SAYS_LINES = ("log", "exit", "board")  # whose lines are shown as lines
+SAYS_LINES = ("log", "exit", "tensorboard")  # whose lines are shown as lines
 DEFECTS = (
     "Traceback (most recent call last)",
     "a defect of tflaunch",

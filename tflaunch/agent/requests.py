@@ -76,7 +76,7 @@ class Requests:
             "credit": self._watching.credit,
             "find": self._watching.find,
             "read": self._watching.read,
-            "board": self._tunnel.board,
+            "tensorboard": self._tunnel.tensorboard,
             "connect": self._tunnel.take,
             "bytes": self._tunnel.take,
             "taken": self._tunnel.take,

@@ -72,7 +72,7 @@ class Visit:
                     elif message.type == "attach":
                         self._attach(message, decoder, came[number:])
                         return
-                    elif message.type == "board":
+                    elif message.type == "tensorboard":
                         from tflaunch.agent.net import tensorboard
 
                         place = self._place(message["run"], message["host"])

@@ -59,7 +59,7 @@ class Watching:
 
 
 class Tunnel:
-    """Takes the message `board`, which starts TensorBoard, and those of the connections to it."""
+    """Takes the message `tensorboard`, which starts TensorBoard, and those of the connections to it."""
 
     def __init__(self, directory: "RunDirectory", selector: "Selector", team: "Team") -> None:
         self._directory = directory
@@ -67,7 +67,7 @@ class Tunnel:
         self._team = team
         self._tensorboard = None  # type: Optional[TensorBoard]
 
-    def board(self, viewer: "Viewer", message: "Message") -> None:
+    def tensorboard(self, viewer: "Viewer", message: "Message") -> None:
         from tflaunch.agent.net.tensorboard import TensorBoard
 
         if self._tensorboard is None and viewer.private and not self._team.ending:

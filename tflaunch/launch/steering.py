@@ -95,7 +95,7 @@ class Steering(Linked):
     def _start_tensorboard(self, host: str) -> None:
         tensorboard = self._tensorboard_of(host)
         if tensorboard is not None and host in self._sessions.by_host:
-            self._sessions.send([host], "board", logdir=tensorboard.logdir)
+            self._sessions.send([host], "tensorboard", logdir=tensorboard.logdir)
 
     def _tensorboard_of(self, host: str) -> TensorBoard | None:
         tensorboard = self._tensorboard

@@ -266,7 +266,7 @@ FROM_AGENT = dict(
         "why": a_text,
         "gone": a_flag,
     },
-    board={"state": one_of("starting", "up", "failed"), "why": a_text, "lines": [a_text]},
+    tensorboard={"state": one_of("starting", "up", "failed"), "why": a_text, "lines": [a_text]},
     failed={"reason": a_text, "?hint": a_text, "?again": a_flag},
     log={"task": a_task, "attempt": an_attempt, "offset": a_whole_number, "?cut": a_time},
     through={},
@@ -411,7 +411,7 @@ TO_AGENT = dict(
     end={"grace_s": a_time, "?stacks": a_flag},
     find={"patterns": [(a_text, a_flag)], "roots": [a_path]},
     read={"path": a_path, "offset": a_whole_number, "size": a_whole_number, "digest": a_flag},
-    board={"logdir": a_path},
+    tensorboard={"logdir": a_path},
     said={"text": a_text, "?replanned": a_flag},
     outcome={"outcome": _outcome},
     memory={"offset": a_whole_number, "last": a_flag},
@@ -435,7 +435,7 @@ FROM_PEER["watch"] = dict(FROM_PEER["watch"], logs=nothing)
 # To a visit, until it shows a run.
 TO_VISIT = {
     "attach": {"run": a_directory_name, "host": a_directory_name},
-    "board": {"run": a_directory_name, "host": a_directory_name, "logdir": a_path},
+    "tensorboard": {"run": a_directory_name, "host": a_directory_name, "logdir": a_path},
     "list": {"?all": a_flag, "?run": a_word, "?tail_bytes": a_whole_number},
     "measure": {},
     "clean": {"runs": [a_directory_name], "code_older_s": or_null(a_time), "dry_run": a_flag},

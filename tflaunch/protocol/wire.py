@@ -52,7 +52,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            hang, and write where (tflaunch.agent.tasks.stacks)
     find     {patterns: [[regex, whether]], roots}         which outputs of the tasks match? answer: `found`
     read     {path, offset, size, digest}                  a piece of an output, or its SHA-256; answer: `piece`
-    board    {logdir}                                      start TensorBoard, and carry connections to it; `board`
+    tensorboard {logdir}                                   start TensorBoard, and carry connections to it; `tensorboard`
     connect, bytes, taken, cut                             these connections, both ways: see protocol/tcp_streams
     said     {text, replanned}                             the launcher or coordinator has a sentence for all who watch
                                                            the run, now or later
@@ -83,7 +83,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            that directory, if nothing matches
     piece    {path, offset, digest, size, modified, why, gone} + bytes   size and modified of the file as it is now;
                                                            why: it could not be read; gone: it is not there any more
-    board    {state, why, lines}                           of TensorBoard: up, or failed, with the end of its log
+    tensorboard {state, why, lines}                        of TensorBoard: up, or failed, with the end of its log
     failed   {reason, hint, again}                         the last request could not be carried out; again: kept code
                                                            is damaged, and can be sent again
     log      {task, attempt, offset, cut} + bytes          cut: when the log before `offset` was found truncated (epoch
@@ -109,7 +109,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     visit (a short-lived agent that serves any run on the host: for `tflaunch stop`, `ps`, `status`, `clean`, `gpus`)
     attach   {run, host}                                   show that run: `hello` of its agent, or (`alive` false) of
                                                            what its agent has left; then as above
-    board    {run, host, logdir}                           start TensorBoard for that run: `hello`, then as above,
+    tensorboard {run, host, logdir}                        start TensorBoard for that run: `hello`, then as above,
                                                            until the channel ends, or nothing comes for 30 s
     list     {all, run, tail_bytes}                        the runs that are alive, or `all`; answer: `runs`
     runs     {machine, place, clock, runs: [{run, host, state, ...}], others}   see tflaunch.agent.ledger

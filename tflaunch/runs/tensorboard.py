@@ -38,12 +38,12 @@ class TensorBoard:
         """Take a message of that host, of whatever type; `send` sends it one."""
         if message.type in TYPES:
             self._tunnel.take(message)
-        elif message.type == "board" and message["state"] == "up":
+        elif message.type == "tensorboard" and message["state"] == "up":
             self._tunnel.begin(send)
             if not self._shown:
                 self._shown = True
                 self._watcher.tensorboard(self._run_id, self._tunnel.url, self.host, self.logdir)
-        elif message.type == "board":
+        elif message.type == "tensorboard":
             self.failed = True
             self._tunnel.pause()
             text = "".join(f"\n    {line}" for line in message["lines"])
@@ -53,7 +53,7 @@ class TensorBoard:
             self._watcher.warn(f"no TensorBoard on {self.host}: {message['why']}{hint}{text}")
 
     def lost(self) -> None:
-        """The connection is lost: a browser waits until `said` gets the next `board`."""
+        """The connection is lost: a browser waits until `said` gets the next `tensorboard`."""
         self._tunnel.pause()
 
 
@@ -77,7 +77,9 @@ class _Show(Linked):
     def __init__(self, follower: Follower, name: str, tensorboard: TensorBoard, watcher: Watcher) -> None:
         super().__init__(follower.sessions, watcher)
         self._host = follower.host(tensorboard.host)
-        self._first = wire.encode("board", run=follower.run.run_id, host=name, logdir=tensorboard.logdir)
+        self._first = wire.encode(
+            "tensorboard", run=follower.run.run_id, host=name, logdir=tensorboard.logdir
+        )
         self._tensorboard = tensorboard
         for other in list(self._sessions.by_host):  # these follow the run itself
             self._sessions.leave(other)
@@ -114,4 +116,4 @@ class _Show(Linked):
         super().hang_up(host)
 
     def watch(self, host: str, after: int) -> None:
-        """Nothing to ask for: the first message asked, and `board` will answer."""
+        """Nothing to ask for: the first message asked, and `tensorboard` will answer."""

@@ -200,7 +200,9 @@ def tensorboard_fails(reporter: Any) -> None:
         def pause(self) -> None: ...
 
     shown = TensorBoard(EVIL, EVIL, EVIL, NoTunnel(), reporter)  # type: ignore[arg-type]
-    shown.said(Message("board", {"state": "failed", "why": EVIL, "lines": [EVIL, EVIL]}), lambda *_: None)
+    shown.said(
+        Message("tensorboard", {"state": "failed", "why": EVIL, "lines": [EVIL, EVIL]}), lambda *_: None
+    )
 
 
 RUN: Mapping[str, Callable[[Any], None]] = {

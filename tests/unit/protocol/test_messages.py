@@ -157,7 +157,7 @@ def test_an_agent_on_another_host_cannot_start_programs_nor_read_what_tasks_wrot
         "prepare",
         "find",
         "read",
-        "board",
+        "tensorboard",
         "memory",
         "coordinate",
         "entrust",

@@ -41,7 +41,7 @@ class TensorBoard:
         self._selector = selector
         self._own = own
         self._task = None  # type: Any
-        self._state = {"state": "starting", "why": "", "lines": []}  # type: Dict[str, Any]  # message `board`
+        self._state = {"state": "starting", "why": "", "lines": []}  # type: Dict[str, Any]  # message `tensorboard`
         self._port = 0
         self._log_start = 0  # the offset in its log where it began
         self._streams = {}  # type: Dict[Viewer, Streams]
@@ -52,7 +52,7 @@ class TensorBoard:
         return self._task is not None and self._task.alive
 
     def want(self, viewer: Viewer, logdir: str) -> None:
-        """Start it if need be; from now on `board` tells this viewer whether it is up."""
+        """Start it if need be; from now on `tensorboard` tells this viewer whether it is up."""
         if viewer not in self._streams:
             self._streams[viewer] = Streams(self._selector, viewer.send)
         if self._task is None:
@@ -62,7 +62,7 @@ class TensorBoard:
                 self._fail(error.reason)
                 return
         if self._state["state"] != "starting":
-            viewer.send("board", **self._state)
+            viewer.send("tensorboard", **self._state)
 
     def _start(self, logdir: str) -> None:
         tasks = self._directory.read("plan.json").get("tasks")
@@ -146,7 +146,7 @@ class TensorBoard:
     def _change(self, state: str, why: str = "", lines: "List[str]" = []) -> None:  # noqa: B006 - never changed
         self._state = {"state": state, "why": why, "lines": lines}
         for viewer in self._streams:
-            viewer.send("board", **self._state)
+            viewer.send("tensorboard", **self._state)
 
     def stop(self) -> None:
         """End it, with the run; see `alive`."""
