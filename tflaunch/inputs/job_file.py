@@ -70,7 +70,7 @@ def load(source: str) -> JobFile:
             root, "this is no job file: it has none of a job's keys, `program:` or `module:` above all"
         )
         hint = "Name the job file, or the program: tflaunch run hosts.yaml trainer.py"
-        raise JobFileError(tree.problems[-1:], f"{hint}; what is for the program itself comes behind --")
+        raise JobFileError(tree.problems[-1:], f"{hint}; what is for the program itself comes after --")
     document = validate(data, tree, form)
     if document is not None:
         _check(document, data, tree)

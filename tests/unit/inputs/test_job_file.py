@@ -268,4 +268,4 @@ def test_a_yaml_file_that_is_no_job_file_says_where_it_belongs(tmp_path: Path) -
         load(str(path))
     [problem] = raised.value.problems
     assert "this is no job file: it has none of a job's keys" in problem.message
-    assert "what is for the program itself comes behind --" in raised.value.hint
+    assert "what is for the program itself comes after --" in raised.value.hint
