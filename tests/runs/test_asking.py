@@ -14,7 +14,7 @@ from tests.support.endless import endless
 from tests.support.launcher import Launcher
 from tests.support.terminal import CTRL_C, CTRL_D, CTRL_Z, Terminal
 
-# Asks over a local host whose agent would end 2 s after it last heard of its launcher, and says how it lives after.
+# Asks over a local host whose agent would end 5 s after it last heard of its launcher, and says how it lives after.
 ASK = """\
 import sys, time
 from tflaunch.sessions import asking
@@ -28,7 +28,7 @@ patience_s, *words = sys.argv[1:]
 host = Host("here", connection="local", run_dir={run_dir!r})
 reporter = open_reporter(json="--json" in words)
 to_host = Connector([host], ConnectOptions(timeout_s=20.0), None)
-cluster = Cluster("ask-aaaaaa", to_host, reporter, lease_s=2.0)
+cluster = Cluster("ask-aaaaaa", to_host, reporter, lease_s=5.0)
 with cluster.interrupts():
     cluster.open([host], 0, 20.0)
     asking.PATIENCE_S = float(patience_s)
@@ -96,10 +96,10 @@ def test_ctrl_c_stops_at_once(local: Launcher) -> None:
 
 
 def test_no_answer_is_no_and_is_said_and_the_agent_has_lived_all_that_time(local: Launcher) -> None:
-    with Terminal(asking(local, patience_s=3.0), local.env(), local.code) as terminal:
+    with Terminal(asking(local, patience_s=8.0), local.env(), local.code) as terminal:
         assert terminal.end() == 0
         assert (
-            "no answer for 3 s, which is taken for a no answer: False; hosts: ['here'] {}"
+            "no answer for 8 s, which is taken for a no answer: False; hosts: ['here'] {}"
             in terminal.sentences
         )
 
@@ -107,7 +107,7 @@ def test_no_answer_is_no_and_is_said_and_the_agent_has_lived_all_that_time(local
 def test_after_ctrl_z_and_fg_it_is_asked_again(local: Launcher) -> None:
     words = " ".join(f"'{word}'" for word in asking(local)[-1:])
     script = local.script(
-        ASK.format(run_dir=str(local.hosts)).replace("lease_s=2.0", "lease_s=60.0"), "ask.py"
+        ASK.format(run_dir=str(local.hosts)).replace("lease_s=5.0", "lease_s=60.0"), "ask.py"
     )
     env = local.env(PS1="$ ", TERM="xterm")
     with Terminal(["bash", "--norc", "--noediting", "-i"], env, local.code) as terminal:
