@@ -337,7 +337,7 @@ ip link set lo up
 exec {sys.executable} -c "if True:
     from tests.support.dialling import KEY, Loop
     from tflaunch.agent.net.dial_answering import Answering
-    from tflaunch.agent import ports
+    from tflaunch.agent.net import ports
 
     def sent():
         with open('/proc/net/snmp') as file:

@@ -148,8 +148,8 @@ def test_mig_instances_are_devices_of_their_own(library: Path, tmp_path: Path) -
         "mig gpu=3 uuid=MIG-d mem=4864 cc=8.0",
     )
     whole, gpu, empty, closed = gpus(fleet)
-    assert (whole.label, whole.devices, whole.busy) == ("0", (whole,), "")
-    assert gpu.devices == gpu.mig
+    assert (whole.label, whole.gpus_or_instances, whole.busy) == ("0", (whole,), "")
+    assert gpu.gpus_or_instances == gpu.mig
     assert "MIG" in gpu.busy
     assert {device.label: (device.uuid, device.busy) for device in gpu.mig} == {
         "1.0": ("MIG-a", ""),
@@ -157,8 +157,8 @@ def test_mig_instances_are_devices_of_their_own(library: Path, tmp_path: Path) -
         "1.2": ("MIG-c", "0.3 GiB in use by a process that is not visible there"),
     }
     assert gpu.mig[0].memory_total_bytes == 19968 << 20
-    assert (empty.devices, empty.busy) == ((empty,), "in MIG mode without an instance")
-    assert [device.busy for device in closed.devices] == ["compute mode is PROHIBITED"]
+    assert (empty.gpus_or_instances, empty.busy) == ((empty,), "in MIG mode without an instance")
+    assert [device.busy for device in closed.gpus_or_instances] == ["compute mode is PROHIBITED"]
 
 
 def test_how_gpus_are_connected(library: Path, tmp_path: Path) -> None:

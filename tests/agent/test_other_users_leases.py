@@ -90,7 +90,7 @@ def test_what_another_user_has_put_there_keeps_no_gpu_from_anybody(
 # Takes a GPU as an agent does, as that user, and says who has it else.
 TAKE = """\
 import json, os, sys
-from tflaunch.agent import leases
+from tflaunch.agent.gpus import leases
 os.setgroups([])
 os.setgid(int(sys.argv[1]))
 os.setuid(int(sys.argv[1]))

@@ -228,7 +228,7 @@ def test_a_sweep_goes_on_after_its_launcher_was_killed(lab: Lab, network: SshNet
         lab.wait_for(2)
         second = lab.launcher.run(*lab.words(hostfile, "--grid=x=0", "--name=lab")).ran(2)
         assert (
-            f"{lab.record().name} is going on: its launcher, pid {first.process.pid}, is alive"
+            f"{lab.record().name} is running: its launcher, pid {first.process.pid}, is alive"
             in second.sentences
         )
         lab.go()

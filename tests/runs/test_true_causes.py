@@ -138,7 +138,10 @@ def test_a_launcher_that_may_start_no_more_threads(
 @pytest.mark.parametrize(
     ("shell", "said"),
     [
-        ("/usr/bin/python3", 'does not run commands: File "<string>", line 1; SyntaxError: invalid '),  # syntax, or a literal: the run's id decides
+        (
+            "/usr/bin/python3",
+            'does not run commands: File "<string>", line 1; SyntaxError: invalid ',
+        ),  # syntax, or a literal: the run's id decides
         ("/usr/bin/perl", "does not run commands: Can't open perl script"),
         ("/usr/bin/git-shell", "does not run commands: fatal: unrecognized command"),
     ],
