@@ -53,9 +53,9 @@ class Host:
     ports: tuple[int, int] | None = None  # first and last of the range that tasks may use, inclusive
     labels: Mapping[str, str] = field(default_factory=dict)
     slots_by: str = (
-        ""  # the variable of a batch job that gives those slots, and its value: SLURM_TASKS_PER_NODE=2
+        ""  # where a batch job gives those slots: the variable and its value, as SLURM_TASKS_PER_NODE=2
     )
-    gpus_by: str = ""  # likewise
+    gpus_by: str = ""  # likewise, for `gpus`
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Hostfile:
 
 
 def find_default(environ: Mapping[str, str], cwd: str | os.PathLike[str]) -> str | None:
-    """The HOSTS argument when none is given, or None.
+    """The HOSTS argument when the user gives none; None where there is no default.
 
-    `$TFLAUNCH_HOSTS` (taken as it is), `hosts.yaml` in `cwd`, `tflaunch/hosts.yaml` in `$XDG_CONFIG_HOME` or
-    `~/.config`: the first that is there.  Raises UsageError for a file that users other than this one and root may
-    have written: a hostfile decides where code and secrets go, and the user has not named this one.
+    It is the first that exists: `$TFLAUNCH_HOSTS` (taken as it is), `hosts.yaml` in `cwd`, `tflaunch/hosts.yaml` in
+    `$XDG_CONFIG_HOME` or `~/.config`.  Raises UsageError for a file that another user (root aside) may have written:
+    a hostfile decides where code and secrets go, and the user has not named this one.
     """
     if source := environ.get("TFLAUNCH_HOSTS"):
         return source
@@ -83,7 +83,7 @@ def find_default(environ: Mapping[str, str], cwd: str | os.PathLike[str]) -> str
             if not path.is_file():
                 continue
             reason = planted(path)
-        except OSError:  # it may not be looked at
+        except OSError:  # this user may not look at it
             continue
         if reason:
             named = shlex.quote(str(path))
@@ -98,9 +98,9 @@ def find_default(environ: Mapping[str, str], cwd: str | os.PathLike[str]) -> str
 def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: str = "") -> Hostfile:
     """The hosts that `source` names, in its order.
 
-    `connection` (ssh, openssh) is how to connect to the hosts for which the hostfile does not say it; where it is
-    empty, TFLAUNCH_CONNECTION in `environ` says it, else it is ssh.  `slurm:` and `pbs:` are read from `environ`: the
-    hosts of the job, with the tasks and GPUs that it has there (tflaunch.inputs.batch_job).
+    `connection` (ssh, openssh) is the way to connect to hosts whose entry names none; if it is empty,
+    TFLAUNCH_CONNECTION in `environ` counts, else it is ssh.  `slurm:` and `pbs:` are read from `environ`: the hosts
+    of the batch job, with the tasks and GPUs that it has on each (tflaunch.inputs.batch_job).
 
     Anything that can be opened is a file: YAML, unless its first line is that of a plain hostfile (`host`,
     `host:4`, `host slots=4`).  What is no file is a list such as `gpu[01-04]:2,me@big:8` (`:N` is the number of
@@ -108,10 +108,10 @@ def load(source: str, *, environ: Mapping[str, str] = os.environ, connection: st
     ends in `hosts` or `hostfile`.
 
     `localhost` in a list or in a plain hostfile is this machine without SSH (`connection: local`); in YAML
-    the key says so.  A name that is repeated on bare lines of a plain hostfile has as many slots.  Private
-    keys that `identity_file:` names must be there, for OpenSSH and paramiko would try others without a word.
+    the key says so.  A name that stands n times on bare lines of a plain hostfile has n slots.  Private keys
+    that `identity_file:` names must exist, for OpenSSH and paramiko would silently try others.
 
-    Raises HostfileError with every problem that was found, UsageError for a connection that there is not.
+    Raises HostfileError with every problem that was found, UsageError for an unknown `connection`.
     """
     connection = _connection(connection, environ)
     if source == "slurm:":
@@ -179,7 +179,7 @@ def _of_pbs(environ: Mapping[str, str], connection: str) -> Hostfile:
 
 
 def listed(names: str, *, environ: Mapping[str, str] = os.environ, connection: str = "") -> Hostfile:
-    """The hosts of a list such as `gpu[01-04]:2,me@big`, whatever files there are; else as `load`."""
+    """The hosts of a list such as `gpu[01-04]:2,me@big`, even if a file has that name; otherwise as `load`."""
     hosts = _Hosts("<inline>", _connection(connection, environ))
     _read_list(names, hosts)
     return hosts.hostfile("<inline>")
@@ -198,7 +198,7 @@ def match(pattern: str, hostfile: Hostfile) -> list[Host]:
 
     Terms are names or ranges (`gpu[01-04]`), globs (`gpu*`) and labels (`rack=b`, also `@rack=b`), joined as
     in ClusterShell, from left to right: `,` adds, `!` takes away, `&` keeps what is in both, `^` what is in
-    one.  Raises UsageError when a term or the whole selects no host, and for a name that is no host's.
+    exactly one.  Raises UsageError when a term or the whole selects no host, and for a name that no host has.
     """
     chosen: dict[str, Host] = {}
     for operator, term, _ in hostnames.split(pattern, ",!&^"):
@@ -267,7 +267,7 @@ class _Hosts:
 
     def __init__(self, where: str, connection: str) -> None:
         self.where = where
-        self._connection = connection  # unless it is said
+        self._connection = connection  # for entries that name none
         self.problems: list[Problem] = []
         self._hosts: dict[str, Host] = {}
         self._entries: dict[str, Text] = {}  # host -> the name or range that brought it
@@ -278,7 +278,7 @@ class _Hosts:
         self.problems.append(Problem(self.where, at.line, at.column, message))
 
     def add(self, name: Text, settings: Mapping[str, Any]) -> None:
-        """Add the hosts of one name or range; it and the ranges in its settings have been checked."""
+        """Add the hosts of one name or range; the caller has checked it and the ranges in its settings."""
         size = hostnames.check(name)
         if self._count + size > hostnames.MOST_HOSTS:
             most = f"at most {hostnames.MOST_HOSTS:,} are allowed in all"
@@ -315,7 +315,7 @@ class _Hosts:
             self.report(name, f"{fold(again)} {verb} listed twice; first at {_place(first)}")
 
     def _check_machine(self, host: Host) -> None:
-        """Report two names by which SSH would dial one machine: their tasks would take each other's ports and GPUs."""
+        """Report two names for one machine, as SSH dials it: their tasks would take each other's ports and GPUs."""
         if host.connection == "local":
             return
         machine = (host.ssh_host.lower(), host.port, host.user)
@@ -335,7 +335,7 @@ class _Hosts:
 
     def _check_key(self, settings: Mapping[str, Any]) -> None:
         key = settings.get("identity_file")
-        if key is None or settings.get("connection") == "local" or "%" in key:  # %h and the like: ssh's own
+        if key is None or settings.get("connection") == "local" or "%" in key:  # ssh fills in %h and the like
             return
         if not os.path.isfile(key):  # noqa: PTH113  Path.is_file may raise
             said = f"identity_file: there is no file {str(key)!r} on this machine"
@@ -402,7 +402,7 @@ def _like_a_path(source: str) -> bool:
 
 
 def _like_python(source: str, text: str | None) -> bool:
-    """Whether the program was given where the hosts should be; `gpu01.lab.py` is a host: .py is Paraguay's domain."""
+    """Whether the user named the program in place of the hosts; `gpu01.lab.py` is a host: .py is Paraguay's domain."""
     if text is None:
         return re.fullmatch(r"(.*/)?[\w-]+\.py", source) is not None
     begins = r"(#.*\n|\s)*(import \w[\w., ]*|from \w[\w.]* import .*)(\n|$)"
@@ -432,7 +432,7 @@ def _read_list(text: str, hosts: _Hosts) -> None:
 def _read_plain(text: str, hosts: _Hosts, *, count_single: bool = False) -> None:
     """Lines of `host`, `host:4` or `host slots=4 max_slots=8`.
 
-    Repeated bare names are slots; `count_single` counts those that stand once, too.
+    A bare name that stands n times has n slots; one that stands once has 1 with `count_single`, else no limit.
     """
     words: list[tuple[Text, dict[str, Any]]] = []
     bare: dict[str, int] = {}
@@ -458,7 +458,7 @@ def _read_plain(text: str, hosts: _Hosts, *, count_single: bool = False) -> None
 
 
 def _plain_settings(rest: str, number: int, column: int, hosts: _Hosts) -> dict[str, Any]:
-    """`slots=4 max_slots=8`; the first is what a user means, the second counts where it stands alone."""
+    """`slots=4 max_slots=8`; `max_slots` counts only where `slots` is missing."""
     said: dict[str, int] = {}
     for found in re.finditer(r"([\w-]+)\s*=\s*(\S+)|\S+", rest):
         at = Text(found[0], number, column + found.start())

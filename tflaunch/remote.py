@@ -41,7 +41,7 @@ class Connector:
 
     Made in the main thread: here ssh_config, every key and every known_hosts file are read, once, and
     passphrases are asked for through `ask` (None: there is no terminal).  `notes` are things the user should
-    know.  Raises ConnectError when the ssh_config itself cannot be used; what concerns one host is raised by `open`.
+    know.  Raises ConnectError when the ssh_config itself cannot be used; `open` raises what concerns one host.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class Connector:
         return client.open(host, command, first)
 
     def unanswered(self, host: Host) -> ConnectError | None:
-        """The error for a host that is being dialled while its network has not answered; None for any other.
+        """The error for a host that is being dialled and whose network has not answered yet; None for any other.
 
-        Then no TCP connection to it stands, or none to a jump host on the way.
+        So long there is no TCP connection to it, or none to a jump host on the way.
         """
         if host.connection == "openssh":
             return self._openssh.unanswered(host) if isinstance(self._openssh, OpenSsh) else None
@@ -105,15 +105,15 @@ class Connector:
             return ""
 
     def host_key(self, host: Host) -> str:
-        """The SHA256 fingerprint of the host's key; "" before it was connected, and for a local host.
+        """The SHA256 fingerprint of the host's key; "" before the first connection, and for a local host.
 
-        Nor is it known when `ssh` went through a ControlMaster's connection.
+        "", too, when `ssh` went through a connection of a ControlMaster.
         """
         client = {"ssh": self._ssh, "openssh": self._openssh}.get(host.connection)
         return client.host_key(host) if isinstance(client, SshClient | OpenSsh) else ""
 
     def close(self) -> None:
-        """End the connections to jump hosts and ssh-agents; the wires belong to those who opened them."""
+        """End the connections to jump hosts and ssh-agents; each caller of `open` closes its own wire."""
         if self._ssh:
             self._ssh.close()
         if isinstance(self._openssh, OpenSsh):
@@ -130,7 +130,7 @@ class Connector:
 
 
 class LocalWire:
-    """The same command on this machine, with `sh`, on a socket as sshd's commands are."""
+    """A command on this machine: `sh` runs it on a socket, as sshd does."""
 
     def __init__(self, command: str, first: bytes = b"") -> None:
         try:
@@ -165,7 +165,7 @@ class LocalWire:
 
     def close(self) -> None:
         self._child.hang_up()
-        with self._reading:  # a descriptor closed under its reader could be another's when the reader looks
+        with self._reading:  # else the reader could read from a new file that has got the same descriptor
             self._child.socket.close()
 
     def _read(self, take: Callable[[bytes], None]) -> None:

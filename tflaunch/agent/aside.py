@@ -1,4 +1,4 @@
-"""Work that takes long, in a process of its own: the agent's loop never waits for it."""
+"""Long work, done in a process of its own, so that the agent's loop never waits for it."""
 
 import os
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Aside:
-    """A forked process that does `work` and ends; the loop reaps it, and calls `reaped`.
+    """A forked process that does `work` and ends; the loop reaps it, then calls `reaped`.
 
-    `stop` raises SystemExit in the work, which must clear up behind itself.
+    `stop` raises SystemExit inside `work`, which must then clean up.
     """
 
     def __init__(self, work: "Callable[[], None]") -> None:
         self.alive = True
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # `stop` may come as it begins
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # `stop` may come while it starts
         try:
             self.pid = os.fork()
         except OSError:
@@ -38,11 +38,11 @@ class Aside:
             signal.signal(signal.SIGTERM, _leave)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             os.setsid()
-            close_all_but()  # the agent's leases and ports must end with the agent
+            close_all_but()  # the child must not hold the agent's leases and ports after the agent has ended
             work()
         except SystemExit:
             os._exit(1)
-        except BaseException:  # agent.log must have this, and no caller may go on
+        except BaseException:  # write it to agent.log; this child must not go on in the caller's code
             import traceback
 
             traceback.print_exc()
@@ -50,20 +50,20 @@ class Aside:
         os._exit(0)
 
     def reaped(self, pid: int) -> bool:
-        """Whether the child process that has ended was this one; later, another process may get its pid."""
+        """Whether the child process that has ended was this one; from then on another process may get its pid."""
         ended = self.alive and pid == self.pid
         self.alive = self.alive and not ended
         return ended
 
     def stop(self) -> None:
-        """Have the process clear up and end."""
+        """Have the process clean up and end."""
         process = processes.read(self.pid) if self.alive else None
         if process:
             processes.send(process, signal.SIGTERM)
 
 
 class Errand(Aside):
-    """An Aside whose work returns a dict; that comes back by a file of the run directory."""
+    """An Aside whose work returns a dict, which comes back in a file of the run directory."""
 
     def __init__(self, directory: "RunDirectory", name: str, work: "Callable[[], Dict[str, Any]]") -> None:
         """`name` is the file's name; `work` may raise HostError and OSError."""
@@ -82,7 +82,7 @@ class Errand(Aside):
         return {"failed": failure.reason, "hint": failure.hint}
 
     def result(self) -> "Dict[str, Any]":
-        """What the work has returned, once the process was reaped; raises HostError."""
+        """What the work has returned; call it after the process was reaped.  Raises HostError."""
         result = self._directory.read(self._name)
         if result and "failed" not in result:
             return result
@@ -94,5 +94,5 @@ class Errand(Aside):
 
 
 def _leave(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the clearing up
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second SIGTERM must not interrupt the clean-up
     raise SystemExit

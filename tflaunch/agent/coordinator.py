@@ -36,7 +36,7 @@ ALL_THERE_S = 20.0  # how long the first connections to all hosts may take
 FAREWELL_S = 5.0
 UNREAD_BYTES = (
     4 * 1024 * 1024
-)  # that may wait for one host: all orders to a thousand tasks are a tenth of that
+)  # that may wait to be sent to one host; all orders to a thousand tasks are a tenth of that
 
 
 class _Peer:
@@ -48,7 +48,7 @@ class _Peer:
         self.handshake = None  # type: Optional[Handshake]
         self.stream = None  # type: Optional[Union[socket.socket, SealedStream]]
         self.decoder = wire.Decoder(head_limit=wire.ANSWER_LIMIT)
-        self.held = bytearray()  # not sent before the agent has the memory that explains it
+        self.held = bytearray()  # bytes that wait until this host's agent has the memory that explains them
         self.out = bytearray()  # to be sent now
         self.attached = False
 
@@ -68,13 +68,13 @@ class Coordinator:
         self._addresses = {}  # type: Dict[str, Tuple[int, Any]]
         self._plan = plan
         self._changed = False  # since the agent last got the memory
-        self._unsaid = ""  # a sentence for the user, until the agent can take it
+        self._unsaid = ""  # a sentence for the user, kept until the agent can take it
         self._drive, self._watchdog = self._begin()
         if memory:
             try:
                 self._resume(memory)
             except (ValueError, RecursionError) as error:
-                # Some of it may have been applied; the agents' journals say what has happened.
+                # `_resume` may have applied a part.  Begin anew: the agents' journals say what has happened.
                 self._drive, self._watchdog = self._begin()
                 self._unsaid = (
                     "the run's coordinator has died, and the next one cannot use its memory (%s): it asks all "
@@ -86,7 +86,7 @@ class Coordinator:
         self._all_there_by = now + ALL_THERE_S
 
     def _begin(self) -> "Tuple[Driver[State], Watchdog]":
-        """A driver as of the start of the run, and its time limits."""
+        """The driver in the state at the start of the run, and the watchdog with the run's time limits."""
         now = time.monotonic()
         watchdog = Watchdog(**self._plan["watchdog"])
         watchdog.begin(now - max(0.0, time.time() - self._started))
@@ -102,7 +102,7 @@ class Coordinator:
         return wire.dumps(known).encode("ascii")
 
     def _resume(self, memory: bytes) -> None:
-        """Continue from an earlier coordinator's memory; raises ValueError, RecursionError for anything else."""
+        """Continue from an earlier coordinator's memory; raises ValueError or RecursionError if it is not usable."""
         known = wire.loads(memory.decode("ascii"))
         check({"run": one_of(self._directory.run), "drive": anything, "watchdog": anything}, known)
         self._drive.resume(known["drive"])
@@ -157,18 +157,18 @@ class Coordinator:
     def _keep_memory(self) -> bool:
         """Send the memory to this host's agent if it has changed; returns whether the agent has all of it.
 
-        No order goes out before: or the next coordinator would see tasks end without knowing that this one has stopped
-        or restarted them.  What the socket has taken arrives, even when this process is killed.
+        Until then all orders wait.  Otherwise the next coordinator would see tasks end without knowing that this one
+        stopped or restarted them.  Bytes that the socket has taken arrive even if this process is killed.
         """
         host = self._directory.host
         own = self._peers.get(host)
-        # Not once the run is over: the next coordinator must see the last end again, to report the outcome.
+        # Not once the run is over: the next coordinator must see the last task's end again, to report the outcome.
         if self._changed and self._drive.state.phase != "over":
             if own is None or not own.attached:
                 return False
             self._changed = False
             memory = self._memory()
-            # In pieces: with thousands of tasks that have ended it does not fit into one frame.
+            # In pieces: with thousands of ended tasks the memory does not fit into one frame.
             for at in range(0, len(memory), wire.BODY_LIMIT):
                 last = at + wire.BODY_LIMIT >= len(memory)
                 own.out += wire.encode("memory", memory[at : at + wire.BODY_LIMIT], offset=at, last=last)
@@ -219,7 +219,7 @@ class Coordinator:
         self._selector.register(connection, selectors.EVENT_WRITE, (host, peer))
 
     def _resolve(self, host: str) -> "Tuple[int, Any]":
-        if host not in self._addresses:  # once: a look-up blocks, and may fail later
+        if host not in self._addresses:  # only once: a look-up blocks, and may fail later
             address, port = self._members[host][:2]
             found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
             self._addresses[host] = (found[0], found[4])
@@ -231,7 +231,7 @@ class Coordinator:
     def hang_up(self, host: str) -> None:
         """Close the connection to a host."""
         peer = self._peers.pop(host, None)
-        self._changed |= host == self._directory.host  # the memory that was on its way may be lost
+        self._changed |= host == self._directory.host  # a memory on its way may be lost: send it again
         if peer is not None:
             try:
                 self._selector.unregister(peer.socket)
@@ -282,7 +282,7 @@ class Coordinator:
                 raise wire.WireError(foreign)
             now = time.monotonic()
             if message.type == "hello":
-                if peer.attached:  # an answer to each would grow without end
+                if peer.attached:  # otherwise the answers to repeated hellos would grow without end
                     raise wire.WireError("it says hello once more")
                 peer.attached = True
                 self._awaited.discard(host)
@@ -319,13 +319,13 @@ class Coordinator:
         self.send(host, "watch", after=after, logs=None, client=COORDINATOR)
 
     def send(self, host: str, type: str, **fields: "Any") -> None:
-        """Send a message, if there is a connection: once the agent has the memory."""
+        """Send a message if there is a connection; it waits until this host's agent has the memory."""
         peer = self._peers.get(host)
         if peer is not None and peer.stream is not None:
             peer.held += wire.encode(type, **fields)
 
     def say(self, text: str, urgent: bool) -> None:
-        """Put a sentence for the user into this host's journal, for viewers who come now or later."""
+        """Write a sentence for the user into this host's journal, so that present and later viewers see it."""
         self.send(self._directory.host, "said", text=text)
         print(text, file=sys.stderr)
 

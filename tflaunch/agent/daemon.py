@@ -36,7 +36,7 @@ class Daemon:
     """One agent, from its first viewer to the end of its run on this host."""
 
     def __init__(self, directory: RunDirectory, first: "Channel", early: bytes) -> None:
-        """`first` is the launcher's channel, from which the bytes `early` have been read already."""
+        """`first` is the launcher's channel; `early` holds the bytes that were already read from it."""
         self._directory = directory
         self._known = os.path.exists(
             os.path.join(directory.path, NAME)
@@ -66,7 +66,7 @@ class Daemon:
         self._notice = Notice(directory.logs, self._selector)
         self._wake_at_signals()
         processes.become_subreaper()
-        machine.allow_many_descriptors()  # each held port takes one
+        machine.allow_many_descriptors()  # each held port takes a descriptor
         self._team.record()
         launcher = self._viewers.attach(first)
         launcher.launches, launcher.events_sent = True, 0
@@ -81,7 +81,7 @@ class Daemon:
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._terminated)
-        # Not SIG_IGN: tasks would inherit that, and a shell cannot even trap what it was started to ignore.
+        # Not SIG_IGN: tasks would inherit it, and a shell cannot trap a signal that was ignored when it started.
         for each in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE):
             signal.signal(each, lambda *_: None)
 
@@ -91,7 +91,7 @@ class Daemon:
     # -- the loop
 
     def run(self) -> None:
-        """Returns once the run is over here and the last messages are sent."""
+        """Serve the run; returns once it has ended on this host and the last messages are sent."""
         self._viewers.pump(self._journal, {})  # the launcher gets `hello` at once
         while True:
             for key, _ in self._selector.select(self._timeout()):
@@ -150,7 +150,7 @@ class Daemon:
         self._requests.left(viewer)
         lasting = self._journal.has("started") and not self._requests.staging.passing
         if viewer.launches and not lasting and not self._team.ending:
-            # No task was started, or none that outlives its launcher.
+            # No task was started, or only tasks that must not outlive their launcher.
             self._journal.add("expired", reason="its launcher left before the start", asked=True)
             self._begin_end(0.0)
 
@@ -161,8 +161,8 @@ class Daemon:
 
     def _end(self, viewer: Viewer, message: wire.Message) -> None:
         launcher = viewer.drives or viewer.launches
-        # The launcher decides how the run ends, of a detached run the coordinator.  An end by anyone else is an event,
-        # so that the one who decides sees it.
+        # The launcher decides how the run ends; in a detached run the coordinator does.  When any other viewer asks
+        # for the end, that becomes an event, so that launcher or coordinator sees it.
         decides = viewer.client == COORDINATOR if self._requests.detached.begun else launcher
         if not (self._team.ending or decides):
             who = "its launcher" if launcher else "tflaunch stop"
@@ -201,7 +201,7 @@ class Daemon:
             try:
                 self._removal = Aside(lambda: container.remove_all(self._directory))
             except OSError as error:
-                # The tasks have filled the process table: once they are swept, or by the guard.
+                # The tasks have filled the process table: try again once they are swept, or leave it to the guard.
                 note("containers: %s" % error)
         if self._removal is not None and self._removal.alive and now < self._end_by + container.REMOVAL_S:
             return  # do not kill the engine's processes while they clear up
@@ -244,4 +244,4 @@ class Daemon:
         if self._requests.detached.awaits_outcome:
             return
         if not self._team.tasks or not any(viewer.follows or viewer.drives for viewer in self._viewers.all):
-            self._leave_at = now + FAREWELL_S  # no viewer reads the logs to their end
+            self._leave_at = now + FAREWELL_S  # no viewer is there to read the logs to their end

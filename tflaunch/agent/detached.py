@@ -1,4 +1,4 @@
-"""What a run without a launcher asks of an agent: a door for the coordinator, and to write down what that decides."""
+"""What an agent does for a detached run: it opens a door for the coordinator and writes down what that decides."""
 
 from tflaunch.agent.files.rundir import HostError
 
@@ -85,12 +85,12 @@ class Detached:
 
     @property
     def awaits_outcome(self) -> bool:
-        """Whether a coordinator, this one or the next, has still to read how the run ended here, and to say how it
-        ended on all hosts."""
+        """Whether the run's outcome is still missing: a coordinator, this one or the next, has yet to read how the run
+        ended on this host and to report how it ended on all hosts."""
         return self.begun and self._journal.has("started") and not self._journal.has("outcome")
 
     def tick(self, now: float, over: bool) -> None:
-        """Start the coordinator again if it has died, as long as it is needed; `over`: the run has ended here."""
+        """Start the coordinator again if it has died and is still needed; `over`: the run has ended on this host."""
         if self._entrusted is not None and (self.awaits_outcome or not over):
             self._entrusted.tick(now)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol import wire
     from tflaunch.protocol.selector import Selector
 
-MEMORY_LIMIT = 64 << 20  # bytes that a coordinator may leave; with 4,096 tasks it leaves a twentieth of that
+MEMORY_LIMIT = 64 << 20  # bytes of memory that a coordinator may leave; 4,096 tasks take a twentieth of that
 AGAIN_S = 1.0  # how long the agent waits before it starts the next coordinator
 
 
@@ -80,14 +80,14 @@ class Entrusted:
                 self._selector.unregister(connection)
 
     def coordinate(self, plan: "Dict[str, Any]") -> None:
-        """Start the coordinator on this host, and again when it dies; `plan` as `tflaunch.agent.coordinator` has it."""
+        """Start the coordinator on this host, and again whenever it dies; for `plan` see tflaunch.agent.coordinator."""
         self._plan = plan
         self._start()
 
     def remember(self, piece: bytes, offset: int, last: bool) -> None:
         """Take a piece of the coordinator's memory; the memory counts once it is complete."""
         if not 0 <= offset <= len(self._coming) or offset + len(piece) > MEMORY_LIMIT:
-            return  # a piece before it never came, or it is none: the last complete memory counts
+            return  # an earlier piece never came, or the offset is wrong: keep the last complete memory
         del self._coming[offset:]  # a coordinator that lost its connection begins again
         self._coming += piece
         if last:
@@ -100,7 +100,7 @@ class Entrusted:
             self._again_at = time.monotonic() + AGAIN_S
 
     def tick(self, now: float) -> None:
-        """Drop connections that do not prove themselves; start the next coordinator when it is due."""
+        """Drop connections that do not prove themselves in time; start the next coordinator when it is due."""
         self._drop_late(now)
         if self._plan is not None and not self.coordinator and now >= self._again_at:
             self._start()
@@ -124,7 +124,7 @@ class Entrusted:
             from tflaunch.agent.coordinator import Coordinator
 
             Coordinator(self._directory, self._plan, self._memory).run()
-        except BaseException:  # agent.log must have this, and no caller may go on
+        except BaseException:  # write it to agent.log; this child must not go on in the caller's code
             import traceback
 
             traceback.print_exc()

@@ -31,7 +31,7 @@ PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTP_PROXY",
 
 
 def probe(look: Look, topology: bool = True) -> "Dict[str, Any]":
-    """What NVML says (see gpu_probe); raises HostError when only a new process can still ask it."""
+    """What NVML says (see gpu_probe); raises HostError when only a new process could still ask NVML."""
     probed = look.probe(topology)
     if look.stale:
         raise HostError("its NVIDIA driver was replaced", "the launcher asks a new agent in a moment")
@@ -47,10 +47,10 @@ def collect(
 ) -> "Dict[str, Any]":
     """All fields of `facts`.
 
-    `ports` are those that the agent holds, `directory` is on the disk of the runs, `probed` is what NVML has just said,
-    `place` is the run's in the queue.  `lease` says who holds a device, given its UUID and the kernel's file for it:
-    `Leases.take` also takes it when it is free.  A device that is promised to a run further ahead in the queue is only
-    looked at.
+    `ports` are the ports that the agent holds; `directory` is on the disk that holds the runs; `probed` is what NVML
+    has just said; `place` is the run's place in the queue.  `lease(uuid, file)`, with the kernel's file for a device,
+    says who holds it; `Leases.take` also takes the device if it is free.  A device that is promised to a run further
+    ahead in the queue is only looked at, never taken.
     """
     queue = place.ahead()
     for gpu in probed["gpus"]:
@@ -102,7 +102,7 @@ def _first_tickets(queue: "List[Dict[str, Any]]", gpus: "List[Dict[str, Any]]") 
 
 
 def take_module(name: str, packed: bytes) -> None:
-    """Import a pure-Python module that this host lacks, from its source; never on disk.  Raises HostError."""
+    """Import a pure-Python module that this host lacks, from its source, never from disk.  Raises HostError."""
     module = type(sys)(name)
     sys.modules[name] = module  # before it runs: pynvml looks itself up there
     try:
@@ -152,7 +152,7 @@ def interface_addresses() -> "List[Tuple[str, str]]":
 
 
 def _dump(kind: int, about: bytes) -> "List[Tuple[int, bytes]]":
-    """The kernel's answer to that rtnetlink request for a list: (type, message) of each entry."""
+    """Ask the kernel for a list by that rtnetlink request; returns (type, message) of each entry."""
     with_header = _HEADER.pack(_HEADER.size + len(about), kind, NLM_F_REQUEST | NLM_F_DUMP, 1, 0) + about
     found = []  # type: List[Tuple[int, bytes]]
     try:

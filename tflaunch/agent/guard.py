@@ -1,4 +1,4 @@
-"""The agent's parent: it waits for the agent's end, whatever that is, kill -9 included, and sweeps what is left."""
+"""The agent's parent: it waits until the agent ends, by kill -9 or otherwise, and sweeps what the agent leaves."""
 
 import os
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def leftovers(directory: RunDirectory, root: int, keep: "List[int]") -> "List[processes.Process]":
-    """All processes below `root`, and all that carry the mark of this run and host, but for the pids `keep`."""
+    """All processes below `root`, and all that carry the mark of this run and host, except the pids in `keep`."""
     all_processes = processes.every()
     found = {process.pid: process for process in processes.descendants(root, all_processes)}
     for process in processes.marked(all_processes.values(), directory.run, directory.host):
@@ -25,8 +25,8 @@ def under_guard(
 ) -> None:
     """Fork a guard in a session of its own and, below it, a process that runs `agent`; returns at once.
 
-    `failed` is called with an error of the system that ends the agent, or does not let it begin, in whichever of these
-    processes met that error.
+    When a system error ends the agent, or keeps it from starting, the process that met the error calls `failed`
+    with it.
     """
     try:
         guard = os.fork()
@@ -55,7 +55,7 @@ def under_guard(
 
 
 def _leave_session(log_path: str) -> None:
-    """Be out of reach of the channel's signals, and write to the log what is printed."""
+    """Leave the session, so that the channel's signals do not arrive here; send what is printed to the log."""
     os.setsid()
     os.chdir("/")
     for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
@@ -67,10 +67,10 @@ def _leave_session(log_path: str) -> None:
 
 
 def _run(agent: "Callable[[], None]", failed: "Callable[[OSError], None]") -> None:
-    """Does not return."""
+    """Run the agent and end this process; never returns."""
     try:
         agent()
-    except BaseException as error:  # the last line of defence: agent.log must have this
+    except BaseException as error:  # the last line of defence: agent.log must show this error
         if isinstance(error, OSError):
             failed(error)
         import traceback
@@ -87,7 +87,7 @@ def _sweep_behind(agent_pid: int, directory: RunDirectory) -> None:
         if ended == agent_pid:
             break
     sweep = processes.Sweep(lambda: leftovers(directory, os.getpid(), [os.getpid()]), limit_s=30.0)
-    if status or _has_children():  # else the agent has swept
+    if status or _has_children():  # otherwise the agent itself has swept
         sweep.run()
     if removed():
         return
@@ -99,7 +99,7 @@ def _sweep_behind(agent_pid: int, directory: RunDirectory) -> None:
 
 
 def removed() -> bool:
-    """Whether the directory that agent and guard began in is gone; the next agent may have made another one there."""
+    """Whether the directory of agent and guard is gone; a later agent may have made a new one at the same path."""
     return not os.fstat(1).st_nlink  # agent.log
 
 
@@ -113,7 +113,7 @@ def _has_children() -> bool:
 
 
 def close_all_but(kept: int = -1) -> None:
-    """Close all descriptors but the standard streams and `kept`, so that this child keeps none of its parent's open."""
+    """Close all descriptors except the standard streams and `kept`: the child must hold none of its parent's open."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) != kept:
             try:

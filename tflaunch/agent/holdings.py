@@ -26,7 +26,7 @@ CHECK_S = 2.0  # how often the agent looks whether another user has taken someth
 
 
 class Holdings:
-    """Holds them for one run, and answers `probe` with what there is to hold."""
+    """Holds all of these for one run, and answers `probe` with the facts of this host."""
 
     def __init__(self, directory: "RunDirectory", journal: "Journal") -> None:
         self._directory = directory
@@ -70,7 +70,7 @@ class Holdings:
 
     def _send_facts(self, viewer: "Viewer") -> None:
         probed = facts.probe(self._look)
-        if not self._place.taken:  # a run that waits in the queue looks again; any other leaves NVML alone
+        if not self._place.taken:  # only a run that waits in the queue looks again; others leave NVML alone
             self._look.close()
         found = facts.collect(self._ports.held, self._directory.path, probed, self._place, self._lease)
         self.gpus.seen(found["gpus"])
@@ -99,7 +99,7 @@ class Holdings:
     # -- the agent's loop
 
     def tick(self, now: float) -> None:
-        """Take anew, every CHECK_S seconds, what another user has taken away."""
+        """Every CHECK_S seconds, take again what another user has taken away."""
         if now - self._checked_at < CHECK_S:
             return
         self._checked_at = now
@@ -110,7 +110,7 @@ class Holdings:
             self._journal.add("said", text=text, replanned=False)
 
     def release(self) -> None:
-        """The run has ended on this host: give everything up."""
+        """Give up everything: the run has ended on this host."""
         self._ports.keep([])
         self._leases.keep([])
         self._place.leave()

@@ -14,13 +14,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
-# The directories of logind.conf, of which the first file counts, and of logind.conf.d, whose files all count.
+# The directories of logind.conf: only the first such file counts.  In logind.conf.d all files count.
 LOGIND = ("etc", "run", "usr/local/lib", "usr/lib", "lib")
 SETTINGS = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")
 
 
 def look(directories: "List[str]") -> "Dict[str, Any]":
-    """All fields of `checked`; `directories`: whose disks to look at."""
+    """All fields of `checked`; looks at the disks of these `directories`."""
     return {
         "interfaces": interfaces(),
         "infiniband": sorted(map(os.path.basename, glob.glob("/sys/class/infiniband/*"))),
@@ -44,7 +44,7 @@ def interfaces() -> "List[Dict[str, Any]]":
 def logout(root: str = "/") -> "Dict[str, Any]":
     """Whether systemd-logind kills what this process starts when the user logs out.
 
-    It does so with KillUserProcesses, to all processes in the scope of a session; lingering changes nothing about that.
+    With KillUserProcesses it kills every process in the scope of the session; lingering does not change that.
     """
     settings = _logind(root)
     user = _user()

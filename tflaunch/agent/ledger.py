@@ -1,7 +1,7 @@
 """What this host knows of each run, from run directories and /proc; it only reads.
 
-The hosts hold the truth about a run; a launcher's record is a copy.  Of a file that is missing, half written or of
-another version, the ledger uses what it can.
+The hosts hold the truth about a run; a launcher's record is a copy.  If a file is missing, half written or from
+another version, the ledger uses what it can read.
 """
 
 import os
@@ -28,7 +28,7 @@ else:
 
     Member = namedtuple("Member", "host task process")
 
-CLOCK_MARGIN_S = 2.0  # the kernel says in whole seconds when it started
+CLOCK_MARGIN_S = 2.0  # the kernel rounds its start time to whole seconds
 LISTED = 1000  # runs in one message ...
 LISTED_BYTES = wire.ANSWER_LIMIT * 3 // 4  # ... as far as they fit
 _MARKS = tuple(
@@ -51,7 +51,7 @@ class Census:
             if agent_of:
                 if processes.mine(process.pid):
                     self.agents.setdefault(agent_of, []).append(process)
-            elif b"tflaunch-agent" not in words:  # else a visit, which a task itself may have started
+            elif b"tflaunch-agent" not in words:  # otherwise it is a visit, which a task may have started
                 run, host, task = _marks(processes.environment(process.pid))
                 if run and processes.mine(process.pid):
                     self.members.setdefault(run, []).append(Member(host, task, process))
@@ -75,7 +75,7 @@ def _marks(variables: "Iterable[bytes]") -> "Tuple[str, ...]":
 
 
 def foreign(agent: "Dict[str, Any]") -> str:
-    """The machine where this agent.json was written, if that is not this one but one that shares the disk; else ""."""
+    """The name of the machine that wrote this agent.json if it is another one that shares the disk; otherwise ""."""
     machine = agent.get("machine") or [""]
     return str(machine[0]) if machine[0] and machine[0] != this_machine()[0] else ""
 
@@ -89,10 +89,10 @@ def lives(agent: "Dict[str, Any]") -> bool:
 
 
 def restarted(directory: RunDirectory) -> float:
-    """When this machine was restarted while the agent of that directory lived (epoch seconds): then nothing survived.
+    """When this machine was restarted while the agent of that directory lived (epoch seconds): no process survived.
 
-    0.0 when it was not, or that is not sure: another machine may share the name and the disk, so the agent's files must
-    be older than this machine's start.
+    0.0 when there was no restart, or when that is uncertain: another machine may have the same name and disk.  So the
+    agent's files must be older than this machine's start.
     """
     agent = directory.read("agent.json")
     then, now = agent.get("machine"), this_machine()
@@ -108,7 +108,7 @@ def restarted(directory: RunDirectory) -> float:
 def runs(parent: str, everything: bool, only: str = "", tail_bytes: int = 0) -> "Dict[str, Any]":
     """The fields of a `runs` message: the runs that are alive or, with `everything`, all.
 
-    `only`: just runs whose name begins so; `tail_bytes`: how much of the log of each failed task to include.
+    `only`: just the runs whose names begin with it; `tail_bytes`: how much of each failed task's log to include.
     """
     census = Census()
     clock = time.time()
@@ -140,7 +140,7 @@ def runs(parent: str, everything: bool, only: str = "", tail_bytes: int = 0) -> 
 
 
 def place(parent: str) -> str:
-    """A name for this directory on its disk: equal for two names of a machine that share it."""
+    """An identifier of this directory: two hosts that are one machine, or share the directory, get the same one."""
     try:
         info = os.stat(parent)
     except OSError:
@@ -151,8 +151,8 @@ def place(parent: str) -> str:
 class _Share:
     """What one host has of one run.
 
-    `state`: alive; ended: its agent has ended it; lost: no agent has, and no process lives; strays: the agent is dead,
-    other processes live; elsewhere: it belongs to another machine, which shares this disk.
+    `state`: alive; ended: its agent has ended it; lost: no agent has ended it, and no process lives; strays: the agent
+    is dead, but other processes live; elsewhere: it belongs to another machine, which shares this disk.
     """
 
     def __init__(self, directory: RunDirectory, census: Census) -> None:
@@ -244,10 +244,10 @@ class _Share:
     def _life(self, task: str, start: "Dict[str, Any]") -> "Dict[str, Any]":
         """The state of a task that has no `exit` event; `start` is its `started` event, {} for none."""
         marked = [each.process for each in self._members if each.task == task]
-        if not marked:  # an agent that lives will start or restart it
+        if not marked:  # a living agent will start or restart the task
             return {"state": {"alive": "waiting", "elsewhere": "unknown"}.get(self.state, "lost")}
         by_pid = {process.pid: process for process in marked}
-        # The processes that it has started came later.
+        # The oldest process is the task's own; the task has started the others.
         first = min(marked, key=lambda each: (each.start, each.pid))
         process = by_pid.get(start.get("pid", 0), first)
         return {
@@ -293,7 +293,7 @@ def _logs(directory: RunDirectory) -> "Dict[str, Tuple[int, str, int, Optional[f
 
 
 def _waits(process: "processes.Process") -> bool:
-    """Whether the process is still the shell that waits at the gate (tflaunch.agent.tasks.task)."""
+    """Whether the process is still the task's shell, waiting at its gate (tflaunch.agent.tasks.task)."""
     words = processes.command(process.pid)
     return b"tflaunch-ready" in b"".join(words[2:3]) or (len(words) > 2 and words[2].endswith(b".setup"))
 

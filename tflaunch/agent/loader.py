@@ -1,10 +1,10 @@
 """What a host runs first: it finds the agent's modules in the store, or asks the launcher for them, and starts `main`.
 
-tflaunch.sessions.payload sends this file at every boot, with a call of `load` behind it.  So it is short, and imports
-nothing of tflaunch before the store has been found.
+tflaunch.sessions.payload sends this file at every boot, followed by a call of `load`.  So it is short, and imports
+nothing of tflaunch before it has found the store.
 
-The store is `<parent>/code`, beside the shipped code: a file of all the agent's sources, and each module as this Python
-compiled it when it was first imported (which saves half of the CPU that a boot takes).
+The store is `<parent>/code`, beside the shipped code.  It holds one file with all the agent's sources, and each module
+as this Python compiled it at its first import.  The compiled modules save half of the CPU time that a boot takes.
 """
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` itself takes longer to load than the agent
@@ -25,16 +25,16 @@ class Modules:
     """An entry of `sys.meta_path`, by which Python finds and loads all modules of the package tflaunch."""
 
     def __init__(self, packages: "List[str]") -> None:
-        self.packages = packages  # those modules that hold others, and nothing else that a host needs
+        self.packages = packages  # the modules that only contain others, and nothing else that a host needs
         self.packed = b""  # all sources, marshalled and compressed
-        self.sources = {}  # type: Dict[str, str]  # by module, once one was needed
-        self.stored = ""  # how the path of the stored sources begins; "" where nothing may be stored
-        self.compiled = ""  # likewise, of the modules that this Python has compiled
+        self.sources = {}  # type: Dict[str, str]  # by module; filled when the first source is needed
+        self.stored = ""  # the path prefix of the stored sources; "" where nothing may be stored
+        self.compiled = ""  # the path prefix of the modules that this Python has compiled, or ""
 
     def find(self, ancestry: str, digest: str, configured: str, make: bool) -> None:
-        """Read the sources from the store, and with `make` make a store where there is none; raises OSError.
+        """Read the sources from the store; where there is none, make one if `make` is set.  Raises OSError.
 
-        It trusts only a directory of this user's alone that no other user could replace.
+        It trusts a directory only if that is private to this user and no other user could replace it.
         """
         parent = os.path.expanduser(configured or "/var/tmp")  # noqa: S108 - see `weak_place`
         known = {}  # type: Dict[str, Any]
@@ -53,12 +53,12 @@ class Modules:
         self.packed = read(self.stored + ".z")
 
     def receive(self, lacks: bytes, frame: bytes) -> bytes:
-        """Ask the launcher for the sources, by the message `lacks`, and store them.
+        """Send the launcher the message `lacks`, receive the sources and store them.
 
-        They come in the frame whose JSON is `frame`.  Returns the other frames that the launcher sent meanwhile.
+        The sources come in the frame whose JSON is `frame`.  Returns the other frames that came meanwhile.
         """
         os.write(1, lacks)
-        signal.alarm(120)  # ends this process where the network is gone: then nothing may ever come
+        signal.alarm(120)  # ends this process if the network is gone and the answer never comes
         data, start = b"", 0
         while not self.packed:
             more = os.read(0, 1 << 18)
@@ -102,7 +102,7 @@ class Modules:
         exec(code, module.__dict__)  # noqa: S102
 
     def get_source(self, name: str) -> str:
-        """By this, tracebacks show the lines; raises ImportError."""
+        """Return a module's source, so that tracebacks show its lines; raises ImportError."""
         if not self.sources:
             self.sources = marshal.loads(zlib.decompress(self.packed))  # noqa: S302
         if name not in self.sources:
@@ -115,7 +115,7 @@ class Modules:
 
 
 def read(path: str) -> bytes:
-    """What `store` has written there; b"" if that is damaged.  Raises OSError."""
+    """Return what `store` wrote to that file, b"" if the file is damaged.  Raises OSError."""
     with open(path, "rb", 0) as file:  # unbuffered: this reads some forty files at every boot
         data = file.read()
     return data[4:] if zlib.crc32(data[4:]).to_bytes(4, "big") == data[:4] else b""
@@ -143,11 +143,11 @@ def load(
 ) -> None:
     """Run the agent, and end this process.
 
-    `packages` are the modules that only hold others; `digest` is of all that is sent to hosts; `ancestry` is the source
-    of tflaunch.agent.files.ancestry.  The rest are bytes of the wire: what an agent says first, the message `lacks`,
-    and the JSON of the frame that answers it.
+    `packages` are the modules that only contain other modules; `digest` covers everything that is sent to hosts;
+    `ancestry` is the source of tflaunch.agent.files.ancestry.  The other arguments are bytes of the wire: what an
+    agent sends first, the message `lacks`, and the JSON of the frame that answers it.
     """
-    gc.disable()  # nothing of what is loaded here is garbage; `main` enables it again where the process stays
+    gc.disable()  # nothing that is loaded here is garbage; `main` enables it again in a process that stays
     os.write(1, magic)
     modules, early = Modules(packages), b""
     try:
@@ -161,7 +161,7 @@ def load(
 
     try:
         main(sys.argv[3:], early)
-        os._exit(0)  # nothing is left to be done, and to take an interpreter down takes a while
+        os._exit(0)  # nothing is left to do, and shutting an interpreter down takes long
     except Exception:  # the interpreter itself would print it without the lines
         import traceback
 

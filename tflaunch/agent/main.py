@@ -21,14 +21,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List
 
-LEAVING_S = 3.0  # how long to wait for an earlier agent of the run, which is planned again, to leave
+LEAVING_S = 3.0  # how long to wait until an earlier agent of the same run, now planned again, has left
 
 
 def main(arguments: "List[str]", early: bytes = b"") -> None:
-    """Serve the channel on descriptors 0 and 1; the bytes `early` have been read from it already.
+    """Serve the channel on descriptors 0 and 1; `early` holds the bytes that were already read from it.
 
     The `arguments` are verb, run, host and the configured `run_dir`.  Verb `start`: become the agent of this run on
-    this host.  Verb `visit`: answer whatever concerns any run of this user, living or not.
+    this host.  Verb `visit`: answer messages about any run of this user, living or not.
     """
     verb, run, host, configured = arguments
     channel_in, channel_out = own_channel()
@@ -82,7 +82,7 @@ def _start(directory: RunDirectory, channel_in: int, channel_out: int, early: by
         daemon.run()
 
     def failed(error: OSError) -> None:
-        if not begun:  # else the daemon has written to the channel, maybe a part of a frame
+        if not begun:  # otherwise the daemon may have written part of a frame to the channel
             known = explain(error, directory.path)
             write_all(channel_out, wire.encode("failed", reason=known.reason, hint=known.hint))
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Process:
-    """A process as it was when it was read; a named tuple would take longer to load than all else here."""
+    """A process when it was read.  A named tuple would take longer to load than everything else in this file."""
 
     __slots__ = ("name", "parent", "pid", "start", "state")
 
@@ -37,7 +37,7 @@ _READ = 65536
 
 
 def _contents(path: str) -> bytes:
-    """A file of /proc; raises OSError.  A file object costs six more system calls, and a scan reads thousands."""
+    """Read a file of /proc; raises OSError.  A file object costs six more system calls; a scan reads thousands."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         text = part = os.read(descriptor, _READ)
@@ -52,14 +52,14 @@ def _contents(path: str) -> bytes:
 def read(pid: int) -> "Optional[Process]":
     """The process `pid` now, or None when there is none.
 
-    A zombie does not count, since it only waits for its parent, unless just its first thread has ended and others run
-    on.  Nor does a thread of the kernel, of which a large host has thousands.
+    A zombie does not count, since it only waits for its parent; but it counts if only its first thread has ended and
+    others run on.  A kernel thread does not count; a large host has thousands of these.
     """
     try:
         text = _contents("/proc/%d/stat" % pid)
     except OSError:
         return None
-    end = text.rindex(b")")  # the name may have one, too
+    end = text.rindex(b")")  # the name may contain one, too
     state, parent, *fields = text[end + 2 :].split(None, 20)
     if int(fields[4]) & PF_KTHREAD or state == b"X" or (state == b"Z" and int(fields[15]) <= 1):
         return None
@@ -115,7 +115,7 @@ def command(pid: int) -> "List[bytes]":
 
 
 def mine(pid: int) -> bool:
-    """Whether that process is this user's: another user's may carry any mark and any command line."""
+    """Whether that process belongs to this user: another user's process may carry any mark and any command line."""
     try:
         return os.stat("/proc/%d" % pid).st_uid == os.getuid()
     except OSError:
@@ -158,7 +158,7 @@ def marked(
             text = _contents("/proc/%d/environ" % process.pid)
         except OSError:  # another user's, mostly
             continue
-        # The first test rules most of them out.
+        # This first test rules out most processes.
         if wanted[0] in text and set(wanted).issubset(text.split(b"\0")) and mine(process.pid):
             found.append(process)
     return found
@@ -170,7 +170,7 @@ def become_subreaper() -> None:
 
 
 def send(process: "Process", signal_number: int) -> None:
-    """Signal that process, but not another one that has got its pid meanwhile."""
+    """Send a signal to that process, never to another process that has got its pid since."""
     if alive(process.pid, process.start):
         try:
             os.kill(process.pid, signal_number)

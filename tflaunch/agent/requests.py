@@ -44,7 +44,7 @@ class Requests:
         *,
         life: "Mapping[str, Handler]",
     ) -> None:
-        """`life` are the handlers of the messages that keep or end the agent itself."""
+        """`life` holds the handlers of the messages that keep or end the agent itself."""
         self._directory = directory
         self.holdings = Holdings(directory, journal)
         self._code = CodeUpload(directory)
@@ -91,7 +91,7 @@ class Requests:
         self._handlers.update(life)
 
     def handle(self, viewer: "Viewer", message: wire.Message) -> None:
-        """Do what the message asks for, or answer `failed`; raises WireError for what this viewer may not send."""
+        """Carry out the message, or answer `failed`; raises WireError if this viewer may not send it."""
         table = messages.TO_AGENT if viewer.private else messages.FROM_PEER
         if message.type not in table:
             raise wire.WireError("a message that is not taken from there: %r" % message.type)
@@ -116,7 +116,7 @@ class Requests:
 
     @property
     def restless(self) -> bool:
-        """Whether there is more to do at once."""
+        """Whether `tick` has more to do at once."""
         return self._watching.restless
 
     def tick(self, now: float, over: bool) -> None:
@@ -128,28 +128,28 @@ class Requests:
         self._tunnel.tick(now)
 
     def reaped(self, pid: int, status: int) -> None:
-        """A child process that is no task has ended."""
+        """Pass on that a child process has ended that is not a task."""
         self.staging.reaped(pid)
         if not self._tunnel.reaped(pid, status):
             self.detached.reaped(pid)
 
     def left(self, viewer: "Viewer") -> None:
-        """That viewer has gone."""
+        """Pass on that this viewer has gone."""
         self._tunnel.left(viewer)
 
     # -- the run's end
 
     def stop(self) -> None:
-        """End what is under way for the run, its tasks aside; see `alive`."""
+        """Begin to end everything that works for the run, except its tasks; `alive` says when that is done."""
         self._dial_check.stop()
         self.staging.stop()
         self._tunnel.stop()
 
     @property
     def alive(self) -> bool:
-        """Whether processes that `stop` ends still live."""
+        """Whether any process that `stop` ends is still alive."""
         return self.staging.busy or self._tunnel.alive
 
     def close(self) -> None:
-        """The agent leaves."""
+        """Close what the subjects hold open: the agent leaves."""
         self._code.close()

@@ -1,4 +1,4 @@
-"""Those who are attached to a run on this host: the messages in both directions, and how far each has been sent."""
+"""The viewers of a run on this host: messages in both directions, and how much of events and logs each has got."""
 
 import os
 import time
@@ -39,11 +39,11 @@ class Viewer:
         self.decoder = wire.Decoder()
         self.out = bytearray()
         self.client = ""  # a name that stays the same when the viewer comes back
-        self.drives = False  # it renews the lease: without it the run ends
-        self.launches = False  # until the tasks are released, the run ends with it
+        self.drives = False  # it renews the lease; if no viewer does, the run ends
+        self.launches = False  # until the tasks are released, the run ends when this viewer leaves
         self.private = True  # no other user can read its connection
         self.events_sent = None  # type: Optional[int]  # how many; None: the viewer wants none
-        self.credit = 0  # log bytes that it still takes
+        self.credit = 0  # how many log bytes it can still take
         self.behind = False  # there is more log than was sent
         self.sent_at = time.monotonic()
         self.awaits_room = False  # the connection takes no more for now
@@ -56,7 +56,7 @@ class Viewer:
         self.out += wire.encode(type, body, **fields)
 
     def attempt(self, work: "Callable[[], None]", path: str) -> None:
-        """Do `work`; answer `failed` when it fails.  `path` is named where an error of the system names none."""
+        """Do `work`; answer `failed` if it fails.  Where an error of the system names no path, name `path`."""
         try:
             work()
         except HostError as error:
@@ -118,7 +118,7 @@ class Viewer:
         return not part["last"]
 
     def read(self, outputs: "Outputs", message: wire.Message) -> None:
-        """Send a piece of a file; the viewer limits how much is under way by what it asks for."""
+        """Send a piece of a file; a viewer limits how much is on its way by how much it requests."""
         fields, body = outputs.read(message["path"], message["offset"], message["size"], message["digest"])
         self.send("piece", body, **fields)
 
@@ -156,7 +156,7 @@ class Viewer:
             at = self._follows[task.task] = logs.start(task, self._wanted)
             self.send(
                 "log", task=task.task, attempt=at[0], offset=at[1]
-            )  # so the viewer misses nothing before that
+            )  # so the viewer knows where its view begins, and misses no earlier bytes
         at = self._follows[task.task]
         begins, cut_at = task.begins(at[0])
         if at[1] <= begins and self._cuts.get(task.task) != (at[0], begins) and cut_at:
@@ -174,7 +174,7 @@ class Viewer:
             self.behind = True
             self.send(
                 "log", task=task.task, attempt=at[0], offset=0
-            )  # the next attempt may never write anything
+            )  # at once, since the next attempt may never write anything
 
 
 class Viewers:
@@ -187,7 +187,7 @@ class Viewers:
         handle: "Callable[[Viewer, wire.Message], None]",
         left: "Callable[[Viewer], None]",
     ) -> None:
-        """`handle` takes each message, and raises WireError for nonsense; `left` takes a viewer that has gone."""
+        """`handle` takes each message, and raises WireError for an invalid one; `left` gets each viewer that leaves."""
         self.all = []  # type: List[Viewer]
         self._directory = directory
         self._selector = selector
@@ -246,7 +246,7 @@ class Viewers:
             for message in viewer.decoder.feed(data):
                 if message.type == PASSED and isinstance(viewer.connection, Caller):
                     self._move(viewer, viewer.connection.channel())
-                    self.take(viewer, message.body)  # what the visit has read already from that channel
+                    self.take(viewer, message.body)  # what the visit has already read from that channel
                 else:
                     self._handle(viewer, message)
         except wire.WireError as error:
@@ -254,7 +254,7 @@ class Viewers:
             self.detach(viewer)
 
     def _move(self, viewer: Viewer, channel: Channel) -> None:
-        """From now on use the channel that the viewer has passed, instead of the connection it came by."""
+        """From now on use the channel that the viewer has passed, not the connection over which it passed it."""
         self._await_room(viewer, False)
         self._selector.unregister(viewer.connection)
         viewer.connection = channel
@@ -291,7 +291,7 @@ class Viewers:
 
     @property
     def behind(self) -> bool:
-        """Whether there are more log bytes for such a viewer already."""
+        """Whether the logs already have more bytes for a viewer that takes them."""
         return any(viewer.behind and viewer.hungry for viewer in self.all)
 
     @property
@@ -300,7 +300,7 @@ class Viewers:
         return any(viewer.out for viewer in self.all)
 
     def beat(self, now: float) -> None:
-        """Send a sign of life to all viewers that were sent nothing for BEAT_S."""
+        """Send a sign of life to every viewer to which nothing was sent for BEAT_S."""
         for viewer in self.all:
             if now - viewer.sent_at >= BEAT_S and not viewer.out:
                 viewer.send("beat")
@@ -323,7 +323,7 @@ class Viewers:
         self._await_room(viewer, bool(viewer.out or getattr(viewer.connection, "pending", False)))
 
     def _await_room(self, viewer: Viewer, waits: bool) -> None:
-        """Have the loop wake, or no longer, when the connection takes more; each turn of it tries to send."""
+        """Wake the loop when the connection takes more, or (`waits` is False) no longer; every turn tries to send."""
         connection = viewer.connection
         if waits == viewer.awaits_room:
             return

@@ -1,8 +1,8 @@
 """A short-lived agent for all runs of this user on this host, and for a look at its GPUs.
 
-`tflaunch stop`, `ps`, `status`, `clean`, `gpus` and all that attach to a run speak to it.
+`tflaunch stop`, `ps`, `status`, `clean`, `gpus` and every command that attaches to a run talk to it.
 
-It can end a run whatever is left of that: it asks the agents that live, then kills what carries the run's mark.
+It can end a run in any state: it asks the living agents, then kills every process that carries the run's mark.
 """
 
 import os
@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Tuple
 
-MARGIN_S = 25.0  # beyond the grace, for an agent that kills, sweeps and looks at its GPUs
+MARGIN_S = 25.0  # how long an agent may take, beyond the grace, to kill, sweep and look at its GPUs
 AGENT_S = 5.0  # how long an agent may take to leave ...
 GUARD_S = 15.0  # ... and its guard to sweep behind it, before the visit kills them
 BEAT_S = 3.0
@@ -87,7 +87,7 @@ class Visit:
             data = os.read(self._in, 65536)
 
     def _attach(self, message: wire.Message, decoder: wire.Decoder, more: "List[wire.Message]") -> None:
-        """Show a run: pass the channel to its agent, or show what that has left; `more` came behind the request."""
+        """Show a run: pass the channel to its agent, or show what a dead agent left; `more` came after the request."""
         directory = self._place(message["run"], message["host"])
         connection = directory.connect()
         if connection is not None:
@@ -132,7 +132,7 @@ class Visit:
         self._send("facts", **facts.collect([], self._parent, probed, Place()))
 
     def _leave_with_the_channel(self) -> None:
-        """End this process with the channel even during a call into a sick driver, which may take for ever."""
+        """End this process when the channel ends, even during a call into a sick driver, which may never return."""
         channel = select.poll()
         channel.register(self._in, select.POLLRDHUP)
         channel.poll()
@@ -157,7 +157,7 @@ class Visit:
             try:
                 connection.sendall(wire.encode("end", grace_s=grace_s))
             except OSError:
-                pass  # it is just leaving; the sweep by mark finds what is left
+                pass  # the agent is just leaving; the sweep by mark finds what is left
         deadline = time.monotonic() + grace_s + MARGIN_S
         for connection in agents:
             swept = self._await_swept(connection, deadline)
@@ -193,7 +193,7 @@ class Visit:
             except OSError:
                 break
             if not data:
-                break  # it has ended; the sweep by mark finds what is left
+                break  # the agent has ended; the sweep by mark finds what is left
             for message in decoder.feed(data):
                 if message.type == "swept":
                     try:
@@ -206,9 +206,9 @@ class Visit:
         return {}
 
     def _await_guards(self, records: "List[Dict[str, Any]]") -> "List[str]":
-        """Wait for agents and guards, which end by themselves, and kill those that do not; returns what survives.
+        """Wait until agents and guards end by themselves, and kill those that do not; returns what survives.
 
-        Agents first: then a guard that still lives sweeps what even the mark does not find.
+        Agents first: a guard that is still alive then sweeps even processes that do not carry the mark.
         """
         survivors = []  # type: List[str]
         for name, name_start, patience_s in (("pid", "start", AGENT_S), ("guard", "guard_start", GUARD_S)):
@@ -232,7 +232,7 @@ class Visit:
 def strays(run: str, agents: bool) -> "List[processes.Process]":
     """The processes that carry the mark of `run`; with `agents` also its agents and all below them.
 
-    `agents` is for a run whose directory is gone, with the pids of its agents.
+    Use `agents` for a run whose directory, which names the pids of its agents, is gone.
     """
     every = processes.every()
     found = {process.pid: process for process in processes.marked(every.values(), run)}
@@ -245,10 +245,10 @@ def strays(run: str, agents: bool) -> "List[processes.Process]":
 
 
 def _unswept(directory: RunDirectory) -> bool:
-    """Whether neither the agent nor its guard could sweep behind the tasks, since both were killed.
+    """Whether agent and guard were both killed, so that neither could sweep behind the tasks.
 
-    Then a process that has left its parents and cleared its environment cannot be found; after a restart of the machine
-    there is none.
+    Then nothing can find a process that has left its parents and cleared its environment.  After a restart of the
+    machine there is no such process.
     """
     record = directory.read("agent.json")
     ended = record.get("over", False) or directory.read("guard.json").get("swept", False)

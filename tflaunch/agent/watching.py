@@ -25,7 +25,7 @@ class Watching:
     def watch(self, viewer: "Viewer", message: "Message") -> None:
         for other in list(self._viewers.all):
             if message["client"] and other.client == message["client"] and other is not viewer:
-                self._viewers.detach(other)  # the same client, before its connection was cut
+                self._viewers.detach(other)  # the same client's earlier connection, which was cut
         viewer.watch(message)
 
     def credit(self, viewer: "Viewer", message: "Message") -> None:
@@ -48,18 +48,18 @@ class Watching:
 
     @property
     def restless(self) -> bool:
-        """Whether a viewer takes more of what was found at once."""
+        """Whether a viewer can take more of the search results at once."""
         return any(not viewer.out for viewer, _ in self._finding)
 
     def tick(self) -> None:
-        """Look further for outputs."""
+        """Continue the searches for outputs."""
         for viewer, found in list(self._finding):
             if viewer not in self._viewers.all or not viewer.find(found):
                 self._finding.remove((viewer, found))
 
 
 class Tunnel:
-    """Takes the message `tensorboard`, which starts TensorBoard, and those of the connections to it."""
+    """Takes the message `tensorboard`, which starts TensorBoard, and the messages of connections to TensorBoard."""
 
     def __init__(self, directory: "RunDirectory", selector: "Selector", team: "Team") -> None:
         self._directory = directory
@@ -81,7 +81,7 @@ class Tunnel:
             self._tensorboard.take(viewer, message)
 
     def left(self, viewer: "Viewer") -> None:
-        """That viewer has gone."""
+        """Close the connections of a viewer that has gone."""
         if self._tensorboard is not None:
             self._tensorboard.leave(viewer)
 

@@ -61,7 +61,7 @@ def _load(name: str) -> Any:
 
 
 def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
-    """Return the command line with these verbs; declaring all takes longer than most verbs run."""
+    """Return the command line with these verbs; to declare all verbs takes longer than most verbs run."""
     app = typer.Typer(
         name="tflaunch",
         help="Start distributed TensorFlow on machines that have SSH and Python, and leave nothing behind.",
@@ -98,7 +98,7 @@ def main() -> int:
         code = _unwritable(error)
     try:
         for stream in (sys.stdout, sys.stderr):
-            if stream is not None:  # the shell closed it
+            if stream is not None:  # None if the shell closed it
                 stream.flush()
     except OSError as error:
         code = code or (0 if error.errno == errno.EPIPE else _unwritable(error))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tflaunch.runs.visits import Visits
 
 LIST_TIMEOUT_S = 30.0
-REPLAN_S = 120.0  # for a launcher that has lost a host to look for tasks left there, and to plan anew
+REPLAN_S = 120.0  # time for a launcher that has lost a host to look for tasks left there, and to plan again
 
 
 def attach(run: Run = None, *, lines: LogOptions, output: OutputOptions, reach: ReachOptions) -> None:
@@ -106,7 +106,7 @@ def logs(
 def _follow(
     run: str | None, reach: ReachOptions, show: Show, wanted: Wanted, json: bool, *, events: bool = True
 ) -> tuple[Follower, Outcome | None]:
-    """Follow the run to its end, through new plans; return (the last Follower, how the run ended if that is known)."""
+    """Follow the run to its end, across new plans; return (the last Follower, how the run ended if that is known)."""
     with open_view(run, reach, show, wanted, json) as view:
         outcome = view.follow(events)
     while outcome is None and view.replanned:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tflaunch.sessions.watcher import Watcher
 
 OLDER = "14d"
-MEASURE_S = 300.0  # to count a million small files on a hard disk
+MEASURE_S = 300.0  # enough to count a million small files on a hard disk
 CLEAN_S = 3600.0
 
 
@@ -204,7 +204,7 @@ def _remove(
 ) -> dict[str, ConnectError]:
     """Show what is chosen, remove it if the user agrees, and show what was removed; raises Stopped.
 
-    Returns `failures` and the hosts that could not be asked since.
+    Returns `failures` and the hosts that could not be asked during the removal.
     """
     from tflaunch.console.clean_page import cleaned_lines, selection_lines
     from tflaunch.console.failure_page import unreachable_data
@@ -234,7 +234,7 @@ def _remove(
 
 
 def _carry_out(visits: Visits, removal: _Removal) -> tuple[dict[int, Any], dict[str, ConnectError]]:
-    """Remove, and return (what each place has removed, by its number; hosts that did not answer)."""
+    """Remove the runs; return (what each place has removed, by its number; hosts that did not answer)."""
     from tflaunch.runs.clean_records import remove_records
 
     known, goes = removal.known, removal.chosen.goes

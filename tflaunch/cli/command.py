@@ -1,4 +1,4 @@
-"""The class of typer's commands: options whose value may be left out, errors that say what is accepted."""
+"""The class of all verbs: options whose value may be left out, errors that say what is accepted."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def gpus(
         chosen_form = _form(form, watching=watch is not None)
         wanted = Wanted(which.free, which.model, size(which.min_free) if which.min_free else 0)
         hostfile = _chosen(load_hosts(hosts, connection.connection), which.host)
-        # The rest of the time is for the answer: a host that is dead then fails with its connection's own error.
+        # Leave some time for the answer, so that a dead host fails with the error of its connection.
         connection.connect_timeout = 0.8 * timeout
         with connected(hostfile.hosts, connection, show.reporter) as connector:
             survey = Survey(connector, hostfile.hosts, timeout, topology=form.topology or form.json)

@@ -332,7 +332,7 @@ def _tell_next(output: Path, ssh_config: Path | None, reporter: Reporter) -> Non
             "~/.config/tflaunch/hosts.yaml"
         )
     named = "" if default and not reason else f" {shlex.quote(str(output))}"
-    if ssh_config is not None:  # a hostfile cannot name one
+    if ssh_config is not None:  # a hostfile cannot name an ssh_config
         named += f" -F {shlex.quote(str(ssh_config))}"
     reporter.note(f"next: tflaunch check{named}, then tflaunch run{named} trainer.py")
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from tflaunch.planning.gpu_choice import GpuChoice
     from tflaunch.protocol.job import JobSpec, Requirements, Role
 
-LEASE_S = {False: 60.0, True: 600.0}  # by whether the run is detached
+LEASE_S = {False: 60.0, True: 600.0}  # whether the run is detached -> how long its agents wait for a launcher
 
 
 def command_line() -> tuple[str, ...]:
-    """Return this command for people and records, also where it was `python -m tflaunch`.
+    """Return this command as `tflaunch ...` for people and records, even if it was `python -m tflaunch`.
 
     The values of --env and --job-env are left out, for they may be secrets.
     """

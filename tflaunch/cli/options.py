@@ -80,7 +80,7 @@ class _Group:
         self.parameters: list[inspect.Parameter] = []
         self._kind = kind
         self._groups: dict[str, _Group] = {}
-        self._is_list: dict[str, bool] = {}  # by option
+        self._is_list: dict[str, bool] = {}  # option -> whether it can be given several times
         hints = get_type_hints(kind, include_extras=True)
         if unknown := {*part.only, *part.without, *part.default, *part.help} - hints.keys():
             raise TypeError(f"{kind.__name__} has no option {', '.join(sorted(unknown))}")

@@ -83,7 +83,7 @@ class SweepCommand(TrainerCommand):
 def _refuse_parameters_alone(verb: str, line: Line) -> None:
     """Raise UsageError for `--random lr=0.1..1 layers=1..6` and `--grid lr=0.1 0.2`, with the corrected command."""
     option = ""
-    values_of = ""  # the parameter, if the word before is of --grid
+    values_of = ""  # the parameter, if the word before was a value of --grid
     alone: list[str] = []
     apart: list[str] = []
     words: list[str] = []
@@ -404,14 +404,14 @@ def _trials(options: TrialOptions) -> Callable[[int], Sequence[Params]]:
     if random:
         if count is None:
             raise UsageError("--random without --trials: how many trials?", "--trials 20")
-        trials.draw(random, count, 0)  # raises now what would be wrong later
+        trials.draw(random, count, 0)  # to raise now what it would raise later
         return functools.partial(trials.draw, random, count)
     found = trials.grid(options.grid) if options.grid else trials.read(options.trials_file or Path())
     return lambda _: found
 
 
 def _patterns_of_trials(patterns: Sequence[str], hostfile: Hostfile) -> Sequence[str]:
-    """Turn patterns in each trial's own directory, where it has one, into patterns in the directory of all trials."""
+    """Rewrite patterns for each trial's own directory, where it has one, for the directory of all trials."""
     from tflaunch.protocol.job import TRIAL
 
     if any(host.workdir is not None for host in hostfile.hosts):

@@ -28,7 +28,7 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
     """
     from tflaunch import hosts
 
-    if source == "":  # from an unset shell variable; not a wish for the default hosts
+    if source == "":  # an unset shell variable; the user did not mean the default hostfile
         raise UsageError("HOSTS is empty", "name hosts, or leave that word out for the default hostfile")
     found = source or default_source()
     if found is None:
@@ -87,7 +87,7 @@ def recorded_hosts(*, lively: bool) -> tuple[Hostfile | None, Path | None]:
                 hostfiles.append(hostfile_from(record))
                 configs.append(record.ssh_config)
             except (RecordError, UsageError):
-                continue  # it was removed meanwhile, or another version wrote it
+                continue  # the record was removed meanwhile, or another version wrote it
     return (merge(hostfiles) if hostfiles else None), next(filter(None, configs), None)
 
 

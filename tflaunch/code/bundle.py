@@ -36,12 +36,12 @@ class Bundle:
 
     entries: tuple[tuple[str | int, ...], ...]
     contents: Mapping[str, bytes]  # by their digests
-    size: int  # bytes of content; equal files count each
+    size: int  # bytes of content; each of several equal files counts
     files: int  # without symbolic links and directories
     directory: str = ""  # where the code comes from
     left: tuple[Left, ...] = ()  # what stays here: files, and whole directories
     links: tuple[tuple[str, str], ...] = ()  # (path, goal) of links that lead out, and are shipped as links
-    odd: tuple[str, ...] = ()  # lines of ignore files that the user cannot mean so
+    odd: tuple[str, ...] = ()  # suspicious lines of ignore files: the user cannot mean what they say
     program: str = ""  # the path of the program, if Python runs it
     place: str = ""  # what the directory is, if only the modules that the program imports are shipped
 
@@ -80,7 +80,7 @@ class Bundle:
 
     @property
     def to_read(self) -> dict[str, str] | None:
-        """The program, and the Python that can certainly read it, as an agent takes it; None: it is not text."""
+        """For an agent: the program's path, and a Python version that can read it, or ""; None: it is not text."""
         entry = next((entry for entry in self.entries if self.program and entry[0] == self.program), ("", ""))
         content = self.contents[str(entry[2])] if entry[1] in ("f", "x") else b"\0"
         if b"\0" in content:  # a zip archive, or compiled code, which Python runs without reading it
@@ -148,8 +148,8 @@ def bundle(
     names files and directories, relative to `directory`, that are packed though they were left out; the secrets in such
     a directory only if they are named themselves.
 
-    A symbolic link stays a link, if it leads inside.  If it leads out, what it leads to takes its place, if that is in
-    the same git work tree and not ignored there, or with `follow_links`; else it stays a link, with its goal here.
+    A symbolic link that leads inside stays a link.  A link that leads out is replaced by its goal if the goal is in
+    the same git work tree and not ignored there, or with `follow_links`; else it stays a link to its goal here.
 
     Raises UsageError for more than `limit_bytes` of content (before any of it is read), for an unreadable file, and for
     a name in `ship` that does not exist.

@@ -11,13 +11,13 @@ BY_TF_CONFIG = {
 }  # fmt: skip
 OF_ESTIMATOR = {"train_and_evaluate", "RunConfig"}  # they read TF_CONFIG by themselves
 ON_ONE_MACHINE = {"MirroredStrategy", "CentralStorageStrategy", "OneDeviceStrategy"}
-# Other names that know of other machines, from whatever source.
+# Names in code that learns of other machines in other ways.
 OTHER_CLUSTERS = {
     "ClusterSpec", "Server", "ClusterCoordinator", "SimpleClusterResolver", "SlurmClusterResolver",
     "KubernetesClusterResolver", "GCEClusterResolver", "TPUClusterResolver", "TPUStrategy", "DispatchServer",
     "experimental_connect_to_cluster", "experimental_connect_to_host", "dtensor",
 }  # fmt: skip
-# Names that read the variables of PyTorch's and JAX's launchers, these variables, and packages that read them.
+# PyTorch's and JAX's launchers set variables: names that read these, the variables, and packages that read them.
 FRAMEWORK_NAMES = {
     "init_process_group", "torch.distributed", "DistributedDataParallel", "FullyShardedDataParallel",
     "TrainingArguments", "jax.distributed", "multihost_utils", "keras.distribution",
@@ -27,7 +27,7 @@ FRAMEWORK_VARIABLES = {
     "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID",
 }  # fmt: skip
 FRAMEWORK_PACKAGES = {"lightning", "pytorch_lightning", "accelerate", "deepspeed"}
-# Packages whose launchers tell the tasks of each other in ways that tflaunch does not have.
+# Packages whose own launchers tell each task where the others are, in ways that tflaunch does not offer.
 TOLD_OTHERWISE = {"horovod", "mpi4py", "ray", "dask", "byteps", "colossalai", "kungfu"}
 VARIABLE_OF_OTHERS = re.compile(
     r"TFLAUNCH_(?!RUN)\w+|SLURM_\w+|OMPI_\w+|PMI_\w+|HOROVOD_\w+|KERAS_DISTRIBUTION\w*"
@@ -51,15 +51,17 @@ KNOWN_PACKAGES = {
     "tensorflow_text", "tensorflow_transform", "termcolor", "threadpoolctl", "tiktoken", "timm", "tokenizers", "toml",
     "tomli", "torchaudio", "torchmetrics", "torchtext", "torchvision", "tqdm", "transformers", "typer",
     "typing_extensions", "ujson", "urllib3", "wandb", "wrapt", "xgboost", "yaml", "zarr",
-    # of other Pythons' own libraries
+    # standard libraries of other Python versions
     "ConfigParser", "Queue", "StringIO", "__builtin__", "cPickle", "cStringIO", "cgi", "distutils", "imp", "pipes",
     "urllib2", "urlparse",
 }  # fmt: skip
 # Packages that make options from the names of parameters and fields.
 BY_SIGNATURE = {"fire", "typer"}
 
-DEFINES = re.compile(r"add_argument|(add_|make_)?option|DEFINE(_\w+)?")  # what takes the name of an option
-DEFINES_ONLY = re.compile(r"add_argument|(add_|make_)option|DEFINE_\w+")  # and has no other meaning
+DEFINES = re.compile(
+    r"add_argument|(add_|make_)?option|DEFINE(_\w+)?"
+)  # functions that take the name of an option
+DEFINES_ONLY = re.compile(r"add_argument|(add_|make_)option|DEFINE_\w+")  # those that mean nothing else
 STRICT = {"parse_args", "parse_args_into_dataclasses", "parse_intermixed_args", "getopt", "gnu_getopt"}
 STRICT_CALLS = {"click.command", "click.group", "fire.Fire", "typer.run", "typer.Typer"}
 TOLERANT = {
@@ -73,11 +75,11 @@ USES = {
 }  # fmt: skip
 PS_NAME = re.compile(r"(?:.*_)?ps(?:_.*)?|.*parameter_?server.*", re.IGNORECASE)
 PS_TEXT = re.compile(r"(?<![a-z0-9])ps(?![a-z0-9])|parameter[_ -]?server", re.IGNORECASE)
-# Names that run a file which no import names.
+# Names of functions that run a file without an import.
 RUNS_FILES = {
     "exec", "execfile", "globals", "load_source", "run_module", "run_path", "SourceFileLoader",
     "spec_from_file_location",
 }  # fmt: skip
 ARGV = {"argv", "orig_argv"}
-# A part of a flag's name, of which the program makes the whole: f"{job}_hosts".
+# A part from which the program makes a flag's whole name: f"{job}_hosts".
 HOSTS_PART = re.compile(r"[_-]hosts\b|^-{0,2}hosts=?$")

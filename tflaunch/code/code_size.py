@@ -1,4 +1,4 @@
-"""The errors for code that is larger than what is shipped unasked, which name its largest parts."""
+"""The errors for code that is larger than the limit; they name its largest parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tflaunch.code.program_place import home_directories
 from tflaunch.protocol.errors import UsageError
 
 _LARGEST_SHOWN = 5
-_LARGEST_SHARE = 0.9  # of a directory: a part this large is named instead of the whole
+_LARGEST_SHARE = 0.9  # of a directory's size: a part this large is named in its place
 
 
 def grew(root: Path, path: str, limit_bytes: int) -> UsageError:

@@ -15,7 +15,7 @@ from tflaunch.inputs.gitignore import Ignore, is_ignored, left_out_by, unreadabl
 from tflaunch.inputs.patterns import IgnoreLine
 from tflaunch.protocol.errors import UsageError
 
-ENTRIES_BEYOND = 100_000  # once over the limit, so many more are looked at, to name the largest
+ENTRIES_BEYOND = 100_000  # entries to look at beyond the limit, to name the largest ones
 
 # Never code, ignored or not.  Environments (pyvenv.cfg, conda-meta) and tagged caches are found by content.
 _LEFT_OUT = {
@@ -54,9 +54,7 @@ class _Folder(NamedTuple):
     real: str  # the path at which it is read
     base: str = ""  # its path below its git work tree, as Ignore has it
     ignores: tuple[Ignore, ...] = ()
-    mount: str = (
-        ""  # the code directory, or the one that a link was followed to: other links lead inside, or out
-    )
+    mount: str = ""  # the code directory, or the goal of a followed link: links lead inside of it, or out
     asked: bool = False  # --ship names it, or a directory that it is in: ship it though it was fetched
 
 
@@ -89,7 +87,7 @@ class CodeTree:
         self.links: list[
             tuple[str, str]
         ] = []  # (path, goal) of links that lead out, and are shipped as links
-        self.odd: dict[str, None] = {}  # lines of ignore files that the user cannot mean so
+        self.odd: dict[str, None] = {}  # suspicious lines of ignore files: the user cannot mean what they say
         self.size = 0  # bytes of the files in `entries`
         self.beyond = 0  # entries seen after the limit was passed
         self.ship = frozenset(ship)
@@ -116,7 +114,7 @@ class CodeTree:
         self._visit(_Folder("", self.root, base, ignores, self.root))
 
     def add_module(self, path: str, keep: str) -> None:
-        """Take in one file that the program imports, and nothing else of what is around it."""
+        """Take in one file that the program imports, and nothing else from its directory."""
         source = os.path.join(self.root, path)  # noqa: PTH118
         if path != keep and path not in self.ship and self._marks.covers(path):
             self.leave(path, "fetched", _FETCHED)
@@ -236,7 +234,7 @@ class CodeTree:
     def _add(self, path: str, entry: os.DirEntry[str], mount: str) -> bool:
         """Take in one entry of a directory, unless it is a secret; returns whether it was taken in."""
         if entry.is_symlink():
-            if path not in self.entries:  # else it was: --ship names a directory that it is in
+            if path not in self.entries:  # else it was taken in before: --ship names a directory above it
                 self._add_link(path, entry.path, mount)
         elif self._is_secret(path, entry.is_dir()):
             return False
@@ -289,7 +287,7 @@ class CodeTree:
             self._outward.append(_Link(path, source, text, real))
             return
         if not _stays(text, os.path.dirname(source), mount):  # noqa: PTH120
-            # Absolute, or by a way around: on the hosts, where the directory is another, it would not lead there.
+            # An absolute link, or one that passes outside, would not lead there on the hosts: their directory differs.
             text = os.path.relpath(place, os.path.dirname(path) or ".")  # noqa: PTH120
         self.entries[path] = Entry("link", source, link=text)
 

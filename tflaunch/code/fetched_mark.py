@@ -16,7 +16,7 @@ from tflaunch.inputs.gitignore import unreadable
 
 NAME = ".tflaunch-fetched"
 PART_PREFIX, PART_SUFFIX = ".tflaunch-", ".part"  # of a file that is on its way
-_LIMIT_BYTES = 64 * 2**20  # more than is ever written
+_LIMIT_BYTES = 64 * 2**20  # more than tflaunch writes into a mark
 _ALL = "# tflaunch fetched this directory: no run ships it, unless --ship names it.\n"
 _NAMED = "# tflaunch fetched these: no run ships them, unless --ship names them.\n"
 
@@ -84,7 +84,7 @@ class FetchedMarks:
     def read(self, directory: str, only_of: int | None = None) -> bool:
         """Read the mark in `directory`, once; returns whether all of the directory was fetched.
 
-        Raises UsageError when it cannot be read, unless `only_of` is given: far above, other users may keep it closed.
+        Raises UsageError when it cannot be read, unless `only_of` is given: other users may close directories above.
         """
         if directory not in self._whole:
             try:

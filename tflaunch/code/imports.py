@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-DYNAMIC = ("import_module", "__import__")  # with the name written out
+DYNAMIC = ("import_module", "__import__")  # found where the module's name is written out
 _MOST_BYTES = 2 * 2**20  # of a file that is parsed: a tree takes a hundred times as much memory
-# For text that the Python here cannot read: one of another version may.
+# For text that the Python here cannot read, while another version may.
 _IMPORT_LINE = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(.+)|import[ \t]+(.+))$", re.MULTILINE
 )
@@ -49,7 +49,7 @@ def imported_files(directory: Path, file: str, package: str = "", roots: Sequenc
 
 
 def modules(directory: Path, file: str, package: str = "", roots: Sequence[str] = ("",)) -> Iterator[Module]:
-    """The same, each as it is read, so that the caller may stop."""
+    """Yield the same files, each when it is read, so that the caller may stop early."""
 
     def of_name(name: str) -> list[tuple[str, str]]:
         return [
@@ -163,7 +163,7 @@ def _read(path: Path) -> tuple[ast.Module | None, SyntaxError | None]:
         return None, None
     try:
         facts = path.stat()
-        if facts.st_size > _MOST_BYTES:  # numbers, mostly
+        if facts.st_size > _MOST_BYTES:  # mostly tables of numbers
             return None, None
         return _parsed(path, facts.st_size, facts.st_mtime_ns)
     except OSError:

@@ -23,7 +23,7 @@ _OTHERS = {
     "deno", "bun", "php", "lua", "Rscript", "awk", "gawk", "sed", "make", "tclsh", "wish", "expect", "java", "groovy",
     "julia", "scala", "swift", "ocaml", "runhaskell", "guile", "osascript",
 }  # fmt: skip
-# Lines that data does not have, for text that the Python here cannot read: the hosts' Python may be another version.
+# Lines that data does not have, for text that the Python here cannot read, but perhaps the Python of the hosts.
 _LOOKS_LIKE_PYTHON = (
     rb"(?m)^[ \t]*(?:import[ \t]+\w[\w., \t]*(?:#.*)?$|from[ \t]+[\w.]+[ \t]+import\b|(?:async[ \t]+)?def[ \t]+\w+"
     rb"|class[ \t]+\w+.*:|if[ \t]+__name__[ \t]*==|print\b)"
@@ -131,7 +131,7 @@ def _parsed(text: bytes) -> list[ast.stmt] | None:
 
 
 def _does_something(statement: ast.stmt) -> bool:
-    """Whether a statement is one that JSON, YAML, TOML or a list of words cannot be, which may happen to be Python."""
+    """Whether only a program has this statement: JSON, YAML, TOML and lists of words may parse as Python, too."""
     import ast
 
     if isinstance(statement, ast.Expr):

@@ -1,8 +1,8 @@
 """A job as the text of its program wants it: with cluster flags or without, with ps or without, by which framework.
 
 Only a program that certainly takes no cluster flags gets none, and only one that certainly has no parameter servers
-gets no ps unasked.  Where there is doubt, the job stays as it is, for the classic trainers.  There is doubt where the
-text cannot be read here: of an installed package, of another Python, or where names are made when the program runs.
+gets no ps unasked.  Where there is doubt, the job stays as it is, for the classic trainers.  There is doubt about
+installed packages, text for another Python, and names that the program makes when it runs.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def fitted(job: JobSpec, program: Program, *, anyway: bool = False) -> JobSpec:
     """
     found = read(program, job)
     if job.framework == "auto" and not (found.tf_config or found.flags or found.otherwise):
-        # A name such as RANK alone may mean anything, while not all of the program is read.
+        # If not all of the program could be read, a name such as RANK alone may mean anything.
         starts = found.starts - FRAMEWORK_VARIABLES if found.doubt else found.starts
         job = replace(job, framework=started_by(starts))
     if not anyway and job.flags is not None:
         job = _with_flags(job, found)
-    if job.role(PS) == Role():  # the user said nothing of ps
+    if job.role(PS) == Role():  # the user asked for nothing about ps
         job = _with_ps(job, found)
     if found.sets and not (found.flags or found.otherwise):
         hides = f"{found.sets}: that hides the TF_CONFIG that tflaunch gives each task"
@@ -44,7 +44,7 @@ def _with_flags(job: JobSpec, found: Reading) -> JobSpec:
     reads = found.tf_config or found.framework or found.local
     if reads is None or found.flags:
         return job
-    # The programs of frameworks with launchers of their own take no flags, whatever is not read here.
+    # Programs of frameworks with their own launchers take no flags, also where their text cannot be read here.
     if found.doubt and job.framework not in OF_THEIR_OWN:
         return _chosen(
             job,

@@ -61,7 +61,7 @@ def find_program(target: str, module: bool, cwd: Path, root: Path | None = None)
 
 
 def program_there(target: str) -> tuple[str, ...]:
-    """JobSpec.program of a script that lies on the hosts: only its name tells here what it runs by."""
+    """JobSpec.program of a script on the hosts; this machine can choose what it runs by only from its name."""
     return ("bash", target) if target.endswith(SHELL_SUFFIXES) else (target,)
 
 

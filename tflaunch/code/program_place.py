@@ -53,6 +53,6 @@ def home_directories() -> set[Path]:
     homes = {os.environ.get("HOME", "")}
     try:
         homes.add(pwd.getpwuid(os.getuid()).pw_dir)
-    except KeyError:  # an account that is in no list
+    except KeyError:  # the system does not list this account
         pass
     return {Path(home).resolve() for home in homes if home.startswith("/")}

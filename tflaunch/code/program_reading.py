@@ -56,16 +56,16 @@ class Reading:
     name: str  # of the program, as people see it
     flags: Found | None = None  # a cluster flag
     tf_config: Found | None = None  # TF_CONFIG, or what reads it
-    sets: Found | None = None  # it sets TF_CONFIG itself, whatever it was
+    sets: Found | None = None  # it sets TF_CONFIG itself, whatever value it had
     local: Found | None = None  # a strategy for the GPUs of one machine
     mirrored: Found | None = None  # a strategy that uses no ps
     ps: Found | None = None  # a word about parameter servers
     framework: Found | None = None  # variables of PyTorch's or JAX's launchers
-    starts: set[str] = field(default_factory=set)  # all such words
+    starts: set[str] = field(default_factory=set)  # all words that count for `framework`
     otherwise: Found | None = None  # it learns of other machines in other ways
     learns: Found | None = None  # the import of a framework
     hidden: Found | None = None  # code that cannot be read here
-    any_flags: Found | None = None  # it takes flags that it does not name, or may
+    any_flags: Found | None = None  # it takes, or may take, flags that it does not name
     strict: Found | None = None  # it refuses flags that it does not name
     argv: Found | None = None  # sys.argv as a whole
 
@@ -79,7 +79,7 @@ def read(program: Program, job: JobSpec) -> Reading:
     """Read the text of that program, and of the shipped modules that it imports."""
     names = {*(job.flags or {}).values(), *FLAGS, *(f"{name}_hosts" for name in job.others)}
     names = {_plain(name) for name in names if name}
-    # TensorFlow's own API has these words too, where they are not flags.
+    # TensorFlow's own API uses these words too, not as flags.
     words = {"job_name", "task_index", "task_id"}
     reader = _Reader(Reading(program.file), names - words, words | (names & words))
     for module in _modules(program):
@@ -192,7 +192,7 @@ class _Reader:
             self._call(node, line)
         elif isinstance(node, ast.Subscript):
             if _is_argv(node.value) and isinstance(node.slice, ast.Constant):
-                self.seen.add(id(node.value))  # one word of it
+                self.seen.add(id(node.value))  # reads one argument, not sys.argv as a whole
         elif isinstance(node, ast.Name):
             self._name(node.id, line)
         elif isinstance(node, ast.Attribute):

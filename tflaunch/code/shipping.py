@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # A manifest up to this size goes with the question: that saves a round trip where the code is new.
 _ASKED_BYTES = 8 * 1024
-_PIECE_FILES = 200  # a host writes so many files in no time
+_PIECE_FILES = 200  # in one frame: few enough that a host writes them at once
 _LEVEL = 3  # of compression
 
 
@@ -28,8 +28,8 @@ _LEVEL = 3  # of compression
 class Shipped:
     """How much of the code the hosts lacked and were sent; equal files count as one content."""
 
-    sent: Mapping[str, tuple[int, int]]  # host -> contents that it was sent, and their bytes
-    contents: int  # that any host was sent
+    sent: Mapping[str, tuple[int, int]]  # host -> how many contents it was sent, and their bytes
+    contents: int  # how many contents were sent to any host
     bytes: int
     whole: bool  # each host lacked all of the code
 
@@ -37,7 +37,7 @@ class Shipped:
 def ship(
     sessions: Sessions, bundle: Bundle, hosts: Collection[str], timeout_s: float
 ) -> tuple[Shipped, dict[str, ConnectError]]:
-    """Send the code to those hosts that do not have it yet; returns what was sent, and why which hosts still lack it.
+    """Send the code to the hosts that lack it; returns what was sent, and the error of each host without it.
 
     Raises Stopped.
     """

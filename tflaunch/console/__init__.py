@@ -1,33 +1,33 @@
 """Everything that is shown, to people or as JSON; only here is rich imported.
 
 While a command runs
-    reporter.py        the methods by which the rest of tflaunch shows a run, and which class takes them
+    reporter.py        Reporter: the methods with which the rest of tflaunch shows a run; chooses its class
     terminal.py        for people: TextReporter; json_lines.py: for programs, one JSON object a line
     sweep.py           the same two for a sweep
-    logs.py            what both do with the logs of tasks: whole lines, progress bars, ends in their turn
-    phases.py          a line for each step of a run that is over, and a live line for the one that is not
-    live.py            what stands at the end of a terminal: live lines, or a question
-    task_lines.py      what stands before the lines of a task; which lines are still on the screen
+    logs.py            what both do with task logs: whole lines, progress bars, a task's end after its output
+    phases.py          the steps of a run: a line for each that is over, a live line for the one in progress
+    live.py            the last lines of the terminal: live lines, or a question
+    task_lines.py      the prefix of a task's log lines; which lines are still on the screen
     writer.py          the one thread that writes to stdout and stderr
 
-Pages: made of facts, without I/O
+Pages: what each command shows, as lines
     plan_page.py       the plan of a run
     code_page.py       the code that is shipped, and what stays on this machine
     failure_page.py    the hosts that failed, the problems of a file, any other error
-    run_pages.py       how a run ended; servers, `--detach`, `stop`
+    run_pages.py       how a run ended; the servers of `up`, `--detach`, `stop`
     fetch_page.py      what `fetch` has brought
     runs_page.py       `ps`, `status`
     clean_page.py      `clean`
     check_page.py      `check`
-    gpus_page.py       `gpus`; gpus_output.py asks for them and shows them, once or again and again
-    gpus_table.py, gpus_states.py, gpus_topology.py    its parts
+    gpus_page.py       `gpus`; gpus_output.py asks the hosts and prints the page, once or repeatedly
+    gpus_table.py, gpus_states.py, gpus_topology.py    the parts of that page
     sweep_page.py      the trials of a sweep
-    log_tail.py        what the end of a task's log says of its failure
+    log_tail.py        what the last lines of a task's log say about its failure
 
 What pages are made with
-    safe_text.py       lines of which no character acts on the terminal
-    table.py           the one drawer of tables
-    pen.py             signs, colours, and text for one stream
+    safe_text.py       lines without characters that act on the terminal
+    table.py           draws all tables
+    pen.py             signs and colours; renders lines as text for one stream
     screen.py          stdout, for a result that is shown at once
     words.py           numbers with their nouns
 """

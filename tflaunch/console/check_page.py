@@ -1,4 +1,4 @@
-"""What `tflaunch check` shows: the state of each host, how hosts differ, who reaches whom, and what to do.
+"""What `tflaunch check` shows: the state of each host, how hosts differ, which reach each other, what to do.
 
 No state is shown by colour alone: each has its mark and its word.
 """
@@ -21,7 +21,7 @@ from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, Row, is_open
 from tflaunch.survey.check_findings import LEVELS, Finding, Findings, Level
 
 PIPE_COLUMNS = 100
-MOST_COLUMNS = 16  # hosts in the matrix of who reaches whom
+MOST_COLUMNS = 16  # with more hosts, the matrix of connections between hosts is not shown
 _STYLES: Mapping[Level | None, str] = {"error": BAD, "warning": WARN, "note": BUSY, None: GOOD}
 
 
@@ -115,7 +115,7 @@ def _value(row: Row, marks: Marks) -> Text:
 
 
 def _dials(answers: CheckAnswers, sheet: Sheet) -> list[Text]:
-    """How many connections between hosts succeed, and which, if that fits the sheet; the findings name the others."""
+    """How many connections between hosts succeed, and a matrix if it fits; findings name the failures."""
     names = list(answers.dials)
     targets = list(dict.fromkeys(to for ways in answers.dials.values() for to in ways))
     if not targets:

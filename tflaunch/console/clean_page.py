@@ -13,11 +13,11 @@ from tflaunch.inputs.sizes import amount
 from tflaunch.inputs.times import age
 from tflaunch.runs.clean import HERE, Kept, Place, Selection, named, titles
 
-ROWS = 30  # of what is to be removed; --json has all
+ROWS = 30  # of the list of runs to remove; --json has all
 
 
 def selection_lines(known: Sequence[Place], chosen: Selection, sheet: Sheet) -> list[Text]:
-    """Which runs are to be removed, the one longest unused first, and from where."""
+    """The runs to remove, the longest unused first, and where each one is."""
     spots: dict[str, list[tuple[Place, Kept]]] = {}
     for number, runs in chosen.goes.items():
         for kept in known[number].runs:

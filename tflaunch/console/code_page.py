@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from tflaunch.code.shipping import Shipped
     from tflaunch.hosts import Hostfile
 
-SHOWN = 8  # of each kind
+SHOWN = 8  # names of each kind, at most
 _NAME_COLUMNS = 40
-_ABOVE = 2  # directories above the one that is shipped, where a module of the user's may be
+_ABOVE = 2  # how many directories above the shipped one to search for a module that a task did not find
 _READS_ENV = re.compile(
     rb"\b(?:import[ \t]+dotenv|from[ \t]+dotenv|load_dotenv|dotenv_values|find_dotenv)\b|[\"'/]\.env[\"']"
 )
 
 
 class CodeReporter(Protocol):
-    """`tflaunch.console.reporter.Reporter`, as far as it is needed here."""
+    """The methods of `tflaunch.console.reporter.Reporter` that this module calls."""
 
     def warn(self, text: str) -> None: ...
     def note(self, text: str) -> None: ...
@@ -48,9 +48,10 @@ def tell(
     dry_run: bool,
     show_files: bool = False,
 ) -> None:
-    """Show what stays on this machine though a user may think otherwise.
+    """Warn about files that stay on this machine although the user may expect them on the hosts.
 
-    dry_run: show all that is left out.  show_files: show each file that is shipped, and each that is not.
+    dry_run: name all that is left out, not only the first few.  show_files: show each file that is shipped, and each
+    that is not.
     """
     reporter.code({**code_data(program, bundle), **(files_data(bundle) if show_files else {})})
     most = SHOWN if not dry_run else None
@@ -69,7 +70,7 @@ def tell(
 
 
 def own_code(hostfile: Hostfile) -> str:
-    """Say which hosts have code of their own, so that nothing is shipped there; "" for none."""
+    """Say which hosts have their own copy of the code, so that nothing is shipped there; "" for none."""
     having: dict[str, list[str]] = {}
     for host in hostfile.hosts:
         if host.workdir is not None:
@@ -156,7 +157,7 @@ def summary(bundle: Bundle) -> str:
 
 
 def shipped_text(bundle: Bundle, shipped: Shipped) -> str:
-    """Say how much of the code the hosts did not have; "" where that is of no interest."""
+    """Say how much of the code was new to the hosts; "" if nothing was and the code has no directory."""
     if not shipped.contents and bundle.contents:
         return f"{summary(bundle)}: already there" if bundle.directory else ""
     if shipped.whole:
@@ -167,7 +168,7 @@ def shipped_text(bundle: Bundle, shipped: Shipped) -> str:
 
 
 def notes(bundle: Bundle, most: int | None) -> Iterator[str]:
-    """Make a line for each thing that is good to know, with `most` names in each; None: with all."""
+    """Yield a line for each thing that is good to know; it lists at most `most` names (None: all)."""
     if bundle.fetched:
         first = shlex.quote(bundle.fetched[0].rstrip("/"))
         fetched = _some(bundle.fetched, most)
@@ -182,7 +183,7 @@ def notes(bundle: Bundle, most: int | None) -> Iterator[str]:
 def warnings(
     program: Program, bundle: Bundle, most: int | None, propose_env_file: bool = False
 ) -> Iterator[str]:
-    """Make a line for each thing that a user should look at, with `most` names in each; None: with all."""
+    """Yield a line for each thing that the user should look at; it lists at most `most` names (None: all)."""
     if program.place:
         others = bundle.files - 1
         with_them = f"with {counted(others, 'file')} that it imports from there" if others else "alone"
@@ -253,7 +254,7 @@ def _code_file(folder: Path, module: str) -> Path | None:
 
 
 def _env_that_stays(program: Program, bundle: Bundle) -> Path | None:
-    """Return the `.env` that python-dotenv finds from the program's directory upwards, else any that was left out."""
+    """Return the `.env` that stays here: the first that python-dotenv would find, else any left out."""
     root = Path(bundle.directory)
     shipped = {str(path) for path, *_ in bundle.entries}
     for folder in (root / program.file).parents:
@@ -280,7 +281,7 @@ def _reader_of_env(program: Program, bundle: Bundle) -> str | None:
 
 
 def _files_of(program: Program) -> set[str]:
-    """Return the program's file and those that it imports, from the directory that is shipped or from its own."""
+    """Return the program's file and the files that it imports from the shipped directory or its own."""
     from tflaunch.code.imports import imported_files
 
     return set(imported_files(program.directory, program.file, program.package, program.roots))

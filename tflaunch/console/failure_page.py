@@ -21,7 +21,7 @@ from tflaunch.protocol.errors import (
     TflaunchError,
 )
 
-PROBLEMS_SHOWN = 20  # of a hostfile; a file that is no hostfile has one in every line
+PROBLEMS_SHOWN = 20  # of a hostfile; a file that is no hostfile has a problem in every line
 _HOSTS_COLUMNS, _LEAST_COLUMNS = 28, 8
 _BETWEEN_HOSTS = re.compile(r",(?![^\[\]]*\])")  # not the comma in gpu[1,3]
 
@@ -37,7 +37,7 @@ class Row:
 
 
 def failure_rows(errors: ConnectErrors | LaunchError) -> list[Row]:
-    """Return the failed hosts, those with one and the same cause together, the most frequent cause first."""
+    """Return the failed hosts, grouped by cause, the most frequent cause first."""
     causes: dict[str, dict[str, str]] = {}  # cause -> host -> hint
     for host, failure in errors.failures.items():
         cause, hint = (failure, "") if isinstance(failure, str) else (failure.message, failure.hint)
@@ -46,7 +46,7 @@ def failure_rows(errors: ConnectErrors | LaunchError) -> list[Row]:
     for cause, hints in causes.items():
         hint = next(iter(hints.values()))
         if len({each.replace(host, "") for host, each in hints.items()}) > 1:
-            hint = f"{next(iter(hints))}: {hint}"  # the others' differ, a fingerprint for example
+            hint = f"{next(iter(hints))}: {hint}"  # the hints differ: name the host of this one
         rows.append(Row(list(hints), fold(hints), cause, hint))
     return sorted(rows, key=lambda row: -len(row.hosts))
 
@@ -65,7 +65,7 @@ def headline(errors: ConnectErrors | LaunchError) -> str:
 
 
 def unconfirmed_hosts(errors: ConnectErrors | LaunchError) -> dict[str, str]:
-    """Return the hosts on which something may still run, each with why that could not be checked."""
+    """Return the hosts on which something may still run, each with the reason why the check failed."""
     return errors.unconfirmed if isinstance(errors, LaunchError) else {}
 
 
@@ -108,7 +108,7 @@ def _hosts_cell(row: Row) -> Text:
 
 
 def unchecked_lines(hosts: Mapping[str, str], marks: Marks) -> list[Text]:
-    """The hosts on which something may still run, those with one reason together."""
+    """The hosts on which something may still run, grouped by reason."""
     reasons: dict[str, list[str]] = {}
     for host, reason in hosts.items():
         reasons.setdefault(reason, []).append(host)

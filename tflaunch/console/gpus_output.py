@@ -21,7 +21,7 @@ from tflaunch.sessions.group import Stopped
 from tflaunch.survey.gpus import Answer, Sort, Wanted, document, look, one_line, table
 from tflaunch.survey.survey import Survey
 
-PIPE_COLUMNS = 160  # a file has room
+PIPE_COLUMNS = 160  # for a file or a pipe, which take lines of any length
 
 Form = Literal["", "topology", "json", "csv", "oneline"]  # "": the table
 
@@ -35,7 +35,7 @@ class GpusOutput:
         self._sort = sort
         self._form = form
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        # A live view steers the cursor; what it draws is made of lines that do not.
+        # Unscreened, because a live view moves the cursor; the lines that it draws are harmless.
         width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_COLUMNS
         self._console = Console(file=unscreened(sys.stdout), width=width)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
@@ -43,7 +43,7 @@ class GpusOutput:
     def once(self) -> Mapping[str, ConnectError]:
         """Ask all hosts, show their answers, and return the hosts that did not answer. Raises Stopped."""
         asking = self._survey.once()
-        if self._live and self._form in ("", "topology"):  # something to see while a slow host is waited for
+        if self._live and self._form in ("", "topology"):  # something to see while slow hosts answer
             with Live(console=self._console, auto_refresh=False, transient=True) as live:
                 for _ in asking:
                     live.update(self._frame(""), refresh=True)
@@ -55,7 +55,7 @@ class GpusOutput:
         return look(answers).unreachable
 
     def again_and_again(self, every_s: float) -> None:
-        """Ask and show every so many seconds until Ctrl-C. Raises Stopped for SIGTERM."""
+        """Ask all hosts and show the answers every `every_s` seconds until Ctrl-C. Raises Stopped for SIGTERM."""
         watching = self._survey.watch(every_s)
         try:
             if self._live and not self._form:

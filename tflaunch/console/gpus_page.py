@@ -1,6 +1,6 @@
-"""The GPUs of many hosts for people: as wide as the terminal, and in `--watch` as high.
+"""Draws the GPUs of many hosts for people: as wide as the terminal, and with `--watch` as high.
 
-Every line is one line of the terminal.
+No line wraps on the terminal.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions.log_lines import one_line
 from tflaunch.survey.gpus import NO_DRIVER, NO_GPU, Machine, Overview, short_name, state
 
-STALE_S = 10.0  # facts that are older say so
+STALE_S = 10.0  # older facts are marked as old
 _LEAST_COLUMNS = 20
-_NAME_COLUMNS = 20  # at most, where each host has one line
+_NAME_COLUMNS = 20  # at most, in the view with one line for each host
 
 
 class GpusView:
@@ -37,7 +37,7 @@ class GpusView:
         self._marks = marks
 
     def page(self, overview: Overview, *, processes: bool = True, airy: bool = True) -> list[Text]:
-        """Everything; `processes`: each has a line of its own, `airy`: with a line between hosts."""
+        """Draw everything; `processes`: a line for each; `airy`: headings, and empty lines between hosts."""
         lines = self._machines(overview, processes, airy)
         for part in (self._queue(overview), self._troubles(overview), self.summary(overview)):
             if part and lines and airy:
@@ -46,7 +46,7 @@ class GpusView:
         return self._cut(lines)
 
     def frame(self, overview: Overview, title: str, rows: int) -> list[Text]:
-        """The same for a window that is `rows` high: with as much as fits, the summary always."""
+        """Draw as much of the page as fits a window that is `rows` high; the summary always."""
         head = self._cut([Text(title, "dim")])
         room = rows - len(head)
         troubles = self._troubles(overview, hints=False)
@@ -54,7 +54,7 @@ class GpusView:
         body = [*self._hosts_only(overview), *troubles]
         if (
             sum(len(machine.gpus_or_instances) for machine in overview.machines) < room
-        ):  # else not worth the attempt
+        ):  # else the table cannot fit
             for options in ({}, {"processes": False}, {"processes": False, "airy": False}):
                 lines = self.page(overview, **options)
                 if len(lines) <= room:
@@ -95,7 +95,7 @@ class GpusView:
         return lines
 
     def _host_line(self, machine: Machine) -> Text:
-        """Its name, its free GPUs, and as much of what else is known as there is room for."""
+        """The host's name, its free GPUs, and as many further facts as there is room for."""
         facts = machine.facts
         line = Text.assemble((" = ".join(machine.names), "bold"))
         if machine.error:
@@ -156,10 +156,10 @@ class GpusView:
             lines.append(line.append("  " + " ".join(users)))
         return lines
 
-    # -- what else is to be said
+    # -- the queue, and hosts without GPUs to show
 
     def _troubles(self, overview: Overview, *, hints: bool = True) -> list[Text]:
-        """The hosts that have no GPUs to show, those with one reason together."""
+        """The hosts that have no GPUs to show, grouped by reason."""
         lines = []
         for reason, hosts in overview.gpuless.items():
             if reason in (NO_DRIVER, NO_GPU):
@@ -180,7 +180,7 @@ class GpusView:
         return lines
 
     def _queue(self, overview: Overview) -> list[Text]:
-        """The runs that wait for GPUs, first come first."""
+        """The runs that wait for GPUs, in the order of the queue."""
         clock = max((machine.facts.clock for machine in overview.machines), default=0.0)
         lines = []
         for number, each in enumerate(overview.queue, 1):

@@ -1,4 +1,4 @@
-"""How the state of a GPU is shown, and how many GPUs are in which.
+"""The colour and word of each state of a GPU, and the lines that count the GPUs in each state.
 
 No state is shown by colour alone: each has its sign and its word.
 """

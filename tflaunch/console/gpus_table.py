@@ -17,7 +17,7 @@ from tflaunch.planning.inventory import NO_INSTANCE, PROHIBITED, Gpu, GpuOrInsta
 from tflaunch.sessions.log_lines import one_line
 from tflaunch.survey.gpus import Machine, Overview, brief_name, short_command, short_name, state
 
-_ALARMING = ("hw_slowdown", "sw_thermal", "hw_thermal", "power_brake")  # power_cap is how a busy GPU is
+_ALARMING = ("hw_slowdown", "sw_thermal", "hw_thermal", "power_brake")  # power_cap is normal for a busy GPU
 _REASONS = {PROHIBITED: ("PROHIBITED mode", "prohibited"), NO_INSTANCE: ("no MIG instance", "no part")}
 _USER_COLUMNS = 12  # at most
 
@@ -33,9 +33,9 @@ class _Row:
 
 
 class GpuTable:
-    """A table with as many columns as there is room for; who uses a GPU takes the rest.
+    """A table with as many columns as there is room for; the last one, who uses each GPU, takes the rest.
 
-    processes: each has a line of its own; else the GPU's first process stands for all.
+    processes: each has a line of its own; else one line has their number and the first of them.
     """
 
     def __init__(self, overview: Overview, columns: int, marks: Marks, *, processes: bool) -> None:
@@ -44,7 +44,7 @@ class GpuTable:
         self._roomy = columns >= NARROW
         self._user_columns = _user_columns(overview)
         self._rows = self._made_rows(overview, processes)
-        self._numbers: dict[int, list[int]] = {}  # id of a machine -> of its rows
+        self._numbers: dict[int, list[int]] = {}  # id() of a machine -> the numbers of its rows
         for number, row in enumerate(self._rows):
             self._numbers.setdefault(id(row.machine), []).append(number)
         margin = " " if self._roomy else ""
@@ -71,7 +71,7 @@ class GpuTable:
         return rows
 
     def _chosen(self, overview: Overview) -> list[Column]:
-        """Choose what there is room for, from left to right."""
+        """Return the columns that there is room for, from left to right."""
         rows, width = self._rows, self._columns
         mixed = _is_mixed(overview)
         bar = 14 if width >= WIDEST else 10 if width >= WIDE else 8 if width >= NARROW else 0 if mixed else 6
@@ -101,7 +101,7 @@ class GpuTable:
         return [*columns, Column(self._uses_heading(), [stacked(row.uses) for row in rows])]
 
     def _column(self, heading: str, cells: Sequence[Text], right: bool = False) -> Column:
-        return Column(heading if self._roomy else "  ", cells, right)  # two columns at least
+        return Column(heading if self._roomy else "  ", cells, right)  # blanks make it two wide at least
 
     def _model(self, row: _Row) -> Text:
         if self._columns < NARROW:
@@ -118,7 +118,7 @@ class GpuTable:
         if not part.memory_total_bytes:
             return Text("-", "dim")
         used, total = part.memory_used_bytes / 2**30, f"{part.memory_total_bytes / 2**30:.0f}"
-        digits = len(total)  # as wide for an empty GPU: nothing jumps when it fills
+        digits = len(total)  # as wide for an empty GPU, so that the columns do not move when it fills
         if self._columns < NARROW:
             return Text(f"{used:{digits}.0f}/{total}G")
         return Text(f"{used:{digits + 2}.1f}/{total} GiB")
@@ -142,7 +142,7 @@ class GpuTable:
         return self._gap.join([*words, "command"])
 
     def _uses(self, part: GpuOrInstance, clock: float) -> list[Text]:
-        """Make a line for each use of a GPU, the largest process first, and for what is wrong with the GPU."""
+        """Return a line for each use of a GPU, the largest process first, and for each fault of the GPU."""
         if isinstance(part, Gpu) and part.error:
             return [Text(part.error, STYLES["broken"])]
         if isinstance(part, Gpu) and part.mig:
@@ -211,7 +211,7 @@ def _is_mixed(overview: Overview) -> bool:
 
 
 def _complaints(gpu: Gpu) -> list[str]:
-    """Say what is wrong with a GPU that works."""
+    """Describe the faults of a GPU that works in spite of them."""
     found = []
     if gpu.ecc_errors:
         found.append(f"{counted(gpu.ecc_errors, 'ECC error')}: its results may be wrong")

@@ -20,7 +20,7 @@ _WORDS = {
 
 
 def matrix_lines(gpus: Sequence[Gpu], columns: int, marks: Marks) -> list[Text]:
-    """The link between each two GPUs, in several blocks where one is too wide."""
+    """The matrix of the links between GPUs, in several blocks where it is too wide for one."""
     links = {link for gpu in gpus for link in gpu.links.values()}
     width = max(map(len, (*links, *(str(gpu.index) for gpu in gpus))), default=1) + 2
     fit = max(1, (columns - _INDEX_COLUMNS - 2) // width)

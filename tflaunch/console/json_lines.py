@@ -8,12 +8,12 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
                tasks: [task, host, address, port (null: not part of the cluster), gpus (UUIDs),
                gpu_labels (the same as people see them: "3", or "3.1" for MIG instance 1 of GPU 3), argv,
                env, setup, cwd (null: where the shipped code is), container (image or ""), mounts]
-    code       directory, program (its file there), digest, files, bytes, modules_only (what the directory
-               is, where no more than the modules that the program imports is shipped; else ""), ignored and
-               caches (how many are left out), secrets: [path, why] (left out), fetched (left out: fetch brought
-               them), links (path -> where to; shipped as links), skipped; with --show-files also shipped: [path,
+    code       directory, program (its file there), digest, files, bytes, modules_only (if only the program and the
+               modules that it imports are shipped: what the directory is; else ""), ignored and caches (how many
+               are left out), secrets: [path, why] (left out), fetched (left out, because fetch brought them),
+               links (path -> where to; shipped as links), skipped; with --show-files also shipped: [path,
                kind (file, executable, link, directory), bytes or null, goal or null], left: [path, kind, why]
-    shipped    directory, digest, files, bytes (as in code), sent (host -> [contents, bytes] that it did not have)
+    shipped    directory, digest, files, bytes (as in code), sent (host -> [contents, bytes] that it lacked)
     phase      name, done, total, note (what the step waits for, or what is missing); one for each change of `done`
     waiting    place (in the queue), behind, free, needed, held: [GPUs, why], lost; one for each change
     note       text            something that happened
@@ -31,9 +31,9 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
     failures   exit_code, message, hint, rows: [hosts, folded, cause, hint], unconfirmed (host -> why
                something may still run there)
     error      kind (the class), message, hint, exit_code, problems: [where, line, column, message]
-    report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (as in exited, with
-               tail, and error: the line of its log that says why, or ""; or as in lost; or reason, tasks, states,
-               stacks (task -> lines)), unverified (host -> why),
+    report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (a task: as in exited, with
+               tail, and error: the line of its log that says why, or ""; a host: as in lost; a time limit: reason,
+               tasks, states, stacks (task -> lines)), unverified (host -> why),
                survivors (host -> processes), GPUs (host -> [text, own] of each GPU that is not free again; own:
                the run itself is on it), record, host_logs (task -> path on its host), restarts, hint
     servers    run_id, cluster (job -> addresses), targets (task -> grpc://address), flags; all servers listen
@@ -43,8 +43,8 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
     fetched    run_id, directory, files, bytes, same (were here already), complete, apart, kept, failed, left,
                hidden, unmatched, there, unreached   (tflaunch.runs.fetch_result.Fetched)
 
-Tasks are written `worker/0`.  Bytes of a log that are not UTF-8 appear as `\\xff`; control sequences are
-left in it.
+Tasks are written `worker/0`.  Bytes of a log that are not UTF-8 appear as `\\xff`; control sequences stay
+in the line.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from tflaunch.runs.visits import Finished
 
 
-# These do not wait for the output of a task that has ended.
+# These events are shown at once, even while others wait for the output of a task that has ended.
 _AT_ONCE = frozenset({"phase", "waiting", "say", "warn", "log_end", "unreachable", "back", "lost"})
 
 
@@ -234,7 +234,7 @@ class JsonReporter(LogReporter):
         return LineAssembler(raw=True)
 
     def _show_lines(self, task: TaskId, host: str, lines: str, partial: bool = False) -> None:
-        # Not json.dumps: this is the one event that comes a hundred thousand times a second.
+        # Not json.dumps, for speed: this is the only event that comes a hundred thousand times a second.
         head = self._heads.get(task)
         if head is None:
             head = self._heads[task] = f', "task": {quoted(str(task))}, "host": {quoted(host)}, "line": '

@@ -1,4 +1,4 @@
-"""What stands at the end of a terminal, below all that scrolls: live lines, or a question.
+"""The last lines of the terminal, below all output that scrolls: live lines, or a question.
 
 Only the writer's thread (tflaunch.console.writer) calls what is here.
 """
@@ -18,14 +18,14 @@ class Write(Protocol):
 
 
 class LiveLines:
-    """Lines that are drawn again and again, each time over the last."""
+    """Lines that are drawn again and again in the same place."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
         self._drawn = 0  # lines on the screen
 
     def draw(self, text: str) -> None:
-        """Draw these lines, in place of those that are there."""
+        """Draw these lines in place of the last ones."""
         lines = text.count("\n") + 1
         if lines == 1 and self._drawn <= 1:  # without a wipe: it would flicker
             self._write(text, before="\r", after="\x1b[K")
@@ -35,7 +35,7 @@ class LiveLines:
         self._drawn = lines
 
     def wipe(self) -> None:
-        """Remove them from the screen; what is printed next takes their place."""
+        """Remove the lines from the screen; what is printed next takes their place."""
         if self._drawn:
             up = f"\x1b[{self._drawn - 1}A" if self._drawn > 1 else ""
             self._write("", before=f"\r{up}\x1b[J" if up else "\r\x1b[K")
@@ -51,12 +51,12 @@ class Question:
         self._shown = False
 
     def ask(self, text: str) -> None:
-        """Show it from now on, until `end`; the same text again too: the shell has written behind it."""
+        """Show the question until `end`; draw even the same text again: the shell wrote behind it."""
         self.leave_line()
         self._text = text
 
     def end(self, typed: bool) -> None:
-        """Show it no more; `typed`: the user has ended its line."""
+        """Stop showing the question; `typed`: the user's Enter has ended its line."""
         self._shown &= not typed
         self.leave_line()
         self._text = ""
@@ -67,13 +67,13 @@ class Question:
         return bool(self._text)
 
     def draw(self) -> None:
-        """Show it, if it is not the last line of the screen already."""
+        """Draw the question, unless it is already the last line of the screen."""
         if not self._shown:
             self._write(self._pen.render(Text(self._text, "bold")).rstrip("\n") + " ")
             self._shown = True
 
     def leave_line(self) -> None:
-        """Go on below it; `draw` shows it again."""
+        """Move to the line below the question; `draw` shows the question again."""
         if self._shown:
             self._write("\n")
             self._shown = False

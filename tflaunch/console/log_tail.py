@@ -1,4 +1,4 @@
-"""What the end of a task's log says of its failure."""
+"""What the last lines of a task's log say about its failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORDS = 1000  # lines in which a known cause is looked for
 
 
 def tail_lines(data: bytes, most: int = TAIL_LINES) -> list[str]:
-    """Return the last lines of a log, as they may be shown."""
+    """Return the last lines of a log, made safe to show."""
     assembler = LineAssembler()
     return (assembler.feed(data) + assembler.end()).split("\n")[:-1][-most:]
 
@@ -42,7 +42,7 @@ def error_of(exit: TaskExit, record: str = "") -> str:
 
 
 def is_last(error: str, tail: Sequence[str]) -> bool:
-    """Return whether the error is the last of these lines, whole or cut."""
+    """Return whether the error is the last of these lines, in full or shortened."""
     if not tail:
         return False
     return tail[-1] == error or (error.endswith(" ...") and tail[-1].startswith(error[:-4]))

@@ -1,6 +1,6 @@
 """What the reporters for people and for programs both do with the logs of tasks.
 
-They make whole lines, show a progress bar now and then, and show the end of a task behind its output.
+They join bytes to whole lines, show a progress bar now and then, and show the end of a task after its output.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tflaunch.sessions.log_lines import LineAssembler
 if TYPE_CHECKING:
     from tflaunch.planning.cluster_plan import ClusterPlan
 
-_PROGRESS_S = (0.5, 8.0)  # a progress bar is shown this often at first, and at last
-# The end of a task is shown once its output is here, or so long after the last piece or after the end.
+_PROGRESS_S = (0.5, 8.0)  # from one view of a progress bar to the next: at first, and at most
+# A task's end is shown once all its output is here, but at most so long after (its last output, the end).
 _HELD_S = (3.0, 15.0)
 
 
@@ -41,7 +41,7 @@ class Options:
     bare: bool
 
     def wanted(self, lines: str) -> str:
-        """Return those of these lines, each with its newline, that match `grep`."""
+        """Return those of the lines that match `grep`, each with its newline."""
         if self.grep is None:
             return lines
         return "".join(line + "\n" for line in lines.split("\n")[:-1] if self.grep.search(line))
@@ -66,7 +66,7 @@ class _Log:
 
 @dataclass
 class _Held:
-    """What waits for its turn: the end of a task for its output, everything after that for the end."""
+    """What is shown later: the end of a task, which waits for its output, or what comes after such an end."""
 
     show: Callable[[int], None]  # takes how many bytes of the output are still to come
     exit: TaskExit | None
@@ -74,7 +74,7 @@ class _Held:
 
 
 class LogReporter:
-    """Puts the lines of logs together, and keeps what is shown in order; its two subclasses show it."""
+    """Joins the bytes of logs to lines, and keeps all that is shown in order; its two subclasses show it."""
 
     def __init__(self, options: Options, stdout: Stream, stderr: Stream) -> None:
         self._options = options
@@ -82,8 +82,8 @@ class LogReporter:
         self._logs: dict[TaskId, _Log] = {}
         self._rewriting: set[TaskId] = set()
         self._held: deque[_Held] = deque()
-        self._ends: dict[tuple[TaskId, int], TaskExit] = {}  # by attempt; their output is still to come
-        self._through: dict[TaskId, int] = {}  # of this attempt and those before no more output comes
+        self._ends: dict[tuple[TaskId, int], TaskExit] = {}  # (task, attempt) -> its end; output is to come
+        self._through: dict[TaskId, int] = {}  # task -> the attempt up to which no more output comes
         self._interpreters: dict[TaskId, str] = {}
         self._code: Mapping[str, Any] = {}
         self._writer = Writer(stdout, stderr, self._tick, self._break)
@@ -115,7 +115,7 @@ class LogReporter:
         self._writer.put("log", end)
 
     def _take_plan(self, plan: ClusterPlan) -> list[str]:
-        """Remember the interpreters of the plan; return a sentence for each `--only` that it does not have."""
+        """Remember the interpreters of the plan; return a sentence for each `--only` that the plan lacks."""
         self._interpreters = {task.id: task.argv[0] for task in plan.tasks}
         strange = (self._options.only or frozenset()) - self._interpreters.keys()
         return [f"--only {task}: the plan has {tasks_there(task.job, plan)}" for task in sorted(strange)]
@@ -141,7 +141,7 @@ class LogReporter:
         self._writer.close(wait)
 
     def _in_turn(self, show: Callable[[], None], last: bool = False) -> None:
-        """Show something behind what is held back; the `last` of a run waits for no output."""
+        """Show something after all that is held back; `last`: it is the last of the run, so wait for no output."""
 
         def take() -> None:
             self._held.append(_Held(lambda _: show(), None, 0.0))
@@ -150,7 +150,7 @@ class LogReporter:
         self._writer.put("message", take)
 
     def _behind_output(self, exit: TaskExit, show: Callable[[int], None]) -> None:
-        """Show the end of a task once all its output is shown, or does not come (_HELD_S).
+        """Show the end of a task once all its output is shown, or has not come in time (_HELD_S).
 
         `show` takes how many bytes of the output are still to come.
         """
@@ -169,7 +169,7 @@ class LogReporter:
     # From here on: in the writer's thread.
 
     def _show_held(self, all_of_them: bool = False) -> float | None:
-        """Show what is held back and may be shown now; return in how many seconds the next may."""
+        """Show what is held back and due; return the seconds until the next is due (None: none is held)."""
         while self._held:
             first, missing, left_s = self._held[0], 0, 0.0
             if first.exit is not None and (missing := self._still_to_come(first.exit)):
@@ -196,7 +196,7 @@ class LogReporter:
         return max(0, exit.log_bytes - (offset if attempt == exit.attempt else 0))
 
     def _maybe_end_line(self, task: TaskId) -> None:
-        """Show the last line, newline or not, of an attempt that has ended and whose output is here."""
+        """Show the last line of an attempt that has ended, even without a newline, once all its output is here."""
         log = self._logs.get(task)
         exit = self._ends.get((task, log.attempt)) if log is not None else None
         if exit is not None and not self._still_to_come(exit):
@@ -263,7 +263,7 @@ class LogReporter:
             self._show_lines(task, log.host, lines)
 
     def _tick(self) -> float | None:
-        """Show the progress bars and ends of tasks that are due; return in how many seconds the next is."""
+        """Show the progress bars and ends of tasks that are due; return the seconds until the next is."""
         waits = [each for each in (self._show_progress(), self._show_held()) if each is not None]
         return min(waits, default=None)
 
@@ -286,6 +286,6 @@ class LogReporter:
         return max(0.01, min(self._logs[task].show_progress_at for task in self._rewriting) - now)
 
     def _break(self, error: OSError) -> None:
-        if error.errno != errno.EPIPE:  # `| head` has what it wanted; a full disk is news
+        if error.errno != errno.EPIPE:  # EPIPE is no error: `| head` has enough
             reason = os.strerror(error.errno or 0)
             self._writer.err(f"cannot write to stdout: {reason}; the run goes on, its logs are on record\n")

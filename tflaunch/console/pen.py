@@ -1,4 +1,4 @@
-"""What lines are drawn with: signs, colours, and a pen that makes them text for one stream."""
+"""Signs, colours, and a pen that renders lines as text for one stream."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tflaunch.console.safe_text import Console, Text, hung, paragraph
 from tflaunch.console.writer import Stream
 from tflaunch.protocol.job import TaskId
 
-ROWS = 24  # of a terminal that does not tell its height
-PIPE_COLUMNS = 200  # of a table in a pipe, where it has to be one of a width
+ROWS = 24  # assumed for a terminal that does not report its height
+PIPE_COLUMNS = 200  # assumed for a pipe, where rich needs a width
 _LEAST_COLUMNS = 20
-_TRAILING = re.compile(r" +\n")  # what pads the last column of a table
+_TRAILING = re.compile(r" +\n")  # the padding of a table's last column
 
-# Okabe and Ito's colours, told apart by colour-blind eyes; black left out, yellow and blue made to be read
-# on white and on black.
+# Okabe and Ito's colours, which colour-blind people can tell from each other; without black, and with yellow and
+# blue changed so that they can be read on white and on black.
 _PALETTE = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#3b82c4", "#d55e00", "#b8a800", "#8c8cd9")
-# The same for states.
+# Colours of the same palette, for states.
 GOOD, BUSY, BAD, WARN = "#009e73", "#56b4e9", "bold #d55e00", "#e69f00"
 
 
 @dataclass(frozen=True)
 class Marks:
-    """The few signs in use."""
+    """The signs that lines are drawn with."""
 
     ok: str = "✓"
     bad: str = "✗"
@@ -54,7 +54,7 @@ class Marks:
 
     @property
     def all(self) -> str:
-        """Every sign, and one of the spinner's."""
+        """All signs, and one of the spinner's."""
         signs = (getattr(self, each.name) for each in fields(self) if each.name not in ("spinner", "gpus"))
         return "".join((*signs, *self.gpus.values(), "⠋"))
 
@@ -80,7 +80,7 @@ class Pen:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        # Not the stream's own file: to that rich would write, if only an empty string, and fail with it.
+        # Not the stream's own file: rich would write to it, if only an empty string, and fail when it fails.
         page = io.TextIOWrapper(io.BytesIO(), encoding=stream.encoding)
         self.console = Console(file=page, force_terminal=stream.terminal or None)
         self.marks = UNICODE if stream.can_show(UNICODE.all) else ASCII
@@ -103,7 +103,7 @@ class Pen:
         return Sheet(self.columns, self.marks)
 
     def render(self, line: Text) -> str:
-        """Return the text of a line; on a terminal it is wrapped there, unless it has `no_wrap`."""
+        """Return a line as text for the stream; a terminal's width wraps it, unless it has `no_wrap`."""
         columns = self.columns
         if columns and not line.no_wrap:
             line = hung(line, columns)
@@ -113,7 +113,7 @@ class Pen:
         return _TRAILING.sub("\n", captured.get())
 
     def text(self, renderable: RenderableType) -> Text:
-        """Return what rich draws in one line, a bar for example, as a text."""
+        """Return what rich draws in one line (a bar, for example) as a Text."""
         parts = self.console.render(renderable)
         return Text.assemble(*((part.text, part.style) for part in parts if part.text != "\n"))
 
@@ -124,12 +124,12 @@ def whole(text: str, style: str = "") -> Text:
 
 
 def hint(text: str, marks: Marks) -> Text:
-    """Make the line that tells the next step to take."""
+    """Make the line that names the next step to take."""
     return paragraph(f"  {marks.next} {text}", style="cyan", no_wrap=True)
 
 
 def task_colour(task: TaskId) -> str:
-    """Return the task's colour: by its name alone, so that it has the same in every run.
+    """Return the task's colour; it depends on the task's name alone, so it is the same in every run.
 
     Workers count from the front of the palette and the other jobs from its end, so that the first few of
     each differ.

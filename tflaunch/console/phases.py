@@ -1,4 +1,4 @@
-"""The steps of a run before and after its tasks run: connecting, shipping, fetching; each a line when it is over."""
+"""The steps of a run before and after the training (connecting, fetching): a line for each that is over."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Phases:
     def __init__(self, pen: Pen, print: Callable[[Text], None]) -> None:
         self._pen, self._print = pen, print
         self._phase: _Phase | None = None
-        self.training = False  # log lines may come at any moment: no live line any more
+        self.training = False  # log lines may come at any moment, so no live line is drawn
 
     @property
     def active(self) -> bool:
@@ -64,7 +64,7 @@ class Phases:
         return self._phase is not None and not self._phase.over
 
     def take(self, name: str, done: int, total: int, note: str, now: float) -> None:
-        """Phase `name` has come to `done` of `total`; a phase before it that was not over is cut short."""
+        """Note that phase `name` has reached `done` of `total`; end an earlier phase that is not over."""
         phase = self._phase
         if phase is None or phase.name != name or (phase.over and done < total):
             self.leave(now)
@@ -81,22 +81,22 @@ class Phases:
             return
         phase.over = True
         if name in ("training", "fetching", "shipping"):
-            return  # what follows says more
+            return  # the lines that follow say more
         past = _PAST.get(name, name) + (f" {done}/{total}" if total else "")
         took = "" if phase.began == now else f" in {duration(now - phase.began)}"
         self._print(Text.assemble((f"{self._pen.marks.ok} ", "green"), past, (took + _behind(note), "dim")))
 
     def leave(self, now: float) -> None:
-        """End a phase that another one, or the end, cuts short."""
+        """End a phase that the next phase, or the end of the command, cuts short."""
         phase = self._phase
         if phase is None or phase.over or phase.name == "training":
             return
         phase.over = True
         if phase.name == "waiting":
-            return  # the error that follows says why it has not come to its end
+            return  # the error that follows says why the wait failed
         text = f"{_PAST.get(phase.name, phase.name)} {phase.done}/{phase.total}"
         took = f" after {duration(now - phase.began)}"
-        missing = "" if phase.name == "fetching" else "not "  # its note is how much has come
+        missing = "" if phase.name == "fetching" else "not "  # the note of `fetching` says how much has come
         lacking = f", {missing}{phase.note}" if phase.note else ""
         self._print(Text.assemble((f"{self._pen.marks.warn} ", "yellow"), text, (took, "dim"), lacking))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def plan_lines(plan: ClusterPlan, sheet: Sheet) -> list[Text]:
-    """Every task with its place, and the command of the first; how those of the others differ."""
+    """Every task with its place, the command of the first task, and how the other commands differ."""
     places = dict.fromkeys(task.cwd or "the shipped code" for task in plan.tasks)
     first, marks = plan.tasks[0], sheet.marks
     lines = [
@@ -38,7 +38,7 @@ def plan_lines(plan: ClusterPlan, sheet: Sheet) -> list[Text]:
 
 
 def without(left_out: Mapping[str, str]) -> list[str]:
-    """Say which hosts a run goes without, those with one cause together."""
+    """Say which hosts a run goes without, grouped by cause."""
     causes: dict[str, list[str]] = {}
     for host, why in left_out.items():
         causes.setdefault(why, []).append(host)
@@ -46,7 +46,7 @@ def without(left_out: Mapping[str, str]) -> list[str]:
 
 
 def _task_lines(plan: ClusterPlan, columns: int) -> list[Text]:
-    """A table; or, where it is wider than the terminal, two lines a task, for an address is never broken."""
+    """A table; where that is wider than the terminal, two lines a task, so that no address is broken."""
     rows = [(str(task.id), task.host, task.endpoint or "-", _gpus(task)) for task in plan.tasks]
     tasks, *others = zip(*rows, strict=True)
     colours = [task_colour(task.id) for task in plan.tasks]
@@ -74,7 +74,7 @@ def _gpus(task: TaskPlan) -> str:
 
 
 def _command(argv: Sequence[str], columns: int | None) -> str:
-    """Return a command as a shell takes it, in lines of `columns` where its words are that short; None: in one."""
+    """Return a command quoted for a shell, in lines of `columns`, broken between words; None: in one."""
     lines = ["  " + _quoted(argv[0])]
     for word in map(_quoted, argv[1:]):
         if columns and len(lines[-1]) + len(word) + len("  \\") > columns:
@@ -86,7 +86,7 @@ def _command(argv: Sequence[str], columns: int | None) -> str:
 
 
 def _quoted(word: str) -> str:
-    """Return the word as a shell takes it, in one line."""
+    """Return the word quoted for a shell, in one line."""
     if word.isprintable():
         return shlex.quote(word)
     escaped = (each if each.isprintable() else repr(each)[1:-1] for each in re.sub(r"([\\'])", r"\\\1", word))
@@ -126,7 +126,7 @@ def brief_plan_lines(plan: ClusterPlan, marks: Marks) -> list[Text]:
 
 
 def _tasks_of(job: str, count: int) -> str:
-    """Return `workers` where there are 2; a job with a name of the user's own may have any plural."""
+    """Return `workers` for 2 workers, but a job name of the user's own unchanged: its plural is unknown."""
     return plural(job, count) if job in (WORKER, EVALUATOR) else job
 
 

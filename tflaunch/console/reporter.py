@@ -1,4 +1,4 @@
-"""By which methods the rest of tflaunch shows a run to a person or, with `--json`, to a program.
+"""The methods with which the rest of tflaunch shows a run to people or, with `--json`, to programs.
 
 For people: the logs of the tasks go to stdout, everything else to stderr, so that
 `tflaunch run ... > train.log` keeps only what the tasks print.  Of a task's log only whole lines are
@@ -44,7 +44,7 @@ class Reporter(Protocol):
         """Whether stdout can no longer be written: its reader went away, or its disk is full."""
 
     def phase(self, name: str, done: int, total: int, note: str = "") -> None:
-        """Show that step `name` ("connecting", "training") has come to `done` of `total`: over when they are equal.
+        """Show that step `name` ("connecting", "training") has reached `done` of `total`; equal means over.
 
         `note` names what it still waits for, and, when another step cuts it short, what is missing.
         """
@@ -62,7 +62,7 @@ class Reporter(Protocol):
         """Show a sentence about something that the user should look at."""
 
     def say(self, text: str) -> None:
-        """Show what tflaunch does now because the user wants it, ahead of all that is queued."""
+        """Show what tflaunch does now because the user wants it, ahead of everything that is queued."""
 
     @property
     def can_ask(self) -> bool:
@@ -72,7 +72,7 @@ class Reporter(Protocol):
         """Show a question, which the user answers on the line where it ends, and keep it the last on the screen."""
 
     def end_question(self, typed: bool) -> None:
-        """Go on below the question, which is over; `typed`: the user's Enter has ended its line."""
+        """End the question, and go on below it; `typed`: the user's Enter has ended its line."""
 
     def code(self, data: Mapping[str, Any]) -> None:
         """Show programs which code is shipped and what is left out; people see `warn` and `note` instead."""
@@ -86,7 +86,7 @@ class Reporter(Protocol):
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:
         """Show the plan, whole on stdout or, `brief`, in a line per job on stderr.
 
-        Call it before the first log: from it the reporter knows the tasks, and how wide their names are.
+        Call it before the first log: the plan gives the reporter the tasks and the width of their names.
         """
 
     def log(
@@ -101,8 +101,8 @@ class Reporter(Protocol):
     ) -> None:
         """Show bytes of a task's log: those of this attempt from `offset` on.
 
-        The reporter calls `written(len(data))`, from another thread, once it holds them no more, whether
-        it has shown them or not.
+        The reporter calls `written(len(data))`, from another thread, once it has shown the bytes or dropped
+        them.
         """
 
     def log_end(self, task: TaskId) -> None:
@@ -112,7 +112,7 @@ class Reporter(Protocol):
         """Show that a task runs, or runs again."""
 
     def exited(self, exit: TaskExit) -> None:
-        """Show that a task has ended; of those that fail only the first: `report` shows the others."""
+        """Show that a task has ended; of failed tasks only the first: `report` shows the others."""
 
     def unreachable(self, host: str, reason: str) -> None:
         """Show that the launcher cannot reach a host for now; the host's tasks run on."""
@@ -121,10 +121,10 @@ class Reporter(Protocol):
         """Show that the launcher reaches the host again, after `away_s` seconds."""
 
     def lost(self, lost: HostLost) -> None:
-        """Show that a host is given up."""
+        """Show that the launcher has given up a host."""
 
     def failures(self, errors: ConnectErrors | LaunchError) -> None:
-        """Show every host that failed, those with one cause together."""
+        """Show every host that failed, grouped by cause."""
 
     def error(self, err: TflaunchError) -> None:
         """Show why tflaunch gives up, and the next step to take."""
@@ -163,14 +163,14 @@ def open_reporter(
     stderr: TextIO | None = None,
     styles: tuple[Style, Style] | None = None,
 ) -> Reporter:
-    """Return the reporter for a terminal or pipe, or its JSON twin.
+    """Return the reporter for people or, with `json`, for programs.
 
     styles: make these reporters instead, the first for people, the second for programs.
     quiet: show no logs.  only: show the logs of these tasks.  show_host: name the host in each line.
     grep: show only lines that match.  bare: put nothing in front of them.
     """
     options = Options(quiet, frozenset(only) if only else None, show_host, grep, bare)
-    out = Stream(stdout or sys.stdout or io.StringIO())  # None: the shell closed it
+    out = Stream(stdout or sys.stdout or io.StringIO())  # sys.stdout is None if the shell closed it
     err = Stream(stderr or sys.stderr or io.StringIO())
     if styles is not None:
         return styles[json](options, out, err)

@@ -1,4 +1,4 @@
-"""How a run stands or ended: the report, the servers, what goes on without the launcher, what was stopped."""
+"""How a run stands or ended: the report, the servers of `up`, a detached run, a stopped run."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ STACKS_SHOWN = 3
 def report_lines(outcome: Outcome, marks: Marks, step: str, above: bool) -> list[Text]:
     """How a run ended, the first failure first, and what to do.
 
-    step: the next step to take.  above: the last lines of the task that failed first stand on the screen, and are
-    not repeated.
+    step: the next step to take.  above: the last lines of the task that failed first are still on the screen, so do
+    not repeat them.
     """
     first = outcome.first_failure
     others = [*_other_failures(outcome, marks), *_unclean_lines(outcome, marks)]
@@ -64,7 +64,7 @@ def _lost_lines(lost: HostLost | None, marks: Marks) -> list[Text]:
 
 
 def _limit_lines(limit: TimedOut, outcome: Outcome, marks: Marks) -> list[Text]:
-    """Which limit, and where each task was stuck, if it has written its stacks; tasks with one stack together."""
+    """Which limit was reached, and where each task that wrote its stack was stuck; grouped by stack."""
     lines = [Text.assemble((f"{marks.bad} ", "bold red"), (limit.reason, "bold"))]
     places: dict[tuple[str, ...], list[str]] = {}
     without_stack: dict[str, list[str]] = {}
@@ -210,7 +210,7 @@ def _last_line(outcome: Outcome, marks: Marks, cause: str = "") -> Text:
             f"succeeded: {counted(len(outcome.exits), 'task')} in {took}",
         )
     elif outcome.status == "interrupted":
-        # SIGTERM, or `tflaunch stop`: the line in which it was obeyed tells which.
+        # SIGTERM or `tflaunch stop`: the line that the launcher wrote when it obeyed says which.
         how = "by Ctrl-C" if outcome.exit_code == 128 + signal.SIGINT else "by SIGTERM or `tflaunch stop`"
         mark, text = (f"{marks.warn} ", "yellow"), f"stopped {how} after {took}"
     else:

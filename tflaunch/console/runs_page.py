@@ -1,6 +1,6 @@
 """What `tflaunch ps` and `status` show: tables as wide as the terminal, whole in a pipe.
 
-No state is shown by colour alone: each has its mark and its word.  No row of a table is broken.
+No state is shown by colour alone: each has its mark and its word.  No row of a table wraps.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def _run_state(run: RunState, marks: Marks) -> Text:
 
 
 def command_words(command: Sequence[str]) -> str:
-    """Return the launcher's command line, as a shell takes it; tflaunch by its name alone."""
+    """Return the launcher's command line, quoted for a shell, with tflaunch's name in place of its path."""
     return shlex.join([command[0].rpartition("/")[2], *command[1:]]) if command else ""
 
 
 def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[Text]:
     """One run: its state, what failed first, its tasks, its hosts.
 
-    holder: what keeps it alive, a launcher for example; "" if nothing.
+    holder: what keeps the run alive, a launcher for example; "" if nothing.
     """
     marks = sheet.marks
     count = f"{run.running} of {len(run.tasks)} tasks run" if run.alive else f"{len(run.tasks)} tasks"
@@ -114,7 +114,7 @@ def _failure_lines(failed: TaskState, run: RunState, marks: Marks) -> list[Text]
 
 
 def hint_of(failed: TaskState | None) -> str:
-    """Return the next step to take after that failure, "" if it is of no known kind."""
+    """Return the next step to take after that failure; "" if no advice is known for it."""
     if failed is None or not failed.code:
         return ""
     return last_words.advice(_lines_of(failed), host=failed.host)

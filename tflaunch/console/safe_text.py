@@ -1,7 +1,7 @@
-"""Lines as rich draws them, of which no character acts on the terminal and none forges another line.
+"""Lines for rich to draw, in which no character acts on the terminal or fakes another line.
 
-Whatever is drawn is a `Text` of this module, or a string that its `Console` draws: both are shown as
-tflaunch.sessions.log_lines.one_line shows them.  Only what `paragraph` and `stacked` make has several lines.
+Everything that is drawn is a `Text` of this module, or a string that its `Console` draws: both pass through
+tflaunch.sessions.log_lines.one_line.  Only `paragraph` and `stacked` make texts of several lines.
 Widths are in columns of the terminal: a wide character takes two.
 """
 
@@ -20,11 +20,11 @@ from rich.cells import cell_len
 from tflaunch.sessions.log_lines import one_line
 
 INDENT = "    "
-_LEAD = re.compile(r" *(?:[^\w\s]{1,2} )?")  # of a line: its indent, and the mark that it begins with
+_LEAD = re.compile(r" *(?:[^\w\s]{1,2} )?")  # the indent of a line, and the mark at its start
 
 
 class Text(rich.text.Text):
-    """One line."""
+    """One line that is safe to show."""
 
     __slots__ = ()
 
@@ -33,7 +33,7 @@ class Text(rich.text.Text):
 
     @classmethod
     def assemble(cls, *parts: Any, **more: Any) -> Text:
-        """Make one of strings, texts, and pairs of a string and its style."""
+        """Make a line of strings, texts, and pairs of a string and its style."""
         text = cls(**more)
         for part in parts:
             text.append(*part) if isinstance(part, tuple) else text.append(part)
@@ -84,7 +84,7 @@ def stacked(lines: Iterable[rich.text.Text]) -> Text:
 
 
 def unstacked(text: Text) -> list[Text]:
-    """Return the lines of a text; a tab is a blank in them."""
+    """Return the lines of a text, with a blank for each tab."""
     if "\t" in text.plain:
         text = text.copy()
         text.expand_tabs(1)
@@ -98,11 +98,11 @@ def wrapped(text: rich.text.Text, width: int) -> list[Text]:
 
 @functools.cache
 def _any_console() -> Console:
-    return Console(file=io.StringIO())  # rich asks for one where it does not look at it
+    return Console(file=io.StringIO())  # rich demands one, but makes no use of it here
 
 
 def hung(text: rich.text.Text, width: int) -> Text:
-    """Return the text in lines of `width` at most; the later ones of a line begin below its first word."""
+    """Return the text in lines of `width` at most; the rest of a long line begins below its first word."""
     lines: list[rich.text.Text] = []
     for line in text.split("\n", allow_blank=True):
         if line.cell_len <= width:
@@ -117,7 +117,7 @@ def hung(text: rich.text.Text, width: int) -> Text:
 
 
 def wrapped_words(words: Sequence[str], width: int, between: str = " ") -> list[str]:
-    """Return the words in lines of `width` at most, `between` them within a line; no word is broken."""
+    """Return the words in lines of `width` at most, separated by `between`; no word is broken."""
     lines: list[str] = []
     for word in words:
         joined = f"{lines[-1]}{between}{word}" if lines else word
@@ -129,7 +129,7 @@ def wrapped_words(words: Sequence[str], width: int, between: str = " ") -> list[
 
 
 class Console(rich.console.Console):
-    """Draws every string as it is: it holds no markup, no emoji code, nothing to highlight."""
+    """Draws every string as it is, without markup, emoji codes or highlighting."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)

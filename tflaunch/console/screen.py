@@ -22,7 +22,7 @@ class Screen(Sheet):
         super().__init__(self._pen.columns, self._pen.marks)
 
     def show(self, lines: Sequence[Text]) -> None:
-        """Print these lines; they fit it, or are to be copied: none is wrapped."""
+        """Print these lines without wrapping them: each fits stdout, or is to be copied."""
         for line in lines:
             line.no_wrap = True
         write_result("".join(map(self._pen.render, lines)))
@@ -38,6 +38,6 @@ class Screen(Sheet):
 
 @contextlib.contextmanager
 def reader_may_leave() -> Iterator[None]:
-    """Inside, the reader of stdout may go away when it has what it wanted, as `| head` does."""
+    """In the block, a reader of stdout that goes away when it has enough, as `| head` does, is no error."""
     with contextlib.suppress(BrokenPipeError):
         yield

@@ -1,9 +1,9 @@
-"""A sweep for people and programs: its trials, and all that is shown of a run (tflaunch.console.reporter) but logs.
+"""Shows a sweep to people and programs: its trials, and what a run shows (tflaunch.console.reporter) but logs.
 
 On a terminal a few live lines show which trials run; a trial that has ended leaves a line above them.  The table at
 the end goes to stdout, everything else to stderr.
 
-For programs, beside the events of tflaunch.console.json_lines without `log`:
+For programs, these events and those of tflaunch.console.json_lines but `log`:
 
     event      fields
     sweep      run_id, total, left (to run), seats (how many trials at a time), metric, maximize
@@ -45,11 +45,11 @@ from tflaunch.sweeps.results import Metric, Result
 from tflaunch.sweeps.trials import Trial, arguments
 
 _TICK_S = 0.25
-_LINES_LEFT = 4  # of the screen, for what is not live
+_LINES_LEFT = 4  # rows of the screen that live lines leave free
 
 
 class SweepReporter(reporter.Reporter, Reporter, Protocol):
-    """Shows a sweep, and what it has in common with a run."""
+    """The methods that show a sweep: those that show a run, and those for trials."""
 
 
 def open_reporter(*, json: bool) -> SweepReporter:
@@ -186,7 +186,7 @@ class SweepText(TextReporter):
         """Show what the sweep has found: the table goes to stdout."""
         commands = {"  results: ": summary.path, "  the best again: ": shlex.join(summary.run_best)}
         commands["  go on: "] = summary.resume
-        # Each on one line, however long: they are copied.
+        # Each on one line, however long, so that the user can copy it.
         lines = [Text.assemble((what, "dim"), text, no_wrap=True) for what, text in commands.items() if text]
 
         def show() -> None:
@@ -197,7 +197,7 @@ class SweepText(TextReporter):
         self._writer.put("message", show)
 
     def close(self, wait: bool = True) -> None:
-        """End the live lines, then all else as for a run."""
+        """End the live lines, then close as for a run."""
         self._writer.put("message", self._stop_live)
         super().close(wait)
 
@@ -217,6 +217,6 @@ class SweepText(TextReporter):
         if self._progress is None or self._phases.active:
             return super()._what_is_live()
         sheet = self._err.sheet
-        sheet.columns = sheet.columns and sheet.columns - 1  # a line that is full wraps on some terminals
+        sheet.columns = sheet.columns and sheet.columns - 1  # a line of full width wraps on some terminals
         rows = max(1, self._err.rows - _LINES_LEFT)
         return progress_lines(self._progress, self._name, self._metric, sheet, rows), _TICK_S

@@ -18,8 +18,8 @@ from tflaunch.sweeps.results import Metric, Result
 
 BEST_SHOWN = 10
 FAILED_SHOWN = 3  # at least, whatever the terminal's height
-_LINES_AROUND = 8  # the table at the end
-_LEAST_PARAM = 4  # columns of a parameter's values, where there is no room for all of them
+_LINES_AROUND = 8  # of the screen that the table at the end leaves free
+_LEAST_PARAM = 4  # columns for a parameter's values, at least
 
 
 def value_text(value: float | None) -> str:
@@ -28,7 +28,7 @@ def value_text(value: float | None) -> str:
 
 
 def params_text(result: Result) -> str:
-    """Return `lr=0.1 units=32`."""
+    """Return the trial's parameters as `lr=0.1 units=32`."""
     return " ".join(f"{name}={value}" for name, value in result.params.items())
 
 
@@ -44,7 +44,7 @@ def planned_lines(planned: Planned, sheet: Sheet) -> list[Text]:
 
 
 def planned_places(planned: Planned) -> Iterator[str]:
-    """How many trials each host runs at a time, and on which GPUs; hosts of which the same is true together."""
+    """Yield how many trials each host runs at a time, and on which GPUs; equal hosts share a line."""
     gpus: dict[str, list[str]] = {}
     for seat in planned.seats:
         gpus.setdefault(seat.host, []).append(",".join(seat.labels))
@@ -152,7 +152,7 @@ def _counts(progress: Progress, run_id: str, marks: Marks) -> Text:
     if not progress.seats:
         parts.append("no GPU is free")
     elif progress.seconds is not None and progress.queued:
-        # What runs is half over, on the average.
+        # On average, a running trial is half done.
         rounds = (progress.queued + len(progress.running) / 2) / progress.seats
         parts.append(f"about {duration(rounds * progress.seconds)} left")
     return Text.assemble((run_id, "bold"), "  ", f" {marks.dot} ".join(parts))

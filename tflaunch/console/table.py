@@ -1,10 +1,10 @@
-"""The one drawer of tables.
+"""Draws all tables.
 
-A column is as wide as its widest cell and its heading.  Where a table is wider than it may be, first the columns go
-that may (`drop`), then those shrink that may (`shrink`), and at last each line is cut at its end.  What does not fit a
-cell is replaced by `more`, or goes on in the next line (`wraps`).  A table without a width, in a pipe, is whole.
+A column is as wide as its heading and its widest cell.  Where a table is too wide, first columns with `drop` are left
+out, then columns with `shrink` are narrowed, and at last each line is cut at its end.  `more` stands for the text that
+does not fit a cell, or the text goes on in the next line (`wraps`).  A table without a width, in a pipe, is complete.
 
-What would act on a terminal is shown as text before it comes here (tflaunch.console.safe_text), and is counted so.
+Cells come here safe (tflaunch.console.safe_text): what would act on a terminal is text already, and counts as such.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tflaunch.console.safe_text import Text, unstacked, wrapped
 class Column:
     """A column of a table; a cell may have several lines.
 
-    drop: of those that may be left out where there is no room, the highest goes first; 0 stays.
-    shrink: of those that may shrink, to `least`, the highest does first, of equals the widest; 0 does not.
-    most: the width at which it wraps, however much room there is.
+    drop: where there is no room, the column with the highest `drop` is left out first; 0: never.
+    shrink: the column with the highest `shrink` is narrowed first, of equals the widest, to `least`; 0: never.
+    most: its greatest width, however much room there is; longer cells wrap.
     """
 
     heading: str
@@ -36,7 +36,7 @@ class Column:
     wraps: bool = False
     most: int | None = None
 
-    @functools.cached_property  # a host may tell of thousands of runs: each row asks for it
+    @functools.cached_property  # each row asks for it, and there may be thousands of runs
     def width(self) -> int:
         """How wide it is where there is room."""
         widest = max([cell_len(self.heading), *map(_width, self.cells)])
@@ -44,7 +44,7 @@ class Column:
 
     @property
     def narrowest(self) -> int:
-        """How wide it is at least, if it is shown."""
+        """Its least width, if it is shown."""
         return min(self.width, self.least) if self.shrink else self.width
 
 
@@ -76,7 +76,7 @@ class Table:
         return self._line([Text(column.heading, "dim") for column in self._columns])
 
     def row(self, number: int) -> list[Text]:
-        """Return the lines of a row: as many as its highest cell has."""
+        """Return the lines of a row: as many as its tallest cell has."""
         cells = [
             self._cell(column, column.cells[number], width)
             for column, width in zip(self._columns, self._widths, strict=True)
@@ -113,7 +113,7 @@ def table(columns: Sequence[Column], width: int | None, more: str, *, headings: 
 
 
 def cut(line: Text, width: int | None, more: str) -> Text:
-    """Return the line, not wider than `width`: `more` stands for what it loses."""
+    """Return the line, cut to `width` if it is wider; `more` stands for what was cut off."""
     if width is None or line.cell_len <= width:
         return line
     line = line.copy()
@@ -147,7 +147,7 @@ def _that_fit(columns: Sequence[Column], room: int, gap: int) -> list[Column]:
 
 
 def _shrunk(columns: Sequence[Column], widths: list[int], room: int, gap: int) -> list[int]:
-    """Return these widths, less what is too much of them, as far as they may shrink."""
+    """Narrow the columns until they fit `room`, or none may shrink further; return their widths."""
     for number in _shrinking(columns, widths):
         if _sum(widths, gap) <= room:
             break
@@ -156,7 +156,7 @@ def _shrunk(columns: Sequence[Column], widths: list[int], room: int, gap: int) -
 
 
 def _shrinking(columns: Sequence[Column], widths: Sequence[int]) -> Iterator[int]:
-    """Which column is to shrink next, while there is one that may."""
+    """Yield the number of the column that is to shrink next, until none may."""
     while True:
         may = [number for number, column in enumerate(columns) if widths[number] > column.narrowest]
         if not may:

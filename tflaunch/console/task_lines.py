@@ -1,4 +1,4 @@
-"""The lines of tasks among each other on the screen: what stands before them, and which are still to be seen."""
+"""Log lines of several tasks on one screen: the prefix of each, and which lines are still visible."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import TaskExit
 from tflaunch.sessions.log_lines import printable
 
-_RECENT = 128  # lines of the screen that are remembered: more than are ever looked at
+_RECENT = 128  # lines of the screen that are remembered: more than `shows` ever needs
 
 
 class Prefixes:
-    """What stands before a task's lines: as wide for all tasks, a colour for each."""
+    """The prefixes of the tasks' lines: the same width for all tasks, a colour for each."""
 
     def __init__(self, pen: Pen, show_host: bool) -> None:
         self._pen, self._show_host = pen, show_host
@@ -28,10 +28,10 @@ class Prefixes:
         """Make room for these tasks on these hosts."""
         if not hosts.items() <= self._hosts.items():
             self._hosts.update(hosts)
-            self._made.clear()  # another width, perhaps
+            self._made.clear()  # the width may have changed
 
     def of(self, task: TaskId, host: str) -> str:
-        """Return that of a task."""
+        """Return the prefix of a task's lines."""
         prefix = self._made.get(task)
         if prefix is None:
             self.expect({task: host})
@@ -44,7 +44,7 @@ class Prefixes:
 
 
 class Recent:
-    """The last lines on the screen that both streams share: of a task, or (None) of tflaunch."""
+    """The last lines on the screen that stdout and stderr share: of a task, or (None) of tflaunch."""
 
     def __init__(self) -> None:
         self._lines: deque[tuple[TaskId | None, str]] = deque(maxlen=_RECENT)
@@ -55,7 +55,7 @@ class Recent:
         self._lines.extend(zip(itertools.repeat(task), last))
 
     def shows(self, exit: TaskExit, pen: Pen) -> bool:
-        """Return whether a task's last lines are still to be seen, and little else among and below them."""
+        """Return whether a task's last lines are still visible, with few others between and below."""
         wanted, room, columns = tail_lines(exit.tail), pen.rows // 2, pen.columns or PIPE_COLUMNS
         for task, line in reversed(self._lines):
             if wanted and task == exit.task and printable(line) == wanted[-1]:

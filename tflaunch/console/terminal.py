@@ -1,4 +1,4 @@
-"""What a person sees of a run: on a terminal with colours and live lines, in a pipe plain."""
+"""Shows a run to people: with colours and live lines on a terminal, plain in a pipe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tflaunch.runs.visits import Finished
 
 _TICK_S = 0.1  # of the live line
-_SETTLE_S = 1.0  # for a terminal that takes nothing
+_SETTLE_S = 1.0  # at most, where the terminal takes no output
 
 
 class TextReporter(LogReporter):
@@ -49,10 +49,10 @@ class TextReporter(LogReporter):
         self._phases = Phases(self._err, self._print)
         self._prefixes = Prefixes(self._out, options.show_host)
         self._recent = Recent() if stdout.same_terminal(stderr) else None
-        self._failed: set[TaskId] = set()  # and have not been started again
+        self._failed: set[TaskId] = set()  # tasks that failed and have not been started again
         self._turn: Turn | None = None
         super().__init__(options, stdout, stderr)
-        # A file or a program gets a single log byte for byte, a terminal lines that do not act on it.
+        # A file or a program gets a single log byte for byte; a terminal gets lines that are safe to show.
         self._raw = options.bare and options.grep is None and not stdout.terminal
 
     def phase(self, name: str, done: int, total: int, note: str = "") -> None:
@@ -71,7 +71,7 @@ class TextReporter(LogReporter):
         settled.wait(_SETTLE_S)
 
     def waiting(self, turn: Turn) -> None:
-        # Enough GPUs may be free, and yet not where they fit; with all of them the phase would be over.
+        # Enough GPUs may be free, but not where they fit; at `needed` of `needed` the phase would be over.
         self.phase("waiting", min(turn.free, turn.needed - 1), turn.needed, str(turn))
         if not self._live and turn != self._turn:
             self.note(f"waiting: {turn.free} of {turn.needed} GPUs are free; {turn}")
@@ -118,7 +118,7 @@ class TextReporter(LogReporter):
             left.set()
 
         self._writer.put("message", leave)
-        left.wait(_SETTLE_S)  # a notice would overtake it
+        left.wait(_SETTLE_S)  # else a notice could be printed before it
 
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None:
         self._writer.put("message", lambda: self._show_plan(plan, brief))
@@ -135,7 +135,7 @@ class TextReporter(LogReporter):
 
     def exited(self, exit: TaskExit) -> None:
         if exit.stopped or (exit.exit_code and self._failed):
-            return  # tflaunch has ended it; or the report names all that fail after the first in one line
+            return  # stopped by tflaunch; or a later failure: the report names all of those in one line
         if exit.exit_code:
             self._failed.add(exit.task)
         marks = self._err.marks

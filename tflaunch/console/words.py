@@ -9,5 +9,5 @@ def counted(number: int, noun: str) -> str:
 
 
 def plural(noun: str, number: int) -> str:
-    """Return the noun as it stands behind that number."""
+    """Return the noun in the form that goes with the number."""
     return noun if number == 1 else f"{noun}s"

@@ -3,8 +3,8 @@
 Jobs come in three kinds.  The thread does a *notice* as soon as no line is half written, ahead of everything
 that waits; a *message* in its turn; a *log* in its turn too, but drops it when the user is in a hurry.
 
-All that goes to stdout or stderr passes through this module, and nothing in it acts on a terminal but tflaunch's own
-colours and the moves of its live lines: `Stream.encode`, `write_result`, and `Screened` for what others print.
+All output to stdout or stderr passes through this module: `Stream.encode`, `write_result`, and `Screened` for what
+others print.  Nothing in it acts on a terminal but tflaunch's own colours and the cursor moves of its live lines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Kind = Literal["notice", "message", "log"]
 _BATCH = 65_536  # bytes collected before they are written
 _SLICE = select.PIPE_BUF  # what a pipe takes at once after select() has called it ready
 _BLOCKED_S = 0.05  # how long to wait for a reader before looking for notices again
-_HURRY_S = 0.3  # what `close(wait=False)` grants
+_HURRY_S = 0.3  # how long `close(wait=False)` waits at most
 
 
 def to_json(value: Any) -> str:
@@ -54,14 +54,14 @@ def _finite(value: Any) -> Any:
 
 
 class Screened:
-    """A text stream like the given one, through which nothing passes that would act on a terminal."""
+    """Wraps a text stream; what would act on a terminal does not pass, except colours."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
         """Write as the stream does; a lone surrogate is no error."""
-        if not isinstance(text, str):  # click tries whether it takes bytes
+        if not isinstance(text, str):  # click tests whether the stream takes bytes
             return self._stream.write(text)
         self._stream.write(screened(text))
         return len(text)
@@ -84,7 +84,7 @@ def screen_streams() -> None:
 
 
 def unscreened(stream: TextIO) -> TextIO:
-    """Return the stream itself, for what moves the cursor."""
+    """Return the stream inside a `Screened`, for code that moves the cursor."""
     return stream._stream if isinstance(stream, Screened) else stream
 
 
@@ -152,7 +152,7 @@ class Stream:
             return True
         try:
             return bool(select.select([], [self._fd], [], timeout_s)[1])
-        except (OSError, ValueError):  # closed under us, or beyond FD_SETSIZE: the write will tell
+        except (OSError, ValueError):  # closed meanwhile, or beyond FD_SETSIZE: the write will show
             return True
 
     def write_some(self, data: bytes, start: int) -> int:
@@ -175,7 +175,7 @@ class Stream:
             return len(data)
 
     def _empty_pipe(self) -> int:
-        """Return how much a pipe takes at once, if its reader has read all; else, and for other streams, 0."""
+        """Return what a pipe takes at once if its reader has read all; 0 otherwise, or for no pipe."""
         if self._fd is None or not self._pipe:
             return 0
         try:
@@ -185,7 +185,7 @@ class Stream:
             return 0
 
     def encode(self, text: str) -> bytes:
-        """Encode the text for this stream; of what acts on a terminal only colours pass.
+        """Encode the text for this stream; only colours pass of what acts on a terminal.
 
         What the encoding lacks appears as `\\xff` or `\\u2502`.
         """
@@ -195,8 +195,8 @@ class Stream:
 class Writer:
     """Runs jobs in a thread of its own, which alone may call `out`, `err` and `after`.
 
-    tick: the thread calls it between jobs; it returns after how many seconds at the latest the thread is to
-    call it again (None: after the next job).
+    tick: the thread calls it between jobs; it returns how many seconds later at the latest to call it
+    again (None: after the next job).
     broken: the thread calls it once when stdout can no longer be written: its reader went away, or its disk is full.
     """
 
@@ -209,14 +209,14 @@ class Writer:
     ) -> None:
         self.stdout, self.stderr = stdout, stderr
         self._tick, self._broken = tick, broken
-        # SimpleQueue.put may be interrupted by a signal handler that puts too; a lock of ours could not.
+        # A signal handler may call put() while put() runs: SimpleQueue allows that, a lock would block.
         self._inbox: SimpleQueue[tuple[Kind, Job] | None] = SimpleQueue()
         self._notices: deque[Job] = deque()
         self._others: deque[tuple[Kind, Job]] = deque()
         self._collected: list[bytes] = []  # for stdout
         self._size = 0
         self._writing, self._position = b"", 0
-        self._after: list[Job] = []  # to be done when all of the above is written
+        self._after: list[Job] = []  # jobs to do once everything above is written
         self._closing = self._hurry = self._batch_over = False
         self._said_broken = False
         self._next_tick: float | None = None
@@ -234,14 +234,14 @@ class Writer:
 
     def out_lines(self, prefix: str, lines: str) -> None:
         """Write these whole lines to stdout, each behind `prefix`; the caller has made them safe for a terminal."""
-        # Encoded apart: one wide character in the prefix would make all of the text wide, and slow.
+        # Encoded separately: one wide character in the prefix would make all of the text wide, and slow.
         start = self.stdout.encode(prefix)
         data = lines[:-1].encode(self.stdout.encoding, "backslashreplace").replace(b"\n", b"\n" + start)
         self._collected += [start, data, b"\n"]
         self._size += len(start) + len(data) + 1
 
     def out_bytes(self, data: bytes) -> None:
-        """Write bytes to stdout as they are; never for a terminal."""
+        """Write bytes to stdout as they are; not for a terminal."""
         self._collected.append(data)
         self._size += len(data)
 
@@ -253,7 +253,7 @@ class Writer:
             position = self.stderr.write_some(data, position)
 
     def end_batch(self) -> None:
-        """Before the next job, notices apart, write all that was given, and call `tick`."""
+        """Before the next job that is no notice, write everything given so far, and call `tick`."""
         self._batch_over = True
 
     def after(self, job: Job) -> None:
@@ -308,7 +308,7 @@ class Writer:
         return 0 < self._position < len(self._writing) and self._writing[self._position - 1] != ord("\n")
 
     def _receive(self, timeout_s: float | None) -> None:
-        """Sort the jobs that came in by kind; wait for the first at most `timeout_s` (None: for ever)."""
+        """Sort the jobs that came in by kind; wait at most `timeout_s` (None: for ever) for the first."""
         try:
             while True:
                 item = self._inbox.get(block=timeout_s != 0.0, timeout=timeout_s)

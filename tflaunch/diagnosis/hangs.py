@@ -15,7 +15,7 @@ connection; therefore the task's host connects to the peer once more (`dials`), 
 A healthy run gives no sentences: only what has lasted WAIT_S counts.  The user gets a sentence once, again when its
 cause changes, and one more when the wait ends.
 
-Shipped to hosts, for the coordinator of a detached run.  It has loaded `typing` already (lifecycle/states.py).
+Shipped to hosts, for the coordinator of a detached run, which has loaded `typing` already (lifecycle/states.py).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Finding(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """What the user should know; `over`: that something said before has ended."""
+    """What the user should know; with `over`, that what an earlier sentence reported has ended."""
 
     text: str
     over: bool
@@ -96,7 +96,10 @@ class _Task:
         self.calls: dict[
             str, tuple[float, float]
         ] = {}  # peer -> first and last time it was seen connecting to it
-        self.said: tuple[str, float] = ("", 0.0)  # the peer that its last line waits for, and since when
+        self.said: tuple[str, float] = (
+            "",
+            0.0,
+        )  # the peer that its last line says it waits for, and since when
 
     def fresh(self, now: float) -> bool:
         return not self.ended and bool(self.look) and now - self.at <= FRESH_S
@@ -109,8 +112,8 @@ class _Task:
 class Diagnosis:
     """Takes looks, exits and results of dials, and makes sentences for the user.
 
-    `tasks` maps each task to its place, `names` a host name among the addresses to its IP addresses.  All times are of
-    one steady clock.
+    `tasks` maps each task to its place; `names` maps each address that is a host name to its IP addresses.
+    All times are of one steady clock.
     """
 
     def __init__(self, tasks: Mapping[str, Place], names: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -127,12 +130,12 @@ class Diagnosis:
             if place.port is not None and ports.count(place.port) == 1
         }
         self._reported: dict[Finding, None] = {}
-        self._wanted: dict[tuple[str, str], None] = {}  # (host, task): that host is to dial that task
-        self._asked: dict[str, tuple[float, list[str]]] = {}  # host -> since when it dials which tasks
+        self._wanted: dict[tuple[str, str], None] = {}  # (host, task): the host should dial the task
+        self._asked: dict[str, tuple[float, list[str]]] = {}  # host -> (since when it dials, which tasks)
         self._dialled: dict[tuple[str, str], tuple[float, Any]] = {}  # (host, task) -> when, result
 
     def memory(self) -> dict[str, Any]:
-        """What has happened, as JSON can hold it, for `resume`; without the looks: soon there are new ones."""
+        """What has happened, as JSON can hold it, for `resume`; the looks are left out: new ones come soon."""
         return {
             "tasks": {
                 name: [task.ended, task.first, task.idle_since, task.state_since, task.calls, task.said]
@@ -142,7 +145,7 @@ class Diagnosis:
         }
 
     def resume(self, memory: Any) -> None:
-        """Go on where the diagnosis was that `memory` came from; raises ValueError if it does not fit these tasks."""
+        """Continue from another diagnosis's `memory`; raises ValueError if it does not fit these tasks."""
         from tflaunch.protocol.fields import Each, a_number, a_text, check, of_the_run, one_of, or_null
 
         a_task, since = of_the_run("a task", self._tasks), (a_text, a_number)
@@ -258,14 +261,14 @@ class Diagnosis:
                 del self._reported[finding]
                 if task.ended or (finding.kind in _WAITS, finding.task, finding.peer) in still:
                     continue
-                if finding.kind != "shut" or task.look["listens"]:  # else only the tasks that waited are gone
+                if finding.kind != "shut" or task.look["listens"]:  # else only the waiting tasks are gone
                     over.setdefault((finding.kind, finding.peer), []).append(finding.task)
         said += [Sentence(self._tell_over(kind, tasks, peer), True) for (kind, peer), tasks in over.items()]
         self._reported.update(dict.fromkeys(found))
         return said
 
     def _findings(self, now: float) -> dict[Finding, float]:
-        """What has lasted long enough to be said, each with since when."""
+        """All that has lasted long enough to report to the user, each with the time since when it lasts."""
         found: dict[Finding, float] = {}
         for name, task in self._tasks.items():
             if not task.fresh(now):
@@ -293,14 +296,14 @@ class Diagnosis:
         waits = {peer: since for peer, (since, _) in task.calls.items()}
         peer, since = task.said
         if peer in self._tasks:
-            # The line comes only after 10 s.
+            # TensorFlow writes that line only after a wait of 10 s.
             waits[peer] = min(since, waits.get(peer, since), task.idle_since or since)
         return waits or dict.fromkeys(self._seems_to_want(name, task, now), task.idle_since or 0.0)
 
     def _seems_to_want(self, name: str, task: _Task, now: float) -> list[str]:
         """The peers that every session needs and that this idle task has no connection to.
 
-        They are a chief that has ended, and ps that are shut; other peers may be gone for good reasons.
+        Only a chief that has ended and ps that do not listen count: other peers may be gone for good reasons.
         """
         connected = task.look["connected"]
         trains = name.partition("/")[0] in (

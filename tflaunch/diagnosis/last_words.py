@@ -1,7 +1,7 @@
 """Known last lines of failed tasks, each with advice on what to type: data, one rule to a line.
 
-A task's log is not trusted: its lines choose a rule, and advice quotes from them nothing but a name of letters and
-digits.
+A task's log is not trusted: its lines only choose a rule, and the advice quotes nothing from them but a name of
+letters and digits.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-_LONGEST = 1000  # characters of a line that are looked at: that bounds the time which a pattern takes
+_LONGEST = 1000  # characters of a line that are searched: this bounds the time that a pattern takes
 
 _NO_FLAGS = (
     "the program does not take the cluster flags: --no-flags leaves them out, and TF_CONFIG describes the cluster "
@@ -59,7 +59,7 @@ class Rule(NamedTuple):
     last: int = 30
 
 
-# The last line of the log that any rule fits counts, and for it the first rule that fits.
+# The last line of the log that matches any rule decides; if several rules match it, the first one counts.
 RULES = (
     Rule(rf"unrecognized arguments: (?:.*? )??--{_HOSTS}\b", _NO_FLAGS),  # argparse
     Rule(rf"unrecognized arguments: (?:.*? )??--{_OWN}\b", _ONE_FLAG),

@@ -1,14 +1,14 @@
-"""What the job of Slurm or PBS that this process stands in gives to each of its hosts, read from the environment alone.
+"""What the Slurm or PBS job around this process gives to each of its hosts; read from the environment alone.
 
-Of Slurm, the values of a step win over those of its job, but for the step that `salloc` opens a shell in, which has
-one node and one task of the whole job.  As `mpirun` does, a host takes as many workers as the job has tasks there.
+With Slurm, the values of a step win over those of its job, except in the step of `salloc`'s shell, which has only one
+node and one task of the whole job.  As with `mpirun`, a host takes as many workers as the job has tasks there.
 
-    tasks   SLURM_STEP_TASKS_PER_NODE, SLURM_TASKS_PER_NODE; else SLURM_JOB_CPUS_PER_NODE, by SLURM_CPUS_PER_TASK,
-            which is also the most
+    tasks   SLURM_STEP_TASKS_PER_NODE, SLURM_TASKS_PER_NODE; else SLURM_JOB_CPUS_PER_NODE divided by
+            SLURM_CPUS_PER_TASK, which is also the upper limit
     GPUs    on this node SLURM_STEP_GPUS, SLURM_JOB_GPUS (which ones), else SLURM_GPUS_ON_NODE (how many); on the
-            others SLURM_GPUS_PER_NODE (how many), else what SLURM_GPUS leaves, else as many as here, for Slurm tells a
-            process which ones they are on its own node only.  Where none of these is set, nothing is known, and any
-            may be taken
+            others SLURM_GPUS_PER_NODE (how many), else what SLURM_GPUS leaves, else as many as here: Slurm names to a
+            process only the GPUs of its own node.  Where none of these is set, no limit is known, and tflaunch may
+            take any GPU
     tasks   PBS_NODEFILE names a host once for each; PBS_NUM_PPN where it names it once
     GPUs    PBS_GPUFILE (which ones), else PBS_NGPUS (how many on each host)
 """
@@ -44,13 +44,13 @@ def slurm_nodes(environ: Mapping[str, str]) -> str | None:
 
 
 def slurm(environ: Mapping[str, str], hosts: Sequence[str]) -> list[Given]:
-    """For each of these nodes of the job; raises ValueError for what cannot be read, or is of other nodes."""
+    """What the job gives on each of `hosts`; raises ValueError for what cannot be read, or is about other nodes."""
     tasks, tasks_by = _first(
         environ, *(["SLURM_STEP_TASKS_PER_NODE"] if _in_step(environ) else []), "SLURM_TASKS_PER_NODE"
     )
     cpus, cpus_by = _first(environ, "SLURM_JOB_CPUS_PER_NODE")
     nodes = hosts
-    if cpus and _in_step(environ):  # that variable is of all nodes of the job
+    if cpus and _in_step(environ):  # `cpus` is of all nodes of the job, not of the step
         nodes = expand(environ.get("SLURM_JOB_NODELIST", "") or ",".join(hosts))
     per_task = (
         int(environ["SLURM_CPUS_PER_TASK"]) if environ.get("SLURM_CPUS_PER_TASK", "").isdecimal() else 1
@@ -71,7 +71,7 @@ def slurm(environ: Mapping[str, str], hosts: Sequence[str]) -> list[Given]:
 
 
 def _with_gpus(given: Sequence[Given], environ: Mapping[str, str], hosts: Sequence[str]) -> list[Given]:
-    if environ.get("CUDA_VISIBLE_DEVICES") == "NoDevFiles":  # Slurm's word for a job without any
+    if environ.get("CUDA_VISIBLE_DEVICES") == "NoDevFiles":  # Slurm's word for a job without GPUs
         return [replace(each, gpus=0, gpus_by="CUDA_VISIBLE_DEVICES=NoDevFiles") for each in given]
     step = ["SLURM_STEP_GPUS"] if _in_step(environ) or "SLURM_STEP_GPUS" in environ else []
     named, named_by = _first(environ, *step, "SLURM_JOB_GPUS")
@@ -103,7 +103,7 @@ def _with_gpus(given: Sequence[Given], environ: Mapping[str, str], hosts: Sequen
 def pbs(
     environ: Mapping[str, str], slots: Mapping[str, int | None], gpu_file: str | None
 ) -> dict[str, Given]:
-    """For each host of PBS_NODEFILE, with how often that names it; `gpu_file` is what PBS_GPUFILE holds."""
+    """What the job gives on each host of `slots`, its counts in PBS_NODEFILE; `gpu_file` is the text of PBS_GPUFILE."""
     ppn = _gpu_count(environ.get("PBS_NUM_PPN", ""))
     each = _gpu_count(environ.get("PBS_NGPUS", ""))
     by_host: dict[str, list[int]] = {}
@@ -124,7 +124,7 @@ def pbs(
 
 
 def this_node(environ: Mapping[str, str], hosts: Sequence[str]) -> str | None:
-    """The host that this process runs on, if it is one of them: a shell of salloc may stand elsewhere."""
+    """The host that this process runs on, if it is one of them: a shell of salloc may run elsewhere."""
     name = _short(environ.get("SLURMD_NODENAME") or socket.gethostname())
     return next((host for host in hosts if _short(host) == name), None)
 

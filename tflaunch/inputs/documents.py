@@ -14,7 +14,7 @@ LARGEST_FILE = 4 * 1024 * 1024  # bytes
 
 
 class Text(str):
-    """A word of a file, a scalar of a YAML document, and where it stands (from 1)."""
+    """A word of a file or a scalar of a YAML document, with its line and column (from 1)."""
 
     line: int
     column: int
@@ -26,7 +26,10 @@ class Text(str):
 
 
 def read_file(path: Path, source: str, error: type[DocumentError]) -> str:
-    """The text of a file that messages call `source`; raises `error`, and OSError or ValueError without a path."""
+    """The text of a file that messages call `source`.
+
+    Raises `error` for a file that may not be read or is no text, OSError or ValueError where the path leads to none.
+    """
 
     def refuse(message: str, hint: str = "", line: int = 0, column: int = 0) -> DocumentError:
         return error([Problem(source, line, column, message)], hint)

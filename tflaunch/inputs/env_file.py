@@ -14,7 +14,7 @@ from tflaunch.protocol.errors import EnvFileError, Problem
 
 
 def read(paths: Iterable[Path]) -> dict[str, str]:
-    """The variables in these files, of which a later file wins; raises EnvFileError with every problem.
+    """The variables in these files; a later file wins.  Raises EnvFileError with every problem.
 
     Names and values are those that python-dotenv finds, `${NAME}` included; a name without `=VALUE` stands for the
     value that it has here, as with --env.

@@ -1,7 +1,7 @@
 """Which files of the code are not shipped: .gitignore files, as git reads them, and .tflaunchignore files.
 
-Those have the same language and are read after all of git's: what the nearest of them that says anything says counts,
-and where none does, what .gitignore files say.
+Both have the same language.  The nearest .tflaunchignore with a line that matches a path decides; only where there is
+none do the .gitignore files decide.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def work_tree(directory: Path) -> Path | None:
 def above(
     directory: Path, top: Path | None, never: Collection[str] = ()
 ) -> tuple[str, tuple[Ignore, ...], bool]:
-    """(its path below the work tree `top`, what speaks of its content from above, whether it is left out itself).
+    """(its path below the work tree `top`, the ignore files above it, whether they leave it out itself).
 
-    The path is "" or has a closing slash.  When git ignores `directory`, or it lies in one of a name that is
-    `never` shipped, what is above has nothing to say about its content.  Raises UsageError, as `read` does.
+    The path is "" or has a closing slash.  When git ignores `directory`, or a part of its path is in `never` (never
+    shipped), no ignore file above it counts for its content.  Raises UsageError, as `read` does.
     """
     if top is None:
         return "", (), False

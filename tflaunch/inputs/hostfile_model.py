@@ -1,6 +1,6 @@
 """What a hostfile may say: the pydantic models of the YAML form, and the JSON Schema made from them.
 
-tflaunch.inputs.yaml_values says what the values arrive as.
+tflaunch.inputs.yaml_values says in which form the values arrive.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a job file may say: the pydantic models of its YAML, and the JSON Schema made from them.
 
-tflaunch.inputs.yaml_values says what the values arrive as.
+tflaunch.inputs.yaml_values says in which form the values arrive.
 """
 
 from __future__ import annotations

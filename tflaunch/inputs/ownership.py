@@ -15,8 +15,8 @@ _MOST_LINKS = 40  # that Linux follows
 def written_by_others(path: Path, info: os.stat_result | None = None) -> str:
     """Why another user (root aside) may have written `path`: a phrase to follow its name; "" if none may.
 
-    `info` is fstat's answer for the open file.  A group may write where it is the user's own: it has the user's name
-    and no other member, as Debian and Fedora set accounts up.  Raises OSError.
+    `info` is fstat's answer for the open file.  The user's own group may write: it has the user's name and no other
+    member, as Debian and Fedora set accounts up.  Raises OSError.
     """
     info = path.stat() if info is None else info
     if info.st_uid not in (0, os.getuid()):
@@ -32,8 +32,8 @@ def written_by_others(path: Path, info: os.stat_result | None = None) -> str:
 def planted(path: Path) -> str:
     """Why another user (root aside) may have put the file `path` there: a sentence; "" if none may.
 
-    The file counts, its directory, and where it is a symbolic link, each link on the way with its directory.  In a
-    directory with the sticky bit everybody may write, but only replace files of their own.  Raises OSError.
+    It checks the file, its directory and, for a symbolic link, each link on the way with its directory.  A directory
+    with the sticky bit is safe: every user may write there, but replace only files of their own.  Raises OSError.
     """
     for _ in range(_MOST_LINKS):
         directory = path.parent.resolve()
@@ -64,13 +64,13 @@ def _own_group(gid: int) -> bool:
 
 
 def _listed(path: Path) -> bool:
-    """Whether an access list lets more users write it than its mode says."""
+    """Whether the file has an access list: that may let more users write than the mode shows."""
     try:
         return bool(os.getxattr(path, "system.posix_acl_access"))
     except (
         OSError,
         AttributeError,
-    ):  # none, no such thing on that file system, or not on this system (macOS)
+    ):  # no list, no lists on that file system, or no such call here (macOS)
         return False
 
 

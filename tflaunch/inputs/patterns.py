@@ -1,7 +1,7 @@
-"""Patterns as in .gitignore: read before anything is contacted, and matched in a time that no pattern makes long.
+"""Patterns as in .gitignore: read before any host is contacted; no pattern can make matching slow.
 
-Each becomes a regular expression that does not backtrack into a star, `(?=(?P<s1>...))(?P=s1)`, since Python has
-atomic groups only from 3.11 on.  Launcher and hosts match by the same expression.
+Each becomes a regular expression that never tries a star again with another length, `(?=(?P<s1>...))(?P=s1)`: Python
+has atomic groups only from 3.11 on.  Launcher and hosts match by the same expression.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CLASSES = {
     "graph": "!-~", "lower": "a-z", "print": " -~", "punct": r"!-/:-@\[-`{-~", "space": r" \t-\r", "upper": "A-Z",
     "xdigit": "0-9A-Fa-f",
 }  # fmt: skip
-# Characters that HFS+ does not see in a name (as git's utf8.c has them).
+# Characters that HFS+ ignores in a name (as git's utf8.c has them).
 _UNSEEN = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
 # Never fetched: compiled Python, and what git would run.  Regular expressions, as a host takes them.
 NEVER = ((r"(?:[^/]+/)*?__pycache__/", False), (r"(?i:(?:[^/]+/)*?\.git(?:/|\Z))", False))
@@ -28,8 +28,8 @@ NEVER = ((r"(?:[^/]+/)*?__pycache__/", False), (r"(?i:(?:[^/]+/)*?\.git(?:/|\Z))
 class Pattern:
     """Which outputs are wanted: a line as in .gitignore, its regular expression, and where to look.
 
-    Its wildcards match no leading dot, as in a shell: `.cache/**` names the dot.  A line with `!` takes away names
-    with dots, too.
+    Its wildcards match no leading dot, as in a shell: write the dot, as in `.cache/**`.  Those of a line with `!`
+    match a leading dot, too.
     """
 
     text: str
@@ -66,13 +66,13 @@ class Wish:
 
     patterns: tuple[Pattern, ...]
     to: Path | None = None  # None: ./RUN
-    overwrite: bool = False  # files that are there, and are others
-    keep_mode: bool = False  # what is executable there is so here
+    overwrite: bool = False  # also files that exist here with other content
+    keep_mode: bool = False  # a file that is executable on its host is executable here
     most_bytes: int | None = None  # None: as much as there is room for
 
 
 class Wanted:
-    """What several patterns come to; the last one that matches a path decides, as on the hosts."""
+    """Several patterns together: the last one that matches a path decides, here as on the hosts."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self.regexes = [*((each.regex, each.wanted) for each in patterns), *NEVER]
@@ -84,12 +84,12 @@ class Wanted:
 
 
 def is_git(name: str) -> bool:
-    """Whether that is `.git` to git, on whatever disk: in any case, NTFS's `git~1`, with what HFS+ does not see."""
+    """Whether that is `.git` on some disk: in any case, NTFS's `git~1`, or with characters that HFS+ ignores."""
     return same_name(name, ".git", "git~1")
 
 
 def same_name(name: str, *others: str) -> bool:
-    """Whether that is one of those names, which are in lower case, on whatever disk, or leads to it on NTFS."""
+    """Whether that is one of `others` (in lower case) on some disk, or leads to one on NTFS."""
     parts = name.translate(_UNSEEN).split("\\")
     return any(part.partition(":")[0].rstrip(" .").casefold() in others for part in parts)
 
@@ -103,17 +103,17 @@ class IgnoreLine:
     directories_only: bool  # a line with a slash at its end
     number: int  # of the line, from 1
     text: str
-    odd: str = ""  # what cannot be meant, and what it is taken for
+    odd: str = ""  # what the user cannot mean, and how git reads it
 
     def matches(self, path: str, is_directory: bool) -> bool:
-        """Whether the line speaks of `path` itself, not only of a place that it is below."""
+        """Whether the line matches `path` itself; a match of a directory above it does not count."""
         return (is_directory or not self.directories_only) and self.regex.match(path) is not None
 
 
 def ignore_lines(lines: Sequence[str]) -> list[IgnoreLine]:
-    """What an ignore file says, without comments, empty lines and those that git passes over.
+    """The lines of an ignore file, without comments, empty lines and those that git skips.
 
-    What cannot be meant is taken as git takes it: a range the wrong way round holds nothing, and a line with an unknown
+    What no user means is read as git reads it: a range the wrong way round holds nothing, and a line with an unknown
     class matches nothing.
     """
     found = []
@@ -152,7 +152,7 @@ def _is_cut_off(text: str) -> bool:
 
 
 def translated(glob: str, *, dots: bool = True, below: bool = True, strict: bool = True) -> str:
-    """The regular expression, to `match`, of paths that a line of .gitignore without its `!` speaks of.
+    """The regular expression, for `re.match`, of the paths that a line of .gitignore matches, its `!` aside.
 
     `dots`: whether wildcards match a leading dot; `below`: whether a name also stands for all that is below it;
     `strict`: whether a range the wrong way round is an error, or empty.  Raises ValueError with a phrase.
@@ -182,7 +182,7 @@ def _blocks(glob: str) -> list[list[str]]:
     """The names in the pattern, in a list for each part of it before, between and behind its `**`."""
     parts = glob.split("/")
     if not parts[0]:
-        del parts[0]  # seen from the top
+        del parts[0]  # a slash in front: only at the top
     elif len(parts) == 1 or (len(parts) == 2 and not parts[1]):
         parts.insert(0, "**")  # at any depth
     if not parts[-1]:  # all that is below it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 
-FOR_EVER = "forever"  # a time that is left out where that is one, as of --wait alone
+FOR_EVER = "forever"  # what an option that takes a time means without one, as --wait alone
 TIME = "90 (seconds), 90s, 15m, 12h or 2d"
 MOST_S = 10 * 365 * 86400.0  # the system takes no time-outs of centuries
 _UNITS = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1, "": 1}

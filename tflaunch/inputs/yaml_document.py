@@ -32,14 +32,14 @@ class Form(Generic[_Model]):
     """What a document may be, and what messages call its parts."""
 
     model: type[_Model]
-    keys: Mapping[str, Iterable[str]]  # what is known there; "": at the top, else below a part of a location
-    things: Mapping[str, str] = field(default_factory=dict)  # likewise: `this host`
+    keys: Mapping[str, Iterable[str]]  # the known keys: at the top (""), else below that part of a location
+    things: Mapping[str, str] = field(default_factory=dict)  # likewise, the name in messages: `this host`
     elsewhere: Mapping[str, str] = field(
         default_factory=dict
     )  # a key that does not belong at the top -> advice
     list: str = "a list"
-    empty_list: str = ""  # what to write instead of one
-    item: str = ""  # what an item that is nothing known should be
+    empty_list: str = ""  # what to write instead of an empty list
+    item: str = ""  # what an item of no known form should be
 
 
 class _TooMuch(yaml.MarkedYAMLError):
@@ -82,7 +82,7 @@ class Tree:
         self.values: dict[Loc, yaml.Node] = {}
 
     def read(self, text: str, short: str = "") -> tuple[yaml.Node | None, Any]:
-        """(the root, it as plain data); (None, None) for nothing, and where it is no YAML, which is reported.
+        """(the root, the same as plain data); (None, None) for nothing, and for faulty YAML, which it reports.
 
         A list at the top is the value of the key `short`.
         """
@@ -104,7 +104,7 @@ class Tree:
 
     def plain(self, node: yaml.Node, loc: Loc, depth: int = 0) -> Any:
         """`node` as dict, list, Text, bool or None; keys that cannot be read are reported."""
-        # Aliases share nodes, so a small document can be large, or without end, when it is walked.
+        # Aliases share nodes, so a walk through a small document can be long, or endless.
         _limit(len(self.values), depth, node.start_mark)
         self.values[loc] = node
         kind, _, tag = node.tag.rpartition(":")
@@ -176,7 +176,7 @@ def _syntax(error: yaml.MarkedYAMLError, where: str) -> Problem:
 
 
 def validate(data: dict[str, Any], tree: Tree, form: Form[_Model]) -> _Model | None:
-    """The document, less its bad parts, so that what is left can still be checked for duplicates."""
+    """The document, without its bad parts, so that what is left can still be checked for duplicates."""
     first = True
     while True:
         try:

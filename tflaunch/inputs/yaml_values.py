@@ -16,7 +16,7 @@ from tflaunch.inputs.variables import ARGUMENT_LIMIT_BYTES, DECIDED
 
 
 def text_of(value: object, accepted: str, *, free: bool = True) -> str:
-    """One line of text as written; `free` when a quoted "yes" would do."""
+    """One line of text as written; `free`: any text will do, so a boolean only needs quotes."""
     if isinstance(value, bool) and free:
         raise ValueError("is a boolean to YAML, and text is wanted; put it in quotes")
     if value is None:
@@ -74,7 +74,7 @@ def string(description: str, *examples: str, **more: Any) -> WithJsonSchema:
 
 
 class Untitled(GenerateJsonSchema):
-    """Without a title for each key that only repeats the key."""
+    """Leaves out titles that would only repeat the key."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic's signature
         return False

@@ -1,13 +1,13 @@
 """From what the hosts have now to a plan whose GPUs are held, at once or when this run's turn comes.
 
 A run takes its GPUs on all hosts in one parallel round; if it does not get all that the plan names, it first gives
-back what it got.  So no run waits for a GPU while it holds another, and no two runs can block each other.  To take the
-hosts in a fixed order instead would cost a round trip for each.
+back what it got.  So no run waits for a GPU while it holds another, and no two runs can block each other.
+To take the hosts one after the other in a fixed order would do as well, but would cost a round trip for each host.
 
 A run that cannot start queues: its agents hold a ticket on every host (tflaunch.agent.gpus.tickets), and runs that
-come later leave alone what it could use.  With --wait it queues until its turn comes.  Without, it queues only while
-other runs are planning: of those that plan at the same time the first wins, by the clocks of the hosts, and the others
-soon know what is left for them.
+come later do not take the GPUs that it could use.  With --wait the run queues until its turn comes.  Without
+--wait it queues only while other runs are planning: of the runs that plan at the same time, the one that came
+first (by the clocks of the hosts) takes its GPUs, and the others soon see what is left.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tflaunch.protocol.errors import Breach, ConnectErrors, PlanError
 from tflaunch.protocol.job import WORKER, JobSpec
 from tflaunch.sessions.group import RETRY_S
 
-RACE_S = 30.0  # for so long a run without --wait lets other runs plan first
+RACE_S = 30.0  # how long a run without --wait lets other runs plan first
 # Between two looks: the first pause, the longest while other runs plan, the longest with --wait.
 PAUSES_S = (0.2, 1.0, 3.0)
 SHOW_S = 1.0  # a shorter wait is not shown
@@ -120,11 +120,11 @@ class Acquisition:
         self._warned: set[str] = set()
 
     def plan(self, inventory: Inventory) -> ClusterPlan:
-        """A plan whose GPUs are held; `inventory` holds the facts with which every free GPU was leased.
+        """Return a plan whose GPUs are held; the agents leased every free GPU when they sent `inventory`.
 
-        Without a number of workers from the user, it asks the user before it takes much; a run that has to queue asks
-        before it queues, for the most that it may come to.  Raises PlanError, which says how long it has waited;
-        UsageError when the user does not agree; ConnectErrors, for a run that does not wait; Stopped.
+        If the user gave no number of workers, the user is asked before the run takes much.  A run that has to queue
+        asks before it queues, about the most that it may take.  Raises PlanError, which says how long the run has
+        waited; UsageError when the user does not agree; ConnectErrors, for a run that does not wait; Stopped.
         """
         dialled = {*inventory, *(self._absent if self._patient else ())}
         self._hosts = {host.name: host for host in self._planner.hostfile.hosts if host.name in dialled}
@@ -143,7 +143,7 @@ class Acquisition:
         return plan
 
     def _acquire(self, inventory: Inventory) -> tuple[ClusterPlan, Inventory]:
-        """(a plan whose GPUs are held, the facts for which it was made)."""
+        """Return a plan whose GPUs are held, and the facts that it was made from."""
         self._claims = self._planner.claims(inventory)
         try:
             plan = self._planner.plan(inventory)
@@ -165,13 +165,13 @@ class Acquisition:
             others = sum(len(task.gpus) for task in tasks if task.id.job != WORKER)
             # Without a number of workers, the run starts with the first worker that fits.
             self._needed = max(1, others + (sum(workers) if self._counted else max(workers, default=0)))
-            # By a host's clock: no run must come before another because the clock of its launcher is slow.
+            # By the clock of a host: a run must not get ahead because the clock of its launcher is slow.
             self._since = self._since or max(facts.clock for facts in inventory.values())
             return self._wait()
         return plan, inventory
 
     def _contended(self, inventory: Inventory) -> bool:
-        """Whether another run holds a GPU of ours, or was promised one, only because it is planning at this moment."""
+        """Whether a GPU that this run could take is held by, or promised to, another run that is only planning."""
         return any(
             claim is not None and claim.planning and claim.run != self._planner.run_id
             for host, facts in inventory.items()
@@ -183,7 +183,8 @@ class Acquisition:
     def _settled(self, inventory: Inventory) -> bool:
         """Whether a plan that fits may be carried out.
 
-        A run that takes whatever is free would take too little while other runs hold GPUs only to plan.
+        Without a number of workers, a run takes all GPUs that are free.  While other runs hold GPUs only to plan,
+        these are too few.
         """
         return self._counted or not self._contended(inventory)
 
@@ -212,7 +213,7 @@ class Acquisition:
             if self._patient or waited_s > SHOW_S:
                 shown = True
                 self._watcher.waiting(turn)
-            # At random, so that runs that came together do not come together again.
+            # A random pause, so that runs that looked at the same moment do not do so again.
             next_s = pause_s * random.uniform(0.7, 1.3)  # noqa: S311
             self._cluster.sessions.pause(min(next_s, self._wait_s - waited_s))
             pause_s = min(longest_s, 1.5 * pause_s)
@@ -224,7 +225,7 @@ class Acquisition:
         return plan, taken
 
     def _take(self, plan: ClusterPlan) -> Inventory:
-        """Lease the GPUs of that plan; returns the facts, or none when another run has taken one of the GPUs."""
+        """Lease the GPUs of that plan; returns the facts, or {} when another run has taken one of the GPUs."""
         gpus: dict[str, list[str]] = {}
         for task in plan.tasks:
             gpus.setdefault(task.host, []).extend(task.gpus)
@@ -238,7 +239,7 @@ class Acquisition:
         return {}
 
     def _look(self, lease: Mapping[str, list[str]]) -> Inventory:
-        """The facts of the connected hosts, with `lease` leased; the others are dialled again in the background."""
+        """Get the facts of the connected hosts and lease the GPUs `lease`; dial other hosts in the background."""
         self._dial_again()
         hosts = [host for name, host in self._hosts.items() if name in self._cluster.connected]
         for host in hosts:

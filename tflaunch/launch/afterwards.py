@@ -42,7 +42,7 @@ class Finished(Protocol):
 
 
 def fetch_outputs(request: Request, steering: Steering, state: Finished, watcher: RunWatcher) -> bool:
-    """Fetch the outputs, however the run has ended, and show what came; returns whether all that is wanted is here."""
+    """Fetch the outputs, however the run has ended, and show them; returns whether all wanted ones are here."""
     if request.fetch is None:
         return True
     later = f"tflaunch fetch {request.run_id}"
@@ -69,7 +69,7 @@ def fetch_outputs(request: Request, steering: Steering, state: Finished, watcher
 
 @contextlib.contextmanager
 def nothing_left(cluster: Cluster, watcher: RunWatcher) -> Iterator[None]:
-    """If anything goes wrong inside, end the run on every host; the user is warned of hosts that do not confirm it."""
+    """If the body raises, end the run on every host, and warn the user of each host that does not confirm it."""
     try:
         yield
     except BaseException as error:
@@ -84,10 +84,10 @@ def nothing_left(cluster: Cluster, watcher: RunWatcher) -> Iterator[None]:
 def verify(
     request: Request, state: Swept, connections: Connections, watcher: RunWatcher
 ) -> tuple[Mapping[str, str], Mapping[str, tuple[str, ...]], Mapping[str, tuple[GpuLeft, ...]], int | None]:
-    """Check that nothing of the run is left: connect again to the hosts that were lost, and end the run there.
+    """Check that nothing of the run is left: connect again to the lost hosts, and end the run there.
 
     Returns (host -> why it could not be checked, host -> processes that are still alive, host -> GPUs that are not
-    free, the signal of a user who did not wait for this).
+    free, the signal by which the user cut this check short, or None).
     """
     survivors = {host: left for host, left in state.swept.items() if left}
     gpus = dict(state.gpus)

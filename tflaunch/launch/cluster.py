@@ -1,4 +1,4 @@
-"""The agents of a run until there is a plan: connect, probe, hold GPUs, ask the user; and how all of it is ended."""
+"""The agents of a run until there is a plan: connect, probe, hold GPUs, ask the user; and how the run ends on them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Cluster:
         self.sessions = Sessions(opener, watcher.phase, lease_s)
         self.hosts: dict[str, Host] = {}
         self._lost: dict[str, ConnectError] = {}  # hosts whose agent may live on, out of reach
-        self._never: set[str] = set()  # hosts that no connection has come about to
+        self._never: set[str] = set()  # hosts that were never connected
         self.interrupts = self.sessions.interrupts
 
     def open(
@@ -49,8 +49,8 @@ class Cluster:
         With `lease`, every free GPU is leased in the same step, until `keep_gpus` or `give_back`.
         With `unanswered` (see Connector), absent hosts do not make the others fail, and are given up early.
         Returns the facts of the hosts that answered, and why each absent host is absent.
-        Raises ConnectErrors with every host that failed, after all connections are closed: when a host failed that is
-        not absent, or all are absent.  Raises Stopped.
+        If all hosts are absent, or a host fails for another reason, it closes all connections and raises
+        ConnectErrors with every host that failed.  Raises Stopped.
         """
         there = {host.name: host for host in hosts}
         self.hosts |= there
@@ -116,7 +116,8 @@ class Cluster:
     def ask(self, question: str) -> bool | None:
         """Ask the user (` [y/N]` is added); returns whether the answer is yes, None if no user can be asked.
 
-        Connections and leases live on meanwhile: call `give_back` first.  No answer for 60 s is no.  Raises Stopped.
+        Connections and leases live on meanwhile: call `give_back` first.  No answer for 60 s counts as no.
+        Raises Stopped.
         """
         from tflaunch.sessions.asking import agreed
 
@@ -129,7 +130,7 @@ class Cluster:
 
     @property
     def ended(self) -> Mapping[str, ConnectError]:
-        """The hosts to which the connection has ended, each with why."""
+        """The hosts whose connection has ended, each with why."""
         return self.sessions.ended
 
     def redial(self, host: Host) -> None:
@@ -146,7 +147,7 @@ class Cluster:
             session.close()
         self.sessions.ignore(host)
 
-    # How all of it is ended.
+    # How the run ends on all hosts.
 
     def refuse(self, failures: Mapping[str, ConnectError]) -> None:
         """If there are failures, end the run on every host and raise LaunchError."""

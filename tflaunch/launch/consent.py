@@ -1,4 +1,4 @@
-"""Where no number of workers was given, the user is asked before a run takes much; until then it holds no GPU."""
+"""Asks the user before a run without a number of workers takes much; the run holds no GPU meanwhile."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class Consent:
     run_id: str
     user_on: Callable[[str], str]  # host -> the user's account there
     needed: bool = True  # False: the number of workers was given, or --yes
-    agreed: Taking | None = None  # the user agreed to so much
+    agreed: Taking | None = None  # what the user has agreed to so far
 
     def lacking(self, shares: Iterable[Share], inventory: Inventory) -> Taking | None:
-        """What the user must agree to before these are taken; None: to nothing more."""
+        """What the user must agree to before the run takes these shares; None: the user need not be asked."""
         if not self.needed:
             return None
         wanted = taking(shares, self.hostfile, inventory, self.run_id, self.user_on)
         return wanted if wanted.exceeds(self.agreed) else None
 
     def agree(self, shares: Iterable[Share], inventory: Inventory) -> None:
-        """Count these as agreed to: the answer to another question covers them."""
+        """Count these shares as agreed to: the user's answer to another question covers them."""
         self.agreed = taking(shares, self.hostfile, inventory, self.run_id, self.user_on)
 
     def agree_for_later(self, shares: Iterable[Share], inventory: Inventory) -> None:
-        """Count these as agreed to when the run's turn comes, whichever other users are on the hosts by then.
+        """Count these shares as agreed to when the run's turn comes, whichever other users are on the hosts then.
 
-        The user, who has agreed to the most that it may come to, may not be here any more.
+        The user has agreed to the most that the run may take, and may be away by then.
         """
         before = self.agreed or taking(shares, self.hostfile, inventory, self.run_id, self.user_on)
         full = {host.name: () for host in self.hostfile.hosts}

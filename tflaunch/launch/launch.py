@@ -57,7 +57,7 @@ def launch(request: Request, connections: Connections, watcher: RunWatcher) -> i
 
 @contextlib.contextmanager
 def tunnel_of(request: Request) -> Iterator[Tunnel | None]:
-    """Inside, the port of this machine for TensorBoard is open, if TensorBoard is wanted."""
+    """Keep this machine's port for TensorBoard open inside the context, if the user wants TensorBoard."""
     if request.tensorboard is None:
         yield None
         return
@@ -68,7 +68,7 @@ def tunnel_of(request: Request) -> Iterator[Tunnel | None]:
 
 
 def to_its_end(request: Request, run: Run, watcher: RunWatcher) -> int:
-    """Start that run, and again without the hosts that are lost while restarts are left; as `launch`."""
+    """Drive the run to its end; while restarts are left, start it again without lost hosts.  See `launch`."""
     begun = time.monotonic()
     ended = run.once(hosts_at_first(request))
     if ended is None:
@@ -119,7 +119,7 @@ class Ended:
 
 
 class Run:
-    """One run: of one plan, and of another one each time that hosts are lost."""
+    """One run: it has one plan, and gets another one each time that hosts are lost."""
 
     def __init__(
         self, request: Request, connections: Connections, watcher: RunWatcher, tunnel: Tunnel | None = None
@@ -133,12 +133,12 @@ class Run:
         self._visited: set[str] = set()  # hosts that have had an agent of this run
         self._begun = time.monotonic()
         self._released: float | None = None  # when the tasks were released for the first time
-        self._fetched = True  # all that was asked for
+        self._fetched = True  # whether all outputs that the user asked for are here
 
     def once(self, hosts: Sequence[Host], before: Ended | None = None) -> Ended | None:
         """Plan, start and drive the run on these hosts until all is over; None: it goes on without this launcher.
 
-        `before` is how it ended on the hosts of the plan before.  Raises TflaunchError, Stopped.
+        `before` is how the run ended under the plan before this one.  Raises TflaunchError, Stopped.
         """
         number = before.number + 1 if before else 0
         attempt = 1 + max(before.state.attempts.values(), default=0) if before else 0
@@ -229,7 +229,7 @@ class Run:
         return missing, host_logs
 
     def _checked(self, state: State, number: int, host_logs: Mapping[TaskId, str]) -> Ended:
-        """How the run has ended on its hosts; a user who stops that check wants no other plan either."""
+        """Check the hosts, and say how the run ended there; if the user stops the check, no new plan follows."""
         unverified, survivors, gpus, signal = verify(self.request, state, self._connections, self.watcher)
         if signal is not None and hosts_for_another_plan(self.request, state, number):
             state = _interrupted(state, signal)
@@ -291,7 +291,7 @@ class Run:
 
 
 def make_ready(request: Request, starter: Starter, plan: ClusterPlan, attempt: int) -> Watchdog:
-    """Do all that comes before the tasks may start; returns what will watch them.  Raises LaunchError, Stopped."""
+    """Do all that comes before the tasks start; returns their watchdog.  Raises LaunchError, Stopped."""
     starter.end_elsewhere({task.host for task in plan.tasks})
     digest = None
     if request.bundle is not None:
@@ -334,5 +334,5 @@ def first_state(request: Request, plan: ClusterPlan, attempt: int = 0) -> State:
 
 
 def _interrupted(state: State, signal: int) -> State:
-    """The same state, had Ctrl-C or SIGTERM ended the run."""
+    """The same state, as if Ctrl-C or SIGTERM had ended the run."""
     return dataclasses.replace(state, first_failure=None, interrupts=(signal,))

@@ -37,8 +37,8 @@ def plan_on(
 ) -> ClusterPlan:
     """Connect to these hosts and plan the run on what they have now; with `lease`, the GPUs of the plan are held.
 
-    `before` is the plan that was in use until the hosts `lost` were lost: the new one has no more tasks, and the user
-    is asked again only if it has fewer.  Raises TflaunchError, Stopped.
+    `before` is the plan that was in use until the hosts `lost` were lost.  The new plan never has more tasks than
+    that; only if it has fewer is the user asked again.  Raises TflaunchError, Stopped.
     """
     job, hostfile, gpus = request.job, request.hostfile, request.gpus
     ports = ports_wanted(job, hostfile, hosts) + request.detach
@@ -88,12 +88,12 @@ def plan_on(
 def consent_for(request: Request, connections: Connections) -> Consent:
     """The consent before any question.
 
-    None is needed where the user, or the batch scheduler, gave the number of workers, or the user gave --yes.
+    No question is needed if the user or the batch scheduler gave the number of workers, or the user gave --yes.
     """
     hosts = {host.name: host for host in request.hostfile.hosts}
     counted = request.job.role(WORKER).count is not None or all(host.slots_by for host in hosts.values())
     needed = not (counted or request.yes)
-    # Looked up as late as can be: a host that is left out may not be reachable, and each may cost a run of `ssh -G`.
+    # Looked up as late as possible: each look-up may run `ssh -G`, and may fail for a host that is left out.
     user_on = functools.cache(lambda name: connections.user(hosts[name]))
     return Consent(request.hostfile, request.run_id, user_on, needed)
 

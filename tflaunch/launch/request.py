@@ -59,12 +59,12 @@ class Request:
     tensorboard_port: int = 0  # on this machine; 0: any free one
     fetch: Wish | None = None  # the outputs that are fetched at the end
     require_all: bool = False  # fail when a host is absent, even if the job fits without it
-    yes: bool = False  # the user agrees to whatever would be asked
+    yes: bool = False  # the user agrees to every question in advance
     wait_s: float | None = None  # how long to wait for GPUs that are in use; None: not at all
 
 
 def about_run(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
-    """What every host keeps of the whole run, so that each of them can tell of all of it (tflaunch.runs.listing)."""
+    """What each host keeps about the whole run, so that any host can describe it (tflaunch.runs.listing)."""
     user = str(os.getuid())
     with contextlib.suppress(KeyError, OSError):  # an account without a name
         user = getpass.getuser()

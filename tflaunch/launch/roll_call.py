@@ -1,8 +1,8 @@
 """Which hosts of a run are up, and whether the run goes on without the others.
 
-A host is absent when no TCP connection to its sshd comes about (`ConnectError.absent`).  Where the job fits on the
-hosts that are up, the run goes on without the absent ones.  But where the user gave no number of workers, the user is
-asked before there are fewer, for that changes the batch.
+A host is absent when no TCP connection to its sshd can be made (`ConnectError.absent`).  Where the job fits on
+the hosts that are up, the run goes on without the absent ones.  But if the user gave no number of workers, the
+user is asked before the run has fewer, because fewer workers change the batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Connections(Protocol):
-    """What is known of connections: `tflaunch.remote.Connector`."""
+    """What a roll call asks about connections: `tflaunch.remote.Connector`."""
 
     def unanswered(self, host: Host) -> ConnectError | None: ...
     def host_key(self, host: Host) -> str: ...
@@ -73,7 +73,7 @@ class RollCall:
     def settle(
         self, planner: Planner, consent: Consent, *, spares: Collection[Host], waits: bool, agreed: bool
     ) -> None:
-        """Go on without the absent hosts, and warn of it, or raise ConnectErrors.
+        """Go on without the absent hosts and warn the user, or raise ConnectErrors.
 
         Where the job does not fit without them, `spares` are called to take their place.  The user is asked before
         there are fewer workers, unless `agreed`; the answer counts for `consent`, too.  With `waits`, the run will
@@ -113,7 +113,7 @@ class RollCall:
         waits: bool,
         agreed: bool,
     ) -> Planner:
-        """The planner for a run that has lost hosts: for as many tasks as before, else for fewer if the user agrees.
+        """Return the planner for a run that lost hosts: with as many tasks as before, or fewer if the user agrees.
 
         `planner` plans as many as before; `job` is what the user asked for; the rest is as for `settle`.
         Raises PlanError, Stopped.
@@ -205,7 +205,7 @@ class RollCall:
             plan = now
 
     def _in_words(self, planner: Planner, plan: ClusterPlan, consent: Consent, fits: bool) -> str:
-        """That plan, as the question says it."""
+        """The plan in the words of the question to the user."""
         wanted = consent.lacking(planner.shares(plan), self.inventory)
         hosts = fold(dict.fromkeys(task.host for task in plan.tasks))
         what = wanted or f"{plural(_workers(plan), 'worker')} on {hosts}"

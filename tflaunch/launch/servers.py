@@ -1,4 +1,4 @@
-"""`tflaunch up`: TensorFlow servers that run no program; the user hears of them once all of them listen."""
+"""`tflaunch up`: TensorFlow servers that run no program; the launcher announces them once all listen."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Announce = Callable[[ClusterPlan], None]
 def serve(request: Request, announce: Announce, connections: Connections, watcher: RunWatcher) -> int:
     """Start the servers and call `announce` once all of them listen; returns the exit code.
 
-    With `request.detach` the run is detached then, else it is followed to its end.  Until all listen, no server is
-    started again, and the first failure ends the run.
+    Then, with `request.detach`, the run is detached; otherwise the launcher stays until its end.
+    Until all listen, no server is started again, and the first failure ends the run.
     Raises TflaunchError or Stopped when they could not start; then nothing of them is left.
     """
     return to_its_end(request, _Servers(request, announce, connections, watcher), watcher)

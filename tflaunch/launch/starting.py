@@ -40,7 +40,7 @@ class Starter:
         self._sessions = cluster.sessions
         self._watcher = cluster.watcher
         self._refuse = cluster.refuse
-        self._shipped: tuple[Bundle, float] | None = None  # and how long that may take
+        self._shipped: tuple[Bundle, float] | None = None  # the code that was shipped, and its time limit
 
     def end_elsewhere(self, hosts: Collection[str]) -> None:
         """End the agents of all hosts but these: the plan has no task for them."""
@@ -56,7 +56,7 @@ class Starter:
         self._watcher.shipped(bundle, shipped)
 
     def prepare(self, images: Mapping[str, set[str]], job: JobSpec, timeout_s: float) -> None:
-        """Have each host get ready what its tasks run in: its images, the environment of the requirements.
+        """Have each host prepare what its tasks run in: its images, the environment with the requirements.
 
         Raises LaunchError, Stopped.
         """
@@ -79,7 +79,7 @@ class Starter:
         dial_key: str = "",
         program: Mapping[str, str] | None = None,
     ) -> None:
-        """Make every task ready, so that all can start in the same moment; `entrust` may follow if `detached`.
+        """Make every task ready, so that all can start in the same moment; `entrust` may follow only if `detached`.
 
         `about` is what every host keeps of the whole run (tflaunch.runs.listing).  With `dial_key`, the ports of the
         tasks answer `dial_all` from now until the release.  Every interpreter of the tasks must be able to read
@@ -175,10 +175,10 @@ class Starter:
     def entrust(self, plan: ClusterPlan, state: State, watchdog: Watchdog) -> str:
         """Have the agents go on without a launcher; returns the host of the coordinator, which decides from now on.
 
-        It is the chief's, else worker/0's.  Raises LaunchError, Stopped.
+        The coordinator runs on the host of the chief, or else of worker/0.  Raises LaunchError, Stopped.
         """
         addresses = {task.host: task.address for task in plan.tasks}
-        # One for each host: an attacker of one host cannot pass for the coordinator to the others.
+        # A key for each host: an attacker who reads one host's key cannot pose as the coordinator to the others.
         keys = {name: secrets.token_hex(32) for name in addresses}
         for name, address in addresses.items():
             self._sessions.send([name], "entrust", secret=keys[name], address=address)
@@ -219,7 +219,7 @@ class Starter:
         return first.host
 
     def release(self, tasks: Mapping[TaskId, str], attempt: int, record: Record, copies: Copies) -> Steering:
-        """Start all tasks now; `record` is given each piece of their logs, and writes it into `copies`."""
+        """Start all tasks now; `record` gets each piece of their logs and writes it into `copies`."""
         feed = LogFeed(self._sessions, len(self._sessions.by_host), self._watcher, record, copies)
         feed.expect(tasks, attempt)
         for host in self._sessions.by_host:

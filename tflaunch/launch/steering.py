@@ -40,7 +40,7 @@ class Steering(Linked):
         self._tensorboard: TensorBoard | None = None
 
     def drive(self, state: S, monitor: Monitor, until: Callable[[], bool] = lambda: False) -> S:
-        """Feed everything that happens to the state machine and do what it says, until the run is over.
+        """Feed all events to the state machine and carry out its actions, until the run is over.
 
         It also returns while the run goes on, once `until()` is true and every host is connected; call it again then.
         """
@@ -58,8 +58,8 @@ class Steering(Linked):
     def drain(self, timeout_s: float = 1e9) -> dict[TaskId, int]:
         """Bring in the rest of the logs; returns how many bytes are missing, for each task that has any.
 
-        It ends when every byte is here, when no host that has some can be reached (a lost one is dialled again for
-        REST_S), when the time is up, or at Ctrl-C.
+        It ends when every byte is here, when every host that still has some is out of reach (a lost host is dialled
+        again for REST_S), when the time is up, or at Ctrl-C.
         """
         _LastLines(self._sessions, self._watcher, self._feed, self).wait(timeout_s)
         return self._feed.missing
@@ -74,10 +74,10 @@ class Steering(Linked):
         """Where each task's newest log lies on its host."""
         return self._feed.paths(self._hosts)
 
-    # What the hosts are to know of the run.
+    # What the launcher leaves on the hosts about the run.
 
     def tell_replanned(self, lost: Collection[str]) -> None:
-        """Leave on the hosts, for `attach` and `status`, that the run is planned anew without the lost ones."""
+        """Leave a note on the hosts, for `attach` and `status`: a new plan follows, without the lost hosts."""
         text = f"{', '.join(lost)} is lost: the run is planned anew without it"
         self._sessions.send(self._sessions.by_host, "said", text=text, replanned=True)
 
@@ -105,7 +105,7 @@ class Steering(Linked):
 
     @property
     def driver(self) -> Driver[Any]:
-        """What drives the run's state machine."""
+        """The driver of the run's state machine; it exists once `drive` was called."""
         assert self._driver is not None, "driven"  # noqa: S101
         return self._driver
 
@@ -149,7 +149,7 @@ class Steering(Linked):
         self.driver.tick(now)
 
     def wake_at(self, now: float) -> float:
-        """When something is due at the latest."""
+        """The time by which `tick` must be called."""
         return self.driver.wake_at(now)
 
     # What Driver and Links call.
@@ -178,7 +178,7 @@ class Steering(Linked):
         (self._watcher.say if urgent else self._watcher.note)(text)
 
     def warn(self, text: str) -> None:
-        """Show what should be looked at."""
+        """Show a sentence about something that needs attention."""
         self._watcher.warn(text)
 
     def happened(self, event: Event) -> None:
@@ -202,7 +202,7 @@ class _LastLines(Linked):
         self._given_up = False  # by Ctrl-C
 
     def wait(self, timeout_s: float) -> None:
-        """Return when every byte is here, or none comes any more, or the time is up, or Ctrl-C comes."""
+        """Return when every byte is here, when no more can come, when the time is up, or at Ctrl-C."""
         self.link(self._feed.awaited)
         deadline = self.awake_s + timeout_s
         while not self._feed.end(self._may_come) and not self._given_up and self.awake_s < deadline:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RunWatcher(Watcher, Protocol):
-    """Is shown a whole run; `tflaunch.console.reporter.Reporter` says what each method promises."""
+    """Shows a whole run; `tflaunch.console.reporter.Reporter` says what each method promises."""
 
     def waiting(self, turn: Turn) -> None: ...
     def plan(self, plan: ClusterPlan, *, brief: bool = False) -> None: ...
@@ -33,7 +33,7 @@ class Turn:
 
     place: int  # in the queue: 1 is the next to be served
     behind: tuple[str, ...]  # the runs before it: `bob's run mnist-a3k2xq`
-    free: int  # so many GPUs that it could take are free
+    free: int  # how many GPUs that it could take are free
     needed: int
     held: tuple[tuple[str, str], ...]  # GPUs in use, and by what: (`gpu01:0,2`, `alice's run ...`)
     lost: tuple[str, ...] = ()  # hosts to which there is no connection

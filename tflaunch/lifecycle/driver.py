@@ -1,4 +1,4 @@
-"""Drives a run, or a sweep, over the links to its agents; pure: clock, wires and screen are its owner's.
+"""Drives a run, or a sweep, over the links to its agents; pure: its owner has the clock, the wires and the screen.
 
 The owner is a launcher, which reaches the agents over SSH, or the coordinator of a detached run, which reaches them
 over TCP.  The rules and the messages are the same.  The driver turns messages into events of the state machine, carries
@@ -32,7 +32,7 @@ class Driven(Protocol):
 
     @property
     def hosts(self) -> Mapping[Any, str]:
-        """The values are the hosts."""
+        """A mapping whose values are the hosts."""
 
     @property
     def phase(self) -> str:
@@ -69,7 +69,7 @@ class Monitor(Protocol):
         """Take note of a message of an agent."""
 
     def questions(self, hosts: Iterable[str], now: float) -> list[tuple[str, str, dict[str, Any]]]:
-        """(host, message type, fields) of what the agents are to be asked now; `hosts` can be reached."""
+        """What to ask the agents now: (host, message type, fields); `hosts` are those that can be reached."""
 
     def sentences(self, now: float) -> list[Sentence]:
         """What the user should know since the last call."""
@@ -101,7 +101,7 @@ class Driver(Generic[S]):
     """Drives one run, from the release of its tasks until every host is swept or lost.
 
     A host is lost when its agent has not been heard of for `lease_s`: then the agent has ended the tasks by itself.
-    With `up=False`, the hosts are still to be dialled.
+    With `up=False`, no link is up yet, and the driver dials the hosts.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Driver(Generic[S]):
         self._orders: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
 
     def memory(self: Driver[State]) -> dict[str, Any]:
-        """All that has happened since the run began, as JSON can hold it, for `resume` of the next coordinator."""
+        """All that has happened since the run began, as JSON can hold it, for the next coordinator's `resume`."""
         from tflaunch.lifecycle.memory import memory_of
 
         return {
@@ -137,9 +137,10 @@ class Driver(Generic[S]):
         }
 
     def resume(self: Driver[State], memory: Any) -> None:
-        """Go on where the driver was that `memory` came from; it began with the same state, by the same clock.
+        """Continue from the `memory` of another driver, which began with the same state and used the same clock.
 
-        To be called first of all.  Raises ValueError where `memory` does not fit this run; then nothing has changed.
+        Call it before any other method.  Raises ValueError where `memory` does not fit this run; then nothing
+        has changed.
         """
         from tflaunch.lifecycle.memory import check_driver, remembered
 
@@ -173,8 +174,9 @@ class Driver(Generic[S]):
     def foreign(self, host: str, message: Message) -> str:
         """Why that message cannot be true, or "".
 
-        It is about a task that was never on that host; or the agent says that its host is swept, and has not reported
-        the exits of its tasks: without this check, that host's work would count as done.
+        It cannot be true if it is about a task that was never on that host, or if the agent says that its host is
+        swept before it has reported the exits of all tasks there: without this check, the work of that host would
+        count as done.
         """
         for task in tasks_of(message):
             if not self.state.has_task(host, TaskId.parse(task)):

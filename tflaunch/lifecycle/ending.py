@@ -4,7 +4,7 @@ Once the end begins (phase `ending`), each agent stops its tasks and sweeps its 
 swept or lost.
 
     Ctrl-C, SIGTERM     the first one begins the end: TERM, KILL after the grace period; the second one kills at once;
-                        the third one is not to wait any longer: hosts that have not reported count as lost
+                        the third one ends the wait: hosts that have not reported count as lost
     tflaunch stop       begins the end, as the first Ctrl-C does
     an agent is silent  SWEEP_MARGIN_S after the grace period, its host counts as lost
 
@@ -37,7 +37,7 @@ NOT_AWAITED = "the user told tflaunch not to wait for its agent"
 
 @dataclass(frozen=True)
 class Ending:
-    """What the end hangs on; the states of a run and of a sweep are kinds of it."""
+    """What decides how a run or a sweep ends; the states of both are subclasses."""
 
     hosts: Mapping[Any, str]  # the values are the hosts
     grace_s: float = 10.0  # from TERM to KILL
@@ -95,7 +95,7 @@ S = TypeVar("S", bound=Ending)
 
 
 def step(state: S, event: object) -> tuple[S, list[Action]] | None:
-    """The next state and what to do, for an event that a run and a sweep answer alike; None for any other event."""
+    """The next state and what to do, for an event that runs and sweeps treat alike; None for any other event."""
     if isinstance(event, HostSwept):
         return _swept(state, event), []
     if isinstance(event, Interrupted):
@@ -123,12 +123,12 @@ def end(state: S, grace_s: float, *, stacks: bool = False) -> tuple[S, list[Acti
 
 
 def lose(state: S, reasons: Mapping[str, str]) -> S:
-    """These hosts are lost, each for its reason."""
+    """The next state, in which these hosts are lost, each for its reason."""
     return _over_if_all_reported(dataclasses.replace(state, lost={**state.lost, **reasons}))
 
 
 def without_unreported(state: S, reason: str) -> S:
-    """All hosts that have not reported are lost, for that reason."""
+    """The next state, in which all hosts that have not reported are lost, for that reason."""
     return lose(state, dict.fromkeys(state.unreported, reason))
 
 

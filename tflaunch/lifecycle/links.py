@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-SILENCE_S = 9.0  # without any message: the link is broken, for an agent sends a beat every 2.5 s
+SILENCE_S = 9.0  # a link with no message for so long is broken: an agent sends a beat every 2.5 s
 ANSWER_S = 20.0  # from a dial to the agent's first message; after that the host is dialled anew
 ASLEEP_S = (
-    6.0  # between two ticks, which come each second: this process was asleep, or busy, and heard no host
+    6.0  # a longer gap between ticks (due each second): this process was asleep or busy, and heard no host
 )
 LOOK_S = 0.1  # between two looks at all links: hundreds of hosts send something at each moment
 REDIAL_S = (0.3, 8.0)  # before a host is dialled again: at first, at most; doubled each time, jittered
-# After BREAKS links in a row that lasted less than STEADY_S each, a new link does not bring the host back: the time for
-# which it is away goes on.  STEADY_S includes the SILENCE_S that it takes to notice a break.
+# After BREAKS links in a row that lasted less than STEADY_S each, a new link does not count as the host's return:
+# the host goes on to count as away.  STEADY_S includes the SILENCE_S that it takes to notice a break.
 STEADY_S = 20.0
 BREAKS = 8
 
@@ -93,7 +93,7 @@ class Links:
         return {**self._forgotten, **{host: link.after for host, link in self._links.items()}}
 
     def resume(self, after: Mapping[str, int]) -> None:
-        """Take only later events than these, by host."""
+        """From each host, take only events with higher numbers than `after` gives."""
         for host, number in after.items():
             if host in self._links:
                 self._links[host].after = number
@@ -136,12 +136,12 @@ class Links:
             self._transport.unreachable(host, reason)
 
     def heard(self, host: str, now: float) -> None:
-        """A message has come from that host, whichever."""
+        """A message of any type has come from that host."""
         if host in self._links:
             self._links[host].heard = now
 
     def takes(self, host: str, number: int) -> bool:
-        """Whether the event of that number is new; then it counts as taken."""
+        """Whether the event of that number is new; if so, count it as taken."""
         link = self._links.get(host)
         if link is None or number <= link.after:
             return False
@@ -149,7 +149,7 @@ class Links:
         return True
 
     def tick(self, now: float) -> None:
-        """Dial the hosts whose turn it is, and hang up on silent ones.  Call it often: it looks every LOOK_S.
+        """Dial the hosts whose turn it is, and hang up on silent ones.  Call it often; it looks only every LOOK_S.
 
         If this process was asleep since the last call (Ctrl-Z, a closed lid), no host counts as silent for that time.
         """
@@ -172,12 +172,12 @@ class Links:
                 link.redial_at, link.dialled_at = None, now
                 self._transport.dial(host)
             elif not link.up and link.redial_at is None and now - link.dialled_at > ANSWER_S:
-                # Cut, or frozen, between the connection and the first message: nothing else would notice that.
+                # The link broke or froze before the agent's first message: nothing else would notice that.
                 self._transport.hang_up(host)
                 self.ended(host, f"no answer within {ANSWER_S:g} s", now)
 
     def away_s(self, host: str, now: float) -> float:
-        """For how long a host has been out of reach, links that broke at once included; 0 while its link is up."""
+        """How long a host has been out of reach, links that broke at once included; 0 while its link is up."""
         link = self._links.get(host)
         return 0.0 if link is None or link.up else now - link.lost_at
 

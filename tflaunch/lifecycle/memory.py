@@ -1,6 +1,6 @@
-"""What the coordinator of a detached run has its agent keep, as JSON, for the coordinator that may follow it.
+"""What the coordinator of a detached run leaves with its agent, as JSON, for a coordinator that may replace it.
 
-The next one checks every field and takes over all of it or, where one does not fit the run, nothing.
+The new coordinator checks every field.  It takes over everything or, if any field does not fit the run, nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def memory_of(state: State) -> dict[str, Any]:
 
 
 def remembered(state: State, data: Any) -> State:
-    """`state`, of a run that begins, with all that `data` (from `memory_of`) says has happened.
+    """Apply to `state`, in which the run began, all that `data` (from `memory_of`) says has happened.
 
     Raises ValueError unless `data` fits the run.
     """
@@ -85,7 +85,7 @@ def remembered(state: State, data: Any) -> State:
 
 
 def _record_of(state: State) -> dict[str, Any]:
-    """The fields that the memory of a state of this run has (see protocol/fields.py)."""
+    """The fields of what `memory_of` returns for this run (see protocol/fields.py)."""
     tasks = {str(task): task for task in state.hosts}
     a_task, a_host = of_the_run("a task", tasks), of_the_run("a host", state.hosts.values())
     an_exit = Record(
@@ -158,7 +158,7 @@ def _failure_from(
 
 
 def check_driver(state: State, data: Any) -> None:
-    """Raise ValueError unless `data` can be what Driver.memory gave for a driver of that run; `state` begins it."""
+    """Raise ValueError unless `data` can come from Driver.memory of this run, which began in `state`."""
     tasks = set(map(str, state.hosts))
     a_task, a_host = of_the_run("a task", tasks), of_the_run("a host", state.hosts.values())
     orders = OneOf(

@@ -5,8 +5,9 @@ running ──all done──▶ draining ──the rest ended, or its grace is o
   ▼ │ all have ended, and the back-off is over: all start again
 restarting (the whole cluster: all its tasks are stopped first; an evaluator goes on unless its policy says cluster)
 
-What happens once the run ends stands in lifecycle/ending.py, for a sweep also.  Shipped to hosts: the coordinator of a
-detached run decides by the same rules as a launcher.
+What happens once a run, or a sweep, begins to end is in lifecycle/ending.py.
+
+Shipped to hosts: the coordinator of a detached run decides by the same rules as a launcher.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class State(Ending):
 
     hosts: Mapping[TaskId, str]
     done: Done = "workers"
-    drain_s: float = 3.0  # to end by itself when the work is done
+    drain_s: float = 3.0  # for a task to end by itself once the work is done
     drains_s: Mapping[str, float] = field(default_factory=dict)  # job -> the same, instead of drain_s
     ends: Mapping[str, RoleEnd] = field(
         default_factory=dict
@@ -64,11 +65,11 @@ class State(Ending):
     restarts: Restarts = field(default_factory=Restarts)
     phase: Literal["running", "restarting", "draining", "ending", "over"] = "running"
     attempts: Mapping[TaskId, int] = field(default_factory=dict)  # a task without an entry is in attempt 0
-    waiting: frozenset[TaskId] = frozenset()  # tasks that have ended, each to be started again by itself
+    waiting: frozenset[TaskId] = frozenset()  # tasks that have ended, each to start again alone
     restarted: tuple[tuple[float, TaskId | None], ...] = ()  # when, and which task; None: the cluster
     exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)  # of the tasks that do not run now
     work_done: bool = False  # every task whose success decides has succeeded
-    longest_grace_expired_s: float = -1.0  # of the graces (drain_s, drains_s) that began with the drain
+    longest_grace_expired_s: float = -1.0  # of the graces (drain_s, drains_s) of the drain; -1: none
 
     @property
     def alive(self) -> str:
@@ -110,7 +111,7 @@ class State(Ending):
 def decisive(
     tasks: Mapping[TaskId, str], done: Done, ends: Mapping[str, RoleEnd] | None = None
 ) -> frozenset[TaskId]:
-    """The tasks that must succeed for the run to succeed; of a job that `ends` names, `ends` says it, not `done`."""
+    """The tasks that must succeed for the run to succeed; for jobs in `ends`, that decides instead of `done`."""
     chief = next((task for job in (CHIEF, MASTER) if (task := TaskId(job, 0)) in tasks), TaskId(WORKER, 0))
     found: set[TaskId] = {chief} if done == "chief" and chief.job not in (ends or {}) else set()
     jobs = set()
@@ -129,7 +130,10 @@ def _left(state: State) -> list[TaskId]:
 
 
 def _together(state: State) -> list[TaskId]:
-    """The tasks that are stopped and start again with the cluster; an evaluator has no connections to the others."""
+    """The tasks that stop and start again with the cluster.
+
+    An evaluator has no connections to the others, so it is among them only if its policy says `cluster`.
+    """
     gone = state.lost.keys() | state.swept.keys()
     evaluator = state.restarts.policy.get(EVALUATOR, state.restarts.default) == "cluster"
     return [
@@ -175,7 +179,7 @@ def _started(state: State, started: TaskStarted, now: float) -> State:
         policy = state.restarts.policy.get(started.task.job, state.restarts.default)
         task = None if policy == "cluster" else started.task
         counted = sum(1 for _, each in state.restarted if each == task)
-        # A host may make up any number; more than `most` change nothing.
+        # A host may lie and send any number; to count more than `most` restarts changes nothing.
         uncounted = ((now, task),) * min(state.restarts.most, max(0, started.attempt - counted))
         state = dataclasses.replace(state, restarted=state.restarted + uncounted)
     attempts = {**state.attempts, started.task: started.attempt}
@@ -284,7 +288,7 @@ def _timer(state: State, name: str) -> tuple[State, list[Action]]:
         expired_s = max(float(name.partition(" ")[2]), state.longest_grace_expired_s)
         return _end_if_drained(dataclasses.replace(state, longest_grace_expired_s=expired_s))
     if name == RESTART and state.phase == "restarting":
-        # One number for all: a task that had more attempts than the others must not start twice.
+        # One attempt number for all tasks: one that had more attempts than the others must not start twice.
         together = _together(state)
         number = 1 + max((state.attempts.get(task, 0) for task in together), default=0)
         return _restart(dataclasses.replace(state, phase="running"), dict.fromkeys(together, number))
@@ -312,7 +316,7 @@ def _gave_up(state: State, event: AgentGaveUp, now: float) -> tuple[State, list[
 
 def _lost(state: State, event: HostLost, now: float) -> tuple[State, list[Action]]:
     state = ending.lose(state, {event.host: event.reason})
-    if state.phase == "draining":  # the work is done; what is lost is the proof that nothing is left there
+    if state.phase == "draining":  # the work is done; only the proof that nothing is left there is lost
         return ending.end(state, state.grace_s)
     if not _can_be_missed(state, event.host):
         return _fail(state, event)
@@ -325,7 +329,7 @@ def _lost(state: State, event: HostLost, now: float) -> tuple[State, list[Action
 
 
 def _fail(state: State, failure: TaskExit | HostLost | TimedOut) -> tuple[State, list[Action]]:
-    """The run ends, and has failed by this."""
+    """End the run as failed because of `failure`."""
     state = dataclasses.replace(state, first_failure=failure)
     state, actions = ending.end(state, state.grace_s, stacks=isinstance(failure, TimedOut))
     left = _left(state)
@@ -345,7 +349,7 @@ def _tasks(count: int) -> str:
 
 
 def state_data(state: State) -> dict[str, Any]:
-    """The settings and tasks of a run, as JSON can hold them; nothing of what has happened (lifecycle/memory.py)."""
+    """The settings and tasks of a run, as JSON can hold them; what has happened is in lifecycle/memory.py."""
     return {
         "hosts": {str(task): host for task, host in state.hosts.items()},
         "done": state.done,

@@ -2,9 +2,9 @@
 
     --timeout          the whole run, from the release of its tasks
     --startup-timeout  until each task listens on its port (or, if it has none, has written something)
-    --stall-timeout    without output of any task: many programs let only their chief talk, and ps are silent
+    --stall-timeout    for how long no task writes output; one task is no sign: often only the chief writes
 
-TensorFlow's own "still waiting" lines are no output: a run that hangs writes one every 10 s.
+TensorFlow's own "still waiting" lines do not count as output: a run that hangs writes one every 10 s.
 
 Shipped to hosts, for the coordinator of a detached run.
 """
@@ -57,17 +57,17 @@ class Limits:
         self._spoke: dict[str, float] = {}  # task -> when it last wrote output that counts
 
     def begin(self, now: float, begun: float | None = None) -> None:
-        """All tasks are released now; `begun`: when the run began, where it has been planned anew since."""
+        """All tasks are released now; `begun` is when the run began, if it has been planned anew since."""
         self._begun = now if begun is None else begun
         for task in self._started:
             self._started[task] = self._spoke[task] = now
 
     def memory(self) -> dict[str, Any]:
-        """What has happened, as JSON can hold it, for `resume`; without what the next looks show again."""
+        """What has happened, as JSON can hold it, for `resume`; left out is what the next looks show again."""
         return {"started": self._started, "ready": sorted(self._ready), "spoke": self._spoke}
 
     def resume(self, memory: Any) -> None:
-        """Go on where the limits were that `memory` came from, after `begin`; raises ValueError if it does not fit."""
+        """Continue from the `memory` of other limits; call `begin` first.  Raises ValueError for a wrong one."""
         from tflaunch.protocol.fields import Each, a_number, check, of_the_run
 
         a_task = of_the_run("a task", self._started)

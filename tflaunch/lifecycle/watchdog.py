@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from tflaunch.diagnosis.hangs import Sentence
     from tflaunch.protocol.events import Event
 
-DIAL_S = 5.0  # for one connect: it may be lost twice on the way
+DIAL_S = 5.0  # for one connect, whose first packet may be lost twice on the way
 AWAITED_S = 0.5  # how often the agents are asked while the launcher waits for all tasks to be ready
 
 
 class Watchdog:
     """The Monitor (lifecycle/driver.py) of a run.
 
-    `places` maps a task to its host, address and port, `names` a host name among the addresses to its addresses;
-    `limits_s` are the arguments of time_limits.Limits.  All times are of one steady clock.
+    `places` maps a task to its host, address and port; `names` maps each address that is a host name to its IP
+    addresses; `limits_s` are the arguments of time_limits.Limits.  All times are of one steady clock.
     """
 
     def __init__(
@@ -50,20 +50,20 @@ class Watchdog:
         return self._limits.ready
 
     def data(self) -> dict[str, Any]:
-        """The arguments that it was made with, as JSON can hold them."""
+        """The arguments of the constructor, as JSON can hold them."""
         return self._data
 
     def begin(self, now: float, begun: float | None = None) -> None:
-        """The tasks were released at `now`; `begun`: when the run began, where it has been planned anew since."""
+        """The tasks were released at `now`; `begun` is when the run began, if it has been planned anew since."""
         self._limits.begin(now, begun)
-        self._looked = now  # too early for a look
+        self._looked = now  # the first look must not come at once
 
     def memory(self) -> dict[str, Any]:
-        """What has happened, as JSON can hold it, for `resume`; without what the next looks show again."""
+        """What has happened, as JSON can hold it, for `resume`; left out is what the next looks show again."""
         return {"diagnosis": self._diagnosis.memory(), "limits": self._limits.memory()}
 
     def resume(self, memory: Any) -> None:
-        """Go on where the watchdog was that `memory` came from, after `begin`; raises ValueError if it does not fit."""
+        """Continue from another watchdog's `memory`; call `begin` first.  Raises ValueError for a wrong one."""
         from tflaunch.protocol.fields import anything, check
 
         check({"diagnosis": anything, "limits": anything}, memory)
@@ -93,7 +93,7 @@ class Watchdog:
             self._diagnosis.dialled(host, fields["results"], now)
 
     def questions(self, hosts: Iterable[str], now: float) -> list[tuple[str, str, dict[str, Any]]]:
-        """(host, message type, fields) of what the agents are to be asked now; `hosts` can be reached."""
+        """What to ask the agents now: (host, message type, fields); `hosts` are those that can be reached."""
         if now < self.wake_at():
             return []
         self._looked = now

@@ -14,7 +14,7 @@ _LOOPBACK_NAMES = {"localhost", "localhost.localdomain", "localhost6", "ip6-loca
 
 
 def _machine(facts: HostFacts) -> tuple[str, str]:
-    """Equal for two names of one machine; containers share the boot id, so that the host name counts, too."""
+    """Equal for two names of one machine; containers share the boot id, so the host name counts, too."""
     return (facts.boot_id, facts.hostname) if facts.boot_id else ("", facts.host)
 
 
@@ -75,7 +75,7 @@ def peer_addresses(
 
 
 def _machines(inventory: Inventory) -> dict[str, set[tuple[str, str]]]:
-    """Whose each address is: one that several machines have (a container bridge, say) leads nowhere."""
+    """The machines that have each address; one that several have (a container bridge, say) leads nowhere."""
     machines: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for facts in inventory.values():
         for address in facts.addresses:

@@ -20,7 +20,7 @@ class TaskPlan:
     id: TaskId
     host: str  # the name in the hostfile
     address: str  # what its peers dial
-    port: int | None  # None: it is not part of the cluster, as an evaluator
+    port: int | None  # None: it is not part of the cluster, such as an evaluator
     gpus: tuple[str, ...]  # UUIDs of GPUs or of one MIG instance; (): the task sees no GPU
     gpu_labels: tuple[str, ...]  # the same as people see them: "3", or "3.1" for MIG instance 1 of GPU 3
     argv: tuple[str, ...]
@@ -82,7 +82,7 @@ class ClusterPlan:
     choices: tuple[str, ...] = ()  # what the text of the program has decided, and why
     left_out: Mapping[str, str] = field(default_factory=dict)  # hosts that it does without -> why
     moved: str = (
-        ""  # the note that says so, where the task that writes checkpoints is on another host than they
+        ""  # the note about it, if the task that writes checkpoints is on another host than the checkpoints
     )
 
     @property
@@ -96,7 +96,7 @@ class ClusterPlan:
 
     @property
     def images(self) -> dict[str, set[str]]:
-        """What the containers of each host are made of."""
+        """The images of the containers on each host."""
         images: dict[str, set[str]] = {}
         for task in self.tasks:
             images.setdefault(task.host, set()).update([task.container] if task.container else [])
@@ -104,7 +104,7 @@ class ClusterPlan:
 
     @property
     def targets(self) -> dict[str, str]:
-        """What a TensorFlow session is built on, of each task: `grpc://address:port`."""
+        """For each task, the target of a TensorFlow session: `grpc://address:port`."""
         return {str(task.id): f"grpc://{task.endpoint}" for task in self.tasks if task.endpoint}
 
     @property

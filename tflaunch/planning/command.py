@@ -23,7 +23,7 @@ def endpoint(address: str, port: int) -> str:
 def interpreter(host: Host, job: JobSpec) -> str:
     """The Python that runs a task: the host's `python:`, else `python3`, or the launcher's own when local.
 
-    In an environment that is made of requirements it is the one of that, which comes first on PATH.
+    Where hosts install requirements, it is the one of that environment, which comes first on PATH.
     """
     if job.requirements is not None:
         return "python3"
@@ -40,8 +40,8 @@ class Command:
     """The argv and the environment of every task of one cluster.
 
     `cluster` is TensorFlow's cluster spec: job name to the `address:port` of its tasks, in task order; a job
-    without tasks is not in it.  `interfaces` maps a host to that of its network interfaces by which its peers reach
-    it, where that is known.  Raises UsageError for flag names that cannot work, PlanError when the cluster
+    without tasks is not in it.  `interfaces` maps a host to the network interface by which its peers reach it,
+    where that is known.  Raises UsageError for flag names that cannot work, PlanError when the cluster
     is too large for Linux to hand it over in one argument.
     """
 
@@ -103,7 +103,7 @@ class Command:
             "CUDA_VISIBLE_DEVICES": ",".join(gpus),  # empty: a ps never takes a GPU by accident
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "PYTHONUNBUFFERED": "1",  # a killed task would lose its last lines
-            "PYTHONFAULTHANDLER": "1",  # a crash, and a task that is ended because it is stuck, tells where
+            "PYTHONFAULTHANDLER": "1",  # a task that crashes, or is ended because it hangs, says where
             # gRPC obeys the proxy variables also between tasks; what a program downloads still may need them.
             "no_grpc_proxy": self._no_proxy,
             "TFLAUNCH_RUN": self._run_id,

@@ -1,7 +1,7 @@
 """Which connections the tasks of a plan will make, and what a blocked one means; pure.
 
-Every host dials the address and port of every task that a task of its own may call, its own address included (an
-address that belongs to a router may lead everywhere but back).
+Every host dials every task that one of its own tasks may call, at its address and port.  That includes the host's own
+address: one that belongs to a router may lead everywhere but back.
 Training needs both ways: a worker asks its ps for variables, and the ps fetches the gradients from the worker;
 workers open sessions that span each other.  Only ps do not call each other.  For H hosts and
 T tasks that is up to H x T connects, but each host makes its T at once, and they take no longer than one does
@@ -45,7 +45,7 @@ def needed(plan: ClusterPlan) -> bool:
 
 
 def targets(plan: ClusterPlan) -> dict[str, list[TaskPlan]]:
-    """For each host, the tasks that its own may call; each host begins with another one, to spread the load."""
+    """For each host, the tasks that its own may call; each host begins at another task, to spread the load."""
     jobs: dict[str, set[str]] = {}
     count: dict[tuple[str, str], int] = {}
     members = [task for task in plan.tasks if task.port is not None]
@@ -69,7 +69,7 @@ def targets(plan: ClusterPlan) -> dict[str, list[TaskPlan]]:
 
 
 def _calls_itself(task: TaskPlan, callers: Collection[str], count: Mapping[tuple[str, str], int]) -> bool:
-    """Whether another task of its own host, which has these jobs, may call it."""
+    """Whether another task on its own host may call that task; `callers` are the jobs of that host."""
     own = task.id.job
     return any(job != own or (job != "ps" and count[task.host, own] > 1) for job in callers)
 

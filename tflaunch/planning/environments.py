@@ -22,7 +22,7 @@ test -f %(path)s/bin/activate || {
     echo "tflaunch: venv: there is no" %(path)s/bin/activate "on this host" >&2; false; }
 . %(path)s/bin/activate"""
 
-# As `conda activate` does; where there is no conda, only the environment (conda-pack), what that comes down to.
+# What `conda activate` does; where there is an environment but no conda (conda-pack), the steps that it comes down to.
 _CONDA = """\
 tflaunch_conda() {
     for conda in "${CONDA_EXE:-}" "$(command -v conda || true)" ~/miniconda3/bin/conda ~/miniforge3/bin/conda \\
@@ -73,8 +73,8 @@ def to_prepare(host: Host, job: JobSpec, images: Iterable[str]) -> dict[str, Any
 def read(path: Path, system_site: bool = False) -> Requirements:
     """The requirements that hosts are to install: of requirements.txt, with all that it includes, or of a project.
 
-    A project is pyproject.toml, or uv.lock beside it, which then counts.  Raises UsageError, also for what only
-    this machine has.
+    A project is pyproject.toml, or uv.lock beside it, which then counts.  Raises UsageError, also for packages that
+    only this machine has.
     """
     lock = path.with_name("uv.lock")
     if path.name == "uv.lock" or (path.name == "pyproject.toml" and lock.is_file()):
@@ -135,7 +135,7 @@ def _include(path: Path, top: Path, found: dict[Path, tuple[str, str]]) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """(number, line) without comments, what a backslash continues in one, as pip reads them."""
+    """(number, line) without comments, lines that a backslash joins as one: as pip reads them."""
     began, held = 1, ""
     for number, line in enumerate(text.splitlines(), 1):
         began = began if held else number

@@ -7,11 +7,11 @@ evaluator has no rank.
 **A task is a node with one process.**  `LOCAL_RANK` is 0 and `LOCAL_WORLD_SIZE` 1 in each, also where several share a
 host.  A task sees its own GPUs and no others (`CUDA_VISIBLE_DEVICES`), so that `cuda:{LOCAL_RANK}` must be its first:
 `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` with a LOCAL_RANK of 1 fails where one GPU is visible.
-`torchrun --virtual-local-rank` decides the same, and so is a worker of Kubeflow's PyTorchJob, a pod of its own.  The
-other way, all GPUs of the run on a host visible to each of its tasks (torchrun by default, Ray Train), would give a
-program that says only `cuda` the GPU of another task, leaves open which of two GPUs a rank gets
-(`--gpus-per-worker 2`), and takes back that tasks cannot use each other's GPUs.  NCCL finds the fast way between
-GPUs that do not see each other, too (CUDA 10.1 or newer).
+`torchrun --virtual-local-rank` decides the same, and in Kubeflow's PyTorchJob each worker is a pod with its own GPUs.
+The other way is that each task sees all GPUs of the run on its host (torchrun by default, Ray Train).  Then a program
+that says only `cuda` would get the GPU of another task, it would be open which two GPUs a rank gets
+(`--gpus-per-worker 2`), and tasks could use each other's GPUs.  NCCL finds the fast way between the GPUs of two tasks
+also where neither sees those of the other (CUDA 10.1 or newer).
 
 What the variables mean stays true: RANK = GROUP_RANK x LOCAL_WORLD_SIZE + LOCAL_RANK, and Lightning, which counts
 `num_nodes` x `devices`, finds WORLD_SIZE nodes of one device.
@@ -86,7 +86,7 @@ def variables(
     task: TaskId,
     interface: str,
 ) -> dict[str, str]:
-    """What tells `task` its rank, the number that `ranked` has for it, and where rank 0 is; nothing if it has none.
+    """The variables with the rank of `task` (its number in `ranked`) and the address of rank 0; none without a rank.
 
     `interface` is the one by which its peers reach its host, "" where that is not known.
     """
@@ -111,7 +111,7 @@ def variables(
         }
         if (
             interface
-        ):  # else gloo listens where its host's own name leads: to 127.0.1.1, as Debian installs it
+        ):  # else gloo listens where its host's own name leads: as Debian installs it, to 127.0.1.1
             found["GLOO_SOCKET_IFNAME"] = interface
     if job.framework != "torch":
         found |= {

@@ -43,7 +43,7 @@ class GpuChoice:
 
 
 def check(choice: GpuChoice, hostfile: Hostfile) -> None:
-    """Raises UsageError for a pattern of hosts that fits nothing, before any host is asked."""
+    """Raises UsageError for a pattern of hosts that matches none, before any host is asked."""
     _selected("--include", choice.include, hostfile)
     _selected("--exclude", choice.exclude, hostfile)
 
@@ -61,7 +61,7 @@ def not_included(choice: GpuChoice, hostfile: Hostfile) -> set[str]:
 
 
 def choose(inventory: Inventory, choice: GpuChoice, hostfile: Hostfile) -> dict[str, HostFacts]:
-    """The inventory with all GPUs busy that the options leave out; raises UsageError for a pattern that fits no host.
+    """The inventory in which GPUs that the options leave out are busy; raises UsageError for a pattern without a host.
 
     Without `mig`, instances are taken only where `gpus:` of the hostfile names them.
     """

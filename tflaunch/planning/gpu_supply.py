@@ -1,4 +1,4 @@
-"""The GPUs that hosts have for the roles of a job, and the sentences where they are too few; pure."""
+"""The GPUs that hosts have for the roles of a job, and the errors where they are too few; pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class HostCapacity:
     given: Counter[str] = field(default_factory=Counter)  # GPUs that other roles have got, by job
 
     def room_for(self, workers: int) -> int:
-        """How many of so many workers, for which it has GPUs, `slots:` lets it take."""
+        """How many workers `slots:` lets it take, if it has GPUs for that many `workers`."""
         return workers if self.host.slots is None else min(workers, self.host.slots)
 
     def room_of_models(self, per_worker: GpuCount) -> int:
@@ -54,7 +54,7 @@ class HostCapacity:
 
 
 def workers_for(gpus: int, per_worker: GpuCount) -> int:
-    """How many workers so many GPUs of one host are enough for."""
+    """For how many workers that many GPUs of one host are enough."""
     return min(1, gpus) if per_worker == "all" else gpus // per_worker
 
 
@@ -110,7 +110,7 @@ def check_instances(capacities: Iterable[HostCapacity], gpus: GpuCount, option: 
 def make_room(
     capacities: Sequence[HostCapacity], per_worker: GpuCount, notes: list[str], mix: bool = False
 ) -> None:
-    """Set how many workers each host takes, each with `per_worker` GPUs; with `mix` of several models."""
+    """Set how many workers of `per_worker` GPUs each host takes; `mix`: one worker may get several models."""
     if per_worker == 0:
         for capacity in capacities:
             capacity.room = capacity.host.slots
@@ -122,7 +122,7 @@ def make_room(
         "more workers use more instances: --workers",
     )
     for capacity in capacities:
-        whole = mix or per_worker == "all"  # what `all` has of two models is refused, not parted
+        whole = mix or per_worker == "all"  # `all` of a host with two models is refused later
         capacity.room = (
             capacity.room_for(workers_for(len(capacity.free_gpus), per_worker))
             if whole
@@ -169,7 +169,7 @@ def free_gpus(host: Host, facts: HostFacts) -> list[GpuOrInstance]:
     if host.gpus == "auto":
         return free
     if host.gpus_by and (isinstance(host.gpus, int) or any(not _named(want, facts) for want in host.gpus)):
-        # A job that sees only its own GPUs counts them from 0, whatever their numbers are on the host.
+        # A batch job that sees only its own GPUs counts them from 0, whatever their numbers are on the host.
         count = host.gpus if isinstance(host.gpus, int) else len(host.gpus)
         return free[:count] if isinstance(host.gpus, int) or len(there) <= count else _not_those(host, facts)
     if isinstance(host.gpus, int):
@@ -319,7 +319,7 @@ def _describe_gpus(capacity: HostCapacity) -> str:
     why = []
     if busy:
         reasons = [reason for reason, _ in busy.most_common()]
-        reasons.sort(key=lambda reason: isinstance(reason, LeftOut))  # who uses a GPU is news
+        reasons.sort(key=lambda reason: isinstance(reason, LeftOut))  # first who uses a GPU
         reasons = reasons[:_BUSY_REASONS_SHOWN]
         more = ["..."] if len(busy) > len(reasons) else []
         why.append(f"{busy.total()} busy: {', '.join(reasons + more)}")
@@ -367,7 +367,7 @@ def mixed(gpus: Sequence[tuple[str, GpuOrInstance]], workers: int, counted: bool
 
 
 def _short(name: str, others: Iterable[str]) -> str:
-    """The first word of a model's name that no other one has, a number in it if there is one, else all of the name."""
+    """A word of the name that no other model has, if possible with a number in it; else the whole name."""
     rest = " ".join(other for other in others if other != name).lower()
     words = [word for word in name.split() if word.lower() not in rest]
     return next((word for word in words if any(map(str.isdigit, word))), (words or [name])[0])

@@ -10,7 +10,7 @@ from tflaunch.gpu_probe import BUSY_MEMORY_BYTES, BUSY_MIG_MEMORY_BYTES
 from tflaunch.inputs.times import clock_time
 
 BUSY_PERCENT = 25  # of the time; less may be a desktop
-# No program computes with less; a GPU that its driver has just initialised shows 100 % for a moment, without any.
+# No program computes with less memory; a GPU whose driver has just initialised it shows 100 % for a moment, with none.
 CONTEXT_BYTES = 64 * 1024 * 1024
 
 PROHIBITED = "compute mode is PROHIBITED"
@@ -62,11 +62,11 @@ class GpuOrInstance:
     `busy` says why a run must not take it, "" when it is free.
     """
 
-    index: int  # a GPU's is NVML's, which people see, not CUDA's; a MIG instance's counts within its GPU
+    index: int  # of a GPU: NVML's, which users see, not CUDA's; of a MIG instance: its number within its GPU
     uuid: str
     name: str
     memory_total_bytes: int
-    memory_used_bytes: int  # without what the driver reserves for itself, where it tells that apart
+    memory_used_bytes: int  # without what the driver reserves for itself, where NVML counts that separately
     busy: str = ""
     processes: tuple[GpuProcess, ...] = ()
     lease: Lease | None = None
@@ -179,7 +179,7 @@ def _promise(device: GpuOrInstance) -> str:
 
 
 def _unnamed(device: GpuOrInstance) -> str:
-    """Who uses it where no process is seen to compute: a desktop, if its processes explain the memory."""
+    """What uses it, if no process is seen to compute: a desktop, if its processes explain the memory."""
     shown = sum(process.memory_bytes or 0 for process in device.processes)
     if device.processes and device.memory_used_bytes - shown <= BUSY_MEMORY_BYTES:
         return "a desktop"
@@ -226,7 +226,7 @@ class HostFacts:
     gpus: tuple[Gpu, ...] = ()
     gpu_note: str = ""  # why there are none, when a driver is there but does not answer
     proxies: tuple[str, ...] = ()  # names of proxy variables that tasks would inherit
-    interfaces: tuple[str, ...] = ()  # that of each address
+    interfaces: tuple[str, ...] = ()  # the interface of each of `addresses`
     driver: str = ""  # NVIDIA's version: "550.54.15"; "" without one
     cuda: str = ""  # the newest that the driver serves: "12.4"
     load: float = 0.0  # processes that run or want to, mean of the last minute

@@ -33,7 +33,7 @@ from tflaunch.protocol.errors import PlanError, UsageError
 from tflaunch.protocol.job import CHIEF, EVALUATOR, MASTER, PS, WORKER, GpuCount, JobSpec, TaskId
 
 WORKERS_PER_PS = 4
-# On each host, before the plan says how many tasks it gets: 8 GPUs of 7 MIG instances each, and ps for them.
+# By each agent, before the plan says how many tasks its host gets: 8 GPUs of 7 MIG instances each, and ps for them.
 PORTS_HELD = 72
 
 
@@ -157,7 +157,7 @@ def _task_plans(
 def places(
     job: JobSpec, hostfile: Hostfile, inventory: Inventory, notes: list[str]
 ) -> list[tuple[Host, tuple[GpuOrInstance, ...]]]:
-    """All places that are free now for workers that do not talk to each other, each with its GPUs: trials of a sweep.
+    """All places that are free now for trials of a sweep, which do not talk to each other; each with its GPUs.
 
     Without GPUs and `slots:`, a host has one place.  Each host gives one in turn.  Raises PlanError where none is free.
     """
@@ -214,7 +214,7 @@ def ports_wanted(job: JobSpec, hostfile: Hostfile, usable: Collection[Host] | No
     names = {host.name for host in (hostfile.hosts if usable is None else usable)}
 
     def fullest(count: int, pattern: str | None) -> int:
-        """The most tasks that one host may get of `count`."""
+        """How many of `count` tasks one host may get at most."""
         hosts = {host.name for host in match(pattern, hostfile)} & names if pattern is not None else names
         return count if job.place == "pack" else -(-count // max(1, len(hosts)))
 
@@ -235,10 +235,10 @@ def ports_wanted(job: JobSpec, hostfile: Hostfile, usable: Collection[Host] | No
 
 @dataclass(frozen=True)
 class _Share:
-    """What a role asks for that is placed apart from the workers."""
+    """What a role asks for, if its tasks are placed apart from the workers."""
 
     job: str
-    count: int | None  # None, of ps: by the workers
+    count: int | None  # None (only ps): by the number of workers
     gpus_each: GpuCount
     capacities: Sequence[HostCapacity]  # where it may go
 
@@ -256,7 +256,7 @@ def chiefs_as_workers(job: JobSpec) -> list[str]:
 def _shares(
     job: JobSpec, hostfile: Hostfile, capacities: Mapping[str, HostCapacity], notes: list[str]
 ) -> tuple[list[HostCapacity], GpuCount, list[_Share]]:
-    """Return (hosts for workers, GPUs of each worker, the other roles); every host has got its free GPUs."""
+    """Return (hosts for workers, GPUs of each worker, the other roles); deals every host its free GPUs."""
 
     def chosen(pattern: str | None) -> list[HostCapacity]:
         if pattern is None:

@@ -60,7 +60,7 @@ def moved(
     plan: ClusterPlan,
     before: ClusterPlan | None,
 ) -> str:
-    """A note where the task that writes checkpoints (the chief or worker/0) is on another host than they; else "".
+    """A note where the task that writes checkpoints (the chief or worker/0) is on another host than these; else "".
 
     `before` is the plan of this run that was carried out before.  Without one, an earlier run may have had that task
     on a host that comes first in the hostfile and is absent.

@@ -12,7 +12,7 @@ _DIGITS = 40  # of a SHA-256 make a name
 
 
 def hasher(size: int) -> "Any":
-    """A SHA-256 for `size` bytes, for `named`: the one that is fastest with its import counted."""
+    """A SHA-256 object for `size` bytes, to give to `named`: the one that is fastest, its import included."""
     if size <= SMALL_BYTES:
         return sha256()
     import hashlib  # five times as fast, once it is loaded

@@ -40,7 +40,9 @@ HELLO = b"tflaunch dials\n"
 HELLO_LOAD = b"tflaunch loads\n"  # as long as HELLO
 NONCE_BYTES = 16
 LOAD_BYTES = 16384  # more than a jumbo frame
-ANSWER_SHARE = 3  # patience for an answer, in connects: the kernel accepts, but the agent must get its turn
+ANSWER_SHARE = (
+    3  # times the patience for a connect: the kernel accepts at once, but the agent must get its turn
+)
 LOOK_S = 0.1  # between two looks for late attempts
 AT_ONCE = 128  # connects under way from one host
 ADDRESSES_TRIED = 4  # of one name

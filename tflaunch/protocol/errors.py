@@ -144,7 +144,7 @@ class NoThreads(ConnectError):
 
     @staticmethod
     def cause_of(error: BaseException) -> bool:
-        """Whether `error` means that: Python has no exception of its own for it."""
+        """Whether `error` says that no thread can be started: Python has no exception of its own for it."""
         return isinstance(error, RuntimeError) and "can't start new thread" in str(error)
 
 
@@ -162,7 +162,7 @@ class ConnectErrors(TflaunchError):
 class LaunchError(TflaunchError):
     """A host could not stage its tasks; `failures` maps host to reason.
 
-    Nothing is left running, except maybe on the hosts of `unconfirmed`: they did not confirm the end, each with why.
+    Nothing is left running, except maybe on the hosts of `unconfirmed`: host -> why it did not confirm the end.
     """
 
     exit_code = EXIT_LAUNCH

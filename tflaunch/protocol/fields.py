@@ -39,7 +39,7 @@ class OneOf:
 
 
 class Record:
-    """Describes a record for which `rule` is true, too; `words` name such a record, for the message if it is not."""
+    """Describes a record for which `rule` is true, too; the message about any other says that it is not `words`."""
 
     def __init__(self, fields: "Mapping[str, Any]", rule: "Callable[[Any], bool]", words: str) -> None:
         self.fields = fields
@@ -147,12 +147,12 @@ def an_empty_text(value: "Any") -> bool:
 
 
 def the_only_module(value: "Any") -> bool:
-    """The name of the one module that a host may lack, and that it is sent."""
+    """The name of the one module that a host may lack, and that the launcher then sends."""
     return isinstance(value, str) and value == MODULE
 
 
 def anything(_: "Any") -> bool:
-    """A value that nobody else reads: it goes back to its own sender, or into the user's own files."""
+    """A value that is passed on unread: it goes back to its own sender, or into the user's own files."""
     return True
 
 

@@ -86,7 +86,7 @@ def ends_as(job: str) -> RoleEnd:
 
 
 def deciding(task: TaskId) -> tuple[bool, bool, TaskId]:
-    """A sort key; the coordinator of a detached run is on the host of the first task: the chief, else worker/0."""
+    """A sort key: first the chief, else worker/0; the coordinator of a detached run is on that task's host."""
     return task.job not in (CHIEF, MASTER), task.job != WORKER, task
 
 

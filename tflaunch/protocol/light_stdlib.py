@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import socket
     from hashlib import sha256
 else:
-    # The C modules under `signal` and `socket`: the enumerations of those take longer to load than a task to start.
+    # The C modules under `signal` and `socket`: the enumerations in Python take longer to load than a task to start.
     # Such a socket has no `with` and no `accept` (see tflaunch.protocol.selector).
     try:
         import _signal as signal

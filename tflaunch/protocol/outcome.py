@@ -110,7 +110,7 @@ def exit_data(exit: TaskExit) -> dict[str, Any]:
 
 
 def gpus_left(told: Iterable[Mapping[str, Any]]) -> tuple[GpuLeft, ...]:
-    """The GpuLeft of what an agent has reported."""
+    """The GPUs that an agent has reported as not free."""
     return tuple(GpuLeft(gpu["text"], gpu["own"]) for gpu in told)
 
 

@@ -1,7 +1,7 @@
 """Waits for files to be ready, as the module `selectors` does, for the agent's loop and the launcher's tunnel.
 
-It loads less than `selectors`, and a listener rests while there is no descriptor for another connection, instead of
-waking the loop again at once.  It uses epoll; where there is none (a launcher on macOS), `selectors.DefaultSelector`.
+It loads less than `selectors`, and while there is no descriptor for another connection, a listener rests for REST_S
+instead of waking the loop again at once.  Without epoll (a launcher on macOS) it uses `selectors.DefaultSelector`.
 """
 
 import errno
@@ -34,7 +34,7 @@ class Key:
 
 
 class Selector:
-    """One for a loop; its methods promise what those of the `selectors` module do."""
+    """One for each event loop; its methods promise what those of the `selectors` module do."""
 
     def __init__(self) -> None:
         self._poll = select.epoll() if hasattr(select, "epoll") else _WithoutEpoll()  # type: Any
@@ -72,7 +72,7 @@ class Selector:
         return self._keys[fd]
 
     def get_map(self) -> "Dict[int, Key]":
-        """By descriptor."""
+        """The registered files, by descriptor."""
         return self._keys
 
     def select(self, timeout: "Optional[float]" = None) -> "List[Tuple[Key, int]]":
@@ -83,7 +83,7 @@ class Selector:
         if self._resting:
             rest_s = self._resting[0][0] - now
             timeout = rest_s if timeout is None else min(timeout, rest_s)
-        # Rounded up to its millisecond: a loop that waits too short only turns once more, for nothing.
+        # Rounded up to a whole millisecond: after too short a wait the loop turns once more for nothing.
         wait_s = -1 if timeout is None else int(timeout * 1000 + 0.999) / 1000
         found = []
         for fd, mask in self._poll.poll(wait_s, max(len(self._keys), 1)):

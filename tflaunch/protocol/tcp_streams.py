@@ -3,7 +3,7 @@
 Each end sends at most WINDOW bytes of a connection ahead of what the other end has passed on.  So a slow browser, or a
 slow server, holds up its own connection only.
 
-    connect  {stream}             a new connection; the receiver knows where to
+    connect  {stream}             a new connection; the receiver knows where it leads
     bytes    {stream} + bytes     data of a connection; no bytes: the end of this direction
     taken    {stream, bytes}      the receiver has passed on so many bytes: more may come
     cut      {stream}             the connection is gone, in both directions
@@ -32,7 +32,7 @@ class _Stream:
         self.reads = True  # until the connection here has sent its last byte
         self.writes = True  # until the other end's last byte has been passed on
         self.ends = False  # the other end's last byte has come
-        self.events = 0  # that the selector waits for; 0: not registered
+        self.events = 0  # what the selector waits for; 0: not registered
 
 
 class Streams:

@@ -49,7 +49,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            is killed.  A repetition does nothing
     look     {}                                            what does each task do? answer: `looked`
     end      {grace_s, stacks}                             stop every task, sweep; answer: `swept`.  stacks: the tasks
-                                                           hang, and write where (tflaunch.agent.tasks.stacks)
+                                                           hang: have them write where (tflaunch.agent.tasks.stacks)
     find     {patterns: [[regex, whether]], roots}         which outputs of the tasks match? answer: `found`
     read     {path, offset, size, digest}                  a piece of an output, or its SHA-256; answer: `piece`
     tensorboard {logdir}                                   start TensorBoard, and carry connections to it; `tensorboard`
@@ -72,8 +72,8 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     facts    {...}                                         see tflaunch.agent.facts
     clock    {sent, time}                                  the agent's time, and what was sent (epoch seconds)
     checked  {...}                                         see tflaunch.agent.host_check
-    code     {have, lacks}                                 lacks: places in the manifest of the contents that are to be
-                                                           sent; null: the manifest itself is
+    code     {have, lacks}                                 lacks: the contents to send, by their places in the
+                                                           manifest; null: send the manifest itself
     prepared {made, seconds}                               made: it was not there before
     staged   {}
     dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}}   see tflaunch.protocol.dialling
@@ -89,7 +89,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     log      {task, attempt, offset, cut} + bytes          cut: when the log before `offset` was found truncated (epoch
                                                            seconds), if it was
     through  {}
-    entrusted {port, wide}                                 wide: on all addresses, since the host has not that one
+    entrusted {port, wide}                                 wide: on all addresses, since the host lacks that one
     coordinating {missing: {host: why}}                    the coordinator is connected to all hosts but these
     beat     {}                                            nothing to report; the agent lives
 
@@ -99,7 +99,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            either in code or in signal
     expired  {reason, asked}                               the agent ends the run: its lease has run out, or (asked)
                                                            another command has asked for it
-    swept    {killed, survivors: [...], GPUs: [{text, own}], logs: {task: [attempt, bytes]}}   the agent has checked:
+    swept    {killed, survivors: [...], gpus: [{text, own}], logs: {task: [attempt, bytes]}}   the agent has checked:
                                                            only `survivors` are alive, only these GPUs are not free
     said     {text, replanned}                             see above; replanned: the run goes on by another plan, with
                                                            other agents
@@ -120,7 +120,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     cleaned  {removed: {run: bytes}, left: {run: why}, code: {files, bytes}, environments: {...},
                                                            rest_bytes}
     finish   {run, grace_s}                                end all that is left of that run; answer: `finished`
-    finished {known, found, killed, survivors, unsure, GPUs, restarted}   restarted: when the machine was; 0: it was
+    finished {known, found, killed, survivors, unsure, gpus, restarted}   restarted: when the machine was; 0: it was
                                                            not
     probe    {topology}                                    answer: `facts`
     module   {name} + source, zlib'd                       as above; `facts` again
@@ -136,7 +136,7 @@ PROTOCOL = 3
 MAGIC = b"\0tflaunch-wire %d\n" % PROTOCOL
 NOISE_LIMIT = 64 * 1024  # what a login shell may print before MAGIC, in bytes
 HEAD_LIMIT = 16 * 1024 * 1024  # the JSON of a message, in bytes: `stage` describes all tasks of a host
-# The same of a message from an agent, which may lie: the longest real ones describe a thousand runs, and decoded JSON
+# The same for a message from an agent, which may lie: the longest real ones describe a thousand runs, and decoded JSON
 # takes up to thirty times as much memory.
 ANSWER_LIMIT = 2 * 1024 * 1024
 BODY_LIMIT = 1024 * 1024
@@ -155,7 +155,7 @@ def _unknown(value: object) -> None:
     raise TypeError("%r is no JSON" % (value,))
 
 
-# The C part of `json`: to load the rest of it, and `re`, takes longer than all messages of a run.
+# The C part of `json`: loading the rest of it, and `re`, takes longer than all messages of a run.
 try:
     from _json import encode_basestring_ascii, make_encoder, make_scanner
 

@@ -1,8 +1,8 @@
 """Which runs `tflaunch clean` removes, and from where.  Pure.
 
 A *place* is a directory in which runs leave something: a host's run directory (one place, if two hosts share it), or
-the records of this machine.  A run that is alive stays in all places.  A run that is too old, or beyond the number to
-keep, goes from all places; a run that is one too many for the size of a place goes from that place alone.
+the records of this machine.  `clean` never removes a run that is alive.  It removes a run that is too old, or
+beyond the number to keep, from all places; where a place is too large, it removes the oldest runs there alone.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Place:
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """The name of this place in messages."""
         return named(self.names or (HERE,))
 
     @property
@@ -65,7 +65,7 @@ def named(names: Sequence[str]) -> str:
 
 
 def titles(known: Sequence[Place]) -> str:
-    """What people call these places."""
+    """The names of these places in messages."""
     return named([name for place in known for name in place.names or (HERE,)])
 
 
@@ -83,7 +83,7 @@ class Criteria:
 
     @property
     def code_older_s(self) -> float | None:
-        """How long code must have been unused to be removed, once no run that used it is left; None: it stays."""
+        """Seconds without use after which `clean` removes code that no kept run uses; None: it keeps all code."""
         return None if self.runs else self.older_s or 0.0
 
 
@@ -95,7 +95,7 @@ class Selection:
     stays: Mapping[str, str]  # run that the criteria would remove -> why it stays
     too_large: Mapping[int, int] = field(
         default_factory=dict
-    )  # bytes that a place holds beyond `max_bytes` then
+    )  # place -> bytes by which it still exceeds `max_bytes`
 
 
 def places(usages: Mapping[str, Message]) -> list[Place]:
@@ -198,7 +198,7 @@ def select(known: Sequence[Place], criteria: Criteria) -> Selection:
 
 
 def _held(known: Sequence[Place], parts: Mapping[str, list[tuple[int, Kept]]]) -> dict[str, str]:
-    """The runs that are alive, or may be on a host that did not answer, each with a sentence that says so."""
+    """The runs that are alive, or may be alive on a host that did not answer, each with the reason it stays."""
     held = {}
     for run, shares in parts.items():
         alive = [known[number] for number, kept in shares if kept.alive]

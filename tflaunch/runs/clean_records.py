@@ -18,8 +18,8 @@ from tflaunch.runs.record_files import is_locked, reading, state_root, writing
 from tflaunch.runs.record_list import list_runs
 from tflaunch.runs.run_ids import check_run_id
 
-_ASIDE = ".clean-"  # how the names of records begin that are being removed
-_MAKING_S = 3600.0  # a launcher that makes a record locks it within a moment
+_ASIDE = ".clean-"  # prefix of the names of records that are being removed
+_MAKING_S = 3600.0  # an unlocked, half-made record of this age is a leftover
 
 
 def recorded_place(root: Path | None = None) -> Place:
@@ -55,7 +55,7 @@ def _may_be_alive(run_id: str, root: Path) -> bool:
 def remove_records(run_ids: Collection[str], dry_run: bool, root: Path | None = None) -> dict[str, Any]:
     """Remove these records of this machine; returns the fields of an agent's `cleaned`.  Raises RecordError.
 
-    With `dry_run` nothing is removed, and the answer says what would be.
+    With `dry_run` it removes nothing, and returns what it would remove.
     """
     root = root or state_root()
     removed: dict[str, int] = {}
@@ -78,13 +78,13 @@ def remove_records(run_ids: Collection[str], dry_run: bool, root: Path | None = 
 
 
 def set_aside(run_id: str, root: Path) -> Path | None:
-    """Take a record out of the list, to be removed; None when its launcher is alive.  Raises RecordError."""
+    """Rename a record so that no command lists it any more; None if its launcher is alive.  Raises RecordError."""
     path = root / check_run_id(run_id)
     aside = root / f"{_ASIDE}{run_id}-{secrets.token_hex(4)}"
     with writing(path):
         try:
             lock = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:  # damaged
+        except FileNotFoundError:  # the record is damaged
             path.rename(aside)
             return aside
         try:

@@ -1,7 +1,7 @@
 """`fetch`: bring files that the tasks of a run wrote from its hosts to this machine.
 
-The agents of the run send them or, once it has ended, visits.  Each file comes whole or not at all; what was
-interrupted goes on where it stopped: after a lost connection at once, after Ctrl-C the next time.
+The agents of the run send the files; once the run has ended, visits do.  Each file comes whole or not at all.  An
+interrupted fetch goes on where it stopped: after a lost connection at once, after Ctrl-C with the next `fetch`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tflaunch.runs.fetch_transfer import Transfer, part_of
 from tflaunch.sessions.group import Sessions
 from tflaunch.sessions.watcher import Watcher
 
-TOGETHER = 64  # files from all hosts: each is open meanwhile
+TOGETHER = 64  # files under way at a time, from all hosts together: each needs an open descriptor
 
 Places = dict[str, dict[str, str]]  # host -> path -> place below the directory
 
@@ -38,7 +38,7 @@ class Fetch:
         *,
         wish: Wish,
     ) -> None:
-        """`dial` connects to a host again whose connection was lost."""
+        """`dial` reconnects to a host whose connection was lost."""
         self._run_id = run_id
         self._hosts = list(hosts)
         self._pipeline = Pipeline(sessions, hosts, dial, watcher)
@@ -52,9 +52,10 @@ class Fetch:
     def run(self) -> Fetched:
         """Bring all files that match.
 
-        A host that sends what no agent sends (a name that was not asked for, more bytes than announced) is given up,
-        and no more files of it come.  Raises FetchError before anything is written, when there is not room for all, or
-        it is more than the wish allows; and when the disk refuses.  Raises Stopped.  What has come by then stays.
+        If a host sends what no agent sends (a name that was not asked for, more bytes than announced), the fetch
+        takes no more files from it.  Raises FetchError, before it writes anything, if there is not enough room for
+        all files or they are larger than the wish allows; later, if the disk refuses.  Raises Stopped.  Files that
+        have come by then stay.
         """
         search, pipeline = self._search, self._pipeline
         try:
@@ -99,9 +100,9 @@ class Fetch:
                 self._destination.settle(transfer.came)
 
     def _check_room(self, places: Places) -> int:
-        """Take files out of `places` that are too large by themselves; returns how many bytes more there is room for.
+        """Remove each file from `places` that alone is too large; returns how many more bytes there is room for.
 
-        Raises FetchError if the others are too large together.
+        Raises FetchError if the other files together are too large.
         """
         room, most = self._destination.room(), self._wish.most_bytes
         allowed = room.bytes if most is None else min(room.bytes, most)
@@ -148,7 +149,7 @@ class Fetch:
         )
 
     def _to_come(self, host: str, path: str, place: str) -> int | None:
-        """How many bytes of a file are not here; None: the file is here already."""
+        """How many bytes of a file are still to come; None: the whole file is here already."""
         file, here = self._search.found[host][path], self._destination.has(place)
         if here is not None and (here.st_size, here.st_mtime_ns) == (file.size, file.modified):
             return None

@@ -5,7 +5,7 @@ A file that is on its way has a temporary name, beside its place:
     .tflaunch-<which file>-<which content>.part
 
 so that the next fetch goes on where this one stopped, also in another process.  No link below the directory is
-followed.  Before files come they are marked (tflaunch.code.fetched_mark): they are not code, and no run ships them.
+followed.  `mark` notes which files are to come (tflaunch.code.fetched_mark), so that no run ships them as code.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno
 
 
 class Refused(Exception):
-    """Why one file cannot be put there; others can."""
+    """The destination cannot take this one file, for the reason given; it can take others."""
 
 
 def leads_elsewhere(path: str) -> bool:
-    """Whether that path leads out of its directory, or is none: absolute, with `..`, `.`, `//` or NUL."""
+    """Whether `path` is not a plain path below its directory: absolute, or with `..`, `.`, `//` or NUL."""
     return not all(name not in ("", ".", "..") and "\0" not in name for name in path.split("/"))
 
 
 def why_not(path: str) -> str:
-    """Why no file may have that path here; "" if it may."""
+    """Why `fetch` stores no file at `path`; "" if it may store one there."""
     names = path.split("/")
     try:
         if max(map(len, map(os.fsencode, names))) > NAME_BYTES or len(os.fsencode(path)) > PATH_BYTES:
@@ -62,23 +62,23 @@ def why_not(path: str) -> str:
 
 
 class Destination:
-    """The directory; it is made when the first file comes."""
+    """The directory that `fetch` writes into; it is made when the first file comes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._made: list[Path] = []  # what this fetch has made and marked, the directory first
-        self._names: frozenset[str] | None = None  # in its mark, as fetched_mark.read returns them
-        self._announced: set[str] = set()  # those that `mark` added
+        self._names: frozenset[str] | None = None  # in the directory's mark, see fetched_mark.read
+        self._announced: set[str] = set()  # names that `mark` added
 
     def mark(self, paths: Collection[str]) -> None:
-        """Mark these files, which are to come; a directory that is made now is marked as a whole.
+        """Mark these files before they come; if this fetch makes the directory, mark it as a whole.
 
         Raises FetchError.
         """
         try:
             self._make()
             self._names = fetched_mark.read(str(self.path))
-            if self._made or self._names == frozenset():  # all of it
+            if self._made or self._names == frozenset():  # the whole directory is marked
                 return
             for path in paths:
                 if self.has(path) is None and not self.is_marked(path):
@@ -97,9 +97,9 @@ class Destination:
         return names is not None and (path in names or any(each in names for each in above))
 
     def settle(self, came: Collection[str]) -> None:
-        """Make the mark true: add the files that replaced others, remove those that did not come.
+        """Correct the mark: add the files that replaced others, remove those that did not come.
 
-        A directory that was made for nothing is removed.  Raises FetchError.
+        Also removes each directory that this fetch made and brought nothing into.  Raises FetchError.
         """
         try:
             if self._made:
@@ -131,7 +131,7 @@ class Destination:
                 fetched_mark.write(directory, ())
 
     def _name_of(self, path: str) -> str:
-        """The name of that file in the mark: its path or, of the missing directories on the way, that of the first."""
+        """The name that marks this file: the first directory on its path that is missing here, else its path."""
         parts = path.split("/")
         above = ("/".join(parts[:depth]) for depth in range(1, len(parts)))
         return next((f"{folder}/" for folder in above if self.has(folder) is None), path)
@@ -155,7 +155,7 @@ class Destination:
 
     @contextlib.contextmanager
     def beside(self, path: str) -> Iterator[tuple[int, str]]:
-        """Make and open the directory of the file `path`; inside, that descriptor and the file's name.
+        """Make and open the directory of the file `path`; yields its descriptor and the file's name.
 
         Raises Refused, FetchError.
         """
@@ -191,13 +191,13 @@ class Destination:
         return Room(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize, files, disk.f_frsize)
 
     def has(self, path: str) -> os.stat_result | None:
-        """The stat of what is there by that name, links not followed; None if nothing is."""
+        """The stat of what exists at `path`, links not followed; None if nothing does."""
         with contextlib.suppress(OSError, ValueError):
             return (self.path / path).lstat()
         return None
 
     def has_part(self, path: str, which: str, content: str) -> int:
-        """How many bytes of a file came earlier."""
+        """How many bytes of an unfinished file an earlier fetch has stored."""
         part = self.has(str(Path(path).with_name(part_name(which, content))))
         return part.st_size if part is not None else 0
 
@@ -245,7 +245,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def cannot_write(path: Path, error: OSError) -> FetchError:
-    """The error for a disk that refuses."""
+    """The error for a disk that refuses to write `path`."""
     why = os.strerror(error.errno) if error.errno else str(error)
     return FetchError(
         f"cannot write to {path}: {why}", "make room there, or name another directory; what has come stays"
@@ -267,7 +267,7 @@ def present(directory: int, name: str) -> int | None:
 
 
 def part_name(which: str, content: str) -> str:
-    """The temporary name of a file that is on its way: of that file, and of that content of it."""
+    """The temporary name of a file on its way: `which` identifies the file, `content` its version."""
     return f"{PART_PREFIX}{_short(which)}-{_short(content)}{PART_SUFFIX}"
 
 
@@ -280,7 +280,7 @@ def make_executable(file: int) -> None:
 class Part:
     """A file that is on its way; `have` is how many bytes of it are here.
 
-    `which` says which file it is, `content` which content of it.  Raises Refused, OSError.
+    `which` identifies the file, `content` the version of its content.  Raises Refused, OSError.
     """
 
     def __init__(self, directory: int, name: str, which: str, content: str) -> None:
@@ -320,7 +320,7 @@ class Part:
         """Give the file its name; False when the name was taken meanwhile, and `overwrite` is false."""
         if executable:
             make_executable(self.file)
-        with contextlib.suppress(OSError, OverflowError):  # a time that this disk does not know
+        with contextlib.suppress(OSError, OverflowError):  # a time that this disk cannot store
             os.utime(self.file, ns=(modified_ns, modified_ns))
         os.fsync(self.file)
         here = {"src_dir_fd": self._directory, "dst_dir_fd": self._directory}

@@ -14,16 +14,14 @@ from tflaunch.sessions.group import Sessions
 from tflaunch.sessions.linked import Linked
 from tflaunch.sessions.watcher import Watcher
 
-AHEAD = 8  # requests that are under way to one host
-REST_S = 20.0  # a host whose connection is lost is given up after this
-STALLED_S = (
-    600.0  # and one that is there but does not answer after this: a walk over a slow disk may take minutes
-)
+AHEAD = 8  # at most so many requests to one host are unanswered
+REST_S = 20.0  # for how long the fetch waits for a host whose connection is lost
+STALLED_S = 600.0  # and for a connected host that does not answer: a walk over a slow disk may take minutes
 ANSWERS = {"find": "found", "read": "piece"}
 
 
 class Dishonest(Exception):
-    """A host answered what no agent answers: nothing more is taken from it."""
+    """A host sent an answer that no agent sends; the fetch takes nothing more from it."""
 
 
 @dataclass
@@ -35,7 +33,8 @@ class Request:
     take: Callable[[Message], bool]
 
 
-# Yields requests to one host, each when the pipeline has room for it; after None it goes on when all are answered.
+# A generator of requests to one host.  The pipeline takes the next request when it has room for one; after None,
+# when the host has answered all requests of this generator.
 _Result = TypeVar("_Result")
 Part = Generator[Request | None, None, _Result]
 Steps = Part[None]
@@ -43,11 +42,11 @@ Steps = Part[None]
 
 @dataclass
 class _Thread:
-    """One of several sequences of steps of a host; `open` of its requests are not answered yet."""
+    """One of the parallel sequences of steps of a host; `open` counts its unanswered requests."""
 
     steps: Steps
     open: int = 0
-    waits: bool = False  # until all of them are answered
+    waits: bool = False  # until `open` is 0
     over: bool = False
 
 
@@ -76,17 +75,19 @@ class Pipeline(Linked):
     def __init__(
         self, sessions: Sessions, hosts: Sequence[str], dial: Callable[[str], None], watcher: Watcher
     ) -> None:
-        """The hosts are connected already; `dial` connects to one again whose connection was lost."""
+        """The hosts are connected already; `dial` reconnects to a host whose connection was lost."""
         super().__init__(sessions, watcher)
         self.unreached: dict[str, ConnectError] = {}  # hosts that did not answer everything, each with why
         self._dial = dial
         self._lanes: dict[str, _Lane] = {}
-        self._given_up: dict[str, ConnectError] = {}  # also hosts that had answered everything by then
+        self._given_up: dict[
+            str, ConnectError
+        ] = {}  # all lost hosts, also those that had answered everything
         self.link(hosts)
         self.unreached |= self._given_up
 
     def work(self, steps: Mapping[str, Sequence[Steps]]) -> None:
-        """Take each host through its steps, all sequences side by side, as fast as it answers.  Raises Stopped."""
+        """Run the steps of all hosts, the sequences of each host in parallel, until they end.  Raises Stopped."""
         awake = self.awake_s
         self.unreached |= {host: error for host, error in self._given_up.items() if host in steps}
         self._lanes = {
@@ -137,7 +138,7 @@ class Pipeline(Linked):
             self._pump(host)
 
     def _pump(self, host: str) -> None:
-        """Send requests to that host until as many are under way as may be."""
+        """Send requests to that host until AHEAD are unanswered, or no sequence of steps can go on."""
         lane = self._lanes[host]
         for thread in lane.threads:
             while not thread.over and not (thread.waits and thread.open) and len(lane.asked) < AHEAD:
@@ -168,7 +169,7 @@ class Pipeline(Linked):
         self._dial(host)
 
     def watch(self, host: str, after: int) -> None:  # noqa: ARG002
-        """Send again the requests that were under way."""
+        """Send all unanswered requests again."""
         if host in self._lanes:
             for request, _ in self._lanes[host].asked:
                 self._ask(host, request)

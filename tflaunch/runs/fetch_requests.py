@@ -12,9 +12,9 @@ from tflaunch.protocol.wire import Message
 from tflaunch.runs.fetch_destination import leads_elsewhere
 from tflaunch.runs.fetch_pipeline import Dishonest, Request
 
-# What one host may name: an agent stops at so many files itself.
+# The most files that one host may name: an agent sends no more.
 MOST_NAMES, MOST_NAME_BYTES = 200_000, 32 * 2**20
-_NUMBERS = range(2**63)  # sizes that a disk has; times, in ns from 1970, too
+_NUMBERS = range(2**63)  # valid sizes in bytes, and times in ns since 1970
 _DIGEST_BYTES = 32
 
 
@@ -35,7 +35,7 @@ def find_request(wish: Wish, wanted: Wanted, take: Callable[[Message], bool]) ->
 
 
 def found_file(entry: list[Any], wanted: Wanted) -> tuple[str, FoundFile]:
-    """The path of a file that an agent found, and what it is; raises Dishonest for what no agent finds."""
+    """The path and facts in an entry of `found`; raises Dishonest for an entry that no agent sends."""
     path, size, modified, executable = entry
     if leads_elsewhere(path):
         raise Dishonest(f"it named {shown(path)}, which leads out of the directory")
@@ -47,7 +47,7 @@ def found_file(entry: list[Any], wanted: Wanted) -> tuple[str, FoundFile]:
 
 
 def check_names(count: int, bytes: int) -> None:
-    """Raises Dishonest for more names than an agent sends."""
+    """Raise Dishonest if these are more names than an agent sends."""
     if count > MOST_NAMES or bytes > MOST_NAME_BYTES:
         raise Dishonest(f"it named {count:,} files, in {amount(bytes)}")
 
@@ -55,7 +55,7 @@ def check_names(count: int, bytes: int) -> None:
 def read_request(
     path: str, offset: int, size: int, take: Callable[[Message], bool], *, digest: bool = False
 ) -> Request:
-    """Ask for that piece of a file, or for its digest; an answer to another question raises Dishonest."""
+    """Ask for that piece of a file, or for its digest; `take` raises Dishonest for the answer to another request."""
 
     def checked(message: Message) -> bool:
         if (message["path"], message["offset"], message["digest"]) != (path, offset, digest):
@@ -71,5 +71,5 @@ def read_request(
 
 
 def shown(path: str) -> str:
-    """A path of a host, such that nothing in it acts on a terminal, and not too long."""
+    """A path of a host, shortened, and without characters that act on a terminal."""
     return ascii(path if len(path) <= 100 else f"{path[:97]}...")

@@ -16,12 +16,12 @@ class Fetched:
     files: int = 0
     bytes: int = 0
     same: int = 0  # files that were here already
-    apart: list[str] = field(default_factory=list)  # names for which each host has a directory of its own
+    apart: list[str] = field(default_factory=list)  # names whose files lie in a directory for each host
     kept: list[str] = field(default_factory=list)  # files here that differ from those of the run, and stay
     failed: dict[str, str] = field(default_factory=dict)  # HOST:PATH -> why it did not come
     left: dict[str, str] = field(
         default_factory=dict
-    )  # HOST:PATH -> why it is no file: a link, gone meanwhile
+    )  # HOST:PATH -> why there is no file to bring: a link, gone meanwhile
     hidden: list[str] = field(
         default_factory=list
     )  # names with a dot at the beginning, which no pattern names

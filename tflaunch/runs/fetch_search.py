@@ -1,7 +1,7 @@
 """The first half of a fetch: which files the hosts have, which of them are the same, and where each goes.
 
-Where files go is decided for each name in the tasks' working directory: to DIR/checkpoints, if the files that several
-hosts have below that name are the same or do not collide; else to DIR/HOST/checkpoints, for each of these hosts.
+Where files go is decided for each name in the tasks' working directory, such as `checkpoints`.  If the files that
+several hosts have below it are the same or do not collide, they go to DIR/checkpoints; else to DIR/HOST/checkpoints.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tflaunch.runs.fetch_pipeline import Steps
 from tflaunch.runs.fetch_requests import FoundFile, check_names, find_request, found_file, read_request
 from tflaunch.runs.fetch_result import Fetched
 
-BLOCK_BYTES = 4 * 1024 * 1024  # of which one digest is made
+BLOCK_BYTES = 4 * 1024 * 1024  # that one digest covers
 _THERE = 12  # names that are shown where no file matches
 
 
@@ -73,7 +73,7 @@ class Search:
                 files[path] = file
 
     def _take_left(self, host: str, message: Message, answers: _Answers) -> None:
-        """Take what the host has by a name that matches, and is no file."""
+        """Note what has a matching name on the host, but is no file."""
         result = self._result
         for path, why, bad in message["left"]:
             answers.name_bytes += len(path) + len(why) if path not in answers.left else 0
@@ -84,7 +84,7 @@ class Search:
                 result.hidden.append(path)
 
     def forget(self, hosts: Iterable[str]) -> None:
-        """Do without the files of these hosts."""
+        """Drop the files of these hosts from the search."""
         for host in hosts:
             self.found[host].clear()
 
@@ -161,5 +161,5 @@ class Search:
     def _collide(self, top: str, paths: Collection[str]) -> bool:
         """Whether the files below that name need a directory for each host."""
         parents = {path[:at] for path in paths for at in range(len(path)) if path[at] == "/"}
-        # A name that is also a host's would get in the way of that host's own directory.
+        # The files would lie in the directory of a host that has this same name.
         return top in self._hosts or not parents.isdisjoint(paths) or not all(map(self._is_same, paths))

@@ -32,7 +32,7 @@ SHOWN_S = 0.1
 
 
 def part_of(run_id: str, host: str, path: str, file: FoundFile) -> tuple[str, str]:
-    """Which file a part is of, and which content of it (see `Part`)."""
+    """What identifies the `Part` of a file: `which` and `content`."""
     return f"{run_id} {host}:{path}", f"{file.size} {file.modified}"
 
 
@@ -111,7 +111,7 @@ class Transfer:
     def _settle_present(
         self, path: str, file: FoundFile, place: str, directory: int, name: str
     ) -> fetch_pipeline.Part[bool | None]:
-        """Look at what is here by that name; returns whether to replace it, None: leave it, as it counts."""
+        """Look at what is here under that name; returns whether to replace it, or None: nothing is to come."""
         replace = self._wish.overwrite
         if (here := present(directory, name)) is None:
             return replace
@@ -127,7 +127,7 @@ class Transfer:
                 return None
         finally:
             os.close(here)
-        grown = begins and self._destination.is_marked(place)  # since it was fetched
+        grown = begins and self._destination.is_marked(place)  # on the host, since it was fetched
         if replace or grown:
             return True
         self._result.kept.append(place)
@@ -150,7 +150,7 @@ class Transfer:
         return file.executable and self._wish.keep_mode
 
     def _refuse_ours(self, info: os.stat_result) -> None:
-        """Raises Refused where this disk takes two names for one, as `a` and `A` elsewhere."""
+        """Raise Refused if the disk takes two names for one, such as `a` and `A`, and this one has just come."""
         if _identity(info) in self._ours:
             raise Refused("on this disk it has the name of another file that has just come")
 
@@ -178,7 +178,7 @@ class Transfer:
         return not different
 
     def _pieces(self, path: str, file: FoundFile, part: Part) -> fetch_pipeline.Part[FoundFile | None]:
-        """Bring the rest of a file into `part`; returns what it was when it was read, None: gone.  Raises Refused.
+        """Bring the rest of a file into `part`; returns its state as it was read, None: it is gone.  Raises Refused.
 
         A file that only grows, as logs and TensorBoard's events do, comes as it was when it was found.
         """

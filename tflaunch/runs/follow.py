@@ -27,10 +27,10 @@ from tflaunch.sessions.linked import Linked
 from tflaunch.sessions.log_feed import STALL_S, LogFeed
 from tflaunch.sessions.watcher import Watcher
 
-ANSWER_S = 30.0  # for an agent to let the follower in
-GONE_S = 60.0  # once all other hosts have ended their part, a host out of reach is waited for so long
-REST_S = 15.0  # and so long while logs are printed
-NOTES = 200  # of one host that are shown
+ANSWER_S = 30.0  # for an agent to accept the follower
+GONE_S = 60.0  # to wait for a host out of reach once all other hosts have ended their part
+REST_S = 15.0  # to wait for a host out of reach while logs are printed
+NOTES = 200  # at most so many notes of one host are shown
 OUTCOME_S = 10.0  # for the deciding agent to say how the run ended, once every host has ended its part
 
 
@@ -43,7 +43,7 @@ class Wanted:
     tail: int | None = None
 
     def fields(self) -> dict[str, Any]:
-        """The same as fields of `watch`, which an agent takes."""
+        """These wishes, as fields of the message `watch`."""
         tasks = [str(task) for task in self.tasks] or None
         return {"tasks": tasks, "since": self.since, "tail": self.tail}
 
@@ -59,7 +59,7 @@ class _Seen:
     )  # host -> why nothing more happens there; "": it is swept
     replanned: bool = False  # a host was lost, and the launcher makes another plan
     expired: bool = (
-        False  # an agent ended its part because it heard neither of a launcher nor of a coordinator
+        False  # an agent ended its part because its lease ran out: no launcher or coordinator was heard of
     )
     gone: set[str] = field(default_factory=set)  # hosts where the agent of the run is gone
     logs_through: set[str] = field(default_factory=set)  # hosts that have sent all their logs
@@ -67,7 +67,7 @@ class _Seen:
         default_factory=dict
     )  # host -> how it says that the run ended
     notes: dict[str, set[str]] = field(default_factory=dict)  # host -> texts that were shown
-    strange: set[str] = field(default_factory=set)  # hosts that spoke of tasks of other hosts
+    strange: set[str] = field(default_factory=set)  # hosts that sent messages about tasks of other hosts
 
 
 class Follower(Linked):
@@ -102,7 +102,7 @@ class Follower(Linked):
 
     @property
     def hosts(self) -> list[str]:
-        """The names of the hosts that let the follower in."""
+        """The names of the hosts that accepted the follower."""
         return list(self._hosts)
 
     def host(self, name: str) -> Host:
@@ -116,7 +116,7 @@ class Follower(Linked):
 
     @property
     def lost(self) -> list[str]:
-        """The hosts that answer and say that their agent of the run is gone; none while events are not shown."""
+        """The hosts that answered that their agent of the run is gone; empty if only logs are shown."""
         return [host for host in self._hosts if self._events and host in self._seen.gone]
 
     @property
@@ -125,7 +125,7 @@ class Follower(Linked):
         return self._seen.replanned
 
     def attach(self) -> dict[str, ConnectError]:
-        """Have the visits lead to the agents of the run; returns the hosts that do not answer.  Raises Stopped."""
+        """Attach, through the visits, to the run's agents; returns the hosts that do not answer.  Raises Stopped."""
         names = list(self._hosts)
         for name in names:
             self._sessions.send([name], "attach", run=self.run.run_id, host=self._there[name])
@@ -148,8 +148,8 @@ class Follower(Linked):
             item = self.turn()
             now = time.monotonic()
             left = self._hosts.keys() - self._seen.over.keys()
-            # The other hosts have ended their part; these may be off for good.  When an agent has given the run up,
-            # no launcher or coordinator brings them back.
+            # Only lost hosts are left, and they may never come back.  If the lease of an agent has run out, there is
+            # no launcher or coordinator that could bring them back: do not wait.
             patience_s = 0.0 if self._seen.expired else GONE_S
             if (
                 left
@@ -162,7 +162,7 @@ class Follower(Linked):
                     links.forget(host)
             elif not left and self._feed.end(self._may_come):
                 over_at = over_at or self.awake_s + OUTCOME_S
-                late = item is None and self.awake_s > over_at  # what has come already is taken first
+                late = item is None and self.awake_s > over_at  # take messages that are already here first
                 if self._outcome_is_known(links.up) or not links.up or late:
                     break
         return self._outcome()
@@ -183,7 +183,7 @@ class Follower(Linked):
         return outcome_from(self.run.run_id, worst, self._seen.exits)
 
     def _outcome_is_known(self, up: Collection[str]) -> bool:
-        """Whether most hosts have said how the run ended, or all that are up: the deciding agent tells all of them."""
+        """Whether most hosts, or all connected ones, have said how the run ended: each of them gets the outcome."""
         outcomes = self._seen.outcomes
         return 2 * len(outcomes) > len(self._hosts) or (bool(outcomes) and outcomes.keys() >= set(up))
 
@@ -194,7 +194,7 @@ class Follower(Linked):
         return self._places[chosen] if chosen is not None else ""
 
     def _owns(self, host: str, tasks: Iterable[str]) -> bool:
-        """Whether that host may have those tasks, by the plan; all may have trials, and others once it is replanned."""
+        """Whether the plan lets that host have those tasks; any host may have trials, and any task after a new plan."""
         there = self._there[host]
         for task in map(TaskId.parse, tasks):
             place = self._places.get(task, there)
@@ -240,7 +240,7 @@ class Follower(Linked):
         self._feed.written(host, size)
 
     def disconnected(self, host: str) -> None:
-        """Do not dial a host again that has said all."""
+        """Do not dial a host again if it has ended its part."""
         if self._seen.over.get(host) is not None:
             self.links.forget(host)
 
@@ -293,7 +293,7 @@ class Follower(Linked):
             self._end(host, event.reason)
 
     def _note(self, host: str, text: str) -> None:
-        """Show a note, at most NOTES of each host; a note that is not of the deciding agent names its host."""
+        """Show a note, at most NOTES of each host; before a note of a host other than `_decider`, name it."""
         notes = self._seen.notes.setdefault(host, set())
         if text not in notes and len(notes) < NOTES:
             notes.add(text)

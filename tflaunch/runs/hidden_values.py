@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # most verbs plan nothing
     from tflaunch.planning.cluster_plan import ClusterPlan
 
 VALUE_LEFT_OUT = "***"  # stands for the value of a variable
-# Options that set variables, each with what stands before the value; -e may end several options in one word.
+# Patterns of options that set variables, and of what precedes the value; -e may be the last option of a word: -xe.
 _OPTIONS = (("--env", "[^=]+="), ("-[a-zA-Z]*e", "[^=]+="), ("--job-env", "[^=]+=[^=]+="))
 
 
@@ -23,8 +23,8 @@ def without_values(words: Sequence[str]) -> tuple[str, ...]:
 
 def _without_value(before: str, word: str) -> str:
     for option, name in _OPTIONS:
-        # The value is in the word behind the option, or in the option's own.
-        joined = "=" if option.startswith("--") else "=?"  # --env-file is another option
+        # The value is in the word after the option, or in the same word as the option.
+        joined = "=" if option.startswith("--") else "=?"  # the = must be there: --env-file is another option
         found = re.match(name if re.fullmatch(option, before) else f"{option}{joined}{name}", word)
         if found:
             return found[0] + VALUE_LEFT_OUT

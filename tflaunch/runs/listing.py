@@ -1,7 +1,7 @@
 """The runs on a set of hosts: what several hosts say of one run, put together.  Pure.
 
-The hosts know best.  The records of this machine add what the hosts leave out, and the runs of hosts that did not
-answer.
+What a host says counts before any record.  The records of this machine add what the hosts leave out, and the runs of
+hosts that did not answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tflaunch.runs.record_list import MAY_BE_ALIVE, RunInfo
 from tflaunch.runs.run_ids import is_run_id
 from tflaunch.runs.states import RunState, Share, TaskState
 
-# The states of a host's part, the one that says most first.
+# The states of a host's part, the most informative one first.
 _RANKS = ("alive", "strays", "ended", "lost", "elsewhere")
 
 
@@ -30,7 +30,7 @@ class Listing:
     """All runs that were asked for, the newest first, and the hosts that could not be asked."""
 
     runs: tuple[RunState, ...]
-    others: int  # runs that are not alive, if these were not asked for
+    others: int  # how many runs are not listed because they are not alive
     failures: Mapping[str, ConnectError]
 
 
@@ -45,7 +45,7 @@ def listing(
     for name, said in replies.items():
         for entry in said["runs"]:
             if not is_run_id(str(entry["run"])):
-                continue  # it would be an option, or two words, where ids are handed on
+                continue  # no id: in a command it could read as an option or as two words
             entry["offset"], entry["asked"] = now - said["clock"], name
             of_run = entries.setdefault(str(entry["run"]), {})
             before = of_run.get(entry["host"])
@@ -70,9 +70,9 @@ def listing(
 
 
 def _rank(entry: Mapping[str, Any]) -> tuple[bool, bool, int]:
-    """Which entry counts when several hosts, which share a disk, answer for one directory: the lowest.
+    """A sort key: of the entries of hosts that share a disk, and so answer for one directory, the lowest counts.
 
-    That is the entry of the host itself, unless the directory is of another machine; then the one that says most.
+    Entries that are not `elsewhere` come first, then the host's own entry, then the most informative state.
     """
     return entry["state"] == "elsewhere", entry["asked"] != entry["host"], _RANKS.index(entry["state"])
 

@@ -42,12 +42,12 @@ if TYPE_CHECKING:  # most verbs plan nothing
     from tflaunch.planning.cluster_plan import ClusterPlan
 
 _TRIES, _PAUSE_S = 5, 0.02  # to lock a record
-_IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # how a rename says so, on either system
+_IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # a rename's errors if the target exists
 
 
 @contextlib.contextmanager
 def run_ids_locked(root: Path | None = None) -> Iterator[None]:
-    """Inside, no other launcher looks for a run id that is free, and takes it; raises RecordError."""
+    """Lock the choice of run ids: inside, no other launcher can take a free one.  Raises RecordError."""
     root = root or state_root()
     with writing(root):
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -171,7 +171,7 @@ class Record:
             raise UsageError(f"no run {run_id!r} is on record", f"is {record.run_id} meant?")
         with reading(record.path):
             lock = os.open(record.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            for attempt in range(_TRIES):  # a command that only looks holds the lock for an instant
+            for attempt in range(_TRIES):  # a command that only tests the lock holds it for an instant
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
@@ -194,7 +194,7 @@ class Record:
         ssh_config: str | None,
         left_out: Mapping[str, str] | None = None,
     ) -> None:
-        """Note that the run continues, how the launcher reaches its hosts now, and why it goes without others.
+        """Note that the run continues, how the launcher reaches its hosts now, and why it leaves out some.
 
         Raises RecordError.
         """
@@ -222,7 +222,7 @@ class Record:
                 return None
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
-        """Store something more in the record, in a file of that name; raises RecordError."""
+        """Store `value` in the record, in a file of that name; raises RecordError."""
         with writing(self.path):
             write_object(self.path / name, value)
 
@@ -295,7 +295,7 @@ def note_stopped(run_id: str, root: Path | None = None) -> None:
 
 
 def note_end(outcome: Outcome, root: Path | None = None) -> None:
-    """Note how a run ended whose launcher is gone, if it is on record here and its end is not noted yet."""
+    """Note how a run ended after its launcher was gone, if the run is on record here without an outcome."""
     try:
         record = Record.open(outcome.run_id, root)
         if record.run_id == outcome.run_id and not record.running() and record.outcome() is None:

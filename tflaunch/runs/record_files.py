@@ -121,7 +121,7 @@ def tuples(value: Any) -> Any:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Inside, the record at `path` is written: an OSError becomes a RecordError."""
+    """Write the record at `path` inside: an OSError there becomes a RecordError."""
     try:
         yield
     except OSError as error:
@@ -133,7 +133,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Inside, the record at `path` is read: an OSError, or what damaged data raises, becomes a RecordError."""
+    """Read the record at `path` inside: an OSError, or what damaged data raises, becomes a RecordError."""
     try:
         yield
     except OSError as error:

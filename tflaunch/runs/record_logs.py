@@ -27,7 +27,7 @@ class RecordLogs:
     """The log files of one record: one for each attempt of each task."""
 
     def __init__(self, directory: Path) -> None:
-        self.failure = ""  # why no more is written here
+        self.failure = ""  # why writing stopped; "": it goes on
         self._directory = directory
         self._open: OrderedDict[tuple[TaskId, int], _Log] = OrderedDict()  # least recently used first
         self._skipped: dict[tuple[TaskId, int], int] = {}  # bytes at the beginning of a log that never come
@@ -41,8 +41,8 @@ class RecordLogs:
     def append(self, task: TaskId, offset: int, data: bytes, attempt: int = 0) -> None:
         """Store bytes that begin at `offset` of the log on the host; what is stored already is not stored twice.
 
-        Bytes that never came become a hole in the file, so that offsets are those of the host's log, unless `skip_to`
-        has named them.  Raises RecordError the first time that the disk refuses, and stores nothing after that: the
+        Missing bytes become a hole in the file, so that its offsets are those of the host's log; only bytes before
+        `skip_to` leave none.  Raises RecordError the first time the disk refuses, and stores nothing after that: the
         run goes on, and the host has the log.
         """
         if self.failure:
@@ -75,7 +75,7 @@ class RecordLogs:
         return log
 
     def skip_to(self, task: TaskId, offset: int, attempt: int = 0) -> None:
-        """The bytes before `offset` that are not here are gone: store what follows without a hole."""
+        """Note that the bytes before `offset` that are not here never come: store what follows without a hole."""
         log = self._open.get((task, attempt))
         try:
             size = log.size if log is not None else self.path(task, attempt).stat().st_size

@@ -24,7 +24,7 @@ def is_run_id(text: str) -> bool:
 
 
 def check_run_id(text: str) -> str:
-    """Return `text` when it is a run id; raises UsageError for anything that could leave its directory."""
+    """Return `text` when it is a run id; raises UsageError for any other text, which might be a path."""
     if not is_run_id(text):
         raise UsageError(
             f"not a run id: {text[:80]!r}",

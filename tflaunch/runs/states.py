@@ -80,9 +80,9 @@ class TaskState:
 
 @dataclass(frozen=True)
 class Share:
-    """A host's part of a run: alive, ended (in order), lost, strays (the agent is dead, a process of the run lives).
+    """A host's part of a run: alive, ended (in order), lost, strays (the agent is dead, but processes of the run live).
 
-    Where the state of the part is not known: elsewhere (its directory is of a machine that was not asked), unreachable,
+    If the state is not known: elsewhere (its directory is of a machine that was not asked), unreachable,
     unasked, gone (the host knows nothing of the run).
     """
 
@@ -92,7 +92,7 @@ class Share:
     agent: int = 0  # its pid
     strays: tuple[str, ...] = ()
     asked: str = ""  # the host that answered; mostly `host`, but another hostfile may call it by another name
-    restarted: float | None = None  # when the machine was restarted under the run, which ended its part
+    restarted: float | None = None  # when the machine rebooted, which ended its part
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class RunState:
     command: tuple[str, ...] = ()
     detached: bool = False
     outcome: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    planned: float = 0.0  # when, by the launcher's clock
+    planned: float = 0.0  # when the plan was made, by the launcher's clock
     left_out: Mapping[str, str] = dataclasses.field(
         default_factory=dict
     )  # host -> why the plan goes without it
@@ -166,7 +166,7 @@ class RunState:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs its tasks were given, one after the other or side by side."""
+        """How many different GPUs its tasks were given."""
         return len({uuid for task in self.tasks for uuid in task.gpus})
 
     @property

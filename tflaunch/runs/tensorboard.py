@@ -14,7 +14,7 @@ from tflaunch.runs.tunnel import Tunnel
 from tflaunch.sessions.linked import Linked
 from tflaunch.sessions.watcher import Watcher
 
-RENEW_S = 5.0  # so often the command tells the host that it is there
+RENEW_S = 5.0  # how often the command tells the agent that it is still there
 
 
 def host_of(tasks: Mapping[TaskId, str]) -> str:
@@ -35,7 +35,7 @@ class TensorBoard:
         self._shown = False
 
     def said(self, message: Message, send: Callable[..., None]) -> None:
-        """Take a message of that host, of whatever type; `send` sends it one."""
+        """Take a message of any type from that host; `send` sends one to it."""
         if message.type in TYPES:
             self._tunnel.take(message)
         elif message.type == "tensorboard" and message["state"] == "up":
@@ -81,7 +81,7 @@ class _Show(Linked):
             "tensorboard", run=follower.run.run_id, host=name, logdir=tensorboard.logdir
         )
         self._tensorboard = tensorboard
-        for other in list(self._sessions.by_host):  # these follow the run itself
+        for other in list(self._sessions.by_host):  # these sessions follow the run itself
             self._sessions.leave(other)
 
     def run(self) -> None:
@@ -95,7 +95,7 @@ class _Show(Linked):
                 self._sessions.send(self.links.up, "renew", lease_s=RENEW_S)
 
     def said(self, host: str, message: Message) -> None:
-        """Hand a message to TensorBoard's end here."""
+        """Pass the message to the TensorBoard object."""
         self._tensorboard.said(message, self._sessions.by_host[host].send)
 
     def dead(self, host: str, error: ConnectError) -> None:
@@ -111,9 +111,9 @@ class _Show(Linked):
         self._sessions.connect([self._host], "visit", "", lambda _: self._first)
 
     def hang_up(self, host: str) -> None:
-        """Close the connection, which is silent, and let browsers wait."""
+        """Close the silent connection, and let browsers wait."""
         self._tensorboard.lost()
         super().hang_up(host)
 
     def watch(self, host: str, after: int) -> None:
-        """Nothing to ask for: the first message asked, and `tensorboard` will answer."""
+        """Ask for nothing: the first message did, and the agent answers it with `tensorboard`."""

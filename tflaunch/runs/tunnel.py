@@ -26,7 +26,7 @@ class Tunnel:
     """Listens on the loopback of this machine; a thread of its own passes bytes on."""
 
     def __init__(self, port: int = 0) -> None:
-        """Listen on `port`, with 0 on any; raises UsageError when it is not free."""
+        """Listen on `port`, or on any free one if it is 0; raises UsageError if the port is taken."""
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -40,7 +40,9 @@ class Tunnel:
         self._listener.setblocking(False)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
         self._numbers = itertools.count(1)
-        self._orders: deque[Callable[[], bool]] = deque()  # each returns whether to go on
+        self._orders: deque[Callable[[], bool]] = (
+            deque()
+        )  # for the thread; each returns whether the thread goes on
         self._wake, self._woken = socket.socketpair()
         for each in (self._wake, self._woken):
             each.setblocking(False)
@@ -57,7 +59,7 @@ class Tunnel:
         self._order(lambda: self._begin(send))
 
     def pause(self) -> None:
-        """The connection is lost: close those of the browsers, and let new ones wait."""
+        """The connection is lost: close the browsers' connections, and let new browsers wait."""
         self._order(self._pause)
 
     def take(self, message: Message) -> None:
@@ -74,7 +76,7 @@ class Tunnel:
         try:
             self._wake.send(b"!")
         except OSError:
-            pass  # it is awake, or at its end
+            pass  # the thread is awake already, or at its end
 
     # From here on: in the thread.
 

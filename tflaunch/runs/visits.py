@@ -31,11 +31,9 @@ class Finished:
     found: bool  # a process of the run was alive
     killed: tuple[str, ...]
     survivors: tuple[str, ...]
-    unsure: bool = False  # UNSURE is true there
+    unsure: bool = False  # the sentence UNSURE is true of this host
     gpus: tuple[GpuLeft, ...] = ()  # GPUs of the run that are not free again
-    restarted: float = (
-        0.0  # when the host was restarted under the run, by its clock (epoch seconds); 0: never
-    )
+    restarted: float = 0.0  # when the host rebooted during the run, by its clock (epoch seconds); 0: never
 
     @property
     def clean(self) -> bool:
@@ -60,7 +58,7 @@ class Visits:
     ) -> dict[str, ConnectError]:
         """Connect to all of `hosts`; returns those that could not be reached, each with why.
 
-        `unanswered` (see Connector) says of a host that no TCP connection leads to it: such hosts are given up early.
+        `unanswered` (see Connector) says which hosts accept no TCP connection: `open` does not wait for them.
         Raises Stopped.
         """
         self._sessions.connect(hosts, "visit", "", lambda _: b"")

@@ -6,7 +6,7 @@ session     one agent: messages out, messages in
 group       all agents of a command: one queue, leases, connecting, waiting for answers
 probe       a host that lacks the probe's module gets it
 linked      the loop of a command that stays with its hosts and dials lost ones again
-log_feed    the logs of the tasks on their way here
+log_feed    the logs of the tasks on their way to the launcher
 log_lines   what may be shown of a log, or of any text from elsewhere
 asking      a question to the user while connections and leases live on
 watcher     what a command shows to the person or program that watches it

@@ -1,8 +1,8 @@
 """A question to the user in the middle of a command; connections and leases are kept alive until it is answered.
 
 A thread reads the terminal, and ends when the answer is not wanted any more, so that it swallows nothing that is typed
-later.  What was typed before the question was shown is no answer.  Ctrl-C works as always; after Ctrl-Z and fg the
-question is shown again.
+later.  What the user typed before the question was shown does not count.  Ctrl-C works as always; after Ctrl-Z
+and fg the question is shown again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     from tflaunch.sessions.watcher import Watcher
 
 PATIENCE_S = 60.0
-_BACKGROUND_S = 0.2  # a process in the background looks so often whether it is in the foreground again
+_BACKGROUND_S = 0.2  # how often a process in the background looks whether it is in the foreground
 _LINE = 4096  # bytes; a terminal gives no longer line
 
 
 def agreed(sessions: Sessions, watcher: Watcher, question: str) -> bool | None:
     """Ask the user a yes/no question; returns whether the answer is yes, None where no user can be asked.
 
-    Any other word, the end of the input, and no answer for PATIENCE_S (which the user is told) count as no.
+    Any other word and the end of the input count as no.  So does no answer for PATIENCE_S; then the user
+    gets a note.
     Raises Stopped.
     """
     if not watcher.can_ask:
@@ -42,8 +43,9 @@ def agreed(sessions: Sessions, watcher: Watcher, question: str) -> bool | None:
 
 
 def answer(sessions: Sessions, watcher: Watcher, question: str) -> str | None:
-    """Ask the user a question; returns the line that was typed, None for none within PATIENCE_S (the user is told).
+    """Ask the user a question; returns the line that the user typed, or None.
 
+    None stands for the end of the input, and for no answer within PATIENCE_S; then the user gets a note.
     Call it only where `watcher.can_ask`.  Raises Stopped.
     """
     question_id = object()
@@ -79,7 +81,7 @@ def _forget_what_was_typed() -> None:
 
 @contextlib.contextmanager
 def _reading(take: Callable[[str | None, bool], None]) -> Iterator[None]:
-    """Inside, a thread reads one line of stdin and calls `take(line, False)`, or `take(None, False)` at its end.
+    """Inside, a thread reads one line of stdin and calls `take(line, False)`; at its end, `take(None, False)`.
 
     It calls `take(None, True)` when this process was stopped and goes on.  Outside, nothing is read.
     """

@@ -22,15 +22,16 @@ from tflaunch.sessions.session import Damaged, Ended, Said, Session, unexpected
 from tflaunch.sessions.wires import Opener, Wire
 
 CONNECT_THREADS = 64
-# Each thread that waits for the interpreter wakes at this interval to ask for it: with 256 of them Python's 5 ms take
-# a tenth of the CPU.  For so long a thread that computes may keep the others waiting.
+# Python's switch interval: each thread that waits for the interpreter wakes once in this time to ask for it.  With
+# 256 threads, Python's default of 5 ms costs a tenth of the CPU.  A thread that computes may keep the others waiting
+# for as long as this.
 SWITCH_S = 0.05
 RENEW_S = 5.0
 RETRY_S = (1.0, 60.0)  # pause before a lost host is dialled again: the first, the longest
 LAST_WORDS = ("swept", "finished")  # after these messages an agent may end
 FAREWELL_S = 1.0  # for the last messages to all hosts together
 ASLEEP_S = 6.0  # `next` looks into the queue every RENEW_S: after a longer gap this process was stopped
-AWAITED_SHOWN = 3  # so many hosts at most are named while the launcher waits for them
+AWAITED_SHOWN = 3  # at most so many hosts are named while the launcher waits for them
 BOOT_S = 15.0  # from the log-in to the first message of the agent
 # A host whose network has not answered for so long, while others are up, is absent: SYNs were sent after 0, 1 and 3 s,
 # and a kernel answers them however slow its host is.
@@ -73,7 +74,7 @@ class Stopped(Exception):
 
 
 def interruption(item: Item | None) -> Interrupted | None:
-    """The wish of a user to end the command, if `item` is one: Ctrl-C, SIGTERM, or `tflaunch stop` elsewhere."""
+    """The user's request to end the command, if `item` is one: Ctrl-C, SIGTERM, or `tflaunch stop` elsewhere."""
     match item:
         case Interrupted():
             return item
@@ -83,10 +84,10 @@ def interruption(item: Item | None) -> Interrupted | None:
 
 
 class AbsentHosts:
-    """Measures for how long no TCP connection to a host has come about."""
+    """Measures how long each host has been without a TCP connection."""
 
     def __init__(self, unanswered: Callable[[str], ConnectError | None] | None) -> None:
-        """`unanswered` says why no connection to a host has come about; without it no host counts as absent."""
+        """`unanswered` says why there is no TCP connection to a host; without it, no host counts as absent."""
         self._unanswered = unanswered
         self._seconds: dict[str, float] = {}
         self._looked = time.monotonic()
@@ -97,7 +98,7 @@ class AbsentHosts:
         return math.inf if self._unanswered is None else self._looked + TCP_LOOK_S
 
     def given_up(self, missing: Collection[str]) -> dict[str, ConnectError]:
-        """Why each of these hosts counts as absent; empty until that is true of all of them."""
+        """Why each of these hosts counts as absent; empty as long as one of them does not."""
         if self._unanswered is None:
             return {}
         now = time.monotonic()
@@ -122,7 +123,7 @@ class Sessions:
     def __init__(
         self, opener: Opener, phase: Callable[[str, int, int, str], None], lease_s: float | None = None
     ) -> None:
-        """`phase` is shown how far a step has come; with `lease_s`, leases are renewed to that many seconds."""
+        """`phase` shows how far a step has come; with `lease_s`, leases are renewed to that many seconds."""
         self.by_host: dict[str, Session] = {}
         self.heard: dict[str, float] = {}  # host -> when it last said anything (monotonic)
         self.ended: dict[str, ConnectError] = {}  # host -> why its wire has ended
@@ -133,7 +134,7 @@ class Sessions:
         self.put: Callable[[Item], None] = self._queue.put
         self._next_renewal = 0.0
         self._ignored: set[str] = set()
-        self.slept_s = 0.0  # for so long this process was stopped (Ctrl-Z, a closed lid)
+        self.slept_s = 0.0  # how long this process was stopped in all (Ctrl-Z, a closed lid)
         self._turn = time.monotonic()  # when this thread last looked into the queue
 
     @property
@@ -158,7 +159,7 @@ class Sessions:
 
         The queue gets Connected or Ended for each of them.
         """
-        machine.allow_many_descriptors()  # one for each host, and no more than many systems give: 1,024
+        machine.allow_many_descriptors()  # each host takes one, and many systems allow only 1,024
         sys.setswitchinterval(SWITCH_S)
         loader = payload.loader()  # made once, not in each thread
         pending = queue.SimpleQueue[Host]()
@@ -168,7 +169,7 @@ class Sessions:
             pending.put(host)
 
         def work(more: int) -> None:
-            # Each thread starts the next: start() waits for the new thread, which waits for all the others.
+            # Each thread starts the next: start() waits until the new thread runs, after all the others.
             if more:
                 with contextlib.suppress(RuntimeError):  # no more threads can be had: these do all the work
                     threading.Thread(
@@ -215,8 +216,8 @@ class Sessions:
     ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
         """Wait for one message of type `wanted` from each of `hosts`; returns them, and why the other hosts sent none.
 
-        `unanswered` says why no TCP connection to a host has come about.  With it, such hosts are given up after
-        TCP_S, once all other hosts have answered and any host is up.  Raises Stopped.
+        `unanswered` says why there is no TCP connection to a host.  With it, such hosts are given up after TCP_S,
+        once all other hosts have answered and any host is up.  Raises Stopped.
         """
         absent = AbsentHosts(unanswered)
         replies: dict[str, wire.Message] = {}
@@ -292,7 +293,7 @@ class Sessions:
                 case Said(name, message):
                     self.by_host[name].read += 1
                     self.heard[name] = time.monotonic()
-                    if message.type == "hello":  # sooner only the visit that leads to the agent might get it
+                    if message.type == "hello":  # earlier, the visit that leads to the agent might get it
                         self._renew(self.by_host[name])
                     answer = probed(self.by_host[name], message)
                     if answer is None:
@@ -329,7 +330,7 @@ class Sessions:
         return session is not None and not session.ended
 
     def _wake(self) -> float:
-        """The time (monotonic); if this process was stopped meanwhile, no host counts as silent for that."""
+        """The time (monotonic); if this process was stopped meanwhile, no host counts as silent for that time."""
         now = time.monotonic()
         if (gap := now - self._turn) > ASLEEP_S:
             self.heard = {host: at + gap for host, at in self.heard.items()}

@@ -1,5 +1,4 @@
-"""The one loop of every command that stays with its hosts: their messages come in, and a host that is lost is dialled
-again.
+"""The loop of every command that stays with its hosts: it takes their messages and dials lost hosts again.
 
 After Ctrl-Z and fg, or when the lid of a laptop was closed, no host counts as silent or slow for the time in which
 this process did not run: Links moves its clocks on, and deadlines are counted in `awake_s`.
@@ -23,8 +22,8 @@ from tflaunch.sessions.watcher import Watcher
 class Linked:
     """The hosts of a command, their links and the loop over what they say: a base class.
 
-    A subclass says what is done with a message (`said`), how a host is dialled again (`dial`) and what it is asked
-    then (`watch`); and, where that matters to it, what follows from the rest.
+    A subclass defines what is done with a message (`said`), how a host is dialled again (`dial`) and what the host is
+    asked then (`watch`).  It overrides the other methods only where their events matter to it.
     """
 
     links: Links
@@ -37,7 +36,7 @@ class Linked:
     def link(self, hosts: Iterable[str], *, up: bool = True) -> None:
         """Stay with these hosts from now on.
 
-        They are connected, except those that were lost already; with `up=False` none is, and the first turn dials.
+        They are connected, except those that were lost already; with `up=False` the first turn dials them all.
         """
         self.links = Links(hosts, self, time.monotonic(), up)
         for host in self.links.up:
@@ -102,7 +101,7 @@ class Linked:
         """That many log bytes of that host have been shown."""
 
     def interrupted(self, signal: Interrupted) -> None:
-        """The user wants an end."""
+        """End the command, as the user wants: raise Stopped."""
         raise Stopped(signal)
 
     def attached(self, host: str, now: float) -> None:
@@ -114,7 +113,7 @@ class Linked:
         self.links.tick(now)
 
     def wake_at(self, now: float) -> float:
-        """When `tick` has something to do at the latest."""
+        """The time by which `tick` must be called."""
         return self.links.wake_at(now)
 
     # What Links calls.
@@ -136,5 +135,5 @@ class Linked:
         self._watcher.unreachable(host, reason)
 
     def back(self, host: str, away_s: float) -> None:
-        """Show that it is back."""
+        """Show that a host is back after `away_s`."""
         self._watcher.back(host, away_s)

@@ -42,7 +42,7 @@ class _Log:
     placed: bool = (
         True  # False: only a part of the log was asked for, and its host will say where that begins
     )
-    cut: tuple[int, int] = (0, 0)  # attempt, and the offset before which the task truncated it last
+    cut: tuple[int, int] = (0, 0)  # attempt, and the offset up to which the task truncated it last
     total: tuple[int, int] | None = None  # attempt, bytes
     end_shown: bool = False
 
@@ -64,10 +64,10 @@ class LogFeed:
         record: Record | None = None,
         copies: Copies | None = None,
     ) -> None:
-        """`record` is given each piece, and writes it into `copies`."""
+        """`record` gets each piece of a log and writes it into `copies`."""
         smallest, largest = WINDOW_RANGE
         self.window = min(largest, max(smallest, WINDOW_BYTES // max(1, hosts)))
-        self.client = secrets.token_hex(8)  # an agent knows this launcher by it after a reconnect
+        self.client = secrets.token_hex(8)  # by this an agent recognizes this launcher after a reconnect
         self._sessions = sessions
         self._watcher = watcher
         self._record = record
@@ -178,7 +178,7 @@ class LogFeed:
         return may_send and now - self._moved.get(host, now) > STALL_S
 
     def end(self, hears: Callable[[str], bool] = lambda _: False) -> bool:
-        """Whether nothing more comes; then the last line of every task is shown.  `hears(host)`: more may come."""
+        """Whether no more log comes; if so, show each task's last line.  `hears(host)`: more may come."""
         awaited = (log.host for log in self._logs.values() if log.missing)
         if any(hears(host) and not self.stalls(host) for host in awaited):
             return False

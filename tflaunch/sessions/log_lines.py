@@ -16,8 +16,8 @@ import re
 # More characters of a line than a user reads; bounds the memory for a task that never writes a newline.
 MAX_LINE = 16_384
 
-# All but tab and newline of C0, DEL, C1, the bidirectional controls that reorder what is read, and lone surrogates,
-# which no encoding has and some error handlers turn into the raw byte of a C1 control.
+# C0 but for tab and newline, DEL, C1, the bidirectional controls that reorder what is read, and lone surrogates:
+# no encoding has them, and some error handlers turn them into the raw byte of a C1 control.
 _SPECIAL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -133,13 +133,13 @@ class LineAssembler:
         return (line if self._raw else printable(line, colour=self._colour)) + "\n"
 
     def _special(self, data: bytes, text: str) -> bool:
-        # `translate` takes a fifth of the time of a search, and mostly that is all: what it leaves may be special.
+        # `translate` takes a fifth of the time of a search, and mostly leaves nothing; what it leaves may be special.
         if self._raw:
             return b"\r" in data
         return bool(data.translate(None, _PLAIN)) and _SPECIAL.search(text) is not None
 
     def _long(self, text: str) -> bool:
-        # Whether a line may be longer than the longest: none is if each half of that length has an end in it.
+        # Whether a line may be longer than max_line: none is if every stretch of half that length has a newline.
         step = self._max_line // 2 or 1
         return any(text.find("\n", at, at + step) < 0 for at in range(0, len(text) - step, step))
 
@@ -149,7 +149,7 @@ class LineAssembler:
             if number:
                 self._returned = self._rewritten = True
             if not piece or (self._returned and not printable(piece).strip()):
-                continue  # blanks after a return wipe a bar: its last state says more
+                continue  # blanks after a return wipe a progress bar: keep its last state, which says more
             if self._returned:
                 self._held, self._beyond, self._returned = "", 0, False
             room = self._max_line - len(self._held)

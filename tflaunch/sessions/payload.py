@@ -20,8 +20,8 @@ from tflaunch.protocol import wire
 _ROOT = Path(tflaunch.__file__).parent
 _AGENT_PARTS = ("__init__.py", "gpu_probe.py", "protocol", "diagnosis", "lifecycle", "agent")
 
-# The next two scripts are words of a command for a login shell (sh, csh, fish), in one pair of single quotes each.  So
-# what is made of them holds no single quote, newline or exclamation mark, and no backslash before a quote or backslash.
+# The next two scripts become words of a command for a login shell (sh, csh, fish), each in one pair of single quotes.
+# So neither word may hold a single quote, newline or exclamation mark, or a backslash before a quote or backslash.
 
 
 def _in_one_line(script: str) -> str:
@@ -71,7 +71,7 @@ READER = 'exec("""' + "\\n".join(_CODE) + '""")'
 _LOADER = "tflaunch.agent.loader"
 _ANCESTRY = "tflaunch.agent.files.ancestry"
 _AGENT = "agent"  # the type of the message that brings the modules
-_MARSHAL = 2  # a format that every Python 3 reads, of strings
+_MARSHAL = 2  # a format of marshal that every Python 3 reads, for strings
 _packing = threading.Lock()
 
 
@@ -145,7 +145,7 @@ def _packed() -> bytes:
 def loader() -> bytes:
     """What the reader on the host takes first: the loader and a call of it; frames may follow at once."""
     packages = [name for name, path in shipped_files().items() if path.name == "__init__.py"]
-    # Of the files as they are: to pack them takes longer, and most hosts have stored this agent already.
+    # A digest of the files as they are: packing them takes longer, and most hosts have stored this agent already.
     digest = hashlib.sha256(b"".join([Path(__file__).read_bytes(), *_contents().values()])).hexdigest()[:16]
     arguments = {
         "packages": packages,
@@ -160,7 +160,7 @@ def loader() -> bytes:
 
 
 def boot_line(verb: str, run: str = "", host: str = "", run_dir: str = "", python: str = "") -> str:
-    """The command for the login shell of a host, to whose input go `loader()` and then frames."""
+    """The command for the login shell of a host; its stdin then gets `loader()`, and frames after it."""
     words = [READER, python, "tflaunch-agent", str(len(loader())), verb, run, host, run_dir]
     return f"exec /bin/sh -c '{FIND_PYTHON}' " + " ".join(shlex.quote(word) for word in words)
 

@@ -9,9 +9,9 @@ from tflaunch.sessions.session import Session
 
 
 def probed(session: Session, message: Message) -> Message | None:
-    """The answer to a probe; None: the host lacks the module, which is sent to it now, and it will answer again.
+    """The answer to a probe, or None if the host lacks the module: it is sent now, and the host answers again.
 
-    A host that lacks it still, once it has it, has `failed`.
+    If the host still lacks the module after it was sent, the answer is a message `failed`.
     """
     if message.type != "facts" or not message["lacks"]:
         return message

@@ -1,6 +1,6 @@
 """One agent as the launcher sees it: messages go out, and what comes in is put into a queue.
 
-A wire's own thread calls `_take`; another one writes to the wire while that would make the caller wait.
+The wire's own thread calls `_take`.  While a write would make the caller wait, a writer thread does the writing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tflaunch.protocol.errors import Breach, ConnectError, NoThreads, WireClosed
 from tflaunch.sessions import payload
 from tflaunch.sessions.wires import LARGE_PACKETS, Wire
 
-IDLE_S = 1.0  # a writer thread with nothing to write ends
+IDLE_S = 1.0  # a writer thread with nothing to write for so long ends
 UNREAD = 50_000  # at most so many messages of one host wait to be read: no agent sends so many unasked
 _COMMAND = "exec /bin/sh -c"  # how the line begins that boots the agent
 _SWALLOWED = "a start-up file of the login shell there reads what was sent to the agent"
@@ -45,7 +45,7 @@ class Ended(NamedTuple):
 
 
 class Damaged(ConnectError):
-    """Code that a host keeps is damaged; shipped again, it is whole."""
+    """The code that a host keeps is damaged; to ship it again repairs it."""
 
 
 _numbers = itertools.count(1)
@@ -62,7 +62,7 @@ class Session:
         self.number = next(_numbers)
         self.ended = False  # its end was reported, or is not waited for
         self.directory = ""  # the run directory there, once the agent has said it
-        self.module_sent = False  # the one that the probe lacks
+        self.module_sent = False  # whether the module that the probe lacked was sent
         self._channel = channel
         self._put = put
         self._decoder = wire.Decoder(magic=True, head_limit=wire.ANSWER_LIMIT)
@@ -161,7 +161,7 @@ class Session:
         self._channel.close()
 
     def _leave(self) -> bool:
-        """End the writer if there is nothing to send; returns whether there is none."""
+        """End the writer thread if there is nothing to send; returns whether it ends."""
         with self._starting:
             if self._outbox.empty():
                 self._writer = None
@@ -276,7 +276,7 @@ def unexpected(error: Exception) -> ConnectError:
 
 
 def _without_command(words: str) -> str:
-    """What a shell said that repeats the command in its message, without the command."""
+    """The message of a shell, without the command that the shell repeats in it."""
     said = words.partition("it said: ")[2] or words
     lines = [line.partition(_COMMAND)[0].strip(" \t\"'^~") for line in said.splitlines()]
     return "; ".join(line for line in lines if line)[:200]

@@ -11,13 +11,13 @@ from tflaunch.protocol.outcome import HostLost, TaskExit
 
 
 class ProgressWatcher(Protocol):
-    """Is shown how far a step has come."""
+    """Shows how far a step has come."""
 
     def phase(self, name: str, done: int, total: int, note: str = "") -> None: ...
 
 
 class Watcher(ProgressWatcher, Protocol):
-    """Is shown what happens, and asked; `tflaunch.console.reporter.Reporter` says what each method promises."""
+    """Shows what happens, and asks the user; `tflaunch.console.reporter.Reporter` says what each method promises."""
 
     def note(self, text: str) -> None: ...
     def warn(self, text: str) -> None: ...

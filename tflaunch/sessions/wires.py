@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tflaunch.hosts import Host
 
-# The hint where a connection breaks as soon as packets are full.
+# The hint for a connection that breaks at the first full-sized packet.
 LARGE_PACKETS = (
     "are large packets lost between here and there (MTU)? try: ping -M do -s 1472 {host}; if only smaller ones "
     "(-s 500) come back, set the MTU of the network interface here or there to what passes: ip link set dev eth0 mtu N"
@@ -20,8 +20,8 @@ class Wire(Protocol):
     def listen(self, take: Callable[[bytes], None]) -> None:
         """Give `take` all that comes from now on, in order, and b"" at the end of the stream, however it ended.
 
-        Call it once.  One thread at a time calls `take`: the wire's own or, with what has come already, this one.
-        `take` must not send, nor wait: nothing more comes meanwhile.
+        Call it once.  One thread at a time calls `take`: the wire's own or, for earlier data, the caller's.
+        `take` must not send or wait: while it runs, nothing more is read.
         """
 
     def send(self, data: bytes) -> None:

@@ -19,8 +19,8 @@ from tflaunch.ssh.failures import SLOW, last_words, session_refused, text
 from tflaunch.ssh.sockets import AT_ONCE, in_thread
 from tflaunch.ssh.transport import Stream
 
-# Bytes that may be on their way to us; each tenth that came is granted anew.  How much log an agent may send unread,
-# launcher and agent agree on themselves.
+# Bytes that may be on their way to us; whenever a tenth has come, we grant as many anew.  Launcher and agent agree by
+# themselves how much log an agent may send unread.
 WINDOW = 16 * 1024 * 1024
 PACKET = 128 * 1024  # at most: each costs the same, and sshd sends none beyond 256 KiB
 
@@ -38,7 +38,7 @@ class SshWire:
         self._stream: Stream = connection.client.stream
         self._stderr = b""
         self._closed = False  # by us
-        self._ungranted = 0  # bytes that came, and for which the other side has not been granted new ones
+        self._ungranted = 0  # bytes that came, and for which we have not granted the other side new ones
         self._early: list[bytes] = []  # what came before `listen`
         self._listener: Callable[[bytes], None] | None = None
         self._taking = threading.Lock()
@@ -76,7 +76,7 @@ class SshWire:
             for data in self._early:
                 take(data)
             self._early.clear()
-            ended = self._ended or self._channel.closed  # perhaps before its buffer was ours
+            ended = self._ended or self._channel.closed  # perhaps before we replaced its buffer
         if ended:
             self._report_end()
 
@@ -88,7 +88,7 @@ class SshWire:
             raise WireClosed(f"the connection is closed: {reason}") from None
 
     def send_now(self, data: bytes) -> bool:
-        # One packet, in the window, with keys that are not just being exchanged, for a socket that has room.
+        # At once: one packet that the window allows, no key exchange under way, and room in the socket.
         room = min(AT_ONCE, self._channel.out_max_packet_size, self._channel.out_window_size)
         if len(data) > room or not self._transport.clear_to_send.is_set() or not self._stream.ready:
             return False
@@ -159,7 +159,7 @@ class SshWire:
             in_thread(self._listener, b"")
 
     def _grant(self, size: int) -> None:
-        """Say that more may come, once it is worth a message."""
+        """Grant the server as many new bytes, once they are worth a message."""
         self._ungranted += size
         if self._ungranted > WINDOW // 10:
             message = Message()
@@ -167,7 +167,7 @@ class SshWire:
             message.add_int(self._channel.remote_chanid)
             message.add_int(self._ungranted)
             self._ungranted = 0
-            # It may have to wait: for new keys, or behind a sender, for a peer that reads only what we have taken.
+            # Sending may wait: for new keys, or behind a sender whose peer reads no more until we have read.
             in_thread(self._send_grant, message)
 
     def _send_grant(self, message: Message) -> None:
@@ -176,7 +176,7 @@ class SshWire:
 
 
 class _Inlet:
-    """What a channel takes for its buffer, and which hands on at once: paramiko's own needs a thread that waits."""
+    """Stands in for a channel's buffer and hands data on at once: paramiko's own needs a thread that waits."""
 
     def __init__(self, feed: Callable[[bytes], None], close: Callable[[], None] = lambda: None) -> None:
         self.feed = feed

@@ -42,7 +42,7 @@ class SshClient:
     Made in the main thread: here ssh_config, every key and every known_hosts file are read, once, and
     passphrases are asked for through `ask` (None: there is no terminal).  `notes` are things the user should
     know.  `StrictHostKeyChecking no` is taken for `accept-new`, with a note: a changed key is always refused.
-    Raises ConnectError when the ssh_config itself cannot be used; what concerns one host is raised by `open`.
+    Raises ConnectError when the ssh_config itself cannot be used; `open` raises what concerns one host.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SshClient:
         self._known = _known_hosts(reached)
         self.notes = (*_notes(reached), *self._keys.notes)
         self._fingerprints: dict[str, str] = {}
-        # Those that have not answered yet, each with the message about it.
+        # Targets that have not answered yet, each with the message that says so.
         self._awaited: dict[Target, str] = {}
         self._gateways: dict[Target, futures.Future[HostConnection]] = {}  # the connections to jump hosts
         self._gateways_lock = threading.Lock()
@@ -92,7 +92,7 @@ class SshClient:
             raise
 
     def unanswered(self, host: Host) -> ConnectError | None:
-        """The error for a host that is being dialled while its network, or that of a jump host, has not answered."""
+        """The error for a host that is being dialled if its network, or that of a jump host, has not answered yet."""
         target = self._targets.get(host.name)
         way = _way_to(target) if isinstance(target, Target) else ()
         message = next((message for hop in way if (message := self._awaited.get(hop))), "")
@@ -107,11 +107,11 @@ class SshClient:
         return self._target(host).user
 
     def host_key(self, host: Host) -> str:
-        """The SHA256 fingerprint of the host's key; "" before it was connected."""
+        """The SHA256 fingerprint of the host's key; "" before the first connection."""
         return self._fingerprints.get(host.name, "")
 
     def close(self) -> None:
-        """Close the connections to jump hosts and ssh-agents; the wires belong to those who opened them."""
+        """Close the connections to jump hosts and ssh-agents; each caller of `open` closes its own wire."""
         with self._gateways_lock:
             gateways, self._gateways = self._gateways, {}
         for gateway in gateways.values():
@@ -134,7 +134,7 @@ class SshClient:
         dialled = None if gateway else self._dial(target, deadline)
         with (
             deadline.paused()
-        ):  # a quarter of a second, once; in the time of this machine, not of the server's
+        ):  # loading takes a quarter of a second, once; that is this machine's time, not the server's
             from tflaunch.ssh.login import LoginClient
             from tflaunch.ssh.transport import Stream
         known = self._known[target.known_hosts, target.global_known_hosts]
@@ -182,7 +182,7 @@ class SshClient:
         Raises ConnectError, which names the jump host.
         """
         jump = _last_jump(target)
-        with deadline.paused():  # here, so that those who wait for the same jump host do not count it
+        with deadline.paused():  # here, so that other threads that wait for this jump host do not count it
             import tflaunch.ssh.channel  # noqa: F401
         with self._gateways_lock:
             future = self._gateways.get(jump)

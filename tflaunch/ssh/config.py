@@ -97,7 +97,7 @@ class SshConfig:
         jump: str | None = None,
         before: tuple[str, ...] = (),
     ) -> Target:
-        """The target of that name; `before` are the hosts to which it is a jump host, the last one first dialled."""
+        """The target of that name; `before`: the hosts that are reached through it, the farthest first."""
         found = self._answers(name, user=user, port=port, identityfile=identity)
         if jump is not None:  # the hostfile's, or the hops before this one
             found.pop("proxycommand", None)

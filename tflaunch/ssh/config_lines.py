@@ -87,7 +87,7 @@ class _Source:
 def read_settings(path: Path, beside: Path, *, trusted: bool) -> list[Setting]:
     """Every setting of an ssh_config and of what it includes, in order; relative Includes look in `beside`.
 
-    Only a `trusted` file, and none that is included, may be one that other users can write to, as with ssh.
+    As with ssh, other users may be able to write a `trusted` file, but no other one, nor one that a file includes.
     Raises ConnectError for a file that cannot be read, and for what tflaunch would have to ignore.
     """
     return list(_settings(path, _Source(beside), trusted=trusted))

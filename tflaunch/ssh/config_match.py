@@ -24,7 +24,7 @@ FAMILIES = {"any": socket.AF_UNSPEC, "inet": socket.AF_INET, "inet6": socket.AF_
 
 
 def answers(settings: Iterable[Setting], name: str) -> dict[str, list[str]]:
-    """What the settings say of the host `name`, in the order in which it is said; in HostName tokens are filled in.
+    """What the settings say of the host `name`, in their order, with the tokens in HostName filled in.
 
     Of each keyword the first value holds; of IdentityFile all do.  Raises ConnectError.
     """
@@ -92,7 +92,7 @@ def _collect(
     canonical: bool = False,
     final: bool = False,
 ) -> None:
-    """Add what the blocks say that hold for `name`; a Match sees what was found before it."""
+    """Add the settings of the blocks that hold for `name`; a Match sees what was found before it."""
     holding: dict[int, bool] = {}  # decided at the first setting of a block, for all of them
     for setting in settings:
         block = id(setting.block)

@@ -29,8 +29,8 @@ class HostConnection(Connection):  # type: ignore[misc]  # fabric has no types
     `open()` is fabric's: it opens a stream, `stream` itself or one through the gateway, and has `client` log in.
     """
 
-    # fabric takes an attribute that no class has for a setting, and this is one of its own: the settings, which all
-    # connections share, would be merged anew for each.
+    # fabric takes an attribute that no class declares for a setting.  This is one of its own: undeclared, it would make
+    # fabric merge the settings, which all connections share, anew for each connection.
     inline_ssh_env = None
 
     client: LoginClient

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 class Deadline:
-    """A point in time that every step has to keep; printed as the seconds that there were."""
+    """A point in time that every step has to keep; printed as its seconds from start to end."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -23,12 +23,12 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        # Those who waited until it must find it passed, whatever their clock.
+        # A thread that has waited until then must find it passed, even if its wait ended a little early.
         return time.monotonic() >= self._at - 0.01
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """What happens inside takes nothing of the time: it is work of this machine's, no host is waited for."""
+        """What happens inside does not count: it is this machine's own work, and waits for no host."""
         began = time.monotonic()
         try:
             yield

@@ -79,7 +79,7 @@ def unreached(error: Exception, target: Target, deadline: Deadline) -> ConnectEr
 
 
 def without_banner(target: Target, deadline: Deadline) -> ConnectError:
-    """Why there is no login where something accepts the connection and does not say that it is an SSH server."""
+    """Why there is no login where something accepts the connection, but sends no SSH banner."""
     return ConnectError(
         f"connected, but no SSH banner on port {target.port} within {deadline}",
         "does sshd listen there, or something else? is the host overloaded?",

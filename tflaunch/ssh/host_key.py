@@ -11,8 +11,8 @@ from tflaunch.ssh.target import SSH_PORT, Target, known_hosts_name
 class HostKeyCheck:
     """Decides about the key that a server shows.
 
-    paramiko's own tables know neither patterns nor revoked keys, and take time that grows with the square of the
-    file.
+    paramiko's own tables know neither patterns nor revoked keys, and the time that they take grows with the square of
+    the file's size.
     """
 
     def __init__(self, known: KnownHosts, target: Target, accept_new: bool) -> None:
@@ -26,7 +26,7 @@ class HostKeyCheck:
         return {key.kind for key in self._lines() if not key.marker}
 
     def accept(self, kind: str, key: bytes) -> None:
-        """Return for the server's known key, or a new one that may be taken; else raise ConnectError."""
+        """Return if the server is known by this key, or it is new and may be taken; else raise ConnectError."""
         lines = self._lines()
         revoked = [line for line in lines if line.marker == "@revoked" and line.blob == key]
         if revoked:
@@ -56,6 +56,6 @@ class HostKeyCheck:
         return self._known.lookup(self._target.host_key_name)
 
     def _portless(self) -> list[KnownKey]:
-        # OpenSSH, too, takes a key for a name without a port as good on every port of that name.
+        # As with OpenSSH, a key that is known for a name without a port is good on every port of that name.
         plain = known_hosts_name(self._target.hostname, SSH_PORT)
         return [line for line in self._known.lookup(plain) if not line.marker]

@@ -47,7 +47,7 @@ class Keys:
 
     def __init__(self, targets: Iterable[Target], ask: Callable[[str], str] | None) -> None:
         self._files: dict[Path, KeyFile] = {}
-        self._agents: dict[str, Agent | str] = {}  # by its socket; or why there is none
+        self._agents: dict[str, Agent | str] = {}  # by socket: the ssh-agent there, or why it cannot be used
         self._loading = threading.Lock()
         targets = tuple(targets)
         for target in targets:

@@ -38,7 +38,7 @@ class KnownKey:
 class KnownHosts:
     """The keys in the given files; a file that does not exist holds none, a line that is no key is skipped.
 
-    New keys go to the first of `own`, the user's files; with none of these they are known for this run only.
+    New keys go to the first of `own`, the user's files; without such a file, tflaunch knows them for this run only.
     Raises OSError for a file that exists and cannot be read.
     """
 

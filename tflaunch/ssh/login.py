@@ -34,7 +34,7 @@ from tflaunch.ssh.keys import Offers
 from tflaunch.ssh.target import Target
 from tflaunch.ssh.transport import QuietPacketizer, Stream, TunedTransport
 
-# By the keyword of sshd_config: what it is, and one that every OpenSSH of the last ten years has.
+# Keyword of sshd_config -> what it is about, and an algorithm that every OpenSSH of the last ten years has.
 _ALGORITHMS = {
     "KexAlgorithms": ("key exchange", "curve25519-sha256@libssh.org"),
     "HostKeyAlgorithms": ("kind of host key", ""),
@@ -66,7 +66,7 @@ class LoginClient(SSHClient):
         self.host_key = b""  # the server's, as SSH sends it, once it has been accepted
 
     def start(self, stream: Stream) -> None:
-        """Begin the handshake, with which a thread of paramiko's goes on; raises ConnectError."""
+        """Begin the handshake, which a thread of paramiko's continues; raises ConnectError."""
         self._started, self.stream = True, stream
         self._transport = transport = _transport(stream, self._check.kinds)
         with self._explaining():
@@ -97,7 +97,7 @@ class LoginClient(SSHClient):
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:
-        """What fails inside closes the connection, and leaves as ConnectError or Dropped."""
+        """Close the connection if something inside fails; raise ConnectError or Dropped in its place."""
         try:
             yield
         except Exception as error:

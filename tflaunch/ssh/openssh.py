@@ -31,7 +31,7 @@ from tflaunch.ssh.openssh_log import SshLog
 from tflaunch.ssh.sockets import AT_ONCE, RECV_BYTES, has_room
 from tflaunch.ssh.target import SSH_PORT, Target, check_host
 
-KEEPALIVE_S = (3, 2)  # idle seconds, and so many questions unanswered: after 9 s the connection is cut
+KEEPALIVE_S = (3, 2)  # seconds idle, and how many questions may stay unanswered: after 9 s ssh hangs up
 ANSWERS_S = 10.0  # what `ssh -V` and `ssh -G` may take
 LOG_BYTES = 16 * 1024
 
@@ -39,7 +39,7 @@ LOG_BYTES = 16 * 1024
 _NEEDED = (
     "BatchMode=yes",  # it asks nothing
     "LogLevel=DEBUG1",  # only its log tells how far it came
-    "ControlMaster=no",  # one that is there is used; one of ours would outlive the run, or end under others
+    "ControlMaster=no",  # an existing one is used; ours would outlive the run, or end while others use it
     "EscapeChar=none",
     "ClearAllForwardings=yes",
     "ForwardAgent=no",
@@ -108,7 +108,7 @@ class OpenSsh:
                 wire.kill()  # it hangs, and would outlive us
 
     def unanswered(self, host: Host) -> ConnectError | None:
-        """The error for a host that is being dialled while its network has not answered."""
+        """The error for a host that is being dialled and whose network has not answered yet."""
         with self._lock:
             dialled = [
                 (wire.log, target) for wire, (name, target) in self._dialling.items() if name == host.name
@@ -130,7 +130,7 @@ class OpenSsh:
         return host.user or self._configured("user", host)
 
     def host_key(self, host: Host) -> str:
-        """The SHA256 fingerprint of the host's key; "" before it was connected, or through a ControlMaster."""
+        """The SHA256 fingerprint of the host's key; "" before the first connection, or through a ControlMaster."""
         return self._fingerprints.get(host.name, "")
 
     def _attempt(self, host: Host, command: str, first: bytes, deadline: Deadline) -> OpenSshWire:
@@ -338,7 +338,7 @@ class OpenSshWire:
                     self._hand_on(data)
         closed = self.closed
         if closed:
-            self._report_end()  # without its last words, for which a process that hangs would let us wait
+            self._report_end()  # without its last words: for those we would wait for a process that hangs
         self._reap()
         if not closed:
             self._report_end()
@@ -383,7 +383,7 @@ class OpenSshWire:
                 break
         else:
             self._process.wait()  # no zombie
-        # Not to its end: a ControlMaster that the `ssh` to a jump host has started may hold stderr open.
+        # Not until stderr ends: a ControlMaster that the `ssh` to a jump host has started may hold stderr open.
         while self._readable(0) and self._take_log():
             pass
         self.log.end()

@@ -29,7 +29,7 @@ def load(file: KeyFile) -> None:
 
 
 def unlock(file: KeyFile, passphrase: str) -> bool:
-    """Read an encrypted key; False when the passphrase is wrong.  Where it is not the reason, `problem` says it."""
+    """Read an encrypted key; False when the passphrase is wrong.  Any other failure: True, and `problem` says why."""
     try:
         file.key = PKey.from_path(file.path, passphrase.encode())  # type: ignore[arg-type]  # str is refused
     except ValueError:
@@ -50,7 +50,7 @@ def of_agent(agent: Agent) -> dict[bytes, AgentKey]:
 
 
 class _Signer:
-    """What an AgentKey takes for paramiko's own agent, which has no time limit and is not made for threads."""
+    """Stands in, for AgentKey, for paramiko's own agent, which has no time limit and is not made for threads."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent

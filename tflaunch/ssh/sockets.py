@@ -18,7 +18,7 @@ from tflaunch.ssh.target import Target
 
 KEEPALIVE_S = (2, 1, 3)  # idle seconds, seconds between probes, how many (a count)
 SILENCE_MS = 5000  # unacknowledged data for this long: the connection is cut
-AT_ONCE = 16 * 1024  # bytes for which a socket has room that has any
+AT_ONCE = 16 * 1024  # bytes: a socket that has any room has this much
 RECV_BYTES = 64 * 1024  # for more the C library asks the kernel for memory each time
 
 

@@ -38,7 +38,7 @@ class Target:
     timeout_s: float | None  # ConnectTimeout
     openssh_only: tuple[
         str, ...
-    ] = ()  # keywords that may let the system's `ssh` in, and tflaunch does not know
+    ] = ()  # keywords by which the system's `ssh` may be able to log in, and tflaunch is not
     jumps: tuple[Target, ...] = ()  # jump hosts, in the order in which they are passed
     proxy_command: str = ""
     ssh: str = ""  # the command that asks OpenSSH for the same connection; `{host}` for the hostfile's name

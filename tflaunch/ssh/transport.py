@@ -15,7 +15,7 @@ from tflaunch.ssh.child import Child
 from tflaunch.ssh.sockets import has_room, in_thread, tune
 
 POLL_S = 5.0  # paramiko looks this often whether it was closed; closing wakes it anyway
-AHEAD_BYTES = 4096  # that are read at least, if they are there: most packets are smaller
+AHEAD_BYTES = 4096  # to read at least, if so many are there: most packets are smaller
 AHEAD_IN_FLOOD = 256 * 1024
 HEAD = 255  # bytes that are kept: the longest identification string of RFC 4253
 
@@ -24,7 +24,7 @@ class Stream:
     """What paramiko takes for a socket; it keeps how the stream began, and whether the other side ended it.
 
     `endpoint` is a socket, or the channel of a jump host's connection; `child` the ProxyCommand behind a socket.
-    Most of a handshake's time is Nagle's algorithm in wait of delayed ACKs: hence TCP_NODELAY, and TCP_QUICKACK
+    Most of a handshake's time is Nagle's algorithm, waiting for delayed ACKs: hence TCP_NODELAY, and TCP_QUICKACK
     after each read because Linux forgets it; `calm` ends the latter.
     """
 
@@ -112,7 +112,7 @@ class Stream:
     def close(self) -> None:
         """End the stream, which wakes paramiko's thread, the reader; its socket is closed when the reader has left it.
 
-        Closed under a reader, the descriptor's number could be another connection's by the time the reader looks.
+        If the socket were closed under the reader, its descriptor's number could already be another connection's.
         """
         first, self._closed = not self._closed, True
         reading = self.reader is not None and self.reader.is_alive()
@@ -135,7 +135,7 @@ class Stream:
 
 
 class QuietPacketizer(Packetizer):
-    """Without a timer thread per handshake, which could hold up the end of the process: Deadline takes its place."""
+    """paramiko's, without the timer thread of each handshake, which could delay our exit: Deadline replaces it."""
 
     def start_handshake(self, timeout: float) -> None:
         pass
@@ -183,7 +183,7 @@ class TunedTransport(Transport):
         super()._parse_kex_init(message)  # type: ignore[misc]
 
     def _aead(self, offered: Mapping[str, list[str]]) -> bool:
-        """Whether the ciphers for both directions will be of the kind that authenticates, too."""
+        """Whether the ciphers for both directions will also authenticate (AEAD)."""
         for way in ("client", "server"):
             theirs = offered[f"{way}_encrypt_algo_list"]
             first = next((name for name in self._preferred_ciphers if name in theirs), "")
@@ -192,7 +192,7 @@ class TunedTransport(Transport):
         return True
 
     def lacking(self) -> tuple[str, list[str], list[str]] | None:
-        """For algorithms that both sides have none of in common: sshd_config's keyword, the server's, paramiko's."""
+        """A kind of algorithm that the two have none of in common: its keyword in sshd_config, the server's, ours."""
         if self.offered is None:
             return None
         options = self.get_security_options()

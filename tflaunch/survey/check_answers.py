@@ -58,7 +58,7 @@ class TaskAnswer:
         except (ValueError, RecursionError):
             report = None
         if not _is_report(report):
-            report = None  # any program that writes into the log can write such a line
+            report = None  # no report: any program may write such a line into the log
         lines = [printable(each) for each in (before if report else text).splitlines() if each.strip()]
         start = -LINES
         for number, line in enumerate(lines):
@@ -110,7 +110,7 @@ class HostAnswer:
     visible_gpus: tuple[GpuOrInstance, ...] = ()  # the GPUs that the task could see
     task: TaskAnswer | None = None
     lost: ConnectError | None = None  # why the agent stopped answering
-    unswept: str = ""  # why something of the check may still live on the host
+    unswept: str = ""  # why a process of the check may still be alive on the host
 
     @property
     def ready(self) -> bool:
@@ -140,7 +140,7 @@ class HostAnswer:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the matrix: one fact, such as a version, on each host that told it."""
+    """One line of the matrix: one fact, such as a version, on each host that reported it."""
 
     name: str
     values: Mapping[str, str]
@@ -180,7 +180,7 @@ class CheckAnswers:
 
     @functools.cached_property
     def interfaces(self) -> Mapping[str, Mapping[str, Any]]:
-        """For each host the network interface that the other hosts call its tasks at, if the host has that address."""
+        """For each host, its network interface with the address at which other hosts call its tasks, if it has one."""
         dialled = {to: way["address"] for ways in self.dials.values() for to, way in ways.items()}
         found: dict[str, Mapping[str, Any]] = {}
         for each in self.hosts:

@@ -14,13 +14,13 @@ from tflaunch.protocol.dialling import Dialling
 from tflaunch.protocol.machine import this_machine
 from tflaunch.survey.check_answers import is_open
 
-FROM_HERE_S = 2.0  # for a call from this machine: a firewall that keeps it out mostly does not answer at all
+FROM_HERE_S = 2.0  # for a call from this machine: most firewalls drop it without an answer
 
 Target = list[Any]  # [address, port, host]
 
 
 def some_ports(held: Sequence[int]) -> tuple[int, ...]:
-    """The ports of a host to call, of those its agent holds: the first and the last, as a firewall may open few."""
+    """The ports of a host to call: the first and the last that its agent holds, as a firewall may open only some."""
     return tuple(dict.fromkeys([*held[:1], *held[-1:]]))
 
 
@@ -40,12 +40,12 @@ class Calls:
         return len(self._all)
 
     def of(self, host: str) -> list[Target]:
-        """The calls of one host, in its order; each host begins with another one, so that no host is called by all."""
+        """The calls of one host, in its order; each host begins elsewhere, so that not all call one host at once."""
         turn = self.hosts.index(host) * len(self._all) // len(self.hosts)
         return self._all[turn:] + self._all[:turn]
 
     def outcome(self, host: str, results: Sequence[Any]) -> dict[str, Any]:
-        """What came of the calls of one host, by the called host: {address, port, result}, of its worst port."""
+        """What came of the calls of one host, by called host: {address, port, result} of a failed port, if any."""
         found: dict[str, Any] = {}
         for (address, port, to), result in zip(self.of(host), results, strict=True):
             if to not in found or (is_open(found[to]["result"]) and not is_open(result)):

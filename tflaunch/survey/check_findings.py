@@ -26,19 +26,19 @@ from tflaunch.protocol.job import JobSpec
 from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, Row, TaskAnswer, is_open
 
 GIB = 2**30
-# Below these a finding is made; below LEAST_DISK_BYTES it is an error.
+# Less than these is a finding; less than LEAST_DISK_BYTES is an error.
 LEAST_DISK_BYTES, LITTLE_DISK_BYTES = GIB // 5, 2 * GIB
 LITTLE_FILES = 1000  # inodes
 FEW_DESCRIPTORS, FEW_PROCESSES = 4096, 4096
 MUCH_MEMLOCK_BYTES = GIB
-# And above these.
+# More than these is a finding.
 SKEW_S = 2.0
 SLOW_IMPORT_S = 30.0
 UNGUARDED = (
     "TensorFlow listens on all interfaces and asks for no password: what reaches its port can do what you can"
 )
 PRIVATE = "let a firewall admit only the hosts, or use a private network"
-# How the names of interfaces begin that lead to no other host.
+# Prefixes of the names of interfaces that lead to no other host.
 VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "lxc", "podman", "cali")
 ENOUGH_PORTS = 16  # for the tasks of one host, and for other runs on it
 
@@ -173,7 +173,7 @@ class Findings:
         if not clocks:
             return
         ahead = [clock.ahead_s for clock in clocks.values()]
-        # Of two clocks either may be the wrong one; then the clock of this machine, 0.0, decides.
+        # With two hosts, either clock may be wrong: the clock of this machine, 0.0, decides.
         right = statistics.median([0.0, *ahead] if len(ahead) == 2 else ahead) if len(ahead) > 1 else 0.0
         for name, clock in clocks.items():
             off = clock.ahead_s - right

@@ -29,7 +29,7 @@ class Replies:
         phase: Callable[[str, int, int, str], None],
         connect_s: float,
     ) -> None:
-        """`answers` says which hosts have told their facts; `phase` shows the user what the launcher waits for."""
+        """`answers` says which hosts have sent their facts; `phase` shows the user what the launcher waits for."""
         self._sessions = sessions
         self._answers = answers
         self._phase = phase
@@ -55,7 +55,7 @@ class Replies:
         return host in self._sessions.ended or self.why_not(host) is SILENT
 
     def why_not(self, host: str) -> ConnectError:
-        """Why `host` did not send what was waited for."""
+        """Why `host` did not send the message that `wait` waited for."""
         return self._failed.get(host) or self._sessions.ended.get(host) or self._too_late(host)
 
     def _too_late(self, host: str) -> ConnectError:

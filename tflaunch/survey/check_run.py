@@ -1,8 +1,8 @@
 """`tflaunch check` on the hosts: all that a run does, with a program that only reports what it finds.
 
 The check starts the agent of a run on each host.  The agent holds ports and starts one task, with the shell lines, the
-interpreter and the environment of any other task.  A host that fails in one step is still asked the others.  The run of
-the check ends with the command, whatever ends that, and its directories on the hosts go with it.
+interpreter and the environment of any other task.  A host that fails in one step still does the others.  The run of
+the check ends with the command, however the command ends, and its directories on the hosts are removed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tflaunch.survey.check_answers import CheckAnswers, Clock, HostAnswer, TaskA
 from tflaunch.survey.check_calls import Calls, CallsFromHere, some_ports, targets_from_here
 from tflaunch.survey.check_replies import LATE, Replies
 
-CLOCK_ROUNDS = 3  # the quickest answer says most
+CLOCK_ROUNDS = 3  # the quickest answer is the most exact
 CLOCK_S = 5.0
 SWEEP_S = 15.0
 STACKS_S = 12.0  # for a task that hangs: to write where it hangs, and to end
@@ -78,14 +78,14 @@ class CheckRun:
         self._timeout_s = timeout_s
         self._connect_s = connect_s
         self._run_id = f"check-{secrets.token_hex(4)}"
-        self._key = secrets.token_hex(32)  # by which a called agent proves that it is of this check
+        self._key = secrets.token_hex(32)  # with it a called agent proves that it belongs to this check
         self._sessions = Sessions(connections, phase, LEASE_S)
         self._answers = {host.name: HostAnswer(host) for host in hostfile.hosts}
         self._replies = Replies(self._sessions, self._answers, phase, connect_s)
         self.interrupts = self._sessions.interrupts
 
     def run(self) -> CheckAnswers:
-        """Ask all hosts everything; returns what they answered.  Raises Stopped, after the agents were told to end."""
+        """Ask all hosts everything; returns what they answered.  Raises Stopped, once the agents have orders to end."""
         try:
             self._connect()
             self._read_clocks()

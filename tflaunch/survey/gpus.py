@@ -25,7 +25,7 @@ Sort = Literal["host", "memory", "utilization", "temperature"]
 
 NO_DRIVER = "no NVIDIA driver"
 NO_GPU = "an NVIDIA driver, but no GPU"
-UNKNOWN = "unknown model"  # a lost GPU does not tell
+UNKNOWN = "unknown model"  # a lost GPU does not report its model
 
 
 CSV_COLUMNS = (
@@ -38,7 +38,7 @@ CSV_COLUMNS = (
 
 @dataclass(frozen=True)
 class Answer:
-    """What is known of one host: its last facts, and why it cannot be asked now; neither, if it was not heard yet."""
+    """What is known of one host: its last facts, and why it cannot be asked now; neither, before its first answer."""
 
     host: str
     facts: HostFacts | None = None
@@ -166,7 +166,7 @@ def look(answers: Sequence[Answer], wanted: Wanted | None = None, sort: Sort = "
         facts = answer.facts
         if facts is not None and facts.gpus:
             key = (facts.boot_id, tuple(gpu.uuid for gpu in facts.gpus))
-            one = key if facts.boot_id and any(key[1]) else answer.host  # lost GPUs have no UUID to tell by
+            one = key if facts.boot_id and any(key[1]) else answer.host  # lost GPUs have no UUID to compare
             same = machines.get(one)
             names = (*(same.names if same else ()), answer.host)
             if same and (answer.error or not same.error):
@@ -201,7 +201,7 @@ def _most(value: int | None) -> tuple[int, int]:
     return (1, 0) if value is None else (0, -value)
 
 
-# A GPU that does not tell the value comes last; equal GPUs keep NVML's order.
+# A GPU that does not report the value comes last; equal GPUs keep NVML's order.
 _KEYS: Mapping[Sort, Any] = {
     "host": lambda _: (0, 0),
     "memory": lambda gpu: _most(
@@ -250,7 +250,7 @@ def document(overview: Overview, answers: Iterable[Answer], now: float) -> dict[
         facts = machine.facts if machine else answer.facts
         if facts is not None:
             entry |= dataclasses.asdict(facts)
-            del entry["ports"]  # a look holds none
+            del entry["ports"]  # this probe holds no ports
             entry["host"] = answer.host
             entry["age_s"] = round(machine.age_s if machine else answer.age_s, 3)
             entry["gpus"] = [_gpu_data(gpu) for gpu in (facts.gpus if machine else ())]
@@ -293,7 +293,7 @@ def table(overview: Overview) -> str:
                 row = {name: getattr(gpu, name) for name in CSV_COLUMNS if hasattr(gpu, name)}
                 row |= {name: getattr(device, name) for name in CSV_COLUMNS if hasattr(device, name)}
                 if device is not gpu:
-                    row["utilization_percent"] = None  # NVML tells that of the whole GPU only
+                    row["utilization_percent"] = None  # NVML reports it for the whole GPU only
                 row |= {
                     "host": machine.names[0],
                     "index": device.label,

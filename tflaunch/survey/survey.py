@@ -17,7 +17,7 @@ from tflaunch.sessions.session import Ended, Said
 from tflaunch.sessions.wires import Opener
 from tflaunch.survey.gpus import Answer
 
-TICK_S = 0.25  # news come to the caller no more often
+TICK_S = 0.25  # the shortest time between two updates for the caller
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Survey:
         return any(each.until is not None for each in self._contacts.values())
 
     def _dial(self, contacts: list[_Contact]) -> None:
-        waves = -(-len(contacts) // CONNECT_THREADS)  # so many connect at a time
+        waves = -(-len(contacts) // CONNECT_THREADS)  # CONNECT_THREADS hosts connect at a time
         until = time.monotonic() + self._timeout_s * waves
         for each in contacts:
             each.asked, each.until, each.retry_at = True, until, None
@@ -191,7 +191,7 @@ class Survey:
 
 
 def _with_links(facts: HostFacts, before: HostFacts | None) -> HostFacts:
-    """These facts with the topology of `before`: it was asked for only the first time."""
+    """These facts with the topology of `before`: only the first probe asks for it."""
     links = {gpu.uuid: gpu.links for gpu in before.gpus} if before else {}
     gpus = tuple(
         gpu if gpu.links else dataclasses.replace(gpu, links=links.get(gpu.uuid, {})) for gpu in facts.gpus

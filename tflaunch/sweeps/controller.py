@@ -74,7 +74,7 @@ class Summary:
 
 
 class Reporter(RunWatcher, Protocol):
-    """`tflaunch.console.sweep`, as far as it is needed here."""
+    """What a sweep needs of `tflaunch.console.sweep`."""
 
     def begins(
         self, run_id: str, total: int, left: int, seats: Sequence[Seat], metric: Metric | None
@@ -105,7 +105,7 @@ class _Begin:
 class SweepController(Monitor):
     """Applies events to the sweep's state; updates logs, results and the display.
 
-    The driver (lifecycle/driver.py) drives it as the state, and asks it as the monitor.
+    To the driver (lifecycle/driver.py) it is both the state and the monitor.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class SweepController(Monitor):
             self._events.append(GpusSeen(host, seats))
 
     def questions(self, hosts: Iterable[str], now: float) -> list[tuple[str, str, dict[str, Any]]]:  # noqa: ARG002
-        """None: the state machine asks by its orders."""
+        """None: the state machine sends its questions as orders."""
         return []
 
     def sentences(self, now: float) -> list[Any]:  # noqa: ARG002
@@ -238,7 +238,7 @@ class SweepController(Monitor):
     # --- logs and results
 
     def read(self, task: TaskId, attempt: int, offset: int, data: bytes) -> None:
-        """Take a piece of a log: into the record, and to look for the metric."""
+        """Write a piece of a log into the record, and look for the metric in it."""
         try:
             self._results.record.logs.append(task, offset, data, attempt)
         except RecordError as error:
@@ -251,7 +251,7 @@ class SweepController(Monitor):
             self._write_results()
 
     def end(self) -> None:
-        """Write the results that are left: nothing more comes of the logs."""
+        """Write the remaining results: no more bytes of logs come."""
         self._write_results(whole=True)
 
     def _maybe_end_log(self, task: TaskId, attempt: int) -> None:
@@ -266,7 +266,7 @@ class SweepController(Monitor):
             self._readings[key] = Reading(self._request.metric)
             self._seats[key] = attempt.seat
             self._placed.add((trial.number, attempt.seat.host))
-            # An empty log, so that a sweep that goes on later knows of this attempt.
+            # Make an empty log, from which a later resume of the sweep knows of this attempt.
             self.read(trial.task, attempt.number, 0, b"")
 
     def _write_results(self, whole: bool = False) -> None:

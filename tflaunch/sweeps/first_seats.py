@@ -82,7 +82,7 @@ class FirstSeats:
             self._cluster.give_back()
             later = self._trials > len(seating.seats) and bool(seating.others)
             consent.ask(self._cluster, wanted, *(("up to ", " as they become free") if later else ()))
-            # The GPUs were free for others meanwhile.
+            # While the user was asked, no agent held the GPUs: other runs may have taken some.
             hosts = [host for host in self._finder.hostfile.hosts if host.name in self._roll.inventory]
             found, failures = self._cluster.look(hosts, 0, self._finder.others(self._roll.inventory, ()))
             if failures:
@@ -92,8 +92,8 @@ class FirstSeats:
         return seating
 
     def in_turn(self, consent: Consent, wait_s: float) -> Seating:
-        """As `agreed`, but the sweep waits in the queue for its turn, `wait_s` at most: then it raises PlanError."""
-        self.free()  # refuses what can never run
+        """As `agreed`, but the sweep waits in the queue for its turn, `wait_s` at most; raises PlanError after that."""
+        self.free()  # raises PlanError for what can never run
         self._roll.warn_of_absent()
         finder, inventory, run = self._finder, self._roll.inventory, self._finder.request.run
         planner = _Planner(

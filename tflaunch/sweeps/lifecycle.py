@@ -2,11 +2,11 @@
 
 A trial waits in the queue until a seat is free: the GPUs of one trial, or a share of a host without GPUs.  When it has
 ended, the next trial gets its seat.  A trial that failed goes back to the end of the queue, and to another host if
-there is one, at most `retries` times.  The trials of a lost host go back to the front; that is not counted.
+there is one, at most `retries` times.  The trials of a lost host go back to the front; this is no retry.
 
 running ──no trial waits or runs, no host is left, Ctrl-C──▶ ending ──every host swept or lost──▶ over
 
-What happens once the sweep ends stands in lifecycle/ending.py, for a run also.
+tflaunch/lifecycle/ending.py has what happens once a sweep, or any run, ends.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Seat:
 
 @dataclass(frozen=True)
 class GpusSeen:
-    """The seats that GPUs of this host make which have become free; its agent holds them for the sweep."""
+    """GPUs of this host have become free and make these seats; its agent holds the GPUs for the sweep."""
 
     host: str
     seats: tuple[Seat, ...]
@@ -65,7 +65,7 @@ Make = Callable[[Trial, Seat], Mapping[str, Any]]  # the complete request for th
 
 @dataclass(frozen=True, kw_only=True)
 class State(Ending):
-    """Everything that decides what happens next in a sweep; a key of `hosts` is its value."""
+    """Everything that decides what happens next in a sweep; `hosts` maps each host to itself."""
 
     trials: Mapping[int, Trial]
     make: Make
@@ -79,7 +79,9 @@ class State(Ending):
     phase: Literal["running", "ending", "over"] = "running"
     running: Mapping[int, Attempt] = field(default_factory=dict)
     attempts: Mapping[int, int] = field(default_factory=dict)  # trial -> the number of its next attempt
-    failed_on: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # trial -> a host for each failure
+    failed_on: Mapping[int, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # trial -> the hosts of its failures
     late: Mapping[int, int] = field(default_factory=dict)  # trial -> the attempt that took too long
     ended: Mapping[int, TaskExit] = field(
         default_factory=dict
@@ -121,7 +123,7 @@ class State(Ending):
         return EXIT_LAUNCH if self.unfit and self.status != "interrupted" else super().exit_code(clean)
 
     def is_busy(self, host: str) -> bool:
-        """Whether trials run on that host, and nothing has been done to end them."""
+        """Whether trials run on that host, and the sweep has not begun to end them."""
         if self.phase != "running" or host in self.lost:
             return False
         return any(attempt.seat.host == host for attempt in self.running.values())
@@ -206,7 +208,7 @@ def _late(state: State, number: int, attempt: int) -> tuple[State, list[Action]]
     fields = {"tasks": [str(task)], "grace_s": state.grace_s}
     return dataclasses.replace(state, late={**state.late, number: attempt}), [
         Say(f"{task} on {host} has taken {state.timeout_s:g} s (--timeout) and is ended", urgent=False),
-        # Under the name of the order that starts it, so that a new attempt replaces this order.
+        # Named as the order that starts the trial, so that the order for a new attempt replaces it.
         Order(host, f"restart {task}", "stop", fields),
     ]
 
@@ -253,7 +255,7 @@ def _give_back(state: State) -> tuple[State, list[Action]]:
     kept = tuple(seat for seat in state.seats if not seat.gpus or not taken.isdisjoint(seat.gpus))
     others = dict(
         state.others
-    )  # the GPUs are found again from there if a trial of a lost host runs once more
+    )  # if a trial of a lost host has to run again, the sweep finds these GPUs in `others`
     for seat in state.seats:
         if seat not in kept:
             others[seat.host] = tuple(dict.fromkeys((*others.get(seat.host, ()), *seat.gpus)))
@@ -298,7 +300,7 @@ def _seen(state: State, seen: GpusSeen) -> tuple[State, list[Action]]:
 
 
 def _without(state: State, lost: HostLost) -> tuple[State, list[Action]]:
-    """Go on without a host; what ran there is not alive: its agent ends it before the host counts as lost."""
+    """Go on without a lost host; its trials are not alive: its agent ended them before it counted as lost."""
     back = [number for number, attempt in state.running.items() if attempt.seat.host == lost.host]
     state = dataclasses.replace(
         state,

@@ -33,7 +33,7 @@ from tflaunch.sweeps.trials import Params, Trial, plain
 
 RESULTS, TABLE, TRIALS = "results.jsonl", "results.csv", "sweep.json"
 _FORMAT = 1
-_LINE = 200  # of a log, as the reason of a failure
+_LINE = 200  # at most so many characters of a log line, as the reason of a failure
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_./ -]*")
 _LOG = re.compile(rf"{TRIAL}-(\d+)(?:\.(\d+))?\.log")
 
@@ -145,7 +145,7 @@ class Result:
 def result(
     trial: Trial, exit: TaskExit, reading: Reading, gpus: tuple[str, ...], log: Path, *, late: str = ""
 ) -> Result:
-    """The result of a trial that is not tried again; `late`: that it was ended for its time limit, in words."""
+    """The result of a trial that is not tried again; `late`: a sentence, if the sweep ended it for its time limit."""
     why = late or ": ".join(filter(None, (how(exit), reading.last_line)))
     return Result(
         trial.number,

@@ -44,7 +44,7 @@ def known_sweep(request: SweepRequest) -> Record | None:
 def record_of(request: SweepRequest) -> Record:
     """The record of the sweep that goes on, or of a new one; locked.  Raises UsageError, RecordError."""
     run, name = request.run, request.name
-    with run_ids_locked():  # of two that begin at once, the second sees the first
+    with run_ids_locked():  # if two launchers begin at once, the second sees the first one's record
         if (known := known_sweep(request)) is not None:
             return known
         run_id = new_run_id(name) if name else run.run_id
@@ -68,7 +68,7 @@ def succeeded(results: Results, number: int) -> bool:
 
 
 def about_sweep(request: SweepRequest) -> dict[str, Any]:
-    """What all trials of the sweep have in common: trials in which it differs cannot be compared."""
+    """What must be the same for all trials of a sweep, so that they can be compared."""
     job = request.run.job
     about: dict[str, Any] = {"program": list(job.program), "args": list(job.args)}
     metric = request.metric
@@ -76,7 +76,7 @@ def about_sweep(request: SweepRequest) -> dict[str, Any]:
 
 
 def _typed(about: dict[str, Any]) -> dict[str, str]:
-    """The same as the user would type it."""
+    """What `about_sweep` returned, as the user would type it."""
     typed = {}
     if "program" in about:
         typed["program"] = shlex.join(about["program"])

@@ -139,7 +139,7 @@ def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, 
 
 
 def _end_what_is_left(run: Request, record: Record, connections: Connections, reporter: Reporter) -> None:
-    """End the trials that run on after a launcher that was killed: their lease is not over, and they start anew."""
+    """End the trials that a killed launcher left running: their lease has not run out, and they start anew."""
     before = {host.name for host in hostfile_from(record).hosts}
     hosts = [host for host in run.hostfile.hosts if host.name in before]
     unanswered = None if run.require_all else connections.unanswered
@@ -182,7 +182,7 @@ def _recorded(run: Request, results: Results, inventory: Inventory) -> Hostfile:
 def _run(
     work: Work, connections: Connections, reporter: Reporter, tunnel: Tunnel | None
 ) -> tuple[SweepController, Outcome, bool]:
-    """Run the trials; (the controller, the outcome, whether all outputs were fetched)."""
+    """Run the trials; returns (the controller, the outcome, whether all outputs were fetched)."""
     run, finder = work.request.run, SeatFinder(work.request)
     cluster = Cluster(run.run_id, connections, reporter, run.lease_s)
     with cluster.interrupts(), nothing_left(cluster, reporter):

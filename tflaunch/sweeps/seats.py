@@ -26,10 +26,10 @@ from tflaunch.sweeps.trials import Params, Trial, arguments, plain
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """What the user asked for; hosts, GPUs and code are those of `run`, in which a trial stands for a worker."""
+    """What the user asked for; `run` has the hosts, GPUs and code, and its workers stand for trials."""
 
     run: Request
-    trials: Callable[[int], Sequence[Params]]  # from a seed
+    trials: Callable[[int], Sequence[Params]]  # makes the trials from a seed
     metric: Metric | None
     seed: int | None = None  # None: that of the sweep that goes on, or a new one
     drawn: bool = False  # the trials are drawn at random, with the seed
@@ -115,7 +115,7 @@ def images(request: SweepRequest, hosts: Iterable[str]) -> dict[str, set[str]]:
 
 
 def in_words_of_trials(text: str) -> str:
-    """A sentence of the plan about workers, as one about trials."""
+    """A sentence of the planner about workers, reworded for trials."""
     return text.replace("--gpus-per-worker", "--gpus-per-trial").replace("worker", "trial")
 
 

@@ -28,7 +28,7 @@ MOST = 10_000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
-_DIGITS = 4  # of a number that is drawn
+_DIGITS = 4  # significant digits of a number that is drawn
 _DRAWS = 1000  # after so many known draws in a row, a new one is unlikely
 
 
@@ -241,7 +241,7 @@ def arguments(args: Sequence[str], trial: Trial) -> tuple[str, ...]:
 
 
 def plain(params: Params) -> dict[str, Any]:
-    """The values for JSON: as numbers or booleans where they are such."""
+    """The values for JSON: texts that are numbers or booleans become these."""
     return {name: _number(text) for name, text in params.items()}
 
 

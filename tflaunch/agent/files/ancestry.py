@@ -1,8 +1,8 @@
 """Whether another user could put something else in the place of a directory.
 
-A user who may write one of the directories that lead to it may rename what is in there, unless the sticky bit forbids
-that.  Open descriptors would not help: the tasks open paths.  The loader carries this module, since it must know
-whether to trust a store before any other module is there: so this one imports next to nothing.
+A user who may write to a directory on the way to it can rename what is in there, unless the sticky bit forbids that.
+Open descriptors would not help, since the tasks open paths.  The loader carries this module, because it must know
+whether to trust a store before any other module is there.  So this module imports next to nothing.
 """
 
 import os
@@ -12,13 +12,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional, Tuple
 
-LINKS = 40  # as many as the kernel follows
+LINKS = 40  # the kernel follows no more links than this
 
 
 def weak_place(path: str) -> "Optional[Tuple[str, os.stat_result]]":
-    """The first directory or link on the way to `path`, that included, by which another user could replace it.
+    """The first directory or link on the way to `path`, or `path` itself, through which another user could replace it.
 
-    None when there is none; what is not there yet does not count.  Raises OSError.
+    None if there is none; parts of the path that do not exist do not count.  Raises OSError.
     """
     parts = os.path.join("/" if path[:1] == "/" else os.getcwd(), path).split("/")[::-1]
     here, links, shared = "/", 0, 0
@@ -50,10 +50,10 @@ def weak_place(path: str) -> "Optional[Tuple[str, os.stat_result]]":
 
 
 def _hidden(uid: int) -> bool:
-    """Whether a user namespace hides who that uid is.
+    """Whether a user namespace hides whose uid that is.
 
-    There the machine's root, who owns `/` and what is mounted from outside, has the same uid as every other user that
-    the namespace does not map: they cannot be told apart.
+    In a user namespace, the machine's root, who owns `/` and what is mounted from outside, has the same uid as every
+    other user that the namespace does not map.  So nothing distinguishes root from these users.
     """
     try:
         with open("/proc/sys/kernel/overflowuid") as file:
@@ -68,8 +68,8 @@ def _hidden(uid: int) -> bool:
 def _of_one(path: str, info: os.stat_result) -> bool:
     """Whether the owner is the only member of the group that may write there.
 
-    That is so for root's group, and where every user has a group of the same name (Debian, RHEL), with a umask that
-    is often 002; Debian's sshd judges the mode of a home in the same way.  With an ACL the group's bits mean
+    That holds for root's group, and where every user has a group of the same name (Debian, RHEL), where the umask is
+    often 002; Debian's sshd judges the mode of a home directory in the same way.  With an ACL the group's bits mean
     something else.
     """
     import grp

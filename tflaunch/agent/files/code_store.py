@@ -1,14 +1,14 @@
 """The store of shipped code on this host, from which each run copies its working directory.
 
-    <parent>/code/<digest>.tree    a manifest, zlib'd: it is there once all of its contents are
-    <parent>/code/files/<digest>   the content of a file, once for all manifests that name it
+    <parent>/code/<digest>.tree    a manifest, compressed with zlib; it exists only once all of its contents exist
+    <parent>/code/files/<digest>   the content of a file, stored once for all manifests that name it
 
 A manifest is JSON, a list of what is in a directory, parents first: [path, "d"] for a directory, [path, "l", goal]
-for a link, [path, "f", digest, bytes, CRC-32] for a file, "x" instead of "f" for one that can be executed.  The agent
-checks the digest when a content comes, and the CRC, which takes a fraction of that time, when it copies one.  The
-launcher sends a damaged content again, which replaces the old one; the old one stays until then, for another run may
-just have sent it. The store sets the modification time of all that a launcher asks for: so no clean removes it
-(garbage).
+for a link, [path, "f", digest, bytes, CRC-32] for a file, "x" instead of "f" for an executable file.  The agent checks
+the digest when a content arrives; when it copies a content, it checks the CRC, which takes a fraction of that time.
+When a content is damaged, the launcher sends it again and the new one replaces the old one; the old one stays until
+then, since another run may just have sent it.  The store sets the modification time of everything that a launcher asks
+for, so that no clean removes it (garbage).
 """
 
 import errno
@@ -23,11 +23,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Collection, Dict, List, Optional, Tuple
 
-SMALL_ENTRIES = 200  # of code that takes less time to copy than to start a process
+SMALL_ENTRIES = 200  # code with at most so many entries takes less time to copy than a process takes to start
 FILES = "files"
 TREE = ".tree"
 MODIFIED = 315532800  # 1980-01-01: the oldest time that zip files can hold
-_MANIFEST_LIMIT = 1 << 27  # larger than any real one: a damaged one must not fill the memory
+_MANIFEST_LIMIT = 1 << 27  # no real manifest is this large: a damaged one must not fill the memory
 _CHUNK = 1 << 20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -46,7 +46,7 @@ class CodeStore:
     """The code with one digest, in the store that all runs below one parent directory share."""
 
     def __init__(self, parent: str, digest: str, damaged: "Collection[str]" = ()) -> None:
-        """`damaged`: digests that `copy_to` has found damaged, and that do not count as stored."""
+        """`damaged`: digests that `copy_to` has found damaged, so that they do not count as stored."""
         if not digest.isalnum():
             raise HostError("%r is no digest" % digest)
         self._digest = digest
@@ -60,13 +60,13 @@ class CodeStore:
         self._partial = ""  # the path of the file that is being written
         self._file = None  # type: Any
         self._hasher = None  # type: Any
-        self._left = 0  # bytes of it that are still to come
-        self._bytes = 0  # of all contents that are to come
+        self._left = 0  # bytes of that file that are still to come
+        self._bytes = 0  # bytes of all contents that are to come
         self._failure = None  # type: Optional[HostError]
 
     @property
     def here(self) -> bool:
-        """Whether all of the code is in the store; this keeps it from the next clean."""
+        """Whether all of the code is in the store; asking keeps it from the next clean."""
         try:
             os.utime(self._tree)
         except OSError:
@@ -74,7 +74,7 @@ class CodeStore:
         return not self._damaged
 
     def lacks(self, piece: bytes, last: bool) -> "Optional[List[int]]":
-        """Take a piece of the manifest; with the last one, returns the places in it of contents that the store lacks.
+        """Take a piece of the manifest; after the last piece, return the indices in it of contents that are missing.
 
         Raises HostError.
         """
@@ -110,7 +110,7 @@ class CodeStore:
         return lacking
 
     def add(self, data: bytes, packed: bool, last: bool) -> None:
-        """Take the next piece of what the store lacks, content behind content; the last one completes the code."""
+        """Take the next piece of the missing contents, one content after another; the last one completes the code."""
         if self._failure is not None:  # the launcher had sent this piece before it heard of the failure
             raise self._failure
         try:
@@ -127,7 +127,7 @@ class CodeStore:
         except (zlib.error, ValueError) as error:
             self._failure = _damaged(error)
         except (OSError, HostError) as error:
-            # First the sentence, which says how much room there was, then the removal.
+            # First make the error's sentence, which says how much room there was; then remove the partial file.
             self._failure = explain(error, self._tree) if isinstance(error, OSError) else error
             for each in self._came:
                 _unlink(each)
@@ -184,9 +184,9 @@ class CodeStore:
     # -- a run's own copy
 
     def copy_to(self, directory: str) -> "Dict[str, Any]":
-        """Copy the code into `directory`; returns its `files`, and the time when they are `modified` (epoch seconds).
+        """Copy the code into `directory`; returns its `files`, and their modification time `modified` (epoch seconds).
 
-        Or else {damaged: {digest: why}}, of contents or of the manifest.  Raises HostError.
+        If contents or the manifest are damaged, returns {damaged: {digest: why}} instead.  Raises HostError.
         """
         try:
             entries = self._read()
@@ -220,7 +220,7 @@ class CodeStore:
                     content, size, check = entry[2:]
                     try:
                         source, first = _opened(os.path.join(self._files, content), size, check)
-                    except ValueError as error:  # go on, to report all that are damaged at once
+                    except ValueError as error:  # go on, so that all damaged contents are reported at once
                         damaged[content] = str(error)
                         continue
                     try:
@@ -230,7 +230,7 @@ class CodeStore:
         except OSError as error:
             import shutil
 
-            failure = explain(error, directory)  # before the removal makes room
+            failure = explain(error, directory)  # before the removal makes room again
             shutil.rmtree(directory, ignore_errors=True)
             raise failure from error
         if damaged:
@@ -278,7 +278,7 @@ def _entries(manifest: bytes, digest: str) -> "List[List[Any]]":
 
 
 def _opened(content: str, size: int, check: int) -> "Tuple[int, bytes]":
-    """That file, open, and its first bytes; raises ValueError, which tells why, unless it is what came."""
+    """That file, open, and its first bytes; raises ValueError with the reason if it is not what the launcher sent."""
     source = -1
     try:
         source = os.open(content, os.O_RDONLY | os.O_CLOEXEC)
@@ -299,7 +299,7 @@ def _opened(content: str, size: int, check: int) -> "Tuple[int, bytes]":
 
 
 def _copy(source: int, first: bytes, size: int, path: str, mode: int) -> None:
-    """Never a link: what a program writes into its own file must not be in the next run's."""
+    """Copy, never link: what a program writes into its own file must not appear in the next run's file."""
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         _transfer(source, target, size, first)
@@ -310,7 +310,7 @@ def _copy(source: int, first: bytes, size: int, path: str, mode: int) -> None:
 
 
 def _transfer(source: int, target: int, size: int, first: bytes) -> None:
-    """Copy that file, whose `first` bytes are known, in the kernel if it can: some file systems share the blocks."""
+    """Copy that file, whose first bytes are `first`; in the kernel if possible: some file systems share the blocks."""
     done = 0
     try:
         while done < size:
@@ -329,7 +329,7 @@ def _transfer(source: int, target: int, size: int, first: bytes) -> None:
 
 
 def _partial(path: str) -> str:
-    return "%s.%s.part" % (path, os.urandom(8).hex())  # the disk may be a shared one
+    return "%s.%s.part" % (path, os.urandom(8).hex())  # unique, since several hosts may share the disk
 
 
 def _unlink(path: str) -> None:

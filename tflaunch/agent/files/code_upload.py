@@ -18,7 +18,7 @@ class CodeUpload:
     def __init__(self, directory: "RunDirectory") -> None:
         self._directory = directory
         self._store = None  # type: Optional[CodeStore]
-        self._damaged = set()  # type: Set[str]  # digests of what was damaged in the store, and is sent again
+        self._damaged = set()  # type: Set[str]  # digests that were damaged in the store, and that the launcher sends again
 
     def code(self, viewer: "Viewer", message: "Message") -> None:
         from tflaunch.agent.files.code_store import CodeStore
@@ -51,8 +51,10 @@ class CodeUpload:
         return self._store
 
     def report_damage(self, viewer: "Viewer", damaged: "Dict[str, str]") -> None:
-        """Answer that the store's copy is damaged: `damaged` is why, by digest.  The launcher sends it again, once."""
-        again = self._damaged.isdisjoint(damaged)  # what was sent again and is still damaged will stay so
+        """Report `damaged` (digest -> reason) in the store's copy to the launcher, which sends it again, once."""
+        again = self._damaged.isdisjoint(
+            damaged
+        )  # what is still damaged after it was sent again will stay so
         self._damaged.update(damaged)
         viewer.send(
             "failed",
@@ -62,6 +64,6 @@ class CodeUpload:
         )
 
     def close(self) -> None:
-        """Remove what came only in part."""
+        """Remove what has come only in part."""
         if self._store is not None:
             self._store.discard()

@@ -1,6 +1,6 @@
-"""The channel that sshd gives to a process, and how another process, the agent, comes to read and write it.
+"""The channel that sshd gives to a process, and how that process passes it to another one, the agent.
 
-sshd closes a channel once the process that it has started ends.  So that process stays; all it does is wait until the
+sshd closes a channel once the process that sshd started has ended.  So that process stays, and only waits until the
 agent closes the channel.
 """
 
@@ -47,7 +47,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 class Channel:
     """A channel as a connection that does not block.
 
-    The process that sshd has started waits at the other end of `holder`: if it is killed, sshd takes nothing more.
+    The process that sshd started waits at the other end of `holder`; if it is killed, sshd takes no more bytes.
     """
 
     def __init__(self, channel_in: int, channel_out: int, holder: socket.socket) -> None:
@@ -56,7 +56,7 @@ class Channel:
         self._in = channel_in
 
     def fileno(self) -> int:
-        """Where there is something to be read."""
+        """The descriptor to read from."""
         return self._in
 
     def setblocking(self, flag: bool) -> None:
@@ -78,7 +78,7 @@ class Channel:
 
 
 class Caller:
-    """A connection of this user's to the agent's socket, through which a visit may pass its channel."""
+    """A connection from a process of this user to the agent's socket; a visit may pass its channel over it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -87,7 +87,7 @@ class Caller:
         self.setblocking = connection.setblocking
 
     def recv(self, size: int) -> bytes:
-        # CLOEXEC, or every program that the agent starts would inherit the descriptors that come this way.
+        # CLOEXEC: otherwise every program that the agent starts would inherit the passed descriptors.
         room, flags = socket.CMSG_SPACE(_DESCRIPTORS.size), socket.MSG_CMSG_CLOEXEC
         data, besides, _, _ = self._socket.recvmsg(size, room, flags)
         for level, type, value in besides:
@@ -96,8 +96,8 @@ class Caller:
         return data
 
     def channel(self) -> Channel:
-        """The channel that was passed; raises WireError."""
-        if len(self._passed) != 2:  # this process had no room for both, for example
+        """The channel that the visit has passed; raises WireError."""
+        if len(self._passed) != 2:  # for example, this process had no descriptors free for both
             raise wire.WireError("the message says that it brings a channel, but no descriptors came with it")
         (channel_in, channel_out), self._passed = self._passed, ()
         return Channel(channel_in, channel_out, self._socket)
@@ -125,7 +125,7 @@ def pass_on(channel_in: int, channel_out: int, agent: socket.socket, early: byte
 
 def hold(channel_in: int, channel_out: int, agent: socket.socket) -> None:
     """Wait until the agent closes the channel."""
-    os.close(channel_in)  # or the channel would outlast the agent's close
+    os.close(channel_in)  # otherwise the channel would stay open after the agent closes it
     os.close(channel_out)
     try:
         while agent.recv(4096):  # what the agent said before it had the channel

@@ -1,7 +1,7 @@
 """The called end of the dial check (tflaunch.protocol.dialling): it listens on the ports that are held for the tasks.
 
-Its sockets listen beside those that hold the ports (tflaunch.agent.net.ports), until the check ends: then the kernel
-refuses connects as before, until TensorFlow listens.  All in the agent's one loop: no threads, nothing blocks.
+Its sockets listen beside those that hold the ports (tflaunch.agent.net.ports) until the check ends; from then on the
+kernel refuses connects again, until TensorFlow listens.  All runs in the agent's one loop: no threads, nothing blocks.
 """
 
 import time
@@ -39,9 +39,9 @@ class Answering:
             self._listeners.append(listener)
             listener.setblocking(False)
             listener.listen(BACKLOG)
-            # A caller that has not spoken yet need not wake the loop; the answer acknowledges the hello; a caller that
-            # does not reset its connection, since it is frozen or the reset is lost, must not keep the port from the
-            # next run for a minute.
+            # In this order: a caller need not wake the loop before it speaks; the answer also acknowledges the hello; a
+            # caller that does not reset its connection (it is frozen, or the reset is lost) must not keep the port from
+            # the next run for a minute.
             set_option(listener, "TCP_DEFER_ACCEPT", int(LINGER_S))
             set_option(listener, "TCP_QUICKACK", 0)
             set_option(listener, "TCP_LINGER2", 1)
@@ -59,7 +59,7 @@ class Answering:
             if caller is None:
                 return
             heard = self._answer(caller, port, b"")
-            if heard is None:  # most callers have said all by now
+            if heard is None:  # most callers have sent their whole hello by now
                 caller.close()
             else:
                 self._callers[caller] = (heard, now)
@@ -79,7 +79,7 @@ class Answering:
     def _answer(self, caller: socket.socket, port: int, heard: bytes) -> "Optional[bytes]":
         """Read from the caller and answer it.
 
-        Returns what it has said so far if that is not all yet; None when it was answered, or speaks no dial check.
+        Returns what it has sent so far if the hello is incomplete; None if it was answered or is no dial check.
         """
         wanted = len(HELLO) + NONCE_BYTES
         try:
@@ -93,7 +93,7 @@ class Answering:
                 line = proof(self._key, heard[len(HELLO) :], self._host, port) + b" " + name + b"\n"
                 if begins == HELLO:
                     caller.send(line, socket.MSG_DONTWAIT | socket.MSG_MORE)  # in one packet with the goodbye
-                else:  # apart, or the proof were lost with the load
+                else:  # separately, or the proof would be lost with the load
                     caller.send(line, socket.MSG_DONTWAIT)
                     room = 4 * LOAD_BYTES  # for all of it at once
                     caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)

@@ -25,7 +25,7 @@ class DialCheck:
         self._dialling = []  # type: List[Tuple[Viewer, Dialling]]
 
     def answer(self, key: str, ports: "List[int]") -> None:
-        """Answer whoever calls these ports; raises OSError."""
+        """Answer every caller on these ports; raises OSError."""
         if self._answering is None:
             from tflaunch.agent.net.dial_answering import Answering
 
@@ -33,7 +33,7 @@ class DialCheck:
             self._answering.listen(ports)
 
     def dial(self, viewer: "Viewer", message: "Message") -> None:
-        """The message `dial`; `dialled` answers it later."""
+        """Begin the calls that a message `dial` asks for; `dialled` answers it later."""
         from tflaunch.agent.net.name_lookup import NameLookup
         from tflaunch.protocol.dialling import Dialling
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from tflaunch.protocol.dialling import AnySelector
 
 RESOLVER_THREADS = 16
-QUICK_S = 0.02  # the child starts another thread each time the last one has been busy for so long
+QUICK_S = 0.02  # the child starts another thread whenever the newest one has been busy for so long
 
 
 class NameLookup:
-    """A child process that looks names up; it is killed when it has found no more for `patience_s`."""
+    """A child process that looks names up; it is killed when `patience_s` pass without a further result."""
 
     def __init__(self, selector: "AnySelector", names: "List[str]", patience_s: float) -> None:
         self._selector = selector
@@ -56,7 +56,7 @@ class NameLookup:
             self._selector.unregister(self._pipe)
 
     def step(self, now: float) -> "Optional[Dict[str, Union[str, List[Tuple[int, str]]]]]":
-        """The (family, address) of each name, or why there is none; None while the child still looks some up."""
+        """The (family, address) of each name, or why it has none; None while the child still works."""
         lines = self._said.splitlines()
         if len(lines) < len(self._names) and not self._ended and now < self._deadline:
             return None
@@ -88,7 +88,7 @@ def _resolve_and_exit(names: "List[str]", pipe: int) -> None:
             signal.signal(number, signal.SIG_DFL)
         for entry in os.listdir(
             "/proc/self/fd"
-        ):  # or a connection that the agent closes would stay open here
+        ):  # otherwise a connection that the agent closes would stay open here
             if int(entry) > 2 and int(entry) != pipe:
                 try:
                     os.close(int(entry))

@@ -1,10 +1,11 @@
 """TCP between the agents of a detached run, which has no launcher: only the run's own agents can speak it.
 
-Through SSH, the launcher gives each agent a secret of its own, and the coordinator's host all of them.  So only the
-coordinator can speak to the other agents; an intruder on one of their hosts cannot speak to a third.  Both ends prove
-that they have the secret; then every record carries a number and a MAC, with a key of this connection: an attacker can
-neither insert nor change, repeat or drop one.  Nothing is encrypted: the agents say which tasks started and ended, and
-that any user of the host may see anyway.  An agent listens on its address in the cluster, on a port that it holds.
+Through SSH, the launcher gives each agent a secret of its own, and the coordinator's host the secrets of all agents.
+So only the coordinator can speak to the other agents; an intruder on one of their hosts cannot speak to a third.  Both
+ends first prove that they have the secret.  Then every record carries a number and a MAC, made with a key of this
+connection: an attacker cannot insert, change, repeat or drop a record.  Nothing is encrypted: the agents only say which
+tasks started and ended, which any user of the host can see anyway.  An agent listens on its address in the cluster, on
+a port that it holds.
 """
 
 import hashlib
@@ -22,8 +23,8 @@ HELLO = b"tflaunch-peer 1\n"
 NONCE = 32
 MAC = 32
 RECORD_LIMIT = 256 * 1024
-WAITING_LIMIT = 16  # connections that have not proved anything yet ...
-PROOF_S = 10.0  # ... and how long each of them may stay so
+WAITING_LIMIT = 16  # connections that have not yet proved themselves ...
+PROOF_S = 10.0  # ... and how long each of them may take to do so
 _HEAD = struct.Struct("!I")
 
 
@@ -36,7 +37,7 @@ def _mac(key: bytes, *parts: bytes) -> bytes:
 
 
 class SealedStream:
-    """A socket that checks every record; it sends and receives like a socket that does not block."""
+    """A socket with a MAC on every record; it sends and receives like a socket that does not block."""
 
     def __init__(self, connection: socket.socket, key_out: bytes, key_in: bytes) -> None:
         self._socket = connection
@@ -49,7 +50,7 @@ class SealedStream:
         return self._socket.fileno()
 
     def send(self, data: "bytes | bytearray") -> int:
-        """How many bytes of `data` it has taken; raises BlockingIOError for none, OSError when the peer is gone."""
+        """Take bytes of `data` and return how many; raises BlockingIOError for none, OSError when the peer is gone."""
         self._flush()
         piece = bytes(data[:RECORD_LIMIT])
         self._out += _HEAD.pack(len(piece)) + _mac(self._keys[0], self._next(0), piece) + piece
@@ -76,7 +77,7 @@ class SealedStream:
             pass
 
     def recv(self, size: int) -> bytes:
-        """What has come, b"" at the end; raises BlockingIOError if no record is complete, OSError for a forged one."""
+        """The bytes that came, b"" at the end; raises BlockingIOError for no complete record, OSError for a forgery."""
         data = self._socket.recv(size)
         if not data:
             return b""
@@ -194,7 +195,7 @@ class Door:
         self._waiting = {}  # type: Dict[int, Handshake]
 
     def welcome(self, connection: socket.socket) -> bool:
-        """Begin its handshake: call `proved` whenever it can be read.  False when it has hung up already."""
+        """Begin the handshake; call `proved` whenever there is something to read.  False if it has hung up already."""
         try:
             self._waiting[connection.fileno()] = Handshake(connection, self._secret, answers=True)
         except (OSError, PeerError):
@@ -203,7 +204,7 @@ class Door:
         return True
 
     def proved(self, connection: socket.socket) -> "Optional[SealedStream]":
-        """The stream once the handshake is done, None before; closes one that fails, and raises PeerError, OSError."""
+        """The stream once the handshake is done, None before; if it fails, closes it, raises PeerError or OSError."""
         handshake = self._waiting[connection.fileno()]
         try:
             stream = handshake.step()
@@ -219,9 +220,9 @@ class Door:
         connection.close()
 
     def late(self, now: float) -> "List[socket.socket]":
-        """The connections to drop: those whose time is over and, where too many wait, those that came first.
+        """The connections to drop: those whose time is over and, if too many wait, the oldest of them.
 
-        The coordinator proves itself at once: so an attacker who only holds connections open does not keep it out.
+        The coordinator proves itself at once.  So an attacker who only holds connections open cannot keep it out.
         """
         waiting = sorted(self._waiting.values(), key=lambda each: each.since)
         over = max(0, len(waiting) - WAITING_LIMIT)
@@ -233,7 +234,7 @@ class Door:
 
 
 def _listen(address: str, port: int) -> "Tuple[socket.socket, bool]":
-    """The listener, and whether it listens on all of this host's addresses since `address` is none of them."""
+    """The listener, and whether it listens on all addresses because this host does not have `address`."""
     error = OSError("%s is no address" % address)
     # A host behind NAT does not have the address by which others reach it.
     for host in (address, "", "0.0.0.0"):  # noqa: S104

@@ -1,8 +1,9 @@
 """Holds ports from before the plan to the end of the run, so that no other process can take one in between.
 
-A socket binds each port, then opens it to this user's other sockets by SO_REUSEPORT, and never listens.  So TensorFlow
-can join it (TF_GRPC_REUSE_PORT=true), as JAX's coordinator does by itself; the kernel refuses every other bind, and
-connects until TensorFlow listens.  PyTorch's store sets only SO_REUSEADDR, with libuv as without: see `share`.
+A socket binds each port, then sets SO_REUSEPORT, which lets this user's other sockets bind it too; it never listens.
+So TensorFlow can bind the port (TF_GRPC_REUSE_PORT=true), and JAX's coordinator does so by itself.  The kernel refuses
+every other bind, and all connects until TensorFlow listens.  PyTorch's store only sets SO_REUSEADDR, with or without
+libuv: see `share`.
 """
 
 import errno
@@ -14,12 +15,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Iterable, List, Optional, Tuple
 
-DEFAULT_RANGE = (20000, 29999)  # clear of the services below and of the ephemeral ports above
+DEFAULT_RANGE = (20000, 29999)  # above the ports of services, below the ephemeral ports
 SCAN_LIMIT = 4000  # bind attempts before giving up
 
 
 def ephemeral_range() -> "Tuple[int, int]":
-    """The ports that the kernel gives to outgoing connections: a server may find one of them taken at any time."""
+    """The ports that the kernel gives to outgoing connections: one may be in use whenever a server wants it."""
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
             first, last = file.read().split()
@@ -35,7 +36,7 @@ class HeldPorts:
         self._held = {}  # type: Dict[int, socket.socket]
 
     def hold(self, count: int, wanted: "Optional[Tuple[int, int]]", seed: int) -> "List[int]":
-        """Hold `count` ports, fewer when no more are free; returns all that are held, ascending.
+        """Hold `count` ports, or fewer if no more are free; returns all ports that are held, ascending.
 
         `wanted` are the first and the last port to try.  Without it `seed` decides where the search begins, so that
         runs side by side seldom try the same ports.
@@ -64,10 +65,10 @@ class HeldPorts:
         return sorted(self._held)
 
     def share(self, port: int) -> None:
-        """Let a program listen at this port that sets only SO_REUSEADDR, from now on, also after its restart.
+        """From now on let a program that only sets SO_REUSEADDR listen at this port, also after its restart.
 
-        Until it listens, any program on this machine that sets SO_REUSEADDR may take that port first.  The kernel
-        refuses all others, and does not give the port to one that asks for any port.
+        Until that program listens, any other program on this machine that sets SO_REUSEADDR may take the port.  The
+        kernel refuses all the rest, and does not choose this port for a program that asks for any port.
         """
         held = self._held.get(port)
         if held is None:
@@ -75,19 +76,19 @@ class HeldPorts:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bind(port, socket.SO_REUSEADDR).close()
-        except OSError:  # a kernel that imitates Linux: then only giving the port up helps
+        except OSError:  # a kernel that imitates Linux: there only giving up the port helps
             self._held.pop(port).close()
 
     def keep(self, ports: "Iterable[int]") -> None:
-        """Give up all others."""
+        """Give up all other ports."""
         keep = set(ports)
         for port in set(self._held) - keep:
             self._held.pop(port).close()
 
 
 def _hold(port: int) -> "Optional[socket.socket]":
-    # First without SO_REUSEPORT: then the kernel refuses a port that any socket has.  With it, two agents of one user
-    # could both bind the port.  It is set right after, which leaves other users no way to take the port.
+    # First without SO_REUSEPORT: so the kernel refuses a port that any socket has; with it, two agents of one user
+    # could both bind the port.  The option is set right after the bind; other users cannot take the port in between.
     try:
         bound = bind(port)
     except OSError as error:
@@ -107,7 +108,7 @@ def _hold(port: int) -> "Optional[socket.socket]":
 
 
 def bind(port: int, option: "Optional[int]" = None) -> socket.socket:
-    """A socket bound to every address, IPv4 and IPv6 as TensorFlow's own, with that SO_ option; raises OSError."""
+    """A socket bound to every address, IPv4 and IPv6 as TensorFlow's own, with the given SO_ option; raises OSError."""
     try:
         bound = socket.socket(socket.AF_INET6)
         address = "::"

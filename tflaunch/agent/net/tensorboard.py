@@ -1,7 +1,7 @@
-"""TensorBoard beside the tasks of a run: it listens on this host's loopback, and a browser reaches it by the wire.
+"""TensorBoard beside the tasks of a run: it listens on this host's loopback; a browser reaches it through the wire.
 
 It runs as the run's chief or first worker does, with the same Python, setup and working directory, but sees no GPU.
-Whatever becomes of it, the run goes on.
+If it fails, the run goes on.
 """
 
 import os
@@ -36,7 +36,7 @@ class TensorBoard:
     """One TensorBoard, started when the first viewer wants it, and the connections of all viewers to it."""
 
     def __init__(self, directory: "RunDirectory", selector: Selector, own: bool = True) -> None:
-        """Without `own` it belongs not to the run but to the visit that started it."""
+        """If `own` is False, it belongs to the visit that started it, not to the run."""
         self._directory = directory
         self._selector = selector
         self._own = own
@@ -52,7 +52,7 @@ class TensorBoard:
         return self._task is not None and self._task.alive
 
     def want(self, viewer: Viewer, logdir: str) -> None:
-        """Start it if need be; from now on `tensorboard` tells this viewer whether it is up."""
+        """Start TensorBoard if need be; from now on, messages `tensorboard` report its state to this viewer."""
         if viewer not in self._streams:
             self._streams[viewer] = Streams(self._selector, viewer.send)
         if self._task is None:
@@ -98,7 +98,7 @@ class TensorBoard:
             self._task.release()
 
     def take(self, viewer: Viewer, message: wire.Message) -> None:
-        """A viewer's message about its connections, see `tflaunch.protocol.tcp_streams`."""
+        """Handle a viewer's message about its connections, see `tflaunch.protocol.tcp_streams`."""
         streams = self._streams.get(viewer)
         if streams is None:
             return
@@ -108,13 +108,13 @@ class TensorBoard:
             streams.take(message)
 
     def leave(self, viewer: Viewer) -> None:
-        """That viewer is gone."""
+        """Close the connections of a viewer that has gone."""
         streams = self._streams.pop(viewer, None)
         if streams is not None:
             streams.close()
 
     def tick(self, now: float) -> None:
-        """Look whether it listens; kill it when its grace is over."""
+        """Check whether TensorBoard listens; kill it when its grace is over."""
         if self._task is None:
             return
         self._task.enforce(now)
@@ -149,13 +149,13 @@ class TensorBoard:
             viewer.send("tensorboard", **self._state)
 
     def stop(self) -> None:
-        """End it, with the run; see `alive`."""
+        """End TensorBoard with the run; see `alive`."""
         if self._task is not None:
             self._task.stop(GRACE_S)
             self._task.unwanted = False
 
     def end(self) -> None:
-        """End it, with the visit: when this returns it is dead, and its log is removed."""
+        """End TensorBoard with the visit: when this returns, it is dead and its log is removed."""
         if self._task is None:
             return
         self.stop()
@@ -167,7 +167,7 @@ class TensorBoard:
         try:
             os.unlink(self._directory.log_path(NAME, self._task.logs.attempt))
         except OSError:
-            pass  # tflaunch clean was quicker
+            pass  # a `tflaunch clean` has already removed it
 
 
 class _Pipe:
@@ -183,9 +183,9 @@ class _Pipe:
 def serve(
     directory: "RunDirectory", channel_in: int, channel_out: int, decoder: wire.Decoder, logdir: str
 ) -> None:
-    """TensorBoard for a visit to a run, alive or not, until the channel ends; then nothing of it is left.
+    """Serve TensorBoard for a visit to a run, alive or not, until the channel ends; then nothing of it remains.
 
-    As an agent's, the process that serves it has a guard: this process, which only waits and then sweeps.
+    Like an agent, the process that serves it has a guard: this process, which only waits and then sweeps.
     """
     processes.become_subreaper()
     guard = os.getpid()

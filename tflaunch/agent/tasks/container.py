@@ -1,8 +1,8 @@
 """Tasks in containers of podman or docker: the command that runs one, its processes, and its removal after the run.
 
-A container separates only the files.  Network, IPC and user are the host's: so the task can join the port that the
-agent holds for it (the kernel lets only one user share a port), its files belong to the user, and the agent finds and
-kills it like any other process of the run.
+A container separates only the files.  It shares network, IPC and user with the host.  So a task in it can join the port
+that the agent holds for it (the kernel lets only one user share a port), the task's files belong to the user, and the
+agent finds and kills the task like any other process of the run.
 """
 
 import os
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tflaunch.agent.files.rundir import RunDirectory
 
-RECORD = "container.json"  # the engine, for a guard or a visit that removes what is left
+RECORD = "container.json"  # names the engine, for a guard or visit that removes containers which are left
 ENGINES = ("podman", "docker")
 ANSWER_S = 30.0  # how long the engine may take to answer
 REMOVAL_S = 60.0
@@ -24,7 +24,7 @@ LINES = 8
 
 
 def find(wanted: str) -> "Dict[str, Any]":
-    """This host's engine: {path, kind, user, userns}.  Raises HostError when there is none that works.
+    """This host's engine: {path, kind, user, userns}.  Raises HostError when no engine works.
 
     `kind` is podman or docker, `user` and `userns` are the options by which a container runs as this user.
     """
@@ -106,9 +106,9 @@ def pull(engine: "Dict[str, Any]", image: str) -> bool:
 def command(
     directory: "RunDirectory", request: "Dict[str, Any]", attempt: int, cwd: str, script: str
 ) -> "List[str]":
-    """The command that runs `script` in a container; the words of the task's program come behind it.
+    """The command that runs `script` in a container; append the words of the task's program to it.
 
-    The task's variables are in the script, not in the command.  Raises HostError.
+    The script sets the task's variables; the command does not contain them.  Raises HostError.
     """
     engine = directory.read(RECORD)
     wanted = request["container"]
@@ -208,7 +208,7 @@ def remove(directory: "RunDirectory") -> "List[str]":
 
 
 def remove_all(directory: "RunDirectory") -> None:
-    """Do `remove` in a process of its own, and leave its result to `left`."""
+    """Call `remove` in a separate process, and leave its result to `left`."""
     left = remove(directory)
     if left:
         directory.write(RECORD, {**directory.read(RECORD), "left": left})

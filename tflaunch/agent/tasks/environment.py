@@ -2,10 +2,10 @@
 
     <parent>/.environments/<digest>/            the environment
     <parent>/.environments/<digest>/made.json   what it was made from; it is there once the environment is complete
-    <parent>/.environments/<digest>.lock        its maker locks this alone, agents that use it share the lock
+    <parent>/.environments/<digest>.lock        exclusive lock while an agent makes it, shared lock while agents use it
 
-It is made where it stays, since its programs hold their own path.  One without made.json is incomplete: the next run
-that wants it makes it anew.
+An environment is made where it stays, since its programs contain their own path.  Without made.json it is incomplete,
+and the next run that wants it makes it again.
 """
 
 import errno
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
 MADE = "made.json"
-PIP_FROM_OUTSIDE = [22, 3]  # since this version it installs into environments that have no pip
+PIP_FROM_OUTSIDE = [22, 3]  # pip installs into environments that have no pip since this version
 LINES = 12  # of the installer's output that the user sees when it fails
 _MARK = b"\0tflaunch-environment\0"
 
-# What makes environments differ, and whether this Python itself belongs to a virtual environment.
+# Prints what makes environments differ, and whether this Python itself belongs to a virtual environment.
 IDENTITY = """\
 import importlib.util, json, os, sys, sysconfig
 def version(name):
@@ -79,7 +79,7 @@ def hold(path: str, wait: bool = True) -> "Optional[int]":
 
 
 def unused(path: str, for_s: float) -> "Optional[int]":
-    """Lock an environment that no run uses or has used for `for_s`, or that is incomplete; None for any other."""
+    """Lock an environment that no run has used for `for_s`, or that is incomplete; None for any other."""
     try:
         lock = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -158,7 +158,7 @@ class Maker:
             raise explain(error, self._scratch) from error
 
     def _environment(self) -> "Dict[str, str]":
-        """The variables that a task finds after the profile and its setup; raises HostError."""
+        """The variables that a task has after the profile and its setup; raises HostError."""
         path = os.path.join(self._scratch, "environment.setup")
         shell.write(
             path, self._env, self._setup, "", "printf '\\000tflaunch-environment\\000'\nexec env -0\n"
@@ -203,7 +203,7 @@ class Maker:
 
     def _make(self, path: str, python: str, about: "Dict[str, Any]", env: "Dict[str, str]") -> None:
         """Make the environment completely or not at all."""
-        set_aside_and_remove(path)  # what an agent that was killed has left
+        set_aside_and_remove(path)  # remove what a killed agent has left
         try:
             self._install(path, python, about, env)
             with open(os.path.join(path, MADE + ".new"), "w") as file:
@@ -228,14 +228,14 @@ class Maker:
         make = [uv, "venv", "--quiet", "--python", python] if uv else [python, "-I", "-m", "venv"]
         make += (
             ["--without-pip"] if by_pip and from_outside else []
-        )  # to install pip takes longer than all else
+        )  # installing pip would take longer than everything else
         make += ["--system-site-packages"] if system else []
         self._run([*make, path], env, source)
         if system and about["inner"]:
-            # venv passes on only the packages of the base, not those of the environment that `python` belongs to.
+            # venv passes on only the packages of the base Python, not those of the environment that `python` is in.
             for found in _site_packages(path):
                 with open(os.path.join(found, "tflaunch-inherited.pth"), "w") as file:
-                    # By addsitedir, not as bare paths: there may be .pth files in them, too.
+                    # By addsitedir, not as bare paths: these directories may contain .pth files.
                     for each in dict.fromkeys(about["packages"]):
                         file.write("import site; site.addsitedir(%r)\n" % each)
         if by_pip:
@@ -267,7 +267,7 @@ class Maker:
         raise HostError("%s needs uv, and there is no uv on this host" % name, hint)
 
     def _run(self, words: "List[str]", env: "Dict[str, str]", directory: str) -> None:
-        """Run that program, its output in the log; it ends with this process.  Raises HostError with its last lines."""
+        """Run that program with its output in the log; it ends with this process.  HostError has its last lines."""
         env = {name: value for name, value in env.items() if name not in ("PYTHONHOME", "PYTHONPATH")}
         with open(self._log, "ab") as log:
             size = log.tell()
@@ -313,7 +313,7 @@ def _site_packages(path: str) -> "List[str]":
 
 
 def set_aside_and_remove(path: str) -> None:
-    """Rename it at once, then remove it; what cannot be removed now is left to `tflaunch clean`."""
+    """Rename the environment at once, then remove it; `tflaunch clean` removes what cannot be removed now."""
     from tflaunch.protocol import removal
 
     if os.path.lexists(path):

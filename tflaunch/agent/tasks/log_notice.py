@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol.selector import Selector
 
 IN_MODIFY = 2
-REST_S = 0.005  # between two wakings: so the agent takes a flood of output in larger pieces
+REST_S = 0.005  # pause between two wakings, so that the agent takes a flood of output in larger pieces
 
 
 class Notice:
@@ -31,7 +31,7 @@ class Notice:
         return self._descriptor >= 0
 
     def watch(self, wanted: bool, now: float) -> "Optional[float]":
-        """Watch or stop watching; returns in how many seconds at most to call this again, None: it does not matter."""
+        """Watch or stop watching; returns the seconds until this must be called again, None for no limit."""
         rest_s = self._rests_until - now
         watch = wanted and self.works and rest_s <= 0
         if watch and not self._watches:
@@ -47,7 +47,7 @@ class Notice:
 
 
 def _inotify(directory: str) -> int:
-    """An inotify descriptor for the directory, or -1: there is no inotify, or this user has too many of them."""
+    """An inotify descriptor for the directory; -1 if there is no inotify, or this user has too many descriptors."""
     try:
         descriptor = libc("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
         if descriptor >= 0 and libc("inotify_add_watch", descriptor, os.fsencode(directory), IN_MODIFY) < 0:

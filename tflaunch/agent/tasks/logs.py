@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 TAIL_BYTES = 64 * 1024
 CLOCK_S = 5.0  # how precisely the agent knows when a byte was written
-MARK_BYTES = 64  # by these before its end, a file is recognized that was truncated and has grown again
+MARK_BYTES = 64  # compared before the known end, to recognize a file that was truncated and has grown again
 _PIECE = 64 * 1024
 
 
@@ -24,11 +24,11 @@ class _File:
         self.path = path
         self.descriptor = -1
         self.begins = 0  # the offset of the first byte that is still in the file
-        self.cut_at = 0.0  # when the agent last found it truncated (epoch seconds); 0: never
+        self.cut_at = 0.0  # when the agent last found the file truncated (epoch seconds); 0: never
         self.whole = None  # type: Optional[int]  # the offset of the end, once nothing more is written
         self._ahead = 0  # the offset of a byte minus its place in the file
-        self._size = self._modified = 0  # of the file, at the last look
-        self._mark = b""  # the file's last bytes then
+        self._size = self._modified = 0  # of the file, when the agent last looked
+        self._mark = b""  # the file's last bytes at that time
 
     def open(self) -> bool:
         """Whether it is open now."""
@@ -46,7 +46,7 @@ class _File:
 
     @property
     def end(self) -> int:
-        """The offset behind the last byte, as of the last look."""
+        """The offset after the last byte, as of the last look."""
         return self._ahead + self._size
 
     def look(self) -> bool:
@@ -58,7 +58,7 @@ class _File:
         if (size, info.st_mtime_ns) == (self._size, self._modified):
             return False
         self._modified = info.st_mtime_ns
-        # A truncated file may by now be as long as it was, or longer.
+        # The size is not enough: a truncated file may by now be as long as it was, or longer.
         cut = size < self._size or self._piece(self._size) != self._mark
         if cut:
             self.truncated(self.end)
@@ -68,12 +68,12 @@ class _File:
         return cut
 
     def truncated(self, end: int, when: float = 0.0) -> None:
-        """The file was truncated when its end was `end`: the offsets of what is in it now follow that."""
+        """Note that the file was truncated when its end was `end`: offsets of its present bytes begin there."""
         self.begins, self.cut_at = end, when or time.time()
         self._skip_hole()
 
     def _skip_hole(self) -> None:
-        # A program that truncates it, and has not opened it to append, goes on at its old place.
+        # A program that truncates the file, and did not open it to append, goes on writing at its old position.
         try:
             first = os.lseek(self.descriptor, 0, os.SEEK_DATA)
         except OSError:  # the file holds nothing
@@ -109,7 +109,7 @@ class TaskLogs:
             names = os.listdir(self._directory.logs)
         except OSError:
             names = []
-        # Attempts may be missing: when a cluster restarts, all its tasks get the same number.
+        # Attempt numbers may be missing: when a cluster restarts, all its tasks get the same number.
         numbers = [name[len(stem) : -len(".log")] for name in names if name.startswith(stem)]
         self.attempt = max([int(number) for number in numbers if number.isdigit()], default=0)
         for at, attempt, _, begins in self._clock():
@@ -119,14 +119,14 @@ class TaskLogs:
         return self
 
     def end(self) -> None:
-        """The present attempt writes no more: keep its log open only while a viewer reads it."""
+        """Note that the present attempt writes no more: keep its log open only while a viewer reads it."""
         size = self.size(self.attempt)
         file = self._file(self.attempt)
         file.whole = size
         file.close()
 
     def hold(self) -> None:
-        """Open the newest attempt's log, so that viewers can read it although its file is removed."""
+        """Open the newest attempt's log, so that viewers can still read it after its file is removed."""
         self._file(self.attempt).open()
 
     def size(self, attempt: int) -> int:
@@ -148,7 +148,7 @@ class TaskLogs:
         return os.fstat(file.descriptor).st_mtime if file.open() else 0.0
 
     def read(self, attempt: int, offset: int, size: int) -> bytes:
-        """At most `size` bytes from `offset` on; none where they have been truncated, or are still to come."""
+        """At most `size` bytes from `offset` on; none if they have been truncated or are not written yet."""
         file = self._file(attempt)
         if file.whole is not None and offset >= file.whole:
             return b""
@@ -183,7 +183,7 @@ class TaskLogs:
         return self.attempt, first if count else self.size(self.attempt)
 
     def since(self, when: float) -> "Tuple[int, int]":
-        """(attempt, offset) of what was written after `when` (epoch seconds); up to CLOCK_S too early, never late."""
+        """(attempt, offset) from which bytes are newer than `when` (epoch seconds); up to CLOCK_S early, never late."""
         found = (0, 0)
         for at, attempt, offset, _ in self._clock():
             if at > when:
@@ -192,7 +192,7 @@ class TaskLogs:
         return found
 
     def note_time(self, now: float) -> None:
-        """Write down how far the log has come, every CLOCK_S seconds if it grows; call it often, it costs little."""
+        """Write down how long the log is, every CLOCK_S seconds if it grows; call it often, since it costs little."""
         if now - self._clock_at < CLOCK_S:
             return
         self._clock_at = now

@@ -11,7 +11,7 @@
     log_bytes    how much the task has written
     says         the last line that the task has written
 
-A refused connect leaves no trace in /proc: a task that tries that again and again shows nothing under `calling`.
+A refused connect leaves no trace in /proc: a task that repeats such connects shows nothing under `calling`.
 """
 
 import os
@@ -34,7 +34,7 @@ ESTABLISHED, SYN_SENT, LISTEN = "01", "02", "0A"  # /proc/net/tcp
 
 
 def look(tasks: "Iterable[Task]") -> "Dict[str, Dict[str, Any]]":
-    """What every task that was released and still lives is doing, from one reading of each table of /proc."""
+    """What every released task that still lives is doing, from one reading of each table of /proc."""
     living = [task for task in tasks if task.alive and task.released_at is not None and task.process]
     every = processes.every() if living else {}
     trees = {}  # type: Dict[str, List[processes.Process]]
@@ -158,7 +158,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def _quiet_s(task: "Task") -> float:
-    # By the steady clock where that is possible: where the task has not written yet, since its start.
+    # By the steady clock if possible.  A task that has not written yet counts from its start.
     since_start = time.monotonic() - (task.released_at or 0.0)
     if not task.logs.size(task.logs.attempt):
         return since_start

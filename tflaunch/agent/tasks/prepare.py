@@ -1,4 +1,4 @@
-"""What tasks need on a host and what takes long to make: a virtual environment, the image of a container."""
+"""What tasks need on a host and what takes long to get ready: a virtual environment, the image of a container."""
 
 from tflaunch.agent.files.rundir import HostError
 from tflaunch.agent.tasks import container
@@ -19,7 +19,7 @@ class Preparing:
     def __init__(self, directory: "RunDirectory", wanted: "Dict[str, Any]") -> None:
         self._directory = directory
         self._wanted = wanted
-        self._lock = None  # type: Optional[int]  # on the environment, as long as the agent lives
+        self._lock = None  # type: Optional[int]  # on the environment, held as long as the agent lives
         self.setup = []  # type: List[str]  # more lines of setup for every task
 
     def work(self) -> "Dict[str, Any]":
@@ -40,8 +40,8 @@ class Preparing:
     def use(self, made: "Dict[str, Any]") -> None:
         """Have the tasks use what `work` has returned.
 
-        Raises HostError, OSError; BlockingIOError when another run makes the environment anew just now: call `work`
-        again, which waits for that.
+        Raises HostError, OSError; BlockingIOError when another run is just making the environment anew: then call
+        `work` again, which waits for that.
         """
         if made.get("engine"):
             self._directory.write(container.RECORD, made["engine"])

@@ -1,4 +1,4 @@
-"""The file of shell that runs before a program: its environment and its `setup`, with no secret in an argv."""
+"""Writes the shell file that runs before a program: its environment and its `setup`; so no argv holds a secret."""
 
 import os
 
@@ -6,8 +6,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Iterable, List
 
-# A login bash runs this file (module and conda want one).  After the profile come the task's own variables, then the
-# setup, which ends at the first line that fails, then the variables that the plan has decided.
+# A login bash runs this file, since `module` and `conda` need one.  After the profile come the task's own variables;
+# then the setup, which ends at the first line that fails; then the variables that the plan has decided.
 SETUP = """\
 %(environment)s
 trap 'echo "tflaunch: setup failed with exit code $?" >&2' EXIT
@@ -40,5 +40,5 @@ def write(path: str, env: "Dict[str, str]", setup: "Iterable[str]", decided: str
 
 
 def login(path: str) -> "List[str]":
-    """The command that runs such a file by a login shell of this host."""
+    """The command that runs such a file in a login shell of this host."""
     return ["/bin/bash", "-l", path] if os.access("/bin/bash", os.X_OK) else ["/bin/sh", path]

@@ -1,9 +1,9 @@
-"""Shows where a Python program hangs: its own faulthandler writes the stacks of all its threads into its log.
+"""Shows where a Python program hangs: Python's own faulthandler writes the stacks of all threads into the task's log.
 
-Every task starts with PYTHONFAULTHANDLER=1.  So when SIGABRT comes, Python prints the stacks, whatever C++ code the
-program hangs in and whichever thread holds the interpreter's lock; then the program ends.  tflaunch injects no code and
-reads no memory.  Only a process that catches SIGABRT gets it: any other would die without a word.  And a process that
-catches SIGTERM (to write a last checkpoint, say) gets that first, with its grace.
+Every task starts with PYTHONFAULTHANDLER=1.  So at SIGABRT Python prints the stacks, whatever C++ code the program
+hangs in and whichever thread holds the interpreter's lock; then the program ends.  tflaunch injects no code, reads no
+memory.  It sends SIGABRT only to a process that catches it, since any other would die without a message.  A process
+that catches SIGTERM (to write a last checkpoint, say) first gets SIGTERM and its grace.
 """
 
 from tflaunch.agent import processes
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def abort(root: int, even_if_term_is_caught: bool) -> bool:
     """Have the process `root`, or the first processes below it that can, write their stacks and end.
 
-    Returns whether any process does.
+    Returns whether any of them does.
     """
     every = processes.every()
     if root not in every:
@@ -52,7 +52,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def _leave_no_core(pid: int) -> None:
-    """A core of a training process is tens of gigabytes; a limit of 1 byte also keeps it from a pipe (core(5))."""
+    """Prevent a core dump, tens of gigabytes of a training; a limit of 1 byte also prevents a piped one (core(5))."""
     import resource
 
     try:

@@ -24,7 +24,7 @@ SHIPPED = "shipped.json"
 
 
 class Staging:
-    """Brings the run's tasks onto this host, and passes on what the launcher wants of them."""
+    """Brings the run's tasks onto this host, and gives the launcher's orders for them to the team."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Staging:
         code: "CodeUpload",
         dial_check: "DialCheck",
     ) -> None:
-        self.passing = False  # a check: the run ends with its launcher, and leaves nothing
+        self.passing = False  # the run is a check: it ends with its launcher, and leaves nothing
         self._directory = directory
         self._team = team
         self._holdings = holdings
@@ -42,7 +42,7 @@ class Staging:
         self._dial_check = dial_check
         self._preparing = None  # type: Optional[Preparing]
         self._errand = None  # type: Optional[Errand]  # work in a process of its own
-        self._go_on = lambda: None  # type: Callable[[], None]  # once that process has ended
+        self._go_on = lambda: None  # type: Callable[[], None]  # what to do once that process has ended
 
     # -- messages
 
@@ -137,7 +137,7 @@ class Staging:
         work: "Callable[[], Dict[str, Any]]",
         then: "Callable[[Dict[str, Any]], None]",
     ) -> None:
-        """Have another process do `work`; `then` takes its result, which stays in the run's file of that name."""
+        """Have another process do `work`; `then` takes its result.  The result stays in the run's file `name`."""
         from tflaunch.agent.aside import Errand
 
         errand = self._errand = Errand(self._directory, name, work)
@@ -145,7 +145,7 @@ class Staging:
 
     @property
     def busy(self) -> bool:
-        """Whether such a process lives."""
+        """Whether a process with such work is alive."""
         return self._errand is not None and self._errand.alive
 
     def reaped(self, pid: int) -> None:
@@ -154,6 +154,6 @@ class Staging:
             self._go_on()
 
     def stop(self) -> None:
-        """Have that process end; see `busy`."""
+        """Have the process with such work end; see `busy`."""
         if self._errand is not None:
             self._errand.stop()

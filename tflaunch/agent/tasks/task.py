@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 READY = b"tflaunch-ready\n"
 DUMP_S = 2.0  # how long a program may take to write the stacks of a hundred threads
 
-# The shell that a task begins as.  Its input is the gate, its output says that it is ready, its error output is the
-# log.  The program gets only the log; its words are arguments, which no shell parses.
+# A task begins as this shell.  The shell's input is the gate, its output says that it is ready, its error output is the
+# log.  The program only gets the log; its words are arguments, which no shell parses.
 GATE = """\
 case "$1" in
 */*) test -f "$1" && test -x "$1" ;;
@@ -35,7 +35,7 @@ class Task:
     def __init__(
         self, directory: RunDirectory, request: "Dict[str, Any]", attempt: int = 0, marked: bool = True
     ) -> None:
-        """Without `marked` its processes do not carry the run's marks: they do not belong to the run."""
+        """Without `marked`, the task's processes do not carry the run's marks, as they do not belong to the run."""
         self.id = request["id"]  # type: str
         self.request = request
         self.logs = TaskLogs(directory, self.id, attempt)
@@ -63,7 +63,7 @@ class Task:
         self.code = None  # type: Optional[int]
         self.signal = None  # type: Optional[int]
         self.seconds = 0.0
-        self.unreported = False  # it has ended, and what it left is being swept
+        self.unreported = False  # the process has ended, and what it left is still being swept
         self._sweep = None  # type: Optional[processes.Sweep]
         self._gate = -1
         self._shell_said = b""
@@ -84,7 +84,7 @@ class Task:
                 processes.ATTEMPT: str(self.logs.attempt),
             }
         variables = {**request["env"], **marks}
-        # The task's own variables may harm the engine of its container: HOME, LD_LIBRARY_PATH.
+        # The task's own variables (HOME, LD_LIBRARY_PATH) may harm the container's engine.
         env = {**os.environ, **(marks if self._contained else variables)}
         log_path = self._directory.log_path(self.id, self.logs.attempt)
         argv = [os.path.expanduser(request["argv"][0]), *request["argv"][1:]]  # `python: ~/venv/bin/python`
@@ -95,7 +95,7 @@ class Task:
             raise explain(error, log_path) from error
         theirs, ours = [log], []  # type: List[int], List[int]
         try:
-            for kept in (1, 0):  # of the gate the end that writes, of the ready pipe the end that reads
+            for kept in (1, 0):  # the agent keeps the gate's writing end and the ready pipe's reading end
                 pipe = os.pipe()
                 ours.append(pipe[kept])
                 theirs.append(pipe[1 - kept])
@@ -162,7 +162,7 @@ class Task:
         return container.inside(self._directory.run, self._directory.host, self.id)
 
     def read_ready_pipe(self) -> "Optional[bool]":
-        """True: the shell waits at the gate; False: it has ended before; None: neither yet."""
+        """True: the shell waits at the gate; False: the shell has ended before that; None: neither yet."""
         try:
             data = os.read(self.ready_pipe, 4096)
         except BlockingIOError:
@@ -203,10 +203,10 @@ class Task:
             self._gate = -1
 
     def stop(self, grace_s: float, with_stacks: bool = False) -> None:
-        """SIGTERM to the process group now, SIGKILL after the grace; of several calls the soonest end counts.
+        """Send SIGTERM to the process group now, SIGKILL after the grace; of several calls the earliest end counts.
 
         An attempt that is still to be staged ends as soon as it is staged.  `with_stacks`: the program hangs, and
-        writes its stacks before it ends.
+        must write its stacks before it ends.
         """
         self.unwanted = self.wanted > self.logs.attempt
         if self.alive:
@@ -223,7 +223,7 @@ class Task:
         self.stopped = True
 
     def enforce(self, now: float) -> None:
-        """SIGKILL when the grace is over."""
+        """Send SIGKILL when the grace is over."""
         if self.alive and self.kill_at is not None and now >= self.kill_at:
             if self._write_stacks(even_if_term_is_caught=True):
                 self.kill_at = now + DUMP_S
@@ -232,7 +232,7 @@ class Task:
             self.kill_at = now + 1.0
 
     def _write_stacks(self, even_if_term_is_caught: bool) -> bool:
-        """Have the program write its stacks if that is due; whether it does so now, and then ends."""
+        """Have the program write its stacks if that is due; returns whether it does so now, and then ends."""
         if not self._stacks_due or self.process is None:
             return False
         from tflaunch.agent.tasks import stacks
@@ -242,7 +242,7 @@ class Task:
         return done
 
     def lingers(self, now: float) -> bool:
-        """Whether others of the process group have some grace left (after a wrapper that ended first)."""
+        """Whether other processes of the group still have some grace left (when a wrapper ended first)."""
         if self.alive or self.process is None or self.kill_at is None or now >= self.kill_at:
             return False
         try:
@@ -254,20 +254,20 @@ class Task:
         return True
 
     def _signal(self, number: int) -> None:
-        # In a container signal process 1, which passes it on; the engine's client ends by itself and clears up.
+        # In a container signal process 1, which passes the signal on; the engine's client then ends and cleans up.
         inside = self._inside()
         for process in inside if number == signal.SIGKILL else inside[:1]:
             processes.send(process, number)
         if inside:
             return
         try:
-            # The process is not reaped yet, so no other can have its pid, which names its group and session, too.
+            # The process is not reaped yet.  So no other process can have its pid, which is also its group and session.
             os.killpg(self.process.pid, number)  # type: ignore[union-attr]
         except (ProcessLookupError, PermissionError):
             pass
 
     def next_attempt(self) -> bool:
-        """End the present attempt and begin the wanted one; True once the task can be staged as that."""
+        """End the present attempt and begin the wanted one; returns True once that can be staged."""
         if self.wanted <= self.logs.attempt:
             return False
         if self.alive:
@@ -281,7 +281,7 @@ class Task:
         return True
 
     def sweep_step(self) -> bool:
-        """Kill what the attempt that has ended left behind; call it until it returns True."""
+        """Kill what the ended attempt left behind; call it until it returns True."""
         if self._sweep is None:
             run, host = self._directory.run, self._directory.host
             self._sweep = processes.Sweep(
@@ -293,12 +293,12 @@ class Task:
         return True
 
     def restart(self, attempt: int) -> None:
-        """The launcher wants that attempt; for an attempt that it has wanted before, this does nothing."""
+        """Have that attempt replace the present one; if the launcher has asked for it before, do nothing."""
         if attempt > self.wanted:
             self.wanted, self.unwanted = attempt, False
 
     def cannot_start(self, reason: str) -> None:
-        """End with code 70 before the start; the log says why, if the disk takes it."""
+        """End the task with code 70 before it starts; the log says why, if the disk has room."""
         self.code = 70
         self.released_at = time.monotonic()
         try:
@@ -309,13 +309,13 @@ class Task:
 
 
 def _spawn(words: "List[str]", env: "Dict[str, str]", cwd: str, streams: "Iterable[int]") -> int:
-    """Start that command in a session of its own, with these descriptors as 0, 1, 2 and no others; raises OSError.
+    """Start that command in a session of its own, with only these descriptors, as 0, 1, 2; raises OSError.
 
-    Not by fork, which copies the page tables of this process, nor by `subprocess`, which takes longer to load than all
-    else that a task costs the agent.
+    It does not fork, which would copy the page tables of this process, and does not use `subprocess`, which takes
+    longer to load than everything else that a task costs the agent.
     """
     become = [(os.POSIX_SPAWN_DUP2, each, number) for number, each in enumerate(streams)]
-    ignored = [signal.SIGPIPE, signal.SIGXFSZ]  # by this Python; handlers end with the exec anyway
+    ignored = [signal.SIGPIPE, signal.SIGXFSZ]  # this Python ignores them; exec resets all handlers anyway
     os.chdir(cwd)
     try:
         try:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from tflaunch.protocol.selector import Selector
 
 
-TURN_S = 0.2  # of the agent's loop, to stage added tasks: each gets a working directory, which may take long
+TURN_S = 0.2  # for added tasks in one turn of the agent's loop: to make a working directory may take long
 
 
 def _signal_name(number: "Optional[int]") -> str:
-    """This host's name for that signal: the launcher may run on another system, with other numbers."""
+    """This host's name for that signal; the launcher's system may have other numbers."""
     if number is None:
         return ""
-    import signal  # its enumerations take longer to load than most of what an agent does
+    import signal  # its enumerations take longer to load than most other work of an agent
 
     try:
         return signal.Signals(number).name
@@ -77,9 +77,9 @@ class Team:
     def stage(
         self, requests: "List[Dict[str, Any]]", attempt: int, program: "Optional[Mapping[str, str]]" = None
     ) -> None:
-        """Have all of them wait at their gates, then send `staged`; raises HostError.
+        """Have these tasks wait at their gates, then send `staged`; raises HostError.
 
-        `program` names the file that their interpreters must be able to read first (`wire`, message `stage`).
+        `program` names the file that the tasks' interpreters must be able to parse (`wire`, message `stage`).
         """
         reads = {}  # type: Dict[str, str]
         if program:
@@ -101,7 +101,7 @@ class Team:
         self._selector.register(pipe, EVENT_READ, lambda: self._read_ready_pipe(task, pipe))
 
     def _read_ready_pipe(self, task: Task, pipe: int) -> None:
-        if pipe != task.ready_pipe:  # of an attempt that was given up before it was ready
+        if pipe != task.ready_pipe:  # the pipe of an attempt that was given up before it was ready
             self._selector.unregister(pipe)
             os.close(pipe)
             return
@@ -133,7 +133,7 @@ class Team:
             self._report_exit(task)
 
     def add(self, requests: "List[Dict[str, Any]]", attempt: int) -> None:
-        """Start these tasks, too, each as soon as it is ready; a task that was here before is restarted."""
+        """Start these tasks, too, each as soon as it is ready; restart a task that was on this host before."""
         for request in requests:
             task = self.tasks.get(request["id"])
             if task is None:
@@ -159,7 +159,7 @@ class Team:
             self.tasks[name].restart(attempt)
 
     def _stage_later(self, task: Task) -> None:
-        """Stage a task that was added or restarted; where that fails, the task ends and the others go on."""
+        """Stage a task that was added or restarted; if that fails, that task ends and the others go on."""
         try:
             task.stage()
             self._listen_to(task)
@@ -225,7 +225,7 @@ class Team:
             self._send_to_launcher("failed", **self._why_not_ready(task))
 
     def _why_not_ready(self, task: Task) -> "Dict[str, str]":
-        # Without the task's name: the launcher shows a cause that several hosts have once for all of them.
+        # Without the task's name: when several hosts give the same cause, the launcher shows it once for all of them.
         log = task.logs.tail(0).decode("utf-8", "replace").strip()
         if task.reads:
             from tflaunch.agent.tasks import syntax
@@ -255,7 +255,7 @@ class Team:
         )
 
     def end(self, grace_s: float, with_stacks: bool) -> None:
-        """Stop all tasks, and start none any more; `with_stacks`: they hang, and write their stacks first."""
+        """Stop all tasks and start no more; `with_stacks`: the tasks hang, and write their stacks first."""
         self.ending = True
         self._staging = False
         self._added.clear()
@@ -263,7 +263,7 @@ class Team:
             task.stop(grace_s if task.released_at is not None else 0.0, with_stacks)
 
     def may_end(self, now: float) -> bool:
-        """Whether some process of the tasks may still use its grace to end by itself."""
+        """Whether a process of the tasks still has grace left to end by itself."""
         return any(task.alive or task.lingers(now) for task in self.tasks.values())
 
     @property
