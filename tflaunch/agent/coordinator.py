@@ -162,7 +162,7 @@ class Coordinator:
         """
         host = self._directory.host
         own = self._peers.get(host)
-        # Not once the run is over: the next coordinator must see the last task's end again, to report the outcome.
+        # Not once the run is over: the next coordinator must see the event that ended the run, to report the outcome.
         if self._changed and self._drive.state.phase != "over":
             if own is None or not own.attached:
                 return False

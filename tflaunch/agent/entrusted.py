@@ -87,7 +87,7 @@ class Entrusted:
     def remember(self, piece: bytes, offset: int, last: bool) -> None:
         """Take a piece of the coordinator's memory; the memory counts once it is complete."""
         if not 0 <= offset <= len(self._coming) or offset + len(piece) > MEMORY_LIMIT:
-            return  # an earlier piece never came, or the offset is wrong: keep the last complete memory
+            return  # an earlier piece never came, or this one is too large: keep the last complete memory
         del self._coming[offset:]  # a coordinator that lost its connection begins again
         self._coming += piece
         if last:

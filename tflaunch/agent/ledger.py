@@ -140,7 +140,7 @@ def runs(parent: str, everything: bool, only: str = "", tail_bytes: int = 0) -> 
 
 
 def place(parent: str) -> str:
-    """An identifier of this directory: two hosts that are one machine, or share the directory, get the same one."""
+    """An identifier of this directory on this machine: two hosts of one machine that share it get the same one."""
     try:
         info = os.stat(parent)
     except OSError:

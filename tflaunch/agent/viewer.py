@@ -156,7 +156,7 @@ class Viewer:
             at = self._follows[task.task] = logs.start(task, self._wanted)
             self.send(
                 "log", task=task.task, attempt=at[0], offset=at[1]
-            )  # so the viewer knows where its view begins, and misses no earlier bytes
+            )  # so the viewer knows where its view begins, and does not report earlier bytes as missing
         at = self._follows[task.task]
         begins, cut_at = task.begins(at[0])
         if at[1] <= begins and self._cuts.get(task.task) != (at[0], begins) and cut_at:

@@ -18,7 +18,7 @@ class CodeUpload:
     def __init__(self, directory: "RunDirectory") -> None:
         self._directory = directory
         self._store = None  # type: Optional[CodeStore]
-        self._damaged = set()  # type: Set[str]  # digests that were damaged in the store, and that the launcher sends again
+        self._damaged = set()  # type: Set[str]  # digests damaged in the store, which the launcher sends again
 
     def code(self, viewer: "Viewer", message: "Message") -> None:
         from tflaunch.agent.files.code_store import CodeStore
