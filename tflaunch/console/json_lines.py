@@ -87,10 +87,13 @@ class JsonReporter(LogReporter):
         self._turn: Turn | None = None
         super().__init__(options, stdout, stderr)
 
-    def phase(self, name: str, done: int, total: int, note: str = "") -> None:
+    def phase(
+        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+    ) -> None:
         if self._step != (name, done, total):
             self._step = (name, done, total)
-            self._event("phase", name=name, done=done, total=total, note=note)
+            size = dict(zip(("bytes", "total_bytes"), moved, strict=True)) if moved else {}
+            self._event("phase", name=name, done=done, total=total, note=note, **size)
 
     def settle(self) -> None:
         pass

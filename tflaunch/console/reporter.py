@@ -43,10 +43,13 @@ class Reporter(Protocol):
     def broken(self) -> bool:
         """Whether stdout can no longer be written: its reader went away, or its disk is full."""
 
-    def phase(self, name: str, done: int, total: int, note: str = "") -> None:
+    def phase(
+        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+    ) -> None:
         """Show that step `name` ("connecting", "training") has reached `done` of `total`; equal means over.
 
         `note` names what it still waits for, and, when another step cuts it short, what is missing.
+        `moved`: how many bytes have been sent or fetched, and how many there are.
         """
 
     def settle(self) -> None:
