@@ -235,6 +235,9 @@ class StartOptions:
 
     panel = CLUSTER
 
+    name: str = option(
+        "", metavar="NAME", help="The run's id begins with it, and other verbs find it [the program's]."
+    )
     no_dial_check: bool = option(False, help="Start even if hosts cannot reach each other.")
     require_all: bool = option(
         False,

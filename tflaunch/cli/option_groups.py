@@ -25,7 +25,9 @@ Hosts = Annotated[
 Run = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RUN]", help="The run's id, or its first letters [the only run alive]", show_default=False
+        metavar="[RUN]",
+        help="The run's id, its name, or its first letters [the only run alive, else the newest]",
+        show_default=False,
     ),
 ]
 JsonDocument = Annotated[

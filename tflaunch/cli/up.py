@@ -137,6 +137,7 @@ def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) 
     from tflaunch.launch.request import Request
     from tflaunch.lifecycle.states import Restarts
     from tflaunch.runs.run_ids import new_run_id
+    from tflaunch.runs.run_names import check_name
 
     detach = not options.servers.foreground
     hostfile = load_hosts(options.where.hosts, options.connection.connection, reporter)
@@ -144,7 +145,7 @@ def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) 
     check_hosts(hostfile, gpus, roles)
 
     return Request(
-        run_id=new_run_id("servers"),
+        run_id=new_run_id((options.start.name and check_name(options.start.name)) or "servers"),
         job=_job(options, roles, hostfile),
         hostfile=_without_workdir(hostfile),
         gpus=gpus,

@@ -139,7 +139,10 @@ class Reporter(Protocol):
         """Show on stdout how clients find the servers, which all listen now."""
 
     def detached(self, run_id: str, tasks: int, host: str) -> None:
-        """Show that a run goes on without the launcher, and how to watch and stop it; `host` coordinates it."""
+        """Show that a run goes on without the launcher, and how to watch and stop it; `host` coordinates it.
+
+        A stdout that is no terminal gets the id alone.
+        """
 
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         """Show what `tflaunch stop` has found and killed on each host."""

@@ -193,6 +193,8 @@ class TextReporter(LogReporter):
         self._writer.put("message", lambda: self._show_servers(plan))
 
     def detached(self, run_id: str, tasks: int, host: str) -> None:
+        if not self._writer.stdout.terminal:  # for RUN=$(tflaunch run --detach ...)
+            self._writer.put("message", lambda: self._writer.out(f"{run_id}\n"))
         self._ending(*detached_lines(run_id, tasks, host, self._err.marks))
 
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:

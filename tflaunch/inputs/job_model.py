@@ -300,6 +300,11 @@ class JobDocument(BaseModel):
     args: Annotated[
         tuple[str, ...], PlainValidator(_words), _list("Its arguments.", ["--epochs", 3], "--epochs 3")
     ] = UNSAID
+    name: Annotated[
+        str,
+        PlainValidator(_text),
+        string("The run's id begins with it, instead of the program's name.", "mnist"),
+    ] = UNSAID
     code_dir: Annotated[
         str, PlainValidator(_text), string("Ship this directory; relative to this file.", ".")
     ] = UNSAID
