@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tflaunch.cli import completion
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.option_groups import OUTPUT, LogOptions, OutputOptions, ReachOptions, Run
 from tflaunch.cli.options import Part
@@ -64,7 +65,13 @@ def attach(run: Run = None, *, lines: LogOptions, output: OutputOptions, reach: 
 def logs(
     run: Run = None,
     tasks: Annotated[
-        list[str] | None, typer.Argument(metavar="[TASK...]", help="worker/0 ps/1 [all]", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="[TASK...]",
+            help="worker/0 ps/1 [all]",
+            show_default=False,
+            autocompletion=completion.tasks,
+        ),
     ] = None,
     *,
     follow: Annotated[

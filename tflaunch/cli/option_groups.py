@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tflaunch.cli import completion
 from tflaunch.cli.options import option
 from tflaunch.cli.values import read_threshold, time_parser
 
@@ -28,6 +29,7 @@ Run = Annotated[
         metavar="[RUN]",
         help="The run's id, its name, or its first letters [the only run alive, else the newest]",
         show_default=False,
+        autocompletion=completion.runs,
     ),
 ]
 JsonDocument = Annotated[
