@@ -245,7 +245,7 @@ class Trial:
         shown: bool = True,
         record: bool = True,
         logs: bool = True,
-        patience_s: float = 90.0,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         """Wait for the end and check all invariants.
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.launcher import TELL, Launcher, Process, Running, alive, told
-from tests.support.patience import until
+from tests.support.patience import until, written
 from tests.support.sshd import SshNetwork, logins, make_key, path_without
 from tflaunch.hosts import fold
 
@@ -367,7 +367,7 @@ def stubborn(network: SshNetwork, launcher: Launcher, out: Path) -> Iterator[Run
         "run", hostfile, launcher.script(STUBBORN), "--ps=1", "--workers=1", f"--env=OUT={out}", *LEASE
     ) as running:
         running.wait_for("here I am", 2)
-        until((out / "daemon-worker-0").exists, "the worker's daemon")
+        written(out / "daemon-worker-0", "the worker's daemon")
         yield running
 
 
