@@ -24,7 +24,7 @@ def tried(name):
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project whose checks pass; its tests are in test_it.py, and learn from `tried(NAME)` whether they ran before."""
+    """A project whose checks pass; its test_it.py learns from `tried(NAME)` whether it ran before."""
     scripts = {
         ".ci/run": (ROOT / ".ci/run").read_text(),
         "scripts/check": "#!/bin/sh\n",
