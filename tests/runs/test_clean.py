@@ -15,7 +15,7 @@ import pytest
 from tests.support.ages import make_old
 from tests.support.endless import endless, kill
 from tests.support.launcher import Done, Launcher
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_S, until
 from tests.support.sshd import SshNetwork
 from tflaunch.protocol import removal
 
@@ -192,7 +192,7 @@ def test_on_a_terminal_it_asks(launcher: Launcher, hostfile: Path) -> None:
                 shown += more
         except OSError:
             pass  # a terminal ends like that
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_S) == 0
         os.close(main)
         assert (b"nothing was removed" in shown) is (answer == b"\n")
         assert bool(directories(launcher, run)) is (answer == b"\n")

@@ -460,7 +460,7 @@ def test_two_runs_at_once_on_the_same_hosts(network: SshNetwork, launcher: Launc
         run, out = os.environ["TFLAUNCH_RUN"], pathlib.Path(os.environ["OUT"])
         task = os.environ["TFLAUNCH_TASK"].replace("/", "-")
         (out / f"{run}:{task}").write_text(os.environ["TF_CONFIG"])
-        while len(list(out.iterdir())) < 4:
+        while sum(bool(path.read_text()) for path in out.iterdir()) < 4:
             time.sleep(0.01)
         """
     )

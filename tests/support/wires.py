@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.support.sshd import Sshd, SshNetwork
 from tflaunch.hosts import Host
 from tflaunch.protocol.errors import ConnectError
@@ -84,7 +85,7 @@ class Line:
 
     def recv(self, size: int) -> bytes:
         if not self._rest and not self._over:
-            self._rest = self._came.get(timeout=60)
+            self._rest = self._came.get(timeout=PATIENCE_S)
             self._over = not self._rest
         data, self._rest = self._rest[:size], self._rest[size:]
         return data
