@@ -37,7 +37,7 @@ class Client:
         hosts: Sequence[Host],
         ask: Callable[[str], str] | None = None,
         *,
-        timeout_s: float = 20,
+        timeout_s: float = 60,
         accept_new: bool = False,
     ) -> Connector:
         options = ConnectOptions(timeout_s, accept_new, self.network.config)
