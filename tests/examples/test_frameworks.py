@@ -18,7 +18,6 @@ def losses(output: str) -> set[tuple[float, float]]:
     return {(float(first), float(final)) for final, first in found}
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("example", "framework", "steps"),  # enough for the kill to come in time
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 
 from tests.support import ROOT
 from tests.support.launcher import Launcher
@@ -13,7 +12,6 @@ from tests.support.patience import until
 EXAMPLE = ROOT / "examples/hyperparameters.py"
 
 
-@pytest.mark.timeout(300)
 def test_the_example_is_compared_and_a_trial_that_was_killed_goes_on_from_its_checkpoint(
     launcher: Launcher,
 ) -> None:

@@ -14,15 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.support import ROOT
 from tests.support.sshd import SshNetwork, make_key
 
 EXAMPLES = ROOT / "examples"
 TFLAUNCH = [sys.executable, "-c", "import sys; from tflaunch.cli import main; sys.exit(main())"]
-
-pytestmark = pytest.mark.timeout(300)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import re
 import shutil
 from pathlib import Path
 
-import pytest
 
 from tests.support import ROOT
 from tests.support.attempts import log, mine
@@ -111,7 +110,6 @@ def kill(launcher: Launcher, task: str) -> None:
     process.kill()
 
 
-@pytest.mark.timeout(300)
 def test_asynchronous_training_survives_the_death_of_each_task(launcher: Launcher, out: Path) -> None:
     shutil.copy(EXAMPLE, launcher.code)
     script = launcher.script(ASYNC)
@@ -151,7 +149,6 @@ def test_asynchronous_training_survives_the_death_of_each_task(launcher: Launche
     assert log(launcher, "worker/0", 2) == ""
 
 
-@pytest.mark.timeout(300)
 def test_the_example_resumes_where_nobody_watches(launcher: Launcher) -> None:
     hosts = launcher.local(3)
     words = ("--ps=1", "--workers=2", "--restarts=2", "--", "--steps=1500", "--checkpoint_steps=50")
@@ -177,7 +174,6 @@ def test_the_example_resumes_where_nobody_watches(launcher: Launcher) -> None:
     assert numbers[-1] >= 1500
 
 
-@pytest.mark.timeout(300)
 def test_mirrored_workers_start_again_together(launcher: Launcher, out: Path) -> None:
     script = launcher.script(MIRRORED)
     words = ("--ps=0", "--workers=2", "--restarts=2", "--grace=1", f"--env=OUT={out}")

@@ -28,10 +28,10 @@ from tflaunch.sessions.group import Stopped
 patience_s, lease_s, *words = sys.argv[1:]
 host = Host("here", connection="local", run_dir={run_dir!r})
 reporter = open_reporter(json="--json" in words)
-to_host = Connector([host], ConnectOptions(timeout_s=20.0), None)
+to_host = Connector([host], ConnectOptions(timeout_s=60.0), None)
 cluster = Cluster("ask-aaaaaa", to_host, reporter, lease_s=float(lease_s))
 with cluster.interrupts():
-    cluster.open([host], 0, 20.0)
+    cluster.open([host], 0, 60.0)
     asking.PATIENCE_S = float(patience_s)
     try:
         answer = cluster.ask("take all of it?")
