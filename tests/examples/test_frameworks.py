@@ -43,7 +43,7 @@ def test_the_example_trains_on_two_hosts_and_goes_on_from_its_checkpoint(
             mine = process.env.get("TFLAUNCH_RUN") == running.run_id
             if mine and process.env.get("TFLAUNCH_TASK") == "worker/1" and not process.is_agent:
                 process.kill()
-        done = running.done(200).ran()
+        done = running.done(300).ran()
     assert re.search(r"resumes at step \d+00 from", done.out)
     [(_, final)] = losses(done.out)  # the same on both
     assert final < 0.02  # the noise alone is 0.01
