@@ -246,14 +246,14 @@ class Running:
         """Ctrl-C."""
         self.signal(signal.SIGINT)
 
-    def end(self, patience_s: float = 60.0) -> int:
-        """Wait for its end; returns the exit code."""
+    def end(self, patience_s: float = 2 * PATIENCE_S) -> int:
+        """Wait for its end, which may come after TensorFlow was imported; returns the exit code."""
         try:
             return self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"did not end within {patience_s:g} s\n{self.err}\n{self.out}") from None
 
-    def done(self, patience_s: float = 60.0) -> Done:
+    def done(self, patience_s: float = 2 * PATIENCE_S) -> Done:
         """Wait for its end; returns everything about it."""
         code = self.end(patience_s)
         return Done(code, self.out, self.err)
@@ -401,7 +401,7 @@ class Launcher:
         for running in self._started:
             running.close()
         try:
-            self.wait_until_nothing_is_left(20.0)
+            self.wait_until_nothing_is_left()
         finally:
             for process in self.leftovers():
                 process.kill()
