@@ -142,6 +142,7 @@ _look = {
     "?flows": or_null([_flow]),
     "?listens_on": or_null([a_port]),
     "?signs": Each(a_word, _sign),
+    "?io": or_null(a_whole_number),
 }
 # What a thread waits in: its number, name, state as in ps(1), kernel function ("" where it is hidden), CPU seconds.
 _thread = (a_whole_number, a_word, a_word, a_word, a_time)
