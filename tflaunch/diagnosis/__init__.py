@@ -2,6 +2,7 @@
 
 rule.py        what a rule of the watchdog is, and the run that the rules watch over
 thresholds.py  from when on the rules speak; --threshold changes them
+signs.py       what lines of a log say about their task
 hangs.py       which task waits for which, and why, while a run goes on
 last_error.py  the line of a log that says why its program ended
 last_words.py  known last lines of failed tasks, each with advice

@@ -10,6 +10,7 @@ environment  virtual environments, made once for each requirements file and Pyth
 container    tasks in containers of podman or docker
 logs         the log of each attempt, read by offset
 log_notice   wakes the agent when a log grows
-look         what each task is doing now, from /proc
+look         what each task is doing now, from /proc, netlink and its log
+log_signs    counts the lines of a log that say something of their own
 stacks       has a program that hangs write its stacks
 """
