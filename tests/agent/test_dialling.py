@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import errno
 import importlib.abc
@@ -33,6 +34,7 @@ from tflaunch.protocol.dialling import (
     FAILED,
     HELLO,
     HELLO_LOAD,
+    LOAD_BYTES,
     NARROW,
     NO_NAME,
     REFUSED,
@@ -79,8 +81,9 @@ def test_the_right_agent_answers_on_every_port(loop: Loop, answering: Answering,
     results = loop.dial(*targets).results
     assert len(results) == 6
     assert all(isinstance(each, float) and each > 0 for each in results), results
-    loaded = loop.dial(*targets, load=True).results
-    assert all(isinstance(each, float) and each > 0 for each in loaded), loaded
+    loaded = loop.dial(*targets, load=True)
+    assert all(isinstance(each, float) and each > 0 for each in loaded.results), loaded.results
+    assert all(way is not None and 0 < way[0] < 1000 for way in loaded.ways), loaded.ways
 
 
 @pytest.mark.parametrize(
@@ -108,6 +111,51 @@ def test_a_load_that_does_not_arrive_is_told_from_no_answer(
         results = loop.dial(("127.0.0.1", port, "gpu01"), patience_s=0.4, load=True).results
         loop.selector.unregister(server)
     assert results == [result]
+
+
+def test_only_the_calls_that_are_named_bring_a_load(loop: Loop) -> None:
+    hellos: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server, contextlib.ExitStack() as stack:
+        port = server.getsockname()[1]
+
+        def accept() -> None:
+            caller = stack.enter_context(server.accept()[0])
+            caller.settimeout(60.0)
+            hello = caller.recv(100)
+            hellos.append(hello[: len(HELLO)])
+            load = b"." * LOAD_BYTES if hello.startswith(HELLO_LOAD) else b""
+            caller.sendall(proof(KEY, hello[len(HELLO) :], "gpu01", port) + b" gpu01\n" + load)
+
+        loop.selector.register(server, selectors.EVENT_READ, accept)
+        results = loop.dial(*[("127.0.0.1", port, "gpu01")] * 3, load=[1]).results
+        loop.selector.unregister(server)
+    assert all(isinstance(each, float) for each in results)
+    assert sorted(hellos) == [HELLO, HELLO, HELLO_LOAD]
+
+
+NARROW_WAY = f"""
+ip link set lo up mtu 65536
+nft 'add table ip t; add chain ip t out {{ type filter hook output priority 0; }}
+     add rule ip t out tcp sport 20001 meta length > 1350 drop'
+ip link set lo gso_max_segs 1
+exec {sys.executable} -c "if True:
+    from tests.support.dialling import KEY, Loop
+    from tflaunch.agent.net.dial_answering import Answering
+    from tflaunch.agent.net import ports
+
+    loop, held = Loop(), ports.HeldPorts().hold(1, (20001, 20001), 1)
+    answering = Answering(loop.selector, KEY, 'gpu01')
+    answering.listen(held)
+    print(loop.dial(*[('127.0.0.1', 20001, 'gpu01')] * 6, patience_s=2.0, load=True).results)"
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("nft"), reason="needs root, iproute2 and nftables")
+def test_where_large_packets_are_lost_the_largest_that_arrives_is_found() -> None:
+    script = ["unshare", "--net", "sh", "-e", "-c", NARROW_WAY]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True)
+    # Of a few; the others are told without a size.
+    assert sorted(ast.literal_eval(done.stdout)) == [[NARROW, ""]] * 2 + [[NARROW, "1340"]] * 4
 
 
 def test_a_port_is_held_throughout_and_refuses_again_afterwards(loop: Loop, held: list[int]) -> None:

@@ -249,6 +249,7 @@ FROM_AGENT = dict(
     dialled={
         "results": [OneOf(a_time, (a_word, a_text))],
         "addresses": Each(a_word, [an_address]),
+        "?ways": [or_null((a_time, a_whole_number))],
     },
     looked={"tasks": Each(a_task, _look)},
     found={
@@ -390,7 +391,7 @@ TO_AGENT = dict(
         "key": a_word,
         "targets": [(a_word, a_port, a_word)],
         "patience_s": a_time,
-        "?load": a_flag,
+        "?load": OneOf(a_flag, [a_whole_number]),
     },
     release={},
     watch={

@@ -53,7 +53,9 @@ class DialCheck:
             if dialling.step(now):
                 self._dialling.remove((viewer, dialling))
                 if viewer in self._viewers.all:
-                    viewer.send("dialled", results=dialling.results, addresses=dialling.addresses)
+                    viewer.send(
+                        "dialled", results=dialling.results, addresses=dialling.addresses, ways=dialling.ways
+                    )
 
     def stop(self) -> None:
         """Hang up, and no longer listen."""
