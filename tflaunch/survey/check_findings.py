@@ -103,6 +103,8 @@ class Findings:
             what = trouble.message.removeprefix(f"{name}: ")
             yield Finding("error", "network", (name,), what, trouble.hint)
         yield from self._blocked()
+        for odd in self.answers.odd:
+            yield Finding("warning", "network", odd.hosts, odd.what, odd.fix)
         yield from self._skewed()
         yield from self._exposed()
         for row in self.answers.matrix:
@@ -158,7 +160,10 @@ class Findings:
                 what = (
                     f"cannot reach {whose} at {self._where(whom, ways)}: {dialling.meaning(failure, detail)}"
                 )
-                yield Finding("error", "network", (source,), what, dial_check.NEXT_STEP.get(failure, ""))
+                fix = dial_check.NEXT_STEP.get(failure, "")
+                if failure == dialling.NARROW:
+                    fix = dial_check.narrow_step(dialling.arriving(detail), ways[names[0]]["address"])
+                yield Finding("error", "network", (source,), what, fix)
 
     @staticmethod
     def _where(names: Sequence[str], ways: Mapping[str, Mapping[str, Any]]) -> str:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.in_task import check_task
 from tflaunch.lifecycle.ending import NOT_AWAITED
 from tflaunch.lifecycle.watchdog import DIAL_S
+from tflaunch.planning import ways
 from tflaunch.planning.addresses import peer_addresses
 from tflaunch.planning.cluster_plan import TaskPlan
 from tflaunch.planning.command import Command, endpoint, image
@@ -32,8 +33,8 @@ from tflaunch.protocol.errors import Breach, ConnectError, PlanError
 from tflaunch.protocol.job import JobSpec, TaskId
 from tflaunch.sessions.group import AbsentHosts, Sessions, Stopped
 from tflaunch.sessions.wires import Opener
-from tflaunch.survey.check_answers import CheckAnswers, Clock, HostAnswer, TaskAnswer
-from tflaunch.survey.check_calls import Calls, CallsFromHere, some_ports, targets_from_here
+from tflaunch.survey.check_answers import CallAnswers, CheckAnswers, Clock, HostAnswer, TaskAnswer
+from tflaunch.survey.check_calls import Calls, CallsFromHere, Target, some_ports, targets_from_here
 from tflaunch.survey.check_replies import LATE, Replies
 
 CLOCK_ROUNDS = 3  # the quickest answer is the most exact
@@ -91,7 +92,7 @@ class CheckRun:
             self._read_clocks()
             self._prepare()
             addresses = self._stage()
-            dials, resolved, outside = self._call(addresses) if self._calls else ({}, {}, {})
+            calls = self._call(addresses) if self._calls else CallAnswers()
             self._run_tasks()
         except Stopped as stopped:
             stopped.unconfirmed = self._end()
@@ -102,7 +103,7 @@ class CheckRun:
         for name, why in self._end().items():
             self._answers[name].unswept = why
         hosts = tuple(self._answers.values())
-        return CheckAnswers(hosts, dials, resolved, outside, timeout_s=self._timeout_s, run_id=self._run_id)
+        return CheckAnswers(hosts, **vars(calls), timeout_s=self._timeout_s, run_id=self._run_id)
 
     # The steps, in their order.
 
@@ -252,33 +253,50 @@ class CheckRun:
         else:
             answer.refused = why
 
-    def _call(
-        self, addresses: Mapping[str, str]
-    ) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]], dict[str, dict[str, Any]]]:
-        """Have every host call every host, and call all their addresses from here; returns as CheckAnswers has it."""
+    def _call(self, addresses: Mapping[str, str]) -> CallAnswers:
+        """Have every host call every host, and call all their addresses from here."""
         ports = {name: answer.ports for name, answer in self._answers.items()}
         names = [name for name in self._connected() if self._answers[name].lost is None]
         calls = Calls(addresses, {name: ports[name] for name in names})
-        self._replies.forget_failures()
-        for name in names:
-            self._sessions.send(
-                [name], "dial", key=self._key, targets=calls.of(name), patience_s=DIAL_S, load=True
-            )
         facts = [each.facts for each in self._answers.values() if each.facts is not None]
         from_here = CallsFromHere(self._key, targets_from_here(facts, addresses, ports))
-        self._replies.wait("dialled", names, limit_s(len(calls)), "dialling")
-        dials: dict[str, dict[str, Any]] = {}
-        resolved: dict[str, list[str]] = {}
-        for name in names:
+        said = self._dial({name: calls.of(name) for name in names})
+        found = CallAnswers()
+        for name, message in said.items():
+            found.resolved |= message["addresses"]
+            found.dials[name] = calls.outcome(name, message["results"])
+        found.odd = self._odd_ways(calls, said)
+        found.outside = from_here.results()
+        return found
+
+    def _dial(self, wanted: Mapping[str, list[Target]]) -> dict[str, wire.Message]:
+        """What came of the calls of each host; those that do not answer are lost from now on."""
+        self._replies.forget_failures()
+        self._replies.forget("dialled", wanted)
+        for name, targets in wanted.items():
+            self._sessions.send([name], "dial", key=self._key, targets=targets, patience_s=DIAL_S, load=True)
+        most = max(map(len, wanted.values()), default=0)
+        self._replies.wait("dialled", wanted, limit_s(most), "dialling")
+        answered = {}
+        for name, targets in wanted.items():
             said = self._replies.get(name, "dialled")
             if said is None:
                 self._answers[name].lost = self._replies.why_not(name)
-            elif len(said["results"]) != len(calls):
-                self._answers[name].lost = Breach(f"{len(calls)} calls, {len(said['results'])} results")
+            elif len(said["results"]) != len(targets):
+                self._answers[name].lost = Breach(f"{len(targets)} calls, {len(said['results'])} results")
             else:
-                resolved |= said["addresses"]
-                dials[name] = calls.outcome(name, said["results"])
-        return dials, resolved, from_here.results()
+                answered[name] = said
+        return answered
+
+    def _odd_ways(self, calls: Calls, said: Mapping[str, wire.Message]) -> tuple[ways.Odd, ...]:
+        """The ways between hosts that are much longer than the others or lose packets, now and again."""
+        first = ways.collected(_measured({name: calls.of(name) for name in said}, said))
+        wanted: dict[str, list[Target]] = {}
+        for source, to in ways.suspects(first):
+            target = next(each for each in calls.of(source) if each[2] == to)
+            wanted.setdefault(source, []).extend([target] * ways.REPEATS)
+        again = ways.collected(_measured(wanted, self._dial(wanted)))
+        return tuple(ways.odd_ways(first, again))
 
     def _run_tasks(self) -> None:
         """Let the tasks run to their end; those that do not end in time write where they hang, and are ended."""
@@ -318,6 +336,15 @@ class CheckRun:
     def _connected(self) -> list[str]:
         """The hosts to which there is a connection, in the order of the hostfile."""
         return [name for name in self._answers if name in self._sessions.by_host]
+
+
+def _measured(
+    wanted: Mapping[str, Sequence[Target]], said: Mapping[str, wire.Message]
+) -> Iterator[tuple[ways.Pair, ways.Measured]]:
+    """What the calls of all hosts have measured."""
+    for name, message in said.items():
+        called = [host for _, _, host in wanted[name]]
+        yield from ways.by_pair(name, called, message.fields.get("ways", ()))
 
 
 def _visible(gpus: Sequence[GpuOrInstance]) -> tuple[GpuOrInstance, ...]:
