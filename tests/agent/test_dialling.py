@@ -158,6 +158,51 @@ def test_where_large_packets_are_lost_the_largest_that_arrives_is_found() -> Non
     assert sorted(ast.literal_eval(done.stdout)) == [[NARROW, ""]] * 2 + [[NARROW, "1340"]] * 4
 
 
+def test_a_load_is_pushed_where_no_agent_answers(loop: Loop) -> None:
+    """As to TensorFlow in mid-run: one that reads nothing, one that speaks HTTP/2, one that hangs up."""
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        met: list[socket.socket] = []
+
+        def accept(server: socket.socket, number: int) -> None:
+            caller = stack.enter_context(server.accept()[0])
+            met.append(caller)
+            if number == 1:
+                caller.sendall(b"\0\0\x12\4\0\0\0\0\0")
+            elif number == 2:
+                caller.close()
+
+        for number, server in enumerate(servers):
+            act = lambda server=server, number=number: accept(server, number)  # noqa: E731
+            loop.selector.register(server, selectors.EVENT_READ, act)
+        targets = [("127.0.0.1", server.getsockname()[1], "gpu01") for server in servers]
+        results = loop.dial(*targets, key="", load=True).results
+        for server in servers:
+            loop.selector.unregister(server)
+    assert len(met) == 3
+    assert all(isinstance(each, float) for each in results), results
+
+
+PUSHED_AWAY = f"""
+ip link set lo up mtu 65536
+nft 'add table ip t; add chain ip t out {{ type filter hook output priority 0; }}
+     add rule ip t out tcp dport 20001 meta length > 1450 drop'
+ip link set lo gso_max_segs 1
+exec {sys.executable} -c "if True:
+    import socket
+    from tests.support.dialling import Loop
+    with socket.create_server(('127.0.0.1', 20001)):
+        print(Loop().dial(('127.0.0.1', 20001, 'gpu01'), key='', patience_s=2.0, load=True).results)"
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("nft"), reason="needs root, iproute2 and nftables")
+def test_where_a_pushed_load_is_lost_the_largest_size_that_arrives_is_found() -> None:
+    script = ["unshare", "--net", "sh", "-e", "-c", PUSHED_AWAY]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ast.literal_eval(done.stdout) == [[NARROW, "1450"]]
+
+
 def test_a_port_is_held_throughout_and_refuses_again_afterwards(loop: Loop, held: list[int]) -> None:
     def can_bind(port: int) -> bool:
         with socket.socket(socket.AF_INET6) as other:

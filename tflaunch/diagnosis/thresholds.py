@@ -21,6 +21,7 @@ class Thresholds:
     stopped_s: float = 10.0  # ... and one that is stopped (state T)
     dial_again_s: float = 60.0  # how often a connection that fails is tried again
     idle_cores: float = 0.03  # a task that uses less of a core does nothing
+    lost_retransmits: float = 4  # a packet that was sent so often again, in vain, is lost
 
     @property
     def fresh_s(self) -> float:

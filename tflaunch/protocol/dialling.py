@@ -11,6 +11,11 @@ If the dialler asks for a load, LOAD_BYTES follow the proof, more than one packe
 smaller than at its ends, small packets arrive, and those of full size are lost silently.  Then the dialler asks again,
 for smaller packets, and so finds out which size still arrives.
 
+While tasks run there is no agent at their ports, and no key.  Then a call to one of them proves nothing but that it is
+connected; with load, the dialler itself sends as much, and the kernel at the other end acknowledges what arrives,
+whatever the task does with it: for a gRPC server, as TensorFlow's, it is an empty frame of HTTP/2 and one of no known
+type, which it must ignore.
+
 It runs in its owner's loop: no threads, nothing blocks.
 """
 
@@ -42,6 +47,9 @@ HELLO = b"tflaunch dials\n"
 HELLO_LOAD = b"tflaunch loads\n"  # as long as HELLO
 NONCE_BYTES = 16
 LOAD_BYTES = 16384  # more than a jumbo frame
+# HTTP/2: how a client begins, its empty SETTINGS, and a frame of a type that there is not.
+PUSHED = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+PUSHED += LOAD_BYTES.to_bytes(3, "big") + bytes([0xF0, 0, 0, 0, 0, 0]) + bytes(LOAD_BYTES)
 ANSWER_SHARE = (
     3  # times the patience for a connect: the kernel accepts at once, but the agent must get its turn
 )
@@ -120,6 +128,7 @@ class _Attempt:
         self.nonce = os.urandom(NONCE_BYTES)
         self.answer = b""
         self.proven = False  # the proof has come, the load has not
+        self.pushes = False  # it has sent a load itself
 
 
 class Dialling:
@@ -189,6 +198,8 @@ class Dialling:
             self._take_names(resolved)
         if now >= self._look_at:  # not at each turn of the loop: there may be hundreds of attempts
             self._look_at = now + LOOK_S
+            for attempt in [each for each in self._attempts if each.pushes]:
+                self._look_at_pushed(attempt)
             self._end_late(now)
         while self._waiting and len(self._attempts) < AT_ONCE:
             self._begin(*self._waiting.pop())
@@ -246,6 +257,8 @@ class Dialling:
         set_option(
             connection, "TCP_QUICKACK", 0
         )  # the hello acknowledges the connection; a packet for that alone would be wasted
+        if self._pushes(target):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LOAD_BYTES)
         if size:
             set_option(
                 connection, "TCP_MAXSEG", size - (HEADERS_V6 if family == socket.AF_INET6 else HEADERS)
@@ -263,13 +276,15 @@ class Dialling:
         if attempt not in self._attempts:
             return  # it was ended in this turn of the loop
         try:
-            loads = attempt.target in self._load
-            attempt.connection.send((HELLO_LOAD if loads else HELLO) + attempt.nonce)
+            loads, attempt.pushes = attempt.target in self._load, self._pushes(attempt.target)
+            hello = (HELLO_LOAD if loads else HELLO) + attempt.nonce
+            attempt.connection.send(PUSHED if attempt.pushes else hello)
         except OSError as error:  # on BSDs it only says that the socket is not connected, not why
             why = attempt.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             self._end(attempt, _verdict(why or error.errno or 0))
             return
         attempt.connected = self._heard = time.monotonic()
+        attempt.proven = attempt.pushes
         self._selector.modify(attempt.connection, EVENT_READ, lambda: self._answered(attempt))
 
     def _answered(self, attempt: _Attempt) -> None:
@@ -281,6 +296,10 @@ class Dialling:
             return
         except OSError:
             data = b""
+        if attempt.pushes:
+            if not data:  # what arrived there was not welcome, but it did arrive
+                self._answered_well(attempt)
+            return
         attempt.answer += data
         if data and b"\n" not in attempt.answer and len(attempt.answer) < ANSWER_LIMIT:
             return
@@ -298,11 +317,23 @@ class Dialling:
             if not data:
                 self._end(attempt, [FAILED, "it hangs up in the middle"])
         else:
-            self._heard = time.monotonic()
-            info = tcp_info(attempt.connection)
-            if info is not None and not attempt.size:
-                self.ways[attempt.target] = [info.rtt_ms, info.lost]
-            self._end(attempt, round((attempt.connected - attempt.began) * 1000, 3))
+            self._answered_well(attempt)
+
+    def _answered_well(self, attempt: _Attempt) -> None:
+        self._heard = time.monotonic()
+        info = tcp_info(attempt.connection)
+        if info is not None and not attempt.size:
+            self.ways[attempt.target] = [info.rtt_ms, info.lost]
+        self._end(attempt, round((attempt.connected - attempt.began) * 1000, 3))
+
+    def _pushes(self, target: int) -> bool:
+        return not self._key and target in self._load
+
+    def _look_at_pushed(self, attempt: _Attempt) -> None:
+        """End it once the other end has acknowledged all that was sent."""
+        info = tcp_info(attempt.connection)
+        if info is None or not (info.unacked or info.unsent):
+            self._answered_well(attempt)
 
     def _end(self, attempt: _Attempt, result: "Result") -> None:
         del self._attempts[attempt]
