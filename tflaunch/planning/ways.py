@@ -101,12 +101,12 @@ def odd_ways(first: Mapping[Pair, Sequence[Measured]], again: Mapping[Pair, Sequ
         if lost >= LOSSY:
             lossy[pair] = lost
     told = []
-    for name, hosts, pairs in _grouped(far):
+    for name, hosts, pairs in grouped(far):
         times = [far[pair] for pair in pairs]
         source, to = pairs[0]
         what = f"{name}: {_span(min(times), max(times))}, {usual}"
         told.append(Odd(hosts, what, FAR_STEP.format(source=source, to=to)))
-    for name, hosts, pairs in _grouped(lossy):
+    for name, hosts, pairs in grouped(lossy):
         lost, of = sum(lossy[pair] for pair in pairs), sum(len(again[pair]) for pair in pairs)
         told.append(Odd(hosts, f"{name}: packets are lost, in {lost} of {of} short connections", LOSSY_STEP))
     return told
@@ -122,7 +122,7 @@ def _span(least: float, most: float) -> str:
     return words[0] if words[0] == words[1] else f"{words[0].removesuffix(' ms')} to {words[1]}"
 
 
-def _grouped(pairs: Collection[Pair]) -> Iterator[tuple[str, tuple[str, ...], list[Pair]]]:
+def grouped(pairs: Collection[Pair]) -> Iterator[tuple[str, tuple[str, ...], list[Pair]]]:
     """(`gpu03 -> gpu07`, the hosts, the pairs): the ways of a host that has many odd ones together."""
     left = list(pairs)
     while left:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 HELLO = b"tflaunch dials\n"
 HELLO_LOAD = b"tflaunch loads\n"  # as long as HELLO
+HELLO_PUSH = b"tflaunch bytes\n"  # as long, too: see tflaunch.agent.net.throughput
 NONCE_BYTES = 16
 LOAD_BYTES = 16384  # more than a jumbo frame
 # HTTP/2: how a client begins, its empty SETTINGS, and a frame of a type that there is not.
@@ -267,7 +268,7 @@ class Dialling:
         code = connection.connect_ex(where)
         if code not in (0, errno.EINPROGRESS):
             connection.close()
-            self._settle(attempt, _verdict(code))
+            self._settle(attempt, verdict_of(code))
             return
         self._attempts[attempt] = None
         self._selector.register(connection, EVENT_WRITE, lambda: self._connected(attempt))
@@ -281,7 +282,7 @@ class Dialling:
             attempt.connection.send(PUSHED if attempt.pushes else hello)
         except OSError as error:  # on BSDs it only says that the socket is not connected, not why
             why = attempt.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            self._end(attempt, _verdict(why or error.errno or 0))
+            self._end(attempt, verdict_of(why or error.errno or 0))
             return
         attempt.connected = self._heard = time.monotonic()
         attempt.proven = attempt.pushes
@@ -373,7 +374,8 @@ def set_option(endpoint: socket.socket, option: str, value: int) -> None:
         pass
 
 
-def _verdict(code: int) -> "List[str]":
+def verdict_of(code: int) -> "List[str]":
+    """[verdict, detail] for an error of connect."""
     return [_VERDICTS.get(code, FAILED), "" if code in _VERDICTS else os.strerror(code)]
 
 

@@ -112,7 +112,13 @@ _facts = {
     "clock": a_number,
     "proxies": [a_word],
 }
-_interface = {"name": a_word, "addresses": [an_address], "mtu": or_null(a_whole_number)}
+_interface = {
+    "name": a_word,
+    "addresses": [an_address],
+    "mtu": or_null(a_whole_number),
+    "?mbit_s": or_null(a_whole_number),
+    "?networks": [a_word],
+}
 _disk = {"path": a_path, "free_bytes": a_whole_number, "free_files": or_null(a_whole_number)}
 # tflaunch.agent.tasks.look.  A flow is a connection of a task: peer's address and port, own port, bytes that the peer
 # has acknowledged, bytes received, bytes in the send queue, retransmits of the oldest one that is not acknowledged,
@@ -281,6 +287,13 @@ FROM_AGENT = dict(
         "?ways": [or_null((a_time, a_whole_number))],
         "?asker": a_word,
     },
+    pushed={
+        "bytes": a_whole_number,
+        "seconds": a_time,
+        "rtt_ms": a_time,
+        "lost": a_whole_number,
+        "failed": or_null((a_word, a_text)),
+    },
     looked={"tasks": Each(a_task, _look)},
     inspected={"tasks": Each(a_task, [_inspection]), "?asker": a_word},
     found={
@@ -425,6 +438,7 @@ TO_AGENT = dict(
         "?load": OneOf(a_flag, [a_whole_number]),
         "?asker": a_word,
     },
+    push={"key": a_word, "target": (a_word, a_port, a_word), "seconds": a_time},
     inspect={"tasks": [a_task], "stacks": a_flag, "?asker": a_word},
     release={},
     watch={

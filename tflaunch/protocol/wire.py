@@ -33,6 +33,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     dial     {key, targets: [[address, port, host]], patience_s, load}   connect to each target; load: whether all
                                                            answers bring many bytes, or the numbers of those that do;
                                                            answer: `dialled`
+    push     {key, target: [address, port, host], seconds}   send there as much as you can; answer: `pushed`
     release  {}                                            start the staged tasks; a `started` for each
     watch    {after, logs, window, client, ...}            send the events after that number, then each as it happens;
                                                            with logs ({task: [attempt, offset]}, null: none) the logs
@@ -78,6 +79,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     prepared {made, seconds}                               made: it was not there before
     staged   {}
     dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}, ways}   see tflaunch.protocol.dialling
+    pushed   {bytes, seconds, rtt_ms, lost, failed}        what arrived in that time; failed: [verdict, detail] | null
     looked   {tasks: {task: {...}}}                        see tflaunch.agent.tasks.look
     found    {files: [[path, size, modified (ns), executable]], left: [[path, why, bad]], there, last}   left: links
                                                            and such, or (bad) what cannot be read; there: names in

@@ -16,6 +16,7 @@ from tflaunch.planning.inventory import GpuOrInstance, HostFacts
 from tflaunch.planning.ways import Odd
 from tflaunch.protocol.errors import ConnectError, TflaunchError
 from tflaunch.sessions.log_lines import printable
+from tflaunch.survey.check_bandwidth import Throughput
 
 LINES = 6  # of what a task has printed
 
@@ -171,6 +172,7 @@ class CallAnswers:
     resolved: dict[str, list[str]] = field(default_factory=dict)
     outside: dict[str, dict[str, Any]] = field(default_factory=dict)
     odd: tuple[Odd, ...] = ()
+    bandwidth: dict[str, dict[str, Throughput]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,7 @@ class CheckAnswers:
     `dials` is {from: {to: {address, port, result}}}: what came of each host's call to each host.  `resolved` is
     {name: [addresses]}.  `outside` is what came of this machine's calls to the same ports: {host: {address: {port,
     result}}}.  `odd` are the ways between hosts that are much longer than the others, or lose packets.
+    `bandwidth` is {from: {to: what can be sent there}}, if it was measured.
     """
 
     hosts: tuple[HostAnswer, ...]
@@ -187,6 +190,7 @@ class CheckAnswers:
     resolved: Mapping[str, list[str]] = field(default_factory=dict)
     outside: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     odd: tuple[Odd, ...] = ()
+    bandwidth: Mapping[str, Mapping[str, Throughput]] = field(default_factory=dict)
     timeout_s: float = 0.0  # for the import of TensorFlow
     run_id: str = ""
 

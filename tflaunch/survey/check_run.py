@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -18,23 +18,20 @@ from typing import Protocol
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.in_task import check_task
 from tflaunch.lifecycle.ending import NOT_AWAITED
-from tflaunch.planning import ways
 from tflaunch.planning.addresses import peer_addresses
 from tflaunch.planning.cluster_plan import TaskPlan
 from tflaunch.planning.command import Command, endpoint, image
-from tflaunch.planning.dial_check import limit_s
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S, setup, to_prepare
 from tflaunch.planning.gpu_supply import free_gpus
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts, MigInstance
 from tflaunch.planning.plan import ports_wanted
 from tflaunch.protocol import wire
-from tflaunch.protocol.dialling import DIAL_S
-from tflaunch.protocol.errors import Breach, ConnectError, PlanError
+from tflaunch.protocol.errors import ConnectError, PlanError
 from tflaunch.protocol.job import JobSpec, TaskId
 from tflaunch.sessions.group import AbsentHosts, Sessions, Stopped
 from tflaunch.sessions.wires import Opener
 from tflaunch.survey.check_answers import CallAnswers, CheckAnswers, Clock, HostAnswer, TaskAnswer
-from tflaunch.survey.check_calls import Calls, CallsFromHere, Target, some_ports, targets_from_here
+from tflaunch.survey.check_calls import Calling, Calls, CallsFromHere, some_ports, targets_from_here
 from tflaunch.survey.check_replies import LATE, Replies
 
 CLOCK_ROUNDS = 3  # the quickest answer is the most exact
@@ -56,7 +53,8 @@ class CheckRun:
 
     `phase` shows the user what the launcher waits for.  `timeout_s` is what each step may take on a host, `connect_s`
     what a connection may take.  `job` says what the tasks run in: requirements, containers, variables.  `tensorflow`:
-    the tasks import TensorFlow.  `calls`: the hosts call each other.
+    the tasks import TensorFlow.  `calls`: the hosts call each other.  `bandwidth`: they also measure what
+    they can send to each other; `all_pairs`: all of them, however many hosts there are.
     """
 
     def __init__(
@@ -70,14 +68,17 @@ class CheckRun:
         job: JobSpec,
         tensorflow: bool = True,
         calls: bool = True,
+        bandwidth: bool = False,
+        all_pairs: bool = False,
     ) -> None:
         text = Path(check_task.__file__).read_text("utf-8")
-        self._calls = calls
+        self._calls, self._bandwidth, self._all_pairs = calls, bandwidth, all_pairs
         self._job = replace(job, program=("-c", text), args=("tensorflow",) if tensorflow else (), flags=None)
         self._hostfile = hostfile
         self._connections = connections
         self._timeout_s = timeout_s
         self._connect_s = connect_s
+        self._phase = phase
         self._run_id = f"check-{secrets.token_hex(4)}"
         self._key = secrets.token_hex(32)  # with it a called agent proves that it belongs to this check
         self._sessions = Sessions(connections, phase, LEASE_S)
@@ -260,43 +261,12 @@ class CheckRun:
         calls = Calls(addresses, {name: ports[name] for name in names})
         facts = [each.facts for each in self._answers.values() if each.facts is not None]
         from_here = CallsFromHere(self._key, targets_from_here(facts, addresses, ports))
-        said = self._dial({name: calls.of(name) for name in names})
-        found = CallAnswers()
-        for name, message in said.items():
-            found.resolved |= message["addresses"]
-            found.dials[name] = calls.outcome(name, message["results"])
-        found.odd = self._odd_ways(calls, said)
+        calling = Calling(self._sessions, self._replies, self._answers, self._key, self._phase)
+        found = calling.call(calls)
         found.outside = from_here.results()
+        if self._bandwidth:
+            found.bandwidth = calling.measure(calls, found.dials, self._all_pairs)
         return found
-
-    def _dial(self, wanted: Mapping[str, list[Target]]) -> dict[str, wire.Message]:
-        """What came of the calls of each host; those that do not answer are lost from now on."""
-        self._replies.forget_failures()
-        self._replies.forget("dialled", wanted)
-        for name, targets in wanted.items():
-            self._sessions.send([name], "dial", key=self._key, targets=targets, patience_s=DIAL_S, load=True)
-        most = max(map(len, wanted.values()), default=0)
-        self._replies.wait("dialled", wanted, limit_s(most), "dialling")
-        answered = {}
-        for name, targets in wanted.items():
-            said = self._replies.get(name, "dialled")
-            if said is None:
-                self._answers[name].lost = self._replies.why_not(name)
-            elif len(said["results"]) != len(targets):
-                self._answers[name].lost = Breach(f"{len(targets)} calls, {len(said['results'])} results")
-            else:
-                answered[name] = said
-        return answered
-
-    def _odd_ways(self, calls: Calls, said: Mapping[str, wire.Message]) -> tuple[ways.Odd, ...]:
-        """The ways between hosts that are much longer than the others or lose packets, now and again."""
-        first = ways.collected(_measured({name: calls.of(name) for name in said}, said))
-        wanted: dict[str, list[Target]] = {}
-        for source, to in ways.suspects(first):
-            target = next(each for each in calls.of(source) if each[2] == to)
-            wanted.setdefault(source, []).extend([target] * ways.REPEATS)
-        again = ways.collected(_measured(wanted, self._dial(wanted)))
-        return tuple(ways.odd_ways(first, again))
 
     def _run_tasks(self) -> None:
         """Let the tasks run to their end; those that do not end in time write where they hang, and are ended."""
@@ -336,15 +306,6 @@ class CheckRun:
     def _connected(self) -> list[str]:
         """The hosts to which there is a connection, in the order of the hostfile."""
         return [name for name in self._answers if name in self._sessions.by_host]
-
-
-def _measured(
-    wanted: Mapping[str, Sequence[Target]], said: Mapping[str, wire.Message]
-) -> Iterator[tuple[ways.Pair, ways.Measured]]:
-    """What the calls of all hosts have measured."""
-    for name, message in said.items():
-        called = [host for _, _, host in wanted[name]]
-        yield from ways.by_pair(name, called, message.fields.get("ways", ()))
 
 
 def _visible(gpus: Sequence[GpuOrInstance]) -> tuple[GpuOrInstance, ...]:
