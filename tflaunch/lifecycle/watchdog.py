@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.hangs import Hangs
 from tflaunch.diagnosis.rule import Place, Watched
+from tflaunch.diagnosis.stillness import Stillness
 from tflaunch.diagnosis.thresholds import thresholds
 from tflaunch.lifecycle.time_limits import Limits
 from tflaunch.protocol.events import TaskStarted
@@ -30,7 +31,7 @@ def rules_for(watched: Watched) -> dict[str, Rule]:
 
     Their order matters: a rule that knows the reason of a standstill stands before those that see only the standstill.
     """
-    return {"hangs": Hangs(watched)}
+    return {"hangs": Hangs(watched), "stillness": Stillness(watched)}
 
 
 class Watchdog:

@@ -7,6 +7,7 @@
                  the state is a letter, as in ps(1)
     waits_in     the kernel function that the program waits in, "" when it runs or the kernel hides that
     cpu_s        processor time that all these processes have used so far
+    io           bytes that they have read and written so far (files, pipes; hardly sockets); null when hidden
     quiet_s      seconds since the task last wrote to its log, or since its start
     log_bytes    how much the task has written
     says         the last line that the task has written
@@ -77,6 +78,7 @@ def _of_processes(task: "Task", tree: "List[processes.Process]") -> "Dict[str, A
         "processes": [[each.pid, each.name, each.state] for each in tree[:PROCESSES]],
         "waits_in": _waits_in(tree[0].pid) if tree else "",
         "cpu_s": round(sum(_cpu_s(each.pid) for each in tree), 2),
+        "io": _io(tree),
         "quiet_s": round(_quiet_s(task), 1),
         "log_bytes": task.logs.size(task.logs.attempt),
         "says": _last_line(task),
@@ -162,6 +164,20 @@ def _cpu_s(pid: int) -> float:
     except OSError:
         return 0.0
     return float(sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"))
+
+
+def _io(tree: "List[processes.Process]") -> "Optional[int]":
+    moved = 0
+    for process in tree:
+        try:
+            with open("/proc/%d/io" % process.pid) as table:
+                counts = dict(line.split(": ", 1) for line in table)
+            moved += int(counts["rchar"]) + int(counts["wchar"])
+        except PermissionError:
+            return None
+        except (OSError, KeyError, ValueError):
+            continue  # it has ended meanwhile
+    return moved
 
 
 def _quiet_s(task: "Task") -> float:

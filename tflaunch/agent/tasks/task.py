@@ -129,6 +129,10 @@ class Task:
         Raises OSError, HostError.
         """
         gate = GATE
+        if self.request.get("stacks", True):
+            from tflaunch.agent.tasks import python_site
+
+            gate = gate.replace('exec "$@"', python_site.prefix(self._directory.path) + 'exec "$@"')
         if self.reads:
             from tflaunch.agent.tasks import syntax
 
@@ -150,6 +154,13 @@ class Task:
     @property
     def _contained(self) -> bool:
         return bool(self.request.get("container"))
+
+    @property
+    def places(self) -> "List[str]":
+        """The directories that hold the task's own code."""
+        cwd = self.request["cwd"]
+        own = os.path.join(self._directory.own, self.id.replace("/", "-"))
+        return [os.path.expanduser(cwd)] if cwd else [self._directory.work, own]
 
     @property
     def root(self) -> int:
