@@ -148,6 +148,7 @@ _look = {
     "?flows": or_null([_flow]),
     "?listens_on": or_null([a_port]),
     "?signs": Each(a_word, _sign),
+    "?io": or_null(a_whole_number),
 }
 # What a thread waits in: its number, name, state as in ps(1), kernel function ("" where it is hidden), CPU seconds.
 _thread = (a_whole_number, a_word, a_word, a_word, a_time)
@@ -157,8 +158,9 @@ _inspection = {
     "pid": a_whole_number,
     "name": a_word,
     "threads": [_thread],
-    "stacks": or_null([{"main": a_flag, "frames": [_frame]}]),
+    "stacks": or_null([{"main": a_flag, "frames": [_frame], "?count": a_whole_number}]),
     "why_none": a_text,
+    "?age_s": a_time,
 }
 _exit = {
     "task": a_task,
@@ -390,6 +392,7 @@ _request = {
     "?shares_port": a_flag,
     "?gpus": [a_word],
     "?gpu_labels": [a_word],
+    "?stacks": a_flag,
     "?container": OneOf(nothing, an_empty_text, {"image": a_word, "mounts": [a_path]}),
 }
 
@@ -439,7 +442,7 @@ TO_AGENT = dict(
         "?asker": a_word,
     },
     push={"key": a_word, "target": (a_word, a_port, a_word), "seconds": a_time},
-    inspect={"tasks": [a_task], "stacks": a_flag, "?asker": a_word},
+    inspect={"tasks": [a_task], "stacks": a_flag, "?asker": a_word, "?on_demand": a_flag},
     release={},
     watch={
         "after": a_whole_number,
