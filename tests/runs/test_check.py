@@ -210,3 +210,45 @@ def test_a_host_that_freezes_in_the_middle_does_not_keep_the_others(bed: Bed, fa
     assert told["dials"].keys() == {"host1"}
     far.wait_until_nothing_is_left()
     until(lambda: far.run_directories() == [], "the directories go")
+
+
+def test_bandwidth_is_measured_pair_by_pair(bed: Bed, far: FarLauncher) -> None:
+    hosts = bed.up(4)
+    bed.delay(hosts[3], 40)
+    words = (far.hostfile(hosts, python=sys.executable), "--no-tensorflow", "--bandwidth")
+    told = document(far, *words)
+    names = [host.name for host in hosts]
+    assert {a: list(row) for a, row in told["bandwidth"].items()} == {
+        a: [b for b in names if b != a] for a in names
+    }
+    assert all(way["bits_per_s"] > 0 for row in told["bandwidth"].values() for way in row.values())
+    said = [each["what"] for each in told["findings"] if each["topic"] == "network"]
+    assert [
+        each for each in said if each.startswith("host4 <-> host[1-3]: ") and "bit/s, the median of" in each
+    ]
+    assert [each for each in said if "the median of the 12 pairs is 0." in each]
+    shown = far.run("check", *words).ran().out
+    assert "12 ways between the hosts measured: " in shown
+    assert [line.split()[0] for line in shown.splitlines() if "host4" in line.split()[:1]]
+    assert far.run_directories() == []
+
+
+@pytest.mark.parametrize("freezes", [False, True])
+def test_bandwidth_ends_at_once_with_ctrl_c_and_goes_on_without_a_frozen_host(
+    bed: Bed, far: FarLauncher, freezes: bool
+) -> None:
+    hosts = bed.up(3)
+    words = (far.hostfile(hosts, python=sys.executable), "--no-tensorflow", "--bandwidth")
+    with far.start("check", *words) as running:
+        until(lambda: "dialled 3/3" in running.err, "the calls")
+        if freezes:
+            hosts[1].freeze()
+            assert running.end() == 69
+            assert "ways between the hosts measured" in running.out
+        else:
+            running.interrupt()
+            assert running.end() == 130
+            assert "nothing is left on the hosts" in running.err
+    if freezes:
+        hosts[1].thaw()
+    far.wait_until_nothing_is_left()

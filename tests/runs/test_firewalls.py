@@ -113,6 +113,31 @@ def test_an_address_that_leads_to_another_host(bed: Bed, far: FarLauncher) -> No
     )
 
 
+def test_a_way_that_loses_large_packets_ends_the_launch(bed: Bed, far: FarLauncher) -> None:
+    one, two = bed.up(2)
+    bed.narrow(one, two, 1400)
+    done = far.run("run", hostfile(far, bed), far.script(TELL), *APART, "--env=OUT=/tmp").ran(70)
+    for here, task, there in (("host1", "worker/0", "host2"), ("host2", "ps/0", "host1")):
+        assert (
+            f"{here} cannot reach {task} at {there}:{PORT}: it answers, but packets of more than 1400 bytes from there"
+            f" do not arrive (a smaller MTU on the way?); the MTU is 1500 (eth0) on {here} and 1500 (eth0) on {there}"
+        ) in done.sentences
+    assert "`ping -M do -s 1372 host1` tries 1400 bytes; give the hosts that MTU" in done.sentences
+    assert far.run_directories() == []
+    assert not one.path("/tmp/ps-0.json").exists()
+
+
+def test_a_far_host_and_one_that_loses_packets_are_warned_of(bed: Bed, far: FarLauncher) -> None:
+    hosts = bed.up(4)
+    bed.delay(hosts[3], 20)
+    words = ("run", hostfile(far, bed), far.script(TELL), "--ps=1", "--workers=3", "--env=OUT=/tmp", *QUICK)
+    done = far.run(*words).ran()
+    assert "host4 <-> host[1-3]: 4" in done.sentences
+    assert "the median of the 12 pairs is 0." in done.sentences
+    bed.delay(hosts[3], 0)
+    assert "the median of" not in far.run(*words).ran().sentences
+
+
 def test_tensorflow_that_waits_behind_a_firewall_is_explained(bed: Bed, impatient: Impatient) -> None:
     one, two = bed.up(2)
     bed.block(two, one, PORT)

@@ -73,6 +73,7 @@ class Requests:
             "look": self.staging.look,
             "inspect": self.staging.inspect,
             "dial": self._dial_check.dial,
+            "push": self._dial_check.push,
             "watch": self._watching.watch,
             "credit": self._watching.credit,
             "find": self._watching.find,

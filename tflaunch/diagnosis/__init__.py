@@ -5,6 +5,7 @@ thresholds.py  from when on the rules speak; --threshold changes them
 frames.py      which frame of a Python stack is the user's own, and how to write it
 signs.py       what lines of a log say about their task
 hangs.py       which task waits for which, and why, while a run goes on
+lost_packets.py  between which hosts packets are lost in mid-run
 stillness.py   who keeps the others waiting when nothing moves
 movement.py    what a task has moved between looks
 standing.py    where the threads of a task stand, and what that means

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.hangs import Hangs
+from tflaunch.diagnosis.lost_packets import LostPackets
 from tflaunch.diagnosis.rule import Place, Watched
 from tflaunch.diagnosis.stillness import Stillness
 from tflaunch.diagnosis.thresholds import thresholds
@@ -31,7 +32,11 @@ def rules_for(watched: Watched) -> dict[str, Rule]:
 
     Their order matters: a rule that knows the reason of a standstill stands before those that see only the standstill.
     """
-    return {"hangs": Hangs(watched), "stillness": Stillness(watched)}
+    return {
+        "lost_packets": LostPackets(watched),
+        "hangs": Hangs(watched),
+        "stillness": Stillness(watched),
+    }
 
 
 class Watchdog:

@@ -112,7 +112,13 @@ _facts = {
     "clock": a_number,
     "proxies": [a_word],
 }
-_interface = {"name": a_word, "addresses": [an_address], "mtu": or_null(a_whole_number)}
+_interface = {
+    "name": a_word,
+    "addresses": [an_address],
+    "mtu": or_null(a_whole_number),
+    "?mbit_s": or_null(a_whole_number),
+    "?networks": [a_word],
+}
 _disk = {"path": a_path, "free_bytes": a_whole_number, "free_files": or_null(a_whole_number)}
 # tflaunch.agent.tasks.look.  A flow is a connection of a task: peer's address and port, own port, bytes that the peer
 # has acknowledged, bytes received, bytes in the send queue, retransmits of the oldest one that is not acknowledged,
@@ -280,7 +286,15 @@ FROM_AGENT = dict(
     dialled={
         "results": [OneOf(a_time, (a_word, a_text))],
         "addresses": Each(a_word, [an_address]),
+        "?ways": [or_null((a_time, a_whole_number))],
         "?asker": a_word,
+    },
+    pushed={
+        "bytes": a_whole_number,
+        "seconds": a_time,
+        "rtt_ms": a_time,
+        "lost": a_whole_number,
+        "failed": or_null((a_word, a_text)),
     },
     looked={"tasks": Each(a_task, _look)},
     inspected={"tasks": Each(a_task, [_inspection]), "?asker": a_word},
@@ -424,9 +438,10 @@ TO_AGENT = dict(
         "key": a_word,
         "targets": [(a_word, a_port, a_word)],
         "patience_s": a_time,
-        "?load": a_flag,
+        "?load": OneOf(a_flag, [a_whole_number]),
         "?asker": a_word,
     },
+    push={"key": a_word, "target": (a_word, a_port, a_word), "seconds": a_time},
     inspect={"tasks": [a_task], "stacks": a_flag, "?asker": a_word, "?on_demand": a_flag},
     release={},
     watch={

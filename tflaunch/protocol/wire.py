@@ -30,8 +30,10 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            able to read, `read_by` the launcher's (3.11, or "");
                                                            (`failed` with again: send `code` and what is lacking now,
                                                            then stage once more)
-    dial     {key, targets: [[address, port, host]], patience_s, load}   connect to each target, with load for many
-                                                           bytes; answer: `dialled`
+    dial     {key, targets: [[address, port, host]], patience_s, load}   connect to each target; load: whether all
+                                                           answers bring many bytes, or the numbers of those that do;
+                                                           answer: `dialled`
+    push     {key, target: [address, port, host], seconds}   send there as much as you can; answer: `pushed`
     release  {}                                            start the staged tasks; a `started` for each
     watch    {after, logs, window, client, ...}            send the events after that number, then each as it happens;
                                                            with logs ({task: [attempt, offset]}, null: none) the logs
@@ -76,7 +78,8 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            manifest; null: send the manifest itself
     prepared {made, seconds}                               made: it was not there before
     staged   {}
-    dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}}   see tflaunch.protocol.dialling
+    dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}, ways}   see tflaunch.protocol.dialling
+    pushed   {bytes, seconds, rtt_ms, lost, failed}        what arrived in that time; failed: [verdict, detail] | null
     looked   {tasks: {task: {...}}}                        see tflaunch.agent.tasks.look
     found    {files: [[path, size, modified (ns), executable]], left: [[path, why, bad]], there, last}   left: links
                                                            and such, or (bad) what cannot be read; there: names in
