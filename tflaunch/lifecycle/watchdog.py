@@ -13,7 +13,7 @@ from tflaunch.diagnosis.thresholds import thresholds
 from tflaunch.lifecycle.time_limits import Limits
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import HostLost, TaskExit, TimedOut
+from tflaunch.protocol.outcome import EndedByRule, HostLost, TaskExit, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -142,8 +142,11 @@ class Watchdog:
             explained.update(rule.explains(now))
         return said
 
-    def next_event(self, now: float) -> TimedOut | None:
-        """The time limit that has been reached, if any."""
+    def next_event(self, now: float) -> TimedOut | EndedByRule | None:
+        """Why the run must end: a rule says so, or a time limit has been reached; None while it goes on."""
+        for rule in self.rules.values():
+            if (stop := rule.stop(now)) is not None:
+                return EndedByRule(stop.reason, tuple(map(TaskId.parse, stop.tasks)), stop.exit_code)
         limit = self._limits.reached_limit(now)
         if limit is None:
             return None

@@ -172,7 +172,7 @@ _outcome = {
     "first_failure": OneOf(
         nothing,
         _exit,
-        {"reason": a_text, "tasks": [a_task], "states": [a_text]},
+        {"reason": a_text, "tasks": [a_task], "states": [a_text], "?exit_code": an_exit_code},
         {"host": a_word, "reason": a_text},
     ),
     "unverified": Each(a_word, a_text),
