@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.hangs import Hangs
+from tflaunch.diagnosis.nan_loss import NanLoss
 from tflaunch.diagnosis.rule import Place, Watched
 from tflaunch.diagnosis.thresholds import thresholds
 from tflaunch.lifecycle.time_limits import Limits
@@ -30,7 +31,12 @@ def rules_for(watched: Watched) -> dict[str, Rule]:
 
     Their order matters: a rule that knows the reason of a standstill stands before those that see only the standstill.
     """
-    return {"hangs": Hangs(watched)}
+    rules: dict[str, Rule] = {}
+    if watched.gpus:  # shipped always, loaded only where there are GPUs
+        from tflaunch.diagnosis.no_gpu import NoGpu
+
+        rules = {"no_gpu": NoGpu(watched)}
+    return {**rules, "nan_loss": NanLoss(watched), "hangs": Hangs(watched)}
 
 
 class Watchdog:
