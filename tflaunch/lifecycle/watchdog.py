@@ -33,9 +33,10 @@ def rules_for(watched: Watched) -> dict[str, Rule]:
     """
     rules: dict[str, Rule] = {}
     if watched.gpus:  # shipped always, loaded only where there are GPUs
+        from tflaunch.diagnosis.gpu_waits import GpuWaits
         from tflaunch.diagnosis.no_gpu import NoGpu
 
-        rules = {"no_gpu": NoGpu(watched)}
+        rules = {"no_gpu": NoGpu(watched), "gpu_waits": GpuWaits(watched)}
     return {**rules, "nan_loss": NanLoss(watched), "hangs": Hangs(watched)}
 
 
@@ -132,7 +133,8 @@ class Watchdog:
             return []
         self._looked = now
         reachable = list(hosts)
-        asked: list[tuple[str, str, dict[str, Any]]] = [(host, "look", {}) for host in reachable]
+        look = {"gpus_s": self._watched.thresholds.gpu_look_s} if self._watched.gpus else {}
+        asked: list[tuple[str, str, dict[str, Any]]] = [(host, "look", look) for host in reachable]
         for name, rule in self.rules.items():
             for host, type, fields in rule.questions(now):
                 if host in reachable:

@@ -11,7 +11,9 @@ from tests.unit.diagnosis.gpu_facts import Looks, gpu
 from tflaunch.diagnosis.no_gpu import NoGpu
 
 # As TensorFlow 2.21 and older ones write them.
-DLOPEN = "W0000 00:00:1795262334.973198    4711 gpu_device.cc:2342] Cannot dlopen some GPU libraries. Please make sure the"
+DLOPEN = (
+    "W0000 00:00:1795262334.973198    4711 gpu_device.cc:2342] Cannot dlopen some GPU libraries. Please make"
+)
 CUINIT = (
     "2024-11-23 08:20:01.123456: E external/local_xla/xla/stream_executor/cuda/cuda_driver.cc:266] "
     "failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"

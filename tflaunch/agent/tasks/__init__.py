@@ -11,5 +11,6 @@ container    tasks in containers of podman or docker
 logs         the log of each attempt, read by offset
 log_notice   wakes the agent when a log grows
 look         what each task is doing now, from /proc
+masks        which of its processes see other GPUs than it was given
 stacks       has a program that hangs write its stacks
 """
