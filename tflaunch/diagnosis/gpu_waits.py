@@ -95,7 +95,8 @@ class GpuWaits(Rule):
         if not task.looked:
             task.busy = task.moved = now
         elif passed > 0:
-            if not 0 <= look["cpu_s"] - task.cpu_s < self._limits.idle_cores * passed:
+            waits_for_disk = any(state == "D" for _, _, state in look["processes"])
+            if waits_for_disk or not 0 <= look["cpu_s"] - task.cpu_s < self._limits.idle_cores * passed:
                 task.busy = now
             if look["quiet_s"] < passed:
                 task.moved = now
@@ -182,7 +183,7 @@ class GpuWaits(Rule):
 
     def _missing(self) -> dict[str, str]:
         """What cannot be seen: why -> of which task."""
-        why = {}
+        why: dict[str, str] = {}
         for name, task in self._tasks.items():
             if task.at >= 0 and task.load is None:
                 why.setdefault("its GPU tells no use or power (MIG, or an error)", name)
@@ -233,14 +234,14 @@ class GpuWaits(Rule):
             seconds = now - max(self._tasks[name].since for name in found.waiting)
             first = f"; {found.waiting[0]} is {self._stand}" if self._stand else ""
             return (
-                f"the GPUs of {names_of(found.waiting)} have been busy {gpus} for {seconds:.0f} s, and no bytes move: all"
-                f" wait in a collective{first}; has each the same number of steps, and the same collectives in each?"
+                f"the GPUs of {names_of(found.waiting)} have been busy {gpus} for {seconds:.0f} s, and no bytes move:"
+                f" all wait in a collective{first}; has each the same number of steps, and the same collectives in each?"
             )
         odd = self._tasks[found.odd]
         cpu = (
-            "and computes on its CPU"
+            "and it computes on its CPU, or writes"
             if now - odd.busy < self._limits.gpu_wait_s
-            else "and uses no CPU either"
+            else "and it uses no CPU either"
         )
         spin = (
             f"the GPUs of the {len(found.waiting)} others are busy {gpus}: they wait"

@@ -48,6 +48,7 @@ class NanLoss(Rule):
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._tasks = {task: _Losses() for task in watched.places}
+        self._shown = ""  # the sentence that was told and holds
         self._over: list[str] = []  # tasks whose loss is a number again
 
     def looked(self, host: str, fields: Mapping[str, Any], now: float) -> None:
@@ -96,7 +97,8 @@ class NanLoss(Rule):
         if fresh and not any(
             self._tasks[name].told for name in found
         ):  # all tasks have the same loss, mostly
-            said.append(Sentence(self._text(fresh), False))
+            self._shown = self._text(fresh)
+            said.append(Sentence(self._shown, False))
         for name in fresh:
             self._tasks[name].told = True
         over, self._over = [name for name in self._over if name in self._tasks], []
@@ -119,16 +121,17 @@ class NanLoss(Rule):
         return Stop(f"{self._text(found)} (--stop-on-nan)", tuple(found), EXIT_CODE)
 
     def holds(self) -> list[str]:
-        told = [name for name, task in self._tasks.items() if task.told]
-        return [self._text(told)] if told else []
+        return [self._shown] if any(task.told for task in self._tasks.values()) else []
 
     def memory(self) -> dict[str, Any]:
-        return {name: asdict(task) for name, task in self._tasks.items()}
+        return {"tasks": {name: asdict(task) for name, task in self._tasks.items()}, "shown": self._shown}
 
     def resume(self, memory: Any) -> None:
         from tflaunch.protocol.fields import Each, a_flag, a_number, a_text, a_whole_number, check, of_the_run
 
         a_task = of_the_run("a task", self._watched.places)
         numbers = dict.fromkeys(("nans", "numbers", "begun", "looks"), a_whole_number)
-        check(Each(a_task, {**numbers, "since": a_number, "first": a_text, "told": a_flag}), memory)
-        self._tasks = {name: _Losses(**task) for name, task in memory.items()}
+        of_task = {**numbers, "since": a_number, "first": a_text, "told": a_flag}
+        check({"tasks": Each(a_task, of_task), "shown": a_text}, memory)
+        self._tasks = {name: _Losses(**task) for name, task in memory["tasks"].items()}
+        self._shown = memory["shown"]
