@@ -30,7 +30,8 @@ for port in sys.argv[3:]:
     calls[-1].setblocking(False)
     calls[-1].connect_ex(("::1" if port[0] == "6" else "127.0.0.1", int(port[1:])))
 print("listens", flush=True)
-time.sleep(600)
+while True:
+    calls.append(server.accept()[0])
 """
 
 
@@ -108,14 +109,21 @@ def test_ports_connections_and_output(any_host: Host) -> None:
         await_look(channel, lambda seen: seen["says"] == "listens")
         seen = look(channel)  # what it says is read last, and all is done now
         assert seen["listens"] is True
+        assert seen["listens_on"] == [mine]
         expected = [["127.0.0.1", peer.getsockname()[1]], ["::1", peer6.getsockname()[1]]]
         assert sorted(seen["connected"]) == sorted(expected)
         assert seen["calling"] == [["127.0.0.1", deaf.getsockname()[1]]], (
             "one that is refused leaves no trace"
         )
+        peers = {tuple(flow[:2]) for flow in seen["flows"]}
+        assert peers == {*map(tuple, expected), ("127.0.0.1", deaf.getsockname()[1])}
         with socket.create_connection(("127.0.0.1", mine)) as caller:
-            assert caller.getsockname()[1]
-            assert sorted(look(channel)["connected"]) == sorted(expected), "who calls it is not whom it calls"
+            caller.sendall(b"x" * 1000)
+            seen = await_look(channel, lambda seen: len(seen["flows"]) == 4)
+            assert sorted(seen["connected"]) == sorted(expected), "who calls it is not whom it calls"
+            [flow] = [flow for flow in seen["flows"] if flow[2] == mine]
+            assert flow[:2] == ["127.0.0.1", caller.getsockname()[1]]
+            assert flow[4] == 1000
         assert seen["processes"] == [[pids["worker/0"], seen["processes"][0][1], "S"]]
         assert seen["waits_in"]
         assert 0 <= seen["cpu_s"] < 60
@@ -124,6 +132,7 @@ def test_ports_connections_and_output(any_host: Host) -> None:
 
         other = look(channel, "worker/1")
         assert other["listens"] is None, "it has no port"
+        assert (other["listens_on"], other["flows"], other["signs"]) == ([], [], {})
         assert (other["log_bytes"], other["says"]) == (0, "")
         swept(channel)
 
@@ -170,6 +179,27 @@ def test_silence_grows_and_output_ends_it(host: Host) -> None:
     assert then["quiet_s"] < first["quiet_s"] + 60
     assert then["says"] == "0" * LINE_BYTES or then["says"].startswith("0")
     assert len(then["says"]) == LINE_BYTES
+    swept(channel)
+
+
+def test_signs_in_the_log_are_counted_of_each_attempt_on_its_own(host: Host) -> None:
+    go = host.work_dir / "go"
+    channel = host.start()
+    channel.ask("probe", lease=False, ports=None, count=1, answer="facts")
+    start(
+        channel,
+        shell(f"echo loss: nan; until test -e {go}; do sleep 0.05; done; echo val_loss: nan; sleep 600"),
+    )
+    seen = await_look(channel, lambda seen: bool(seen["log_bytes"]))
+    assert seen["signs"]["nan"][:2] == [1, "loss: nan"]
+    go.touch()
+    seen = await_look(channel, lambda seen: seen["says"].startswith("val"))
+    assert look(channel)["signs"]["nan"][:2] == [2, "val_loss: nan"]
+    go.unlink()
+    channel.send("restart", tasks={"worker/0": 1})
+    channel.wait("started")
+    seen = await_look(channel, lambda seen: bool(seen["log_bytes"]))
+    assert seen["signs"]["nan"][:2] == [1, "loss: nan"]
     swept(channel)
 
 

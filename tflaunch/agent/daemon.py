@@ -112,7 +112,7 @@ class Daemon:
         rest_s = self._notice.watch(hungry, time.monotonic())
         if self._requests.restless or self._viewers.behind:
             return 0.0
-        if self._sweep is not None or self._team.restless:
+        if self._sweep is not None or self._team.restless or self._requests.staging.restless:
             return 0.02
         if rest_s is not None:
             return rest_s

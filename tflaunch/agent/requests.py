@@ -126,6 +126,7 @@ class Requests:
         self._dial_check.tick(now)
         self._watching.tick()
         self.holdings.tick(now)
+        self.staging.tick(now)
         self._tunnel.tick(now)
 
     def reaped(self, pid: int, status: int) -> None:

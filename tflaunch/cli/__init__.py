@@ -36,6 +36,7 @@ VERBS = {
     "check": ("check:check", _COMMAND),
     "ps": ("ps:ps", _COMMAND),
     "status": ("status:status", _COMMAND),
+    "stacks": ("stacks:stacks", _COMMAND),
     "clean": ("clean:clean", _COMMAND),
     "schema": ("schema:schema", _COMMAND),
 }

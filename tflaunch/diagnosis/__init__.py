@@ -2,7 +2,13 @@
 
 rule.py        what a rule of the watchdog is, and the run that the rules watch over
 thresholds.py  from when on the rules speak; --threshold changes them
+frames.py      which frame of a Python stack is the user's own, and how to write it
+signs.py       what lines of a log say about their task
 hangs.py       which task waits for which, and why, while a run goes on
+stillness.py   who keeps the others waiting when nothing moves
+movement.py    what a task has moved between looks
+standing.py    where the threads of a task stand, and what that means
+verdict.py     who is the odd one out of tasks that stand still, in words
 last_error.py  the line of a log that says why its program ended
 last_words.py  known last lines of failed tasks, each with advice
 """

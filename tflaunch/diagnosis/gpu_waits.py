@@ -235,7 +235,7 @@ class GpuWaits(Rule):
             first = f"; {found.waiting[0]} is {self._stand}" if self._stand else ""
             return (
                 f"the GPUs of {names_of(found.waiting)} have been busy {gpus} for {seconds:.0f} s, and no bytes move:"
-                f" all wait in a collective{first}; has each the same number of steps, and the same collectives in each?"
+                f" all wait in a collective{first}; has each the same number of steps, with the same collectives?"
             )
         odd = self._tasks[found.odd]
         cpu = (

@@ -40,6 +40,17 @@ class Thresholds:
     gpu_spin_drop: float = 0.7  # ... and of the most that it took before, where it did more
     gpu_idle_use: float = 5.0  # percent of use, up to which a GPU does nothing
     gpu_quiet_bytes_s: float = 50_000.0  # a task that moves fewer bytes in a second sends heartbeats only
+    # Standstill (stillness.py).  Tasks of MultiWorkerMirroredStrategy that wait used 0.02 of a core, and 1400 B/s.
+    still_cores: float = 0.05  # a task that uses less of a core ...
+    still_flow_bytes_s: float = 3000.0  # ... and moves less on every connection (heartbeats) stands still
+    still_io_bytes_s: float = 2000.0  # ... and reads and writes less
+    blip_cpu_s: float = 0.4  # what a task that stands still may use besides, now and then
+    blip_bytes: float = 16384.0
+    chatty_s: float = 120.0  # a standstill that is told, of tasks that go on writing log lines
+    busy_s: float = 120.0  # ... of tasks that wait for one that computes in the program's own code
+    busy_deep_s: float = 600.0  # ... that computes within a library: an evaluation may take long
+    lone_s: float = 300.0  # ... of a run with one task, and of tasks that all sleep in the program's own code
+    stacks_again_s: float = 600.0  # a task is asked for its stacks no sooner again
 
     @property
     def fresh_s(self) -> float:

@@ -308,6 +308,7 @@ def make_ready(request: Request, starter: Starter, plan: ClusterPlan, attempt: i
         detached=request.detach,
         dial_key=dial_key,
         program=request.bundle.to_read if request.bundle is not None else None,
+        stacks=request.watch.get("stacks", True),
     )
     names = starter.dial_all(plan, dial_key) if dial_key else {}
     places = {

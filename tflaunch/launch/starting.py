@@ -79,18 +79,21 @@ class Starter:
         detached: bool = False,
         dial_key: str = "",
         program: Mapping[str, str] | None = None,
+        stacks: bool = True,
     ) -> None:
         """Make every task ready, so that all can start in the same moment; `entrust` may follow only if `detached`.
 
         `about` is what every host keeps of the whole run (tflaunch.runs.listing).  With `dial_key`, the ports of the
         tasks answer `dial_all` from now until the release.  Every interpreter of the tasks must be able to read
-        `program`, a file of the code (Bundle.to_read).  Raises LaunchError, Stopped.
+        `program`, a file of the code (Bundle.to_read).  Without `stacks`, nothing is prepared by which the tasks tell
+        their stacks while they run.  Raises LaunchError, Stopped.
         """
         tasks_of: dict[str, list[dict[str, object]]] = {}
         ports_of: dict[str, list[int]] = {}
         gpus_of: dict[str, list[str]] = {}
         for task in plan.tasks:
-            tasks_of.setdefault(task.host, []).append(task.to_wire())
+            request = task.to_wire() if stacks else {**task.to_wire(), "stacks": False}
+            tasks_of.setdefault(task.host, []).append(request)
             ports_of.setdefault(task.host, []).extend([] if task.port is None else [task.port])
             gpus_of.setdefault(task.host, []).extend(task.gpus)
         wanted = {

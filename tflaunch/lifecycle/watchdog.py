@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tflaunch.diagnosis.hangs import Hangs
 from tflaunch.diagnosis.nan_loss import NanLoss
 from tflaunch.diagnosis.rule import Place, Watched
+from tflaunch.diagnosis.stillness import Stillness
 from tflaunch.diagnosis.thresholds import thresholds
 from tflaunch.lifecycle.time_limits import Limits
 from tflaunch.protocol.events import TaskStarted
@@ -37,7 +38,7 @@ def rules_for(watched: Watched) -> dict[str, Rule]:
         from tflaunch.diagnosis.no_gpu import NoGpu
 
         rules = {"no_gpu": NoGpu(watched), "gpu_waits": GpuWaits(watched)}
-    return {**rules, "nan_loss": NanLoss(watched), "hangs": Hangs(watched)}
+    return {**rules, "nan_loss": NanLoss(watched), "hangs": Hangs(watched), "stillness": Stillness(watched)}
 
 
 class Watchdog:

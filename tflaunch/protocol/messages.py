@@ -142,6 +142,7 @@ _look = {
     "?flows": or_null([_flow]),
     "?listens_on": or_null([a_port]),
     "?signs": Each(a_word, _sign),
+    "?io": or_null(a_whole_number),
     "?masks": [(a_whole_number, a_text)],  # tflaunch.agent.tasks.masks
 }
 # tflaunch.agent.gpus.use
@@ -161,8 +162,9 @@ _inspection = {
     "pid": a_whole_number,
     "name": a_word,
     "threads": [_thread],
-    "stacks": or_null([{"main": a_flag, "frames": [_frame]}]),
+    "stacks": or_null([{"main": a_flag, "frames": [_frame], "?count": a_whole_number}]),
     "why_none": a_text,
+    "?age_s": a_time,
 }
 _exit = {
     "task": a_task,
@@ -391,6 +393,7 @@ _request = {
     "?shares_port": a_flag,
     "?gpus": [a_word],
     "?gpu_labels": [a_word],
+    "?stacks": a_flag,
     "?container": OneOf(nothing, an_empty_text, {"image": a_word, "mounts": [a_path]}),
 }
 
@@ -439,7 +442,7 @@ TO_AGENT = dict(
         "?load": a_flag,
         "?asker": a_word,
     },
-    inspect={"tasks": [a_task], "stacks": a_flag, "?asker": a_word},
+    inspect={"tasks": [a_task], "stacks": a_flag, "?asker": a_word, "?on_demand": a_flag},
     release={},
     watch={
         "after": a_whole_number,

@@ -18,7 +18,16 @@ from tflaunch.protocol import wire
 
 # The files and rooms that an agent is made of: standard library only, Python 3.8+, and they import only each other.
 _ROOT = Path(tflaunch.__file__).parent
-_AGENT_PARTS = ("__init__.py", "gpu_probe.py", "protocol", "diagnosis", "lifecycle", "agent")
+_AGENT_PARTS = (
+    "__init__.py",
+    "gpu_probe.py",
+    "protocol",
+    "in_task/__init__.py",
+    "in_task/stacks_site.py",
+    "diagnosis",
+    "lifecycle",
+    "agent",
+)
 
 # The next two scripts become words of a command for a login shell (sh, csh, fish), each in one pair of single quotes.
 # So neither word may hold a single quote, newline or exclamation mark, or a backslash before a quote or backslash.

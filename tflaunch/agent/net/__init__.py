@@ -2,6 +2,7 @@
 
 channel         the channel that sshd gives, and how a visit passes it to an agent
 peers           sealed TCP between the agents of a detached run
+connections     what the kernel knows of TCP connections and open ports
 ports           ports held from before the plan to the end of the run
 dial_check      both ends of the dial check: which hosts reach each other?
 dial_answering  the end that listens

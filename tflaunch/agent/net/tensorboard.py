@@ -81,6 +81,7 @@ class TensorBoard:
             "cwd": like["cwd"] or self._directory.outputs,
             "setup": [] if like.get("container") else like["setup"],  # a container's setup is for its image
             "decided": ["CUDA_VISIBLE_DEVICES"],
+            "stacks": False,
         }
         # A number for each visit: several may look at one run at a time.
         attempt = 0 if self._own else os.getpid()

@@ -10,7 +10,11 @@ environment  virtual environments, made once for each requirements file and Pyth
 container    tasks in containers of podman or docker
 logs         the log of each attempt, read by offset
 log_notice   wakes the agent when a log grows
-look         what each task is doing now, from /proc
+look         what each task is doing now, from /proc, netlink and its log
 masks        which of its processes see other GPUs than it was given
+log_signs    counts the lines of a log that say something of their own
+inspection   what every thread of a task waits in
+python_site  the directory by which a task's Python prepares itself to tell its stacks
+live_stacks  the stacks of a program that goes on
 stacks       has a program that hangs write its stacks
 """

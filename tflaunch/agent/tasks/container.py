@@ -110,6 +110,8 @@ def command(
 
     The script sets the task's variables; the command does not contain them.  Raises HostError.
     """
+    from tflaunch.agent.tasks import python_site
+
     engine = directory.read(RECORD)
     wanted = request["container"]
     name = "tflaunch-%s-%s-%s" % (directory.run, directory.host, request["id"].replace("/", "-"))
@@ -142,7 +144,9 @@ def command(
         words.append("--label=%s=%s" % (_label(variable), value))
     # A working directory of a trial's own holds links to the code.
     linked = [directory.work] if cwd.startswith(directory.own + "/") else []
-    for place in (cwd, *linked, script + ":" + script + ":ro", *wanted["mounts"]):
+    site = python_site.site(directory.path) if request.get("stacks", True) else ""
+    fixed = ["%s:%s:ro" % (place, place) for place in (script, *([site] if os.path.isdir(site) else []))]
+    for place in (cwd, *linked, *fixed, *wanted["mounts"]):
         source, _, rest = place.partition(":")
         source = os.path.expanduser(source)
         words.append("--volume=%s:%s" % (source, os.path.expanduser(rest) if rest else source))

@@ -3,7 +3,10 @@
 pid, name    of the process: the program first, then what it has started, at most PROCESSES of them
 threads      [[tid, name, state, kernel function, processor time in s]], at most THREADS of them; the function is
              "" for a thread that runs, and where the kernel hides it
-stacks       null: nobody has asked for them, or `why_none`
+stacks       [{main, frames: [[file, line, function]], count}]: the first thread of the program is `main` and comes
+             first, `count` threads have the same frames, the innermost frame is first; a file below the task's working
+             directory is relative.  null: nobody has asked for them, or `why_none`
+age_s        how old the stacks are: a task is not asked again and again
 """
 
 import os
@@ -12,41 +15,95 @@ from tflaunch.agent import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Optional
+    from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
+    from tflaunch.agent.tasks.live_stacks import Dumps
     from tflaunch.agent.tasks.task import Task
 
 PROCESSES = 16
 THREADS = 256
+# A message has its limit, so all processes together have these:
+THREADS_IN_ALL = 6144
+STACK_CHARACTERS = 1 << 20
 
 
-def inspect(tasks: "Iterable[Task]") -> "Dict[str, List[Dict[str, Any]]]":
-    """What the processes of every task that lives are doing, thread by thread."""
-    living = [task for task in tasks if task.alive and task.released_at is not None and task.process]
-    every = processes.every() if living else {}
-    found = {}
-    for task in living:
-        root = task.root
-        tree = ([every[root]] if root in every else []) + processes.descendants(root, every)
-        found[task.id] = [
-            {
-                "pid": each.pid,
-                "name": each.name,
-                "threads": _threads(each.pid),
-                "stacks": None,
-                "why_none": "",
-            }
-            for each in tree[:PROCESSES]
-        ]
-    return found
+class Inspection:
+    """One look at some tasks."""
+
+    def __init__(self, tasks: "Iterable[Task]") -> None:
+        self._tasks = [task for task in tasks if task.alive and task.released_at is not None and task.process]
+        every = processes.every() if self._tasks else {}
+        self._trees = {}  # type: Dict[str, List[processes.Process]]
+        for task in self._tasks:
+            root = task.root
+            tree = ([every[root]] if root in every else []) + processes.descendants(root, every)
+            self._trees[task.id] = tree[:PROCESSES]
+
+    def ask(self, dumps: "Dumps", on_demand: bool, now: float, then: "Callable[[], None]") -> None:
+        """Ask the tasks for their stacks, except those that have been started without; then call `then`."""
+        trees = {_key(task): self._trees[task.id] for task in self._tasks if task.request.get("stacks", True)}
+        places = {
+            each for task in self._tasks for place in task.places for each in (place, os.path.realpath(place))
+        }
+        dumps.ask(trees, lambda path: _below(path, places), on_demand, now, then)
+
+    def answer(self, dumps: "Optional[Dumps]", now: float) -> "Dict[str, List[Dict[str, Any]]]":
+        """What the processes of every task are doing, thread by thread; with the stacks in `dumps`."""
+        number = max(1, sum(map(len, self._trees.values())))
+        found = {}  # type: Dict[str, List[Dict[str, Any]]]
+        for task in self._tasks:
+            found[task.id] = []
+            for each in self._trees[task.id]:
+                threads = _threads(each.pid, min(THREADS, max(1, THREADS_IN_ALL // number)))
+                shown = {"pid": each.pid, "name": each.name, "threads": threads}
+                stacks, why_none, age_s = self._stacks(task, each, dumps, now)
+                if stacks is not None:
+                    stacks = _fitting(stacks, STACK_CHARACTERS // number)
+                found[task.id].append(dict(shown, stacks=stacks, why_none=why_none, age_s=age_s))
+        return found
+
+    def _stacks(
+        self, task: "Task", process: "processes.Process", dumps: "Optional[Dumps]", now: float
+    ) -> "Tuple[Optional[List[Dict[str, Any]]], str, float]":
+        if dumps is None:
+            return None, "", 0.0
+        if not task.request.get("stacks", True):
+            return None, "the run was started with --no-stacks", 0.0
+        last = dumps.of(_key(task), process, now)
+        return last.found, last.why_none, last.at
 
 
-def _threads(pid: int) -> "List[List[Any]]":
+def _key(task: "Task") -> "Tuple[str, int]":
+    return task.id, task.logs.attempt
+
+
+def _below(path: str, places: "Iterable[str]") -> str:
+    """The path without the working directory, where it leads into one."""
+    return next((path[len(place) + 1 :] for place in places if path.startswith(place + "/")), path)
+
+
+def _fitting(stacks: "List[Dict[str, Any]]", characters: int) -> "List[Dict[str, Any]]":
+    """As many of these stacks as fit into so many characters; of the first one at least its innermost frames."""
+    fitting = []  # type: List[Dict[str, Any]]
+    for each in stacks:
+        frames = []  # type: List[List[Any]]
+        for frame in each["frames"]:
+            characters -= len(frame[0]) + len(frame[2]) + 24
+            if characters < 0 and len(frames) >= (3 if each["main"] else 0):
+                break
+            frames.append(frame)
+        if not frames and not each["main"]:
+            break
+        fitting.append(dict(each, frames=frames))
+    return fitting
+
+
+def _threads(pid: int, most: int) -> "List[List[Any]]":
     try:
         numbers = sorted(map(int, os.listdir("/proc/%d/task" % pid)))
     except OSError:
         return []  # it has ended meanwhile
-    threads = (_thread(pid, tid) for tid in numbers[:THREADS])
+    threads = (_thread(pid, tid) for tid in numbers[:most])
     return [thread for thread in threads if thread is not None]
 
 

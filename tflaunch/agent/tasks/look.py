@@ -7,9 +7,17 @@
                  the state is a letter, as in ps(1)
     waits_in     the kernel function that the program waits in, "" when it runs or the kernel hides that
     cpu_s        processor time that all these processes have used so far
+    io           bytes that they have read and written so far (files, pipes; hardly sockets); null when hidden
     quiet_s      seconds since the task last wrote to its log, or since its start
     log_bytes    how much the task has written
     says         the last line that the task has written
+    flows        each connection of the task, to either side: [peer's address, peer's port, own port, bytes that the
+                 peer has acknowledged, bytes received, bytes in the send queue, retransmits of the oldest segment that
+                 is not acknowledged, round-trip time in ms]; null when the kernel does not tell
+    listens_on   ports that the task itself listens on; null when /proc hides its sockets
+    signs        sign -> [lines with it in the log, the last one, its age in s] (tflaunch.diagnosis.signs)
+
+Under `calling` is also the name server that a task asks (port 53).
 
 A refused connect leaves no trace in /proc: a task that repeats such connects shows nothing under `calling`.
 """
@@ -18,19 +26,23 @@ import os
 import time
 
 from tflaunch.agent import processes
-from tflaunch.protocol.light_stdlib import socket
+from tflaunch.agent.net.connections import dns_calls, sockets
+from tflaunch.agent.tasks.log_signs import LogSigns, shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+    from typing import Any, Dict, Iterable, List, Optional, Set
 
+    from tflaunch.agent.net.connections import Connection, Sockets
     from tflaunch.agent.tasks.task import Task
 
 PROCESSES = 16
 PEERS = 1024  # connections of each task in one message ...
 PEERS_IN_ALL = 8192  # ... and of all tasks together: a message has its limit
+FLOWS, FLOWS_IN_ALL = 512, 4096  # the same for what takes more room
+CALLS, CALLS_IN_ALL = 64, 2048
+PORTS = 64
 LINE_BYTES = 300
-ESTABLISHED, SYN_SENT, LISTEN = "01", "02", "0A"  # /proc/net/tcp
 
 
 def look(tasks: "Iterable[Task]") -> "Dict[str, Dict[str, Any]]":
@@ -38,38 +50,42 @@ def look(tasks: "Iterable[Task]") -> "Dict[str, Dict[str, Any]]":
     living = [task for task in tasks if task.alive and task.released_at is not None and task.process]
     every = processes.every() if living else {}
     trees = {}  # type: Dict[str, List[processes.Process]]
-    owners = {}  # type: Dict[str, str]  # a socket's inode -> task
+    owners = {}  # type: Dict[int, str]  # a socket's inode -> task
     hidden = set()  # type: Set[str]
     for task in living:
         root = task.root
         tree = [every[root]] if root in every else []
         trees[task.id] = tree + processes.descendants(root, every)
         for process in trees[task.id]:
-            sockets = _sockets(process.pid)
-            if sockets is None:
+            own = _sockets(process.pid)
+            if own is None:
                 hidden.add(task.id)
             else:
-                owners.update(dict.fromkeys(sockets, task.id))
-    ports = {task.id: int(task.request.get("port") or 0) for task in living}
-    listening, connected, calling = _connections(owners, ports)
-    found = {}
+                owners.update(dict.fromkeys(own, task.id))
+    found = {task.id: _of_processes(task, trees[task.id]) for task in living}
+    _add_connections(living, owners, hidden, found)
     for task in living:
-        port, tree = ports[task.id], trees[task.id]
-        found[task.id] = {
-            "listens": port in listening if port else None,
-            "connected": None if task.id in hidden else connected.get(task.id, []),
-            "calling": calling.get(task.id, []),
-            "processes": [[each.pid, each.name, each.state] for each in tree[:PROCESSES]],
-            "waits_in": _waits_in(tree[0].pid) if tree else "",
-            "cpu_s": round(sum(_cpu_s(each.pid) for each in tree), 2),
-            "quiet_s": round(_quiet_s(task), 1),
-            "log_bytes": task.logs.size(task.logs.attempt),
-            "says": _last_line(task),
-        }
+        if task.log_signs is None:
+            task.log_signs = LogSigns(task.logs, task.logs.attempt)
+        task.log_signs.read()
+        found[task.id]["signs"] = task.log_signs.report(found[task.id]["quiet_s"])
+    shorten([seen["signs"] for seen in found.values()])
     return found
 
 
-def _sockets(pid: int) -> "Optional[List[str]]":
+def _of_processes(task: "Task", tree: "List[processes.Process]") -> "Dict[str, Any]":
+    return {
+        "processes": [[each.pid, each.name, each.state] for each in tree[:PROCESSES]],
+        "waits_in": _waits_in(tree[0].pid) if tree else "",
+        "cpu_s": round(sum(_cpu_s(each.pid) for each in tree), 2),
+        "io": _io(tree),
+        "quiet_s": round(_quiet_s(task), 1),
+        "log_bytes": task.logs.size(task.logs.attempt),
+        "says": _last_line(task),
+    }
+
+
+def _sockets(pid: int) -> "Optional[List[int]]":
     """The inodes of the sockets that a process has open; None when this user may not see them."""
     found = []
     try:
@@ -84,58 +100,51 @@ def _sockets(pid: int) -> "Optional[List[str]]":
         except OSError:
             continue
         if target.startswith("socket:["):
-            found.append(target[8:-1])
+            found.append(int(target[8:-1]))
     return found
 
 
-def _connections(
-    owners: "Dict[str, str]", ports: "Dict[str, int]"
-) -> "Tuple[Set[int], Dict[str, List[List[Any]]], Dict[str, List[List[Any]]]]":
-    """(ports in state LISTEN, the peers that each task is connected to, and those that it calls).
+def _add_connections(
+    living: "List[Task]", owners: "Dict[int, str]", hidden: "Set[str]", found: "Dict[str, Dict[str, Any]]"
+) -> None:
+    """Add what the sockets say to what is `found` of each task; `owners` are tasks by the inode of their sockets."""
+    there = sockets(owners)
+    own = {task.id: [] for task in living}  # type: Dict[str, List[Connection]]
+    for each in there.connections + dns_calls(owners):
+        own[owners[each.inode]].append(each)
+    listening = {port for _, port in there.listening}
+    for task in living:
+        port, seen = int(task.request.get("port") or 0), found[task.id]
+        seen["listens"] = port in listening if port else None
+        mine = {each for inode, each in there.listening if owners.get(inode) == task.id}
+        seen["listens_on"] = None if task.id in hidden else sorted(mine)[:PORTS]
+        seen.update(_of_connections(own[task.id], port, there, len(living)))
+        if task.id in hidden:
+            seen["connected"] = seen["flows"] = None
 
-    `owners` are tasks by the inode of their sockets, `ports` their own ports: connections to those are left out.
-    """
-    listening = set()  # type: Set[int]
-    connected = {}  # type: Dict[str, Dict[Tuple[str, int], None]]
-    calling = {}  # type: Dict[str, Dict[Tuple[str, int], None]]
-    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(path) as table:
-                next(table)
-                for line in table:
-                    fields = line.split()
-                    state = fields[3]
-                    local_port = int(fields[1].rpartition(":")[2], 16)
-                    if state == LISTEN:
-                        listening.add(local_port)
-                    elif state in (ESTABLISHED, SYN_SENT):
-                        owner = owners.get(fields[9])
-                        if owner is not None and local_port != ports[owner]:
-                            there = connected if state == ESTABLISHED else calling
-                            there.setdefault(owner, {})[_endpoint(fields[2])] = None
-        except (OSError, StopIteration):
-            continue  # no IPv6 here
-    most = min(PEERS, PEERS_IN_ALL // max(1, len(ports)))
-    shown = [
-        {owner: [list(peer) for peer in list(peers)[:most]] for owner, peers in there.items()}
-        for there in (connected, calling)
+
+def _of_connections(own: "List[Connection]", port: int, there: "Sockets", tasks: int) -> "Dict[str, Any]":
+    """`connected`, `calling` and `flows` of a task with that port, which others call; `tasks` share the message."""
+
+    def shown(most: int, in_all: int) -> int:
+        return min(most, in_all // tasks)
+
+    peers = [{}, {}]  # type: List[Dict[tuple[str, int], None]]
+    for each in own:
+        if each.own_port != port:
+            peers[each.calling][each.address, each.port] = None
+    counted = [each for each in own if each.counted]
+    # If not all can be shown, those that are in trouble, and then those that carry most.
+    counted.sort(key=lambda each: (-each.retransmits, -each.queued, -each.acked - each.received))
+    flows = [
+        [each.address, each.port, each.own_port, *each.counts]
+        for each in counted[: shown(FLOWS, FLOWS_IN_ALL)]
     ]
-    return listening, shown[0], shown[1]
-
-
-def _endpoint(text: str) -> "Tuple[str, int]":
-    """`0100007F:1F90` -> ("127.0.0.1", 8080): words of 32 bits in this machine's order."""
-    import sys
-
-    address, _, port = text.partition(":")
-    words = [bytes.fromhex(address[start : start + 8]) for start in range(0, len(address), 8)]
-    if sys.byteorder == "little":
-        words = [word[::-1] for word in words]
-    packed = b"".join(words)
-    if packed[:12] == bytes(10) + b"\xff\xff":  # IPv4 over an IPv6 socket
-        packed = packed[12:]
-    family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
-    return socket.inet_ntop(family, packed), int(port, 16)
+    return {
+        "connected": [list(peer) for peer in list(peers[0])[: shown(PEERS, PEERS_IN_ALL)]],
+        "calling": [list(peer) for peer in list(peers[1])[: shown(CALLS, CALLS_IN_ALL)]],
+        "flows": flows if there.counted else None,
+    }
 
 
 def _waits_in(pid: int) -> str:
@@ -155,6 +164,20 @@ def _cpu_s(pid: int) -> float:
     except OSError:
         return 0.0
     return float(sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"))
+
+
+def _io(tree: "List[processes.Process]") -> "Optional[int]":
+    moved = 0
+    for process in tree:
+        try:
+            with open("/proc/%d/io" % process.pid) as table:
+                counts = dict(line.split(": ", 1) for line in table)
+            moved += int(counts["rchar"]) + int(counts["wchar"])
+        except PermissionError:
+            return None
+        except (OSError, KeyError, ValueError):
+            continue  # it has ended meanwhile
+    return moved
 
 
 def _quiet_s(task: "Task") -> float:

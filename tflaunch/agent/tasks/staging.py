@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.gpus.use import GpuUse
     from tflaunch.agent.holdings import Holdings
     from tflaunch.agent.net.dial_check import DialCheck
+    from tflaunch.agent.tasks.live_stacks import Dumps
     from tflaunch.agent.tasks.prepare import Preparing
     from tflaunch.agent.tasks.team import Team
     from tflaunch.agent.viewer import Viewer
@@ -42,6 +43,7 @@ class Staging:
         self._code = code
         self._dial_check = dial_check
         self._preparing = None  # type: Optional[Preparing]
+        self._dumps = None  # type: Optional[Dumps]  # of the tasks' stacks
         self._errand = None  # type: Optional[Errand]  # work in a process of its own
         self._gpu_use = None  # type: Optional[GpuUse]
         self._go_on = lambda: None  # type: Callable[[], None]  # what to do once that process has ended
@@ -138,11 +140,35 @@ class Staging:
         return self._gpu_use.look(every_s)
 
     def inspect(self, viewer: "Viewer", message: "Message") -> None:
-        """Answer what every thread of these tasks waits in."""
-        from tflaunch.agent.tasks.inspection import inspect
+        """Answer what every thread of these tasks waits in, with `stacks` also where its Python is."""
+        from tflaunch.agent.tasks.inspection import Inspection
+        from tflaunch.agent.tasks.live_stacks import Dumps
 
-        asked = [self._team.tasks[task] for task in message["tasks"] if task in self._team.tasks]
-        viewer.send("inspected", tasks=inspect(asked), asker=message.fields.get("asker", ""))
+        inspection = Inspection(
+            [self._team.tasks[each] for each in message["tasks"] if each in self._team.tasks]
+        )
+        asker, on_demand = message.fields.get("asker", ""), message.fields.get("on_demand", False)
+
+        def answer(dumps: "Optional[Dumps]") -> None:
+            viewer.send("inspected", tasks=inspection.answer(dumps, time.monotonic()), asker=asker)
+
+        if not message["stacks"]:
+            answer(None)
+            return
+        if self._dumps is None:
+            self._dumps = Dumps()
+        dumps = self._dumps
+        inspection.ask(dumps, on_demand, time.monotonic(), lambda: answer(dumps))
+
+    @property
+    def restless(self) -> bool:
+        """Whether `tick` has to come again soon."""
+        return self._dumps is not None and self._dumps.waits
+
+    def tick(self, now: float) -> None:
+        """Take the stacks that tasks have written."""
+        if self._dumps is not None:
+            self._dumps.tick(now)
 
     def _with_setup(self, requests: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
         """These tasks with the lines of setup that `prepare` has brought."""

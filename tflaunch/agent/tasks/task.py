@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional
 
+    from tflaunch.agent.tasks.log_signs import LogSigns
+
 READY = b"tflaunch-ready\n"
 DUMP_S = 2.0  # how long a program may take to write the stacks of a hundred threads
 
@@ -63,6 +65,7 @@ class Task:
         self.code = None  # type: Optional[int]
         self.signal = None  # type: Optional[int]
         self.seconds = 0.0
+        self.log_signs = None  # type: Optional[LogSigns]  # what the looks have found in the attempt's log
         self.unreported = False  # the process has ended, and what it left is still being swept
         self._sweep = None  # type: Optional[processes.Sweep]
         self._gate = -1
@@ -126,6 +129,10 @@ class Task:
         Raises OSError, HostError.
         """
         gate = GATE
+        if self.request.get("stacks", True):
+            from tflaunch.agent.tasks import python_site
+
+            gate = gate.replace('exec "$@"', python_site.prefix(self._directory.path) + 'exec "$@"')
         if self.reads:
             from tflaunch.agent.tasks import syntax
 
@@ -147,6 +154,13 @@ class Task:
     @property
     def _contained(self) -> bool:
         return bool(self.request.get("container"))
+
+    @property
+    def places(self) -> "List[str]":
+        """The directories that hold the task's own code."""
+        cwd = self.request["cwd"]
+        own = os.path.join(self._directory.own, self.id.replace("/", "-"))
+        return [os.path.expanduser(cwd)] if cwd else [self._directory.work, own]
 
     @property
     def root(self) -> int:

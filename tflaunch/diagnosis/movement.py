@@ -1,0 +1,131 @@
+"""What a task has moved between looks: processor time, bytes of its connections, bytes of its files, lines of its log.
+
+A task that waits is never quite idle: heartbeats, a timer, a garbage collection.  Each thing that a task uses fills a
+bucket that leaks at the rate of an idle task; the task moves when the bucket runs over.
+
+Shipped to hosts, for the coordinator of a detached run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping
+    from typing import Any
+
+    from tflaunch.diagnosis.thresholds import Thresholds
+
+BUSY_CORES = 0.2  # with so much of a core a task computes, also where its machine is short of them
+A_MINUTE_S = 60.0
+
+
+class Bucket:
+    """Runs over when more comes in than `rate` a second, and `most` besides."""
+
+    def __init__(self, rate: float, most: float) -> None:
+        self.rate = rate
+        self.most = most
+        self.level = 0.0
+
+    def add(self, amount: float, passed_s: float) -> bool:
+        """Whether it runs over; then it is empty again."""
+        self.level = max(0.0, self.level + max(0.0, amount) - self.rate * passed_s)
+        if self.level <= self.most:
+            return False
+        self.level = 0.0
+        return True
+
+
+class Movement:
+    """What the looks at one task show, one after another."""
+
+    def __init__(self, limits: Thresholds, port: int | None) -> None:
+        self._limits = limits
+        self._port = port  # its own
+        self._cpu = Bucket(limits.still_cores, limits.blip_cpu_s)
+        self._io = Bucket(limits.still_io_bytes_s, limits.blip_bytes)
+        self._bytes = Bucket(limits.still_flow_bytes_s, limits.blip_bytes)
+        self._peers = Bucket(limits.still_flow_bytes_s, limits.blip_bytes)
+        self.look: Mapping[str, Any] = {}  # the last one
+        self.at = 0.0  # its time
+        self.still_since: float | None = None  # neither processor time nor bytes
+        self.mute_since: float | None = None  # neither bytes nor log lines, whatever it computes
+        self.busy_since: float | None = None  # mute, and it computes
+        self.peers_moved_at: float | None = None  # when it last moved bytes to or from a task of the run
+        self.wrote_at: float | None = None  # when its log last grew
+        self.cores = 0.0  # between the last two looks
+
+    @property
+    def sees_bytes(self) -> bool:
+        """Whether its host can count the bytes of its connections."""
+        return self.look.get("flows") is not None
+
+    def seen(self, look: Mapping[str, Any], now: float, cluster: Container[tuple[str, int]]) -> None:
+        """Take the next look; `cluster` are the endpoints of the run's tasks."""
+        before, passed_s = self.look, now - self.at
+        if before and passed_s <= 0:
+            return
+        self.look, begun, self.at = look, self.at, now
+        if not before:
+            return
+        used_s = look["cpu_s"] - before["cpu_s"]
+        if used_s < 0:  # a child has gone with its processor time, or a new attempt has begun
+            used_s = 0.0
+        self.cores = used_s / passed_s
+        computes = self._cpu.add(used_s, passed_s)
+        moves = self._moves(before, look, passed_s, cluster, now)
+        writes = look["log_bytes"] != before["log_bytes"]
+        if writes:
+            self.wrote_at = now
+        self.still_since = None if computes or moves else _or(self.still_since, begun)
+        self.mute_since = None if moves or writes else _or(self.mute_since, begun)
+        busy = self.mute_since is not None and self.cores >= BUSY_CORES
+        self.busy_since = _or(self.busy_since, begun) if busy else None
+
+    def _moves(
+        self,
+        before: Mapping[str, Any],
+        look: Mapping[str, Any],
+        passed_s: float,
+        cluster: Container[tuple[str, int]],
+        now: float,
+    ) -> bool:
+        old, new = before.get("io"), look.get("io")
+        files = 0 if old is None or new is None else new - old
+        moved, among_us = self._excess(before, look, passed_s, cluster)
+        if self._peers.add(among_us, passed_s):
+            self.peers_moved_at = now
+        # Both are filled, whatever the first says.
+        return self._io.add(files, passed_s) | self._bytes.add(moved, passed_s)
+
+    def _excess(
+        self,
+        before: Mapping[str, Any],
+        look: Mapping[str, Any],
+        passed_s: float,
+        cluster: Container[tuple[str, int]],
+    ) -> tuple[float, float]:
+        """What its connections have moved beyond heartbeats: (all, those to tasks of the run)."""
+        old = _totals(before)
+        moved = among_us = 0.0
+        allowed = self._limits.still_flow_bytes_s * passed_s
+        for (address, port, own), total in _totals(look).items():
+            excess = max(0.0, total - old.get((address, port, own), 0) - allowed)
+            moved += excess
+            if (address, port) in cluster or own == self._port:
+                among_us += excess
+        return moved, among_us
+
+    def chatty(self, since: float) -> bool:
+        """Whether it has written log lines since then, not only at the beginning."""
+        return self.wrote_at is not None and self.wrote_at > since + self._limits.wait_s / 2
+
+
+def _totals(look: Mapping[str, Any]) -> dict[tuple[str, int, int], int]:
+    """(peer's address, its port, own port) -> bytes sent and received."""
+    return {(flow[0], flow[1], flow[2]): flow[3] + flow[4] for flow in look.get("flows") or ()}
+
+
+def _or(since: float | None, otherwise: float) -> float:
+    return otherwise if since is None else since

@@ -1,0 +1,332 @@
+"""Nothing moves, or one task does not while its peers do: who keeps the others waiting, and where it stands.
+
+    worker/1 on b has done nothing for 65 s: it is at mwms.py:26 in batches() and sleeps; worker/0, worker/2 wait for
+    it at mwms.py:40 in train()
+
+A trainer stands still when it uses next to no processor time and moves no bytes but heartbeats (movement.py).  When
+all do, or one while its peers move bytes, the agents are asked what its threads wait in and, unless the user forbids
+it, for its stacks (standing.py); no task is ended for that.  verdict.py names the odd one out.  A task that computes
+while all others wait for it is told only after long, for that may be an evaluation.
+
+What healthy runs do is no standstill: reading and writing files, downloads, waiting of some while others compute.
+Tasks that go on writing log lines, runs with a single task, and tasks that all sleep in the program's own code are
+given more time.  With GPUs a task that waits may spin, and what it computes does not show: this rule is silent then.
+
+Shipped to hosts, for the coordinator of a detached run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tflaunch.diagnosis.movement import Movement
+from tflaunch.diagnosis.rule import Rule, Sentence, names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+    from typing import Any
+
+    from tflaunch.diagnosis.rule import Watched
+    from tflaunch.diagnosis.verdict import Seen, Verdict
+    from tflaunch.protocol.outcome import TaskExit
+
+TRAINERS = ("chief", "master", "worker")
+NO_TRAINERS = ("ps", "evaluator")
+ANSWER_S = 20.0  # for the answers of agents; then the looks must do
+
+
+class Case(NamedTuple):
+    """A standstill to be judged."""
+
+    kind: str  # all, busy (all but a few, which compute), one
+    tasks: tuple[str, ...]  # that are looked at
+    since: float
+    patience_s: float  # before the agents are asked
+
+
+class Told(NamedTuple):
+    """What was told of a standstill."""
+
+    tasks: tuple[str, ...]  # that it is over for when one of them moves
+    busy: bool  # they compute; it is over when bytes move
+    text: str
+
+
+class Stillness(Rule):
+    """Takes looks, exits and inspections, and tells who does nothing, where it stands, and who waits for it."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._limits = watched.thresholds
+        self._moves = {task: Movement(self._limits, place.port) for task, place in watched.places.items()}
+        trainers = [task for task in watched.places if task.partition("/")[0] in TRAINERS]
+        self._trainers = trainers or [
+            task for task in watched.places if task.partition("/")[0] not in NO_TRAINERS
+        ]
+        self._cluster = {
+            (address, place.port)
+            for place in watched.places.values()
+            if place.port is not None
+            for address in (place.address, *watched.names.get(place.address, ()))
+        }
+        self._ended: dict[str, str] = {}  # task -> how it has ended
+        self._asked: dict[str, float] = {}  # task -> when its agent was last asked about it
+        self._stacks_at: dict[str, float] = {}  # task -> when it was last asked for its stacks
+        self._inspected: dict[str, tuple[float, Sequence[Mapping[str, Any]]]] = {}
+        self._told: list[Told] = []
+
+    # -- what happens
+
+    def looked(self, host: str, fields: Mapping[str, Any], now: float) -> None:
+        for name, look in fields["tasks"].items():
+            if name in self._moves and name not in self._ended:
+                self._moves[name].seen(look, now, self._cluster)
+
+    def answered(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
+        if type == "inspected":
+            for name, processes in fields["tasks"].items():
+                if name in self._asked and self._watched.places[name].host == host:
+                    self._inspected[name] = (now, processes)
+
+    def exited(self, exit: TaskExit, now: float) -> None:
+        self._gone(str(exit.task), f"with {exit.exit_code}")
+
+    def lost(self, task: str, now: float) -> None:
+        self._gone(task, "with its host")
+
+    def _gone(self, task: str, how: str) -> None:
+        if task in self._moves:
+            self._ended[task] = how
+            self._told = [told for told in self._told if task not in told.tasks]
+
+    def started(self, task: str, now: float) -> None:
+        if task in self._moves:
+            self._moves[task] = Movement(self._limits, self._watched.places[task].port)
+            for table in (self._ended, self._inspected, self._stacks_at):
+                table.pop(task, None)
+            self._told = [told for told in self._told if task not in told.tasks]
+
+    # -- what stands still
+
+    def _cases(self, now: float) -> list[Case]:
+        living = [task for task in self._trainers if task not in self._ended]
+        moves = {task: self._moves[task] for task in living}
+        if not moves or any(self._watched.gpus.get(task) for task in living):
+            return []
+        if any(
+            not each.look or now - each.at > self._limits.fresh_s or not each.sees_bytes
+            for each in moves.values()
+        ):
+            return []  # what cannot be seen may move
+        still = {task: each.still_since for task, each in moves.items() if each.still_since is not None}
+        busy = {
+            task: each.busy_since
+            for task, each in moves.items()
+            if task not in still and each.busy_since is not None
+        }
+        if len(still) == len(living):
+            return [self._all(still)]
+        if len(still) + len(busy) == len(living) and 0 < len(busy) <= max(1, len(living) // 4):
+            since = max(*still.values(), *busy.values()) if still else max(busy.values())
+            # That alone one task computes is an alarm only for those that wait for it.
+            return [Case("busy", tuple(living), since, self._limits.busy_s)] if still else []
+        if any(self._trains(task, now) for task in living if task not in still):
+            return [
+                Case("one", (task,), since, self._patience([task], since))
+                for task, since in still.items()
+                if any(self._trains(other, now) for other in living if other != task)
+            ]
+        return []
+
+    def _all(self, still: Mapping[str, float]) -> Case:
+        since = max(still.values())
+        alone = len(self._watched.places) == 1 or len(self._trainers) == 1 == len(self._watched.places)
+        patience_s = self._limits.lone_s if alone else self._patience(still, since)
+        return Case("all", tuple(still), since, patience_s)
+
+    def _patience(self, tasks: Iterable[str], since: float) -> float:
+        chatty = any(self._moves[task].chatty(since) for task in tasks)
+        return self._limits.chatty_s if chatty else self._limits.wait_s
+
+    def _trains(self, task: str, now: float) -> bool:
+        """Whether it has just moved bytes to or from its peers."""
+        at = self._moves[task].peers_moved_at
+        return at is not None and now - at <= self._limits.fresh_s
+
+    # -- questions
+
+    def questions(self, now: float) -> list[tuple[str, str, dict[str, Any]]]:
+        wanted: dict[tuple[str, bool], list[str]] = {}
+        for case in self._cases(now):
+            if now - case.since < case.patience_s or self._known(case):
+                continue
+            for task in case.tasks:
+                inspected = self._inspected.get(task)
+                fresh = inspected is not None and inspected[0] >= case.since
+                if fresh or now - self._asked.get(task, -ANSWER_S) < ANSWER_S:
+                    continue
+                last = self._stacks_at.get(task)
+                again = last is None or now - last >= self._limits.stacks_again_s
+                stacks = self._watched.stacks and again
+                if stacks:
+                    self._stacks_at[task] = now
+                self._asked[task] = now
+                wanted.setdefault((self._watched.places[task].host, stacks), []).append(task)
+        return [
+            (host, "inspect", {"tasks": tasks, "stacks": stacks}) for (host, stacks), tasks in wanted.items()
+        ]
+
+    def _known(self, case: Case) -> bool:
+        """Whether the user knows of it."""
+        return any(set(told.tasks) & set(case.tasks) for told in self._told)
+
+    # -- what it means
+
+    def sentences(self, now: float, explained: AbstractSet[str]) -> list[Sentence]:
+        said = self._over(now)
+        for case in self._cases(now):
+            if now - case.since < case.patience_s or self._known(case):
+                continue
+            verdict = self._judged(case, now)
+            if verdict is None or not explained.isdisjoint(verdict.culprits or case.tasks):
+                continue
+            if not verdict.sure:
+                limits = self._limits
+                patience_s = limits.busy_deep_s if case.kind == "busy" else limits.lone_s
+                if now - case.since < patience_s:
+                    continue
+            tasks = verdict.culprits or case.tasks
+            self._told.append(Told(tasks, case.kind == "busy", verdict.text))
+            said.append(Sentence(verdict.text, False))
+        return said
+
+    def _over(self, now: float) -> list[Sentence]:
+        said = []
+        for told in list(self._told):
+            moved = [
+                task
+                for task in told.tasks
+                if (self._moves[task].mute_since if told.busy else self._moves[task].still_since) is None
+                and now - self._moves[task].at <= self._limits.fresh_s
+            ]
+            if moved:
+                self._told.remove(told)
+                one = len(told.tasks) == 1
+                who = self._watched.who(told.tasks) if one else names_of(told.tasks)
+                said.append(Sentence(f"{who} {'goes' if one else 'go'} on", True))
+        return said
+
+    def _judged(self, case: Case, now: float) -> Verdict | None:
+        from tflaunch.diagnosis.verdict import Court
+
+        missing = [task for task in case.tasks if self._inspected.get(task, (-1.0, ()))[0] < case.since]
+        asked = [self._asked.get(task, now) for task in case.tasks]
+        if missing and now - max(asked) < ANSWER_S:
+            return None
+        seen = {task: self._seen(task, case, now) for task in case.tasks}
+        ended = {task: self._ended[task] for task in self._trainers if task in self._ended}
+        court = Court(self._watched, seen, ended, now - case.since)
+        return court.of_one(case.tasks[0]) if case.kind == "one" else court.of_all()
+
+    def _seen(self, task: str, case: Case, now: float) -> Seen:
+        from tflaunch.diagnosis.standing import child_of, forked_after_tensorflow, stand_of
+        from tflaunch.diagnosis.verdict import Seen
+
+        movement = self._moves[task]
+        look = movement.look
+        at, processes = self._inspected.get(task, (-1.0, ()))
+        if at < case.since or not processes:
+            processes = [_as_process(look)]
+        stand = stand_of(processes)
+        if movement.still_since is None:
+            stand = stand._replace(kind="busy")
+        elif stand.kind == "busy":
+            stand = stand._replace(kind="")
+        says = look["says"] if movement.chatty(case.since) else ""
+        return Seen(
+            stand,
+            movement.cores,
+            look["quiet_s"],
+            says,
+            self._strangers(look),
+            forked_after_tensorflow(processes),
+            child_of(processes),
+        )
+
+    def _strangers(self, look: Mapping[str, Any]) -> tuple[str, ...]:
+        """The endpoints outside the run that a task has connected to, or calls."""
+        places = self._watched.places.values()
+        ports = {place.port for place in places}
+        found = [
+            f"{address}:{port}" if ":" not in address else f"[{address}]:{port}"
+            for address, port in [*look["calling"], *(look["connected"] or ())]
+            if (address, port) not in self._cluster and port not in ports
+        ]
+        return tuple(dict.fromkeys(found))
+
+    def explains(self, now: float) -> list[str]:
+        return [task for told in self._told for task in told.tasks]
+
+    def holds(self) -> list[str]:
+        return [told.text for told in self._told]
+
+    def blind(self) -> list[str]:
+        said = []
+        with_gpus = [task for task in self._trainers if self._watched.gpus.get(task)]
+        if with_gpus:
+            said.append(
+                f"whether {names_of(with_gpus)} stand still: a task that waits for its peers on a GPU may spin, and its"
+                " bytes may not be TCP's"
+            )
+            return said
+        hidden = [
+            task
+            for task in self._trainers
+            if task not in self._ended and self._moves[task].look and not self._moves[task].sees_bytes
+        ]
+        if hidden:
+            said.append(
+                f"whether {names_of(hidden)} stand still: the kernel there does not tell how many bytes a connection"
+                " has moved"
+            )
+        return said
+
+    # -- memory
+
+    def memory(self) -> dict[str, Any]:
+        return {
+            "ended": self._ended,
+            "stacks_at": self._stacks_at,
+            "since": {
+                task: [each.still_since, each.mute_since, each.busy_since]
+                for task, each in self._moves.items()
+            },
+            "told": [[list(told.tasks), told.busy, told.text] for told in self._told],
+        }
+
+    def resume(self, memory: Any) -> None:
+        from tflaunch.protocol.fields import Each, a_flag, a_number, a_text, check, of_the_run, or_null
+
+        a_task, since = of_the_run("a task", self._moves), or_null(a_number)
+        check(
+            {
+                "ended": Each(a_task, a_text),
+                "stacks_at": Each(a_task, a_number),
+                "since": Each(a_task, (since, since, since)),
+                "told": [([a_task], a_flag, a_text)],
+            },
+            memory,
+        )
+        self._ended, self._stacks_at = dict(memory["ended"]), dict(memory["stacks_at"])
+        for task, (still, mute, busy) in memory["since"].items():
+            each = self._moves[task]
+            each.still_since, each.mute_since, each.busy_since = still, mute, busy
+        self._told = [Told(tuple(tasks), busy, text) for tasks, busy, text in memory["told"]]
+
+
+def _as_process(look: Mapping[str, Any]) -> dict[str, Any]:
+    """What a look shows of the program, in the shape of an inspection."""
+    pid, name, state = look["processes"][0] if look["processes"] else (0, "", "S")
+    threads = [[pid, name, state, look["waits_in"], 0.0]]
+    return {"pid": pid, "name": name, "threads": threads, "stacks": None, "why_none": ""}
