@@ -80,7 +80,7 @@ class UpOptions:
     servers: ServerOptions
     output: Annotated[OutputOptions, Part(without=("only",))]
     end: Annotated[EndOptions, Part("grace", "startup_timeout", "lease", default={"startup_timeout": 300.0})]
-    watch: WatchOptions
+    watch: Annotated[WatchOptions, Part("threshold", "no_stacks")]
     restarts: Annotated[RestartOptions, Part("restarts", "restart_window", default={"restarts": 3})]
     connection: ConnectionOptions
 

@@ -24,6 +24,7 @@ _AS_THEY_ARE = (
     "restart_window", "restart_on", "spares", "wait", "gpu_model", "min_gpu_memory", "mig", "include", "exclude",
     "mix_models", "require_all", "share_gpus", "follow_links", "max_code", "system_site_packages", "container",
     "container_engine", "mount", "fetch", "fetch_max", "keep_mode", "overwrite", "tensorboard", "tensorboard_port",
+    "require_gpu", "stop_on_nan",
 )  # fmt: skip
 _PATHS = {"code_dir", "requirements", "fetch_to"}
 

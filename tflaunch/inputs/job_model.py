@@ -478,6 +478,10 @@ class JobDocument(BaseModel):
     stacks: Annotated[
         bool, Truth, _flag("false: never have a task print its Python stacks while it runs.")
     ] = UNSAID
+    require_gpu: Annotated[bool, Truth, _flag("End the run if a task that has GPUs does not use them.")] = (
+        UNSAID
+    )
+    stop_on_nan: Annotated[bool, Truth, _flag("End the run if the loss stays NaN.")] = UNSAID
 
 
 def json_schema() -> dict[str, Any]:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.hangs import Hangs
 from tflaunch.diagnosis.lost_packets import LostPackets
+from tflaunch.diagnosis.nan_loss import NanLoss
 from tflaunch.diagnosis.rule import Place, Watched
 from tflaunch.diagnosis.stillness import Stillness
 from tflaunch.diagnosis.thresholds import thresholds
 from tflaunch.lifecycle.time_limits import Limits
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import HostLost, TaskExit, TimedOut
+from tflaunch.protocol.outcome import EndedByRule, HostLost, TaskExit, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,8 +33,16 @@ def rules_for(watched: Watched) -> dict[str, Rule]:
 
     Their order matters: a rule that knows the reason of a standstill stands before those that see only the standstill.
     """
+    rules: dict[str, Rule] = {}
+    if watched.gpus:  # shipped always, loaded only where there are GPUs
+        from tflaunch.diagnosis.gpu_waits import GpuWaits
+        from tflaunch.diagnosis.no_gpu import NoGpu
+
+        rules = {"no_gpu": NoGpu(watched), "gpu_waits": GpuWaits(watched)}
     return {
         "lost_packets": LostPackets(watched),
+        **rules,
+        "nan_loss": NanLoss(watched),
         "hangs": Hangs(watched),
         "stillness": Stillness(watched),
     }
@@ -132,7 +141,8 @@ class Watchdog:
             return []
         self._looked = now
         reachable = list(hosts)
-        asked: list[tuple[str, str, dict[str, Any]]] = [(host, "look", {}) for host in reachable]
+        look = {"gpus_s": self._watched.thresholds.gpu_look_s} if self._watched.gpus else {}
+        asked: list[tuple[str, str, dict[str, Any]]] = [(host, "look", look) for host in reachable]
         for name, rule in self.rules.items():
             for host, type, fields in rule.questions(now):
                 if host in reachable:
@@ -148,8 +158,11 @@ class Watchdog:
             explained.update(rule.explains(now))
         return said
 
-    def next_event(self, now: float) -> TimedOut | None:
-        """The time limit that has been reached, if any."""
+    def next_event(self, now: float) -> TimedOut | EndedByRule | None:
+        """Why the run must end: a rule says so, or a time limit has been reached; None while it goes on."""
+        for rule in self.rules.values():
+            if (stop := rule.stop(now)) is not None:
+                return EndedByRule(stop.reason, tuple(map(TaskId.parse, stop.tasks)), stop.exit_code)
         limit = self._limits.reached_limit(now)
         if limit is None:
             return None

@@ -149,6 +149,16 @@ _look = {
     "?listens_on": or_null([a_port]),
     "?signs": Each(a_word, _sign),
     "?io": or_null(a_whole_number),
+    "?masks": [(a_whole_number, a_text)],  # tflaunch.agent.tasks.masks
+}
+# tflaunch.agent.gpus.use
+_gpu_use = {
+    "use": or_null(a_whole_number),
+    "power_w": or_null(a_number),
+    "limit_w": or_null(a_number),
+    "memory_bytes": a_whole_number,
+    "pids": or_null([a_whole_number]),
+    "error": a_text,
 }
 # What a thread waits in: its number, name, state as in ps(1), kernel function ("" where it is hidden), CPU seconds.
 _thread = (a_whole_number, a_word, a_word, a_word, a_time)
@@ -180,7 +190,7 @@ _outcome = {
     "first_failure": OneOf(
         nothing,
         _exit,
-        {"reason": a_text, "tasks": [a_task], "states": [a_text]},
+        {"reason": a_text, "tasks": [a_task], "states": [a_text], "?exit_code": an_exit_code},
         {"host": a_word, "reason": a_text},
     ),
     "unverified": Each(a_word, a_text),
@@ -296,7 +306,12 @@ FROM_AGENT = dict(
         "lost": a_whole_number,
         "failed": or_null((a_word, a_text)),
     },
-    looked={"tasks": Each(a_task, _look)},
+    looked={
+        "tasks": Each(a_task, _look),
+        "?gpus": Each(a_word, _gpu_use),
+        "?gpus_age_s": a_time,
+        "?fabrics": or_null((a_whole_number, a_whole_number)),
+    },
     inspected={"tasks": Each(a_task, [_inspection]), "?asker": a_word},
     found={
         "files": [(a_path, a_whole_number, an_integer, a_flag)],
@@ -458,7 +473,7 @@ TO_AGENT = dict(
     stop={"tasks": or_null([a_task]), "grace_s": a_time},
     restart={"tasks": Each(a_task, an_attempt)},
     add={"tasks": [_request], "attempt": an_attempt},
-    look={},
+    look={"?gpus_s": a_time},
     end={"grace_s": a_time, "?stacks": a_flag},
     find={"patterns": [(a_text, a_flag)], "roots": [a_path]},
     read={"path": a_path, "offset": a_whole_number, "size": a_whole_number, "digest": a_flag},

@@ -49,7 +49,8 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     add      {tasks, attempt}                              start more tasks as that attempt, each as soon as it is
                                                            ready; before its `exit` is sent, all that a task has left
                                                            is killed.  A repetition does nothing
-    look     {}                                            what does each task do? answer: `looked`
+    look     {gpus_s}                                      what does each task do? answer: `looked`; with gpus_s, also
+                                                           how its GPUs are used, asked so often
     end      {grace_s, stacks}                             stop every task, sweep; answer: `swept`.  stacks: the tasks
                                                            hang: have them write where (tflaunch.agent.tasks.stacks)
     find     {patterns: [[regex, whether]], roots}         which outputs of the tasks match? answer: `found`
@@ -80,7 +81,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     staged   {}
     dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}, ways}   see tflaunch.protocol.dialling
     pushed   {bytes, seconds, rtt_ms, lost, failed}        what arrived in that time; failed: [verdict, detail] | null
-    looked   {tasks: {task: {...}}}                        see tflaunch.agent.tasks.look
+    looked   {tasks: {task: {...}}, gpus, gpus_age_s, fabrics}   see tflaunch.agent.tasks.look and gpus.use
     found    {files: [[path, size, modified (ns), executable]], left: [[path, why, bad]], there, last}   left: links
                                                            and such, or (bad) what cannot be read; there: names in
                                                            that directory, if nothing matches

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
+from tflaunch.diagnosis.rule import Rule, Stop
 from tflaunch.diagnosis.thresholds import Thresholds
 from tflaunch.lifecycle.driver import Driver
 from tflaunch.lifecycle.ending import outcome_of
@@ -14,7 +15,7 @@ from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol.dialling import SILENT
 from tflaunch.protocol.events import Event
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import TimedOut, outcome_data, outcome_from
+from tflaunch.protocol.outcome import EndedByRule, TimedOut, outcome_data, outcome_from
 
 PS, WORKER = TaskId("ps", 0), TaskId("worker", 0)
 PLACES = {"ps/0": ("gpu01", "10.0.0.1", 2222), "worker/0": ("gpu02", "10.0.0.2", 2222)}
@@ -65,6 +66,7 @@ class Run:
         data = json.loads(json.dumps(Watchdog(PLACES, {}, limits_s, {}).data()))
         watchdog = Watchdog(**data)
         watchdog.begin(1000.0)
+        self.watchdog = watchdog
         self.now = 1000.0
         state = State({PS: "gpu01", WORKER: "gpu02"})
         self.drive = Driver(state, self.scribe, 60.0, self.now, monitor=watchdog)
@@ -124,6 +126,35 @@ def test_a_limit_ends_the_run_with_stacks_and_124() -> None:
     assert outcome.exit_code == 124
     told = json.loads(json.dumps(outcome_data(outcome)))
     assert outcome_from("run", told, {}).first_failure == failure
+
+
+class Strict(Rule):
+    """Ends the run."""
+
+    def stop(self, now: float) -> Stop | None:
+        return Stop("worker/0 uses no GPU (--require-gpu)", ("worker/0",), 65) if now >= 1020.0 else None
+
+
+def test_a_rule_ends_the_run() -> None:
+    run = Run(timeout_s=60.0)
+    run.watchdog.rules["strict"] = Strict()
+    run.on(15)
+    assert run.drive.state.phase == "running"
+    run.on(10)
+    state = run.drive.state
+    assert state.phase == "ending"
+    assert state.first_failure == EndedByRule("worker/0 uses no GPU (--require-gpu)", (WORKER,), 65)
+    assert run.scribe.said == [
+        "worker/0 uses no GPU (--require-gpu): stopping the 2 tasks left, 10 s to end by themselves"
+    ]
+    outcome = outcome_of(state, "run", 60.0)
+    assert (outcome.status, outcome.exit_code) == ("failed", 65)
+    told = json.loads(json.dumps(outcome_data(outcome)))
+    assert outcome_from("run", told, {}).first_failure == state.first_failure
+    # A tflaunch that does not know such an end takes it for a time limit, and shows the reason.
+    del told["first_failure"]["exit_code"]
+    failure = outcome_from("run", told, {}).first_failure
+    assert failure == TimedOut("worker/0 uses no GPU (--require-gpu)", (WORKER,))
 
 
 def test_a_limit_does_not_wait_for_a_lost_host() -> None:
