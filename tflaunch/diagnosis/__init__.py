@@ -2,5 +2,4 @@
 
 hangs.py       which task waits for which, and why, while a run goes on
 last_error.py  the line of a log that says why its program ended
-last_words.py  known last lines of failed tasks, each with advice
 """

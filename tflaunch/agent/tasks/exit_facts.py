@@ -1,16 +1,16 @@
 """What the host knows about the end of a task that failed: the `facts` of its `exit`, read once, after that end.
 
-    oom_kills, oom_kills_cgroup   processes that the kernel has killed for want of memory since the tasks' start: on
-                                  the whole host, and in the agent's own cgroup
-    memory_limit                  what that cgroup, or one above it, may use
-    peak_bytes                    the most memory that a process of the task has had
-    memory_bytes, memory_available_bytes   of the host, now
-    shm_bytes, shm_free_bytes     of /dev/shm
-    open_files                    how many files the task's program might open (`ulimit -n`)
-    cpu                           which vector instructions the processor has; only after SIGILL
-    disks                         free bytes and files of the disks that the task may have written to
-    python                        the version of the task's Python
-    packages                      versions of the packages that its Python has, of those that hosts must have in common
+oom_kills, oom_kills_cgroup   processes that the kernel has killed for want of memory since the tasks' start: on
+                              the whole host, and in the agent's own cgroup
+memory_limit                  what that cgroup, or one above it, may use
+peak_bytes                    the most memory that a process of the task has had
+memory_bytes, memory_available_bytes   of the host, now
+shm_bytes, shm_free_bytes     of /dev/shm
+open_files                    how many files the task's program might open (`ulimit -n`)
+cpu                           which vector instructions the processor has; only after SIGILL
+disks                         free bytes and files of the disks that the task may have written to
+python                        the version of the task's Python
+packages                      versions of the packages that its Python has, of those that hosts must have in common
 """
 
 import os
@@ -25,9 +25,20 @@ if TYPE_CHECKING:
 
 SIGILL = 4
 VECTORS = ("sse4_1", "sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
-PACKAGES = (
-    "tensorflow tensorflow_cpu tensorflow_intel tf_nightly keras tf_keras numpy protobuf grpcio torch jax jaxlib"
-).split()
+PACKAGES = [
+    "tensorflow",
+    "tensorflow_cpu",
+    "tensorflow_intel",
+    "tf_nightly",
+    "keras",
+    "tf_keras",
+    "numpy",
+    "protobuf",
+    "grpcio",
+    "torch",
+    "jax",
+    "jaxlib",
+]
 _OTHER_NAMES = {"tensorflow_cpu": "tensorflow", "tensorflow_intel": "tensorflow"}
 
 
@@ -61,7 +72,7 @@ def facts(task: "Task", before: "Mapping[str, int]") -> "Dict[str, Any]":
         if number is not None:
             found[name] = number * 1024
     try:
-        shm = os.statvfs("/dev/shm")
+        shm = os.statvfs("/dev/shm")  # noqa: S108 - nothing is written
         found["shm_bytes"], found["shm_free_bytes"] = shm.f_blocks * shm.f_frsize, shm.f_bavail * shm.f_frsize
     except OSError:
         pass
@@ -76,7 +87,7 @@ def facts(task: "Task", before: "Mapping[str, int]") -> "Dict[str, Any]":
 def _written(task: "Task") -> "List[str]":
     """The directories that a task writes to: its working directory, /tmp, and those that its command line names."""
     given = [word.rpartition("=")[2] for word in task.request["argv"]]
-    return [task.cwd, "/tmp", *[os.path.dirname(each) for each in given if each.startswith("/")][:8]]
+    return [task.cwd, "/tmp", *[os.path.dirname(each) for each in given if each.startswith("/")][:8]]  # noqa: S108 - nothing is written
 
 
 def _disks(directories: "Iterable[str]") -> "List[Dict[str, Any]]":
@@ -100,7 +111,9 @@ def _memory_limit() -> int:
         limits.append(_number(path + "/memory.max"))
         path = path.rpartition("/")[0]
     limits.append(_number(oom_kills.cgroup(old="memory") + "/memory.limit_in_bytes"))
-    limits.append(_number(oom_kills.CGROUPS + "/memory.max"))  # in a container, its own cgroup looks like the top
+    limits.append(
+        _number(oom_kills.CGROUPS + "/memory.max")
+    )  # in a container, its own cgroup looks like the top
     return min((each for each in limits if 0 < each < 2**60), default=0)
 
 
@@ -166,7 +179,9 @@ def _libraries(home: str, version: str) -> "List[str]":
             pass
         if len(pythons) != 1:
             return []  # which of them it runs by is not known
-    found = ["%s/lib/%s/%s" % (home, each, kind) for each in pythons for kind in ("site-packages", "dist-packages")]
+    found = [
+        "%s/lib/%s/%s" % (home, each, kind) for each in pythons for kind in ("site-packages", "dist-packages")
+    ]
     return [*found, home + "/lib/python3/dist-packages"]
 
 

@@ -8,7 +8,7 @@ CGROUPS = "/sys/fs/cgroup"
 
 
 def counters() -> "Dict[str, int]":
-    """{"host": kills since the boot, "cgroup": kills in the cgroup of this agent and of its tasks}, what can be read."""
+    """{"host": kills since the boot, "cgroup": kills in the cgroup of the agent and its tasks}, as far as known."""
     found = {}
     host = number_after("/proc/vmstat", "oom_kill")
     if host is not None:
