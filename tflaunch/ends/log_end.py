@@ -66,16 +66,9 @@ def read(lines: Sequence[str], *, code: int | None, by_signal: bool) -> LogEnd:
         excepted = True
         stack = kept[last.start : last.exception + 1]
         place = _place(stack)
-    return LogEnd(
-        tuple(kept[number] for number in sorted(final, reverse=True)),
-        tuple(
-            line
-            for number, line in reversed([*enumerate(kept)])
-            if number not in final and number not in inside
-        ),
-        excepted,
-        place,
-    )
+    above = [line for number, line in enumerate(kept) if number not in final and number not in inside]
+    said = [kept[number] for number in sorted(final)]
+    return LogEnd(tuple(said[::-1]), tuple(stack[::-1]), tuple(above[::-1]), excepted, place)
 
 
 def _says(line: str) -> bool:
