@@ -259,7 +259,7 @@ class _Share:
 
 
 def _end(exit: "Dict[str, Any]") -> "Dict[str, Any]":
-    end = {name: exit.get(name) for name in ("code", "signal", "signal_name", "seconds", "stopped")}
+    end = {name: exit.get(name) for name in ("code", "signal", "signal_name", "seconds", "stopped", "facts")}
     end.update(attempt=exit.get("attempt", 0), ended=exit.get("time"))
     return end
 

@@ -99,7 +99,7 @@ def _print(run: RunState, failures: Mapping[str, ConnectError], *, json: bool) -
     with reader_may_leave():
         if json:
             document = {"time": now, **run_data(run), "held_by": _holder(run)}
-            document["hint"] = hint_of(run.first_failure)
+            document["hint"] = hint_of(run.first_failure, run.tasks)
             document["unreachable"] = unreachable_data(failures)
             screen.write_json(document)
         else:

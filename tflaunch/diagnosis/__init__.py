@@ -11,5 +11,4 @@ movement.py    what a task has moved between looks
 standing.py    where the threads of a task stand, and what that means
 verdict.py     who is the odd one out of tasks that stand still, in words
 last_error.py  the line of a log that says why its program ended
-last_words.py  known last lines of failed tasks, each with advice
 """

@@ -298,6 +298,7 @@ def understand(host: str, type: str, fields: Mapping[str, Any], body: bytes = b"
             signal_name=fields["signal_name"],
             attempt=fields["attempt"],
             log_bytes=fields.get("log_bytes", 0),
+            facts=fields.get("facts", {}),
         )
     if type == "expired":
         return AgentGaveUp(host, fields["reason"], fields["asked"])

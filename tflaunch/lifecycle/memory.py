@@ -27,6 +27,7 @@ from tflaunch.protocol.fields import (
     one_of,
     or_null,
 )
+from tflaunch.protocol.messages import EXIT_FACTS
 from tflaunch.protocol.outcome import EndedByRule, GpuLeft, HostLost, TaskExit, TimedOut
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def _record_of(state: State) -> dict[str, Any]:
             "signal_name": a_text,
             "attempt": an_attempt,
             "log_bytes": a_whole_number,
+            "?facts": EXIT_FACTS,
         },
         lambda exit: (
             (exit["code"] is None) != (exit["signal"] is None)

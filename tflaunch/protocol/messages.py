@@ -172,6 +172,22 @@ _inspection = {
     "why_none": a_text,
     "?age_s": a_time,
 }
+# tflaunch.agent.tasks.exit_facts
+EXIT_FACTS = {
+    "?oom_kills": a_whole_number,
+    "?oom_kills_cgroup": a_whole_number,
+    "?memory_limit": a_whole_number,
+    "?peak_bytes": a_whole_number,
+    "?memory_bytes": a_whole_number,
+    "?memory_available_bytes": a_whole_number,
+    "?shm_bytes": a_whole_number,
+    "?shm_free_bytes": a_whole_number,
+    "?open_files": a_whole_number,
+    "?cpu": [a_word],
+    "?disks": [_disk],
+    "?python": a_word,
+    "?packages": Each(a_word, a_word),
+}
 _exit = {
     "task": a_task,
     "host": a_word,
@@ -218,6 +234,7 @@ _end = {
     "?stopped": or_null(a_flag),
     "?attempt": an_attempt,
     "?ended": or_null(a_number),
+    "?facts": or_null(EXIT_FACTS),
 }
 _task = dict(
     _end,
@@ -347,6 +364,7 @@ FROM_AGENT = dict(
                 "seconds": a_number,
                 "stopped": a_flag,
                 "?log_bytes": a_whole_number,
+                "?facts": EXIT_FACTS,
             }
         ),
         _ended_once,

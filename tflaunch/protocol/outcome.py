@@ -27,6 +27,8 @@ class TaskExit:
     signal_name: str = ""  # as the host calls it: SIGKILL
     attempt: int = 0  # how often it had been restarted
     log_bytes: int = 0  # the size of that attempt's log; 0 where it is not known
+    # What the host knows about it (protocol.messages.EXIT_FACTS); {} from an older agent.
+    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def exit_code(self) -> int:

@@ -48,6 +48,9 @@ class TaskState:
     log_bytes: int = 0  # of all attempts
     output: float | None = None  # when it last wrote something
     tail: str = ""  # the end of the log of a task that failed, if that was asked for
+    facts: Mapping[str, Any] = dataclasses.field(
+        default_factory=dict
+    )  # of its end (protocol.messages.EXIT_FACTS)
     # How earlier attempts ended: attempt, code, signal_name, seconds, ended.
     before: tuple[Mapping[str, Any], ...] = ()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tflaunch.diagnosis.last_words import RULES, advice
 
 from tests.support.code import grow
 from tflaunch.console.code_page import where_it_lies
-from tflaunch.diagnosis.last_words import RULES, advice
 
 GIVEN = "--ps_hosts=a:1 --worker_hosts=b:1 --job_name=worker --task_index=0"
 NO_FLAGS, ONE, WITH, WRONG = (
