@@ -1,1 +1,1 @@
-HEALTHY=()
+HEALTHY = ()

@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from tests.support.launcher import Running
 START_S = 180.0  # until the fault must have come about: TensorFlow starts slowly on a busy machine
 HEALTHY_S = 420.0
 LATE_S = 4.0  # to say something misleading after the right thing
-MEMORY = Path("/sys/fs/cgroup/memory")
+MEMORY, FREEZER = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup/freezer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +80,7 @@ class Play:
         self.env: dict[str, str] = {}  # of tflaunch itself
         self.running: Running
         self._groups: list[Path] = []
+        self._ends: list[Callable[[], None]] = []
 
     # -- for `fault` and `prepare`
 
@@ -97,6 +98,10 @@ class Play:
         job, _, index = task.partition("/")
         return int(config["cluster"][job][int(index)].rpartition(":")[2])
 
+    def at_the_end(self, end: Callable[[], None]) -> None:
+        """Call it when all is over."""
+        self._ends.append(end)
+
     def kill(self, task: str, number: signal.Signals) -> None:
         """Signal the Python of a task."""
         os.kill(self.pid(task), number)
@@ -108,11 +113,21 @@ class Play:
             host.give_gpus(library, *(line.format(host=host.name) for line in lines))
         self.settings["gpus"] = None
 
-    def limit_memory(self, host: BedHost, size_bytes: int) -> None:
-        """The kernel kills something there when all its processes together need more."""
-        group = MEMORY / f"tflaunch-bed-{os.getpid()}-{host.name}"
+    def freeze(self, task: str) -> None:
+        """Freeze the Python of a task, as a container that is paused."""
+        group = self._group(FREEZER, task.replace("/", "-"))
+        (group / "cgroup.procs").write_text(str(self.pid(task)))
+        (group / "freezer.state").write_text("FROZEN")
+
+    def _group(self, controller: Path, name: str) -> Path:
+        group = controller / f"tflaunch-bed-{os.getpid()}-{name}"
         group.mkdir()
         self._groups.append(group)
+        return group
+
+    def limit_memory(self, host: BedHost, size_bytes: int) -> None:
+        """The kernel kills something there when all its processes together need more."""
+        group = self._group(MEMORY, host.name)
         (group / "memory.limit_in_bytes").write_text(str(size_bytes))
         for pid in host.pids():
             with contextlib.suppress(OSError):
@@ -153,9 +168,7 @@ class Play:
         elif since is not None:
             self._until_end(since + (patience_s or cause.patience_s), said=True)
         end = time.monotonic()
-        code = self.running.process.poll()
-        said, log = self.running.err, self.running.out
-        return self._result(code, said, log, proven, end - began, end - (since or began))
+        return self._result(proven, end - began, end - (since or began))
 
     def _until_fault(self, deadline: float) -> float | None:
         """Wait for the fact, and have the fault happen; when the fault came about, None if it did not."""
@@ -185,36 +198,38 @@ class Play:
                 deadline, said = min(deadline, time.monotonic() + LATE_S), False
             time.sleep(0.3)
 
-    def _result(
-        self, code: int | None, said: str, log: str, proven: bool, seconds: float, said_s: float
-    ) -> Result:
-        cause = self.cause
-        points: int | None = None
+    def _result(self, proven: bool, seconds: float, said_s: float) -> Result:
+        cause, code = self.cause, self.running.process.poll()
+        said, log = self.running.err, self.running.out
         proven = proven and (prevented(said) or _found(cause.proof, log + said))
+        points: int | None = None
         if cause.group == HEALTHY:
-            warned = warnings(said).strip()
-            verdict = "warned" if warned else "healthy" if code == 0 else "broken"
-            if code != 0 and not proven:
-                verdict = "broken"
+            well = proven and code == 0
+            verdict = "warned" if warnings(said) else "healthy" if well else "broken"
         elif not proven:
             verdict = "did not happen"
         else:
             points = score(cause, said)
-            verdict = ("prevented" if prevented(said) else "") if points == 2 else ""
+            verdict = "prevented" if points == 2 and prevented(said) else ""
         return Result(
-            cause.name,
-            cause.group,
-            points,
-            verdict,
-            code,
-            round(seconds, 1),
-            round(said_s, 1) if points == 2 else None,
-            said,
-            log[-4000:],
+            name=cause.name,
+            group=cause.group,
+            score=points,
+            verdict=verdict,
+            code=code,
+            seconds=round(seconds, 1),
+            said_s=round(said_s, 1) if points == 2 else None,
+            said=said,
+            log=log[-8000:],
         )
 
     def close(self) -> None:
         """End everything."""
+        for end in self._ends:
+            end()
+        for group in self._groups:
+            if group.parent == FREEZER:
+                (group / "freezer.state").write_text("THAWED")
         for host in self.hosts:
             for pid in host.pids():
                 with contextlib.suppress(OSError):

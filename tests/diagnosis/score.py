@@ -13,13 +13,14 @@ WARNING = re.compile(r"^\s*[!✗]", re.MULTILINE)
 
 def score(cause: Cause, said: str) -> int:
     """The score of what was said on stderr."""
-    own = "\n".join(line for line in said.splitlines() if not QUOTED.match(line))
+    told = said if prevented(said) else warnings(said)
+    own = "\n".join(line for line in told.splitlines() if not QUOTED.match(line))
     if cause.misleading and _has(cause.misleading, own):
         return 0
-    # What a log says is the cause of a failure, as long as it is quoted; where the run goes on, nothing is.
-    if _has(cause.cause, said) and _has(cause.place, own) and (not cause.fix or _has(cause.fix, own)):
+    named = _has(cause.cause, told)
+    if named and _has(cause.place, own) and (not cause.fix or _has(cause.fix, own)):
         return 2
-    return int(_has(cause.symptom, own) or _has(cause.place, warnings(own)) or _has(cause.cause, said))
+    return int(named or _has(cause.place, own) or _has(cause.symptom, own))
 
 
 def warnings(said: str) -> str:
