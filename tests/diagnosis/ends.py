@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from tests.diagnosis import causes
 from tests.diagnosis.causes import Cause
 from tests.diagnosis.trainers import (
-    CONFIG,
     MWMS_RUN,
     PS_RUN,
     asynchronous,
     mirrored,
+    plain,
 )
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ TRAINS = r"step 40 of worker 1"
 ONE = ("--ps=0", "--workers=1", "--no-flags")
 TWO = ("--ps=0", "--workers=2", "--no-flags")
 # A program without a cluster: two tasks that have TensorFlow, and little to do with each other.
-ALONE = CONFIG.replace("$STEPS", "100").replace("# TOP\n", "")
+ALONE = plain("", steps=100)
 
 # A module as protoc 3.x generated it.
 OLD_PB2 = """

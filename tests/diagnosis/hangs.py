@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from tests.diagnosis import causes
 from tests.diagnosis.causes import Cause
 from tests.diagnosis.trainers import (
-    CONFIG,
     MWMS_RUN,
     PS_RUN,
     PSS_RUN,
@@ -16,6 +15,7 @@ from tests.diagnosis.trainers import (
     coordinated,
     mirrored,
     pipeline,
+    plain,
     synchronous,
 )
 from tests.support.bed.machines import NOWHERE
@@ -44,7 +44,8 @@ def blames(task: str) -> str:
 
 def accuses(task: str) -> str:
     """Says of a task that waits itself that it holds up the others."""
-    return rf"({WAITS_FOR}) for {task}\b"
+    others = r"(others?|worker/\d|chief/0|ps/0)( and worker/\d)? waits? for it"
+    return rf"({WAITS_FOR})( \d+ (s|min))? for {task}\b|^\s*! {task} [^\n]*{others}"
 
 
 def _stuck(
@@ -639,8 +640,7 @@ SESSIONS = (
         "evaluator-unshared-directory",
         causes.HANGS,
         "The evaluator waits for checkpoints in a directory that it does not share with the chief",
-        CONFIG.replace("$STEPS", "10**9")
-        + """
+        plain("""
 if role == "evaluator":
     print("waits for checkpoints", flush=True)
     for path in tf.train.checkpoints_iterator("checkpoints"):
@@ -653,7 +653,7 @@ else:
         if step % 100 == 0:
             print(f"step {step}, saved {manager.save()}", flush=True)
         time.sleep(0.05)
-""",
+"""),
         ("--ps=0", "--workers=1", "--evaluator", "--no-flags"),
         proof=r"(?s)waits for checkpoints.*step 400",
         cause=r"checkpoint|share|directory|checkpoint_utils|time_to_next_check",

@@ -11,7 +11,7 @@ from tests.diagnosis.trainers import MWMS_RUN, PS_RUN, PSS_RUN, asynchronous, co
 
 if TYPE_CHECKING:
     from tests.diagnosis.play import Play
-    from tests.support.bed import BedHost
+    from tests.support.bed.machines import BedHost
 
 TRAINS = r"step 40 of worker 1"
 LARGE = 20000  # 80 kB of gradients: more than a packet

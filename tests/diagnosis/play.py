@@ -24,7 +24,8 @@ from tests.diagnosis.catalogue import CAUSES
 from tests.diagnosis.causes import HEALTHY, Cause
 from tests.diagnosis.score import prevented, score, warnings
 from tests.support import nvml
-from tests.support.bed import Bed, BedHost, FarLauncher
+from tests.support.bed import Bed, FarLauncher
+from tests.support.bed.machines import BedHost
 from tests.support.launcher import Running
 
 START_S = 180.0  # until the fault must have come about: TensorFlow starts slowly on a busy machine
@@ -75,12 +76,12 @@ class Play:
         self.far.record = record
         self.hosts = self.bed.up(cause.hosts)
         self.command = list(cause.command)
-        self.settings = {"python": sys.executable, **cause.settings}
+        self.settings: dict[str, Any] = {"python": sys.executable, **cause.settings}
         self.entries: list[object] = list(self.hosts)  # of the hostfile
         self.env: dict[str, str] = {}  # of tflaunch itself
         self.running: Running
         self._groups: list[Path] = []
-        self._ends: list[Callable[[], None]] = []
+        self._ends: list[Callable[[], object]] = []
 
     # -- for `fault` and `prepare`
 
@@ -98,7 +99,7 @@ class Play:
         job, _, index = task.partition("/")
         return int(config["cluster"][job][int(index)].rpartition(":")[2])
 
-    def at_the_end(self, end: Callable[[], None]) -> None:
+    def at_the_end(self, end: Callable[[], object]) -> None:
         """Call it when all is over."""
         self._ends.append(end)
 

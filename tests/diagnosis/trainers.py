@@ -35,7 +35,8 @@ for name in ("ps_hosts", "worker_hosts", "job_name"):
     parser.add_argument("--" + name, default="")
 parser.add_argument("--task_index", type=int, default=0)
 flags = parser.parse_args()
-index, steps = flags.task_index, $STEPS
+index = flags.task_index
+steps = $STEPS
 is_ps, is_chief = flags.job_name == "ps", flags.job_name == "worker" and flags.task_index == 0
 # TOP
 import tensorflow as tf
@@ -166,7 +167,8 @@ import json, os, signal, socket, subprocess, sys, threading, time
 import numpy as np
 
 task = json.loads(os.environ["TF_CONFIG"])["task"]
-role, index, steps = task["type"], task["index"], $STEPS
+role, index = task["type"], task["index"]
+steps = $STEPS
 # TOP
 import tensorflow as tf
 """
@@ -393,6 +395,11 @@ def pipeline(**parts: object) -> str:
 def coordinated(**parts: object) -> str:
     """ParameterServerStrategy, with a chief that coordinates."""
     return fill(PSS, **{**PLACES, **WORDS, **parts})
+
+
+def plain(body: str, *, steps: object = FOREVER, top: str = "") -> str:
+    """A program without a strategy, whose tasks know who they are."""
+    return fill(CONFIG, steps=steps, top=top) + body.lstrip("\n")
 
 
 PS_RUN = ("--ps=1", "--workers=2")
