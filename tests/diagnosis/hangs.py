@@ -335,17 +335,34 @@ CLUSTER = (
         misleading=rf"{accuses('worker/0')}|{accuses('worker/2')}",
     ),
     Cause(
-        "collective-skipped",
+        "chief-evaluates-alone",
         causes.HANGS,
-        "One worker takes part in one collective less than the others",
+        "After the last step the chief evaluates, which needs all workers; the others have ended",
+        mirrored(steps=60, end="if index == 0:\n    print('evaluates', float(evaluate(batch)), flush=True)"),
+        MWMS_RUN,
+        proof="done after 60 steps",
+        cause=rf"collective|all.reduce|{line_of('main')}|evaluate|ended|finished",
+        place=blames("worker/0"),
+        symptom=r"worker/\d|all.reduce|collective|hang",
+    ),
+    Cause(
+        "collective-left-out",
+        causes.HANGS,
+        "One worker leaves out a last collective, and waits for something else",
         mirrored(
-            step="if step == 40 and index != 2:\n    print('evaluates', float(evaluate(batch)), flush=True)"
+            steps=60,
+            end="""
+            if index == 2:
+                threading.Event().wait()
+            print("evaluates", float(evaluate(batch)), flush=True)
+            """,
         ),
         MWMS_RUN,
-        proof="step 40 of worker 2",
-        cause=rf"collective|all.reduce|{line_of('main')}|evaluate",
+        proof="done after 60 steps",
+        cause=line_of("main"),
         place=blames("worker/2"),
         symptom=r"worker/\d|all.reduce|collective|hang",
+        misleading=rf"{accuses('worker/0')}|{accuses('worker/1')}",
     ),
     Cause(
         "mwms-late",

@@ -25,6 +25,7 @@ from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol.outcome import TaskExit
 
 TAIL_BYTES = 4096
+NO_FACTS = ("log", "beat", "through")
 
 
 class Recorder:
@@ -61,7 +62,8 @@ class Recorder:
             happened(own, event, now)
 
         def noted_message(own: Watchdog, host: str, type: str, fields: Any, *rest: Any) -> None:
-            self.note(rest[-1], type, host=host, fields=fields)
+            if type not in NO_FACTS:
+                self.note(rest[-1], type, host=host, fields=fields)
             said(own, host, type, fields, *rest)
 
         def noted_sentences(own: Watchdog, now: float) -> Any:
