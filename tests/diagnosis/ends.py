@@ -416,7 +416,7 @@ while True:
     held.append(np.ones(50 << 20, np.uint8))
     time.sleep(0.02)
 """,
-        cause=r"out of memory|oom|memory",
+        cause=r"(?<!whether )the kernel[^\n]*killed|oom_kill|cgroup|memory limit|out of memory|limit of \d",
         fix=r"batch|memory",
         place=r"worker/1|host2",
         prepare=_little_memory,

@@ -81,8 +81,12 @@ def _stop(play: Play) -> None:
     play.kill("worker/1", signal.SIGSTOP)
 
 
-def _freeze(play: Play) -> None:
-    play.freeze("worker/1")
+def _stop_ps(play: Play) -> None:
+    play.kill("ps/0", signal.SIGSTOP)
+
+
+def _freeze_ps(play: Play) -> None:
+    play.freeze("ps/0")
 
 
 INPUTS = (
@@ -495,17 +499,31 @@ CLUSTER = (
         misleading=rf"{accuses('worker/0')}|{accuses('worker/2')}",
     ),
     Cause(
-        "frozen-task",
+        "stopped-ps",
         causes.HANGS,
-        "The cgroup of a worker is frozen, as `docker pause` does it",
-        mirrored(),
-        MWMS_RUN,
+        "Somebody has stopped the ps (SIGSTOP)",
+        asynchronous(),
+        PS_RUN,
         after="step 40 of worker 1",
-        fault=_freeze,
+        fault=_stop_ps,
+        cause=r"stopped|state T|SIGSTOP",
+        place=blames("ps/0"),
+        fix=r"kill -CONT|SIGCONT",
+        symptom=r"ps/0|worker/\d",
+        misleading=accuses("worker/[01]"),
+    ),
+    Cause(
+        "frozen-ps",
+        causes.HANGS,
+        "The cgroup of the ps is frozen, as `docker pause` does it",
+        asynchronous(),
+        PS_RUN,
+        after="step 40 of worker 1",
+        fault=_freeze_ps,
         cause=r"frozen|freezer|refrigerator|state D|paused",
-        place=blames("worker/1"),
-        symptom=r"worker/1",
-        misleading=rf"{accuses('worker/0')}|{accuses('worker/2')}",
+        place=blames("ps/0"),
+        symptom=r"ps/0|worker/\d",
+        misleading=accuses("worker/[01]"),
     ),
     Cause(
         "ps-late",

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from tests.support.launcher import Running
 
 START_S = 180.0  # until the fault must have come about: TensorFlow starts slowly on a busy machine
 HEALTHY_S = 420.0
+SHARED = "/dev/shm/tflaunch-diagnosis"  # -RUN: what the hosts of a cause share
 LATE_S = 4.0  # to say something misleading after the right thing
 MEMORY, FREEZER = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup/freezer")
 
@@ -239,6 +241,8 @@ class Play:
             for running in self.far._started:
                 running.close()
         self.bed.close()
+        for run in re.findall(r"^run (\S+)$", self.running.err, re.MULTILINE):
+            shutil.rmtree(f"{SHARED}-{run}", ignore_errors=True)
         for group in self._groups:
             deadline = time.monotonic() + 10
             while time.monotonic() < deadline:
