@@ -25,6 +25,7 @@ class Cause:
     command: tuple[str, ...]  # the words after `tflaunch run hosts.yaml trainer.py`
 
     proof: str = ""  # the output of the run shows that the fault came about
+    absent: str = NEVER  # the output would show that it did not
     after: str = ""  # the output says so when it is time for `fault`; "": as soon as the proof is there
     fault: Callable[[Play], None] | None = None  # what befalls the run
     prepare: Callable[[Play], None] | None = None  # what is wrong before it starts

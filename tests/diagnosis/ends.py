@@ -144,10 +144,6 @@ def _other_python(play: Play) -> None:
     play.entries = ["host1", {"name": "host2", "python": "/usr/bin/python3"}, "host3"]
 
 
-def _ada(play: Play) -> None:
-    play.entries = [{"name": host.name, "user": "ada"} for host in play.hosts]
-
-
 PROGRAMS = (
     Cause(
         "unknown-flag",
@@ -440,7 +436,7 @@ while True:
     _fails(
         "too-many-threads",
         "The host has no room for more threads",
-        "for _ in range(2000):\n    threading.Thread(target=time.sleep, args=(1000,)).start()",
+        "for _ in range(2000):\n    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()",
         cause=r"can't start new thread|Resource temporarily|thread",
         fix=r"ulimit -u|pids\.max|TasksMax|limit",
         prepare=_few_processes,
@@ -457,11 +453,10 @@ while True:
     _fails(
         "permission",
         "The program may not write where it wants to",
-        "open('/etc/trainer.log', 'w')",
+        "os.seteuid(20001)\nopen('/etc/trainer.log', 'w')",
         task="*",
         cause=r"Permission denied",
-        fix=r"permission|may not|write|owner|chmod|ada",
-        prepare=_ada,
+        fix=r"may not|owner|chmod|chown|another directory|user",
     ),
     _fails(
         "file-on-one-host",

@@ -204,7 +204,10 @@ class Play:
     def _result(self, proven: bool, seconds: float, said_s: float) -> Result:
         cause, code = self.cause, self.running.process.poll()
         said, log = self.running.err, self.running.out
-        proven = proven and (prevented(said) or _found(cause.proof, log + said))
+        seen = log + said
+        proven = proven and (
+            prevented(said) or (_found(cause.proof, seen) and not _found(cause.absent, seen))
+        )
         points: int | None = None
         if cause.group == HEALTHY:
             well = proven and code == 0
