@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +95,6 @@ class Play:
         """The Python of a task, in the numbers of this machine."""
         return next(pid for host in self.hosts if (pid := self._find(host, task)))
 
-    def port(self, task: str) -> int:
-        """The port of a task, from its TF_CONFIG."""
-        config = json.loads(self._env(self.pid(task))["TF_CONFIG"])
-        job, _, index = task.partition("/")
-        return int(config["cluster"][job][int(index)].rpartition(":")[2])
-
     def at_the_end(self, end: Callable[[], object]) -> None:
         """Call it when all is over."""
         self._ends.append(end)
@@ -145,10 +139,6 @@ class Play:
             and "python" in each.words[0]
         ]
         return min(found, default=0)
-
-    def _env(self, pid: int) -> Mapping[str, str]:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        return dict(os.fsdecode(each).partition("=")[::2] for each in variables if each)
 
     # -- the run
 
