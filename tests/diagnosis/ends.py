@@ -610,7 +610,7 @@ urllib.request.urlopen("https://localhost:%d/data" % server.getsockname()[1])
         causes.ENDS,
         "Each ps opens a session with all tasks at once, before a late worker listens (TensorFlow's fail-fast)",
         asynchronous(
-            before="if flags.job_name == 'worker' and index == 1:\n    time.sleep(4)",
+            before="if flags.job_name == 'worker' and index == 1:\n    time.sleep(1)",
             ps="""
             with v1.Session(server.target) as session:
                 for number in range(2):

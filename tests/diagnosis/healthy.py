@@ -21,8 +21,8 @@ from tests.diagnosis.trainers import (
     mirrored,
     pipeline,
     plain,
-    synchronous,
 )
+from tests.support import ROOT
 
 if TYPE_CHECKING:
     from tests.diagnosis.play import Play
@@ -103,7 +103,20 @@ def _throttle(play: Play) -> None:
 
 HEALTHY = (
     _healthy("well-async", "Asynchronous training with a ps", asynchronous(steps=STEPS), PS_RUN),
-    _healthy("well-sync", "SyncReplicasOptimizer", synchronous(steps=STEPS), PS_RUN, proof="step 280"),
+    _healthy(
+        "well-sync",
+        "SyncReplicasOptimizer",
+        (ROOT / "examples" / "sync_replicas.py").read_text(),
+        (*PS_RUN, "--", "--steps=4000"),
+        proof="step",
+    ),
+    _healthy(
+        "well-proxy",
+        "`setup:` of the hostfile names a proxy, which is not for the hosts of the cluster",
+        asynchronous(steps=STEPS),
+        PS_RUN,
+        settings={"setup": "export http_proxy=http://10.77.255.53:3128 https_proxy=http://10.77.255.53:3128"},
+    ),
     _healthy("well-mirrored", "MultiWorkerMirroredStrategy", mirrored(steps=STEPS), MWMS_RUN),
     _healthy("well-pipeline", "MultiWorkerMirroredStrategy with tf.data", pipeline(steps=STEPS), MWMS_RUN),
     _healthy("well-coordinated", "ParameterServerStrategy", coordinated(steps=STEPS), PSS_RUN, hosts=4),

@@ -86,20 +86,21 @@ def _rate(play: Play) -> None:
 
 def _firewall(host: BedHost, verdict: str) -> None:
     """No new connection from another host to a port above 1024."""
-    rules = f"table inet closed {{ chain closed {{ type filter hook input priority 0; {verdict} }} }}"
+    hook = "type filter hook input priority 0"
+    rules = f"table inet closed {{\n chain closed {{\n {hook}\n {OTHERS} {verdict}\n }}\n}}\n"
     subprocess.run(host.inside("nft", "-f", "-"), input=rules, text=True, check=True, capture_output=True)
 
 
-OTHERS = 'iifname "eth0" tcp dport 1024-65535 ct state new'
+OTHERS = 'iifname "eth0" tcp dport 1024-65535 tcp flags & (syn | ack) == syn'
 
 
 def _firewall_drops(play: Play) -> None:
     for host in play.hosts:
-        _firewall(host, f"{OTHERS} drop;")
+        _firewall(host, "drop")
 
 
 def _firewall_rejects(play: Play) -> None:
-    _firewall(play.hosts[2], f"{OTHERS} reject with tcp reset;")
+    _firewall(play.hosts[2], "reject with tcp reset")
 
 
 def _loopback(play: Play) -> None:
@@ -285,20 +286,6 @@ NETWORKS = (
         place=r"host3|ps/0",
         fix=r"ports:|firewall|--no-dial-check|open",
         symptom=r"cannot reach",
-    ),
-    Cause(
-        "net-proxy",
-        causes.NETWORKS,
-        "`setup:` of the hostfile names a proxy, and gRPC sends everything there",
-        asynchronous(),
-        PS_RUN,
-        settings={"setup": "export http_proxy=http://10.77.255.53:3128 https_proxy=http://10.77.255.53:3128"},
-        proof="training 3 tasks",
-        cause=r"proxy",
-        place=r"host\[?\d|worker/\d|all hosts|setup|http_proxy",
-        fix=r"no_proxy|unset|remove|GRPC_ENABLE|http_proxy",
-        symptom=r"worker/\d[^\n]*wait",
-        patience_s=100,
     ),
     Cause(
         "net-address-loopback",
