@@ -4,8 +4,9 @@ Each line of FILE is a JSON object with `at`, a time of the watchdog's clock, an
 
     watchdog   places, names, limits_s: the arguments of the watchdog
     begin      begun
-    exit       task, host, code, signal, seconds, tail (at most 4 KiB), attempt
-    event      name: any other event
+    exit       task, host, code, signal, seconds, tail (at most 4 KiB), attempt, ...
+    started    task, host, attempt, pid
+    lost       host, reason
     said       sentences: what the watchdog had to say
     looked, dialled, inspected and whatever else a host says    host, fields
 
@@ -22,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from tflaunch.lifecycle.watchdog import Watchdog
-from tflaunch.protocol.outcome import TaskExit
+from tflaunch.protocol.events import TaskStarted
+from tflaunch.protocol.outcome import HostLost, TaskExit
 
 TAIL_BYTES = 4096
-NO_FACTS = ("log", "beat", "through")
+NO_FACTS = ("log", "beat", "through", "started", "exit")  # the last two are events, too
 
 
 class Recorder:
@@ -55,10 +57,11 @@ class Recorder:
         def noted_event(own: Watchdog, event: Any, now: float) -> None:
             if isinstance(event, TaskExit):
                 tail = event.tail[-TAIL_BYTES:].decode("utf-8", "replace")
-                fields = {**dataclasses.asdict(event), "task": str(event.task), "tail": tail}
-                self.note(now, "exit", **fields)
-            else:
-                self.note(now, "event", name=type(event).__name__)
+                self.note(now, "exit", **{**vars(event), "task": str(event.task), "tail": tail})
+            elif isinstance(event, TaskStarted):
+                self.note(now, "started", **{**event._asdict(), "task": str(event.task)})
+            elif isinstance(event, HostLost):
+                self.note(now, "lost", **vars(event))
             happened(own, event, now)
 
         def noted_message(own: Watchdog, host: str, type: str, fields: Any, *rest: Any) -> None:
@@ -69,7 +72,7 @@ class Recorder:
         def noted_sentences(own: Watchdog, now: float) -> Any:
             told = sentences(own, now)
             if told:
-                self.note(now, "said", sentences=list(told))
+                self.note(now, "said", sentences=[sentence.text for sentence in told])
             return told
 
         for name, method in (
