@@ -219,6 +219,21 @@ while True:
         proof="at step 40",
     ),
     _stuck(
+        "input-retries-aloud",
+        "One worker tries a server that refuses it for ever, and says so each time",
+        """
+while True:
+    try:
+        socket.create_connection(("127.0.0.1", 9)).close()
+        break
+    except OSError as error:
+        print("the data server:", error, "- trying again", flush=True)
+        time.sleep(2)
+""",
+        cause=r"refuse|127\.0\.0\.1:9\b|trying again|retr(y|ies)",
+        proof="trying again",
+    ),
+    _stuck(
         "fork-after-tensorflow",
         "One worker forks after TensorFlow has begun, and its child computes with TensorFlow",
         """

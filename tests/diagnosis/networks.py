@@ -111,6 +111,10 @@ def _elsewhere(play: Play) -> None:
     play.entries = ["host1", "host2", {"name": "host3", "address": "10.78.0.3"}]
 
 
+def _nameless(play: Play) -> None:
+    play.entries = ["host1", "host2", {"name": "host3", "address": "storage.cluster.example"}]
+
+
 NETWORKS = (
     Cause(
         "net-cut",
@@ -311,6 +315,19 @@ NETWORKS = (
         cause=r"10\.78\.0\.3",
         place=r"host3|ps/0",
         fix=r"address",
+        symptom=r"cannot reach|ps/0",
+    ),
+    Cause(
+        "net-address-unknown",
+        causes.NETWORKS,
+        "The hostfile gives the ps an address that is a name which the hosts do not know",
+        asynchronous(),
+        PS_RUN,
+        prepare=_nameless,
+        proof="training 3 tasks",
+        cause=r"storage\.cluster\.example",
+        place=r"host3|ps/0",
+        fix=r"address|/etc/hosts|DNS|resolve",
         symptom=r"cannot reach|ps/0",
     ),
     Cause(
