@@ -605,26 +605,6 @@ urllib.request.urlopen("https://localhost:%d/data" % server.getsockname()[1])
         fix=r"same (order|number|collectives)|all workers|each worker|every worker|program bug",
         symptom="exited with",
     ),
-    Cause(
-        "peer-refused-at-start",
-        causes.ENDS,
-        "Each ps opens a session with all tasks at once, before a late worker listens (TensorFlow's fail-fast)",
-        asynchronous(
-            before="if flags.job_name == 'worker' and index == 1:\n    time.sleep(1)",
-            ps="""
-            with v1.Session(server.target) as session:
-                for number in range(2):
-                    with v1.device(f"/job:worker/task:{number}"):
-                        print("asks", session.run(tf.constant(1.0) + number), flush=True)
-            """,
-        ),
-        PS_RUN,
-        proof="Unavailable|failed to connect",
-        cause=r"UnavailableError|refused|fail.?fast",
-        place=r"ps/0|worker/1",
-        fix=r"GRPC_FAIL_FAST",
-        symptom="exited with",
-    ),
 )
 
 ENDS = (*PROGRAMS, *MACHINES)

@@ -566,7 +566,7 @@ SESSIONS = (
         "sync-too-many-replicas",
         causes.HANGS,
         "SyncReplicasOptimizer aggregates the gradients of more replicas than there are",
-        synchronous(aggregate="workers + 1"),
+        synchronous(aggregate="workers + 1", total="workers + 1", tokens=0),
         PS_RUN,
         proof=r"training 3 tasks",
         absent=r"global step \d\d",

@@ -38,7 +38,7 @@ class Recorder:
 
     def note(self, at: float, type: str, **more: Any) -> None:
         """Write a line."""
-        self._file.write(json.dumps({"at": round(at, 3), "type": type, **more}, default=_plain) + "\n")
+        self._file.write(json.dumps({"at": at, "type": type, **more}, default=_plain) + "\n")
         self._file.flush()
 
     def install(self) -> None:

@@ -18,13 +18,14 @@ from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import HostLost, TaskExit
 
 OWN = ("at", "type")
+TICK_S = 1.0  # it is also asked when nothing has happened, as it is in a run
 
 
 def replay(path: Path, **changed: Any) -> list[tuple[float, str]]:
     """What is said, and how many seconds after the beginning; `changed` are arguments of the watchdog."""
     told: list[tuple[float, str]] = []
     watchdog: Watchdog | None = None
-    begun = 0.0
+    begun = last = 0.0
     for line in _lines(path):
         at = line["at"]
         fields = {name: value for name, value in line.items() if name not in OWN}
@@ -32,6 +33,10 @@ def replay(path: Path, **changed: Any) -> list[tuple[float, str]]:
             watchdog = Watchdog(**{**fields, **changed})
             continue
         assert watchdog is not None, f"{path} does not begin with its watchdog"
+        while last and last + TICK_S < at:
+            last += TICK_S
+            told += [(last - begun, sentence.text) for sentence in watchdog.sentences(last)]
+        last = at
         if line["type"] == "begin":
             begun = at
             watchdog.begin(at, fields["begun"])
@@ -39,10 +44,8 @@ def replay(path: Path, **changed: Any) -> list[tuple[float, str]]:
             watchdog.happened(_event(line["type"], fields), at)
         elif "host" in fields:
             watchdog.said(fields["host"], line["type"], fields["fields"], at)
-        else:
-            continue
         list(watchdog.questions([], at))  # so that it knows that a look is over
-        told += [(at - begun, str(sentence.text)) for sentence in watchdog.sentences(at)]
+        told += [(at - begun, sentence.text) for sentence in watchdog.sentences(at)]
     return told
 
 

@@ -132,7 +132,7 @@ def train():
             v1.train.GradientDescentOptimizer(0.01), replicas_to_aggregate=$AGGREGATE, total_num_replicas=$TOTAL
         )
         train_op = optimizer.minimize(loss, global_step=global_step)
-        hook = optimizer.make_session_run_hook(is_chief, num_tokens=workers)
+        hook = optimizer.make_session_run_hook(is_chief, num_tokens=$TOKENS)
     config = v1.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{index}"])
     scaffold = v1.train.Scaffold(
         local_init_op=optimizer.chief_init_op if is_chief else optimizer.local_step_init_op,
@@ -369,6 +369,7 @@ WORDS = {
     "filters": '["/job:ps", f"/job:worker/task:{index}"]',
     "aggregate": "workers",
     "total": "workers",
+    "tokens": "workers",
 }
 
 
