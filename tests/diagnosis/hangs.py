@@ -541,7 +541,7 @@ CLUSTER = (
         PS_RUN,
         after="step 40 of worker 1",
         fault=_freeze_ps,
-        cause=r"frozen|freezer|refrigerator|state D|paused",
+        cause=r"frozen|freezer|refrigerator|paused",
         place=blames("ps/0"),
         symptom=r"ps/0|worker/\d",
         misleading=accuses("worker/[01]"),
