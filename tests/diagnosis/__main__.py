@@ -22,6 +22,7 @@ from tests.diagnosis.catalogue import CAUSES
 from tests.diagnosis.causes import GROUPS, HEALTHY, Cause
 from tests.support.bed import missing
 
+PLAYED: set[subprocess.Popen[str]] = set()
 MOST_S = 900.0  # a cause that takes longer is ended: something is wrong with it
 
 
@@ -51,12 +52,18 @@ def main() -> int:
     for directory in (asked.record, asked.keep):
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     results = []
     with concurrent.futures.ThreadPoolExecutor(asked.jobs) as pool:
         jobs = [pool.submit(_play, cause, asked) for cause in causes]
-        for job in concurrent.futures.as_completed(jobs):
-            results.append(job.result())
-            _show(results[-1], len(results), len(causes), asked)
+        try:
+            for job in concurrent.futures.as_completed(jobs):
+                results.append(job.result())
+                _show(results[-1], len(results), len(causes), asked)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in [*PLAYED]:
+                process.terminate()  # it takes its bed down
     return _table(results)
 
 
@@ -72,11 +79,13 @@ def _play(cause: Cause, asked: argparse.Namespace) -> dict[str, Any]:
     process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
+    PLAYED.add(process)
     try:
         out, errors = process.communicate(timeout=MOST_S)
     except subprocess.TimeoutExpired:
         process.terminate()
         out, errors = process.communicate()
+    PLAYED.discard(process)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     if process.returncode:
