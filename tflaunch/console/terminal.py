@@ -24,7 +24,7 @@ from tflaunch.protocol.errors import ConnectErrors, LaunchError, TflaunchError
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, how
-from tflaunch.sessions.log_lines import LineAssembler
+from tflaunch.sessions.log_lines import LineAssembler, one_line
 
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
@@ -194,7 +194,7 @@ class TextReporter(LogReporter):
 
     def detached(self, run_id: str, tasks: int, host: str) -> None:
         if not self._writer.stdout.terminal:  # for RUN=$(tflaunch run --detach ...)
-            self._writer.put("message", lambda: self._writer.out(f"{run_id}\n"))
+            self._writer.put("message", lambda: self._writer.out(f"{one_line(run_id)}\n"))
         self._ending(*detached_lines(run_id, tasks, host, self._err.marks))
 
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
