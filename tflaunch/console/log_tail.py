@@ -87,5 +87,6 @@ def meaning_of(
         task.env if task else {},
         {each.host: each.facts for each in others if each.host != exit.host and each.facts},
         gpus_held,
+        len(task.gpus) if task else None,
     )
     return meaning(tail_lines(exit.tail, WORDS), end, here)

@@ -48,6 +48,7 @@ class Ending:
     env: Mapping[str, str] = field(default_factory=dict)
     others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # host -> the facts of an end there
     gpus_held: Sequence[str] = ()
+    gpus: int | None = None  # how many it was given
 
 
 def facts_of(end: Ending) -> dict[str, str]:
@@ -77,6 +78,8 @@ def facts_of(end: Ending) -> dict[str, str]:
         found["gpus_held"] = "; ".join(end.gpus_held[:3])
     if any(word.partition("=")[0].replace("-", "_").strip("_") in _BARE for word in end.argv):
         found["given"] = "given"
+    if end.gpus == 0:
+        found["no_gpu"] = "no GPU"
     found.update({f"env:{name}": value for name, value in end.env.items()})
     if end.seconds < _SOON_S:
         found["slow_start"] = f"{end.seconds:.0f} s"

@@ -36,7 +36,7 @@ _NCCL = (
 RULES = (
     Rule(r"CUDA out of memory\. Tried to allocate ([\d.]{1,8} [KMGT]i?B)", _OOM),
     Rule(r"OOM when allocating tensor .{0,300}device:GPU", _OOM),
-    Rule(r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED", _OOM),
+    Rule(r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED", _OOM, unless=("no_gpu",)),
     Rule(r"CUDA_ERROR_OUT_OF_MEMORY|ran out of memory trying to allocate", _OOM, ANYWHERE),
     Rule(r"CUBLAS_STATUS_NOT_INITIALIZED|CUDNN_STATUS_NOT_INITIALIZED|CUDNN_STATUS_INTERNAL_ERROR|[Cc]ould not create cudnn handle|Failed to get convolution algorithm|DNN library (?:is not found|initialization failed)|No DNN in stream executor|Unable to load cuDNN", _CUDNN),
     Rule(r"[Cc]ould not create cudnn handle|Possibly insufficient driver version", _CUDNN, ANYWHERE),
@@ -61,6 +61,7 @@ RULES = (
     Rule(r"(?:Physical|Virtual|Visible|Logical) devices cannot be (?:modified|configured) after being initialized|Memory growth (?:cannot differ|must be set)", "the program configures GPUs after TensorFlow has begun to use them: do it first; --env TF_FORCE_GPU_ALLOW_GROWTH=true needs no code"),
     Rule(r"libdevice not found|Couldn't (?:get|invoke) ptxas|ptxas (?:exited|returned)|Can't find libdevice", "XLA finds no CUDA tools on {host} (libdevice, ptxas): --env XLA_FLAGS=--xla_gpu_cuda_data_dir=/usr/local/cuda, or install tensorflow[and-cuda] by --requirements"),
     Rule(r"Duplicate GPU detected", "two tasks use one GPU, which NCCL refuses: give each its own (--gpus-per-worker 1, fewer --workers), and let the program take cuda:LOCAL_RANK"),
+    Rule(r"Error while creating shared memory segment|nccl-\w{1,20}.{0,80}No space left", "/dev/shm of {host} was full{shm_text}, which NCCL needs: enlarge it (mount -o remount,size=16G /dev/shm; in a container --shm-size), or remove what old runs left there"),
     Rule(r"Error while creating shared memory segment|nccl-\w{1,20}.{0,80}No space left", "/dev/shm of {host} was full{shm_text}, which NCCL needs: enlarge it (mount -o remount,size=16G /dev/shm; in a container --shm-size), or remove what old runs left there", ANYWHERE),
     Rule(r"Watchdog caught collective operation timeout|ran for \d{1,12} milliseconds before timing out", "the tasks waited in vain for one of them in a collective: the tasks did not all make the same calls, or one hangs, or is slower than the timeout: look at the task whose log ended first; init_process_group(timeout=...) allows for more"),
     Rule(r"ncclInvalidUsage|NCCL (?:Error 5|version mismatch)|Mismatched NCCL version", "the tasks use NCCL wrongly, or its versions differ between hosts{differ_text}: let all have one version; each task must take its own GPU"),

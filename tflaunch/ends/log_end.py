@@ -28,7 +28,7 @@ _GOES_ON = re.compile(
     r"falling back|saved|finished|done|train\w{0,4})\b[ :=/\d]"
 )
 _NOT_THE_PROGRAMS = re.compile(
-    r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|/\.pyenv/|/(?:opt|miniconda3|conda)/python"
+    r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|\.pyx$|^<|/\.pyenv/|/(?:opt|miniconda3|conda)/python"
 )
 _RUN_WORK = re.compile(r".*/work/(.+)")
 

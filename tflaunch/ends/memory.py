@@ -30,7 +30,7 @@ RULES = (
     Rule(r"Too many open files|Errno 24\b|EMFILE", _FILES_UNKNOWN),
     Rule(r"Too many open files", _FILES, ANYWHERE, needs=("open_files",)),
     Rule(r"Too many open files", _FILES_UNKNOWN, ANYWHERE),
-    Rule(r"(?:out of shared memory|unable to (?:open|mmap|write to) (?:shared memory|file </torch)|shm_open|Bus error.{0,80}shared memory|/dev/shm.{0,60}No space left|No space left on device.{0,60}/dev/shm|insufficient shared memory)", _SHM),
+    Rule(r"(?:out of shared memory|unable to (?:open|mmap|allocate|write to) (?:shared memory|file </torch)|shm_open|Bus error.{0,80}shared memory|/dev/shm.{0,60}No space left|No space left on device.{0,60}/dev/shm|insufficient shared memory)", _SHM),
     Rule(r"DataLoader worker \(pid(?:\(s\))? [\d, ]{1,40}\) (?:is killed by signal: Bus error|exited unexpectedly)", "a loader process of {task} died: /dev/shm of {host} was full{shm_text}, or its memory{memory_text} ran out; use fewer loader processes (num_workers), enlarge /dev/shm; num_workers=0 shows what the loader itself raises"),
     Rule(r"DataLoader worker \(pid(?:\(s\))? [\d, ]{1,40}\) is killed by signal: (?:Killed|Segmentation fault|Aborted)", "a loader process of {task} was killed on {host}, mostly because memory ran out{memory_text}: use fewer loader processes (num_workers), or smaller prefetch; num_workers=0 shows what the loader itself raises"),
     Rule(r"can't start new thread|pthread_create failed|Resource temporarily unavailable.{0,60}(?:thread|fork)|(?:fork|vfork|clone).{0,40}(?:Resource temporarily unavailable|Cannot allocate)|BlockingIOError: \[Errno 11\] Resource temporarily unavailable$|failed to create thread|Thread creation failed", _THREADS),

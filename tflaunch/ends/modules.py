@@ -30,20 +30,20 @@ _PROTOBUF = (
 )
 
 RULES = (
+    Rule(rf"^\S{{1,200}}: (?:.{{0,400}}: )?No module named '?({MODULE})'?; '?({MODULE})'? is not a package", _SHADOW.replace("{0}", "{1}.py"), ask="module"),
     Rule(r"No module named '?(distutils|imp|asynchat|asyncore|smtpd|cgi|crypt|pipes|telnetlib|imghdr|sndhdr)\b", _GONE_STDLIB),
     Rule(r"No module named '?(tensorflow\.(?:contrib|examples|python\.keras|estimator)[.\w]{0,80})", "TensorFlow{of} on {host} has no {0} any more: " + "write the program for TensorFlow 2, or name a Python with the version that it was written for in the hostfile (`python:`)"),
     Rule(r"No module named '?(tensorflow\.keras[.\w]{0,80}|keras\.(?:engine|layers|utils|optimizers|preprocessing|applications)[.\w]{0,80})", _KERAS + "change the import: Keras 3 has no {0}"),
     Rule(r"No module named '?(tf_keras)\b", "TF_USE_LEGACY_KERAS is set, and {python} on {host} has no tf_keras: install it by --requirements (a line tf_keras~=2.x of TensorFlow's own version), or leave the variable out"),
     Rule(r"No module named '?(numpy\._core)[.\w]{0,60}", "that was pickled or built with NumPy 2, and {host} has NumPy 1{of_numpy}: --requirements with numpy>=2, or write the file again with the older one"),
     Rule(r"No module named '?(cv2|PIL|sklearn|yaml|skimage|bs4|dateutil|google\.protobuf|attr|Crypto|git|dotenv|serial)\b", "{python} on {host} has no {0}; its package is called otherwise (cv2: opencv-python-headless, PIL: pillow, sklearn: scikit-learn, yaml: pyyaml, skimage: scikit-image, dotenv: python-dotenv): put it into --requirements"),
-    Rule(rf"^\S{{1,200}}: (?:.{{0,400}}: )?No module named '?({MODULE})'?; '?({MODULE})'? is not a package", _SHADOW.replace("{0}", "{1}.py"), ask="module"),
     Rule(rf"^\S{{1,200}}: (?:.{{0,400}}[:(] ?)?No module named '?({MODULE})", _NO_MODULE, ask="module"),
     Rule(r"PackageNotFoundError: (?:No package metadata was found for )?([\w.-]{1,80})", "{python} on {host} lacks the package {0}: " + _INSTALL),
     Rule(r"DistributionNotFound: The '([\w.-]{1,80})", "{python} on {host} lacks the package {0}: " + _INSTALL),
     Rule(r"(?:VersionConflict|ImportError): .{0,100}?([\w.-]{1,60}[<>=!~]{1,2}[\w.]{1,20})(?:,\S{1,60})? is required", "{python} on {host} has another version than {0}: install that one by --requirements"),
     Rule(rf"partially initialized module '({MODULE})' has no attribute", _SHADOW.replace("{0}", "{0}.py, or another file of that name,")),
     Rule(rf"cannot import name '{NAME}' from partially initialized module '({MODULE})'", "two modules of the program import each other in a circle ({place}): move the import of {0} into the function that needs it"),
-    Rule(r"module '(random|logging|types|queue|email|json|token|code|copy|csv|string|select|profile|time|socket|signal|inspect|calendar|statistics)' has no attribute", _SHADOW.replace("{0}", "{0}.py")),
+    Rule(r"module '(random|logging|types|queue|email|token|code|copy|csv|string|select|profile|socket|signal|calendar|statistics|json(?=' has no attribute '(?:loads?|dumps?)'))' has no attribute", _SHADOW.replace("{0}", "{0}.py")),
     Rule(r"attempted relative import (?:with no known parent package|beyond top-level package)", "the program is part of a package, and was started as a file: start it as a module, `tflaunch run HOSTS -m PACKAGE.MODULE --code-dir DIR`, where DIR holds the package"),
     Rule(r"module 'tensorflow' has no attribute '(contrib)'", "tf.contrib went away with TensorFlow 1, and {host} has TensorFlow 2{of}: name a Python with TensorFlow 1.15 in the hostfile (`python:`), or replace what comes from tf.contrib"),
     Rule(r"module 'tensorflow' has no attribute '(estimator)'", "TensorFlow{of} on {host} has no tf.estimator any more (2.15 was the last that had): name a Python with an older one, or rewrite that part for Keras"),

@@ -27,7 +27,7 @@ _NAME = (
     "{host} cannot look up a name that the program uses: write it right, or have it in DNS or /etc/hosts there; hosts "
     "of a cluster without the internet need the data beforehand"
 )
-_CLOCK = "; or its clock is wrong (`tflaunch check` compares clocks)"
+_CLOCK = "; or the clock of {host} is wrong (`tflaunch check` compares clocks)"
 
 RULES = (
     Rule(r"[Gg]loo.{0,400}(?:remote=\[127\.|tcp/device\.cc:\d{1,5}\] rv == 0)", _LOOPBACK),

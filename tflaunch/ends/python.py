@@ -6,6 +6,10 @@ _OLD = (
     "Python{version} of {host} cannot read {place_or_file}: it is written for a newer one (match, := , f-strings, "
     "list[int], X | Y): name a newer Python by `python:`, `venv:` or `conda:` in the hostfile"
 )
+_USES_NEW = (
+    "{place} uses what Python{version} of {host} does not have yet: name a newer Python by `python:`, `venv:` or "
+    "`conda:` in the hostfile"
+)
 _SPAWN = (
     "the program starts processes by multiprocessing while it is being imported: put its main part under `if __name__ "
     '== "__main__":`'
@@ -16,10 +20,10 @@ RULES = (
     Rule(r"invalid syntax\. Perhaps|Missing parentheses in call to 'print'|Missing parentheses in call to 'exec'|except \w{1,40}, \w{1,10}:", "the program is written for Python 2 ({place_or_file}), and {host} runs Python{version}: convert it (python -m lib2to3 -w FILE)"),
     Rule(r"IndentationError|TabError", "the text of the program is indented wrongly, or mixes tabs and spaces, at {place_or_file}: correct it here; `python -m tabnanny FILE` finds such places"),
     Rule(r"SyntaxError: (?:source code (?:string )?cannot contain null|\(unicode error\)|Non-(?:UTF-8|ASCII)|'utf-8' codec)", "the text of the program at {place_or_file} is not UTF-8, or damaged: save it as UTF-8"),
-    Rule(r"SyntaxError: (?:invalid syntax|future feature|unmatched|'\w{1,20}' (?:outside|not)|expected|f-string|illegal target|annotated name|cannot)", _OLD),
-    Rule(r"SyntaxError", "Python{version} of {host} cannot read {place_or_file}: correct it, or name a newer Python (`python:` in the hostfile) if it is written for one"),
+    Rule(r"SyntaxError: (?:invalid syntax|future feature|unmatched|expected|f-string|illegal target|annotated name|cannot)", _OLD),
+    Rule(r"SyntaxError", "the text of the program is wrong at {place_or_file}: correct it here; if it is written for a newer Python than{version} of {host}, name one by `python:` in the hostfile"),
     Rule(r"'(?:type|ABCMeta|_GenericAlias)' object is not subscriptable|unsupported operand type\(s\) for \|: '(?:type|NoneType|_GenericAlias|ABCMeta|ForwardRef)'", _OLD),
-    Rule(r"object has no attribute 'removeprefix'|has no attribute 'removesuffix'|unexpected keyword argument '(?:strict|dirs_exist_ok|capture_output|text|encoding|slots|kw_only|missing_ok)'|module 'typing' has no attribute|cannot import name '\w{1,40}' from 'typing'|has no attribute '(?:cached_property|batched|pairwise|to_thread|TaskGroup)'", _OLD),
+    Rule(r"object has no attribute 'removeprefix'|has no attribute 'removesuffix'|unexpected keyword argument '(?:strict|dirs_exist_ok|capture_output|text|encoding|slots|kw_only|missing_ok)'|module 'typing' has no attribute|cannot import name '\w{1,40}' from 'typing'|has no attribute '(?:cached_property|batched|pairwise|to_thread|TaskGroup)'", _USES_NEW),
     Rule(r"module 'collections' has no attribute|has no attribute 'getargspec'|module 'inspect' has no attribute|module 'asyncio' has no attribute '(?:coroutine|async)|module 'time' has no attribute 'clock'|module 'ast' has no attribute|module 'pkgutil' has no attribute 'ImpImporter'|has no attribute 'SafeConfigParser'|module 'fractions' has no attribute 'gcd'", "the program or a package was written for an older Python than{version} on {host}: update that package by --requirements, or name an older Python in the hostfile (`python:`)"),
     Rule(r"bootstrapping phase|freeze_support", _SPAWN),
     Rule(r"context has already been set", _SPAWN + ", and call set_start_method there, once"),
@@ -30,7 +34,7 @@ RULES = (
     Rule(r"unsupported locale setting|locale\.Error", "{host} has no such locale: --env LC_ALL=C.UTF-8, or have the locale installed there"),
     Rule(r"KeyError: 'TF_CONFIG'", "the program wants TF_CONFIG, which {task} does not have: say --framework tensorflow", unless=("env:TF_CONFIG",)),
     Rule(r"KeyError: '([A-Z][A-Z0-9_]{2,60})'", _ENV),
-    Rule(r"(?:Environment ?[Vv]ariable|env(?:ironment)? var) '?\"?\$?([A-Z][A-Z0-9_]{2,60})'?\"? (?:is )?(?:not set|not found|missing|must be set|is required)", _ENV),
+    Rule(r"[Ee]nv(?:ironment)?[ _-]?[Vv]ar(?:iable)?s? '?\"?\$?([A-Z][A-Z0-9_]{2,60})'?\"? (?:is )?(?:not set|not found|missing|must be set|is required)", _ENV),
     Rule(r"EOFError: EOF when reading a line|getpass|GetPassWarning", "the program asks on its terminal ({place}), and tasks have none: pass the answer as an argument or by --env-file"),
     Rule(r"no display name and no \$DISPLAY|cannot connect to X server|could not connect to display|Qt platform plugin|Cannot load backend '(?:TkAgg|Qt\w{0,6})'|Can't connect to display", "the program opens a window, and {host} has no screen: --env MPLBACKEND=Agg (matplotlib), --env QT_QPA_PLATFORM=offscreen; save figures to files"),
     Rule(r"RecursionError|maximum recursion depth exceeded", "a function calls itself without end at {place}"),
