@@ -253,7 +253,7 @@ def test_an_image_that_cannot_be_had(launcher: Launcher, engine: Engine) -> None
     wrong = launcher.run("run", launcher.local(2), script, *words, env=engine.env).ran(70)
     assert "the image localhost:1/none cannot be fetched" in wrong.sentences
     assert f"try it there: {engine.kind} pull localhost:1/none" in wrong.sentences
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
 
 
 def test_a_program_that_the_image_lacks(launcher: Launcher, engine: Engine) -> None:

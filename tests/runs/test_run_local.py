@@ -191,7 +191,7 @@ def test_a_host_that_cannot_stage_stops_the_launch(
     assert sentence in done.sentences
     assert told(out) == {}  # not one task has run
     launcher.wait_until_nothing_is_left()
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
     assert launcher.records() == []
 
 
@@ -277,7 +277,7 @@ def test_a_launcher_that_is_killed_while_a_host_is_staging(launcher: Launcher, o
         running.end()
     launcher.wait_until_nothing_is_left()  # nothing was started, so nothing waits for a lease
     assert told(out) == {}
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
 
 
 def test_ctrl_c_is_answered_though_nobody_reads_the_output(launcher: Launcher) -> None:

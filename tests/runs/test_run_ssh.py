@@ -269,7 +269,7 @@ def test_several_broken_hosts_are_one_table_and_nothing_is_started(
         assert remedy in done.sentences
     assert told(out) == {}
     launcher.wait_until_nothing_is_left()
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
     assert launcher.records() == []
 
 
@@ -322,7 +322,7 @@ def test_ctrl_c_while_a_host_does_not_answer(network: SshNetwork, launcher: Laun
         done = running.done().ran(130)
     assert "nothing was started, nothing is left" in done.sentences
     launcher.wait_until_nothing_is_left()
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
     frozen.thaw()
 
 

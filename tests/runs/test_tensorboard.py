@@ -139,7 +139,7 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(launcher: Launcher)
         port = f"--tensorboard-port={taken.getsockname()[1]}"
         done = launcher.run("run", launcher.local(1), launcher.script(""), "--tensorboard=x", port).ran(2)
     assert "Address already in use" in done.err
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
     done = launcher.run("run", launcher.local(1), launcher.script(""), "--tensorboard=x", "-d").ran(2)
     assert "this command does not stay to show it" in done.err
 

@@ -388,6 +388,10 @@ class Launcher:
             assert time.monotonic() < deadline, f"still alive after {patience_s:g} s: {[*map(str, left)]}"
             time.sleep(0.05)
 
+    def wait_until_no_run_is_kept(self) -> None:
+        """Until no host keeps the directory of a run: an agent whose run started nothing removes it as it leaves."""
+        until(lambda: not self.run_directories(), f"no run directory: {self.run_directories()}")
+
     def records(self) -> list[Path]:
         """The launcher's records of runs."""
         return sorted(self.state.iterdir()) if self.state.exists() else []
