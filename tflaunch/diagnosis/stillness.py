@@ -75,6 +75,7 @@ class Stillness(Rule):
         self._stacks_at: dict[str, float] = {}  # task -> when it was last asked for its stacks
         self._inspected: dict[str, tuple[float, Sequence[Mapping[str, Any]]]] = {}
         self._told: list[Told] = []
+        self._stood_at = float("-inf")  # when all tasks, or all but a few, were last seen to stand still
 
     # -- what happens
 
@@ -126,15 +127,20 @@ class Stillness(Rule):
             if task not in still and each.busy_since is not None
         }
         if len(still) == len(living):
+            self._stood_at = now
             return [self._all(still)]
         if len(still) + len(busy) == len(living) and 0 < len(busy) <= max(1, len(living) // 4):
-            since = max(*still.values(), *busy.values()) if still else max(busy.values())
-            # That alone one task computes is an alarm only for those that wait for it.
-            return [Case("busy", tuple(living), since, self._limits.busy_s)] if still else []
-        if any(self._trains(task, now) for task in living if task not in still):
+            if not still:
+                return []  # nobody waits for those that compute
+            self._stood_at = now
+            since = max(*still.values(), *busy.values())
+            return [Case("busy", tuple(living), since, self._limits.busy_s)]
+        if any(self._trains(task, now) for task in living):
+            # What stood still together with its peers has just been waiting for them.
+            alone = {task: max(since, self._stood_at) for task, since in still.items()}
             return [
                 Case("one", (task,), since, self._patience([task], since))
-                for task, since in still.items()
+                for task, since in alone.items()
                 if any(self._trains(other, now) for other in living if other != task)
             ]
         return []
@@ -238,6 +244,7 @@ class Stillness(Rule):
         at, processes = self._inspected.get(task, (-1.0, ()))
         if at < case.since or not processes:
             processes = [_as_process(look)]
+        processes = [_without_old_stacks(each, at - case.since) for each in processes]
         stand = stand_of(processes)
         if movement.still_since is None:
             stand = stand._replace(kind="busy")
@@ -323,6 +330,11 @@ class Stillness(Rule):
             each = self._moves[task]
             each.still_since, each.mute_since, each.busy_since = still, mute, busy
         self._told = [Told(tuple(tasks), busy, text) for tasks, busy, text in memory["told"]]
+
+
+def _without_old_stacks(process: Mapping[str, Any], most_s: float) -> Mapping[str, Any]:
+    """The process without stacks of a time at which the task may still have moved."""
+    return process if process.get("age_s", 0.0) <= most_s else {**process, "stacks": None}
 
 
 def _as_process(look: Mapping[str, Any]) -> dict[str, Any]:
