@@ -1,7 +1,7 @@
 """A tflaunch that notes all that its watchdog is told, for tests that replay it: `python recorder.py FILE WORDS...`.
 
-Each line of FILE is JSON: [when, what, ...]; what is `made` (the arguments of the watchdog), `said` (host, type, fields),
-`exited` (task, code) or `told` (text, over).
+Each line of FILE is JSON: [when, what, ...]; what is `made` (the arguments of the watchdog), `said` (host, type,
+fields), `exited` (task, code) or `told` (text, over).
 """
 
 from __future__ import annotations

@@ -91,14 +91,25 @@ class Scene:
         self.strange_bytes_s = dict.fromkeys(tasks, 0.0)  # to others
         self.io_s = dict.fromkeys(tasks, 0.0)
         self.logs_s = dict.fromkeys(tasks, 30.0)
+        self.turns_s = dict.fromkeys(tasks, 50.0)
         self.says = dict.fromkeys(tasks, "step 7")
         self.facts: dict[str, dict[str, Any]] = {task: {} for task in tasks}  # of looks, changed
         self.looks = {
-            task: {"cpu_s": 9.0, "sent": 10**6, "strange": 0, "io": 10**7, "log_bytes": 100, "quiet_s": 0.0}
+            task: {
+                "cpu_s": 9.0,
+                "sent": 10**6,
+                "strange": 0,
+                "io": 10**7,
+                "log_bytes": 100,
+                "quiet_s": 0.0,
+                "turns": 9.0,
+            }
             for task in tasks
         }
         self.stacks: dict[str, list[Any]] = {}  # task -> the main thread's stack, then those of others
-        self.channels: dict[str, list[str]] = {}  # task -> the main thread's wait channel, then those of others
+        self.channels: dict[
+            str, list[str]
+        ] = {}  # task -> the main thread's wait channel, then those of others
         self.children: dict[str, list[dict[str, Any]]] = {}
         self.inspections: list[tuple[str, bool]] = []
         self.sees_bytes = True
@@ -107,6 +118,7 @@ class Scene:
         """From now on these use as much as TensorFlow does while it waits: measured with MultiWorkerMirrored."""
         for task in tasks:
             self.cores[task], self.bytes_s[task], self.logs_s[task] = 0.02, 1000.0, 0.0
+            self.turns_s[task] = 0.0
 
     def stands(self, task: str, *stacks: Any, channels: tuple[str, ...] = ("futex_do_wait",)) -> None:
         """`task` does nothing from now on, and its threads are there."""
@@ -116,9 +128,7 @@ class Scene:
     def end(self, task: str, code: int = 0) -> None:
         """It ends."""
         del self.looks[task]
-        self.watchdog.happened(
-            TaskExit(TaskId.parse(task), self.places[task][0], code, None, 1.0), self.now
-        )
+        self.watchdog.happened(TaskExit(TaskId.parse(task), self.places[task][0], code, None, 1.0), self.now)
 
     def on(self, seconds: float) -> list[str]:
         """Let time go on; what is said meanwhile."""
@@ -144,6 +154,7 @@ class Scene:
         seen["strange"] += int(self.strange_bytes_s[task] * LOOK_S)
         seen["io"] += int(self.io_s[task] * LOOK_S)
         seen["log_bytes"] += int(logs)
+        seen["turns"] += self.turns_s[task] * LOOK_S
         seen["quiet_s"] = 0.0 if logs else seen["quiet_s"] + LOOK_S
         host, _, port = self.places[task]
         peer = next(place[1] for place in self.places.values() if place[0] != host or len(self.places) == 1)
@@ -160,6 +171,7 @@ class Scene:
             "waits_in": self.channels.get(task, ["futex_do_wait"])[0],
             "cpu_s": seen["cpu_s"],
             "io": int(seen["io"]),
+            "turns": int(seen["turns"]),
             "quiet_s": seen["quiet_s"],
             "log_bytes": int(seen["log_bytes"]),
             "says": self.says[task],

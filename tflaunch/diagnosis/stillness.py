@@ -137,7 +137,11 @@ class Stillness(Rule):
             return [Case("busy", tuple(living), since, self._limits.busy_s)]
         if any(self._trains(task, now) for task in living):
             # What stood still together with its peers has just been waiting for them.
-            alone = {task: max(since, self._stood_at) for task, since in still.items()}
+            alone = {
+                task: max(since, self._stood_at)
+                for task, since in still.items()
+                if not moves[task].trickles(6 * self._limits.look_s)
+            }
             return [
                 Case("one", (task,), since, self._patience([task], since))
                 for task, since in alone.items()
@@ -197,15 +201,28 @@ class Stillness(Rule):
             verdict = self._judged(case, now)
             if verdict is None or not explained.isdisjoint(verdict.culprits or case.tasks):
                 continue
+            limits = self._limits
+            loops = [self._moves[task].loops(2 * limits.look_s) for task in case.tasks]
+            if case.kind == "all" and all(loops):
+                # Slow steps, or a pause: each is in a loop of its own.
+                moves = [self._moves[task] for task in case.tasks]
+                if any(each.chatty(case.since) or each.trickles(6 * limits.look_s) for each in moves):
+                    continue
+                verdict = verdict._replace(sure=False)
             if not verdict.sure:
-                limits = self._limits
-                patience_s = limits.busy_deep_s if case.kind == "busy" else limits.lone_s
+                patience_s = limits.busy_deep_s if case.kind == "busy" else self._pause(case)
                 if now - case.since < patience_s:
                     continue
             tasks = verdict.culprits or case.tasks
             self._told.append(Told(tasks, case.kind == "busy", verdict.text))
             said.append(Sentence(verdict.text, False))
         return said
+
+    def _pause(self, case: Case) -> float:
+        """How long tasks may do nothing that seem to have chosen that."""
+        met = any(self._moves[task].peers_moved_at is not None for task in case.tasks)
+        # Tasks that have never met wait for each other somewhere else: for files, as a rule.
+        return self._limits.lone_s if met or len(case.tasks) == 1 else self._limits.chatty_s
 
     def _over(self, now: float) -> list[Sentence]:
         said = []

@@ -25,6 +25,7 @@ class Thresholds:
     still_cores: float = 0.05  # a task that uses less of a core ...
     still_flow_bytes_s: float = 3000.0  # ... and moves less on every connection (heartbeats) stands still
     still_io_bytes_s: float = 2000.0  # ... and reads and writes less
+    turns_s: float = 0.3  # a main thread that stops waiting more often is in a loop of its program
     blip_cpu_s: float = 0.4  # what a task that stands still may use besides, now and then
     blip_bytes: float = 16384.0
     chatty_s: float = 120.0  # a standstill that is told, of tasks that go on writing log lines

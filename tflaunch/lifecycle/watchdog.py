@@ -113,9 +113,10 @@ class Watchdog:
     def said(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
         """Take note of an answer to `questions`; ignore other messages."""
         if type == "looked":
-            self._limits.looked(fields["tasks"], now)
+            known = {task: look for task, look in fields["tasks"].items() if task in self._hosts}
+            self._limits.looked(known, now)
             for each in self.rules.values():
-                each.looked(host, fields, now)
+                each.looked(host, {**fields, "tasks": known}, now)
         elif type in ("dialled", "inspected"):
             rule = self.rules.get(fields.get("asker", ""))
             if rule is not None:

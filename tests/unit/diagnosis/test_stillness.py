@@ -72,7 +72,11 @@ def test_an_input_that_sleeps_in_the_generator_of_one_worker() -> None:
         ([], "wait_woken", "waits for data from a connection"),
         ([], "futex_do_wait", "waits for a lock; threads of its own wait for each other"),
         (IN_URLOPEN, "wait_woken", "waits for data from a connection"),
-        (IN_GETADDRINFO, "poll_schedule_timeout.constprop.0", "looks up a host name (DNS); is the name server"),
+        (
+            IN_GETADDRINFO,
+            "poll_schedule_timeout.constprop.0",
+            "looks up a host name (DNS); is the name server",
+        ),
         (IN_QUEUE, "futex_do_wait", "waits for a queue; threads of its own"),
         (IN_SUBPROCESS, "do_wait", "waits for a process that it has started"),
     ],
@@ -107,7 +111,9 @@ def test_one_has_ended_and_the_others_wait() -> None:
     scene = mirrored()
     scene.end("worker/1")
     text = one(scene.on(100))
-    assert "worker/1 has ended with 0 and no longer takes part: give all tasks the same number of steps" in text
+    assert (
+        "worker/1 has ended with 0 and no longer takes part: give all tasks the same number of steps" in text
+    )
 
 
 def test_sync_replicas_with_more_replicas_than_workers() -> None:
@@ -189,10 +195,19 @@ def test_tasks_that_all_wait_for_each_others_files() -> None:
     scene = Scene(*WORKERS)
     for task in WORKERS:
         scene.stands(task, at(8, "barrier"), channels=("hrtimer_nanosleep",))
-    said = scene.on(320)
-    text = one(said)
+    for task in WORKERS:
+        scene.turns_s[task], scene.bytes_s[task] = 1.0, 0.0
+    assert scene.on(115) == []
+    text = one(scene.on(60))
     assert "they are at trainer.py:8 in barrier() and sleep" in text
     assert "Each host has its own disks" in text
+
+
+def test_a_worker_of_two_that_polls_and_writes_lines() -> None:
+    scene = mirrored()
+    scene.stands("worker/1", at(7, "connect"), channels=("hrtimer_nanosleep",))
+    scene.turns_s["worker/1"], scene.logs_s["worker/1"] = 1.0, 6.0
+    assert len(scene.on(140)) == 1
 
 
 # ---- without stacks
@@ -290,6 +305,22 @@ def test_a_pause_with_lines() -> None:
         scene.stands(task, at(8, "pause"), channels=("hrtimer_nanosleep",))
         scene.logs_s[task] = 5.0
     assert scene.on(110) == []
+
+
+def test_small_steps_with_a_sleep_between_them() -> None:
+    scene = Scene("ps/0", "worker/0", "worker/1")
+    scene.stands("ps/0", at(6, "main", *IN_JOIN))
+    for task, stack in (("worker/0", at(23, "train", *IN_SESSION)), ("worker/1", at(24, "train"))):
+        scene.stands(task, stack, channels=("hrtimer_nanosleep",))
+        scene.turns_s[task], scene.logs_s[task] = 2.0, 30.0
+    assert scene.on(900) == []
+
+
+def test_a_worker_with_slow_small_steps_among_fast_ones() -> None:
+    scene = Scene("ps/0", "worker/0", "worker/1")
+    scene.stands("worker/1", at(24, "train"), channels=("hrtimer_nanosleep",))
+    scene.turns_s["worker/1"] = 1.0
+    assert scene.on(900) == []
 
 
 def test_all_compute_for_minutes() -> None:
