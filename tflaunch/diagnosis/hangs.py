@@ -161,7 +161,9 @@ class Hangs(Rule):
             self._note_calls(task, look, now)
             state = look["processes"][0][2] if look["processes"] else ""
             state = {"t": "T"}.get(state, state)
-            if state != task.state_since[0]:
+            # Who throttles a task by SIGSTOP and SIGCONT in turns does not stop it: its processor time goes on.
+            throttled = state == "T" and task.look and look["cpu_s"] > task.look["cpu_s"]
+            if state != task.state_since[0] or throttled:
                 task.state_since = (state, now)
             peer = waits_for(look["says"])
             if peer != task.said[0]:
