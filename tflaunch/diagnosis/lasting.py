@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from tflaunch.protocol.outcome import TaskExit
 
 TRAINERS = ("chief", "master", "worker")
+TENSORFLOW = range(2220, 2300)  # the ports of TensorFlow's own examples, which programs copy
 GAP_S = 20.0  # what is seen again within this time has lasted: gRPC pauses so long between two calls
+
+NOT_YET = float("inf")
 
 
 class Finding(NamedTuple):
@@ -58,6 +61,17 @@ class Track:
         since = self.movement.still_since
         return 0.0 if since is None or not self.fresh(now) else now - since
 
+    @property
+    def other_port(self) -> int:
+        """The port that it listens on instead of its own, as a server of TensorFlow; 0: none."""
+        ports = self.look.get("listens_on") or ()
+        if self.place.port is None or self.look.get("listens") is not False or not ports:
+            return 0
+        said = self.sign("server_started")[1].rpartition(":")[2].strip()
+        if said.isdigit() and len(said) < 6 and int(said) in ports:
+            return int(said)
+        return next((port for port in ports if port in TENSORFLOW), 0)
+
     def sign(self, name: str) -> tuple[int, str, float]:
         """(how often its log says that, the last line, its age in s); (0, "", 0.0) if it does not."""
         count, line, age = self.look.get("signs", {}).get(name, (0, "", 0.0))
@@ -79,12 +93,15 @@ class Lasting(Rule):
         }
         self._lasts: dict[str, tuple[float, float]] = {}  # what is seen -> first and last time
         self._told: dict[str, Finding] = {}
+        self._resumed: float | None = (
+            None  # when the looks began again, if another watchdog handed on its memory
+        )
 
     def findings(self, now: float) -> Mapping[str, Finding]:
         """What is wrong now, by keys that stay the same while it is."""
         return {}
 
-    def over(self, key: str, told: Finding) -> str:  # noqa: ARG002
+    def over(self, key: str, told: Finding) -> str:
         """The sentence that this finding has ended; "": none."""
         return told.over
 
@@ -123,8 +140,11 @@ class Lasting(Rule):
 
     # -- what lasts
 
-    def note(self, key: str, now: float) -> None:
-        """That is so now; begin the key with the task's name and a space."""
+    def note(self, key: str, now: float, so: bool = True) -> None:
+        """That is so now, or surely not; begin the key with the task's name and a space."""
+        if not so:
+            self._lasts.pop(key, None)
+            return
         first, last = self._lasts.get(key, (now, now))
         self._lasts[key] = (now if now - last > GAP_S else first, now)
 
@@ -137,13 +157,16 @@ class Lasting(Rule):
 
     def sentences(self, now: float, explained: AbstractSet[str]) -> list[Sentence]:
         found, said = self.findings(now), []
+        self._resumed = now if self._resumed == NOT_YET else self._resumed
+        # What was told may not be seen again at once: nobody has looked in between.
+        settled = self._resumed is None or now - self._resumed > self.limits.wait_s + GAP_S
         for key, finding in found.items():
             if key not in self._told and not (finding.tasks and finding.tasks[0] in explained):
                 self._told[key] = finding
                 said.append(Sentence(finding.text, False))
         for key, told in list(self._told.items()):
             tracks = [self.tracks[task] for task in told.tasks]
-            if key not in found and all(track.ended or track.fresh(now) for track in tracks):
+            if settled and key not in found and all(track.ended or track.fresh(now) for track in tracks):
                 del self._told[key]
                 over = "" if tracks[0].ended else self.over(key, told)
                 if over:
@@ -160,6 +183,11 @@ class Lasting(Rule):
         return {
             "ended": {name: [each.ended, each.ended_at] for name, each in self.tracks.items() if each.ended},
             "first": {name: each.first for name, each in self.tracks.items() if each.first is not None},
+            "still": {
+                name: each.movement.still_since
+                for name, each in self.tracks.items()
+                if each.movement.still_since is not None
+            },
             "lasts": self._lasts,
             "told": {key: list(told) for key, told in self._told.items()},
         }
@@ -171,14 +199,18 @@ class Lasting(Rule):
         spec = {
             "ended": Each(a_task, (a_text, a_number)),
             "first": Each(a_task, a_number),
+            "still": Each(a_task, a_number),
             "lasts": Each(a_text, (a_number, a_number)),
             "told": Each(a_text, (a_text, a_text, [a_task])),
         }
         check(spec, memory)
+        self._resumed = NOT_YET
         for name, (how, at) in memory["ended"].items():
             self.tracks[name].ended, self.tracks[name].ended_at = how, at
         for name, first in memory["first"].items():
             self.tracks[name].first = first
+        for name, since in memory["still"].items():
+            self.tracks[name].movement.still_since = since
         self._lasts = {key: (first, last) for key, (first, last) in memory["lasts"].items()}
         self._told = {
             key: Finding(text, over, tuple(tasks)) for key, (text, over, tasks) in memory["told"].items()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tflaunch.diagnosis.lasting import Finding, Lasting
+from tflaunch.diagnosis.lasting import TENSORFLOW, Finding, Lasting
 from tflaunch.diagnosis.rule import names_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 DNS, METADATA = 53, "169.254.169.254"
 WEB = (80, 443)
-TENSORFLOW = range(2220, 2300)  # the ports of TensorFlow's own examples, which programs copy
 CLUSTER = "does the program take its cluster from --ps_hosts or TF_CONFIG, or has it addresses of its own?"
 
 
@@ -38,9 +37,8 @@ class Strangers(Lasting):
 
     def noted(self, track: Track, now: float) -> None:
         look, name = track.look, track.name
-        other = self._other_port(track)
-        if other:
-            self.note(f"{name} listens {other}", now)
+        if track.other_port:
+            self.note(f"{name} listens {track.other_port}", now)
         for address, port in look["calling"]:
             # A port that only one task has is that task's, by whatever address.
             if (address, port) not in self._cluster and self._ports.count(port) != 1:
@@ -58,19 +56,6 @@ class Strangers(Lasting):
             address in hosts
             and any(port in (each.look.get("listens_on") or ()) for each in self.tracks.values())
         )
-
-    @staticmethod
-    def _other_port(track: Track) -> int:
-        """The port that this task listens on instead of its own, if that is so; 0 otherwise."""
-        look = track.look
-        ports = look.get("listens_on") or ()
-        if track.place.port is None or look["listens"] is not False or not ports:
-            return 0
-        line = track.sign("server_started")[1]
-        said = line.rpartition(":")[2].strip()
-        if said.isdigit() and len(said) < 6 and int(said) in ports:
-            return int(said)
-        return next((port for port in ports if port in TENSORFLOW), 0)
 
     def findings(self, now: float) -> Mapping[str, Finding]:
         found: dict[str, Finding] = {}

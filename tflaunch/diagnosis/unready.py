@@ -35,8 +35,8 @@ class Unready(Lasting):
         if count and age <= self.limits.recovery_s:
             # A line comes every recovery_wait_secs, which is longer than the pause between two looks.
             self.note(f"{track.name} uninitialized", now)
-        if track.place.port is not None and track.look["listens"] is False and not self._talks(track):
-            self.note(f"{track.name} shut", now)
+        shut = track.place.port is not None and track.look["listens"] is False
+        self.note(f"{track.name} shut", now, shut and not track.other_port and not self._talks(track))
 
     def _talks(self, track: Track) -> bool:
         """Whether it is a client of its peers, which needs no port of its own."""
@@ -59,10 +59,11 @@ class Unready(Lasting):
         opened = any(track.fresh(now) and track.look["listens"] for track in self.tracks.values())
         for name, track in self.tracks.items():
             shut_s = now - lasting.get(f"{name} shut", now)
-            awaited = waiting and name == self.watched.chief
-            if opened and not awaited and track.fresh(now) and shut_s >= self.limits.wait_s:
-                if shut_s >= 2 * self.limits.wait_s or not self._called(track, now):
-                    found[f"{name} shut"] = self._shut(track, shut_s, now)
+            if not opened or not track.fresh(now) or (waiting and name == self.watched.chief):
+                continue
+            patience_s = self.limits.wait_s * (2 if self._called(track, now) else 1)
+            if shut_s >= patience_s:
+                found[f"{name} shut"] = self._shut(track, shut_s, now)
         return found
 
     def _called(self, shut: Track, now: float) -> bool:
