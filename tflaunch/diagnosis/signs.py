@@ -17,6 +17,8 @@ WORDS = {
         "Model not initialized",
         "Waiting for model to be ready",
     ),
+    # "Started server with target: grpc://10.0.0.1:2222": the port that the program has given it
+    "server_started": ("Started server with target: grpc://",),
     "unavailable": ("UNAVAILABLE", "UnavailableError", "failed to connect to all addresses"),
     "no_gpu": (
         "no CUDA-capable device is detected",
@@ -24,6 +26,7 @@ WORDS = {
         "Could not find cuda drivers",
         "ailed call to cuInit",
     ),
+    "no_library": ("Could not load dynamic library",),
     "resource_exhausted": (
         "RESOURCE_EXHAUSTED",
         "ResourceExhaustedError",
@@ -45,8 +48,8 @@ WORDS = {
         "iterator ran out of data",
     ),
 }
-NAN, GPU_SEEN = "nan", "gpu_seen"  # these take more than words
-SIGNS = (*WORDS, NAN, GPU_SEEN)
+NAN, LOSS, GPU_SEEN = "nan", "loss", "gpu_seen"  # these take more than words
+SIGNS = (*WORDS, NAN, LOSS, GPU_SEEN)
 
 _METRICS = ("loss", "cost")
 _BETWEEN = " \t:='\"([{<>|,-+*"
@@ -54,21 +57,21 @@ _BETWEEN = " \t:='\"([{<>|,-+*"
 _FILLERS = ("is", "was", "became", "tensor", "array", "float32", "float64", "np.", "tf.", "numpy=", "value")
 
 
-def signs_in(line: str) -> list[str]:
-    """The signs of that line."""
-    found = [sign for sign, words in WORDS.items() if any(word in line for word in words)]
-    if is_nan(line):
-        found.append(NAN)
-    if is_gpu(line):
-        found.append(GPU_SEEN)
-    return found
-
-
-def may_have_signs(text: str) -> bool:
-    """False only if no line of that text has a sign: quicker than to ask line by line."""
-    if any(word in text for words in WORDS.values() for word in words) or "Created device" in text:
-        return True
-    return "nan" in text.lower()
+def signs_in(text: str) -> dict[str, list[str]]:
+    """The lines of that text that have signs, by sign."""
+    lines, lowered = text.split("\n"), text.lower()
+    found = {}
+    for sign, words in WORDS.items():
+        present = [word for word in words if word in text]
+        if present:
+            found[sign] = [line for line in lines if any(word in line for word in present)]
+    if "nan" in lowered:
+        found[NAN] = [line for line in lines if is_nan(line)]
+    if any(metric in lowered for metric in _METRICS):
+        found[LOSS] = [line for line in lines if is_loss(line)]
+    if "Created device /" in text:
+        found[GPU_SEEN] = [line for line in lines if is_gpu(line)]
+    return {sign: of_it for sign, of_it in found.items() if of_it}
 
 
 def is_gpu(line: str) -> bool:
@@ -92,6 +95,31 @@ def is_nan(line: str) -> bool:
                 return True
         at = text.find("nan", at + 3)
     return False
+
+
+def is_loss(line: str) -> bool:
+    """Whether a metric that is called loss or cost, or ends so, is said to be a number: "step 7, val_loss: 0.31"."""
+    text = line.lower()
+    for metric in _METRICS:
+        at = text.find(metric)
+        while at >= 0:
+            at += len(metric)
+            if text[at : at + 1] in _BETWEEN and _begins_with_a_number(text[at : at + 80]):
+                return True
+            at = text.find(metric, at)
+    return False
+
+
+def _begins_with_a_number(text: str) -> bool:
+    """Whether a number comes first, but for what may stand between a metric's name and its value."""
+    while True:
+        bare = text.lstrip(_BETWEEN)
+        if bare[:1].isdigit() or (bare[:1] == "." and bare[1:2].isdigit()):
+            return True
+        filler = next((each for each in _FILLERS if bare.startswith(each)), "")
+        if not filler:
+            return False
+        text = bare[len(filler) :]
 
 
 def _in_a_name(character: str) -> bool:

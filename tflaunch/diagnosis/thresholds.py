@@ -21,6 +21,14 @@ class Thresholds:
     stopped_s: float = 10.0  # ... and one that is stopped (state T)
     dial_again_s: float = 60.0  # how often a connection that fails is tried again
     idle_cores: float = 0.03  # a task that uses less of a core does nothing
+    other_port_s: float = (
+        45.0  # a task that listens on another port than its own, while trainers wait so long
+    )
+    uninitialized_s: float = (
+        85.0  # between a worker's first and last line "not initialized"; one comes every 30 s
+    )
+    recovery_s: float = 45.0  # ... so that a line "not initialized" which is older says nothing about now
+    lost_peer_s: float = 45.0  # who stands still within this time after a peer's end waits for that peer
     # Standstill (stillness.py).  Tasks of MultiWorkerMirroredStrategy that wait used 0.02 of a core, and 1400 B/s.
     still_cores: float = 0.05  # a task that uses less of a core ...
     still_flow_bytes_s: float = 3000.0  # ... and moves less on every connection (heartbeats) stands still

@@ -8,9 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.hangs import Hangs
+from tflaunch.diagnosis.lost_peers import LostPeers
 from tflaunch.diagnosis.rule import Place, Watched
 from tflaunch.diagnosis.stillness import Stillness
+from tflaunch.diagnosis.strangers import Strangers
 from tflaunch.diagnosis.thresholds import thresholds
+from tflaunch.diagnosis.unready import Unready
 from tflaunch.lifecycle.time_limits import Limits
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
@@ -31,7 +34,13 @@ def rules_for(watched: Watched) -> dict[str, Rule]:
 
     Their order matters: a rule that knows the reason of a standstill stands before those that see only the standstill.
     """
-    return {"hangs": Hangs(watched), "stillness": Stillness(watched)}
+    return {
+        "strangers": Strangers(watched),
+        "hangs": Hangs(watched),
+        "unready": Unready(watched),
+        "lost_peers": LostPeers(watched),
+        "stillness": Stillness(watched),
+    }
 
 
 class Watchdog:

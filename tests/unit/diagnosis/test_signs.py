@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tflaunch.diagnosis.signs import is_gpu, is_nan, may_have_signs, signs_in
+from tflaunch.diagnosis.signs import is_gpu, is_loss, is_nan, signs_in
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,8 @@ from tflaunch.diagnosis.signs import is_gpu, is_nan, may_have_signs, signs_in
 )
 def test_a_loss_that_is_no_number(line: str) -> None:
     assert is_nan(line)
-    assert may_have_signs("step 1\n" + line)
+    assert signs_in("step 1\n" + line)["nan"] == [line]
+    assert not is_loss(line)
 
 
 @pytest.mark.parametrize(
@@ -108,17 +109,38 @@ def test_what_only_looks_like_one(line: str) -> None:
     ],
 )
 def test_lines_of_tensorflow(sign: str, line: str) -> None:
-    assert sign in signs_in(line)
-    assert may_have_signs(line)
+    assert signs_in(f"step 7\n{line}\nstep 8")[sign] == [line]
+
+
+@pytest.mark.parametrize(
+    ("line", "is_one"),
+    [
+        ("step 7 loss 0.31 accuracy 0.9", True),
+        ("{'val_loss': 3e-5}", True),
+        ("loss=-.5", True),
+        ("loss: tf.Tensor(2.30, shape=(), dtype=float32)", True),
+        ("{'loss': array(0.5, dtype=float32)}", True),
+        ("cost 12", True),
+        ("| loss | 0.4 |", True),
+        ("loss: nan", False),
+        ("loss: inf", False),
+        ("loss_scale: 2.0", False),
+        ("lossless 7", False),
+        ("accuracy 0.9", False),
+        ("loss", False),
+    ],
+)
+def test_a_loss_that_is_a_number(line: str, is_one: bool) -> None:
+    assert is_loss(line) is is_one
+    assert ("loss" in signs_in(line)) is is_one
 
 
 def test_a_line_of_a_trainer_that_trains_has_no_sign() -> None:
     for line in (
-        "step 7 loss 0.31 accuracy 0.9",
+        "step 7 accuracy 0.9",
         "Created device /job:localhost/replica:0/task:0/device:CPU:0",
         "preempted is what I am not; waiting for a model that is ready",
         "I0000 port.cc:153] oneDNN custom operations are on.",
     ):
-        assert signs_in(line) == []
+        assert signs_in(line) == {}
     assert not is_gpu("GPU: Created device /job:x CPU:0")
-    assert not may_have_signs("step 7 loss 0.31\nstep 8 loss 0.29\n")

@@ -2,7 +2,7 @@
 
 import time
 
-from tflaunch.diagnosis.signs import may_have_signs, signs_in
+from tflaunch.diagnosis.signs import signs_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,15 +41,10 @@ class LogSigns:
         text = data[:whole].decode("utf-8", "replace").translate(_PARTS)
         if passed_over:
             text = text.partition("\n")[2]  # the first line may be half of one
-        if may_have_signs(text):
-            now = time.monotonic()
-            for line in text.split("\n"):
-                for sign in signs_in(line):
-                    self._found[sign] = [
-                        self._found.get(sign, [0])[0] + 1,
-                        line.strip()[:LINE_CHARACTERS],
-                        now,
-                    ]
+        now = time.monotonic()
+        for sign, lines in signs_in(text).items():
+            count = self._found[sign][0] if sign in self._found else 0
+            self._found[sign] = [count + len(lines), lines[-1].strip()[:LINE_CHARACTERS], now]
 
     def report(self, quiet_s: float) -> "Dict[str, List[Any]]":
         """Sign -> [how often, the last line, its age in s]; the log is silent since `quiet_s`."""
