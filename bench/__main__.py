@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import fanout, growth, logs, memory, probe, reaction, report, shipping, startup
+from bench import fanout, growth, logs, look, memory, probe, reaction, report, shipping, startup
 from bench.beds import lab
 from bench.measure import Table
 from bench.plan import Plan
@@ -25,6 +25,7 @@ MEASUREMENTS: dict[str, Callable[[Plan], Iterator[Table]]] = {
     "shipping": shipping.shipping,
     "startup": startup.startup,
     "memory": memory.memory,
+    "look": look.look,
 }
 
 

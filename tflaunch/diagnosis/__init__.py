@@ -6,6 +6,10 @@ frames.py      which frame of a Python stack is the user's own, and how to write
 signs.py       what lines of a log say about their task
 hangs.py       which task waits for which, and why, while a run goes on
 lost_packets.py  between which hosts packets are lost in mid-run
+lasting.py     the base of rules that tell what has lasted
+strangers.py   who listens on another port than the plan's, or calls addresses that are no task's
+unready.py     whose variables nobody initialises, and whose port stays shut
+lost_peers.py  who stands still since a peer has ended
 stillness.py   who keeps the others waiting when nothing moves
 movement.py    what a task has moved between looks
 standing.py    where the threads of a task stand, and what that means

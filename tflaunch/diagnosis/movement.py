@@ -43,6 +43,7 @@ class Movement:
     def __init__(self, limits: Thresholds, port: int | None) -> None:
         self._limits = limits
         self._port = port  # its own
+        self._turns = Bucket(limits.turns_s, 3.0)
         self._cpu = Bucket(limits.still_cores, limits.blip_cpu_s)
         self._io = Bucket(limits.still_io_bytes_s, limits.blip_bytes)
         self._bytes = Bucket(limits.still_flow_bytes_s, limits.blip_bytes)
@@ -53,6 +54,10 @@ class Movement:
         self.mute_since: float | None = None  # neither bytes nor log lines, whatever it computes
         self.busy_since: float | None = None  # mute, and it computes
         self.peers_moved_at: float | None = None  # when it last moved bytes to or from a task of the run
+        self.turned_at: float | None = (
+            None  # when its main thread was last seen to do something between waits
+        )
+        self.trickled_at: float | None = None  # when any byte last went to or came from a task of the run
         self.wrote_at: float | None = None  # when its log last grew
         self.cores = 0.0  # between the last two looks
 
@@ -75,6 +80,8 @@ class Movement:
         self.cores = used_s / passed_s
         computes = self._cpu.add(used_s, passed_s)
         moves = self._moves(before, look, passed_s, cluster, now)
+        if self._turns.add(look.get("turns", 0) - before.get("turns", 0), passed_s):
+            self.turned_at = now
         writes = look["log_bytes"] != before["log_bytes"]
         if writes:
             self.wrote_at = now
@@ -94,6 +101,8 @@ class Movement:
         old, new = before.get("io"), look.get("io")
         files = 0 if old is None or new is None else new - old
         moved, among_us = self._excess(before, look, passed_s, cluster)
+        if self._trickles(before, look, cluster):
+            self.trickled_at = now
         if self._peers.add(among_us, passed_s):
             self.peers_moved_at = now
         # Both are filled, whatever the first says.
@@ -116,6 +125,26 @@ class Movement:
             if (address, port) in cluster or own == self._port:
                 among_us += excess
         return moved, among_us
+
+    def _trickles(
+        self, before: Mapping[str, Any], look: Mapping[str, Any], cluster: Container[tuple[str, int]]
+    ) -> bool:
+        old = _totals(before)
+        return any(
+            total > old.get((address, port, own), 0)
+            for (address, port, own), total in _totals(look).items()
+            if (address, port) in cluster or own == self._port
+        )
+
+    def loops(self, recent_s: float) -> bool:
+        """Whether its main thread is in a loop of the program: it waits, does something, waits again."""
+        return self.turned_at is not None and self.at - self.turned_at <= recent_s
+
+    def trickles(self, recent_s: float) -> bool:
+        """Whether it goes round in a loop, and has just talked to its peers: it is slow, no more."""
+        return (
+            self.loops(recent_s) and self.trickled_at is not None and self.at - self.trickled_at <= recent_s
+        )
 
     def chatty(self, since: float) -> bool:
         """Whether it has written log lines since then, not only at the beginning."""

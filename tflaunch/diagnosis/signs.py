@@ -17,6 +17,8 @@ WORDS = {
         "Model not initialized",
         "Waiting for model to be ready",
     ),
+    # "Started server with target: grpc://10.0.0.1:2222": the port that the program has given it
+    "server_started": ("Started server with target: grpc://",),
     "unavailable": ("UNAVAILABLE", "UnavailableError", "failed to connect to all addresses"),
     "no_gpu": (
         "no CUDA-capable device is detected",

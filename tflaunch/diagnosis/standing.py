@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from tflaunch.diagnosis.frames import is_own, own_frame, place
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
@@ -59,7 +61,6 @@ OF_TENSORFLOW = (
     "/tensorflow_estimator/",
     "/tensorflow_probability/",
 )
-OF_PYTHON = ("<frozen", "/lib/python3", "/lib/python2", "/lib64/python3", "<string>")
 INSTALLED = ("site-packages/", "dist-packages/")
 
 # What the kernel's function that a thread waits in means: the beginning of its name.
@@ -189,16 +190,11 @@ class Stand(NamedTuple):
         return f"waits in the kernel ({self.channel})" if self.channel else WORDS[""]
 
 
-def installed(path: str) -> bool:
-    """Whether a file belongs to a library, not to the user's own code."""
-    return any(part in path for part in INSTALLED) or any(part in path for part in OF_PYTHON)
-
-
 def kind_of_frames(frames: Frames) -> str:
     """What a thread does in the libraries that the user's code has called; "" for what the frames do not show."""
     best = len(SIGNS)
     for path, _, function in frames:
-        if not installed(path):
+        if is_own(path):
             break
         for number, (part, functions, _) in enumerate(SIGNS[:best]):
             if part in path and (not functions or function in functions):
@@ -219,20 +215,15 @@ def place_of(frames: Frames) -> tuple[str, bool]:
 
     It is the innermost frame of the user's own code, else the innermost one outside TensorFlow and Python's library.
     """
-    own = next((frame for frame in frames if not installed(frame[0])), None)
+    own = own_frame(frames)
     if own is not None:
-        return _worded(own), True
+        return place(own), True
     for frame in frames:
-        path = frame[0]
-        if any(part in path for part in INSTALLED) and not any(part in path for part in OF_TENSORFLOW):
-            return _worded(frame), False
-    return (_worded(frames[0]), False) if frames else ("", False)
-
-
-def _worded(frame: Sequence[Any]) -> str:
-    path, line, function = frame
-    name = path.rpartition("/")[2] or path
-    return f"{name}:{line}" if function == "<module>" else f"{name}:{line} in {function}()"
+        if any(part in frame[0] for part in INSTALLED) and not any(
+            part in frame[0] for part in OF_TENSORFLOW
+        ):
+            return place(frame), False
+    return (place(frames[0]), False) if frames else ("", False)
 
 
 def stands(process: Mapping[str, Any]) -> list[Stand]:
@@ -248,8 +239,8 @@ def stands(process: Mapping[str, Any]) -> list[Stand]:
         first = Stand(kind, "", False, False, False, True, pid=process["pid"], channel=channel)
         return [first, *_others(process, stacks)]
     frames = stacks[0]["frames"]
-    place, own = place_of(frames)
-    direct = bool(frames) and not installed(frames[0][0])
+    where, own = place_of(frames)
+    direct = bool(frames) and is_own(frames[0][0])
     kind = kind_of_frames(frames)
     by_channel = kind_of_channel(channel, state)
     if not kind or (kind in ("net", "event") and by_channel in ("dial", "sleep")):
@@ -257,7 +248,7 @@ def stands(process: Mapping[str, Any]) -> list[Stand]:
     if state == "R" and kind not in FOR_PEERS:
         kind = "busy"
     deep = bool(frames) and any(part in frames[0][0] for part in INSTALLED)
-    first = Stand(kind, place, own, direct, deep, True, pid=process["pid"], channel=channel)
+    first = Stand(kind, where, own, direct, deep, True, pid=process["pid"], channel=channel)
     return [first, *_others(process, stacks[1:])]
 
 
@@ -269,15 +260,15 @@ def _others(process: Mapping[str, Any], stacks: Iterable[Mapping[str, Any]]) -> 
     found = []
     for stack in stacks:
         frames = stack["frames"]
-        place, own = place_of(frames)
+        where, own = place_of(frames)
         if not own:
             continue
         kind = kind_of_frames(frames)
         if not kind:
             kind = next((each for each in RANK if each in channels), "lock")
         feeds = any(part in frame[0] for frame in frames for part in CALLED_BY_TENSORFLOW)
-        direct = not installed(frames[0][0])
-        found.append(Stand(kind, place, True, direct, False, False, feeds, process["pid"]))
+        direct = is_own(frames[0][0])
+        found.append(Stand(kind, where, True, direct, False, False, feeds, process["pid"]))
     return found
 
 

@@ -75,6 +75,7 @@ class Stillness(Rule):
         self._stacks_at: dict[str, float] = {}  # task -> when it was last asked for its stacks
         self._inspected: dict[str, tuple[float, Sequence[Mapping[str, Any]]]] = {}
         self._told: list[Told] = []
+        self._stood_at = float("-inf")  # when all tasks, or all but a few, were last seen to stand still
 
     # -- what happens
 
@@ -126,15 +127,24 @@ class Stillness(Rule):
             if task not in still and each.busy_since is not None
         }
         if len(still) == len(living):
+            self._stood_at = now
             return [self._all(still)]
         if len(still) + len(busy) == len(living) and 0 < len(busy) <= max(1, len(living) // 4):
-            since = max(*still.values(), *busy.values()) if still else max(busy.values())
-            # That alone one task computes is an alarm only for those that wait for it.
-            return [Case("busy", tuple(living), since, self._limits.busy_s)] if still else []
-        if any(self._trains(task, now) for task in living if task not in still):
+            if not still:
+                return []  # nobody waits for those that compute
+            self._stood_at = now
+            since = max(*still.values(), *busy.values())
+            return [Case("busy", tuple(living), since, self._limits.busy_s)]
+        if any(self._trains(task, now) for task in living):
+            # What stood still together with its peers has just been waiting for them.
+            alone = {
+                task: max(since, self._stood_at)
+                for task, since in still.items()
+                if not moves[task].trickles(6 * self._limits.look_s)
+            }
             return [
                 Case("one", (task,), since, self._patience([task], since))
-                for task, since in still.items()
+                for task, since in alone.items()
                 if any(self._trains(other, now) for other in living if other != task)
             ]
         return []
@@ -191,15 +201,28 @@ class Stillness(Rule):
             verdict = self._judged(case, now)
             if verdict is None or not explained.isdisjoint(verdict.culprits or case.tasks):
                 continue
+            limits = self._limits
+            loops = [self._moves[task].loops(2 * limits.look_s) for task in case.tasks]
+            if case.kind == "all" and all(loops):
+                # Slow steps, or a pause: each is in a loop of its own.
+                moves = [self._moves[task] for task in case.tasks]
+                if any(each.chatty(case.since) or each.trickles(6 * limits.look_s) for each in moves):
+                    continue
+                verdict = verdict._replace(sure=False)
             if not verdict.sure:
-                limits = self._limits
-                patience_s = limits.busy_deep_s if case.kind == "busy" else limits.lone_s
+                patience_s = limits.busy_deep_s if case.kind == "busy" else self._pause(case)
                 if now - case.since < patience_s:
                     continue
             tasks = verdict.culprits or case.tasks
             self._told.append(Told(tasks, case.kind == "busy", verdict.text))
             said.append(Sentence(verdict.text, False))
         return said
+
+    def _pause(self, case: Case) -> float:
+        """How long tasks may do nothing that seem to have chosen that."""
+        met = any(self._moves[task].peers_moved_at is not None for task in case.tasks)
+        # Tasks that have never met wait for each other somewhere else: for files, as a rule.
+        return self._limits.lone_s if met or len(case.tasks) == 1 else self._limits.chatty_s
 
     def _over(self, now: float) -> list[Sentence]:
         said = []
@@ -238,6 +261,7 @@ class Stillness(Rule):
         at, processes = self._inspected.get(task, (-1.0, ()))
         if at < case.since or not processes:
             processes = [_as_process(look)]
+        processes = [_without_old_stacks(each, at - case.since) for each in processes]
         stand = stand_of(processes)
         if movement.still_since is None:
             stand = stand._replace(kind="busy")
@@ -323,6 +347,11 @@ class Stillness(Rule):
             each = self._moves[task]
             each.still_since, each.mute_since, each.busy_since = still, mute, busy
         self._told = [Told(tuple(tasks), busy, text) for tasks, busy, text in memory["told"]]
+
+
+def _without_old_stacks(process: Mapping[str, Any], most_s: float) -> Mapping[str, Any]:
+    """The process without stacks of a time at which the task may still have moved."""
+    return process if process.get("age_s", 0.0) <= most_s else {**process, "stacks": None}
 
 
 def _as_process(look: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,10 +41,19 @@ class Thresholds:
     gpu_spin_drop: float = 0.7  # ... and of the most that it took before, where it did more
     gpu_idle_use: float = 5.0  # percent of use, up to which a GPU does nothing
     gpu_quiet_bytes_s: float = 50_000.0  # a task that moves fewer bytes in a second sends heartbeats only
+    other_port_s: float = (
+        45.0  # a task that listens on another port than its own, while trainers wait so long
+    )
+    uninitialized_s: float = (
+        85.0  # between a worker's first and last line "not initialized"; one comes every 30 s
+    )
+    recovery_s: float = 45.0  # ... so that a line "not initialized" which is older says nothing about now
+    lost_peer_s: float = 45.0  # who stands still within this time after a peer's end waits for that peer
     # Standstill (stillness.py).  Tasks of MultiWorkerMirroredStrategy that wait used 0.02 of a core, and 1400 B/s.
     still_cores: float = 0.05  # a task that uses less of a core ...
     still_flow_bytes_s: float = 3000.0  # ... and moves less on every connection (heartbeats) stands still
     still_io_bytes_s: float = 2000.0  # ... and reads and writes less
+    turns_s: float = 0.3  # a main thread that stops waiting more often is in a loop of its program
     blip_cpu_s: float = 0.4  # what a task that stands still may use besides, now and then
     blip_bytes: float = 16384.0
     chatty_s: float = 120.0  # a standstill that is told, of tasks that go on writing log lines

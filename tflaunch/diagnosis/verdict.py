@@ -220,6 +220,8 @@ class Court:
         it, place = ("it is", stand.place) if count == 1 else ("they are", stand.place)
         words = stand.words if count == 1 else _plural(stand.words)
         text = f"{it} at {place} and {words}" if place else f"{it.split()[0]} {words}"
+        if not place and self._watched.stacks:
+            text += " (tflaunch stacks shows where)"
         if stand.kind in ("child", "children") and seen.child:
             text += f" ({seen.child})"
         if stand.kind in ("net", "poll", "dial", "dns") and seen.strangers:

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 from tflaunch.diagnosis.hangs import Hangs
 from tflaunch.diagnosis.lost_packets import LostPackets
 from tflaunch.diagnosis.nan_loss import NanLoss
+from tflaunch.diagnosis.lost_peers import LostPeers
 from tflaunch.diagnosis.rule import Place, Watched
 from tflaunch.diagnosis.stillness import Stillness
+from tflaunch.diagnosis.strangers import Strangers
 from tflaunch.diagnosis.thresholds import thresholds
+from tflaunch.diagnosis.unready import Unready
 from tflaunch.lifecycle.time_limits import Limits
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
@@ -41,9 +44,12 @@ def rules_for(watched: Watched) -> dict[str, Rule]:
         rules = {"no_gpu": NoGpu(watched), "gpu_waits": GpuWaits(watched)}
     return {
         "lost_packets": LostPackets(watched),
+        "strangers": Strangers(watched),
         **rules,
         "nan_loss": NanLoss(watched),
         "hangs": Hangs(watched),
+        "unready": Unready(watched),
+        "lost_peers": LostPeers(watched),
         "stillness": Stillness(watched),
     }
 
@@ -127,9 +133,10 @@ class Watchdog:
     def said(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
         """Take note of an answer to `questions`; ignore other messages."""
         if type == "looked":
-            self._limits.looked(fields["tasks"], now)
+            known = {task: look for task, look in fields["tasks"].items() if task in self._hosts}
+            self._limits.looked(known, now)
             for each in self.rules.values():
-                each.looked(host, fields, now)
+                each.looked(host, {**fields, "tasks": known}, now)
         elif type in ("dialled", "inspected"):
             rule = self.rules.get(fields.get("asker", ""))
             if rule is not None:

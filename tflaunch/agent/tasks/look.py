@@ -8,6 +8,7 @@
     waits_in     the kernel function that the program waits in, "" when it runs or the kernel hides that
     cpu_s        processor time that all these processes have used so far
     io           bytes that they have read and written so far (files, pipes; hardly sockets); null when hidden
+    turns        how often the first threads of all these processes have stopped waiting
     quiet_s      seconds since the task last wrote to its log, or since its start
     log_bytes    how much the task has written
     says         the last line that the task has written
@@ -79,6 +80,7 @@ def _of_processes(task: "Task", tree: "List[processes.Process]") -> "Dict[str, A
         "waits_in": _waits_in(tree[0].pid) if tree else "",
         "cpu_s": round(sum(_cpu_s(each.pid) for each in tree), 2),
         "io": _io(tree),
+        "turns": sum(_turns(each.pid) for each in tree),
         "quiet_s": round(_quiet_s(task), 1),
         "log_bytes": task.logs.size(task.logs.attempt),
         "says": _last_line(task),
@@ -164,6 +166,14 @@ def _cpu_s(pid: int) -> float:
     except OSError:
         return 0.0
     return float(sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"))
+
+
+def _turns(pid: int) -> int:
+    try:
+        with open("/proc/%d/status" % pid) as table:
+            return int(next(line.split()[1] for line in table if line.startswith("voluntary_ctxt_switches")))
+    except (OSError, StopIteration, ValueError):
+        return 0
 
 
 def _io(tree: "List[processes.Process]") -> "Optional[int]":

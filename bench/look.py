@@ -1,0 +1,108 @@
+"""Look: what it costs an agent to see what its tasks do, as the watchdog asks every few seconds."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.measure import Failed, Figures, Table
+from bench.plan import Plan
+from tests.support.agent_over_pipes import Host, task
+from tflaunch.diagnosis.thresholds import Thresholds
+from tflaunch.protocol.wire import encode
+
+LOOKS = 50
+CONNECTIONS = 50
+EVERY_S = Thresholds.look_s
+# A task with its connections, which writes a line of progress now and then.
+TASK = """\
+import socket, sys, time
+calls = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(int(sys.argv[2]))]
+step = 0
+while True:
+    print("step", step, "loss 0.31", flush=True)
+    step += 1
+    time.sleep(0.1)
+"""
+
+
+def look(plan: Plan) -> Iterator[Table]:
+    """One host; its tasks, and this machine's own processes, are what there is to see."""
+    table = Table("A look at the tasks of a host", "1 task", ("agent CPU ms",), 1)
+    table.remarks.append(
+        f"mean of {LOOKS} looks at tasks with {CONNECTIONS} connections each; the share is that of one core at a look"
+        f" every {EVERY_S:g} s"
+    )
+    shapes = {"1 task": (1, CONNECTIONS), "4 tasks": (4, CONNECTIONS), "16 tasks": (16, CONNECTIONS)}
+    shapes["1 task, 4,000 connections"] = (1, 4000)
+    for number in range(plan.rounds):
+        for method, (tasks, connections) in shapes.items():
+            plan.tell(f"look: {method}, round {number + 1}")
+            try:
+                row: Figures | None = _cost(tasks, connections)
+            except Failed as error:
+                row = None
+                table.remarks.append(f"{method}: {error}")
+            table.rows.setdefault(method, []).append(row)
+    yield table
+
+
+def _cost(tasks: int, connections: int) -> Figures:
+    """Start an agent with so many tasks, and look at them."""
+    server = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    ends: list[socket.socket] = []
+
+    def accept() -> None:
+        try:
+            while True:
+                ends.append(server.accept()[0])
+        except OSError:
+            return  # the measurement is over
+
+    threading.Thread(target=accept, daemon=True).start()
+    with tempfile.TemporaryDirectory() as place:
+        host = Host(Path(place), sys.executable)
+        try:
+            channel = host.open("start")
+            agent = channel.wait("hello")["pid"]
+            host.watch(agent)
+            host.watch(host.guard(agent))
+            channel.send("renew", lease_s=120.0)
+            channel.ask("probe", lease=False, ports=None, count=0, answer="facts")
+            words = (sys.executable, "-c", TASK, str(server.getsockname()[1]), str(connections))
+            made = [task(*words, id=f"worker/{number}") for number in range(tasks)]
+            channel.send("stage", tasks=made, code=None, ports=[], gpus=[], door=False, attempt=0)
+            channel.wait("staged")
+            channel.send("release")
+            channel.gather("started", tasks)
+            for _ in range(6000):  # until all connections are there
+                seen = channel.ask("look", answer="looked")["tasks"]
+                if all(each["log_bytes"] for each in seen.values()):
+                    break
+            else:
+                raise Failed("the tasks do not get their connections")
+            before = _busy_ms(agent)
+            for _ in range(LOOKS):
+                seen = channel.ask("look", answer="looked")["tasks"]
+            spent_ms = (_busy_ms(agent) - before) / LOOKS
+            channel.ask("end", grace_s=0.0, answer="swept")
+        finally:
+            host.close()
+            server.close()
+            for end in ends:
+                end.close()
+    share = 100 * spent_ms / 1000 / EVERY_S
+    return {
+        "agent CPU ms": spent_ms,
+        "share of a core %": share,
+        "message kB": len(encode("looked", tasks=seen)) / 1e3,
+    }
+
+
+def _busy_ms(pid: int) -> float:
+    """The CPU time of that process, finer than /proc/PID/stat has it."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6

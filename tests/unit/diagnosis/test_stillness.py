@@ -1,0 +1,383 @@
+"""Who keeps the others waiting: sentences of the whole watchdog, from facts as real runs have them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.standstill import (
+    BY_PY_FUNCTION,
+    FOR_CHECKPOINT,
+    IN_COORDINATOR,
+    IN_FUNCTION,
+    IN_GETADDRINFO,
+    IN_ITERATOR,
+    IN_JOIN,
+    IN_POOL,
+    IN_QUEUE,
+    IN_SESSION,
+    IN_SUBPROCESS,
+    IN_URLOPEN,
+    WAITS_FOR_CHIEF,
+    Scene,
+    at,
+)
+from tflaunch.lifecycle.watchdog import Watchdog
+
+TRAIN = at(40, "train", *IN_FUNCTION)
+WORKERS = ("worker/0", "worker/1", "worker/2")
+
+
+def mirrored() -> Scene:
+    """Three workers of MultiWorkerMirroredStrategy, two of which wait in an all-reduce."""
+    scene = Scene(*WORKERS)
+    assert scene.on(120) == []
+    scene.stands("worker/0", TRAIN)
+    scene.stands("worker/2", TRAIN)
+    return scene
+
+
+def one(said: list[str]) -> str:
+    [text] = said
+    return text
+
+
+# ---- the odd one out
+
+
+def test_an_input_that_sleeps_in_the_generator_of_one_worker() -> None:
+    scene = mirrored()
+    scene.stands(
+        "worker/1",
+        at(39, "train", *IN_ITERATOR),
+        [["trainer.py", 26, "batches"], *BY_PY_FUNCTION],
+        channels=("futex_do_wait", "hrtimer_nanosleep", "futex_do_wait"),
+    )
+    text = one(scene.on(100))
+    assert text.startswith("worker/1 on b has done nothing for ")
+    assert "it is at trainer.py:26 in batches() and sleeps" in text
+    assert text.endswith("; worker/0, worker/2 wait for it at trainer.py:40 in train()")
+    assert scene.inspections == [(task, True) for task in ("worker/0", "worker/1", "worker/2")]
+
+
+@pytest.mark.parametrize(
+    ("inner", "channel", "words"),
+    [
+        ([], "hrtimer_nanosleep", "sleeps"),
+        ([], "locks_lock_inode_wait", "waits for a file lock"),
+        ([], "wait_for_partner", "opens a FIFO"),
+        ([], "anon_pipe_read", "reads from a pipe or its stdin"),
+        ([], "wait_woken", "waits for data from a connection"),
+        ([], "futex_do_wait", "waits for a lock; threads of its own wait for each other"),
+        (IN_URLOPEN, "wait_woken", "waits for data from a connection"),
+        (
+            IN_GETADDRINFO,
+            "poll_schedule_timeout.constprop.0",
+            "looks up a host name (DNS); is the name server",
+        ),
+        (IN_QUEUE, "futex_do_wait", "waits for a queue; threads of its own"),
+        (IN_SUBPROCESS, "do_wait", "waits for a process that it has started"),
+    ],
+)
+def test_what_the_main_thread_waits_for(inner: list[Any], channel: str, words: str) -> None:
+    scene = mirrored()
+    scene.stands("worker/1", at(7, "load", *inner), channels=(channel,))
+    text = one(scene.on(100))
+    assert f"it is at trainer.py:7 in load() and {words}" in text
+    assert "worker/0, worker/2 wait for it" in text
+
+
+def test_a_collective_that_one_worker_does_not_call() -> None:
+    scene = mirrored()
+    scene.stands("worker/1", at(52, "evaluate", *IN_FUNCTION))
+    text = one(scene.on(100))
+    assert "worker/1 is at trainer.py:52 in evaluate()" in text
+    assert "worker/0, worker/2 are at trainer.py:40 in train()" in text
+    assert "the same number of steps" in text
+
+
+def test_all_in_the_same_all_reduce() -> None:
+    scene = mirrored()
+    scene.stands("worker/1", TRAIN)
+    text = one(scene.on(100))
+    assert text.startswith("all 3 tasks (worker/0, worker/1, worker/2) have done nothing for ")
+    assert "at trainer.py:40 in train()" in text
+    assert "the same number of steps" in text
+
+
+def test_one_has_ended_and_the_others_wait() -> None:
+    scene = mirrored()
+    scene.end("worker/1")
+    text = one(scene.on(100))
+    assert (
+        "worker/1 has ended with 0 and no longer takes part: give all tasks the same number of steps" in text
+    )
+
+
+def test_sync_replicas_with_more_replicas_than_workers() -> None:
+    scene = Scene("ps/0", "worker/0", "worker/1")
+    scene.stands("ps/0", at(6, "main", *IN_JOIN))
+    for task in ("worker/0", "worker/1"):
+        scene.stands(task, at(23, "train", *IN_SESSION))
+    text = one(scene.on(100))
+    assert "wait in session.run at trainer.py:23 in train()" in text
+    assert "replicas_to_aggregate" in text
+
+
+def test_a_chief_that_never_initialises() -> None:
+    scene = Scene("ps/0", "worker/0", "worker/1")
+    scene.stands("ps/0", at(6, "main", *IN_JOIN))
+    scene.stands("worker/0", at(18, "train"), channels=("hrtimer_nanosleep",))
+    scene.stands("worker/1", at(19, "train", *WAITS_FOR_CHIEF), channels=("hrtimer_nanosleep",))
+    text = one(scene.on(100))
+    assert "worker/0 on b has done nothing" in text
+    assert "it is at trainer.py:18 in train() and sleeps; worker/1 waits for it" in text
+
+
+def test_the_generator_of_a_parameter_server_strategy() -> None:
+    scene = Scene("ps/0", "worker/0", "worker/1", "chief/0")
+    for task in ("ps/0", "worker/0", "worker/1"):
+        scene.stands(task, at(6, "main", *IN_JOIN))
+    generator = [["trainer.py", 12, "batches"], *BY_PY_FUNCTION]
+    channels = ("futex_do_wait", "hrtimer_nanosleep", "hrtimer_nanosleep")
+    scene.stands("chief/0", at(22, "train", *IN_COORDINATOR), generator, generator, channels=channels)
+    text = one(scene.on(100))
+    assert "chief/0 on d has done nothing" in text
+    assert "it is at trainer.py:12 in batches() and sleeps" in text
+
+
+def test_an_asynchronous_worker_in_dns_while_its_peers_train() -> None:
+    scene = Scene("ps/0", "worker/0", "worker/1")
+    scene.on(60)
+    scene.stands("worker/1", at(7, "load", *IN_GETADDRINFO), channels=("poll_schedule_timeout",))
+    text = one(scene.on(100))
+    assert text.startswith("worker/1 on c has done nothing for 6")
+    assert "while its peers go on: it is at trainer.py:7 in load() and looks up a host name (DNS)" in text
+    assert scene.inspections == [("worker/1", True)], "the others are left alone"
+
+
+def test_a_child_that_was_forked_after_tensorflow_had_started() -> None:
+    scene = mirrored()
+    scene.stands("worker/1", at(12, "train", *IN_POOL))
+    child = {
+        **{"pid": 4800, "name": "python3", "threads": [[4800, "python3", "S", "futex_do_wait", 0.0]]},
+        **{"stacks": [{"main": True, "frames": at(9, "load", *IN_FUNCTION)}], "why_none": ""},
+    }
+    scene.children["worker/1"] = [child]
+    text = one(scene.on(100))
+    assert "waits for a process of multiprocessing" in text
+    assert 'set_start_method("spawn")' in text
+
+
+def test_a_loop_in_c_that_computes_while_all_others_wait() -> None:
+    scene = mirrored()
+    scene.stands("worker/1", at(7, "load"), channels=("",))
+    scene.cores["worker/1"] = 1.0
+    said = scene.on(110)
+    assert said == [], "it may be an evaluation"
+    text = one(scene.on(40))
+    assert text.startswith("worker/1 on b has used 1.0 cores and moved no byte for 12")
+    assert "it is at trainer.py:7 in load() and computes; worker/0, worker/2 wait for it" in text
+
+
+def test_a_task_that_goes_on_writing_the_same_line() -> None:
+    scene = mirrored()
+    scene.stands("worker/1", at(7, "connect"), channels=("hrtimer_nanosleep",))
+    scene.logs_s["worker/1"], scene.says["worker/1"] = 6.0, "still trying to connect to db"
+    assert scene.on(100) == []
+    text = one(scene.on(40))
+    assert 'it goes on writing "still trying to connect to db"' in text
+
+
+def test_tasks_that_all_wait_for_each_others_files() -> None:
+    scene = Scene(*WORKERS)
+    for task in WORKERS:
+        scene.stands(task, at(8, "barrier"), channels=("hrtimer_nanosleep",))
+    for task in WORKERS:
+        scene.turns_s[task], scene.bytes_s[task] = 1.0, 0.0
+    assert scene.on(115) == []
+    text = one(scene.on(60))
+    assert "they are at trainer.py:8 in barrier() and sleep" in text
+    assert "Each host has its own disks" in text
+
+
+def test_a_worker_of_two_that_polls_and_writes_lines() -> None:
+    scene = mirrored()
+    scene.stands("worker/1", at(7, "connect"), channels=("hrtimer_nanosleep",))
+    scene.turns_s["worker/1"], scene.logs_s["worker/1"] = 1.0, 6.0
+    assert len(scene.on(140)) == 1
+
+
+# ---- without stacks
+
+
+def test_without_stacks_the_wait_channel_tells_the_odd_one_out() -> None:
+    scene = Scene(*WORKERS, stacks=False)
+    scene.on(60)
+    for task in WORKERS:
+        scene.stands(task)
+    scene.channels["worker/1"] = ["hrtimer_nanosleep"]
+    text = one(scene.on(100))
+    assert "worker/1 on b has done nothing" in text
+    assert "it sleeps" in text
+    assert scene.inspections == [(task, False) for task in WORKERS]
+
+
+# ---- once, and its end
+
+
+def test_it_is_told_once_and_so_is_its_end() -> None:
+    scene = mirrored()
+    scene.stands("worker/1", at(7, "load"), channels=("hrtimer_nanosleep",))
+    one(scene.on(600))
+    assert len(scene.inspections) == 3
+    [rule] = [rule for name, rule in scene.watchdog.rules.items() if name == "stillness"]
+    assert list(rule.explains(scene.now)) == ["worker/1"]
+    assert len(list(rule.holds())) == 1
+    scene.cores["worker/1"], scene.bytes_s["worker/1"] = 0.9, 50_000.0
+    assert scene.on(30) == ["worker/1 on b goes on"]
+    assert list(rule.holds()) == []
+
+
+def test_the_next_watchdog_does_not_repeat_it() -> None:
+    scene = mirrored()
+    scene.stands("worker/1", at(7, "load"), channels=("hrtimer_nanosleep",))
+    one(scene.on(100))
+    memory = json.loads(json.dumps(scene.watchdog.memory()))
+    scene.watchdog = Watchdog(**json.loads(json.dumps(scene.watchdog.data())))
+    scene.watchdog.begin(scene.now)
+    scene.watchdog.resume(memory)
+    assert scene.on(200) == []
+    scene.cores["worker/1"], scene.bytes_s["worker/1"] = 0.9, 50_000.0
+    assert scene.on(30) == ["worker/1 on b goes on"]
+
+
+# ---- healthy runs
+
+
+def test_training_is_no_standstill() -> None:
+    assert Scene("ps/0", *WORKERS).on(900) == []
+
+
+def test_imports_on_a_machine_that_is_short_of_processor_time() -> None:
+    scene = Scene(*WORKERS)
+    scene.still(*WORKERS)
+    scene.io_s.update(dict.fromkeys(WORKERS, 200_000.0))  # measured: 0.01 cores, 200 kB/s
+    assert scene.on(300) == []
+
+
+def test_a_checkpoint_that_is_written_for_minutes() -> None:
+    scene = Scene(*WORKERS)
+    scene.on(60)
+    scene.still(*WORKERS)
+    scene.io_s["worker/0"] = 1e6
+    assert scene.on(300) == []
+    assert scene.inspections == []
+
+
+def test_an_evaluation_of_the_chief_while_the_workers_wait() -> None:
+    scene = mirrored()
+    scene.stands("worker/1", at(80, "evaluate", *IN_FUNCTION), channels=("",))
+    scene.cores["worker/1"] = 1.8
+    assert scene.on(500) == []
+
+
+def test_an_evaluation_that_writes_lines() -> None:
+    scene = mirrored()
+    scene.stands("worker/1", at(7, "load"), channels=("",))
+    scene.cores["worker/1"], scene.logs_s["worker/1"] = 1.0, 10.0
+    assert scene.on(900) == []
+
+
+def test_a_download_of_one_task() -> None:
+    scene = mirrored()
+    scene.stands("worker/1", at(7, "load", *IN_URLOPEN), channels=("wait_woken",))
+    scene.strange_bytes_s["worker/1"] = 200_000.0
+    assert scene.on(900) == []
+
+
+def test_a_pause_with_lines() -> None:
+    scene = Scene(*WORKERS)
+    scene.on(60)
+    for task in WORKERS:
+        scene.stands(task, at(8, "pause"), channels=("hrtimer_nanosleep",))
+        scene.logs_s[task] = 5.0
+    assert scene.on(110) == []
+
+
+def test_small_steps_with_a_sleep_between_them() -> None:
+    scene = Scene("ps/0", "worker/0", "worker/1")
+    scene.stands("ps/0", at(6, "main", *IN_JOIN))
+    for task, stack in (("worker/0", at(23, "train", *IN_SESSION)), ("worker/1", at(24, "train"))):
+        scene.stands(task, stack, channels=("hrtimer_nanosleep",))
+        scene.turns_s[task], scene.logs_s[task] = 2.0, 30.0
+    assert scene.on(900) == []
+
+
+def test_a_worker_with_slow_small_steps_among_fast_ones() -> None:
+    scene = Scene("ps/0", "worker/0", "worker/1")
+    scene.stands("worker/1", at(24, "train"), channels=("hrtimer_nanosleep",))
+    scene.turns_s["worker/1"] = 1.0
+    assert scene.on(900) == []
+
+
+def test_all_compute_for_minutes() -> None:
+    scene = Scene(*WORKERS)
+    scene.still(*WORKERS)
+    scene.cores.update(dict.fromkeys(WORKERS, 1.0))
+    assert scene.on(900) == []
+
+
+def test_servers_that_nobody_asks_for_anything() -> None:
+    scene = Scene("ps/0", "worker/0", "worker/1")
+    for task in scene.looks:
+        scene.stands(task, at(6, "main", *IN_JOIN))
+    assert scene.on(900) == []
+
+
+def test_one_worker_that_sleeps_has_much_time() -> None:
+    scene = Scene("worker/0")
+    scene.stands("worker/0", at(8, "pause"), channels=("hrtimer_nanosleep",))
+    assert scene.on(290) == []
+    assert "worker/0 on a" in one(scene.on(60))
+
+
+def test_a_ps_and_an_evaluator_that_wait() -> None:
+    scene = Scene("ps/0", "worker/0", "worker/1", "evaluator/0")
+    scene.stands("ps/0", at(6, "main", *IN_JOIN))
+    scene.stands("evaluator/0", at(6, "evaluate", *FOR_CHECKPOINT))
+    assert scene.on(900) == []
+
+
+def test_blips_do_not_hide_a_standstill() -> None:
+    scene = mirrored()
+    scene.stands("worker/1", at(7, "load"), channels=("hrtimer_nanosleep",))
+    said = []
+    for _ in range(10):
+        scene.looks["worker/0"]["cpu_s"] += 0.15
+        said += scene.on(10)
+    assert len(said) == 1
+
+
+# ---- what cannot be seen
+
+
+def test_with_gpus_the_rule_is_silent_and_says_so() -> None:
+    scene = Scene(*WORKERS, gpus={"worker/0": ["GPU-1"], "worker/1": ["GPU-2"], "worker/2": []})
+    for task in WORKERS:
+        scene.stands(task, TRAIN)
+    assert scene.on(300) == []
+    [text] = scene.watchdog.rules["stillness"].blind()
+    assert text.startswith("whether worker/0, worker/1 stand still")
+
+
+def test_where_bytes_cannot_be_counted_the_rule_is_silent_and_says_so() -> None:
+    scene = Scene(*WORKERS)
+    scene.sees_bytes = False
+    for task in WORKERS:
+        scene.stands(task, TRAIN)
+    assert scene.on(300) == []
+    [text] = scene.watchdog.rules["stillness"].blind()
+    assert text.startswith("whether worker/0, worker/1, worker/2 stand still: the kernel")
