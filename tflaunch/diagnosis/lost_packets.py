@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol.outcome import TaskExit
 
 ANSWER_S = 40.0  # a dial whose result has not come by then is not waited for
+MEMORY_S = 120.0  # a task that fails so long after the loss may have failed for it
 LOOKS = 2  # so many looks running must show a connection without progress
 PING_HEADERS = 28  # bytes of IPv4 and ICMP in a packet of ping
 
@@ -72,6 +73,7 @@ class _Way:
         self.dialled: float | None = None  # when their results were there
         self.retransmits: int | None = None  # how often was tried again, at the first look after these dials
         self.text = ""  # what was told
+        self.ended: float | None = None  # when packets arrived again
 
 
 class LostPackets(Rule):
@@ -95,6 +97,7 @@ class LostPackets(Rule):
         self._cpu_s: dict[str, tuple[float, float]] = {}  # task -> when, and the processor time so far
         self._idle: set[str] = set()  # tasks that did nothing between their last two looks
         self._over: list[Sentence] = []
+        self._past: list[tuple[_Pair, _Way]] = []  # the last that was told and is over
         self._ended: set[str] = set()
 
     # -- what happens
@@ -142,6 +145,8 @@ class LostPackets(Rule):
         """The packets of these hosts arrive again."""
         way = self._ways.pop(pair)
         if way.text:
+            way.ended = now
+            self._past = [(pair, way)]
             text = f"packets between {self._between(pair, way)} arrive again, after {now - way.since:.0f} s"
             self._over.append(Sentence(text, True))
 
@@ -151,6 +156,25 @@ class LostPackets(Rule):
         for (pair, end), result in zip(self._asked.pop(host, []), fields["results"]):  # noqa: B905  Python 3.8
             if pair in self._ways:
                 self._ways[pair].results[end] = result
+
+    def why_ended(self, exit: TaskExit, now: float) -> str:
+        """The packets that are lost, or were lost until just now, of that task, or else of others in the run."""
+        told = [(pair, way) for pair, way in self._ways.items() if way.text]
+        for pair, way in [*told, *self._past]:
+            ended = now if way.ended is None else way.ended
+            if now - ended <= MEMORY_S:
+                return self._why(exit, self._between(pair, way), f"were lost for {ended - way.since:.0f} s")
+        for key, stuck in self._stuck.items():
+            pair = self._pair(key)
+            if key[0] == str(exit.task) and pair is not None:
+                return self._why(
+                    exit, " and ".join(pair), f"were not acknowledged for {now - stuck.since:.0f} s"
+                )
+        return ""
+
+    @staticmethod
+    def _why(exit: TaskExit, between: str, lasts: str) -> str:
+        return f"{exit.task} on {exit.host} may have failed for this: packets between {between} {lasts}"
 
     def exited(self, exit: TaskExit, now: float) -> None:
         self.lost(str(exit.task), now)
@@ -162,6 +186,9 @@ class LostPackets(Rule):
         for pair, way in list(self._ways.items()):
             if all(not self._ended.isdisjoint(end) for end in way.ends):
                 del self._ways[pair]
+                if way.text:
+                    way.ended = now
+                    self._past = [(pair, way)]
 
     def started(self, task: str, now: float) -> None:
         self._ended.discard(task)

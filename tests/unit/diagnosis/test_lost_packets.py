@@ -83,9 +83,12 @@ class Run:
             said += self.rule.sentences(self.now + 2, set())
         return said
 
-    def exit(self, task: str, code: int = 1) -> None:
+    def exit(self, task: str, code: int = 1) -> str:
+        """It ends; returns why it may have failed."""
         ended = TaskExit(TaskId.parse(task), PLACES[task].host, code, None, 9.0, b"")
+        why = self.rule.why_ended(ended, self.now)
         self.rule.exited(ended, self.now)
+        return why
 
 
 @pytest.fixture
@@ -269,3 +272,25 @@ def test_whoever_goes_on_knows_what_was_told(run: Run) -> None:
     for wrong in (None, {"ways": []}, {"ways": [["a", "b", 1.0, [["no/7", ""]], ""]], "ended": []}):
         with pytest.raises(ValueError, match=r"."):
             run.rule.resume(wrong)
+
+
+def test_a_task_that_fails_after_the_loss_may_have_failed_for_it(run: Run) -> None:
+    lost = "packets between worker/1 on host3 and ps/0 on host1 were lost for 10 s"
+    both(run, SILENTLY, SILENTLY)
+    run.stuck()
+    run.look(3)
+    run.flows["worker/1"] = {}
+    assert run.exit("worker/1") == f"worker/1 on host3 may have failed for this: {lost}".replace("10", "15")
+    run.look(10)
+    assert run.exit("worker/0") == f"worker/0 on host2 may have failed for this: {lost}".replace("10", "15")
+    run.look(30)
+    assert run.exit("ps/0") == ""
+
+
+def test_a_task_that_fails_before_the_dials_are_done(run: Run) -> None:
+    run.stuck()
+    run.look()
+    assert run.exit("ps/0") == ""
+    assert run.exit("worker/1") == (
+        "worker/1 on host3 may have failed for this: packets between host3 and host1 were not acknowledged for 5 s"
+    )
