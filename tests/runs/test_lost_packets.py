@@ -88,7 +88,8 @@ def test_a_cut_link_is_named_and_so_it_is_when_a_task_fails_for_it(bed: Bed, imp
     with impatient.start(*words(impatient, bed, "--env=GIVES_UP=1")) as running:
         until(lambda: "step 100" in running.out, "the training")
         bed.cut(*bed.hosts)
-        done = running.done(120.0).ran(1)
+        done = running.done(120.0)
+    assert done.code == 1
     assert "a new connection is silently dropped, too; `ping host" in done.sentences
     assert "! worker/0 on host2 may have failed for this: packets between " in done.err
     assert done.err.index("have been lost for") < done.err.index("may have failed for this")

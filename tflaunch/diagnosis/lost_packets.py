@@ -165,10 +165,10 @@ class LostPackets(Rule):
             if now - ended <= MEMORY_S:
                 return self._why(exit, self._between(pair, way), f"were lost for {ended - way.since:.0f} s")
         for key, stuck in self._stuck.items():
-            pair = self._pair(key)
-            if key[0] == str(exit.task) and pair is not None:
+            hosts = self._pair(key)
+            if key[0] == str(exit.task) and hosts is not None:
                 return self._why(
-                    exit, " and ".join(pair), f"were not acknowledged for {now - stuck.since:.0f} s"
+                    exit, " and ".join(hosts), f"were not acknowledged for {now - stuck.since:.0f} s"
                 )
         return ""
 
