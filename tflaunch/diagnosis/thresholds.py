@@ -21,7 +21,8 @@ class Thresholds:
     stopped_s: float = 10.0  # ... and one that is stopped (state T)
     dial_again_s: float = 60.0  # how often a connection that fails is tried again
     idle_cores: float = 0.03  # a task that uses less of a core does nothing
-    lost_retransmits: float = 4  # a packet that was sent so often again, in vain, is lost
+    lost_retransmits: float = 4  # a packet that was sent so often again, in vain, is lost ...
+    lost_looks: float = 2  # ... when so many looks running see no progress
     # Standstill (stillness.py).  Tasks of MultiWorkerMirroredStrategy that wait used 0.02 of a core, and 1400 B/s.
     still_cores: float = 0.05  # a task that uses less of a core ...
     still_flow_bytes_s: float = 3000.0  # ... and moves less on every connection (heartbeats) stands still

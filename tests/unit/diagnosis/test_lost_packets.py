@@ -229,10 +229,21 @@ def test_connections_within_a_host_and_out_of_the_run_do_not_count(run: Run) -> 
 
 
 def test_a_host_that_hides_its_connections(run: Run) -> None:
+    assert list(run.rule.blind()) == []
     for flows in (None, ...):
         look = {"cpu_s": 3.0, **({} if flows is ... else {"flows": flows})}
         run.rule.looked("host3", {"tasks": {"worker/1": look}}, run.now)
     assert run.rule.sentences(run.now, set()) == []
+    assert list(run.rule.blind()) == ["packets lost by worker/1: the kernel does not show their connections"]
+    run.look()
+    assert list(run.rule.blind()) == []
+
+
+def test_names_that_were_not_looked_up() -> None:
+    rule = LostPackets(Watched(PLACES))
+    assert list(rule.blind()) == [
+        "packets lost to host3: their addresses are names, which only the dial check looks up"
+    ]
 
 
 def test_tasks_that_end_take_their_connections_along(run: Run) -> None:
