@@ -358,7 +358,7 @@ class LostPackets(Rule):
             for place in self._watched.places.values()
             if place.address not in self._watched.names and not _is_ip_address(place.address)
         ]
-        if unknown:
+        if unknown and len({place.host for place in self._watched.places.values()}) > 1:
             hosts = names_of(sorted(set(unknown)))
             yield f"packets lost to {hosts}: their addresses are names, which only the dial check looks up"
         if self._hidden:
