@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bed import Bed, FarLauncher
-from tests.support.impatient import IMPATIENT
+from tests.support.far_impatient import Impatient
 from tests.support.launcher import TELL
 from tests.support.patience import until
 
@@ -33,15 +33,6 @@ TRAINER = """
     with v1.train.MonitoredTrainingSession(master=server.target, is_chief=True) as session:
         print("the session is open:", session.run(step))
 """
-
-
-class Impatient(FarLauncher):
-    """Whose tflaunch takes 8 s for long."""
-
-    def argv(self, verb: str, *words: str | bytes | Path) -> list[str | bytes | Path]:
-        inside = self.bed.launcher.inside(cwd=self.code)
-        program = IMPATIENT.format(wait_s=8.0)
-        return [*inside, sys.executable, "-c", program, *super().argv(verb, *words)[len(inside) + 3 :]]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks, Sheet
@@ -20,7 +20,7 @@ from tflaunch.inputs.sizes import amount
 from tflaunch.planning.networks import speed
 from tflaunch.sessions.log_lines import printable
 from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, Row, is_open
-from tflaunch.survey.check_bandwidth import slow
+from tflaunch.survey.check_bandwidth import Throughput, slow
 from tflaunch.survey.check_findings import LEVELS, Finding, Findings, Level
 
 PIPE_COLUMNS = 100
@@ -159,7 +159,7 @@ def _bandwidth(answers: CheckAnswers, sheet: Sheet) -> list[Text]:
         return []
     unit, size = ("Gbit/s", 1e9) if max(measured) >= 1e9 else ("Mbit/s", 1e6)
     odd = set(slow({(a, b): each for a, row in rows.items() for b, each in row.items()}))
-    names = [name for name in rows if any(name in (a, *row) for a, row in rows.items())]
+    names = list(rows)
     head = Column(f"from, to ({unit})", [Text(f"  {name}", "bold") for name in names])
 
     def cell(source: str, to: str) -> Text:
@@ -175,10 +175,12 @@ def _bandwidth(answers: CheckAnswers, sheet: Sheet) -> list[Text]:
     lines = [
         Text.assemble(
             _mark("warning" if odd else None, sheet.marks),
-            f" {counted(len(measured), 'way')} between the hosts measured: {speed(min(measured))} to"
+            f" {counted(len(measured), 'way')} measured: {speed(min(measured))} to"
             f" {speed(max(measured))}, the median {speed(statistics.median_high(measured))}",
         )
     ]
+    if len(names) > MOST_COLUMNS:
+        return lines + _summed_up(rows, names, sheet)
     columns = [Column(to, [cell(source, to) for source in names], right=True) for to in names]
     while columns:
         fitting = 1
@@ -189,6 +191,31 @@ def _bandwidth(answers: CheckAnswers, sheet: Sheet) -> list[Text]:
         lines += Table([head, *columns[:fitting]], sheet.columns).lines()
         columns = columns[fitting:]
     return lines
+
+
+def _summed_up(
+    rows: Mapping[str, Mapping[str, Throughput]], names: Sequence[str], sheet: Sheet
+) -> list[Text]:
+    """The throughput of many hosts, a line each: the least and the median of what was measured."""
+    away: dict[str, list[float]] = {name: [] for name in names}
+    back: dict[str, list[float]] = {name: [] for name in names}
+    for source, row in rows.items():
+        for to, way in row.items():
+            if way.bits_per_s is not None:
+                away[source].append(way.bits_per_s)
+                back[to].append(way.bits_per_s)
+
+    def cells(found: Mapping[str, list[float]], choose: Callable[[list[float]], float]) -> list[Text]:
+        return [Text(speed(choose(found[name])) if found[name] else sheet.marks.dot) for name in names]
+
+    columns = [
+        Column("", [Text(f"  {name}", "bold") for name in names], shrink=1),
+        Column("sends, least", cells(away, min), right=True),
+        Column("median", cells(away, statistics.median_high), right=True),
+        Column("gets, least", cells(back, min), right=True),
+        Column("median", cells(back, statistics.median_high), right=True),
+    ]
+    return table(columns, sheet.columns, sheet.marks.more)
 
 
 def _clocks(findings: Findings, marks: Marks) -> list[Text]:

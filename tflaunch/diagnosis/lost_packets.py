@@ -4,8 +4,8 @@
     too; `ping 10.0.0.1` on host3; look at the cable, the switch and the firewalls between them
 
 The sign: a connection of a task has bytes in its send queue, and the kernel has sent the oldest of them again and again
-(`lost_retransmits` times, each after twice the time), in two looks running, while nothing was acknowledged.  A lossy,
-a slow or a far network does not show it: there, one of so many tries gets through.
+(`lost_retransmits` times, each after twice the time), in `lost_looks` looks running, while nothing was acknowledged.  A
+lossy, a slow or a far network does not show it: there, one of so many tries gets through.
 
 Then both hosts dial the other's task once more, with load: that shows whether all is lost, or large packets only, or
 only the old connection, which a firewall or NAT may have forgotten.  If both dials get through, the network may be
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol.outcome import TaskExit
 
 ANSWER_S = 40.0  # a dial whose result has not come by then is not waited for
-LOOKS = 2  # so many looks running must show a connection without progress
+MEMORY_S = 120.0  # a task that fails so long after the loss may have failed for it
 PING_HEADERS = 28  # bytes of IPv4 and ICMP in a packet of ping
 
 _Key = Tuple[str, str, int, int]  # task, address and port of the other end, own port
@@ -72,6 +72,7 @@ class _Way:
         self.dialled: float | None = None  # when their results were there
         self.retransmits: int | None = None  # how often was tried again, at the first look after these dials
         self.text = ""  # what was told
+        self.ended: float | None = None  # when packets arrived again
 
 
 class LostPackets(Rule):
@@ -94,7 +95,9 @@ class LostPackets(Rule):
         self._asked: dict[str, list[tuple[_Pair, int]]] = {}  # host -> what it dials
         self._cpu_s: dict[str, tuple[float, float]] = {}  # task -> when, and the processor time so far
         self._idle: set[str] = set()  # tasks that did nothing between their last two looks
+        self._hidden: set[str] = set()  # tasks whose connections their host does not show
         self._over: list[Sentence] = []
+        self._past: list[tuple[_Pair, _Way]] = []  # the last that was told and is over
         self._ended: set[str] = set()
 
     # -- what happens
@@ -109,7 +112,10 @@ class LostPackets(Rule):
             else:
                 self._idle.discard(task)
             self._cpu_s[task] = (now, look["cpu_s"])
-            if look.get("flows") is not None:
+            if look.get("flows") is None:
+                self._hidden.add(task)
+            else:
+                self._hidden.discard(task)
                 self._take(task, [_Flow(*flow) for flow in look["flows"]], now)
 
     def _take(self, task: str, flows: Sequence[_Flow], now: float) -> None:
@@ -142,6 +148,8 @@ class LostPackets(Rule):
         """The packets of these hosts arrive again."""
         way = self._ways.pop(pair)
         if way.text:
+            way.ended = now
+            self._past = [(pair, way)]
             text = f"packets between {self._between(pair, way)} arrive again, after {now - way.since:.0f} s"
             self._over.append(Sentence(text, True))
 
@@ -151,6 +159,25 @@ class LostPackets(Rule):
         for (pair, end), result in zip(self._asked.pop(host, []), fields["results"]):  # noqa: B905  Python 3.8
             if pair in self._ways:
                 self._ways[pair].results[end] = result
+
+    def why_ended(self, exit: TaskExit, now: float) -> str:
+        """The packets that are lost, or were lost until just now, of that task, or else of others in the run."""
+        told = [(pair, way) for pair, way in self._ways.items() if way.text]
+        for pair, way in [*told, *self._past]:
+            ended = now if way.ended is None else way.ended
+            if now - ended <= MEMORY_S:
+                return self._why(exit, self._between(pair, way), f"were lost for {ended - way.since:.0f} s")
+        for key, stuck in self._stuck.items():
+            hosts = self._pair(key)
+            if key[0] == str(exit.task) and hosts is not None:
+                return self._why(
+                    exit, " and ".join(hosts), f"were not acknowledged for {now - stuck.since:.0f} s"
+                )
+        return ""
+
+    @staticmethod
+    def _why(exit: TaskExit, between: str, lasts: str) -> str:
+        return f"{exit.task} on {exit.host} may have failed for this: packets between {between} {lasts}"
 
     def exited(self, exit: TaskExit, now: float) -> None:
         self.lost(str(exit.task), now)
@@ -162,6 +189,9 @@ class LostPackets(Rule):
         for pair, way in list(self._ways.items()):
             if all(not self._ended.isdisjoint(end) for end in way.ends):
                 del self._ways[pair]
+                if way.text:
+                    way.ended = now
+                    self._past = [(pair, way)]
 
     def started(self, task: str, now: float) -> None:
         self._ended.discard(task)
@@ -181,7 +211,7 @@ class LostPackets(Rule):
         found: set[_Pair] = set()
         for key, stuck in self._stuck.items():
             pair = self._pair(key)
-            if pair is None or stuck.looks < LOOKS:
+            if pair is None or stuck.looks < self._limits.lost_looks:
                 continue
             found.add(pair)
             way = self._ways.setdefault(pair, _Way(stuck.since))
@@ -322,6 +352,19 @@ class LostPackets(Rule):
     def holds(self) -> Iterable[str]:
         return [way.text for way in self._ways.values() if way.text]
 
+    def blind(self) -> Iterable[str]:
+        unknown = [
+            place.host
+            for place in self._watched.places.values()
+            if place.address not in self._watched.names and not _is_ip_address(place.address)
+        ]
+        if unknown and len({place.host for place in self._watched.places.values()}) > 1:
+            hosts = names_of(sorted(set(unknown)))
+            yield f"packets lost to {hosts}: their addresses are names, which only the dial check looks up"
+        if self._hidden:
+            tasks = names_of(sorted(self._hidden))
+            yield f"packets lost by {tasks}: the kernel does not show their connections"
+
     # -- another launcher, or the coordinator, goes on
 
     def memory(self) -> Any:
@@ -339,6 +382,10 @@ class LostPackets(Rule):
             told = self._ways[here, there] = _Way(since)
             told.ends, told.text = [(task, peer) for task, peer in ends], text
         self._ended = set(memory["ended"])
+
+
+def _is_ip_address(address: str) -> bool:
+    return ":" in address or address[-1:].isdigit()
 
 
 def _fails(result: Any) -> bool:

@@ -21,7 +21,6 @@ class Thresholds:
     stopped_s: float = 10.0  # ... and one that is stopped (state T)
     dial_again_s: float = 60.0  # how often a connection that fails is tried again
     idle_cores: float = 0.03  # a task that uses less of a core does nothing
-    lost_retransmits: float = 4  # a packet that was sent so often again, in vain, is lost
     nan_looks: float = 3.0  # a loss that is NaN in so many looks, and in none a number, stays so ...
     nan_lines: float = 20.0  # ... or in so many lines
     no_gpu_s: float = 10.0  # after a task has said itself that it sees no GPU: time to see one after all
@@ -49,6 +48,8 @@ class Thresholds:
     )
     recovery_s: float = 45.0  # ... so that a line "not initialized" which is older says nothing about now
     lost_peer_s: float = 45.0  # who stands still within this time after a peer's end waits for that peer
+    lost_retransmits: float = 4  # a packet that was sent so often again, in vain, is lost ...
+    lost_looks: float = 2  # ... when so many looks running see no progress
     # Standstill (stillness.py).  Tasks of MultiWorkerMirroredStrategy that wait used 0.02 of a core, and 1400 B/s.
     still_cores: float = 0.05  # a task that uses less of a core ...
     still_flow_bytes_s: float = 3000.0  # ... and moves less on every connection (heartbeats) stands still

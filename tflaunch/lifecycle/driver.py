@@ -62,8 +62,8 @@ S = TypeVar("S", bound=Driven)
 class Monitor(Protocol):
     """Sees all events and messages, and finds out more: the watchdog of a run, or the controller of a sweep."""
 
-    def happened(self, event: Event, now: float) -> None:
-        """Take note of an event; the state machine gets it after this."""
+    def happened(self, event: Event, now: float) -> Iterable[str]:
+        """Take note of an event; the state machine gets it after this.  Returns what the user should know of it."""
 
     def said(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
         """Take note of a message of an agent."""
@@ -206,7 +206,9 @@ class Driver(Generic[S]):
         if not (isinstance(event, HostLost) and event.host in {**self.state.lost, **self.state.swept}):
             self._owner.happened(event)
         if self._monitor is not None:
-            self._monitor.happened(event, now)
+            for text in self._monitor.happened(event, now):
+                if self.state.phase == "running":
+                    self._owner.warn(text)
         self.state, actions = self.state.step(event, now)
         for action in actions:
             if isinstance(action, End):

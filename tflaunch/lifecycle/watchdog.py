@@ -114,9 +114,15 @@ class Watchdog:
             rule.resume(memory["rules"][name])
         self._limits.resume(memory["limits"])
 
-    def happened(self, event: Event, now: float) -> None:
-        """Take note of a task that has started or ended, or is gone with its host; ignore other events."""
+    def happened(self, event: Event, now: float) -> list[str]:
+        """Take note of a task that has started or ended, or is gone with its host; ignore other events.
+
+        Returns why a task that has failed may have done so, as far as the rules know.
+        """
+        whys: list[str] = []
         if isinstance(event, TaskExit):
+            if event.exit_code and not event.stopped:
+                whys += filter(None, [rule.why_ended(event, now) for rule in self.rules.values()])
             self._limits.exited(str(event.task))
             for rule in self.rules.values():
                 rule.exited(event, now)
@@ -129,6 +135,7 @@ class Watchdog:
             self._limits.started(str(event.task), now)
             for rule in self.rules.values():
                 rule.started(str(event.task), now)
+        return whys
 
     def said(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
         """Take note of an answer to `questions`; ignore other messages."""

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 FASTER = 2.0  # another network must be so many times faster to be named
+MOST = (
+    64  # interfaces of a host, and networks and addresses of an interface, that are looked at: a host may lie
+)
 
 Face = Mapping[str, Any]  # an interface of a host, as its agent says it (agent/host_check.py)
 
@@ -38,9 +41,11 @@ def _common(faces: Mapping[str, Sequence[Face]]) -> Iterator[Network]:
     """The networks that every host is in, with an address of its own, and that have a known speed."""
     in_it: dict[str, dict[str, Face]] = {}
     for host, own in faces.items():
-        for face in own:
-            for prefix in face.get("networks", ()):
-                if face.get("mbit_s") and any(_lies_in(address, prefix) for address in face["addresses"]):
+        for face in own[:MOST]:
+            for prefix in face.get("networks", ())[:MOST]:
+                if face.get("mbit_s") and any(
+                    _lies_in(address, prefix) for address in face["addresses"][:MOST]
+                ):
                     in_it.setdefault(prefix, {})[host] = face
     for prefix, members in in_it.items():
         addresses = {

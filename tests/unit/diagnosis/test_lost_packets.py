@@ -83,9 +83,12 @@ class Run:
             said += self.rule.sentences(self.now + 2, set())
         return said
 
-    def exit(self, task: str, code: int = 1) -> None:
+    def exit(self, task: str, code: int = 1) -> str:
+        """It ends; returns why it may have failed."""
         ended = TaskExit(TaskId.parse(task), PLACES[task].host, code, None, 9.0, b"")
+        why = self.rule.why_ended(ended, self.now)
         self.rule.exited(ended, self.now)
+        return why
 
 
 @pytest.fixture
@@ -226,10 +229,21 @@ def test_connections_within_a_host_and_out_of_the_run_do_not_count(run: Run) -> 
 
 
 def test_a_host_that_hides_its_connections(run: Run) -> None:
+    assert list(run.rule.blind()) == []
     for flows in (None, ...):
         look = {"cpu_s": 3.0, **({} if flows is ... else {"flows": flows})}
         run.rule.looked("host3", {"tasks": {"worker/1": look}}, run.now)
     assert run.rule.sentences(run.now, set()) == []
+    assert list(run.rule.blind()) == ["packets lost by worker/1: the kernel does not show their connections"]
+    run.look()
+    assert list(run.rule.blind()) == []
+
+
+def test_names_that_were_not_looked_up() -> None:
+    rule = LostPackets(Watched(PLACES))
+    assert list(rule.blind()) == [
+        "packets lost to host3: their addresses are names, which only the dial check looks up"
+    ]
 
 
 def test_tasks_that_end_take_their_connections_along(run: Run) -> None:
@@ -269,3 +283,25 @@ def test_whoever_goes_on_knows_what_was_told(run: Run) -> None:
     for wrong in (None, {"ways": []}, {"ways": [["a", "b", 1.0, [["no/7", ""]], ""]], "ended": []}):
         with pytest.raises(ValueError, match=r"."):
             run.rule.resume(wrong)
+
+
+def test_a_task_that_fails_after_the_loss_may_have_failed_for_it(run: Run) -> None:
+    lost = "packets between worker/1 on host3 and ps/0 on host1 were lost for 10 s"
+    both(run, SILENTLY, SILENTLY)
+    run.stuck()
+    run.look(3)
+    run.flows["worker/1"] = {}
+    assert run.exit("worker/1") == f"worker/1 on host3 may have failed for this: {lost}".replace("10", "15")
+    run.look(10)
+    assert run.exit("worker/0") == f"worker/0 on host2 may have failed for this: {lost}".replace("10", "15")
+    run.look(30)
+    assert run.exit("ps/0") == ""
+
+
+def test_a_task_that_fails_before_the_dials_are_done(run: Run) -> None:
+    run.stuck()
+    run.look()
+    assert run.exit("ps/0") == ""
+    assert run.exit("worker/1") == (
+        "worker/1 on host3 may have failed for this: packets between host3 and host1 were not acknowledged for 5 s"
+    )
