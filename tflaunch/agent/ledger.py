@@ -11,7 +11,7 @@ import time
 from tflaunch.agent import facts, processes
 from tflaunch.agent.files.journal import NAME as EVENTS
 from tflaunch.agent.files.journal import read as read_journal
-from tflaunch.agent.files.rundir import RunDirectory, all_runs
+from tflaunch.agent.files.rundir import HOLDS, RunDirectory, all_runs
 from tflaunch.protocol import messages, wire
 from tflaunch.protocol.machine import this_machine
 
@@ -190,6 +190,7 @@ class _Share:
             "outcome": {},
             "tasks": [],
             "strays": [processes.describe(each.process) for each in strays],
+            "holds": None,
         }
         try:
             more = {
@@ -200,11 +201,20 @@ class _Share:
                 "about": about if isinstance(about, dict) else {},
                 "outcome": outcomes[-1] if outcomes else {},
                 "tasks": self._tasks(plan, events, tail_bytes),
+                "holds": self._holds() if tail_bytes else None,  # for `status`
             }
         except (AttributeError, KeyError, TypeError, ValueError):
             return least  # the files are damaged, or another version's
         whole = dict(least, **more)
         return whole if messages.fits("runs", "runs", whole) else least
+
+    def _holds(self) -> "Optional[Dict[str, Any]]":
+        """What the watchdog says of the run now; None where it has said nothing, or the run is not alive."""
+        found = self._directory.read(HOLDS) if self.state == "alive" else {}
+        if not found:
+            return None
+        age_s = max(0.0, time.time() - found["at"])
+        return {"age_s": age_s, "sentences": found["sentences"], "blind": found["blind"]}
 
     def _tasks(
         self, plan: "Dict[str, Any]", events: "List[Dict[str, Any]]", tail_bytes: int
