@@ -13,6 +13,7 @@ from tflaunch.agent.files.journal import NAME as EVENTS
 from tflaunch.agent.files.journal import read as read_journal
 from tflaunch.agent.files.rundir import HOLDS, RunDirectory, all_runs
 from tflaunch.protocol import messages, wire
+from tflaunch.protocol.fields import a_number, a_text, misfit
 from tflaunch.protocol.machine import this_machine
 
 TYPE_CHECKING = False
@@ -30,6 +31,7 @@ else:
 
 CLOCK_MARGIN_S = 2.0  # the kernel rounds its start time to whole seconds
 LISTED = 1000  # runs in one message ...
+HELD = 32  # sentences of what holds
 LISTED_BYTES = wire.ANSWER_LIMIT * 3 // 4  # ... as far as they fit
 _MARKS = tuple(
     os.fsencode(each + "=") for each in (processes.RUN_MARK, processes.HOST_MARK, processes.TASK_MARK)
@@ -211,10 +213,10 @@ class _Share:
     def _holds(self) -> "Optional[Dict[str, Any]]":
         """What the watchdog says of the run now; None where it has said nothing, or the run is not alive."""
         found = self._directory.read(HOLDS) if self.state == "alive" else {}
-        if not found:
-            return None
+        if misfit({"at": a_number, "sentences": [a_text], "blind": [a_text]}, found, ""):
+            return None  # there is none, or a task has written to it
         age_s = max(0.0, time.time() - found["at"])
-        return {"age_s": age_s, "sentences": found["sentences"], "blind": found["blind"]}
+        return {"age_s": age_s, "sentences": found["sentences"][:HELD], "blind": found["blind"][:HELD]}
 
     def _tasks(
         self, plan: "Dict[str, Any]", events: "List[Dict[str, Any]]", tail_bytes: int
