@@ -94,7 +94,7 @@ def test_require_gpu_ends_a_run_whose_tensorflow_sees_none(gpus: Gpus) -> None:
         in done.sentences
     )
     assert "nothing is left running" in done.sentences
-    record = json.loads((gpus.launcher.records()[0] / "run.json").read_text())
+    record = json.loads((gpus.launcher.records()[0] / "outcome.json").read_text())
     assert record["first_failure"]["exit_code"] == 65
     gpus.launcher.wait_until_nothing_is_left()
 

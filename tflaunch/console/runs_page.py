@@ -109,9 +109,9 @@ def _held_lines(run: RunState, marks: Marks) -> list[Text]:
     ago = f"since {age(held['age_s'])}"
     lines = [Text()]
     for text in sentences:
-        lines.append(paragraph((f"{marks.warn} ", WARN), text))
+        lines.append(Text.assemble((f"{marks.warn} ", WARN), one_line(text)))
     for text in blind:
-        lines.append(paragraph(f"  not watched: {text}", style="dim"))
+        lines.append(Text(f"  not watched: {one_line(text)}", "dim"))
     return [*lines, Text(f"  unchanged {ago}", "dim")]
 
 
