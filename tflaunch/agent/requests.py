@@ -88,6 +88,7 @@ class Requests:
             "coordinating": self.detached.coordinating,
             "memory": self.detached.memory,
             "said": self.detached.said,
+            "holds": self.detached.holds,
             "outcome": self.detached.outcome,
         }  # type: Dict[str, Handler]
         self._handlers.update(life)

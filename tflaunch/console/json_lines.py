@@ -33,7 +33,8 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
     error      kind (the class), message, hint, exit_code, problems: [where, line, column, message]
     report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (a task: as in exited, with
                tail, and error: the line of its log that says why, or ""; a host: as in lost; a time limit: reason,
-               tasks, states, stacks (task -> lines)), unverified (host -> why),
+               tasks, states, stacks (task -> lines); --require-gpu or --stop-on-nan: reason, tasks, states (empty),
+               exit_code), unverified (host -> why),
                survivors (host -> processes), GPUs (host -> [text, own] of each GPU that is not free again; own:
                the run itself is on it), record, host_logs (task -> path on its host), restarts, hint
     servers    run_id, cluster (job -> addresses), targets (task -> grpc://address), flags; all servers listen

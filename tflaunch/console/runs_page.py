@@ -90,6 +90,7 @@ def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[T
         lines += [Text(), paragraph((f"{marks.bad} ", BAD), (reason, "bold"))]
     elif failed := run.first_failure:
         lines += [Text(), *_failure_lines(failed, run, marks)]
+    lines += _held_lines(run, marks)
     lines += [Text(), *_task_table(run, sheet, now)] if run.tasks else []
     lines += _restarts(run, sheet)
     lines += [Text(), *_host_table(run, sheet)]
@@ -98,6 +99,21 @@ def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[T
     for warning in [*without(run.left_out), *([run.moved] if run.moved else [])]:
         lines.append(paragraph((f"{marks.warn} ", WARN), warning))
     return lines
+
+
+def _held_lines(run: RunState, marks: Marks) -> list[Text]:
+    """What is wrong with a run that lives, as its watchdog has told the hosts, and what that cannot see."""
+    held = run.holds or {}
+    sentences, blind = held.get("sentences", ()), held.get("blind", ())
+    if not (run.alive and (sentences or blind)):
+        return []
+    ago = f"since {age(held['age_s'])}"
+    lines = [Text()]
+    for text in sentences:
+        lines.append(Text.assemble((f"{marks.warn} ", WARN), one_line(text)))
+    for text in blind:
+        lines.append(Text(f"  not watched: {one_line(text)}", "dim"))
+    return [*lines, Text(f"  unchanged {ago}", "dim")]
 
 
 def _failure_lines(failed: TaskState, run: RunState, marks: Marks) -> list[Text]:

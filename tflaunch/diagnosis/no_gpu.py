@@ -96,6 +96,7 @@ class _Gpu:
     begun: float = -1.0  # when it was first seen; -1: not yet
     said: float = -1.0  # when the line was first seen
     line: str = ""
+    library: str = ""  # the line about a library that cannot be loaded
     sure: bool = False  # its own process wrote the line
     alone: bool = True  # it has never had another process
     used: bool = False  # it was on a GPU
@@ -142,7 +143,10 @@ class NoGpu(Rule):
     def _note_line(self, task: _Gpu, look: Mapping[str, Any], now: float) -> None:
         programs = [pid for pid, name, _ in look["processes"] if name not in WRAPPERS]
         task.alone = task.alone and len(programs) <= 1
-        sign = (look.get("signs") or {}).get("no_gpu")
+        signs = look.get("signs") or {}
+        if signs.get("no_library", (0,))[0]:
+            task.library = _message(signs["no_library"][1])[:LINE_CHARACTERS]
+        sign = signs.get("no_gpu")
         if not sign or not sign[0]:
             return
         if task.said < 0:
@@ -235,7 +239,8 @@ class NoGpu(Rule):
         reason, step = next(
             ((reason, step) for words, reason, step in REASONS if words in task.line), ("", "see its log")
         )
-        said = f"{reason} ({task.line!r})" if reason else repr(task.line)
+        line = task.library if task.library and "dlopen" in task.line else task.line
+        said = f"{reason} ({line!r})" if reason else repr(line)
         return f"{said}; {mask or step}"
 
     def stop(self, now: float) -> Stop | None:
@@ -266,7 +271,7 @@ class NoGpu(Rule):
         of_task = {
             **dict.fromkeys(("begun", "said", "empty", "cpu_s"), a_number),
             **dict.fromkeys(("sure", "alone", "used", "told"), a_flag),
-            "line": a_text,
+            **dict.fromkeys(("line", "library"), a_text),
             "mask": or_null(a_text),
         }
         check({"tasks": Each(a_task, of_task), "shown": Each(a_task, a_text)}, memory)

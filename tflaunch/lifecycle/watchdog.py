@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tflaunch.diagnosis.rule import Rule, Sentence
     from tflaunch.protocol.events import Event
 
+HELD = 32  # sentences that are left on the hosts for `status`
 AWAITED_S = 0.5  # how often the agents are asked while the launcher waits for all tasks to be ready
 
 
@@ -171,6 +172,13 @@ class Watchdog:
             said += rule.sentences(now, explained)
             explained.update(rule.explains(now))
         return said
+
+    def holds(self) -> tuple[list[str], list[str]]:
+        """What is wrong with the run now, and what no rule can see."""
+        rules = self.rules.values()
+        held = dict.fromkeys(text for rule in rules for text in rule.holds())
+        blind = dict.fromkeys(text for rule in rules for text in rule.blind())
+        return list(held)[:HELD], list(blind)[:HELD]
 
     def next_event(self, now: float) -> TimedOut | EndedByRule | None:
         """Why the run must end: a rule says so, or a time limit has been reached; None while it goes on."""

@@ -269,6 +269,7 @@ _share = {
     "outcome": {("" if name.startswith("?") else "?") + name: spec for name, spec in _outcome.items()},
     "tasks": [_task],
     "strays": [a_text],
+    "?holds": or_null({"age_s": a_time, "sentences": [a_text], "blind": [a_text]}),
 }
 _kept = {
     "run": a_directory_name,
@@ -498,6 +499,7 @@ TO_AGENT = dict(
     read={"path": a_path, "offset": a_whole_number, "size": a_whole_number, "digest": a_flag},
     tensorboard={"logdir": a_path},
     said={"text": a_text, "?replanned": a_flag},
+    holds={"sentences": [a_text], "blind": [a_text]},
     outcome={"outcome": _outcome},
     memory={"offset": a_whole_number, "last": a_flag},
     bye={},
@@ -513,7 +515,20 @@ TO_AGENT = dict(
 )  # type: Table
 
 # From the coordinator on another host, which an intruder may control: it may send no program, and read no logs.
-_PEERS = ("watch", "renew", "stop", "restart", "look", "dial", "inspect", "end", "said", "outcome", "bye")
+_PEERS = (
+    "watch",
+    "renew",
+    "stop",
+    "restart",
+    "look",
+    "dial",
+    "inspect",
+    "end",
+    "said",
+    "holds",
+    "outcome",
+    "bye",
+)
 FROM_PEER = {name: TO_AGENT[name] for name in _PEERS}  # type: Dict[str, Any]
 FROM_PEER["watch"] = dict(FROM_PEER["watch"], logs=nothing)
 

@@ -59,6 +59,8 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     connect, bytes, taken, cut                             these connections, both ways: see protocol/tcp_streams
     said     {text, replanned}                             the launcher or coordinator has a sentence for all who watch
                                                            the run, now or later
+    holds    {sentences, blind}                            what is wrong with the run now, and what the watchdog cannot
+                                                           see, for those who ask later
     outcome  {outcome}                                     how the run has ended, for those who ask later
     memory   {offset, last} + bytes                        from the coordinator to its own agent, in pieces: what the
                                                            next coordinator must know (lifecycle/memory)

@@ -117,6 +117,7 @@ class RunState:
     left_out: Mapping[str, str] = dataclasses.field(
         default_factory=dict
     )  # host -> why the plan goes without it
+    holds: Mapping[str, Any] | None = None  # what the watchdog says of it now: age_s, sentences, blind
     moved: str = ""  # a sentence, if the task that writes checkpoints is on another host than before
 
     @property

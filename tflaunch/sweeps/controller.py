@@ -228,6 +228,10 @@ class SweepController(Monitor):
         """None: trials do not wait for each other."""
         return []
 
+    def holds(self) -> tuple[list[str], list[str]]:
+        """Nothing: trials are not watched over."""
+        return [], []
+
     def next_event(self, now: float) -> Any:  # noqa: ARG002
         """The next event of this object's own: the beginning, or free GPUs."""
         return self._events.pop(0) if self._events else None

@@ -423,7 +423,8 @@ def test_no_run_acts_on_the_terminal(columns: int | None) -> None:
         assert "\n" not in line.plain
         harmless(line.plain)
     for told in found.runs:
-        run = dataclasses.replace(told, left_out={EVIL: EVIL}, moved=EVIL)
+        held = {"age_s": 3.0, "sentences": [EVIL], "blind": [EVIL]}
+        run = dataclasses.replace(told, left_out={EVIL: EVIL}, moved=EVIL, holds=held)
         harmless("\n".join(line.plain for line in status_lines(run, EVIL, screen, ps.NOW)))
         assert_json(to_json(run_data(run)))
     place = {

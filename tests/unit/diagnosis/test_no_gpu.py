@@ -42,6 +42,21 @@ def test_the_program_says_it() -> None:
     assert [*run.rule.holds()] == [text]
 
 
+def test_the_library_that_is_missing_is_named() -> None:
+    run = run_of()
+    run.sign("no_gpu", 1, DLOPEN)
+    run.sign(
+        "no_library",
+        3,
+        "W tensorflow/dso_loader.cc:64] Could not load dynamic library 'libcudnn.so.8'; dlerror",
+    )
+    (text,) = run.on(20)
+    assert (
+        "all CUDA libraries (\"Could not load dynamic library 'libcudnn.so.8'; dlerror\"); pip install"
+        in text
+    )
+
+
 def test_all_workers_in_one_sentence() -> None:
     run = run_of(3)
     run.sign("no_gpu", 1, CUINIT)

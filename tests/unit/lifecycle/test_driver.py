@@ -325,6 +325,9 @@ class Monitor:
     def sentences(self, now: float) -> list[Any]:  # noqa: ARG002
         return []
 
+    def holds(self) -> tuple[list[str], list[str]]:
+        return [], []
+
     def next_event(self, now: float) -> Event | None:  # noqa: ARG002
         return self.found.pop(0) if self.found else None
 

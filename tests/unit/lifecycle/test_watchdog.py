@@ -60,7 +60,8 @@ class Scribe:
 class Run:
     """A run of two hosts; both answer at once to what they are asked."""
 
-    def __init__(self, **limits_s: float) -> None:
+    def __init__(self, up: bool = True, **limits_s: float) -> None:
+        self.told: list[tuple[str, str, dict[str, Any]]] = []
         self.scribe = Scribe()
         # As the coordinator of a detached run gets it: through JSON.
         data = json.loads(json.dumps(Watchdog(PLACES, {}, limits_s, {}).data()))
@@ -69,7 +70,7 @@ class Run:
         self.watchdog = watchdog
         self.now = 1000.0
         state = State({PS: "gpu01", WORKER: "gpu02"})
-        self.drive = Driver(state, self.scribe, 60.0, self.now, monitor=watchdog)
+        self.drive = Driver(state, self.scribe, 60.0, self.now, up=up, monitor=watchdog)
         self.looks = {"gpu01": {"ps/0": dict(LOOK)}, "gpu02": {"worker/0": dict(LOOK)}}
 
     def on(self, seconds: float) -> None:
@@ -80,6 +81,7 @@ class Run:
             for host in ("gpu01", "gpu02"):
                 self.drive.said(host, "beat", {}, b"", self.now)
             sent, self.scribe.sent = self.scribe.sent, []
+            self.told += sent
             for host, type, fields in sent:
                 if type == "look":
                     self.drive.said(host, "looked", {"tasks": self.looks[host]}, b"", self.now)
@@ -155,6 +157,39 @@ def test_a_rule_ends_the_run() -> None:
     del told["first_failure"]["exit_code"]
     failure = outcome_from("run", told, {}).first_failure
     assert failure == TimedOut("worker/0 uses no GPU (--require-gpu)", (WORKER,))
+
+
+def held(run: Run) -> list[tuple[str, tuple[str, ...]]]:
+    """The sentences that the hosts were told since the last time of what holds, each once."""
+    told = dict.fromkeys(
+        (host, tuple(fields["sentences"])) for host, type, fields in run.told if type == "holds"
+    )
+    run.told.clear()
+    return list(told)
+
+
+def test_the_hosts_keep_what_holds() -> None:
+    run = Run()
+    run.on(30)
+    held(run)
+    run.looks["gpu02"]["worker/0"]["processes"] = [[7, "python3", "T"]]
+    run.on(30)
+    (text,) = run.scribe.warned
+    assert [("gpu01", (text,)), ("gpu02", (text,))] == [each for each in held(run) if each[1]]
+    run.drive.attached("gpu02", run.now)  # it may have missed it
+    run.on(10)
+    assert ("gpu02", (text,)) in held(run)
+    run.looks["gpu02"]["worker/0"]["processes"] = [[7, "python3", "S"]]
+    run.on(30)
+    assert [host for host, sentences in held(run) if not sentences] == ["gpu01", "gpu02"]
+
+
+def test_one_that_takes_over_tells_all_hosts_anew() -> None:
+    run = Run(up=False)
+    for host in ("gpu01", "gpu02"):
+        run.drive.attached(host, run.now)
+    run.on(10)
+    assert held(run) == [("gpu01", ()), ("gpu02", ())]
 
 
 def test_a_limit_does_not_wait_for_a_lost_host() -> None:
