@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.diagnosis.catalogue import CAUSES
 from tests.diagnosis.causes import GROUPS, HEALTHY, Cause
+from tests.diagnosis.score import score
 from tests.support.bed import missing
 
 PLAYED: set[subprocess.Popen[str]] = set()
@@ -34,6 +35,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="so many at a time (%(default)s)")
     parser.add_argument("--record", type=Path, metavar="DIR", help="note what the watchdogs are told")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what each run said")
+    parser.add_argument("--again", type=Path, metavar="DIR", help="play none: score what --keep has kept")
     parser.add_argument("--patience", type=float, metavar="S", help="not 150 s, from a fault to its name")
     parser.add_argument("--list", action="store_true", help="print the causes and play none")
     parser.add_argument("-v", "--verbose", action="store_true", help="show what was said")
@@ -47,6 +49,10 @@ def main() -> int:
         for cause in causes:
             print(f"{cause.group:9} {cause.name:34} {cause.story}")
         return 0
+    if asked.again:
+        return _table(
+            [_again(cause, path) for cause in causes if (path := asked.again / f"{cause.name}.json").exists()]
+        )
     if reason := missing():
         sys.exit(reason)
     for directory in (asked.record, asked.keep):
@@ -92,6 +98,14 @@ def _play(cause: Cause, asked: argparse.Namespace) -> dict[str, Any]:
         about = {"name": cause.name, "group": cause.group, "score": None, "verdict": "not played"}
         return {**about, "code": None, "seconds": 0.0, "said_s": None, "said": errors, "log": ""}
     result: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return result
+
+
+def _again(cause: Cause, path: Path) -> dict[str, Any]:
+    """A result of old, with the score that its sentences have now."""
+    result: dict[str, Any] = json.loads(path.read_text())
+    if result["score"] is not None:
+        result["score"] = score(cause, result["said"])
     return result
 
 
