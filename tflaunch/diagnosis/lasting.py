@@ -57,8 +57,8 @@ class Track:
         return not self.ended and bool(self.look) and now - self.movement.at <= self._fresh_s
 
     def still_s(self, now: float) -> float:
-        """For how long it has used no processor time and moved no bytes, to speak of."""
-        since = self.movement.still_since
+        """For how long it has used no processor time and moved no bytes, to speak of; 0 where bytes are not told."""
+        since = self.movement.still_since if self.movement.sees_bytes else None
         return 0.0 if since is None or not self.fresh(now) else now - since
 
     @property

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.lasting import Finding, Lasting
+from tflaunch.diagnosis.rule import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +49,16 @@ class LostPeers(Lasting):
                 if before:
                     found.setdefault(max(before, key=lambda each: each.ended_at).name, []).append(track)
         return {peer: self._tell(self.tracks[peer], waiting, now) for peer, waiting in found.items()}
+
+    def blind(self) -> list[str]:
+        hosts = {
+            track.place.host
+            for track in self.tracks.values()
+            if track.look and not track.ended and not track.movement.sees_bytes
+        }
+        return [
+            f"who waits for whom on {names_of(sorted(hosts))}: the kernel there does not tell the bytes of connections"
+        ] * bool(hosts)
 
     @staticmethod
     def _mattered(track: Track) -> bool:

@@ -407,6 +407,19 @@ def test_who_stood_still_before_does_not_wait_for_whom_has_ended_since() -> None
     assert run.on(300) == []
 
 
+def test_where_the_kernel_tells_no_bytes_nothing_is_guessed() -> None:
+    run = Run("ps/0", "worker/0", "worker/1")
+    run.train("ps/0", "worker/0", "worker/1")
+    run.see("worker/0", to=("ps/0",), flows=None)
+    run.on(60)
+    assert list(run.rules["lost_peers"].blind()) == [
+        "who waits for whom on h1: the kernel there does not tell the bytes of connections"
+    ]
+    run.end("worker/1")
+    run.still("worker/0")
+    assert run.on(300) == []
+
+
 # ---- throttled
 
 
