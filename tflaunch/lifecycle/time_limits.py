@@ -99,7 +99,7 @@ class Limits:
             if look["listens"] or (look["listens"] is None and look["log_bytes"]):
                 self._ready.add(task)
             if look["log_bytes"] and not waits_for(look["says"]):
-                self._spoke[task] = max(self._spoke.get(task, 0.0), now - look["quiet_s"])
+                self._spoke[task] = max(self._spoke.get(task, 0.0), now - max(0.0, look["quiet_s"]))
 
     @property
     def ready(self) -> int:
