@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tflaunch.diagnosis.rule import Watched
 
+MOST_W = 1e6  # a host may lie
 INSPECT_S = 20.0  # for the answer to `inspect`; then the sentence comes without it
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "<string>")
 SPINS, IDLE, WORKS = "spins", "idle", "works"
@@ -126,7 +127,7 @@ class GpuWaits(Rule):
         if max(uses) <= limits.gpu_idle_use:
             state = IDLE
         elif load.use >= limits.gpu_spin_use:
-            task.peak = max(task.peak, load.power)
+            task.peak = max(task.peak, min(load.power, MOST_W))
             if load.power < limits.gpu_spin_power * load.limit:
                 state = SPINS
         if state != task.state:
