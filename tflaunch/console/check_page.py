@@ -145,7 +145,9 @@ def _way(way: Mapping[str, Any] | None, marks: Marks) -> Text:
     if way is None:
         return Text("")
     if is_open(way["result"]):
-        return Text(f"{way['result']:.1f}")
+        # The kernel's figure: a busy host is late to see that it is connected.
+        ms = way.get("rtt_ms", way["result"])
+        return Text(f"{ms:.1f}" if ms >= 0.1 else f"{ms:.2f}")
     return Text(f"{marks.bad} no", _STYLES["error"])
 
 

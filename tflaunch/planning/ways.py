@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tflaunch.hosts import fold
 
 FAR_TIMES = 10.0  # a way is far with so many times the median round trip of all ways ...
-FAR_MS = 2.0  # ... and at least that
+FAR_MS = 3.0  # ... and at least that
 LOSSY = 2  # a way is lossy when so many of its REPEATS connections lost packets
 REPEATS = 8
 MOST = 24  # ways that are measured again

@@ -114,6 +114,10 @@ class Calling:
             found.resolved |= message["addresses"]
             found.dials[name] = calls.outcome(name, message["results"])
         first = ways.collected(_measured({name: calls.of(name) for name in said}, said))
+        for name, message in said.items():
+            for (_, _, to), way in zip(calls.of(name), message.fields.get("ways", ()), strict=False):
+                if way is not None and (entry := found.dials[name].get(to)) is not None:
+                    entry["rtt_ms"] = min(way[0], entry.get("rtt_ms", way[0]))
         wanted: dict[str, list[Target]] = {}
         for source, to in ways.suspects(first):
             wanted.setdefault(source, []).extend([calls.to(to)] * ways.REPEATS)
