@@ -17,6 +17,7 @@ Pages: what each command shows, as lines
     run_pages.py       how a run ended; the servers of `up`, `--detach`, `stop`
     fetch_page.py      what `fetch` has brought
     runs_page.py       `ps`, `status`
+    stacks_page.py     `stacks`
     clean_page.py      `clean`
     check_page.py      `check`
     gpus_page.py       `gpus`; gpus_output.py asks the hosts and prints the page, once or repeatedly

@@ -11,6 +11,7 @@ visits.py             short-lived agents on hosts, which list runs, end them and
 states.py             the state of a run, of its tasks and of its part on each host; which run a user means
 listing.py            puts together what several hosts say of their runs
 
+stacks.py             where the tasks of a run are just now
 follow.py             follows a run: its events and logs come from its hosts
 tensorboard.py        TensorBoard of a run, on one of its hosts
 tunnel.py             the port of this machine that leads there

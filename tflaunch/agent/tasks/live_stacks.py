@@ -135,12 +135,11 @@ def _open_checked(pid: int, number: int) -> int:
 
 def _send(process: "processes.Process", number: int) -> None:
     """Send the signal if the process still is what it was; raises OSError, also where there is no pidfd."""
+    # Python 3.9 has them, if it was built where the C library knew them.
+    open_pidfd = getattr(os, "pidfd_open", None)
+    send_to_pidfd = getattr(signal, "pidfd_send_signal", None)
     try:
-        pidfd = (
-            os.pidfd_open(process.pid)
-            if hasattr(os, "pidfd_open")
-            else libc("syscall", PIDFD_OPEN, process.pid, 0)
-        )
+        pidfd = open_pidfd(process.pid) if open_pidfd else libc("syscall", PIDFD_OPEN, process.pid, 0)
     except AttributeError:
         pidfd = -1
     except OSError as error:
@@ -154,8 +153,8 @@ def _send(process: "processes.Process", number: int) -> None:
         alive = processes.alive(process.pid, process.start)
         if not (alive and known and known[0] == number and catches(process.pid, SIGNAL)):
             raise OSError(UNPREPARED)
-        if hasattr(signal, "pidfd_send_signal"):
-            signal.pidfd_send_signal(pidfd, SIGNAL)
+        if send_to_pidfd:
+            send_to_pidfd(pidfd, SIGNAL)
         elif libc("syscall", PIDFD_SEND_SIGNAL, pidfd, SIGNAL, None, 0) < 0:
             raise OSError("pid %d takes no signal" % process.pid)
     finally:
