@@ -240,10 +240,9 @@ class Court:
         return f"{place}{seen.stand.words}"
 
     def _at(self, names: Sequence[str]) -> str:
-        places = list(
-            dict.fromkeys(self._seen[name].stand.place for name in names if self._seen[name].stand.place)
-        )
-        return f" at {places[0]}" if len(places) == 1 else ""
+        stands = [self._seen[name].stand for name in names]
+        places = {stand.place for stand in stands if stand.place and stand.kind != "serves"}
+        return f" at {places.pop()}" if len(places) == 1 else ""
 
     def _ends(self) -> str:
         """What is said of the tasks that have ended."""

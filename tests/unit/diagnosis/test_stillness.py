@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,9 +108,12 @@ def test_all_in_the_same_all_reduce() -> None:
     assert "the same number of steps" in text
 
 
-def test_one_has_ended_and_the_others_wait() -> None:
-    scene = mirrored()
+def test_one_has_ended_and_the_others_wait_since_later() -> None:
+    scene = Scene(*WORKERS)
     scene.end("worker/1")
+    assert scene.on(120) == []
+    scene.stands("worker/0", TRAIN)
+    scene.stands("worker/2", TRAIN)
     text = one(scene.on(100))
     assert (
         "worker/1 has ended with 0 and no longer takes part: give all tasks the same number of steps" in text
@@ -381,3 +385,42 @@ def test_where_bytes_cannot_be_counted_the_rule_is_silent_and_says_so() -> None:
     assert scene.on(300) == []
     [text] = scene.watchdog.rules["stillness"].blind()
     assert text.startswith("whether worker/0, worker/1, worker/2 stand still: the kernel")
+
+
+# ---- real runs, recorded with tests/support/recorder.py and TensorFlow 2.21
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "mirrored_input_sleeps",
+            "worker/1 on b has done nothing for 30 s: it is at trainer.py:12 in batches() and sleeps; worker/0,"
+            " worker/2 wait for it at trainer.py:26 in train()",
+        ),
+        (
+            "sync_replicas_too_many",
+            "all 2 tasks (worker/0, worker/1) have done nothing for 30 s: they wait in session.run at trainer.py:23 in"
+            " train(); with SyncReplicasOptimizer a step needs replicas_to_aggregate gradients",
+        ),
+        (
+            "chief_never_initialises",
+            "worker/0 on a has done nothing for 30 s: it is at trainer.py:18 in train() and sleeps; worker/1 waits for"
+            " it at trainer.py:19 in train()",
+        ),
+    ],
+)
+def test_a_recorded_run(name: str, words: str) -> None:
+    watchdog: Watchdog | None = None
+    said: list[str] = []
+    for line in (Path(__file__).parent / "recorded" / f"{name}.jsonl").read_text("utf-8").splitlines():
+        now, what, *rest = json.loads(line)
+        if watchdog is None:
+            watchdog = Watchdog(**rest[0])
+            watchdog.rules = {"stillness": watchdog.rules["stillness"]}
+            watchdog.begin(now)
+        elif what == "said":
+            watchdog.said(*rest, now)
+        watchdog.questions("abcd", now)
+        said += [each.text for each in watchdog.sentences(now)]
+    assert one(said).startswith(words)

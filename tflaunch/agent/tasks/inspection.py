@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PROCESSES = 16
 THREADS = 256
+THREADS_READ = 2048
 # A message has its limit, so all processes together have these:
 THREADS_IN_ALL = 6144
 STACK_CHARACTERS = 1 << 20
