@@ -143,6 +143,7 @@ _look = {
     "?listens_on": or_null([a_port]),
     "?signs": Each(a_word, _sign),
     "?io": or_null(a_whole_number),
+    "?wrote": or_null(a_whole_number),
     "?turns": a_whole_number,
 }
 # What a thread waits in: its number, name, state as in ps(1), kernel function ("" where it is hidden), CPU seconds.

@@ -214,6 +214,21 @@ def test_a_worker_of_two_that_polls_and_writes_lines() -> None:
     assert len(scene.on(140)) == 1
 
 
+def test_an_evaluator_that_waits_for_a_directory_that_nobody_shares() -> None:
+    scene = Scene("chief/0", "worker/0", "evaluator/0")
+    scene.stands("evaluator/0", at(6, "evaluate", *FOR_CHECKPOINT), channels=("hrtimer_nanosleep",))
+    assert scene.on(300) == [], "the chief has written nothing"
+    scene.looks["chief/0"]["io"] += 9000
+    text = one(scene.on(100))
+    assert text.startswith("evaluator/0 on c has waited ")
+    assert (
+        "for a checkpoint, at trainer.py:6 in evaluate(), though chief/0 on a has written files since" in text
+    )
+    assert scene.inspections == [("evaluator/0", True)]
+    scene.cores["evaluator/0"] = 0.9
+    assert scene.on(30) == ["evaluator/0 on c goes on"]
+
+
 # ---- without stacks
 
 
