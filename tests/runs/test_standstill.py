@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.support.launcher import Launcher
 from tests.support.patience import until
 
 
+@pytest.mark.timeout(300)
 def test_the_input_of_one_worker_of_multi_worker_mirrored_sleeps(launcher: Launcher) -> None:
     trainer = launcher.script(
         """
@@ -33,7 +36,7 @@ def test_the_input_of_one_worker_of_multi_worker_mirrored_sleeps(launcher: Launc
     )
     words = ("--workers=3", "--ps=0", "--no-flags", "--grace=2", "--threshold=wait_s=8")
     with launcher.start("run", launcher.local(3), trainer, *words) as running:
-        until(lambda: "in batches()" in running.err, "the diagnosis", 240.0)
+        until(lambda: "in batches()" in running.err, "the diagnosis", 200.0)
         found = re.search(
             r"worker/1 on local\d has done nothing for \d+ s: it is at trainer.py:8 in batches\(\) and sleeps; "
             r"worker/0, worker/2 wait for it at trainer.py:19 in train\(\)",

@@ -363,6 +363,17 @@ def test_one_worker_that_sleeps_has_much_time() -> None:
     assert "worker/0 on a" in one(scene.on(60))
 
 
+def test_one_worker_whose_child_cannot_use_tensorflow_is_told_sooner() -> None:
+    scene = Scene("worker/0")
+    scene.stands("worker/0", at(12, "train", *IN_POOL))
+    child = {
+        **{"pid": 4800, "name": "python3", "threads": [[4800, "python3", "S", "futex_do_wait", 0.0]]},
+        **{"stacks": [{"main": True, "frames": at(9, "load", *IN_FUNCTION)}], "why_none": ""},
+    }
+    scene.children["worker/0"] = [child]
+    assert "spawn" in one(scene.on(140))
+
+
 def test_a_ps_and_an_evaluator_that_wait() -> None:
     scene = Scene("ps/0", "worker/0", "worker/1", "evaluator/0")
     scene.stands("ps/0", at(6, "main", *IN_JOIN))
