@@ -31,7 +31,6 @@ class Peer:
     argv: Argv
     lacks: Callable[[], str]  # why it is not there; "" when it is
     several: bool = True  # whether it can run several tasks on a host
-    cleans: bool = False  # whether a task that fails ends the others
     most: int = 1 << 20  # tasks: with more it would take minutes a round, for what each costs is known then
 
 
@@ -104,19 +103,18 @@ SSH = Peer("ssh, xargs -P 64", xargs_ssh, _program("ssh"))
 SSH_CURVE = Peer("ssh -oKexAlgorithms=curve25519-sha256", _curve, _program("ssh"))
 PDSH = Peer("pdsh -f 64", _pdsh, _program("pdsh"), several=False)
 CLUSH = Peer("clush", _clush, _program("clush"), several=False)
-MPIRUN = Peer("mpirun, rsh launcher", _mpirun(), _program("mpirun"), cleans=True)
+MPIRUN = Peer("mpirun, rsh launcher", _mpirun(), _program("mpirun"))
 MPIRUN_FLAT = Peer(
     "mpirun, no tree",
     _mpirun("--mca", "plm_rsh_no_tree_spawn", "1"),
     _program("mpirun"),
-    cleans=True,
 )
 PARALLEL_SSH = Peer("parallel-ssh", _client("parallel_ssh"), _module("pssh.clients"))
 PARAMIKO = Peer("paramiko, tuned", _client("paramiko_tuned", sys.executable), lambda: "")
 FABRIC = Peer("fabric ThreadingGroup", _client("fabric_group", sys.executable), lambda: "", several=False)
 ASYNCSSH = Peer("asyncssh", _client("asyncssh_all"), _module("asyncssh"))
-TORCHRUNX = Peer("torchrunx", _client("torchrunx_all"), _module("torchrunx"), cleans=True, most=8)
-HOROVODRUN = Peer("horovodrun --gloo", _horovodrun, _module("horovod.runner"), cleans=True, most=64)
+TORCHRUNX = Peer("torchrunx", _client("torchrunx_all"), _module("torchrunx"), most=8)
+HOROVODRUN = Peer("horovodrun --gloo", _horovodrun, _module("horovod.runner"), most=64)
 
 ALL = (
     SSH,

@@ -75,7 +75,6 @@ class _Tree:
     """Directories of code, never the same twice."""
 
     def __init__(self, lab: Lab) -> None:
-        self._lab = lab
         self._random = random.Random(1)  # noqa: S311 - the same in each run of the measurements
         self._place = lab.home / "code"
 

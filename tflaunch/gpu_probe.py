@@ -16,6 +16,7 @@ BUSY_MEMORY_BYTES = 512 * 1024 * 1024
 BUSY_MIG_MEMORY_BYTES = (
     128 * 1024 * 1024
 )  # a MIG instance has no desktop, and says nothing about its utilization
+PIDS = 64  # of the processes on a GPU that are listed in `loads`
 COMMAND_BYTES = 1024  # of the command line of a process on a GPU
 LIBRARY = "libnvidia-ml.so.1"
 MODULE = "pynvml"
@@ -147,6 +148,41 @@ class Look:
             except nvml.NVMLError as error:
                 found[uuid] = {"error": "NVML: %s" % error}
         return found
+
+    def loads(self, uuids: "Iterable[str]") -> "Dict[str, Dict[str, Any]]":
+        """By UUID of a GPU or MIG instance: how it is used, as agent/gpus/use.py says."""
+        failure = self._open()
+        nvml = self._nvml
+        found = {}  # type: Dict[str, Dict[str, Any]]
+        for uuid in uuids:
+            load = dict.fromkeys(("use", "power_w", "limit_w", "pids"))  # type: Dict[str, Any]
+            load.update(memory_bytes=0, error="")
+            found[uuid] = load
+            if nvml is None:
+                load["error"] = failure.get("note") or "NVML is not there"
+                continue
+            try:
+                _load(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid), uuid.startswith("MIG-"), load)
+            except nvml.NVMLError as error:
+                load["error"] = "NVML: %s" % error
+        return found
+
+
+def _load(nvml: "Any", handle: "Any", instance: bool, load: "Dict[str, Any]") -> None:
+    memory = _memory(nvml, handle)
+    load["memory_bytes"] = memory.used if memory else 0
+    if not instance:  # what NVML says for an instance, where it says it, is the whole GPU's
+        usage = _ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
+        load["use"] = usage.gpu if usage is not None else None
+        load["power_w"] = _watts(_ask(nvml, "nvmlDeviceGetPowerUsage", handle))
+        load["limit_w"] = _watts(_ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle))
+    running = _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle)
+    pids = sorted(process.pid for process in running or ())[:PIDS]
+    most = BUSY_MIG_MEMORY_BYTES if instance else BUSY_MEMORY_BYTES
+    hidden = (load["memory_bytes"] > most and not pids) or any(
+        not os.path.exists("/proc/%d" % pid) for pid in pids
+    )
+    load["pids"] = None if running is None or hidden else pids
 
 
 def _ails(found: "Dict[str, Any]") -> bool:

@@ -15,6 +15,7 @@ import pytest
 
 import tflaunch
 from tests.support.agent_over_pipes import Channel, boot, environment, hello, interpreters, kept_modules
+from tests.support.patience import PATIENCE_S
 from tflaunch.protocol import wire
 from tflaunch.protocol.wire import MAGIC
 from tflaunch.sessions import payload
@@ -199,7 +200,7 @@ def test_a_channel_that_says_nothing_more_is_not_waited_for_forever() -> None:
     assert "alarm(120)" in line
     words = ["/bin/sh", "-c", line.replace("alarm(120)", "alarm(1)")]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as waiting:  # the pipe stays open
-        assert waiting.wait(60) == -signal.SIGALRM
+        assert waiting.wait(PATIENCE_S) == -signal.SIGALRM
 
 
 # ---- what is shipped

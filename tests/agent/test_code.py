@@ -56,7 +56,7 @@ def test_code_is_shipped_once(any_host: Host) -> None:
         channel.send("manifest", bundle.manifest[start:end], last=end >= len(bundle.manifest))
     lacks = channel.wait("code")["lacks"]
     assert len(lacks) == len(bundle.contents) == 6
-    for frame in shipping.frames(bundle, lacks):
+    for frame, _ in shipping.frames(bundle, lacks):
         channel.write(frame)
     assert channel.wait("code")["have"] is True
     assert channel.ask("code", digest=bundle.digest, answer="code").fields == {"have": True, "lacks": []}
@@ -94,7 +94,7 @@ def shipped(channel: Channel, bundle: sources.Bundle, **fields: Any) -> list[str
     """Bring it there, and stage it; the paths of what was sent."""
     lacks = channel.ask("code", bundle.manifest, digest=bundle.digest, answer="code")["lacks"]
     if lacks:
-        for frame in shipping.frames(bundle, lacks):
+        for frame, _ in shipping.frames(bundle, lacks):
             channel.write(frame)
         channel.wait("code")
     stage(channel, bundle, **fields)
@@ -150,7 +150,7 @@ def test_many_launchers_may_ship_the_same_at_once(host: Host) -> None:
         for channel in channels
     ]
     assert lacks == [[0, 1, 2]] * 2
-    for frame in shipping.frames(bundle, lacks[0]):
+    for frame, _ in shipping.frames(bundle, lacks[0]):
         for channel in channels:
             channel.write(frame)
     for channel in channels:
@@ -279,7 +279,7 @@ def test_the_agent_is_there_while_much_code_is_copied(host: Host) -> None:
     for last in ("staged", "swept"):
         channel = host.start()
         if lacks := channel.ask("code", bundle.manifest, digest=bundle.digest, answer="code")["lacks"]:
-            for frame in shipping.frames(bundle, lacks):
+            for frame, _ in shipping.frames(bundle, lacks):
                 channel.write(frame)
             channel.wait("code")
         # In one piece: what comes behind is answered first.

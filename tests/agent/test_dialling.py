@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import errno
 import importlib.abc
@@ -33,6 +34,7 @@ from tflaunch.protocol.dialling import (
     FAILED,
     HELLO,
     HELLO_LOAD,
+    LOAD_BYTES,
     NARROW,
     NO_NAME,
     REFUSED,
@@ -79,8 +81,9 @@ def test_the_right_agent_answers_on_every_port(loop: Loop, answering: Answering,
     results = loop.dial(*targets).results
     assert len(results) == 6
     assert all(isinstance(each, float) and each > 0 for each in results), results
-    loaded = loop.dial(*targets, load=True).results
-    assert all(isinstance(each, float) and each > 0 for each in loaded), loaded
+    loaded = loop.dial(*targets, load=True)
+    assert all(isinstance(each, float) and each > 0 for each in loaded.results), loaded.results
+    assert all(way is not None and 0 < way[0] < 1000 for way in loaded.ways), loaded.ways
 
 
 @pytest.mark.parametrize(
@@ -108,6 +111,96 @@ def test_a_load_that_does_not_arrive_is_told_from_no_answer(
         results = loop.dial(("127.0.0.1", port, "gpu01"), patience_s=0.4, load=True).results
         loop.selector.unregister(server)
     assert results == [result]
+
+
+def test_only_the_calls_that_are_named_bring_a_load(loop: Loop) -> None:
+    hellos: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server, contextlib.ExitStack() as stack:
+        port = server.getsockname()[1]
+
+        def accept() -> None:
+            caller = stack.enter_context(server.accept()[0])
+            caller.settimeout(60.0)
+            hello = caller.recv(100)
+            hellos.append(hello[: len(HELLO)])
+            load = b"." * LOAD_BYTES if hello.startswith(HELLO_LOAD) else b""
+            caller.sendall(proof(KEY, hello[len(HELLO) :], "gpu01", port) + b" gpu01\n" + load)
+
+        loop.selector.register(server, selectors.EVENT_READ, accept)
+        results = loop.dial(*[("127.0.0.1", port, "gpu01")] * 3, load=[1]).results
+        loop.selector.unregister(server)
+    assert all(isinstance(each, float) for each in results)
+    assert sorted(hellos) == [HELLO, HELLO, HELLO_LOAD]
+
+
+NARROW_WAY = f"""
+ip link set lo up mtu 65536
+nft 'add table ip t; add chain ip t out {{ type filter hook output priority 0; }}
+     add rule ip t out tcp sport 20001 meta length > 1350 drop'
+ip link set lo gso_max_segs 1
+exec {sys.executable} -c "if True:
+    from tests.support.dialling import KEY, Loop
+    from tflaunch.agent.net.dial_answering import Answering
+    from tflaunch.agent.net import ports
+
+    loop, held = Loop(), ports.HeldPorts().hold(1, (20001, 20001), 1)
+    answering = Answering(loop.selector, KEY, 'gpu01')
+    answering.listen(held)
+    print(loop.dial(*[('127.0.0.1', 20001, 'gpu01')] * 6, patience_s=2.0, load=True).results)"
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("nft"), reason="needs root, iproute2 and nftables")
+def test_where_large_packets_are_lost_the_largest_that_arrives_is_found() -> None:
+    script = ["unshare", "--net", "sh", "-e", "-c", NARROW_WAY]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True)
+    # Of a few; the others are told without a size.
+    assert sorted(ast.literal_eval(done.stdout)) == [[NARROW, ""]] * 2 + [[NARROW, "1340"]] * 4
+
+
+def test_a_load_is_pushed_where_no_agent_answers(loop: Loop) -> None:
+    """As to TensorFlow in mid-run: one that reads nothing, one that speaks HTTP/2, one that hangs up."""
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        met: list[socket.socket] = []
+
+        def accept(server: socket.socket, number: int) -> None:
+            caller = stack.enter_context(server.accept()[0])
+            met.append(caller)
+            if number == 1:
+                caller.sendall(b"\0\0\x12\4\0\0\0\0\0")
+            elif number == 2:
+                caller.close()
+
+        for number, server in enumerate(servers):
+            act = lambda server=server, number=number: accept(server, number)  # noqa: E731
+            loop.selector.register(server, selectors.EVENT_READ, act)
+        targets = [("127.0.0.1", server.getsockname()[1], "gpu01") for server in servers]
+        results = loop.dial(*targets, key="", load=True).results
+        for server in servers:
+            loop.selector.unregister(server)
+    assert len(met) == 3
+    assert all(isinstance(each, float) for each in results), results
+
+
+PUSHED_AWAY = f"""
+ip link set lo up mtu 65536
+nft 'add table ip t; add chain ip t out {{ type filter hook output priority 0; }}
+     add rule ip t out tcp dport 20001 meta length > 1450 drop'
+ip link set lo gso_max_segs 1
+exec {sys.executable} -c "if True:
+    import socket
+    from tests.support.dialling import Loop
+    with socket.create_server(('127.0.0.1', 20001)):
+        print(Loop().dial(('127.0.0.1', 20001, 'gpu01'), key='', patience_s=2.0, load=True).results)"
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("nft"), reason="needs root, iproute2 and nftables")
+def test_where_a_pushed_load_is_lost_the_largest_size_that_arrives_is_found() -> None:
+    script = ["unshare", "--net", "sh", "-e", "-c", PUSHED_AWAY]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ast.literal_eval(done.stdout) == [[NARROW, "1450"]]
 
 
 def test_a_port_is_held_throughout_and_refuses_again_afterwards(loop: Loop, held: list[int]) -> None:

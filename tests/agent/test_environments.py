@@ -35,7 +35,7 @@ def prepare(channel: Channel, wanted: Requirements, **more: object) -> Channel:
 
 def prepared(channel: Channel) -> wire.Message:
     """What came of it: an installer takes its time on a busy machine."""
-    while message := channel.next(120.0):
+    while message := channel.next():
         if message.type in ("prepared", "failed"):
             return message
     raise AssertionError(channel.last_words())

@@ -107,7 +107,8 @@ def test_ports_connections_and_output(any_host: Host) -> None:
         assert before["connected"] == before["calling"] == []
         go.touch()
         await_look(channel, lambda seen: seen["says"] == "listens")
-        seen = look(channel)  # what it says is read last, and all is done now
+        # What it says is read last, and all is done now; it may yet have to fall asleep.
+        seen = await_look(channel, lambda seen: seen["processes"][0][2] == "S")
         assert seen["listens"] is True
         assert seen["listens_on"] == [mine]
         expected = [["127.0.0.1", peer.getsockname()[1]], ["::1", peer6.getsockname()[1]]]

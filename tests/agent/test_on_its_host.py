@@ -199,7 +199,7 @@ def test_a_disk_that_fills_does_not_hide_how_the_task_ended(host: Host) -> None:
     (code / "big").write_bytes(os.urandom(1_000_000))
     bundle = sources.bundle(code)
     channel.ask("code", bundle.manifest, digest=bundle.digest, answer="code")
-    channel.write(next(shipping.frames(bundle, [0])))
+    channel.write(next(shipping.frames(bundle, [0]))[0])
     reason, hint = failure(channel)
     assert "No space left on device" in reason
     assert "make room" in hint

@@ -312,7 +312,7 @@ def test_term_and_after_the_grace_kill(host: Host) -> None:
     )
     for name in ("ps/0", "worker/0", "worker/1"):
         channel.read_log(name, lambda log: b"up" in log)
-    channel.send("stop", tasks=None, grace_s=0.5)
+    channel.send("stop", tasks=None, grace_s=5.0)  # which the trap of worker/0 may need on a busy machine
     ends = {
         said["task"]: (said["code"], said["signal"], said["stopped"]) for said in channel.gather("exit", 3)
     }

@@ -22,7 +22,7 @@ from tests.support.agent_over_pipes import Host
 from tests.support.lab import PATH
 from tests.support.leases import another, busy, look, wait_for
 from tests.support.nvml import Fleet
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_S, until
 
 NOW = 0.0  # set for each test: a ticket is not believed to be much older than its file
 
@@ -256,7 +256,7 @@ for number in range(400):
         subprocess.Popen([sys.executable, "-c", script, f"run{number}"], env=env, cwd=ROOT)
         for number in range(4)
     ]
-    assert [process.wait(60) for process in running] == [0] * 4
+    assert [process.wait(PATIENCE_S) for process in running] == [0] * 4
     channel = host.start()
     assert look(channel).queue == ()
     assert list((shared / "queue").iterdir()) == []
@@ -275,7 +275,7 @@ for number in range(400):
     (shared / "GPU-a").touch()
     env = {**os.environ, "TFLAUNCH_LEASES": str(shared)}
     running = [subprocess.Popen([sys.executable, "-c", script], env=env, cwd=ROOT) for _ in range(4)]
-    assert [process.wait(60) for process in running] == [0] * 4
+    assert [process.wait(PATIENCE_S) for process in running] == [0] * 4
 
 
 def test_a_full_disk_is_told(host: Host, tmp_path: Path) -> None:

@@ -82,7 +82,6 @@ def losses(output: str) -> tuple[float, float]:
     return float(first), float(final)
 
 
-@pytest.mark.timeout(300)
 def test_by_hand_it_learns_and_a_second_start_resumes(by_hand: ByHand) -> None:
     first, final = losses(by_hand.train("--steps=200", "--train_dir=here"))
     assert 0.6 < first < 0.8  # a coin toss between two classes: ln 2
@@ -136,7 +135,6 @@ def marked(run_id: str) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(300)
 def test_tflaunch_trains_it_on_four_hosts_and_leaves_nothing(tmp_path: Path) -> None:
     hostfile = tmp_path / "hosts.yaml"
     hostfile.write_text(

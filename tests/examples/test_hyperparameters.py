@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.support import ROOT
 from tests.support.launcher import Launcher
 from tests.support.patience import until
@@ -13,7 +11,6 @@ from tests.support.patience import until
 EXAMPLE = ROOT / "examples/hyperparameters.py"
 
 
-@pytest.mark.timeout(300)
 def test_the_example_is_compared_and_a_trial_that_was_killed_goes_on_from_its_checkpoint(
     launcher: Launcher,
 ) -> None:
@@ -28,7 +25,7 @@ def test_the_example_is_compared_and_a_trial_that_was_killed_goes_on_from_its_ch
         for process in launcher.leftovers():
             if process.env.get("TFLAUNCH_TASK") == "trial/0" and "tflaunch-ready" not in str(process):
                 process.kill()
-        done = sweep.done(240).ran()
+        done = sweep.done(300).ran()
     assert "trial/0 on local1 was killed by SIGKILL; it is tried again (1 of 1)" in done.err
     resumed = re.search(r"^resumes at step (\d+)$", log.with_name("trial-0.1.log").read_text(), re.MULTILINE)
     assert resumed

@@ -14,15 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.support import ROOT
 from tests.support.sshd import SshNetwork, make_key
 
 EXAMPLES = ROOT / "examples"
 TFLAUNCH = [sys.executable, "-c", "import sys; from tflaunch.cli import main; sys.exit(main())"]
-
-pytestmark = pytest.mark.timeout(300)
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,7 @@ def losses(output: str) -> tuple[float, float]:
 
 
 def test_sync_replicas_starts_again_from_its_checkpoint_and_resumes(tmp_path: Path) -> None:
-    options = "--ps 1 --workers 2 --timeout 100 --ps-grace 0"
+    options = "--ps 1 --workers 2 --timeout 300 --ps-grace 0"
     arguments = [f"--train_dir={tmp_path / 'train'}", "--checkpoint_steps=20"]
     run = launch(
         tmp_path,
@@ -140,7 +137,7 @@ def test_sync_replicas_starts_again_from_its_checkpoint_and_resumes(tmp_path: Pa
 
 
 def test_parameter_server_strategy_survives_the_loss_of_a_worker_and_resumes(tmp_path: Path) -> None:
-    options = "--chief --ps 1 --workers 2 --done chief --no-flags --timeout 100 --ps-grace 0"
+    options = "--chief --ps 1 --workers 2 --done chief --no-flags --timeout 300 --ps-grace 0"
     run = launch(
         tmp_path,
         "parameter_server_strategy.py",
@@ -185,7 +182,7 @@ def test_mirrored_ps_is_synchronous_on_a_machine_and_asynchronous_between_them(t
 
 
 def test_multi_worker_mirrored_agrees_on_a_checkpoint_that_all_workers_have(tmp_path: Path) -> None:
-    options = "--ps 0 --workers 2 --no-flags --grace 2 --timeout 100"
+    options = "--ps 0 --workers 2 --no-flags --grace 2 --timeout 300"
     train = tmp_path / "train"
     run = launch(
         tmp_path,
@@ -223,7 +220,7 @@ def test_batch_inference_does_each_file_once_and_goes_on_where_it_failed(tmp_pat
     good = bad.read_bytes()
     bad.write_bytes(good[:100])
 
-    options = "--ps 0 --workers 2 --no-flags --timeout 100"
+    options = "--ps 0 --workers 2 --no-flags --timeout 300"
     run = launch(tmp_path, "batch_inference.py", options, *arguments)
     assert run.code == 1  # worker/1 has the odd files
     assert str(bad) in run.output("worker/1")
@@ -242,7 +239,7 @@ def test_batch_inference_does_each_file_once_and_goes_on_where_it_failed(tmp_pat
 
 
 def test_in_graph_one_client_trains_on_bare_servers_and_resumes(tmp_path: Path) -> None:
-    options = "--chief --ps 1 --workers 2 --done chief --no-flags --timeout 100 --ps-grace 0"
+    options = "--chief --ps 1 --workers 2 --done chief --no-flags --timeout 300 --ps-grace 0"
     run = launch(tmp_path, "in_graph.py", options, "--train_dir=train", "--steps=150")
     chief = run.output("chief/0")
     assert run.code == 0, chief
@@ -257,7 +254,7 @@ def test_in_graph_one_client_trains_on_bare_servers_and_resumes(tmp_path: Path) 
 
 
 def test_model_parallel_runs_each_half_on_its_worker_and_resumes(tmp_path: Path) -> None:
-    options = "--ps 0 --workers 2 --done chief --no-flags --timeout 100 --ps-grace 0"
+    options = "--ps 0 --workers 2 --done chief --no-flags --timeout 300 --ps-grace 0"
     run = launch(tmp_path, "model_parallel.py", options, "--train_dir=train", "--steps=150")
     client = run.output("worker/0")
     assert run.code == 0, client
@@ -285,7 +282,7 @@ def test_sharded_input_is_read_once_also_when_a_worker_fails(tmp_path: Path) -> 
     run = launch(
         tmp_path,
         "sharded_input.py",
-        "--ps 1 --workers 2 --no-flags --timeout 100 --ps-grace 0 --restarts 1 --restart cluster",
+        "--ps 1 --workers 2 --no-flags --timeout 300 --ps-grace 0 --restarts 1 --restart cluster",
         "--train_dir=train",
         "--records=250",
         "--checkpoint_steps=10",
@@ -308,7 +305,7 @@ def test_sharded_input_is_read_once_also_when_a_worker_fails(tmp_path: Path) -> 
 
 
 def test_the_evaluator_of_a_job_file_sees_the_last_checkpoint(tmp_path: Path) -> None:
-    options = "--timeout 100 --job-grace evaluator=100"
+    options = "--timeout 300 --job-grace evaluator=100"
     run = launch(tmp_path, "job.yaml", options, f"--train_dir={tmp_path / 'train'}", "--steps=200")
     evaluator = run.output("evaluator/0")
     assert run.code == 0, run.output("chief/0")

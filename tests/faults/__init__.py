@@ -31,7 +31,8 @@ from tests.support.patience import PATIENCE_S, until
 FULL = os.environ.get("TFLAUNCH_FAULTS") == "full"  # else as much of it as every run of all tests can bear
 FIGURES = "TFLAUNCH_FIGURES"  # a file to which each test adds a line with its times
 
-# Prints `worker/0 00000001` and so on, so many lines at so many a second; a ps does so for ever.
+# Prints `worker/0 00000001` and so on, so many lines at so many a second; a ps does so for ever.  Before its last line
+# a worker waits for the file $END, so that no run is over before its fault has happened; one in a flood does not.
 NUMBERS = """\
 import os, signal, subprocess, sys, time
 
@@ -72,6 +73,8 @@ started = time.monotonic()
 number = 0
 while number < count or task.startswith("ps"):
     number += 1
+    while number == count and task.startswith("worker") and not os.path.exists(os.environ["END"]):
+        time.sleep(0.05)
     sys.stdout.write("%s %08d\\n" % (task, number))
     sys.stdout.flush()
     time.sleep(max(0.0, started + number / (rate or 10) - time.monotonic()))
@@ -86,7 +89,8 @@ NOISE = re.compile(rb"\S+ waits$|cannot fork: |Terminated$|Traceback |  |OSError
 NOTHING = "nothing"
 # Faults of the connection happen to both kinds of it: paramiko's, and the system's `ssh`.
 over_both_wires = pytest.mark.parametrize("trial", ["ssh", "openssh"], indirect=True)
-QUICK = ("--grace=1", "--ps-grace=0.2", "--connect-timeout=5")
+QUICK = ("--grace=1", "--ps-grace=0.2", "--connect-timeout=10")
+END = "/tmp/end"  # on each host
 
 
 class Trial:
@@ -104,6 +108,7 @@ class Trial:
         self.wire = wire
         self._gpus = gpus
         self._name = name
+        self._lines = 0
         self._at: float | None = None
 
     # -- the run
@@ -128,7 +133,7 @@ class Trial:
         detached: bool = False,
         more: Sequence[str] = (),
     ) -> Running:
-        """Start it, and wait until every task has printed a line; a worker has `lines` of them."""
+        """Start it, and wait until every task has printed a line; a worker has `lines` of them, and then `let_end`."""
         words = (
             *(
                 "run",
@@ -138,8 +143,9 @@ class Trial:
             # The home directory of ssh is that of the account, whatever HOME says.
             *(("-F", self.far.home / ".ssh/config") if self.wire == "openssh" else ()),
             *(f"--ps={ps}", f"--workers={workers}", f"--lease={lease_s}", *QUICK),
-            *(f"--env=NUMBERS={lines} {rate} {code}", f"--env=MANNERS={manners}", *more),
+            *(f"--env=NUMBERS={lines} {rate} {code}", f"--env=MANNERS={manners}", f"--env=END={END}", *more),
         )
+        self._lines = lines
         if detached:
             done = self.far.run(*words[:1], "--detach", *words[1:]).ran()
             [self.run_id] = re.findall(r"(\S+) goes on by itself", done.err)
@@ -215,12 +221,12 @@ class Trial:
 
     def wait_until_noticed(self, hosts: int = 1) -> None:
         """Until the launcher says that something is wrong with so many hosts."""
-        until(lambda: len({*TROUBLE.findall(self.running.err)}) >= hosts, "a word of it", PATIENCE_S)
+        until(lambda: len({*TROUBLE.findall(self.running.err)}) >= hosts, "a word of it")
         self.after("noticed")
 
     def wait_until_back(self, hosts: int = 1) -> None:
         """Until the launcher says that so many hosts are back."""
-        until(lambda: len({*BACK.findall(self.running.err)}) >= hosts, "hosts that are back", PATIENCE_S)
+        until(lambda: len({*BACK.findall(self.running.err)}) >= hosts, "hosts that are back")
         self.after("back")
 
     def seen(self, task: str) -> int:
@@ -228,10 +234,15 @@ class Trial:
         return max((int(n) for name, n in SHOWN.findall(self.running.out) if name == task), default=0)
 
     def wait_for_more(self, task: str, lines: int = 20) -> None:
-        """Until its numbers have gone on: the run is well."""
-        before = self.seen(task)
-        until(lambda: self.seen(task) >= before + lines, f"{task} to go on", PATIENCE_S)
+        """Until its numbers have gone on, or all that may come have come: the run is well."""
+        enough = min(self.seen(task) + lines, self._lines - 1)
+        until(lambda: self.seen(task) >= enough, f"{task} to go on")
         self.after("goes on")
+
+    def let_end(self) -> None:
+        """Let the workers print their last line."""
+        for host in self.hosts:
+            (host.directory / END.strip("/")).touch()
 
     # -- what must hold
 
@@ -245,15 +256,16 @@ class Trial:
         shown: bool = True,
         record: bool = True,
         logs: bool = True,
-        patience_s: float = 90.0,
+        patience_s: float = PATIENCE_S,
     ) -> None:
-        """Wait for the end and check all invariants.
+        """Let the workers end, wait for the end of all and check all invariants.
 
         `code` None: the launcher was killed.  `all_lines`: what each worker has printed.  `gone`: hosts whose
         last lines cannot be asked of the launcher.  `sockets_left_on`: where nobody is left to remove them.
         `shown`: the launcher shows all that is there.  `record`: it records it, too.  `logs` False: the test looks
         at them itself.
         """
+        self.let_end()
         self._wait_for_the_end(patience_s)
         if code is not None:
             allowed = {code} if isinstance(code, int) else {*code}

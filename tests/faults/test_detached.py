@@ -33,6 +33,7 @@ def test_no_launcher_any_more(trial: Trial) -> None:
     trial.bed.cut(trial.bed.launcher)
     viewer.signal(signal.SIGKILL)
     viewer.end()
+    trial.let_end()
     trial.far.wait_until_nothing_is_left()
     trial.bed.heal(trial.bed.launcher)
     trial.attach()

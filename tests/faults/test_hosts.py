@@ -92,7 +92,7 @@ def test_host_hangs(trial: Trial) -> None:
     trial.now()
     host.freeze()
     trial.wait_until_noticed()
-    assert running.end(90) == 76
+    assert running.end() == 76
     trial.after("ended")
     host.thaw()
     trial.check(76, gone=[host])

@@ -184,6 +184,7 @@ def test_end_behind_a_cut(trial: Trial) -> None:
     host = trial.placement["worker/0"]
     trial.now()
     trial.bed.cut(host)
+    trial.let_end()
     trial.wait_until_noticed()
     assert not BACK.search(trial.running.err)
     trial.bed.heal(host)

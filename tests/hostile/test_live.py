@@ -62,7 +62,7 @@ class Bench:
         """Any command of the user's; its promises are checked."""
         before = {str(path) for path in self.launcher.directory.glob("[!n]*/**/*")}
         with self.launcher.start(*words, env={"TFLAUNCH_CANARY": str(self.canary)}) as running:
-            done = running.done(100)
+            done = running.done()
         return self._kept(done, before)
 
     def _kept(self, done: Done, before: set[str]) -> Done:

@@ -12,9 +12,10 @@ import pytest
 
 from tests.support.endless import endless
 from tests.support.launcher import Launcher
+from tests.support.patience import PATIENCE_S
 from tests.support.terminal import CTRL_C, CTRL_D, CTRL_Z, Terminal
 
-# Asks over a local host whose agent would end 5 s after it last heard of its launcher, and says how it lives after.
+# Asks over a local host whose agent would end soon after it last heard of its launcher, and says how it lives after.
 ASK = """\
 import sys, time
 from tflaunch.sessions import asking
@@ -24,13 +25,13 @@ from tflaunch.hosts import Host
 from tflaunch.remote import ConnectOptions, Connector
 from tflaunch.sessions.group import Stopped
 
-patience_s, *words = sys.argv[1:]
+patience_s, lease_s, *words = sys.argv[1:]
 host = Host("here", connection="local", run_dir={run_dir!r})
 reporter = open_reporter(json="--json" in words)
-to_host = Connector([host], ConnectOptions(timeout_s=20.0), None)
-cluster = Cluster("ask-aaaaaa", to_host, reporter, lease_s=5.0)
+to_host = Connector([host], ConnectOptions(timeout_s=60.0), None)
+cluster = Cluster("ask-aaaaaa", to_host, reporter, lease_s=float(lease_s))
 with cluster.interrupts():
-    cluster.open([host], 0, 20.0)
+    cluster.open([host], 0, 60.0)
     asking.PATIENCE_S = float(patience_s)
     try:
         answer = cluster.ask("take all of it?")
@@ -51,9 +52,12 @@ def local(tmp_path: Path) -> Iterator[Launcher]:
     launcher.close()
 
 
-def asking(launcher: Launcher, *words: str, patience_s: float = 60.0) -> list[str | bytes | Path]:
+def asking(
+    launcher: Launcher, *words: str, patience_s: float = PATIENCE_S, lease_s: float = PATIENCE_S
+) -> list[str | bytes | Path]:
     """The command that asks."""
-    return [sys.executable, "-c", ASK.format(run_dir=str(launcher.hosts)), str(patience_s), *words]
+    times = (str(patience_s), str(lease_s))
+    return [sys.executable, "-c", ASK.format(run_dir=str(launcher.hosts)), *times, *words]
 
 
 @pytest.mark.parametrize(
@@ -96,19 +100,17 @@ def test_ctrl_c_stops_at_once(local: Launcher) -> None:
 
 
 def test_no_answer_is_no_and_is_said_and_the_agent_has_lived_all_that_time(local: Launcher) -> None:
-    with Terminal(asking(local, patience_s=8.0), local.env(), local.code) as terminal:
+    with Terminal(asking(local, patience_s=15.0, lease_s=10.0), local.env(), local.code) as terminal:
         assert terminal.end() == 0
         assert (
-            "no answer for 8 s, which is taken for a no answer: False; hosts: ['here'] {}"
+            "no answer for 15 s, which is taken for a no answer: False; hosts: ['here'] {}"
             in terminal.sentences
         )
 
 
 def test_after_ctrl_z_and_fg_it_is_asked_again(local: Launcher) -> None:
-    words = " ".join(f"'{word}'" for word in asking(local)[-1:])
-    script = local.script(
-        ASK.format(run_dir=str(local.hosts)).replace("lease_s=5.0", "lease_s=60.0"), "ask.py"
-    )
+    words = " ".join(f"'{word}'" for word in asking(local)[-2:])
+    script = local.script(ASK.format(run_dir=str(local.hosts)), "ask.py")
     env = local.env(PS1="$ ", TERM="xterm")
     with Terminal(["bash", "--norc", "--noediting", "-i"], env, local.code) as terminal:
         terminal.type(f"{sys.executable} {script} {words}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import time
@@ -55,6 +56,13 @@ def test_who_watches_and_was_asleep_has_hung_up_on_nobody_and_missed_no_line(
     launcher.wait_until_nothing_is_left()
 
 
+def some_of_it(directory: Path) -> bool:
+    """Whether a file there, or one on its way, has a content."""
+    with contextlib.suppress(FileNotFoundError):  # it has got its name meanwhile
+        return any(each.stat().st_size for each in directory.rglob("*") if each.is_file())
+    return False
+
+
 def test_a_fetch_that_was_asleep_goes_on(launcher: Launcher, out: Path) -> None:
     size = 200 * 2**20
     trainer = launcher.script(
@@ -68,7 +76,7 @@ def test_a_fetch_that_was_asleep_goes_on(launcher: Launcher, out: Path) -> None:
     done = launcher.run("run", *words).ran()
     run = done.sentences.partition("run ")[2].split()[0]
     with launcher.start("fetch", run, "large", "--to", out) as fetching:
-        until(lambda: any(each.stat().st_size for each in out.rglob("*") if each.is_file()), "some of it")
+        until(lambda: some_of_it(out), "some of it")
         sleep(fetching.process)
         done = fetching.done().ran()
     assert "out of reach" not in done.err, done.err

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.launcher import Launcher
-from tests.support.patience import until
 from tests.support.sshd import SshNetwork
 
 TRAINER = "import os; print(os.environ['TFLAUNCH_TASK'])"
@@ -124,7 +123,7 @@ def test_bad_input(launcher: Launcher, case: Case) -> None:
     assert not set("╭│╰") & set(done.err)
     assert done.out == ""
     assert launcher.records() == []
-    until(lambda: launcher.run_directories() == [], "the agents to have left nothing")
+    launcher.wait_until_no_run_is_kept()
 
 
 def test_every_problem_of_a_hostfile_is_told_at_once(launcher: Launcher) -> None:
@@ -152,7 +151,7 @@ def test_one_machine_under_two_names(network: SshNetwork, launcher: Launcher) ->
     assert f"{sshd.name} and alias are one machine" in done.sentences
     assert "list it once" in done.sentences
     launcher.wait_until_nothing_is_left()
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
 
 
 def test_the_record_cannot_be_written(launcher: Launcher) -> None:
@@ -161,7 +160,7 @@ def test_the_record_cannot_be_written(launcher: Launcher) -> None:
     assert "cannot write the record" in done.sentences
     assert "TFLAUNCH_STATE" in done.sentences
     launcher.wait_until_nothing_is_left()
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -215,7 +214,7 @@ def test_a_full_disk_on_a_host_before_it_starts(launcher: Launcher, small_disk: 
     assert "MiB" in done.sentences  # how much is free
     assert "run_dir:" in done.sentences
     launcher.wait_until_nothing_is_left()
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
 
 
 def test_code_that_does_not_fit_on_the_disk_of_a_host(launcher: Launcher, small_disk: Path) -> None:
@@ -228,7 +227,7 @@ def test_code_that_does_not_fit_on_the_disk_of_a_host(launcher: Launcher, small_
     assert "No space left on device" in done.sentences
     assert "local1" not in done.err.partition("✗")[2]
     launcher.wait_until_nothing_is_left()
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
     assert launcher.records() == []
     assert not [path for path in small_disk.rglob("*") if path.is_file()]
 
@@ -257,7 +256,7 @@ def test_a_record_on_a_full_disk(launcher: Launcher, small_disk: Path) -> None:
     ).ran(73)
     assert "No space left on device" in done.sentences
     launcher.wait_until_nothing_is_left()
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
 
 
 def test_a_record_whose_disk_fills_up_does_not_end_the_run(launcher: Launcher, small_disk: Path) -> None:

@@ -17,7 +17,7 @@ from tests.support import bed as beds
 from tests.support.bed import Bed, FarLauncher, Machine
 from tests.support.launcher import alive
 from tests.support.nvml import build
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_S, until
 
 # Asks an sshd for its first words; says how that ended.
 KNOCK = """\
@@ -160,11 +160,11 @@ def test_what_befalls_a_login(bed: Bed, tmp_path: Path, logins: contextlib.ExitS
     second = login()
     assert session.poll() is None
     one.kill_sessions()
-    assert {session.wait(10), second.wait(10)} == {255}
+    assert {session.wait(PATIENCE_S), second.wait(PATIENCE_S)} == {255}
     one.reset_connections()  # there are none
     session = login()
     one.reset_connections()
-    assert session.wait(10) == 255
+    assert session.wait(PATIENCE_S) == 255
     session = login()
     one.freeze()
     with ssh(bed, tmp_path, one, "echo there") as frozen:
@@ -174,7 +174,7 @@ def test_what_befalls_a_login(bed: Bed, tmp_path: Path, logins: contextlib.ExitS
         assert frozen.communicate()[0] == "there\n"
     assert session.poll() is None
     bed.reboot(one)
-    assert session.wait(10) == 255
+    assert session.wait(PATIENCE_S) == 255
     session = login()
     bed.power_off(one)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -183,7 +183,7 @@ def test_what_befalls_a_login(bed: Bed, tmp_path: Path, logins: contextlib.ExitS
     assert session.stdin is not None
     session.stdin.write("x")  # the answer is a RST
     session.stdin.flush()
-    assert session.wait(10) == 255
+    assert session.wait(PATIENCE_S) == 255
     assert bystander.poll() is None
 
 

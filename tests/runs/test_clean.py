@@ -15,7 +15,7 @@ import pytest
 from tests.support.ages import make_old
 from tests.support.endless import endless, kill
 from tests.support.launcher import Done, Launcher
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_S, until
 from tests.support.sshd import SshNetwork
 from tflaunch.protocol import removal
 
@@ -35,12 +35,13 @@ def directories(launcher: Launcher, run: str) -> list[Path]:
     return sorted([*launcher.hosts.glob(f"*/tflaunch-*/{run}"), *launcher.state.glob(run)])
 
 
-def kept_bytes(launcher: Launcher, alive: str) -> int:
-    """What all runs take but for one, which goes on writing, as does its agent: modules that it loads later."""
-    kept = [*launcher.hosts.glob("*/tflaunch-*/*"), *launcher.state.iterdir()]
-    modules = launcher.hosts.glob("*/tflaunch-*/code/agent-*")
-    size = sum(removal.Size(str(path)).bytes for path in kept if path.name != alive)
-    return size - sum(removal.Size(str(path)).bytes for path in modules)
+def kept_bytes(launcher: Launcher, alive: str = "") -> int:
+    """What all runs take but for one, which goes on writing, and for the modules that agents store all the time."""
+    homes = [*launcher.hosts.glob("tflaunch-*"), *launcher.hosts.glob("*/tflaunch-*")]
+    kept = [*launcher.state.iterdir(), *(path for home in homes for path in home.iterdir())]
+    runs = [path for path in kept if path.name not in (alive, "code")]
+    code = [path for home in homes for path in home.glob("code/*") if not path.name.startswith("agent-")]
+    return sum(removal.Size(str(path)).bytes for path in (*runs, *code))
 
 
 def ended_run(launcher: Launcher, hostfile: Path, days: float = 0, text: str = "print('done')") -> str:
@@ -107,15 +108,11 @@ def test_two_names_of_one_directory_are_one_place(network: SshNetwork, launcher:
     shared = launcher.hostfile([network.add().name for _ in range(2)])
     script = launcher.script("print('done')")
     launcher.run("run", shared, script, "--ps=0", "--workers=2", "--done=all").ran()
-    launcher.run(
-        "clean", "--hosts", shared, "--older=0s", "--dry-run"
-    ).ran()  # its own modules are kept there now
-    before = removal.Size(str(launcher.hosts)).bytes + removal.Size(str(launcher.state)).bytes
+    before = kept_bytes(launcher)
     done = launcher.run("clean", "--hosts", shared, "--older=0s", "--json").ran()
     places = json.loads(done.out)["places"]
     assert [entry["hosts"] for entry in places] == [["host1", "host2"], []]
-    after = removal.Size(str(launcher.hosts)).bytes + removal.Size(str(launcher.state)).bytes
-    assert sum(entry["freed_bytes"] for entry in places) == before - after > 0
+    assert sum(entry["freed_bytes"] for entry in places) == before - kept_bytes(launcher) > 0
     assert launcher.run_directories() == []
 
 
@@ -195,7 +192,7 @@ def test_on_a_terminal_it_asks(launcher: Launcher, hostfile: Path) -> None:
                 shown += more
         except OSError:
             pass  # a terminal ends like that
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_S) == 0
         os.close(main)
         assert (b"nothing was removed" in shown) is (answer == b"\n")
         assert bool(directories(launcher, run)) is (answer == b"\n")

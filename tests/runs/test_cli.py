@@ -12,6 +12,7 @@ import pytest
 
 import tflaunch
 from tests.support.launcher import TELL, Launcher, told
+from tests.support.patience import until
 from tests.support.sshd import SshNetwork
 
 # What takes longer to import than all else does; the help of a verb brings pydantic, by typer itself.
@@ -136,7 +137,7 @@ def test_a_dry_run_starts_and_leaves_nothing(network: SshNetwork, launcher: Laun
     for word in ("ps/0", "worker/0", "worker/1", "host1", "host2", "--steps=5"):
         assert word in done.out
     launcher.wait_until_nothing_is_left()
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
     # An agent that finds the directory of another host keeps its own modules there; no code is shipped.
     kept = {path.suffix for path in launcher.hosts.glob("tflaunch-*/code/*")}
     assert kept <= {".pyc", ".z"}
@@ -215,7 +216,8 @@ def test_the_hosts_may_be_an_inline_list(network: SshNetwork, launcher: Launcher
     ).ran()
     [plan] = [event for event in done.events if event["event"] == "plan"]
     assert {task["host"] for task in plan["tasks"]} == {one, two}
-    assert not list(Path(f"/var/tmp/tflaunch-{os.getuid()}").glob(f"{plan['run_id']}*"))
+    place = Path(f"/var/tmp/tflaunch-{os.getuid()}")
+    until(lambda: not list(place.glob(f"{plan['run_id']}*")), "the agents to remove its directory")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["schema"], ["run", "--help"]])

@@ -253,7 +253,7 @@ def test_an_image_that_cannot_be_had(launcher: Launcher, engine: Engine) -> None
     wrong = launcher.run("run", launcher.local(2), script, *words, env=engine.env).ran(70)
     assert "the image localhost:1/none cannot be fetched" in wrong.sentences
     assert f"try it there: {engine.kind} pull localhost:1/none" in wrong.sentences
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
 
 
 def test_a_program_that_the_image_lacks(launcher: Launcher, engine: Engine) -> None:
@@ -286,3 +286,16 @@ def test_no_engine(launcher: Launcher, engine: str, said: str) -> None:
 def test_what_makes_no_sense(launcher: Launcher, words: list[str], said: str) -> None:
     script = launcher.script("print()")
     assert said in launcher.run("run", launcher.local(1), script, *words).ran(2).sentences
+
+
+def test_the_stacks_of_a_task_in_a_container(launcher: Launcher, engine: Engine) -> None:
+    script = launcher.script(
+        TRAINER + "def batches():\n    time.sleep(300)\nprint('ready', flush=True)\nbatches()\n"
+    )
+    words = ["--ps", "0", "--workers", "1", "--container-engine", engine.kind]
+    with launcher.start("run", hostfile(launcher), script, *words, env=engine.env) as running:
+        running.wait_for("ready")
+        shown = launcher.run("stacks", env=engine.env).ran().out
+        assert re.search(r"→ trainer\.py:\d+ in batches\(\)", shown), shown
+        running.interrupt()
+        assert running.end() == 130, running.err

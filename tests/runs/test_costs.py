@@ -46,7 +46,8 @@ def test_what_each_host_costs(network: SshNetwork, launcher: Launcher, tmp_path:
             over.touch()
             running.done().ran()
         for host in hosts:
-            assert logins(host) == len(received(host.log())) == number
+            until(lambda host=host, number=number: len(received(host.log())) == number, "sshd to count")
+            assert logins(host) == number
     for host in hosts:
         cold, warm = received(host.log())
         assert warm < WARM_BYTES < len(payload.agent()) < cold

@@ -19,7 +19,7 @@ def test_an_address_that_does_not_resolve_ends_the_launch_before_anything_starts
     assert "cannot reach ps/0 at node" in done.sentences
     assert "does not resolve there" in done.sentences
     assert list(out.iterdir()) == []
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
     assert launcher.records() == []
 
     told = launcher.run(*words, "--json").ran(70).events[-1]

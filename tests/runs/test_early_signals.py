@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.bed import Bed, FarLauncher
 from tests.support.launcher import Launcher
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_S, until
 
 SCRIPT = str(Path(sys.executable).with_name("tflaunch"))
 MOMENTS_S = [each / 25 for each in range(13)]  # 0 to 0.5 s: a start takes 0.2 s
@@ -54,7 +54,7 @@ def test_at_every_moment_from_its_first_line_on_a_signal_ends_it_as_a_shell_tell
             until(lambda pid=process.pid: catches(pid, signal.SIGTERM), "its first line")
             time.sleep(moment_s)
             process.send_signal(number)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=PATIENCE_S)
         said = f"{number.name} after {moment_s} s: {process.returncode}\n{err.decode()}"
         assert process.returncode == 128 + number, said
         assert b"Traceback" not in err, said

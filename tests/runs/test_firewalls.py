@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bed import Bed, FarLauncher
-from tests.support.impatient import IMPATIENT
+from tests.support.far_impatient import Impatient
 from tests.support.launcher import TELL
 from tests.support.patience import until
 
@@ -33,15 +33,6 @@ TRAINER = """
     with v1.train.MonitoredTrainingSession(master=server.target, is_chief=True) as session:
         print("the session is open:", session.run(step))
 """
-
-
-class Impatient(FarLauncher):
-    """Whose tflaunch takes 8 s for long."""
-
-    def argv(self, verb: str, *words: str | bytes | Path) -> list[str | bytes | Path]:
-        inside = self.bed.launcher.inside(cwd=self.code)
-        program = IMPATIENT.format(wait_s=8.0)
-        return [*inside, sys.executable, "-c", program, *super().argv(verb, *words)[len(inside) + 3 :]]
 
 
 @pytest.fixture
@@ -70,7 +61,7 @@ def test_a_firewall_between_two_hosts_ends_the_launch(
     assert f"host2 cannot reach ps/0 at host1:{PORT}: {said}" in done.sentences
     assert "`ports:` in the hostfile" in done.sentences
     assert "--no-dial-check" in done.sentences
-    assert far.run_directories() == []
+    far.wait_until_no_run_is_kept()
     assert not one.path("/tmp/ps-0.json").exists()
 
     bed.heal()
@@ -113,15 +104,40 @@ def test_an_address_that_leads_to_another_host(bed: Bed, far: FarLauncher) -> No
     )
 
 
+def test_a_way_that_loses_large_packets_ends_the_launch(bed: Bed, far: FarLauncher) -> None:
+    one, two = bed.up(2)
+    bed.narrow(one, two, 1400)
+    done = far.run("run", hostfile(far, bed), far.script(TELL), *APART, "--env=OUT=/tmp").ran(70)
+    for here, task, there in (("host1", "worker/0", "host2"), ("host2", "ps/0", "host1")):
+        assert (
+            f"{here} cannot reach {task} at {there}:{PORT}: it answers, but packets of more than 1400 bytes from there"
+            f" do not arrive (a smaller MTU on the way?); the MTU is 1500 (eth0) on {here} and 1500 (eth0) on {there}"
+        ) in done.sentences
+    assert "`ping -M do -s 1372 host1` tries 1400 bytes; give the hosts that MTU" in done.sentences
+    assert far.run_directories() == []
+    assert not one.path("/tmp/ps-0.json").exists()
+
+
+def test_a_far_host_and_one_that_loses_packets_are_warned_of(bed: Bed, far: FarLauncher) -> None:
+    hosts = bed.up(4)
+    bed.delay(hosts[3], 20)
+    words = ("run", hostfile(far, bed), far.script(TELL), "--ps=1", "--workers=3", "--env=OUT=/tmp", *QUICK)
+    done = far.run(*words).ran()
+    assert "host4 <-> host[1-3]: 4" in done.sentences
+    assert "the median of the 12 pairs is 0." in done.sentences
+    bed.delay(hosts[3], 0)
+    assert "the median of" not in far.run(*words).ran().sentences
+
+
 def test_tensorflow_that_waits_behind_a_firewall_is_explained(bed: Bed, impatient: Impatient) -> None:
     one, two = bed.up(2)
     bed.block(two, one, PORT)
     hosts = hostfile(impatient, bed, python=sys.executable)
     words = ("run", hosts, impatient.script(TRAINER), *APART, "--no-dial-check")
     with impatient.start(*words) as running:
-        until(lambda: "silently dropped" in running.err, "the diagnosis", 90.0)
+        until(lambda: "silently dropped" in running.err, "the diagnosis")
         bed.heal()
-        done = running.done(90.0).ran()
+        done = running.done().ran()
     [said] = [line for line in done.err.splitlines() if "silently dropped" in line]
     assert said.startswith("! worker/0 on host2 has waited ")
     assert said.endswith(f"s for ps/0 at host1:{PORT}: silently dropped (a firewall?)")

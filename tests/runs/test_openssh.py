@@ -332,11 +332,11 @@ def test_the_usual_failures_have_one_sentence(client: Client, tmp_path: Path) ->
 def test_a_server_that_says_nothing_meets_the_deadline(client: Client) -> None:
     sshd = client.network.add()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        one, other = both(client, at(listener), timeout_s=2)
+        one, other = both(client, at(listener), timeout_s=6)
         assert one.message == other.message
         assert "no SSH banner" in other.message
     sshd.freeze()
-    assert "no SSH banner" in client.refusal(openssh(sshd), timeout_s=1).message
+    assert "no SSH banner" in client.refusal(openssh(sshd), timeout_s=6).message
     sshd.thaw()
     until(lambda: not processes(client.network.config), "no ssh any more")
 
@@ -348,7 +348,7 @@ def test_a_network_that_does_not_answer_is_told_while_it_is_dialled(client: Clie
             each.setblocking(False)
             each.connect_ex(listener.getsockname())
         host = at(listener, connection="openssh")
-        connector = client.connector([host], timeout_s=3)
+        connector = client.connector([host], timeout_s=6)
         assert connector.unanswered(host) is None
         errors: list[ConnectError] = []
 
@@ -364,7 +364,7 @@ def test_a_network_that_does_not_answer_is_told_while_it_is_dialled(client: Clie
         assert silent.message == f"no answer on port {host.port}"
         assert silent.absent
         thread.join()
-        assert errors[0].message == f"no answer on port {host.port} within 3 s"
+        assert errors[0].message == f"no answer on port {host.port} within 6 s"
         assert connector.unanswered(host) is None
         # Who goes on without it leaves no process behind, also where it was given up and is dialled once more.
         connector = client.connector([host])

@@ -23,7 +23,7 @@ import pytest
 from tests.support.detached import detached, end
 from tests.support.endless import endless, kill
 from tests.support.launcher import Launcher
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_S, until
 from tests.support.sshd import SshNetwork
 
 
@@ -195,7 +195,7 @@ def test_on_a_terminal_it_has_colours_and_in_a_pipe_none(launcher: Launcher, hos
             while more := os.read(main, 4096):
                 screen += more
         os.close(main)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert b"\x1b[" in screen
         lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.decode()).splitlines()
         tasks = [line for line in lines if line.startswith(("worker/0", "ps/0", "task"))]

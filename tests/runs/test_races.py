@@ -51,7 +51,6 @@ def gpus(tmp_path: Path, network: SshNetwork, launcher: Launcher) -> Gpus:
     return gpus
 
 
-@pytest.mark.timeout(400)
 def test_two_launchers_race_and_no_gpu_is_ever_given_twice(gpus: Gpus) -> None:
     gpus.trainer = gpus.launcher.script(PROVE)
     errors = [gpus.out / f"errors-{name}" for name in "ab"]

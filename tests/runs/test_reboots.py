@@ -24,7 +24,7 @@ def test_a_run_whose_host_is_restarted_says_so(bed: Bed, far: FarLauncher) -> No
     with far.start("run", hosts, far.script(WAITS), "--ps=0", "--workers=2", "--grace=1") as run:
         run.wait_for("begun", 2)
         bed.reboot(two)
-        done = run.done(120).ran(76)
+        done = run.done().ran(76)
     assert re.search(r"host2 (was|is) lost: the host was restarted \(booted at .*\d\d:\d\d\)", done.sentences)
     assert re.search(RESTARTED, done.sentences)
     assert "agent and guard were killed" not in done.sentences
@@ -41,7 +41,7 @@ def test_a_run_whose_host_is_restarted_says_so(bed: Bed, far: FarLauncher) -> No
     assert re.search(RESTARTED, stopped.sentences)
     assert "agent and guard were killed" not in stopped.sentences
     far.run("clean", "--yes", run.run_id).ran()
-    assert not far.run_directories()
+    far.wait_until_no_run_is_kept()
 
 
 def test_a_sweep_whose_trials_have_all_succeeded_elsewhere_is_a_success(bed: Bed, far: FarLauncher) -> None:
@@ -50,7 +50,7 @@ def test_a_sweep_whose_trials_have_all_succeeded_elsewhere_is_a_success(bed: Bed
     with far.start("sweep", hosts, far.script(WAITS), "--grid=x=0,1,2,3", "--grace=1", "--yes") as sweep:
         until(lambda: any(each.env.get("TFLAUNCH_HOST") for each in two.processes()), "a trial there")
         bed.reboot(two)
-        done = sweep.done(120).ran(0)
+        done = sweep.done().ran(0)
     assert "will run elsewhere" in done.sentences
     assert re.search(RESTARTED, done.sentences)
     assert "agent and guard were killed" not in done.sentences
@@ -64,6 +64,6 @@ def test_a_detached_run_whose_host_is_restarted_says_so_to_who_watches(bed: Bed,
     with far.start("attach", run) as watching:
         watching.wait_for("begun", 2)
         bed.reboot(two)
-        done = watching.done(120).ran(76)
+        done = watching.done().ran(76)
     assert re.search(r"host2 is lost: the host was restarted \(booted at .*\d\d:\d\d\)", done.sentences)
     assert re.search(RESTARTED, done.sentences)

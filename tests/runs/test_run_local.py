@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launcher import TELL, Launcher, alive, told
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_S, until
 from tflaunch.lifecycle.links import SILENCE_S
 
 QUICK = ("--grace", "2", "--ps-grace", "0.2")
@@ -191,7 +191,7 @@ def test_a_host_that_cannot_stage_stops_the_launch(
     assert sentence in done.sentences
     assert told(out) == {}  # not one task has run
     launcher.wait_until_nothing_is_left()
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
     assert launcher.records() == []
 
 
@@ -277,7 +277,7 @@ def test_a_launcher_that_is_killed_while_a_host_is_staging(launcher: Launcher, o
         running.end()
     launcher.wait_until_nothing_is_left()  # nothing was started, so nothing waits for a lease
     assert told(out) == {}
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
 
 
 def test_ctrl_c_is_answered_though_nobody_reads_the_output(launcher: Launcher) -> None:
@@ -297,7 +297,7 @@ def test_ctrl_c_is_answered_though_nobody_reads_the_output(launcher: Launcher) -
             until(lambda: "training 8 tasks" in errors.read_text(), "the start")
             until(lambda: len([*launcher.hosts.rglob("worker-?.log")]) == 8, "the flood")
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 130
+            assert process.wait(PATIENCE_S) == 130
         finally:
             process.kill()
     assert "Ctrl-C: stopping 8 tasks" in errors.read_text()
@@ -323,7 +323,7 @@ def test_what_a_task_leaves_behind_is_swept(launcher: Launcher, out: Path) -> No
             os.execve(sys.executable, [sys.executable, "-c", code, path], env)
         vanish("marked", dict(os.environ))
         vanish("without-a-mark", {})
-        while len(list(pathlib.Path(os.environ["OUT"]).iterdir())) < 2:
+        while sum(bool(path.read_text()) for path in pathlib.Path(os.environ["OUT"]).iterdir()) < 2:
             time.sleep(0.01)
         """
     )
@@ -463,7 +463,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(launcher: Launcher, out: P
         (out / "go").touch()
         assert process.stderr is not None
         said = process.stderr.read().decode()
-        assert process.wait(60) == 0, said
+        assert process.wait(PATIENCE_S) == 0, said
     assert "succeeded" in said
     [record] = launcher.records()
     assert (record / "logs" / "worker-0.log").read_text().endswith("after it, line 9999\n")

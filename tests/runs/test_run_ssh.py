@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.launcher import TELL, Launcher, Process, Running, alive, told
-from tests.support.patience import until
+from tests.support.patience import until, written
 from tests.support.sshd import SshNetwork, logins, make_key, path_without
 from tflaunch.hosts import fold
 
@@ -269,7 +269,7 @@ def test_several_broken_hosts_are_one_table_and_nothing_is_started(
         assert remedy in done.sentences
     assert told(out) == {}
     launcher.wait_until_nothing_is_left()
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
     assert launcher.records() == []
 
 
@@ -322,7 +322,7 @@ def test_ctrl_c_while_a_host_does_not_answer(network: SshNetwork, launcher: Laun
         done = running.done().ran(130)
     assert "nothing was started, nothing is left" in done.sentences
     launcher.wait_until_nothing_is_left()
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
     frozen.thaw()
 
 
@@ -367,7 +367,7 @@ def stubborn(network: SshNetwork, launcher: Launcher, out: Path) -> Iterator[Run
         "run", hostfile, launcher.script(STUBBORN), "--ps=1", "--workers=1", f"--env=OUT={out}", *LEASE
     ) as running:
         running.wait_for("here I am", 2)
-        until((out / "daemon-worker-0").exists, "the worker's daemon")
+        written(out / "daemon-worker-0", "the worker's daemon")
         yield running
 
 
@@ -460,7 +460,7 @@ def test_two_runs_at_once_on_the_same_hosts(network: SshNetwork, launcher: Launc
         run, out = os.environ["TFLAUNCH_RUN"], pathlib.Path(os.environ["OUT"])
         task = os.environ["TFLAUNCH_TASK"].replace("/", "-")
         (out / f"{run}:{task}").write_text(os.environ["TF_CONFIG"])
-        while len(list(out.iterdir())) < 4:
+        while sum(bool(path.read_text()) for path in out.iterdir()) < 4:
             time.sleep(0.01)
         """
     )

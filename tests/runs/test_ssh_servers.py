@@ -40,8 +40,8 @@ def test_dropped_for_good_meets_the_deadline(client: Client) -> None:
     sshd = client.network.add(options=["MaxStartups 1"])
     with socket.create_connection((sshd.address, sshd.port)) as squatter:
         assert squatter.recv(100).startswith(b"SSH-")
-        error = client.refusal(sshd.host(), timeout_s=1)
-    assert re.fullmatch(r"sshd dropped the connection before its banner, \d+ times in 1 s", error.message)
+        error = client.refusal(sshd.host(), timeout_s=5)
+    assert re.fullmatch(r"sshd dropped the connection before its banner, \d+ times in 5 s", error.message)
     assert "MaxStartups" in error.hint
 
 
@@ -54,8 +54,8 @@ def test_nothing_listens(client: Client) -> None:
 
 def test_a_listener_that_never_speaks_meets_the_deadline(client: Client, listener: socket.socket) -> None:
     port = listener.getsockname()[1]
-    error = client.refusal(at(listener), timeout_s=0.5)
-    assert error.message == f"connected, but no SSH banner on port {port} within 0.5 s"
+    error = client.refusal(at(listener), timeout_s=3)
+    assert error.message == f"connected, but no SSH banner on port {port} within 3 s"
 
 
 def test_a_smaller_connect_timeout_wins(client: Client, listener: socket.socket) -> None:
@@ -66,7 +66,7 @@ def test_a_smaller_connect_timeout_wins(client: Client, listener: socket.socket)
 def test_a_frozen_sshd_meets_the_deadline(client: Client) -> None:
     sshd = client.network.add()
     sshd.freeze()
-    assert "within 0.5 s" in client.refusal(sshd.host(), timeout_s=0.5).message
+    assert "within 3 s" in client.refusal(sshd.host(), timeout_s=3).message
     sshd.thaw()
 
 
@@ -124,7 +124,7 @@ def test_listeners_that_speak_something_else(
     client: Client, listener: socket.socket, answer: bytes, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     server = serve(listener, answer)
-    assert said in client.refusal(at(listener), timeout_s=5).message
+    assert said in client.refusal(at(listener)).message
     server.join()
     assert capfd.readouterr() == ("", "")  # paramiko's own complaints are for its log alone
 

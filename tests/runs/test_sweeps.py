@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from tests.support.lab import Gpus, uuid
 from tests.support.launcher import Launcher, Running
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_S, until
 from tests.support.sshd import SshNetwork, logins
 from tflaunch.cli import application
 
@@ -355,7 +355,7 @@ class Terminal:
         with contextlib.suppress(OSError):  # a terminal ends like that
             while more := os.read(self._main, 65536):
                 self.shown += more
-        return self._process.wait(60)
+        return self._process.wait(PATIENCE_S)
 
     def _plain(self) -> str:
         return re.sub(r"\x1b\[[0-9;]*m", "", self.shown.decode("utf-8", "replace"))

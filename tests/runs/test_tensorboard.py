@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launcher import Launcher, Running
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_S, until
 from tests.support.sshd import SshNetwork
 
 BROWSER = next(
@@ -40,7 +40,7 @@ SCALAR = """
 
 
 def get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - our own
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:  # noqa: S310 - our own
         return bytes(answer.read())
 
 
@@ -64,7 +64,6 @@ def losses(url: str) -> list[float]:
     return found
 
 
-@pytest.mark.timeout(300)  # TensorFlow is imported three times
 def test_it_shows_a_run_while_it_goes_on_and_later(
     launcher: Launcher, network: SshNetwork, tmp_path: Path
 ) -> None:
@@ -140,7 +139,7 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(launcher: Launcher)
         port = f"--tensorboard-port={taken.getsockname()[1]}"
         done = launcher.run("run", launcher.local(1), launcher.script(""), "--tensorboard=x", port).ran(2)
     assert "Address already in use" in done.err
-    assert launcher.run_directories() == []
+    launcher.wait_until_no_run_is_kept()
     done = launcher.run("run", launcher.local(1), launcher.script(""), "--tensorboard=x", "-d").ran(2)
     assert "this command does not stay to show it" in done.err
 

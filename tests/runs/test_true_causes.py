@@ -50,7 +50,7 @@ def test_a_disk_without_room_for_more_files(far: FarLauncher, bed: Bed, inodes: 
 def test_packets_that_are_too_large_for_the_network(far: FarLauncher, bed: Bed, mtu: int) -> None:
     [host] = bed.up(1)
     bed.narrow(bed.launcher, host, mtu)
-    said = refusal(run(far, host, "--connect-timeout", "9"))
+    said = refusal(run(far, host, "--connect-timeout", "20"))
     assert "has not acknowledged " + ("the command" if mtu == 1400 else "what was sent after it") in said
     assert "are large packets lost between here and there (MTU)? try: ping -M do -s 1472 host1" in said
 
@@ -181,6 +181,6 @@ def test_a_bashrc_that_reads_what_is_sent_to_the_agent(far: FarLauncher, bed: Be
 def test_a_bashrc_that_reads_for_ever(far: FarLauncher, bed: Bed, line: str, said: str) -> None:
     [host] = bed.up(1)
     host.path("/home/root/.bashrc").write_text(f"{line}\n")
-    sentences = refusal(run(far, host, "--connect-timeout", "4"))
+    sentences = refusal(run(far, host, "--connect-timeout", "15"))
     assert said in sentences
     assert "case $- in *i*) ;; *) return;; esac" in sentences

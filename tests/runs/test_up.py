@@ -65,7 +65,6 @@ def server(launcher: Launcher, run: str, task: str) -> Process:
     return found
 
 
-@pytest.mark.timeout(300)
 def test_connections_are_lost_clients_come_and_go_and_a_server_that_dies_comes_back(
     network: SshNetwork, launcher: Launcher, tmp_path: Path
 ) -> None:

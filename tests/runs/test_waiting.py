@@ -139,7 +139,7 @@ def test_a_wait_can_be_ended(gpus: Gpus, how: str) -> None:
         assert gpus.tickets == []
         gpus.let_end("holder")
         holder.done().ran()
-    assert not [path for path in gpus.launcher.run_directories() if path.parent.name == run[1]]
+    until(lambda: run[1] not in {path.parent.name for path in gpus.launcher.run_directories()}, "its end")
 
 
 def test_a_host_that_is_lost_does_not_end_the_wait(gpus: Gpus) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_S, until
 from tests.support.sshd import public
 from tests.support.wires import LOCAL, MIB, Client, Line, everything, read
 from tflaunch.protocol.errors import WireClosed
@@ -82,7 +82,7 @@ def test_close_wakes_a_blocked_recv_and_may_be_repeated(client: Client, kind: st
     reader.start()
     wire.close()
     wire.close()
-    reader.join(60)
+    reader.join(PATIENCE_S)
     assert got == [b""]
     assert wire.recv(1) == b""
     with pytest.raises(WireClosed):
@@ -104,7 +104,7 @@ def test_close_wakes_a_blocked_send(client: Client, kind: str) -> None:
     sender = threading.Thread(target=flood)
     sender.start()
     wire.close()
-    sender.join(60)
+    sender.join(PATIENCE_S)
     assert failed.is_set()
 
 

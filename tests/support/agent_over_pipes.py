@@ -98,10 +98,6 @@ class Channel:
         with contextlib.suppress(BrokenPipeError):  # it ended without reading: `last_words` tells why
             self.write(payload.loader())
 
-    @property
-    def started_pid(self) -> int:
-        return self._started.pid
-
     def write(self, data: bytes) -> None:
         assert self._started.stdin is not None
         self.written += len(data)

@@ -36,7 +36,7 @@ def unpack(packed: Bundle, directory: Path) -> Path:
     store = CodeStore(str(directory.with_name("store")), packed.digest)
     lacks = store.lacks(packed.manifest, last=True)
     if lacks:
-        for message in wire.Decoder().feed(b"".join(frames(packed, lacks))):
+        for message in wire.Decoder().feed(b"".join(frame for frame, _ in frames(packed, lacks))):
             store.add(message.body, message["packed"], message["last"])
     directory.mkdir()
     store.copy_to(str(directory))

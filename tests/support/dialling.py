@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from tests.support.patience import until
 from tflaunch.agent.net.name_lookup import NameLookup
@@ -25,7 +26,11 @@ class Loop:
             key.data()
 
     def dial(
-        self, *targets: tuple[str, int, str], patience_s: float = 20.0, key: str = KEY, load: bool = False
+        self,
+        *targets: tuple[str, int, str],
+        patience_s: float = 20.0,
+        key: str = KEY,
+        load: bool | Collection[int] = False,
     ) -> Dialling:
         """Dial them all, to the end."""
         dialling = Dialling(

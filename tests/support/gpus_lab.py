@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.support.launcher import Launcher
 from tests.support.nvml import Fleet
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_S, until
 from tests.support.sshd import Sshd, SshNetwork
 
 
@@ -84,6 +84,6 @@ class Terminal:
     _seen = 0
 
     def end(self) -> int:
-        code = self.process.wait(60)
+        code = self.process.wait(PATIENCE_S)
         self._reader.join()
         return code

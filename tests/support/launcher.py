@@ -246,14 +246,14 @@ class Running:
         """Ctrl-C."""
         self.signal(signal.SIGINT)
 
-    def end(self, patience_s: float = 60.0) -> int:
-        """Wait for its end; returns the exit code."""
+    def end(self, patience_s: float = 2 * PATIENCE_S) -> int:
+        """Wait for its end, which may come after TensorFlow was imported; returns the exit code."""
         try:
             return self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"did not end within {patience_s:g} s\n{self.err}\n{self.out}") from None
 
-    def done(self, patience_s: float = 60.0) -> Done:
+    def done(self, patience_s: float = 2 * PATIENCE_S) -> Done:
         """Wait for its end; returns everything about it."""
         code = self.end(patience_s)
         return Done(code, self.out, self.err)
@@ -388,6 +388,10 @@ class Launcher:
             assert time.monotonic() < deadline, f"still alive after {patience_s:g} s: {[*map(str, left)]}"
             time.sleep(0.05)
 
+    def wait_until_no_run_is_kept(self) -> None:
+        """Until no host keeps the directory of a run: an agent whose run started nothing removes it as it leaves."""
+        until(lambda: not self.run_directories(), f"no run directory: {self.run_directories()}")
+
     def records(self) -> list[Path]:
         """The launcher's records of runs."""
         return sorted(self.state.iterdir()) if self.state.exists() else []
@@ -401,7 +405,7 @@ class Launcher:
         for running in self._started:
             running.close()
         try:
-            self.wait_until_nothing_is_left(20.0)
+            self.wait_until_nothing_is_left()
         finally:
             for process in self.leftovers():
                 process.kill()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 60.0  # for what must happen, on a busy machine
+PATIENCE_S = 120.0  # for what must happen, on a machine that is busy with anything else
 
 
 def until(happened: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
@@ -16,3 +17,8 @@ def until(happened: Callable[[], Any], what: str, patience_s: float = PATIENCE_S
         assert time.monotonic() < deadline, f"not within {patience_s:g} s: {what}"
         time.sleep(0.01)
     return result
+
+
+def written(path: Path, what: str) -> str:
+    """Wait for what a process writes into a file, in one go, and return it: the file is there before its text."""
+    return str(until(lambda: path.exists() and path.read_text(), what))

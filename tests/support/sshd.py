@@ -26,13 +26,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tests.support.patience import PATIENCE_S
 from tflaunch.hosts import Host
 
 SSHD = shutil.which(
     "sshd", path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
 )
 PRIVILEGE_SEPARATION = Path("/run/sshd")  # sshd refuses to start as root without it
-START_S = 20.0
 
 
 def make_key(path: Path, *, passphrase: str = "", kind: str = "ed25519") -> Path:
@@ -105,7 +105,7 @@ class Sshd:
         """Start the listener and return when it listens; the port stays what it was the first time."""
         if self._process is not None:
             return
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             port = self.port or _free_port(self.address)
             self._process = self._spawn(port)
@@ -321,7 +321,7 @@ class SshAgent:
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + PATIENCE_S
         while not self.socket.exists() and time.monotonic() < deadline:
             time.sleep(0.005)
         self.add(*keys)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.support.sshd import Sshd, SshNetwork
 from tflaunch.hosts import Host
 from tflaunch.protocol.errors import ConnectError
@@ -36,7 +37,7 @@ class Client:
         hosts: Sequence[Host],
         ask: Callable[[str], str] | None = None,
         *,
-        timeout_s: float = 20,
+        timeout_s: float = 60,
         accept_new: bool = False,
     ) -> Connector:
         options = ConnectOptions(timeout_s, accept_new, self.network.config)
@@ -84,7 +85,7 @@ class Line:
 
     def recv(self, size: int) -> bytes:
         if not self._rest and not self._over:
-            self._rest = self._came.get(timeout=60)
+            self._rest = self._came.get(timeout=PATIENCE_S)
             self._over = not self._rest
         data, self._rest = self._rest[:size], self._rest[size:]
         return data

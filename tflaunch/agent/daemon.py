@@ -119,10 +119,10 @@ class Daemon:
         return LOG_POLL_S if hungry and not self._notice.works else 0.5
 
     def _reap(self) -> None:
-        for pid, status in processes.reap():
+        for pid, status, peak_bytes in processes.reap(self._team.dead):
             if self._removal is not None:
                 self._removal.reaped(pid)
-            if not self._team.reaped(pid, status):
+            if not self._team.reaped(pid, status, peak_bytes):
                 self._requests.reaped(pid, status)
 
     def _tick(self, now: float) -> None:

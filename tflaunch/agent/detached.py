@@ -1,6 +1,8 @@
 """What an agent does for a detached run: it opens a door for the coordinator and writes down what that decides."""
 
-from tflaunch.agent.files.rundir import HostError
+import time
+
+from tflaunch.agent.files.rundir import HOLDS, HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from tflaunch.agent.viewer import Viewer, Viewers
     from tflaunch.protocol.selector import Selector
     from tflaunch.protocol.wire import Message
+
+HELD, HELD_CHARACTERS = 32, 1000  # sentences about the run, and the characters of each, that this host keeps
 
 
 class Detached:
@@ -53,7 +57,7 @@ class Detached:
             raise HostError("this host has not been entrusted with the run")
         self._entrusted.coordinate(message.fields)
 
-    # -- from the coordinator
+    # -- from the coordinator, or a launcher
 
     def coordinating(self, viewer: "Viewer", message: "Message") -> None:
         for other in self._viewers.all:  # the launcher may have come back by another connection
@@ -66,6 +70,16 @@ class Detached:
 
     def said(self, viewer: "Viewer", message: "Message") -> None:
         self._journal.add("said", text=message["text"], replanned=message.fields.get("replanned", False))
+
+    def holds(self, viewer: "Viewer", message: "Message") -> None:
+        self._directory.write(
+            HOLDS,
+            {
+                "at": time.time(),
+                "sentences": [text[:HELD_CHARACTERS] for text in message["sentences"][:HELD]],
+                "blind": [text[:HELD_CHARACTERS] for text in message["blind"][:HELD]],
+            },
+        )
 
     def outcome(self, viewer: "Viewer", message: "Message") -> None:
         if not self._journal.has("outcome"):

@@ -11,8 +11,9 @@ import time
 from tflaunch.agent import facts, processes
 from tflaunch.agent.files.journal import NAME as EVENTS
 from tflaunch.agent.files.journal import read as read_journal
-from tflaunch.agent.files.rundir import RunDirectory, all_runs
+from tflaunch.agent.files.rundir import HOLDS, RunDirectory, all_runs
 from tflaunch.protocol import messages, wire
+from tflaunch.protocol.fields import a_number, a_text, misfit
 from tflaunch.protocol.machine import this_machine
 
 TYPE_CHECKING = False
@@ -30,6 +31,7 @@ else:
 
 CLOCK_MARGIN_S = 2.0  # the kernel rounds its start time to whole seconds
 LISTED = 1000  # runs in one message ...
+HELD = 32  # sentences of what holds
 LISTED_BYTES = wire.ANSWER_LIMIT * 3 // 4  # ... as far as they fit
 _MARKS = tuple(
     os.fsencode(each + "=") for each in (processes.RUN_MARK, processes.HOST_MARK, processes.TASK_MARK)
@@ -190,6 +192,7 @@ class _Share:
             "outcome": {},
             "tasks": [],
             "strays": [processes.describe(each.process) for each in strays],
+            "holds": None,
         }
         try:
             more = {
@@ -200,11 +203,20 @@ class _Share:
                 "about": about if isinstance(about, dict) else {},
                 "outcome": outcomes[-1] if outcomes else {},
                 "tasks": self._tasks(plan, events, tail_bytes),
+                "holds": self._holds() if tail_bytes else None,  # for `status`
             }
         except (AttributeError, KeyError, TypeError, ValueError):
             return least  # the files are damaged, or another version's
         whole = dict(least, **more)
         return whole if messages.fits("runs", "runs", whole) else least
+
+    def _holds(self) -> "Optional[Dict[str, Any]]":
+        """What the watchdog says of the run now; None where it has said nothing, or the run is not alive."""
+        found = self._directory.read(HOLDS) if self.state == "alive" else {}
+        if misfit({"at": a_number, "sentences": [a_text], "blind": [a_text]}, found, ""):
+            return None  # there is none, or a task has written to it
+        age_s = max(0.0, time.time() - found["at"])
+        return {"age_s": age_s, "sentences": found["sentences"][:HELD], "blind": found["blind"][:HELD]}
 
     def _tasks(
         self, plan: "Dict[str, Any]", events: "List[Dict[str, Any]]", tail_bytes: int
@@ -259,7 +271,7 @@ class _Share:
 
 
 def _end(exit: "Dict[str, Any]") -> "Dict[str, Any]":
-    end = {name: exit.get(name) for name in ("code", "signal", "signal_name", "seconds", "stopped")}
+    end = {name: exit.get(name) for name in ("code", "signal", "signal_name", "seconds", "stopped", "facts")}
     end.update(attempt=exit.get("attempt", 0), ended=exit.get("time"))
     return end
 

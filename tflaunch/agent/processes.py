@@ -178,17 +178,24 @@ def send(process: "Process", signal_number: int) -> None:
             pass
 
 
-def reap() -> "List[tuple[int, int]]":
-    """(pid, wait status) of every child that has ended since the last call."""
-    ended = []  # type: List[tuple[int, int]]
+def reap(dead: "Optional[Callable[[int], None]]" = None) -> "List[tuple[int, int, int]]":
+    """(pid, wait status, the most memory it had in bytes) of every child that has ended since the last call.
+
+    `dead` is called with the pid of each while /proc still shows it.
+    """
+    ended = []  # type: List[tuple[int, int, int]]
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            if dead is not None:
+                waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if waiting is not None:
+                    dead(waiting.si_pid)
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
         except ChildProcessError:
             return ended
         if pid == 0:
             return ended
-        ended.append((pid, status))
+        ended.append((pid, status, usage.ru_maxrss * 1024))
 
 
 def describe(process: "Process") -> str:

@@ -73,6 +73,7 @@ class Requests:
             "look": self.staging.look,
             "inspect": self.staging.inspect,
             "dial": self._dial_check.dial,
+            "push": self._dial_check.push,
             "watch": self._watching.watch,
             "credit": self._watching.credit,
             "find": self._watching.find,
@@ -87,6 +88,7 @@ class Requests:
             "coordinating": self.detached.coordinating,
             "memory": self.detached.memory,
             "said": self.detached.said,
+            "holds": self.detached.holds,
             "outcome": self.detached.outcome,
         }  # type: Dict[str, Handler]
         self._handlers.update(life)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import os
 import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 # What typer's parser raises: a class of typer's or of click's, depending on the version of typer.
 _REFUSED: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
+_COMPLETE = "_TFLAUNCH_COMPLETE"
 _COMMAND = "command:Command"
 # verb -> (its function, its class of command), each as module:name
 VERBS = {
@@ -108,6 +110,10 @@ def main() -> int:
 
 def _run() -> int:
     """Parse the command line and run the verb; return its exit code. Raises UsageError for what the parser refuses."""
+    if _COMPLETE in os.environ:  # the shell asks at Tab; typer answers, and ends the process
+        words = f"{os.environ.get('COMP_WORDS', '')} {os.environ.get('_TYPER_COMPLETE_ARGS', '')}".split()
+        typed = [word for word in words if word in VERBS][:1]
+        application(typed or VERBS)(prog_name="tflaunch")
     word = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     if word not in VERBS and [word] == sys.argv[1:2]:
         from tflaunch.cli.mistakes import unknown_verb

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tflaunch.cli import completion
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.option_groups import OUTPUT, LogOptions, OutputOptions, ReachOptions, Run
 from tflaunch.cli.options import Part
 from tflaunch.cli.reporting import Patient, Show, reporting
-from tflaunch.cli.which_hosts import hosts_of_all, hosts_of_run
+from tflaunch.cli.which_hosts import hosts_of_newest, hosts_of_run, run_and_words
 from tflaunch.inputs.times import duration
 from tflaunch.protocol.errors import EXIT_UNCLEAN, ConnectErrors, StopError, UsageError
 from tflaunch.protocol.job import TaskId
@@ -64,7 +65,13 @@ def attach(run: Run = None, *, lines: LogOptions, output: OutputOptions, reach: 
 def logs(
     run: Run = None,
     tasks: Annotated[
-        list[str] | None, typer.Argument(metavar="[TASK...]", help="worker/0 ps/1 [all]", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="[TASK...]",
+            help="worker/0 ps/1 [all]",
+            show_default=False,
+            autocompletion=completion.tasks,
+        ),
     ] = None,
     *,
     follow: Annotated[
@@ -77,11 +84,14 @@ def logs(
 ) -> None:
     """Print what the tasks of a run have printed, also after its end.
 
+    Without RUN: the only run alive, else the newest.  `tflaunch logs worker/0` prints that task of it.
+
     The lines of several tasks begin with the task's name, those of one task are as the task printed them.
 
     Exit code: 0; 2 which run, which task?; 69 hosts could not be reached (the logs on the others are printed).
     """
-    wanted = _tasks(tasks or [])
+    run, words = run_and_words(run, tasks or [])
+    wanted = _tasks(words)
     with reporting(
         "stopped",
         bare=len(wanted) == 1,
@@ -127,16 +137,16 @@ def open_view(
 ) -> Iterator[Follower]:
     """Yield a Follower of the run, on all its hosts; show at the end which hosts could not be reached.
 
-    `run` is an id or its first letters, None the only run alive.  With `before`, wait for a plan later than that
-    Follower's.
+    `run` is an id, a name or its first letters, None the only run alive, else the newest.  With `before`, wait for a
+    plan later than that Follower's.
     """
     from tflaunch.runs.follow import Follower
     from tflaunch.runs.run_ids import check_run_id
-    from tflaunch.runs.states import failures_of
+    from tflaunch.runs.states import failures_of, why_picked
     from tflaunch.runs.visits import Visits
 
     if run is None:
-        hostfile, known_config = hosts_of_all(reach.hosts, "attach", everything=False)
+        hostfile, known_config = hosts_of_newest(reach.hosts, "attach")
     else:
         run, hostfile, known_config = hosts_of_run(check_run_id(run), reach.hosts)
     patient = Patient(show.reporter, json)
@@ -148,6 +158,9 @@ def open_view(
                 if len(failures) == len(hostfile.hosts):
                     raise ConnectErrors(failures, len(hostfile.hosts))
                 state = _state(visits, run, before)
+                if run is None:
+                    patient.settle()
+                    show.reporter.note(why_picked(state))
                 view = Follower(state, visits.sessions, hostfile, show.reporter, wanted, before=before)
                 failures.update(view.attach())
                 patient.settle()

@@ -37,6 +37,11 @@ class CheckOptions:
         help="Time for a host's `setup:`, and again for the import.",
     )
     strict: bool = option(False, help="Warnings count as errors.")
+    bandwidth: bool = option(
+        False,
+        help="Measure what each host can send to each other one, pair by pair; with more than 16 hosts, a sample.",
+    )
+    all_pairs: bool = option(False, "--all", help="With --bandwidth: measure all pairs, however many.")
 
 
 def check(
@@ -75,6 +80,8 @@ def check(
                 connect_s=connection.connect_timeout,
                 job=job,
                 tensorflow=what.tensorflow,
+                bandwidth=what.bandwidth or what.all_pairs,
+                all_pairs=what.all_pairs,
             )
             try:
                 with check_run.interrupts():

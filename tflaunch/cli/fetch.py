@@ -12,6 +12,7 @@ from tflaunch.cli.option_groups import OutputOptions, ReachOptions, Run
 from tflaunch.cli.options import Part
 from tflaunch.cli.outputs import make_wish, parse_patterns
 from tflaunch.cli.reporting import reporting
+from tflaunch.cli.which_hosts import run_and_words
 from tflaunch.protocol.errors import ConnectErrors, FetchError
 
 EVERYTHING = "**"
@@ -57,7 +58,8 @@ def fetch(
     from tflaunch.runs.follow import Wanted
 
     with reporting("stopped; the same command continues where it stopped", json=output.json) as show:
-        wanted = parse_patterns(patterns or [EVERYTHING], option="")
+        run, words = run_and_words(run, patterns or [])
+        wanted = parse_patterns(words or [EVERYTHING], option="")
         wish = make_wish(wanted, to=to, overwrite=overwrite, keep_mode=keep_mode, most=most)
         with open_view(run, reach, show, Wanted(), output.json) as view:
             fetched = Fetch(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from tflaunch.cli import completion
 from tflaunch.cli.options import argument, option
 from tflaunch.cli.values import parse_gpus, parse_wait, time_parser
 from tflaunch.protocol.job import GpuCount
@@ -218,10 +219,16 @@ class GpuOptions:
         None, metavar="[PROFILE]", help="Only MIG instances (of this profile: 1g.10gb), no whole GPUs."
     )
     include: tuple[str, ...] = option(
-        (), metavar="HOST[:0,2]", help="Only these hosts, or these GPUs of a host; repeatable."
+        (),
+        metavar="HOST[:0,2]",
+        help="Only these hosts, or these GPUs of a host; repeatable.",
+        autocompletion=completion.hosts,
     )
     exclude: tuple[str, ...] = option(
-        (), metavar="HOST[:0,2]", help="Not these hosts, or these GPUs of a host; repeatable."
+        (),
+        metavar="HOST[:0,2]",
+        help="Not these hosts, or these GPUs of a host; repeatable.",
+        autocompletion=completion.hosts,
     )
     share_gpus: bool = option(False, help="Also GPUs on which other processes compute.")
     wait: float | None = option(
@@ -235,6 +242,9 @@ class StartOptions:
 
     panel = CLUSTER
 
+    name: str = option(
+        "", metavar="NAME", help="The run's id begins with it, and other verbs find it [the program's]."
+    )
     no_dial_check: bool = option(False, help="Start even if hosts cannot reach each other.")
     require_all: bool = option(
         False,

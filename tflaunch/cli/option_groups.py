@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tflaunch.cli import completion
 from tflaunch.cli.options import option
 from tflaunch.cli.values import read_threshold, time_parser
 
@@ -25,7 +26,10 @@ Hosts = Annotated[
 Run = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RUN]", help="The run's id, or its first letters [the only run alive]", show_default=False
+        metavar="[RUN]",
+        help="The run's id, its name, or its first letters [the only run alive, else the newest]",
+        show_default=False,
+        autocompletion=completion.runs,
     ),
 ]
 JsonDocument = Annotated[
@@ -138,10 +142,20 @@ class WatchOptions:
     )
     no_stacks: bool = option(False, help="Never have a task print its Python stacks while it runs.")
 
+    require_gpu: bool = option(
+        False, help="End the run, with 65, if a task that has GPUs does not use them; plan none without."
+    )
+    stop_on_nan: bool = option(False, help="End the run, with 1, if the loss stays NaN.")
+
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of the watchdog (tflaunch.lifecycle.watchdog) that were given; raises UsageError."""
-        return {"thresholds": dict(map(read_threshold, self.threshold)), "stacks": not self.no_stacks}
+        return {
+            "thresholds": dict(map(read_threshold, self.threshold)),
+            "stacks": not self.no_stacks,
+            "require_gpu": self.require_gpu,
+            "stop_on_nan": self.stop_on_nan,
+        }
 
 
 @dataclass(repr=False, eq=False)

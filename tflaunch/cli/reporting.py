@@ -33,32 +33,38 @@ class Patient:
     def __init__(self, reporter: Reporter, json: bool) -> None:
         self._reporter = reporter
         self._lock = threading.Lock()
-        self._last = ("", 0, 0, "")
+        self._last: tuple[str, int, int, str, tuple[int, int] | None] = ("", 0, 0, "", None)
         self._shown = False
         if not json:  # a timer, for a host that does not answer causes no call of `phase`
             timer = threading.Timer(PATIENT_S, self._show)
             timer.daemon = True
             timer.start()
 
-    def phase(self, name: str, done: int, total: int, note: str = "") -> None:
+    def phase(
+        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+    ) -> None:
         """Note how far a phase is, and show it if the wait is long already."""
         with self._lock:
-            self._last = (name, done, total, note)
+            self._last = (name, done, total, note, moved)
             if self._shown:
-                self._reporter.phase(*self._last)
+                self._show_last()
 
     def settle(self) -> None:
         """Clear the progress line, so that the answer can be printed."""
         with self._lock:
-            self._last = ("", 0, 0, "")
+            self._last = ("", 0, 0, "", None)
         self._reporter.settle()
+
+    def _show_last(self) -> None:
+        name, done, total, note, moved = self._last
+        self._reporter.phase(name, done, total, note, moved=moved)
 
     def _show(self) -> None:
         with self._lock:
-            _, done, total, _ = self._last
+            _, done, total, _, _ = self._last
             self._shown = True
             if done < total:
-                self._reporter.phase(*self._last)
+                self._show_last()
 
 
 @contextlib.contextmanager

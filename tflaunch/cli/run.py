@@ -130,6 +130,7 @@ def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
     """Make the request from the command line; raises TflaunchError for what is wrong with it."""
     from tflaunch.launch.request import Request
     from tflaunch.runs.run_ids import new_run_id
+    from tflaunch.runs.run_names import check_name
 
     end, start, connection = options.end, options.start, options.connection
     gpus = gpu_choice(options.gpus)
@@ -156,7 +157,7 @@ def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
     )
     job = _with_program(job, code, hostfile, options.program)
     return Request(
-        run_id=new_run_id(code.stem),
+        run_id=new_run_id((start.name and check_name(start.name)) or code.stem),
         job=job,
         hostfile=hostfile,
         gpus=gpus,

@@ -10,7 +10,7 @@ from tflaunch.cli.option_groups import JsonDocument, ReachOptions, Run
 from tflaunch.cli.options import Part
 from tflaunch.cli.ps import LIST_TIMEOUT_S
 from tflaunch.cli.reporting import Patient, reporting
-from tflaunch.cli.which_hosts import hosts_of_all, hosts_of_run
+from tflaunch.cli.which_hosts import hosts_of_newest, hosts_of_run
 from tflaunch.protocol.errors import ConnectErrors, RecordError, UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def status(
 ) -> None:
     """Show all about one run: what failed first, each task with its state, port, GPUs and log, and each host.
 
-    Without RUN: the only run alive.
+    Without RUN: the only run alive, else the newest.
 
     Exit code: 0; 2 which run?; 69 a host could not be asked (the answers of the others are shown).
     """
@@ -43,7 +43,7 @@ def status(
         if run is not None:
             run, hostfile, known_config = hosts_of_run(check_run_id(run), reach.hosts)
         else:
-            hostfile, known_config = hosts_of_all(reach.hosts, "status", everything=False)
+            hostfile, known_config = hosts_of_newest(reach.hosts, "status")
         patient = Patient(show.reporter, json)
         try:
             with (
@@ -69,14 +69,16 @@ def status(
 
 
 def _ask(run: str | None, visits: Visits) -> tuple[str | None, Listing]:
-    """Return (run, or the only run alive if it is None; what the hosts say of it); raises Stopped."""
+    """Return (run, or the one that is meant if it is None; what the hosts say of it); raises Stopped."""
     from tflaunch.runs.record_list import list_runs
+    from tflaunch.runs.states import pick_run
 
     if run is None:
-        found = visits.runs(LIST_TIMEOUT_S, records=list_runs())
-        if len(found.runs) != 1:
+        found = visits.runs(LIST_TIMEOUT_S, everything=True, records=list_runs())
+        try:
+            run = pick_run(None, found.runs).run_id
+        except UsageError:  # the caller says why
             return None, found
-        run = found.runs[0].run_id
     found = visits.runs(  # also from hosts on which the run has ended
         LIST_TIMEOUT_S,
         everything=True,
@@ -97,7 +99,7 @@ def _print(run: RunState, failures: Mapping[str, ConnectError], *, json: bool) -
     with reader_may_leave():
         if json:
             document = {"time": now, **run_data(run), "held_by": _holder(run)}
-            document["hint"] = hint_of(run.first_failure)
+            document["hint"] = hint_of(run.first_failure, run.tasks)
             document["unreachable"] = unreachable_data(failures)
             screen.write_json(document)
         else:

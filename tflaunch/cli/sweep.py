@@ -54,6 +54,7 @@ _NOT_ALONE = (
     "--resume NAME goes on"
 )
 _SILENT = "A sweep does not show what its trials print; tflaunch logs NAME trial/7 does, also while they run"
+_UNWATCHED = "Trials are not watched for hangs: they wait for no other task; --timeout TIME limits each"
 _ONE_PROCESS = "A trial is one process; tflaunch run starts clusters"
 _NUMBER = re.compile(r"[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?,?", re.IGNORECASE)
 
@@ -69,6 +70,7 @@ class SweepCommand(TrainerCommand):
         ),
         **dict.fromkeys(("--quiet", "-q", "--only", "--show-host"), _SILENT),
         **dict.fromkeys(("--workers", "--ps", "--chief", "--evaluator", "--job"), _ONE_PROCESS),
+        **dict.fromkeys(("--threshold", "--no-stacks", "--require-gpu", "--stop-on-nan"), _UNWATCHED),
         "--gpus-per-worker": "Use --gpus-per-trial N",
         "--spares": "The trials of a host that is lost run on the others",
     }

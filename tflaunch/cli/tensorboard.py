@@ -10,6 +10,7 @@ from tflaunch.cli.attach import open_view
 from tflaunch.cli.option_groups import OutputOptions, ReachOptions, Run
 from tflaunch.cli.options import Part
 from tflaunch.cli.reporting import reporting
+from tflaunch.cli.which_hosts import run_and_words
 from tflaunch.protocol.errors import LaunchError
 
 Port = Annotated[
@@ -44,6 +45,8 @@ def tensorboard(
     from tflaunch.runs.tensorboard import show_tensorboard
     from tflaunch.runs.tunnel import Tunnel
 
+    run, words = run_and_words(run, [])
+    logdir = words[0] if words else logdir
     with reporting("TensorBoard is stopped", json=output.json) as show:
         tunnel = Tunnel(port)
         try:

@@ -80,7 +80,7 @@ class UpOptions:
     servers: ServerOptions
     output: Annotated[OutputOptions, Part(without=("only",))]
     end: Annotated[EndOptions, Part("grace", "startup_timeout", "lease", default={"startup_timeout": 300.0})]
-    watch: WatchOptions
+    watch: Annotated[WatchOptions, Part("threshold", "no_stacks")]
     restarts: Annotated[RestartOptions, Part("restarts", "restart_window", default={"restarts": 3})]
     connection: ConnectionOptions
 
@@ -137,6 +137,7 @@ def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) 
     from tflaunch.launch.request import Request
     from tflaunch.lifecycle.states import Restarts
     from tflaunch.runs.run_ids import new_run_id
+    from tflaunch.runs.run_names import check_name
 
     detach = not options.servers.foreground
     hostfile = load_hosts(options.where.hosts, options.connection.connection, reporter)
@@ -144,7 +145,7 @@ def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) 
     check_hosts(hostfile, gpus, roles)
 
     return Request(
-        run_id=new_run_id("servers"),
+        run_id=new_run_id((options.start.name and check_name(options.start.name)) or "servers"),
         job=_job(options, roles, hostfile),
         hostfile=_without_workdir(hostfile),
         gpus=gpus,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,33 @@ def hosts_of_run(run: str, source: str | None) -> tuple[str, Hostfile, Path | No
             raise
         return run, load_hosts(None), None
     return record.run_id, hostfile_from(record), record.ssh_config
+
+
+def run_and_words(run: str | None, words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return (the run, the words behind it) where the first word may be left out: `logs worker/0`, `fetch '*.csv'`."""
+    from tflaunch.runs.run_ids import is_run_id
+
+    if run is not None and not is_run_id(run):
+        return None, [run, *words]
+    return run, list(words)
+
+
+def hosts_of_newest(source: str | None, verb: str) -> tuple[Hostfile, Path | None]:
+    """Return (the hosts on which the only run alive, or the newest, may be; the ssh_config); raises UsageError."""
+    from tflaunch.runs.record import Record, hostfile_from
+    from tflaunch.runs.record_list import list_runs
+
+    newest: Hostfile | None = None
+    config: Path | None = None
+    if source is None and (runs := [each for each in list_runs() if each.status != "corrupt"]):
+        with contextlib.suppress(RecordError, UsageError):  # removed meanwhile, or another version wrote it
+            record = Record.open(runs[0].run_id)
+            newest, config = hostfile_from(record), record.ssh_config
+    if newest is None:
+        return hosts_of_all(source, verb, everything=False)
+    recorded, other_config = recorded_hosts(lively=True)
+    known = [each for each in (default_hostfile(), recorded, newest) if each is not None]
+    return merge(known), config or other_config
 
 
 def hosts_of_all(source: str | None, verb: str, *, everything: bool) -> tuple[Hostfile, Path | None]:

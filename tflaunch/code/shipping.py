@@ -58,6 +58,7 @@ def ship(
         if not lacks or len(set(lacks)) < len(lacks) or not set(lacks).issubset(places):
             failures[name] = Breach("it says that it lacks code that it was not asked about")
     if lacking and not failures:
+        moving = _Moving(sum(_size(bundle, replies[name]["lacks"]) for name in lacking))
         groups = defaultdict(list)
         for name in lacking:
             groups[tuple(replies[name]["lacks"])].append(name)
@@ -65,20 +66,41 @@ def ship(
             made = frames(bundle, lacks)
             shared = _Shared(made) if len(names) > 1 else made  # frames for one host are not kept
             for name in names:
-                sessions.by_host[name].upload(iter(shared))
-        _, failures = sessions.gather("code", lacking, timeout_s, "shipping")
+                sessions.by_host[name].upload(moving.count(shared))
+        _, failures = sessions.gather("code", lacking, timeout_s, "shipping", moved=moving.now)
     lacked = {} if failures else {name: replies[name]["lacks"] for name in lacking}
     return _shipped(bundle, {name: lacked.get(name, ()) for name in hosts}), failures
 
 
-def _shipped(bundle: Bundle, lacked: Mapping[str, Collection[int]]) -> Shipped:
-    def size(places: Iterable[int]) -> int:
-        return sum(int(bundle.entries[place][3]) for place in places)
+def _size(bundle: Bundle, places: Iterable[int]) -> int:
+    """The bytes of the contents at those places of the manifest."""
+    return sum(int(bundle.entries[place][3]) for place in places)
 
-    sent = {name: (len(places), size(places)) for name, places in lacked.items()}
+
+def _shipped(bundle: Bundle, lacked: Mapping[str, Collection[int]]) -> Shipped:
+    sent = {name: (len(places), _size(bundle, places)) for name, places in lacked.items()}
     went = set().union(*lacked.values())
     whole = all(len(places) == len(bundle.contents) for places in lacked.values())
-    return Shipped(sent, len(went), size(went), whole)
+    return Shipped(sent, len(went), _size(bundle, went), whole)
+
+
+class _Moving:
+    """Counts the bytes of contents, not packed, that have been handed to the connections of all hosts."""
+
+    def __init__(self, whole: int) -> None:
+        self._whole = whole
+        self._moved = 0
+        self._lock = threading.Lock()
+
+    def now(self) -> tuple[int, int]:
+        return min(self._moved, self._whole), self._whole
+
+    def count(self, frames: Iterable[tuple[bytes, int]]) -> Iterator[bytes]:
+        """The frames alone; each is counted when the next one is asked for: then it has been sent."""
+        for frame, size in frames:
+            yield frame
+            with self._lock:
+                self._moved += size
 
 
 def _in_pieces(manifest: bytes) -> Iterator[bytes]:
@@ -90,26 +112,29 @@ def _in_pieces(manifest: bytes) -> Iterator[bytes]:
 class _Shared:
     """Frames for several hosts, each packed once, when the first host is ready for it."""
 
-    def __init__(self, frames: Iterator[bytes]) -> None:
+    def __init__(self, frames: Iterator[tuple[bytes, int]]) -> None:
         self._more = frames
-        self._made: list[bytes] = []
+        self._made: list[tuple[bytes, int]] = []
         self._lock = threading.Lock()
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[tuple[bytes, int]]:
         number = 0
         while True:
             with self._lock:
                 if number == len(self._made):
-                    frame = next(self._more, b"")
-                    if not frame:
+                    frame = next(self._more, None)
+                    if frame is None:
                         return
                     self._made.append(frame)
             yield self._made[number]
             number += 1
 
 
-def frames(bundle: Bundle, lacks: Iterable[int]) -> Iterator[bytes]:
-    """The contents at those places of the manifest, as frames: each has many small ones, or a part of a large one."""
+def frames(bundle: Bundle, lacks: Iterable[int]) -> Iterator[tuple[bytes, int]]:
+    """The contents at those places of the manifest, as frames: each has many small ones, or a part of a large one.
+
+    Beside each frame, the bytes of contents in it before they were packed.
+    """
     piece = bytearray()
     files = 0
     for place in lacks:
@@ -126,7 +151,7 @@ def frames(bundle: Bundle, lacks: Iterable[int]) -> Iterator[bytes]:
     yield _blob(bytes(piece), last=True)
 
 
-def _blob(piece: bytes, last: bool) -> bytes:
+def _blob(piece: bytes, last: bool) -> tuple[bytes, int]:
     packed = zlib.compress(piece, _LEVEL)
     pays = len(packed) < len(piece)
-    return wire.encode("blob", packed if pays else piece, packed=pays, last=last)
+    return wire.encode("blob", packed if pays else piece, packed=pays, last=last), len(piece)

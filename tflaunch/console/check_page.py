@@ -6,8 +6,9 @@ No state is shown by colour alone: each has its mark and its word.
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks, Sheet
@@ -16,8 +17,10 @@ from tflaunch.console.table import Column, Table, cut, table
 from tflaunch.console.words import counted
 from tflaunch.hosts import fold
 from tflaunch.inputs.sizes import amount
+from tflaunch.planning.networks import speed
 from tflaunch.sessions.log_lines import printable
 from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, Row, is_open
+from tflaunch.survey.check_bandwidth import Throughput, slow
 from tflaunch.survey.check_findings import LEVELS, Finding, Findings, Level
 
 PIPE_COLUMNS = 100
@@ -36,6 +39,7 @@ def page(findings: Findings, sheet: Sheet) -> list[Text]:
     parts = [
         _hosts(findings, sheet),
         _matrix(answers, sheet),
+        _bandwidth(answers, sheet),
         [*_dials(answers, sheet), *_clocks(findings, sheet.marks), *_outside(findings, sheet.marks)],
         _findings(findings, sheet),
         [_summary(findings, sheet.marks)],
@@ -145,6 +149,75 @@ def _way(way: Mapping[str, Any] | None, marks: Marks) -> Text:
     return Text(f"{marks.bad} no", _STYLES["error"])
 
 
+def _bandwidth(answers: CheckAnswers, sheet: Sheet) -> list[Text]:
+    """What each host can send to each other one; as many tables, one below the other, as the width needs."""
+    rows = answers.bandwidth
+    measured = [
+        each.bits_per_s for row in rows.values() for each in row.values() if each.bits_per_s is not None
+    ]
+    if not measured:
+        return []
+    unit, size = ("Gbit/s", 1e9) if max(measured) >= 1e9 else ("Mbit/s", 1e6)
+    odd = set(slow({(a, b): each for a, row in rows.items() for b, each in row.items()}))
+    names = list(rows)
+    head = Column(f"from, to ({unit})", [Text(f"  {name}", "bold") for name in names])
+
+    def cell(source: str, to: str) -> Text:
+        way = rows[source].get(to)
+        if way is None:
+            return Text("" if source == to else sheet.marks.dot, "dim")
+        if way.bits_per_s is None:
+            return Text(f"{sheet.marks.bad} no", _STYLES["error"])
+        value = way.bits_per_s / size
+        text = f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+        return Text(f"{sheet.marks.warn} {text}", WARN) if (source, to) in odd else Text(text)
+
+    lines = [
+        Text.assemble(
+            _mark("warning" if odd else None, sheet.marks),
+            f" {counted(len(measured), 'way')} measured: {speed(min(measured))} to"
+            f" {speed(max(measured))}, the median {speed(statistics.median_high(measured))}",
+        )
+    ]
+    if len(names) > MOST_COLUMNS:
+        return lines + _summed_up(rows, names, sheet)
+    columns = [Column(to, [cell(source, to) for source in names], right=True) for to in names]
+    while columns:
+        fitting = 1
+        while fitting < len(columns) and Table([head, *columns[: fitting + 1]]).width <= (
+            sheet.columns or PIPE_COLUMNS
+        ):
+            fitting += 1
+        lines += Table([head, *columns[:fitting]], sheet.columns).lines()
+        columns = columns[fitting:]
+    return lines
+
+
+def _summed_up(
+    rows: Mapping[str, Mapping[str, Throughput]], names: Sequence[str], sheet: Sheet
+) -> list[Text]:
+    """The throughput of many hosts, a line each: the least and the median of what was measured."""
+    away: dict[str, list[float]] = {name: [] for name in names}
+    back: dict[str, list[float]] = {name: [] for name in names}
+    for source, row in rows.items():
+        for to, way in row.items():
+            if way.bits_per_s is not None:
+                away[source].append(way.bits_per_s)
+                back[to].append(way.bits_per_s)
+
+    def cells(found: Mapping[str, list[float]], choose: Callable[[list[float]], float]) -> list[Text]:
+        return [Text(speed(choose(found[name])) if found[name] else sheet.marks.dot) for name in names]
+
+    columns = [
+        Column("", [Text(f"  {name}", "bold") for name in names], shrink=1),
+        Column("sends, least", cells(away, min), right=True),
+        Column("median", cells(away, statistics.median_high), right=True),
+        Column("gets, least", cells(back, min), right=True),
+        Column("median", cells(back, statistics.median_high), right=True),
+    ]
+    return table(columns, sheet.columns, sheet.marks.more)
+
+
 def _clocks(findings: Findings, marks: Marks) -> list[Text]:
     clocks = [each.clock for each in findings.answers.asked if each.clock is not None]
     if not clocks or any(each.topic == "clock" for each in findings.all):
@@ -224,6 +297,10 @@ def document(findings: Findings, now: float, exit_code: int) -> dict[str, Any]:
             for row in answers.matrix
         ],
         "dials": answers.dials,
+        "bandwidth": {
+            a: {b: dataclasses.asdict(each) for b, each in row.items()}
+            for a, row in answers.bandwidth.items()
+        },
         "addresses": answers.resolved,
         "from_here": answers.outside,
     }

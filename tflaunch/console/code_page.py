@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch.code.bundle import Bundle
 from tflaunch.code.program import Program
-from tflaunch.code.program_place import place_of
 from tflaunch.console.safe_text import Text
 from tflaunch.console.words import counted
 from tflaunch.hosts import fold
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 SHOWN = 8  # names of each kind, at most
 _NAME_COLUMNS = 40
-_ABOVE = 2  # how many directories above the shipped one to search for a module that a task did not find
 _READS_ENV = re.compile(
     rb"\b(?:import[ \t]+dotenv|from[ \t]+dotenv|load_dotenv|dotenv_values|find_dotenv)\b|[\"'/]\.env[\"']"
 )
@@ -222,35 +220,6 @@ def unread_env(program: Program, bundle: Bundle) -> str:
     return (
         f"{reader} reads .env, and {shown} stays here; --env-file {shown} passes its variables to the tasks"
     )
-
-
-def where_it_lies(module: str, directory: Path, program: str) -> str:
-    """Say how to ship a module that a task did not find, if it is on this machine; "" if not.
-
-    directory, program: the directory that was shipped, and the program's file there.
-    """
-    own = (directory / program).parent
-    if found := _code_file(own, module):
-        path = found.relative_to(directory)
-        return f"{module} lies in {own} and did not come to the hosts: --ship {path} ships it"
-    if _code_file(directory, module):
-        return f"{module} lies in {directory}, not beside {program}: --env PYTHONPATH=. finds it there"
-    for above in directory.parents[:_ABOVE]:
-        if not place_of(above) and _code_file(above, module):
-            shown = min(str(above), os.path.relpath(above), key=len)
-            return (
-                f"{module} lies in {above}, which is not shipped: --code-dir {shown} --env PYTHONPATH=. ships it, and "
-                "finds it"
-            )
-    return ""
-
-
-def _code_file(folder: Path, module: str) -> Path | None:
-    """Return the file or package of that name, if there is code in it."""
-    base = folder.joinpath(*module.split("."))
-    if base.with_name(f"{base.name}.py").is_file():
-        return base.with_name(f"{base.name}.py")
-    return base if base.is_dir() and any(base.glob("*.py")) else None
 
 
 def _env_that_stays(program: Program, bundle: Bundle) -> Path | None:

@@ -33,7 +33,8 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
     error      kind (the class), message, hint, exit_code, problems: [where, line, column, message]
     report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (a task: as in exited, with
                tail, and error: the line of its log that says why, or ""; a host: as in lost; a time limit: reason,
-               tasks, states, stacks (task -> lines)), unverified (host -> why),
+               tasks, states, stacks (task -> lines); --require-gpu or --stop-on-nan: reason, tasks, states (empty),
+               exit_code), unverified (host -> why),
                survivors (host -> processes), GPUs (host -> [text, own] of each GPU that is not free again; own:
                the run itself is on it), record, host_logs (task -> path on its host), restarts, hint
     servers    run_id, cluster (job -> addresses), targets (task -> grpc://address), flags; all servers listen
@@ -87,10 +88,13 @@ class JsonReporter(LogReporter):
         self._turn: Turn | None = None
         super().__init__(options, stdout, stderr)
 
-    def phase(self, name: str, done: int, total: int, note: str = "") -> None:
+    def phase(
+        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+    ) -> None:
         if self._step != (name, done, total):
             self._step = (name, done, total)
-            self._event("phase", name=name, done=done, total=total, note=note)
+            size = dict(zip(("bytes", "total_bytes"), moved, strict=True)) if moved else {}
+            self._event("phase", name=name, done=done, total=total, note=note, **size)
 
     def settle(self) -> None:
         pass

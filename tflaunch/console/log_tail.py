@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tflaunch.diagnosis import last_words
 from tflaunch.diagnosis.last_error import LIMIT_BYTES, last_error
+from tflaunch.ends.facts import Ending
+from tflaunch.ends.interpret import NOWHERE, Here, Meaning, meaning
 from tflaunch.protocol.job import log_name
-from tflaunch.protocol.outcome import TaskExit
+from tflaunch.protocol.outcome import TaskExit, signal_name
 from tflaunch.sessions.log_lines import LineAssembler, one_line
+
+if TYPE_CHECKING:
+    from tflaunch.planning.cluster_plan import TaskPlan
 
 TAIL_LINES = 30
 WORDS = 1000  # lines in which a known cause is looked for
@@ -58,17 +62,31 @@ def stuck_lines(tail: bytes) -> list[str]:
     return lines[:TAIL_LINES]
 
 
-def advice(exit: TaskExit, interpreter: str | None, where: Callable[[str], str] = lambda _: "") -> str:
-    """Return the next step to take after a failure of a known kind, or "".
+def meaning_of(
+    exit: TaskExit,
+    task: TaskPlan | None = None,
+    here: Here = NOWHERE,
+    others: Iterable[TaskExit] = (),
+    gpus_held: Sequence[str] = (),
+) -> Meaning:
+    """Return what a task's end means, and the next step to take.
 
-    where: says where a module lies that the task did not find (tflaunch.diagnosis.last_words).
+    task: its plan, where that is known.  here: what this machine knows of the program (tflaunch.ends.here).
+    others: ends of other tasks of the run, whose hosts' facts are compared.  gpus_held: GPUs that are not free.
     """
-    if exit.signal == signal.SIGKILL and not exit.stopped:
-        return (
-            f"ssh {exit.host} 'dmesg -T | grep -i oom' shows whether the kernel killed it when memory ran out"
-        )
-    if not exit.code:
-        return ""
-    return last_words.advice(
-        tail_lines(exit.tail, WORDS), python=interpreter or "", host=exit.host, where=where
+    if exit.stopped:
+        return Meaning()
+    end = Ending(
+        str(exit.task),
+        exit.host,
+        exit.code,
+        signal_name(exit),
+        exit.seconds,
+        exit.facts,
+        task.argv if task else (),
+        task.env if task else {},
+        {each.host: each.facts for each in others if each.host != exit.host and each.facts},
+        gpus_held,
+        len(task.gpus) if task else None,
     )
+    return meaning(tail_lines(exit.tail, WORDS), end, here)

@@ -15,15 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tflaunch.console.log_tail import advice
+from tflaunch.console.log_tail import meaning_of
 from tflaunch.console.plan_page import tasks_there
 from tflaunch.console.writer import Stream, Writer
+from tflaunch.ends.interpret import NOWHERE, Here
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import Outcome, TaskExit
+from tflaunch.protocol.outcome import Outcome, TaskExit, how
 from tflaunch.sessions.log_lines import LineAssembler
 
 if TYPE_CHECKING:
-    from tflaunch.planning.cluster_plan import ClusterPlan
+    from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 
 _PROGRESS_S = (0.5, 8.0)  # from one view of a progress bar to the next: at first, and at most
 # A task's end is shown once all its output is here, but at most so long after (its last output, the end).
@@ -84,7 +85,7 @@ class LogReporter:
         self._held: deque[_Held] = deque()
         self._ends: dict[tuple[TaskId, int], TaskExit] = {}  # (task, attempt) -> its end; output is to come
         self._through: dict[TaskId, int] = {}  # task -> the attempt up to which no more output comes
-        self._interpreters: dict[TaskId, str] = {}
+        self._tasks: dict[TaskId, TaskPlan] = {}
         self._code: Mapping[str, Any] = {}
         self._writer = Writer(stdout, stderr, self._tick, self._break)
 
@@ -115,23 +116,38 @@ class LogReporter:
         self._writer.put("log", end)
 
     def _take_plan(self, plan: ClusterPlan) -> list[str]:
-        """Remember the interpreters of the plan; return a sentence for each `--only` that the plan lacks."""
-        self._interpreters = {task.id: task.argv[0] for task in plan.tasks}
-        strange = (self._options.only or frozenset()) - self._interpreters.keys()
+        """Remember the tasks of the plan; return a sentence for each `--only` that the plan lacks."""
+        self._tasks = {task.id: task for task in plan.tasks}
+        strange = (self._options.only or frozenset()) - self._tasks.keys()
         return [f"--only {task}: the plan has {tasks_there(task.job, plan)}" for task in sorted(strange)]
 
     def _next_step(self, outcome: Outcome) -> str:
         first = outcome.first_failure
         if not isinstance(first, TaskExit):
             return ""
-        return advice(first, self._interpreters.get(first.task), self._where_it_lies)
+        ends = list(outcome.exits.values())
+        held = [f"{host}: {gpu.text}" for host, gpus in outcome.gpus.items() for gpu in gpus]
+        said = meaning_of(first, self._tasks.get(first.task), self._here(first.host), ends, held)
+        if said.cause:
+            return said.text
+        # An error that follows from another: which of the tasks that failed, too, names a cause?
+        for exit in ends:
+            if exit.exit_code and exit != first and not exit.stopped:
+                other = meaning_of(exit, self._tasks.get(exit.task), self._here(exit.host), ends, held)
+                if other.cause:
+                    return f"{exit.task} on {exit.host} {how(exit)}, which may be the cause: {other.text}"
+        return said.text
 
-    def _where_it_lies(self, module: str) -> str:
+    def _here(self, host: str) -> Here:
         if not self._code:
-            return ""
-        from tflaunch.console.code_page import where_it_lies
+            return NOWHERE
+        from tflaunch.ends.here import where_file_lies, where_module_lies
 
-        return where_it_lies(module, Path(self._code["directory"]), self._code["program"])
+        directory, program = Path(self._code["directory"]), self._code["program"]
+        return Here(
+            lambda module: where_module_lies(module, directory, program),
+            lambda path: where_file_lies(path, directory, program, host),
+        )
 
     def close(self, wait: bool = True) -> None:
         def show() -> None:

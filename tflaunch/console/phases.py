@@ -13,6 +13,7 @@ from tflaunch.console.pen import Pen
 from tflaunch.console.safe_text import Text
 from tflaunch.console.table import cut
 from tflaunch.console.words import counted
+from tflaunch.inputs.sizes import amount
 from tflaunch.inputs.times import duration
 
 _ROOMY_COLUMNS = 60  # room for a bar of full length
@@ -44,6 +45,8 @@ class _Phase:
     done: int = 0
     total: int = 0
     note: str = ""
+    moved: tuple[int, int] | None = None  # how many bytes of how many
+    first_moved: tuple[float, int] | None = None  # when how many bytes had been moved at first
     over: bool = False
 
 
@@ -56,6 +59,7 @@ class Phases:
     def __init__(self, pen: Pen, print: Callable[[Text], None]) -> None:
         self._pen, self._print = pen, print
         self._phase: _Phase | None = None
+        self._spinner: Spinner | None = None
         self.training = False  # log lines may come at any moment, so no live line is drawn
 
     @property
@@ -63,8 +67,20 @@ class Phases:
         """Whether a phase has begun and is not over."""
         return self._phase is not None and not self._phase.over
 
-    def take(self, name: str, done: int, total: int, note: str, now: float) -> None:
-        """Note that phase `name` has reached `done` of `total`; end an earlier phase that is not over."""
+    def take(
+        self,
+        name: str,
+        done: int,
+        total: int,
+        note: str,
+        now: float,
+        *,
+        moved: tuple[int, int] | None = None,
+    ) -> None:
+        """Note that phase `name` has reached `done` of `total`; end an earlier phase that is not over.
+
+        moved: how many bytes have been sent or fetched, and how many there are.
+        """
         phase = self._phase
         if phase is None or phase.name != name or (phase.over and done < total):
             self.leave(now)
@@ -76,7 +92,9 @@ class Phases:
                 self._print(Text.assemble(("training", "bold"), tasks, (_behind(note), "dim")))
         if phase.over:
             return
-        phase.done, phase.total, phase.note = done, total, note
+        phase.done, phase.total, phase.note, phase.moved = done, total, note, moved
+        if moved is not None and phase.first_moved is None:
+            phase.first_moved = (now, moved[0])
         if done < total:
             return
         phase.over = True
@@ -106,21 +124,44 @@ class Phases:
         if self.training or phase is None or phase.over:
             return None
         columns = self._pen.columns or 0
+        moved, whole = phase.moved or (phase.done, phase.total)
         bar = ProgressBar(
-            total=max(1, phase.total),
-            completed=phase.done,
+            total=max(1, whole),
+            completed=moved,
             width=_BAR_COLUMNS[columns < _ROOMY_COLUMNS],
             style="dim",
             complete_style="cyan",
             finished_style="cyan",
         )
-        spinner = self._pen.text(Spinner(self._pen.marks.spinner, style="cyan").render(now))
+        if self._spinner is None:  # one for all: a new one begins with its first frame
+            self._spinner = Spinner(self._pen.marks.spinner, style="cyan")
+        spinner = self._pen.text(self._spinner.render(now))
         parts = [spinner, phase.name, self._pen.text(bar), f"{phase.done}/{phase.total}"]
         line = Text.assemble(*(piece for part in parts for piece in (part, " ")))
-        line.append(f"{duration(now - phase.began)}{_behind(phase.note)}", "dim")
+        details = [
+            duration(now - phase.began),
+            _speed(phase, now),
+            "" if phase.name == "fetching" else phase.note,
+        ]
+        line.append("  ".join(filter(None, details)), "dim")
         line = cut(line, columns - 1, self._pen.marks.more)
         line.no_wrap = True
         return line
+
+
+def _speed(phase: _Phase, now: float) -> str:
+    """`34.5 MiB of 90.1 MiB  12.0 MiB/s  5s left`; the time once it can be told."""
+    if phase.moved is None or phase.first_moved is None:
+        return ""
+    moved, whole = phase.moved
+    since, before = phase.first_moved
+    parts = [f"{amount(moved)} of {amount(whole)}"]
+    if now - since >= 1 and moved > before:
+        per_s = (moved - before) / (now - since)
+        parts.append(f"{amount(int(per_s))}/s")
+        if moved < whole:
+            parts.append(f"{duration((whole - moved) / per_s)} left")
+    return "  ".join(parts)
 
 
 def _behind(note: str) -> str:

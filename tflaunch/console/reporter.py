@@ -43,10 +43,13 @@ class Reporter(Protocol):
     def broken(self) -> bool:
         """Whether stdout can no longer be written: its reader went away, or its disk is full."""
 
-    def phase(self, name: str, done: int, total: int, note: str = "") -> None:
+    def phase(
+        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+    ) -> None:
         """Show that step `name` ("connecting", "training") has reached `done` of `total`; equal means over.
 
         `note` names what it still waits for, and, when another step cuts it short, what is missing.
+        `moved`: how many bytes have been sent or fetched, and how many there are.
         """
 
     def settle(self) -> None:
@@ -136,7 +139,10 @@ class Reporter(Protocol):
         """Show on stdout how clients find the servers, which all listen now."""
 
     def detached(self, run_id: str, tasks: int, host: str) -> None:
-        """Show that a run goes on without the launcher, and how to watch and stop it; `host` coordinates it."""
+        """Show that a run goes on without the launcher, and how to watch and stop it; `host` coordinates it.
+
+        A stdout that is no terminal gets the id alone.
+        """
 
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         """Show what `tflaunch stop` has found and killed on each host."""

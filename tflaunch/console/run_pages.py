@@ -18,7 +18,7 @@ from tflaunch.console.words import counted
 from tflaunch.hosts import fold
 from tflaunch.inputs.times import duration
 from tflaunch.protocol.job import log_name
-from tflaunch.protocol.outcome import GpuLeft, HostLost, Outcome, TaskExit, TimedOut, how
+from tflaunch.protocol.outcome import EndedByRule, GpuLeft, HostLost, Outcome, TaskExit, TimedOut, how
 
 if TYPE_CHECKING:
     from tflaunch.planning.cluster_plan import ClusterPlan
@@ -37,6 +37,9 @@ def report_lines(outcome: Outcome, marks: Marks, step: str, above: bool) -> list
     others = [*_other_failures(outcome, marks), *_unclean_lines(outcome, marks)]
     if isinstance(first, TimedOut):
         return [*_limit_lines(first, outcome, marks), *others, *_last_lines(outcome, marks)]
+    if isinstance(first, EndedByRule):
+        headline = Text.assemble((f"{marks.bad} ", "bold red"), (first.reason, "bold"))
+        return [headline, *others, *_last_lines(outcome, marks)]
     if not isinstance(first, TaskExit):
         return [*_lost_lines(first, marks), *others, *_last_lines(outcome, marks)]
     where = _log_lines(first, outcome)

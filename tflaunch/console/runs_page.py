@@ -6,15 +6,16 @@ No state is shown by colour alone: each has its mark and its word.  No row of a 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tflaunch.console.log_tail import WORDS, is_last, tail_lines
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks, Sheet
 from tflaunch.console.plan_page import without
 from tflaunch.console.safe_text import Text, paragraph
 from tflaunch.console.table import Column, table
-from tflaunch.diagnosis import last_words
 from tflaunch.diagnosis.last_error import last_error
+from tflaunch.ends.facts import Ending
+from tflaunch.ends.interpret import meaning
 from tflaunch.hosts import fold
 from tflaunch.inputs.sizes import amount
 from tflaunch.inputs.times import age, duration
@@ -89,6 +90,7 @@ def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[T
         lines += [Text(), paragraph((f"{marks.bad} ", BAD), (reason, "bold"))]
     elif failed := run.first_failure:
         lines += [Text(), *_failure_lines(failed, run, marks)]
+    lines += _held_lines(run, marks)
     lines += [Text(), *_task_table(run, sheet, now)] if run.tasks else []
     lines += _restarts(run, sheet)
     lines += [Text(), *_host_table(run, sheet)]
@@ -97,6 +99,21 @@ def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[T
     for warning in [*without(run.left_out), *([run.moved] if run.moved else [])]:
         lines.append(paragraph((f"{marks.warn} ", WARN), warning))
     return lines
+
+
+def _held_lines(run: RunState, marks: Marks) -> list[Text]:
+    """What is wrong with a run that lives, as its watchdog has told the hosts, and what that cannot see."""
+    held = run.holds or {}
+    sentences, blind = held.get("sentences", ()), held.get("blind", ())
+    if not (run.alive and (sentences or blind)):
+        return []
+    ago = f"since {age(held['age_s'])}"
+    lines = [Text()]
+    for text in sentences:
+        lines.append(Text.assemble((f"{marks.warn} ", WARN), one_line(text)))
+    for text in blind:
+        lines.append(Text(f"  not watched: {one_line(text)}", "dim"))
+    return [*lines, Text(f"  unchanged {ago}", "dim")]
 
 
 def _failure_lines(failed: TaskState, run: RunState, marks: Marks) -> list[Text]:
@@ -108,16 +125,29 @@ def _failure_lines(failed: TaskState, run: RunState, marks: Marks) -> list[Text]
     error = one_line(last_error(failed.tail))
     why = [Text(f"  {error}", "bold")] if error and not is_last(error, tail) else []
     lines = [first, *why, *(Text.assemble((f"  {marks.bar} ", BAD), line) for line in tail)]
-    if hint := hint_of(failed):
+    if hint := hint_of(failed, run.tasks):
         lines.append(paragraph(f"  {marks.next} {hint}", style="cyan"))
     return lines
 
 
-def hint_of(failed: TaskState | None) -> str:
-    """Return the next step to take after that failure; "" if no advice is known for it."""
-    if failed is None or not failed.code:
+def hint_of(failed: TaskState | None, tasks: Iterable[TaskState] = ()) -> str:
+    """Return the next step to take after that failure; "" if no advice is known for it.
+
+    tasks: those of the run, whose hosts' facts are compared.
+    """
+    if failed is None or failed.exit_code in (None, 0):
         return ""
-    return last_words.advice(_lines_of(failed), host=failed.host)
+    others = {each.host: each.facts for each in tasks if each.facts and each.host != failed.host}
+    end = Ending(
+        failed.task,
+        failed.host,
+        failed.code,
+        "" if failed.signal is None else failed.signal_name or f"signal {failed.signal}",
+        failed.seconds or 0.0,
+        failed.facts,
+        others=others,
+    )
+    return meaning(_lines_of(failed), end).text
 
 
 def _lines_of(failed: TaskState) -> list[str]:

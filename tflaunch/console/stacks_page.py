@@ -62,7 +62,7 @@ def _group_lines(alike: Sequence[TaskStacks], marks: Marks, all_threads: bool) -
     more = len(alike) - len(names)
     head = Text(", ".join(names) + (f" and {more} more" if more else ""), "bold")
     if len(alike) > 1:
-        head.append(f": all {len(alike)} are at the same place", "dim")
+        head.append(" are at the same place", "dim")
     yield head
     first = alike[0]
     shown = _shown(first)
@@ -77,16 +77,27 @@ def _group_lines(alike: Sequence[TaskStacks], marks: Marks, all_threads: bool) -
         if process["stacks"] is None:
             yield from _without_stacks(process, marks)
         else:
-            yield from _stacks(process, marks, all_threads)
+            yield from _stacks(process, marks, all_threads, _waits_in(alike) if process is shown[0] else "")
 
 
-def _stacks(process: _Process, marks: Marks, all_threads: bool) -> Iterator[Text]:
+def _waits_in(alike: Sequence[TaskStacks]) -> str:
+    """The kernel function in which the first thread of all these tasks waits; "" if that differs, or is not known."""
+    found = set()
+    for task in alike:
+        program = _shown(task)[0]
+        found |= {function for tid, _, _, function, _ in program["threads"] if tid == program["pid"]}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _stacks(process: _Process, marks: Marks, all_threads: bool, waits_in: str) -> Iterator[Text]:
     stacks = process["stacks"]
     main = next((each for each in stacks if each["main"]), None)
     if main is None:
         yield Text("  its first thread was not among the 100 that Python shows", "dim")
     elif main["frames"]:
         yield from _frame_lines(main["frames"], marks)
+        if waits_in:
+            yield Text(f"  {' ' * len(marks.next)} in the kernel: {waits_in}", "dim")
     else:
         yield Text("  its first thread runs no Python: it has ended, or begins", "dim")
     in_python = 1 if main is not None else 0

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tflaunch.console.failure_page import error_lines, failures_lines
+from tflaunch.console.footer import Footer
 from tflaunch.console.live import LiveLines, Question
 from tflaunch.console.logs import LogReporter, Options
 from tflaunch.console.pen import Pen
@@ -23,7 +24,7 @@ from tflaunch.protocol.errors import ConnectErrors, LaunchError, TflaunchError
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, how
-from tflaunch.sessions.log_lines import LineAssembler
+from tflaunch.sessions.log_lines import LineAssembler, one_line
 
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
@@ -47,6 +48,7 @@ class TextReporter(LogReporter):
         self._live_lines = LiveLines(self._write_err)
         self._question = Question(self._err, self._write_err)
         self._phases = Phases(self._err, self._print)
+        self._footer = Footer(self._err)
         self._prefixes = Prefixes(self._out, options.show_host)
         self._recent = Recent() if stdout.same_terminal(stderr) else None
         self._failed: set[TaskId] = set()  # tasks that failed and have not been started again
@@ -55,15 +57,17 @@ class TextReporter(LogReporter):
         # A file or a program gets a single log byte for byte; a terminal gets lines that are safe to show.
         self._raw = options.bare and options.grep is None and not stdout.terminal
 
-    def phase(self, name: str, done: int, total: int, note: str = "") -> None:
+    def phase(
+        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+    ) -> None:
         now = time.monotonic()
-        self._writer.put("message", lambda: self._phases.take(name, done, total, note, now))
+        self._writer.put("message", lambda: self._take_phase(name, done, total, note, now, moved=moved))
 
     def settle(self) -> None:
         now, settled = time.monotonic(), threading.Event()
 
         def leave() -> None:
-            self._phases.leave(now)
+            self._leave(now)
             self._wipe()
             settled.set()
 
@@ -126,7 +130,11 @@ class TextReporter(LogReporter):
             self._message(paragraph((f"{self._err.marks.warn} ", "yellow"), text))
 
     def started(self, started: TaskStarted) -> None:
-        self._writer.put("message", lambda: self._prefixes.expect({started.task: started.host}))
+        def note() -> None:
+            self._prefixes.expect({started.task: started.host})
+            self._footer.started(started.task)
+
+        self._writer.put("message", note)
         if started.attempt:
             self._failed.discard(started.task)
             marks = self._err.marks
@@ -134,6 +142,7 @@ class TextReporter(LogReporter):
             self._message(Text.assemble((f"{marks.ok} ", "green"), again))
 
     def exited(self, exit: TaskExit) -> None:
+        self._writer.put("message", lambda: self._footer.exited(exit.task))
         if exit.stopped or (exit.exit_code and self._failed):
             return  # stopped by tflaunch; or a later failure: the report names all of those in one line
         if exit.exit_code:
@@ -173,7 +182,7 @@ class TextReporter(LogReporter):
         now, step = time.monotonic(), self._next_step(outcome)
 
         def show() -> None:
-            self._phases.leave(now)
+            self._leave(now)
             first, recent = outcome.first_failure, self._recent
             above = recent is not None and isinstance(first, TaskExit) and recent.shows(first, self._err)
             self._print(*report_lines(outcome, self._err.marks, step, above))
@@ -184,6 +193,8 @@ class TextReporter(LogReporter):
         self._writer.put("message", lambda: self._show_servers(plan))
 
     def detached(self, run_id: str, tasks: int, host: str) -> None:
+        if not self._writer.stdout.terminal:  # for RUN=$(tflaunch run --detach ...)
+            self._writer.put("message", lambda: self._writer.out(f"{one_line(run_id)}\n"))
         self._ending(*detached_lines(run_id, tasks, host, self._err.marks))
 
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
@@ -204,7 +215,7 @@ class TextReporter(LogReporter):
 
     def _ending(self, *lines: Text) -> None:
         now = time.monotonic()
-        self._writer.put("message", lambda: self._phases.leave(now))
+        self._writer.put("message", lambda: self._leave(now))
         self._message(*lines)
 
     def _message(self, *lines: Text) -> None:
@@ -215,6 +226,20 @@ class TextReporter(LogReporter):
         self._writer.put("notice", lambda: self._print(line))
 
     # From here on: in the writer's thread.
+
+    def _leave(self, now: float) -> None:
+        """End what is live."""
+        self._phases.leave(now)
+        self._footer.end()
+
+    def _take_phase(
+        self, name: str, done: int, total: int, note: str, now: float, *, moved: tuple[int, int] | None
+    ) -> None:
+        if name == "training":
+            self._footer.begin(total, now)
+        elif name == "fetching":
+            self._footer.end()
+        self._phases.take(name, done, total, note, now, moved=moved)
 
     def _print(self, *lines: Text) -> None:
         self._wipe()
@@ -244,11 +269,12 @@ class TextReporter(LogReporter):
 
     def _what_is_live(self) -> tuple[list[Text], float]:
         """Return the lines that are drawn again and again, and every how many seconds."""
-        line = self._phases.live_line()
+        line = self._phases.live_line() or self._footer.line(time.monotonic())
         return [line] if line is not None else [], _TICK_S
 
     def _show_lines(self, task: TaskId, host: str, lines: str, partial: bool = False) -> None:  # noqa: ARG002
         self._phases.training = True
+        self._footer.output(task, lines, time.monotonic())
         self._wipe()
         if self._recent is not None:
             self._recent.add(task, lines)

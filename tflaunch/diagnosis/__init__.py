@@ -5,6 +5,7 @@ thresholds.py  from when on the rules speak; --threshold changes them
 frames.py      which frame of a Python stack is the user's own, and how to write it
 signs.py       what lines of a log say about their task
 hangs.py       which task waits for which, and why, while a run goes on
+lost_packets.py  between which hosts packets are lost in mid-run
 lasting.py     the base of rules that tell what has lasted
 strangers.py   who listens on another port than the plan's, or calls addresses that are no task's
 unready.py     whose variables nobody initialises, and whose port stays shut
@@ -15,5 +16,4 @@ movement.py    what a task has moved between looks
 standing.py    where the threads of a task stand, and what that means
 verdict.py     who is the odd one out of tasks that stand still, in words
 last_error.py  the line of a log that says why its program ended
-last_words.py  known last lines of failed tasks, each with advice
 """

@@ -85,6 +85,10 @@ class Rule:
     def exited(self, exit: TaskExit, now: float) -> None:
         """A task has ended."""
 
+    def why_ended(self, exit: TaskExit, now: float) -> str:
+        """Why this rule thinks that the task has failed, as a sentence, or ""; called before `exited`."""
+        return ""
+
     def lost(self, task: str, now: float) -> None:
         """A task is gone with its host."""
 

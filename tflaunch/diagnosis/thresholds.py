@@ -21,6 +21,25 @@ class Thresholds:
     stopped_s: float = 10.0  # ... and one that is stopped (state T)
     dial_again_s: float = 60.0  # how often a connection that fails is tried again
     idle_cores: float = 0.03  # a task that uses less of a core does nothing
+    nan_looks: float = 3.0  # a loss that is NaN in so many looks, and in none a number, stays so ...
+    nan_lines: float = 20.0  # ... or in so many lines
+    no_gpu_s: float = 10.0  # after a task has said itself that it sees no GPU: time to see one after all
+    no_gpu_alone_s: float = 30.0  # ... before the run may end for it, while NVML shows nothing on its GPUs
+    no_gpu_child_s: float = 120.0  # the same where one of its processes may have said it, or none
+    no_gpu_end_s: float = (
+        300.0  # a task that says nothing may prepare data so long before --require-gpu ends the run
+    )
+    no_gpu_cores: float = 0.5  # such a task has used so much of a core since its start
+    gpu_look_s: float = 25.0  # how often NVML is asked while the run has GPUs
+    gpu_wait_s: float = 90.0  # GPUs that spin for so long wait for the one that does not
+    gpu_busy_s: float = (
+        600.0  # ... or for the task that computes on its CPU: it may write a checkpoint, or evaluate
+    )
+    gpu_spin_use: float = 90.0  # percent of use, from which on a GPU may spin ...
+    gpu_spin_power: float = 0.35  # ... if it takes less than this part of its power limit
+    gpu_spin_drop: float = 0.7  # ... and of the most that it took before, where it did more
+    gpu_idle_use: float = 5.0  # percent of use, up to which a GPU does nothing
+    gpu_quiet_bytes_s: float = 50_000.0  # a task that moves fewer bytes in a second sends heartbeats only
     other_port_s: float = (
         45.0  # a task that listens on another port than its own, while trainers wait so long
     )
@@ -29,6 +48,8 @@ class Thresholds:
     )
     recovery_s: float = 45.0  # ... so that a line "not initialized" which is older says nothing about now
     lost_peer_s: float = 45.0  # who stands still within this time after a peer's end waits for that peer
+    lost_retransmits: float = 4  # a packet that was sent so often again, in vain, is lost ...
+    lost_looks: float = 2  # ... when so many looks running see no progress
     # Standstill (stillness.py).  Tasks of MultiWorkerMirroredStrategy that wait used 0.02 of a core, and 1400 B/s.
     still_cores: float = 0.05  # a task that uses less of a core ...
     still_flow_bytes_s: float = 3000.0  # ... and moves less on every connection (heartbeats) stands still

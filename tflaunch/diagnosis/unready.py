@@ -135,9 +135,9 @@ class Unready(Lasting):
         waiting = [
             name
             for name, each in self.tracks.items()
-            if each.trains and each.look.get("listens") and each.still_s(now) >= self.limits.wait_s / 2
+            if each.trains and each.look.get("listens") and each.still_s(now) >= self.limits.wait_s / 4
         ]
-        others = "the others do not wait for it now"
+        others = "no trainer stands still for it yet"
         if waiting:
             others = f"{names_of(waiting)} {'waits' if len(waiting) == 1 else 'wait'}, maybe for it"
         does = (

@@ -19,11 +19,12 @@ if TYPE_CHECKING:  # YAML and the models are heavy, and most runs have no job fi
     from tflaunch.inputs.yaml_document import Form, Tree
 
 _AS_THEY_ARE = (
-    "framework",
+    "framework", "name",
     "done", "place", "grace", "ps_grace", "timeout", "startup_timeout", "stall_timeout", "lease", "detach", "restarts",
     "restart_window", "restart_on", "spares", "wait", "gpu_model", "min_gpu_memory", "mig", "include", "exclude",
     "mix_models", "require_all", "share_gpus", "follow_links", "max_code", "system_site_packages", "container",
     "container_engine", "mount", "fetch", "fetch_max", "keep_mode", "overwrite", "tensorboard", "tensorboard_port",
+    "require_gpu", "stop_on_nan",
 )  # fmt: skip
 _PATHS = {"code_dir", "requirements", "fetch_to"}
 

@@ -300,6 +300,11 @@ class JobDocument(BaseModel):
     args: Annotated[
         tuple[str, ...], PlainValidator(_words), _list("Its arguments.", ["--epochs", 3], "--epochs 3")
     ] = UNSAID
+    name: Annotated[
+        str,
+        PlainValidator(_text),
+        string("The run's id begins with it, instead of the program's name.", "mnist"),
+    ] = UNSAID
     code_dir: Annotated[
         str, PlainValidator(_text), string("Ship this directory; relative to this file.", ".")
     ] = UNSAID
@@ -473,6 +478,10 @@ class JobDocument(BaseModel):
     stacks: Annotated[
         bool, Truth, _flag("false: never have a task print its Python stacks while it runs.")
     ] = UNSAID
+    require_gpu: Annotated[bool, Truth, _flag("End the run if a task that has GPUs does not use them.")] = (
+        UNSAID
+    )
+    stop_on_nan: Annotated[bool, Truth, _flag("End the run if the loss stays NaN.")] = UNSAID
 
 
 def json_schema() -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tflaunch.launch.roll_call import RollCall, as_counted
 from tflaunch.launch.watcher import RunWatcher
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.plan import ports_wanted
+from tflaunch.planning.required_gpus import check_required
 from tflaunch.planning.usable_hosts import moved, usable_hosts
 from tflaunch.protocol.job import CHIEF, MASTER, WORKER
 
@@ -76,6 +77,8 @@ def plan_on(
         )
         plan = taking.plan(roll.inventory)
         absent = {name: why for name, why in absent.items() if name not in cluster.connected}
+    if request.watch.get("require_gpu"):
+        check_required(plan, roll.inventory)
     told = moved(job, hostfile, gpus, absent=absent, plan=plan, before=before)
     return dataclasses.replace(
         plan,

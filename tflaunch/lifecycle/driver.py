@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tflaunch.protocol.events import Event
     from tflaunch.protocol.wire import Message
 
+HELD_S = 5.0  # what holds is not sent to a host more often, however often it changes
+
 
 class Driven(Protocol):
     """A state that a driver can drive: that of a run, or of a sweep."""
@@ -62,8 +64,8 @@ S = TypeVar("S", bound=Driven)
 class Monitor(Protocol):
     """Sees all events and messages, and finds out more: the watchdog of a run, or the controller of a sweep."""
 
-    def happened(self, event: Event, now: float) -> None:
-        """Take note of an event; the state machine gets it after this."""
+    def happened(self, event: Event, now: float) -> Iterable[str]:
+        """Take note of an event; the state machine gets it after this.  Returns what the user should know of it."""
 
     def said(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
         """Take note of a message of an agent."""
@@ -73,6 +75,9 @@ class Monitor(Protocol):
 
     def sentences(self, now: float) -> list[Sentence]:
         """What the user should know since the last call."""
+
+    def holds(self) -> tuple[list[str], list[str]]:
+        """What is wrong with the run now, and what the monitor cannot see: the agents keep both for `status`."""
 
     def next_event(self, now: float) -> Any:
         """The next event that the monitor has found out itself; None when there is none."""
@@ -119,6 +124,9 @@ class Driver(Generic[S]):
         self._owner = owner
         self._lease_s = lease_s
         self.links = Links(dict.fromkeys(state.hosts.values()), owner, now, up)
+        # What each host was told last of what holds.  A driver that takes over does not know: it tells all.
+        self._held_at: dict[str, float] = {}
+        self._held: dict[str, Any] = dict.fromkeys(self.links.up, ([], []))
         self._look_at = now  # when the hosts and the monitor are looked at next
         self._look_due = False  # events may have come since the last look
         self._timers: dict[str, float] = {}
@@ -158,6 +166,8 @@ class Driver(Generic[S]):
     def attached(self, host: str, now: float) -> None:
         """A link is up again: ask for the events that were missed, and repeat the orders."""
         self.links.attached(host, now)
+        self._held.pop(host, None)  # what was sent last may not have arrived
+        self._held_at.pop(host, None)
         for type, fields in self._orders.get(host, {}).values():
             self._owner.send(host, type, **fields)
 
@@ -206,7 +216,9 @@ class Driver(Generic[S]):
         if not (isinstance(event, HostLost) and event.host in {**self.state.lost, **self.state.swept}):
             self._owner.happened(event)
         if self._monitor is not None:
-            self._monitor.happened(event, now)
+            for text in self._monitor.happened(event, now):
+                if self.state.phase == "running":
+                    self._owner.warn(text)
         self.state, actions = self.state.step(event, now)
         for action in actions:
             if isinstance(action, End):
@@ -252,6 +264,11 @@ class Driver(Generic[S]):
                 self._owner.say(sentence.text, urgent=False)
             else:
                 self._owner.warn(sentence.text)
+        held = monitor.holds()
+        for host in self.links.up:
+            if self._held.get(host) != held and now - self._held_at.get(host, -HELD_S) >= HELD_S:
+                self._held[host], self._held_at[host] = held, now
+                self._owner.send(host, "holds", sentences=held[0], blind=held[1])
 
     def wake_at(self, now: float) -> float:
         """The time by which `tick` must be called."""
@@ -298,6 +315,7 @@ def understand(host: str, type: str, fields: Mapping[str, Any], body: bytes = b"
             signal_name=fields["signal_name"],
             attempt=fields["attempt"],
             log_bytes=fields.get("log_bytes", 0),
+            facts=fields.get("facts", {}),
         )
     if type == "expired":
         return AgentGaveUp(host, fields["reason"], fields["asked"])

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tflaunch.lifecycle.actions import Action, End, Say, StartTimer
 from tflaunch.protocol.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_UNCLEAN
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, Interrupted, TimerFired
-from tflaunch.protocol.outcome import GpuLeft, HostLost, Outcome, TaskExit, TimedOut
+from tflaunch.protocol.outcome import EndedByRule, GpuLeft, HostLost, Outcome, TaskExit, TimedOut
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -43,7 +43,7 @@ class Ending:
     grace_s: float = 10.0  # from TERM to KILL
     share_gpus: bool = False  # other programs may use the same GPUs
     phase: str = "running"
-    first_failure: TaskExit | HostLost | TimedOut | None = None
+    first_failure: TaskExit | HostLost | TimedOut | EndedByRule | None = None
     interrupts: tuple[int, ...] = ()  # signals, in the order in which they came
     lost: Mapping[str, str] = field(default_factory=dict)  # host -> why
     swept: Mapping[str, tuple[str, ...]] = field(
@@ -84,7 +84,7 @@ class Ending:
         """The launcher's exit code, as protocol/errors.py lists it; `clean`: nothing of the run is alive anywhere."""
         if self.status == "interrupted":
             return EXIT_INTERRUPTED if self.interrupts[0] == signal.SIGINT else 128 + self.interrupts[0]
-        if isinstance(self.first_failure, TaskExit):
+        if isinstance(self.first_failure, (TaskExit, EndedByRule)):
             return self.first_failure.exit_code
         if isinstance(self.first_failure, TimedOut):
             return EXIT_TIMEOUT

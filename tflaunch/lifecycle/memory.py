@@ -27,7 +27,8 @@ from tflaunch.protocol.fields import (
     one_of,
     or_null,
 )
-from tflaunch.protocol.outcome import GpuLeft, HostLost, TaskExit, TimedOut
+from tflaunch.protocol.messages import EXIT_FACTS
+from tflaunch.protocol.outcome import EndedByRule, GpuLeft, HostLost, TaskExit, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,6 +100,7 @@ def _record_of(state: State) -> dict[str, Any]:
             "signal_name": a_text,
             "attempt": an_attempt,
             "log_bytes": a_whole_number,
+            "?facts": EXIT_FACTS,
         },
         lambda exit: (
             (exit["code"] is None) != (exit["signal"] is None)
@@ -106,6 +108,7 @@ def _record_of(state: State) -> dict[str, Any]:
         ),
         "an exit of that task",
     )
+    by_rule = {"reason": a_text, "tasks": [a_task], "exit_code": an_exit_code}
     timed_out = {"reason": a_text, "tasks": [a_task], "states": [a_text]}
     return {
         "phase": one_of(*PHASES),
@@ -113,7 +116,7 @@ def _record_of(state: State) -> dict[str, Any]:
         "waiting": [a_task],
         "restarted": [(a_number, or_null(a_task))],
         "exits": [an_exit],
-        "first_failure": or_null(OneOf({"host": a_host, "reason": a_text}, timed_out, an_exit)),
+        "first_failure": or_null(OneOf({"host": a_host, "reason": a_text}, timed_out, by_rule, an_exit)),
         "work_done": a_flag,
         "longest_grace_expired_s": a_number,
         "interrupts": [a_signal],
@@ -133,22 +136,26 @@ def _exit_from(data: Mapping[str, Any], tasks: Mapping[str, TaskId]) -> TaskExit
     return TaskExit(**{**data, "task": tasks[data["task"]]})
 
 
-def _failure_data(first: TaskExit | HostLost | TimedOut | None) -> dict[str, Any] | None:
+def _failure_data(first: TaskExit | HostLost | TimedOut | EndedByRule | None) -> dict[str, Any] | None:
     if isinstance(first, TaskExit):
         return _exit_data(first)
     if isinstance(first, TimedOut):
         tasks = [str(task) for task in first.tasks]
         return {"reason": first.reason, "tasks": tasks, "states": [*first.states]}
+    if isinstance(first, EndedByRule):
+        return {**vars(first), "tasks": [str(task) for task in first.tasks]}
     return vars(first) if first else None
 
 
 def _failure_from(
     data: Mapping[str, Any] | None, tasks: Mapping[str, TaskId]
-) -> TaskExit | HostLost | TimedOut | None:
+) -> TaskExit | HostLost | TimedOut | EndedByRule | None:
     if data is None:
         return None
     if "task" in data:
         return _exit_from(data, tasks)
+    if "exit_code" in data:
+        return EndedByRule(data["reason"], tuple(map(tasks.__getitem__, data["tasks"])), data["exit_code"])
     if "tasks" in data:
         return TimedOut(data["reason"], tuple(map(tasks.__getitem__, data["tasks"])), (*data["states"],))
     return HostLost(**data)

@@ -22,7 +22,7 @@ from tflaunch.lifecycle.actions import Action, Restart, Say, StartTimer, StopTas
 from tflaunch.lifecycle.ending import Ending
 from tflaunch.protocol.events import AgentGaveUp, Event, TaskStarted, TimerFired
 from tflaunch.protocol.job import CHIEF, EVALUATOR, MASTER, WORKER, TaskId, ends_as
-from tflaunch.protocol.outcome import HostLost, TaskExit, TimedOut, how
+from tflaunch.protocol.outcome import EndedByRule, HostLost, TaskExit, TimedOut, how
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -164,7 +164,7 @@ def step(state: State, event: Event, now: float = 0.0) -> tuple[State, list[Acti
         return _after_exit(state, event, now)
     if isinstance(event, HostLost):
         return _lost(state, event, now)
-    if isinstance(event, TimedOut):
+    if isinstance(event, (TimedOut, EndedByRule)):
         return _fail(state, event) if state.phase == "running" else (state, [])
     if isinstance(event, AgentGaveUp):
         return _gave_up(state, event, now)
@@ -328,14 +328,14 @@ def _lost(state: State, event: HostLost, now: float) -> tuple[State, list[Action
     return state, [Say(f"the run goes on without {without}"), *actions]
 
 
-def _fail(state: State, failure: TaskExit | HostLost | TimedOut) -> tuple[State, list[Action]]:
+def _fail(state: State, failure: TaskExit | HostLost | TimedOut | EndedByRule) -> tuple[State, list[Action]]:
     """End the run as failed because of `failure`."""
     state = dataclasses.replace(state, first_failure=failure)
     state, actions = ending.end(state, state.grace_s, stacks=isinstance(failure, TimedOut))
     left = _left(state)
     if left:
         text = f"stopping the {_tasks(len(left))} left, {state.grace_s:g} s to end by themselves"
-        if isinstance(failure, TimedOut):
+        if isinstance(failure, (TimedOut, EndedByRule)):
             text = f"{failure.reason}: {text}"
         actions = [Say(text, urgent=False), *actions]
     return state, actions

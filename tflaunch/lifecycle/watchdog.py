@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.hangs import Hangs
+from tflaunch.diagnosis.lost_packets import LostPackets
+from tflaunch.diagnosis.nan_loss import NanLoss
 from tflaunch.diagnosis.lost_peers import LostPeers
 from tflaunch.diagnosis.rule import Place, Watched
 from tflaunch.diagnosis.stillness import Stillness
@@ -18,7 +20,7 @@ from tflaunch.diagnosis.unshared import Unshared
 from tflaunch.lifecycle.time_limits import Limits
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import HostLost, TaskExit, TimedOut
+from tflaunch.protocol.outcome import EndedByRule, HostLost, TaskExit, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from tflaunch.diagnosis.rule import Rule, Sentence
     from tflaunch.protocol.events import Event
 
+HELD = 32  # sentences that are left on the hosts for `status`
 AWAITED_S = 0.5  # how often the agents are asked while the launcher waits for all tasks to be ready
 
 
@@ -35,8 +38,17 @@ def rules_for(watched: Watched) -> dict[str, Rule]:
 
     Their order matters: a rule that knows the reason of a standstill stands before those that see only the standstill.
     """
+    rules: dict[str, Rule] = {}
+    if watched.gpus:  # shipped always, loaded only where there are GPUs
+        from tflaunch.diagnosis.gpu_waits import GpuWaits
+        from tflaunch.diagnosis.no_gpu import NoGpu
+
+        rules = {"no_gpu": NoGpu(watched), "gpu_waits": GpuWaits(watched)}
     return {
+        "lost_packets": LostPackets(watched),
         "strangers": Strangers(watched),
+        **rules,
+        "nan_loss": NanLoss(watched),
         "hangs": Hangs(watched),
         "unready": Unready(watched),
         "lost_peers": LostPeers(watched),
@@ -105,9 +117,15 @@ class Watchdog:
             rule.resume(memory["rules"][name])
         self._limits.resume(memory["limits"])
 
-    def happened(self, event: Event, now: float) -> None:
-        """Take note of a task that has started or ended, or is gone with its host; ignore other events."""
+    def happened(self, event: Event, now: float) -> list[str]:
+        """Take note of a task that has started or ended, or is gone with its host; ignore other events.
+
+        Returns why a task that has failed may have done so, as far as the rules know.
+        """
+        whys: list[str] = []
         if isinstance(event, TaskExit):
+            if event.exit_code and not event.stopped:
+                whys += filter(None, [rule.why_ended(event, now) for rule in self.rules.values()])
             self._limits.exited(str(event.task))
             for rule in self.rules.values():
                 rule.exited(event, now)
@@ -120,6 +138,7 @@ class Watchdog:
             self._limits.started(str(event.task), now)
             for rule in self.rules.values():
                 rule.started(str(event.task), now)
+        return whys
 
     def said(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
         """Take note of an answer to `questions`; ignore other messages."""
@@ -139,7 +158,8 @@ class Watchdog:
             return []
         self._looked = now
         reachable = list(hosts)
-        asked: list[tuple[str, str, dict[str, Any]]] = [(host, "look", {}) for host in reachable]
+        look = {"gpus_s": self._watched.thresholds.gpu_look_s} if self._watched.gpus else {}
+        asked: list[tuple[str, str, dict[str, Any]]] = [(host, "look", look) for host in reachable]
         for name, rule in self.rules.items():
             for host, type, fields in rule.questions(now):
                 if host in reachable:
@@ -155,8 +175,18 @@ class Watchdog:
             explained.update(rule.explains(now))
         return said
 
-    def next_event(self, now: float) -> TimedOut | None:
-        """The time limit that has been reached, if any."""
+    def holds(self) -> tuple[list[str], list[str]]:
+        """What is wrong with the run now, and what no rule can see."""
+        rules = self.rules.values()
+        held = dict.fromkeys(text for rule in rules for text in rule.holds())
+        blind = dict.fromkeys(text for rule in rules for text in rule.blind())
+        return list(held)[:HELD], list(blind)[:HELD]
+
+    def next_event(self, now: float) -> TimedOut | EndedByRule | None:
+        """Why the run must end: a rule says so, or a time limit has been reached; None while it goes on."""
+        for rule in self.rules.values():
+            if (stop := rule.stop(now)) is not None:
+                return EndedByRule(stop.reason, tuple(map(TaskId.parse, stop.tasks)), stop.exit_code)
         limit = self._limits.reached_limit(now)
         if limit is None:
             return None

@@ -36,6 +36,17 @@ NEXT_STEP = {
     dialling.NARROW: "give all hosts the MTU of the way between them: `ping -M do -s 1372 HOST` tries 1400,"
     " `ip link set dev eth0 mtu 1400` sets it; or let the router on the way clamp the MSS",
 }
+PING_HEADERS = 28  # bytes of IPv4 and ICMP in a packet of ping
+
+
+def narrow_step(size: int, address: str) -> str:
+    """What to do where packets from `address` of more than `size` bytes are lost; 0: the size is not known."""
+    if not size:
+        return NEXT_STEP[dialling.NARROW]
+    return (
+        f"`ping -M do -s {size - PING_HEADERS} {address}` tries {size} bytes; give the hosts that MTU (`ip link set dev"
+        f" eth0 mtu {size}`), or repair what loses larger packets: a tunnel, or a switch without jumbo frames"
+    )
 
 
 def needed(plan: ClusterPlan) -> bool:
@@ -79,15 +90,42 @@ def limit_s(targets: int) -> float:
     return rounds * dialling.ANSWER_SHARE * dialling.DIAL_S + MARGIN_S
 
 
+def loads(host: str, wanted: Sequence[TaskPlan]) -> list[int]:
+    """Which of the calls of `host` bring a load: one to each other host, so every pair of hosts is tried both ways."""
+    first: dict[str, int] = {}
+    for number, task in enumerate(wanted):
+        if task.host != host:
+            first.setdefault(task.host, number)
+    return list(first.values())
+
+
+def narrow_ways(
+    wanted: Mapping[str, Sequence[TaskPlan]], results: Mapping[str, Sequence[float | tuple[str, str]]]
+) -> set[str]:
+    """The hosts at both ends of a way that loses large packets."""
+    return {
+        end
+        for host, tasks in wanted.items()
+        for task, result in zip(tasks, results[host], strict=True)
+        if not isinstance(result, (int, float)) and result[0] == dialling.NARROW
+        for end in (host, task.host)
+    }
+
+
 def to_wire(wanted: Iterable[TaskPlan]) -> list[list[object]]:
     """The `targets` of a `dial` message."""
     return [[task.address, task.port, task.host] for task in wanted]
 
 
 def blocked(
-    wanted: Mapping[str, Sequence[TaskPlan]], results: Mapping[str, Sequence[float | tuple[str, str]]]
+    wanted: Mapping[str, Sequence[TaskPlan]],
+    results: Mapping[str, Sequence[float | tuple[str, str]]],
+    mtus: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, str], list[str]]:
-    """Return ({host: what it cannot reach}, next steps for the user); both empty when every call was answered."""
+    """Return ({host: what it cannot reach}, next steps for the user); both empty when every call was answered.
+
+    `mtus` has the MTU of hosts: `1500 (eth0)`.
+    """
     failures: dict[str, str] = {}
     steps: dict[str, None] = {}
     for host, tasks in wanted.items():
@@ -96,14 +134,28 @@ def blocked(
             if not isinstance(result, (int, float)):
                 verdict, detail = result
                 by_verdict.setdefault((verdict, detail), []).append(task)
-                if verdict in NEXT_STEP:
+                if verdict == dialling.NARROW:
+                    steps[narrow_step(dialling.arriving(detail), task.address)] = None
+                elif verdict in NEXT_STEP:
                     steps[NEXT_STEP[verdict]] = None
         if by_verdict:
             failures[host] = "\n".join(
-                f"cannot reach {_name(missed)}: {dialling.meaning(*result)}"
+                f"cannot reach {_name(missed)}: {dialling.meaning(*result)}{_mtus(host, missed, result, mtus or {})}"
                 for result, missed in by_verdict.items()
             )
     return failures, [*steps, SKIP] if failures else []
+
+
+def _mtus(host: str, missed: Sequence[TaskPlan], result: tuple[str, str], mtus: Mapping[str, str]) -> str:
+    """`; the MTU is 9000 (eth0) on gpu01 and 1500 (eth0) on gpu02`, where packets are lost for their size."""
+    known = [
+        f"{mtus[end]} on {end}"
+        for end in dict.fromkeys([host, *(task.host for task in missed)])
+        if end in mtus
+    ]
+    if result[0] != dialling.NARROW or not known or len(known) > TARGETS_SHOWN:
+        return ""
+    return f"; the MTU is {' and '.join(known)}"
 
 
 def _name(tasks: Sequence[TaskPlan]) -> str:

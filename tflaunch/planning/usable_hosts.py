@@ -36,12 +36,6 @@ def usable_hosts(job: JobSpec, hostfile: Hostfile, gpus: GpuChoice, spares: str 
     return tuple(host for host in hostfile.hosts if host.name in usable)
 
 
-def spare_hosts(hostfile: Hostfile, gpus: GpuChoice, spares: str) -> tuple[Host, ...]:
-    """The hosts of --spares that no option excludes, in the order of the pattern."""
-    excluded = excluded_hosts(gpus, hostfile)
-    return tuple(host for host in match(spares, hostfile) if host.name not in excluded) if spares else ()
-
-
 def fewer_workers(
     job: JobSpec, hostfile: Hostfile, gpus: GpuChoice, absent: Collection[str], plan: ClusterPlan
 ) -> bool:

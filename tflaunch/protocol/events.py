@@ -1,11 +1,11 @@
-"""The events that a state machine answers; TaskExit, HostLost and TimedOut are in `tflaunch.protocol.outcome`."""
+"""The events that a state machine answers; TaskExit, HostLost, TimedOut, EndedByRule: `tflaunch.protocol.outcome`."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, Union
 
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import GpuLeft, HostLost, TaskExit, TimedOut
+from tflaunch.protocol.outcome import EndedByRule, GpuLeft, HostLost, TaskExit, TimedOut
 
 
 class TaskStarted(NamedTuple):
@@ -45,4 +45,6 @@ class TimerFired(NamedTuple):
     name: str
 
 
-Event = Union[TaskStarted, TaskExit, HostLost, TimedOut, Interrupted, HostSwept, AgentGaveUp, TimerFired]
+Event = Union[
+    TaskStarted, TaskExit, HostLost, TimedOut, EndedByRule, Interrupted, HostSwept, AgentGaveUp, TimerFired
+]

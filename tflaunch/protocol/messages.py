@@ -112,7 +112,13 @@ _facts = {
     "clock": a_number,
     "proxies": [a_word],
 }
-_interface = {"name": a_word, "addresses": [an_address], "mtu": or_null(a_whole_number)}
+_interface = {
+    "name": a_word,
+    "addresses": [an_address],
+    "mtu": or_null(a_whole_number),
+    "?mbit_s": or_null(a_whole_number),
+    "?networks": [a_word],
+}
 _disk = {"path": a_path, "free_bytes": a_whole_number, "free_files": or_null(a_whole_number)}
 # tflaunch.agent.tasks.look.  A flow is a connection of a task: peer's address and port, own port, bytes that the peer
 # has acknowledged, bytes received, bytes in the send queue, retransmits of the oldest one that is not acknowledged,
@@ -145,6 +151,16 @@ _look = {
     "?io": or_null(a_whole_number),
     "?wrote": or_null(a_whole_number),
     "?turns": a_whole_number,
+    "?masks": [(a_whole_number, a_text)],  # tflaunch.agent.tasks.masks
+}
+# tflaunch.agent.gpus.use
+_gpu_use = {
+    "use": or_null(a_whole_number),
+    "power_w": or_null(a_number),
+    "limit_w": or_null(a_number),
+    "memory_bytes": a_whole_number,
+    "pids": or_null([a_whole_number]),
+    "error": a_text,
 }
 # What a thread waits in: its number, name, state as in ps(1), kernel function ("" where it is hidden), CPU seconds.
 _thread = (a_whole_number, a_word, a_word, a_word, a_time)
@@ -157,6 +173,22 @@ _inspection = {
     "stacks": or_null([{"main": a_flag, "frames": [_frame], "?count": a_whole_number}]),
     "why_none": a_text,
     "?age_s": a_time,
+}
+# tflaunch.agent.tasks.exit_facts
+EXIT_FACTS = {
+    "?oom_kills": a_whole_number,
+    "?oom_kills_cgroup": a_whole_number,
+    "?memory_limit": a_whole_number,
+    "?peak_bytes": a_whole_number,
+    "?memory_bytes": a_whole_number,
+    "?memory_available_bytes": a_whole_number,
+    "?shm_bytes": a_whole_number,
+    "?shm_free_bytes": a_whole_number,
+    "?open_files": a_whole_number,
+    "?cpu": [a_word],
+    "?disks": [_disk],
+    "?python": a_word,
+    "?packages": Each(a_word, a_word),
 }
 _exit = {
     "task": a_task,
@@ -176,7 +208,7 @@ _outcome = {
     "first_failure": OneOf(
         nothing,
         _exit,
-        {"reason": a_text, "tasks": [a_task], "states": [a_text]},
+        {"reason": a_text, "tasks": [a_task], "states": [a_text], "?exit_code": an_exit_code},
         {"host": a_word, "reason": a_text},
     ),
     "unverified": Each(a_word, a_text),
@@ -204,6 +236,7 @@ _end = {
     "?stopped": or_null(a_flag),
     "?attempt": an_attempt,
     "?ended": or_null(a_number),
+    "?facts": or_null(EXIT_FACTS),
 }
 _task = dict(
     _end,
@@ -237,6 +270,7 @@ _share = {
     "outcome": {("" if name.startswith("?") else "?") + name: spec for name, spec in _outcome.items()},
     "tasks": [_task],
     "strays": [a_text],
+    "?holds": or_null({"age_s": a_time, "sentences": [a_text], "blind": [a_text]}),
 }
 _kept = {
     "run": a_directory_name,
@@ -282,9 +316,22 @@ FROM_AGENT = dict(
     dialled={
         "results": [OneOf(a_time, (a_word, a_text))],
         "addresses": Each(a_word, [an_address]),
+        "?ways": [or_null((a_time, a_whole_number))],
         "?asker": a_word,
     },
-    looked={"tasks": Each(a_task, _look)},
+    pushed={
+        "bytes": a_whole_number,
+        "seconds": a_time,
+        "rtt_ms": a_time,
+        "lost": a_whole_number,
+        "failed": or_null((a_word, a_text)),
+    },
+    looked={
+        "tasks": Each(a_task, _look),
+        "?gpus": Each(a_word, _gpu_use),
+        "?gpus_age_s": a_time,
+        "?fabrics": or_null((a_whole_number, a_whole_number)),
+    },
     inspected={"tasks": Each(a_task, [_inspection]), "?asker": a_word},
     found={
         "files": [(a_path, a_whole_number, an_integer, a_flag)],
@@ -320,6 +367,7 @@ FROM_AGENT = dict(
                 "seconds": a_number,
                 "stopped": a_flag,
                 "?log_bytes": a_whole_number,
+                "?facts": EXIT_FACTS,
             }
         ),
         _ended_once,
@@ -426,9 +474,10 @@ TO_AGENT = dict(
         "key": a_word,
         "targets": [(a_word, a_port, a_word)],
         "patience_s": a_time,
-        "?load": a_flag,
+        "?load": OneOf(a_flag, [a_whole_number]),
         "?asker": a_word,
     },
+    push={"key": a_word, "target": (a_word, a_port, a_word), "seconds": a_time},
     inspect={"tasks": [a_task], "stacks": a_flag, "?asker": a_word, "?on_demand": a_flag},
     release={},
     watch={
@@ -445,12 +494,13 @@ TO_AGENT = dict(
     stop={"tasks": or_null([a_task]), "grace_s": a_time},
     restart={"tasks": Each(a_task, an_attempt)},
     add={"tasks": [_request], "attempt": an_attempt},
-    look={},
+    look={"?gpus_s": a_time},
     end={"grace_s": a_time, "?stacks": a_flag},
     find={"patterns": [(a_text, a_flag)], "roots": [a_path]},
     read={"path": a_path, "offset": a_whole_number, "size": a_whole_number, "digest": a_flag},
     tensorboard={"logdir": a_path},
     said={"text": a_text, "?replanned": a_flag},
+    holds={"sentences": [a_text], "blind": [a_text]},
     outcome={"outcome": _outcome},
     memory={"offset": a_whole_number, "last": a_flag},
     bye={},
@@ -466,7 +516,20 @@ TO_AGENT = dict(
 )  # type: Table
 
 # From the coordinator on another host, which an intruder may control: it may send no program, and read no logs.
-_PEERS = ("watch", "renew", "stop", "restart", "look", "dial", "inspect", "end", "said", "outcome", "bye")
+_PEERS = (
+    "watch",
+    "renew",
+    "stop",
+    "restart",
+    "look",
+    "dial",
+    "inspect",
+    "end",
+    "said",
+    "holds",
+    "outcome",
+    "bye",
+)
 FROM_PEER = {name: TO_AGENT[name] for name in _PEERS}  # type: Dict[str, Any]
 FROM_PEER["watch"] = dict(FROM_PEER["watch"], logs=nothing)
 

@@ -27,6 +27,8 @@ class TaskExit:
     signal_name: str = ""  # as the host calls it: SIGKILL
     attempt: int = 0  # how often it had been restarted
     log_bytes: int = 0  # the size of that attempt's log; 0 where it is not known
+    # What the host knows about it (protocol.messages.EXIT_FACTS); {} from an older agent.
+    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def exit_code(self) -> int:
@@ -52,6 +54,15 @@ class TimedOut:
 
 
 @dataclass(frozen=True)
+class EndedByRule:
+    """A rule of the watchdog has ended the run (--require-gpu, --stop-on-nan), because of these tasks."""
+
+    reason: str
+    tasks: tuple[TaskId, ...]
+    exit_code: int
+
+
+@dataclass(frozen=True)
 class GpuLeft:
     """A GPU of the run that was not free after the run's end."""
 
@@ -68,7 +79,7 @@ class Outcome:
     exit_code: int
     seconds: float
     exits: Mapping[TaskId, TaskExit] = field(default_factory=dict)
-    first_failure: TaskExit | HostLost | TimedOut | None = None  # the first that tflaunch saw
+    first_failure: TaskExit | HostLost | TimedOut | EndedByRule | None = None  # the first that tflaunch saw
     unverified: Mapping[str, str] = field(default_factory=dict)  # host -> why tflaunch could not check it
     survivors: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
@@ -114,21 +125,29 @@ def gpus_left(told: Iterable[Mapping[str, Any]]) -> tuple[GpuLeft, ...]:
     return tuple(GpuLeft(gpu["text"], gpu["own"]) for gpu in told)
 
 
+def failure_data(first: TaskExit | HostLost | TimedOut | EndedByRule | None) -> dict[str, Any] | None:
+    """The first failure, as JSON can hold it."""
+    if first is None:
+        return None
+    if isinstance(first, HostLost):
+        return {"host": first.host, "reason": first.reason}
+    if isinstance(first, TaskExit):
+        return exit_data(first)
+    data = {"reason": first.reason, "tasks": [str(task) for task in first.tasks]}
+    if isinstance(first, TimedOut):
+        return {**data, "states": [*first.states]}
+    # An older tflaunch wants `states`: it takes this for a time limit, and shows the reason, which is enough.
+    return {**data, "states": [], "exit_code": first.exit_code}
+
+
 def outcome_data(outcome: Outcome) -> dict[str, Any]:
     """How a run ended, as JSON can hold it: the fields of Outcome, without `run_id` and `record`."""
-    first = outcome.first_failure
     return {
         "status": outcome.status,
         "exit_code": outcome.exit_code,
         "seconds": outcome.seconds,
         "exits": [exit_data(exit) for exit in outcome.exits.values()],
-        "first_failure": {"host": first.host, "reason": first.reason}
-        if isinstance(first, HostLost)
-        else {"reason": first.reason, "tasks": [str(task) for task in first.tasks], "states": [*first.states]}
-        if isinstance(first, TimedOut)
-        else exit_data(first)
-        if first
-        else None,
+        "first_failure": failure_data(outcome.first_failure),
         "unverified": dict(outcome.unverified),
         "survivors": {host: list(left) for host, left in outcome.survivors.items()},
         "gpus": {host: [vars(gpu) for gpu in gpus] for host, gpus in outcome.gpus.items()},
@@ -140,11 +159,15 @@ def outcome_data(outcome: Outcome) -> dict[str, Any]:
 def outcome_from(run_id: str, data: Mapping[str, Any], exits: Mapping[TaskId, TaskExit]) -> Outcome:
     """The Outcome of what `outcome_data` has made; `exits` are the tasks' last exits, with the ends of their logs."""
     first = data["first_failure"]
-    failure: TaskExit | HostLost | TimedOut | None = None
+    failure: TaskExit | HostLost | TimedOut | EndedByRule | None = None
     if first and "task" in first:
         failure = exits.get(TaskId.parse(first["task"]))
     elif first and "tasks" in first:
-        failure = TimedOut(first["reason"], tuple(map(TaskId.parse, first["tasks"])), tuple(first["states"]))
+        tasks = tuple(map(TaskId.parse, first["tasks"]))
+        if "exit_code" in first:
+            failure = EndedByRule(first["reason"], tasks, first["exit_code"])
+        else:
+            failure = TimedOut(first["reason"], tasks, tuple(first["states"]))
     elif first:
         failure = HostLost(first["host"], first["reason"])
     return Outcome(

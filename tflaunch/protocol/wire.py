@@ -30,8 +30,10 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            able to read, `read_by` the launcher's (3.11, or "");
                                                            (`failed` with again: send `code` and what is lacking now,
                                                            then stage once more)
-    dial     {key, targets: [[address, port, host]], patience_s, load}   connect to each target, with load for many
-                                                           bytes; answer: `dialled`
+    dial     {key, targets: [[address, port, host]], patience_s, load}   connect to each target; load: whether all
+                                                           answers bring many bytes, or the numbers of those that do;
+                                                           answer: `dialled`
+    push     {key, target: [address, port, host], seconds}   send there as much as you can; answer: `pushed`
     release  {}                                            start the staged tasks; a `started` for each
     watch    {after, logs, window, client, ...}            send the events after that number, then each as it happens;
                                                            with logs ({task: [attempt, offset]}, null: none) the logs
@@ -47,7 +49,8 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     add      {tasks, attempt}                              start more tasks as that attempt, each as soon as it is
                                                            ready; before its `exit` is sent, all that a task has left
                                                            is killed.  A repetition does nothing
-    look     {}                                            what does each task do? answer: `looked`
+    look     {gpus_s}                                      what does each task do? answer: `looked`; with gpus_s, also
+                                                           how its GPUs are used, asked so often
     end      {grace_s, stacks}                             stop every task, sweep; answer: `swept`.  stacks: the tasks
                                                            hang: have them write where (tflaunch.agent.tasks.stacks)
     find     {patterns: [[regex, whether]], roots}         which outputs of the tasks match? answer: `found`
@@ -56,6 +59,8 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     connect, bytes, taken, cut                             these connections, both ways: see protocol/tcp_streams
     said     {text, replanned}                             the launcher or coordinator has a sentence for all who watch
                                                            the run, now or later
+    holds    {sentences, blind}                            what is wrong with the run now, and what the watchdog cannot
+                                                           see, for those who ask later
     outcome  {outcome}                                     how the run has ended, for those who ask later
     memory   {offset, last} + bytes                        from the coordinator to its own agent, in pieces: what the
                                                            next coordinator must know (lifecycle/memory)
@@ -76,8 +81,9 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            manifest; null: send the manifest itself
     prepared {made, seconds}                               made: it was not there before
     staged   {}
-    dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}}   see tflaunch.protocol.dialling
-    looked   {tasks: {task: {...}}}                        see tflaunch.agent.tasks.look
+    dialled  {results: [ms | [verdict, detail]], addresses: {name: [address]}, ways}   see tflaunch.protocol.dialling
+    pushed   {bytes, seconds, rtt_ms, lost, failed}        what arrived in that time; failed: [verdict, detail] | null
+    looked   {tasks: {task: {...}}, gpus, gpus_age_s, fabrics}   see tflaunch.agent.tasks.look and gpus.use
     found    {files: [[path, size, modified (ns), executable]], left: [[path, why, bad]], there, last}   left: links
                                                            and such, or (bad) what cannot be read; there: names in
                                                            that directory, if nothing matches

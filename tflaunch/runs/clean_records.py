@@ -22,9 +22,9 @@ _ASIDE = ".clean-"  # prefix of the names of records that are being removed
 _MAKING_S = 3600.0  # an unlocked, half-made record of this age is a leftover
 
 
-def recorded_place(root: Path | None = None) -> Place:
+def recorded_place() -> Place:
     """What the records of this machine hold; raises RecordError."""
-    root = root or state_root()
+    root = state_root()
     kept, unread = [], []
     for info in list_runs(root):
         size = removal.Size(str(info.path))
@@ -52,12 +52,12 @@ def _may_be_alive(run_id: str, root: Path) -> bool:
         return True
 
 
-def remove_records(run_ids: Collection[str], dry_run: bool, root: Path | None = None) -> dict[str, Any]:
+def remove_records(run_ids: Collection[str], dry_run: bool) -> dict[str, Any]:
     """Remove these records of this machine; returns the fields of an agent's `cleaned`.  Raises RecordError.
 
     With `dry_run` it removes nothing, and returns what it would remove.
     """
-    root = root or state_root()
+    root = state_root()
     removed: dict[str, int] = {}
     left: dict[str, str] = {}
     for run_id in run_ids:

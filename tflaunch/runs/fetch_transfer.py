@@ -215,8 +215,9 @@ class Transfer:
         now = time.monotonic()
         if now - self._shown_at >= SHOWN_S or self._done == self._total:
             self._shown_at = now
-            note = f"{self._arrived / 2**20:,.1f} of {self._expected / 2**20:,.1f} MiB"
-            self._watcher.phase("fetching", self._done, self._total, note)
+            moved = (min(self._arrived, self._expected), self._expected)
+            note = f"{moved[0] / 2**20:,.1f} of {moved[1] / 2**20:,.1f} MiB"
+            self._watcher.phase("fetching", self._done, self._total, note, moved=moved)
 
 
 def _identity(info: os.stat_result) -> tuple[int, int]:

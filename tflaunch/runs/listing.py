@@ -136,8 +136,15 @@ def _run(
         detached=bool(about.get("detached")),
         outcome=outcome,
         left_out=about.get("left_out") or {},
+        holds=_holds(entries),
         moved=str(about.get("moved") or ""),
     )
+
+
+def _holds(entries: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """What the watchdog told the hosts last."""
+    told = [entry["holds"] for entry in entries if entry["state"] == "alive" and entry.get("holds")]
+    return min(told, key=lambda each: float(each["age_s"]), default=None)
 
 
 def _task(entry: Mapping[str, Any], host: str, offset: float) -> TaskState:

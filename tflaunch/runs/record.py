@@ -99,14 +99,13 @@ class Record:
         command: Sequence[str],
         ssh_config: str | None = None,
         detached: bool = False,
-        root: Path | None = None,
     ) -> Record:
         """Write the record of a run that begins, and lock it.
 
         The record appears whole or not at all.  Raises UsageError for a bad or used id, RecordError when the disk
         refuses.
         """
-        root = root or state_root()
+        root = state_root()
         path = root / check_run_id(run_id)
         about = _about(
             run_id,
@@ -161,12 +160,12 @@ class Record:
             return cls(path, read_about(path))
 
     @classmethod
-    def reopen(cls, run_id: str, root: Path | None = None) -> Record:
+    def reopen(cls, run_id: str) -> Record:
         """Open the record of a run that is to continue, and lock it.
 
         Raises UsageError when there is none, or another launcher has locked it; RecordError when it cannot be read.
         """
-        record = cls.open(check_run_id(run_id), root)
+        record = cls.open(check_run_id(run_id))
         if record.run_id != run_id:
             raise UsageError(f"no run {run_id!r} is on record", f"is {record.run_id} meant?")
         with reading(record.path):
@@ -289,9 +288,9 @@ def hostfile_from(record: Record) -> Hostfile:
         return Hostfile(hostfile["source"], tuple(Host(**host) for host in hostfile["hosts"]))
 
 
-def note_stopped(run_id: str, root: Path | None = None) -> None:
+def note_stopped(run_id: str) -> None:
     """Note that a run whose launcher is gone was stopped, so that no command looks for it again."""
-    note_end(Outcome(run_id, "interrupted", EXIT_STOPPED, 0.0), root)
+    note_end(Outcome(run_id, "interrupted", EXIT_STOPPED, 0.0))
 
 
 def note_end(outcome: Outcome, root: Path | None = None) -> None:

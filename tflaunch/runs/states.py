@@ -12,6 +12,7 @@ from typing import Any
 
 from tflaunch.inputs.times import clock_time
 from tflaunch.protocol.errors import ConnectError, UsageError
+from tflaunch.runs.run_ids import name_of
 
 ALIVE = ("starting", "running")
 
@@ -47,6 +48,9 @@ class TaskState:
     log_bytes: int = 0  # of all attempts
     output: float | None = None  # when it last wrote something
     tail: str = ""  # the end of the log of a task that failed, if that was asked for
+    facts: Mapping[str, Any] = dataclasses.field(
+        default_factory=dict
+    )  # of its end (protocol.messages.EXIT_FACTS)
     # How earlier attempts ended: attempt, code, signal_name, seconds, ended.
     before: tuple[Mapping[str, Any], ...] = ()
 
@@ -113,6 +117,7 @@ class RunState:
     left_out: Mapping[str, str] = dataclasses.field(
         default_factory=dict
     )  # host -> why the plan goes without it
+    holds: Mapping[str, Any] | None = None  # what the watchdog says of it now: age_s, sentences, blind
     moved: str = ""  # a sentence, if the task that writes checkpoints is on another host than before
 
     @property
@@ -177,27 +182,45 @@ class RunState:
 
 
 def pick_run(run: str | None, found: Sequence[RunState]) -> RunState:
-    """The run that the user means: by its id or the beginning of it; with None, the only run that is alive.
+    """The run that the user means: by its id, its name or the beginning of it; `found` begins with the newest.
 
-    Raises UsageError.
+    With None, the only run that is alive or, if none is, the newest.  Of several runs with that name, the one that is
+    alive or, if none is, the newest.  Raises UsageError.
     """
-    fitting = [each for each in found if (each.alive if run is None else each.run_id.startswith(run))]
-    if exact := [each for each in fitting if each.run_id == run]:
+    if run is None:
+        return _pick_newest(found)
+    if exact := [each for each in found if each.run_id == run]:
         return exact[0]
+    fitting = [each for each in found if each.run_id.startswith(run)]
+    if named := [each for each in fitting if name_of(each.run_id) == run]:
+        alive = [each for each in named if each.alive]
+        if len(alive) < 2:
+            return (alive or named)[0]
     if len(fitting) == 1:
         return fitting[0]
     names = ", ".join(each.run_id for each in fitting[:8])
-    if run is None and fitting:
-        raise UsageError(f"{len(fitting)} runs are alive: {names}", "say which one you mean")
-    if run is None:
-        raise UsageError("no run is alive on these hosts", "name one: tflaunch ps -a lists those that ended")
     if fitting:
         raise UsageError(f"{len(fitting)} runs begin with {run}: {names}", "write more of the id")
-    alive = ", ".join(each.run_id for each in found if each.alive)
+    names = ", ".join(each.run_id for each in found if each.alive)
     raise UsageError(
         f"these hosts know no run {run}",
-        f"alive: {alive}" if alive else "tflaunch ps -a lists all that they know",
+        f"alive: {names}" if names else "tflaunch ps -a lists all that they know",
     )
+
+
+def _pick_newest(found: Sequence[RunState]) -> RunState:
+    alive = [each for each in found if each.alive]
+    if len(alive) > 1:
+        names = ", ".join(each.run_id for each in alive[:8])
+        raise UsageError(f"{len(alive)} runs are alive: {names}", "say which one you mean")
+    if not found:
+        raise UsageError("these hosts know no run", "tflaunch ps -a --hosts hosts.yaml asks other hosts")
+    return (alive or found)[0]
+
+
+def why_picked(run: RunState) -> str:
+    """The sentence for a run that `pick_run` has picked though none was named."""
+    return f"{run.run_id}: " + ("the only run alive" if run.alive else "the newest run; none is alive")
 
 
 def failures_of(run: RunState, failures: Mapping[str, ConnectError]) -> dict[str, ConnectError]:

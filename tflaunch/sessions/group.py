@@ -31,6 +31,7 @@ RETRY_S = (1.0, 60.0)  # pause before a lost host is dialled again: the first, t
 LAST_WORDS = ("swept", "finished")  # after these messages an agent may end
 FAREWELL_S = 1.0  # for the last messages to all hosts together
 ASLEEP_S = 6.0  # `next` looks into the queue every RENEW_S: after a longer gap this process was stopped
+MOVED_S = 0.2  # how often the watcher is told how many bytes have moved
 AWAITED_SHOWN = 3  # at most so many hosts are named while the launcher waits for them
 BOOT_S = 15.0  # from the log-in to the first message of the agent
 # A host whose network has not answered for so long, while others are up, is absent: SYNs were sent after 0, 1 and 3 s,
@@ -120,10 +121,8 @@ class AbsentHosts:
 class Sessions:
     """All agents of one command, driven by one thread (the caller's) from one queue."""
 
-    def __init__(
-        self, opener: Opener, phase: Callable[[str, int, int, str], None], lease_s: float | None = None
-    ) -> None:
-        """`phase` shows how far a step has come; with `lease_s`, leases are renewed to that many seconds."""
+    def __init__(self, opener: Opener, phase: Callable[..., None], lease_s: float | None = None) -> None:
+        """`phase` shows how far a step has come, as Watcher.phase does; with `lease_s`, leases last so long."""
         self.by_host: dict[str, Session] = {}
         self.heard: dict[str, float] = {}  # host -> when it last said anything (monotonic)
         self.ended: dict[str, ConnectError] = {}  # host -> why its wire has ended
@@ -213,11 +212,14 @@ class Sessions:
         timeout_s: float,
         phase: str = "",
         unanswered: Callable[[str], ConnectError | None] | None = None,
+        *,
+        moved: Callable[[], tuple[int, int]] | None = None,
     ) -> tuple[dict[str, wire.Message], dict[str, ConnectError]]:
         """Wait for one message of type `wanted` from each of `hosts`; returns them, and why the other hosts sent none.
 
         `unanswered` says why there is no TCP connection to a host.  With it, such hosts are given up after TCP_S,
-        once all other hosts have answered and any host is up.  Raises Stopped.
+        once all other hosts have answered and any host is up.  `moved` says how many bytes of how many have gone to the
+        hosts.  Raises Stopped.
         """
         absent = AbsentHosts(unanswered)
         replies: dict[str, wire.Message] = {}
@@ -227,12 +229,15 @@ class Sessions:
         while missing:
             if phase:
                 awaited = fold(missing) if len(missing) <= AWAITED_SHOWN else ""
-                self._phase(phase, len(replies), len(hosts), awaited)
+                self._phase(
+                    phase, len(replies), len(hosts), awaited, moved=moved() if moved is not None else None
+                )
             if (gone := absent.given_up(missing)) and self.by_host:
                 failures |= gone
                 self.stop_waiting(gone)
                 break
-            match self.next(min(deadline + self.slept_s, absent.look_at)):
+            look_at = min(absent.look_at, time.monotonic() + MOVED_S) if moved else absent.look_at
+            match self.next(min(deadline + self.slept_s, look_at)):
                 case None if self.awake_s < deadline:
                     continue
                 case None:

@@ -13,7 +13,9 @@ from tflaunch.protocol.outcome import HostLost, TaskExit
 class ProgressWatcher(Protocol):
     """Shows how far a step has come."""
 
-    def phase(self, name: str, done: int, total: int, note: str = "") -> None: ...
+    def phase(
+        self, name: str, done: int, total: int, note: str = "", *, moved: tuple[int, int] | None = None
+    ) -> None: ...
 
 
 class Watcher(ProgressWatcher, Protocol):

@@ -13,8 +13,10 @@ from typing import Any
 from tflaunch.hosts import Host
 from tflaunch.in_task import check_task
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts
+from tflaunch.planning.ways import Odd
 from tflaunch.protocol.errors import ConnectError, TflaunchError
 from tflaunch.sessions.log_lines import printable
+from tflaunch.survey.check_bandwidth import Throughput
 
 LINES = 6  # of what a task has printed
 
@@ -162,19 +164,33 @@ class Row:
         return found
 
 
+@dataclass
+class CallAnswers:
+    """What came of the calls of a check, as CheckAnswers has it."""
+
+    dials: dict[str, dict[str, Any]] = field(default_factory=dict)
+    resolved: dict[str, list[str]] = field(default_factory=dict)
+    outside: dict[str, dict[str, Any]] = field(default_factory=dict)
+    odd: tuple[Odd, ...] = ()
+    bandwidth: dict[str, dict[str, Throughput]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class CheckAnswers:
     """What all hosts answered.
 
     `dials` is {from: {to: {address, port, result}}}: what came of each host's call to each host.  `resolved` is
     {name: [addresses]}.  `outside` is what came of this machine's calls to the same ports: {host: {address: {port,
-    result}}}.
+    result}}}.  `odd` are the ways between hosts that are much longer than the others, or lose packets.
+    `bandwidth` is {from: {to: what can be sent there}}, if it was measured.
     """
 
     hosts: tuple[HostAnswer, ...]
     dials: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     resolved: Mapping[str, list[str]] = field(default_factory=dict)
     outside: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    odd: tuple[Odd, ...] = ()
+    bandwidth: Mapping[str, Mapping[str, Throughput]] = field(default_factory=dict)
     timeout_s: float = 0.0  # for the import of TensorFlow
     run_id: str = ""
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import selectors
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tflaunch.planning import ways
+from tflaunch.planning.dial_check import limit_s
 from tflaunch.planning.inventory import HostFacts
-from tflaunch.protocol.dialling import Dialling
+from tflaunch.protocol import wire
+from tflaunch.protocol.dialling import DIAL_S, Dialling
+from tflaunch.protocol.errors import Breach
 from tflaunch.protocol.machine import this_machine
-from tflaunch.survey.check_answers import is_open
+from tflaunch.sessions.group import Sessions
+from tflaunch.survey.check_answers import CallAnswers, HostAnswer, is_open
+from tflaunch.survey.check_bandwidth import ANSWER_S, SECONDS, Bandwidth, Throughput
+from tflaunch.survey.check_replies import Replies
 
 FROM_HERE_S = 2.0  # for a call from this machine: most firewalls drop it without an answer
 
@@ -43,6 +51,10 @@ class Calls:
         """The calls of one host, in its order; each host begins elsewhere, so that not all call one host at once."""
         turn = self.hosts.index(host) * len(self._all) // len(self.hosts)
         return self._all[turn:] + self._all[:turn]
+
+    def to(self, host: str) -> Target:
+        """A call to that host."""
+        return next(each for each in self._all if each[2] == host)
 
     def outcome(self, host: str, results: Sequence[Any]) -> dict[str, Any]:
         """What came of the calls of one host, by called host: {address, port, result} of a failed port, if any."""
@@ -77,6 +89,94 @@ def _is_literal(address: str) -> bool:
         return not ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
         return False
+
+
+class Calling:
+    """Has the hosts of a check call each other."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        replies: Replies,
+        answers: Mapping[str, HostAnswer],
+        key: str,
+        phase: Callable[[str, int, int, str], None],
+    ) -> None:
+        """With `key` a called agent proves that it belongs to this check; `phase` shows how far the turns have come."""
+        self._sessions, self._replies, self._answers = sessions, replies, answers
+        self._key, self._phase = key, phase
+
+    def call(self, calls: Calls) -> CallAnswers:
+        """Have all of them make these calls at once; measure again what looks odd.  Raises Stopped."""
+        said = self._dial({name: calls.of(name) for name in calls.hosts})
+        found = CallAnswers()
+        for name, message in said.items():
+            found.resolved |= message["addresses"]
+            found.dials[name] = calls.outcome(name, message["results"])
+        first = ways.collected(_measured({name: calls.of(name) for name in said}, said))
+        wanted: dict[str, list[Target]] = {}
+        for source, to in ways.suspects(first):
+            wanted.setdefault(source, []).extend([calls.to(to)] * ways.REPEATS)
+        again = ways.collected(_measured(wanted, self._dial(wanted)))
+        found.odd = tuple(ways.odd_ways(first, again))
+        return found
+
+    def _dial(self, wanted: Mapping[str, list[Target]]) -> dict[str, wire.Message]:
+        """What came of the calls of each host; those that do not answer are lost from now on."""
+        self._replies.forget_failures()
+        self._replies.forget("dialled", wanted)
+        for name, targets in wanted.items():
+            self._sessions.send([name], "dial", key=self._key, targets=targets, patience_s=DIAL_S, load=True)
+        most = max(map(len, wanted.values()), default=0)
+        self._replies.wait("dialled", wanted, limit_s(most), "dialling" if wanted else "")
+        answered = {}
+        for name, targets in wanted.items():
+            said = self._replies.get(name, "dialled")
+            if said is None:
+                self._answers[name].lost = self._replies.why_not(name)
+            elif len(said["results"]) != len(targets):
+                self._answers[name].lost = Breach(f"{len(targets)} calls, {len(said['results'])} results")
+            else:
+                answered[name] = said
+        return answered
+
+    def measure(
+        self, calls: Calls, dials: Mapping[str, Mapping[str, Any]], all_pairs: bool
+    ) -> dict[str, dict[str, Throughput]]:
+        """What they can send to each other, but for the ways that are blocked in `dials`.  Raises Stopped."""
+
+        def push(pairs: Sequence[ways.Pair]) -> dict[str, Throughput]:
+            self._replies.forget_failures()
+            self._replies.forget("pushed", [source for source, _ in pairs])
+            for source, to in pairs:
+                self._sessions.send([source], "push", key=self._key, target=calls.to(to), seconds=SECONDS)
+            self._replies.wait("pushed", [source for source, _ in pairs], SECONDS + ANSWER_S)
+            said = {source: self._replies.get(source, "pushed") for source, _ in pairs}
+            return {
+                source: Throughput.from_wire(message.fields)
+                for source, message in said.items()
+                if message is not None
+            }
+
+        closed = {
+            (source, to)
+            for source, row in dials.items()
+            for to, way in row.items()
+            if not is_open(way["result"])
+        }
+        phase = functools.partial(self._phase, "measuring")
+        return Bandwidth(push, closed, lambda turn, turns: phase(turn, turns, "")).measure(
+            list(dials), all_pairs
+        )
+
+
+def _measured(
+    wanted: Mapping[str, Sequence[Target]], said: Mapping[str, wire.Message]
+) -> Iterator[tuple[ways.Pair, ways.Measured]]:
+    """What the calls of all hosts have measured."""
+    for name, message in said.items():
+        called = [host for _, _, host in wanted[name]]
+        yield from ways.by_pair(name, called, message.fields.get("ways", ()))
 
 
 class CallsFromHere:

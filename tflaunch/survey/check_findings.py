@@ -16,13 +16,14 @@ from typing import Any, Literal
 
 from tflaunch.hosts import fold
 from tflaunch.inputs.times import duration
-from tflaunch.planning import dial_check
+from tflaunch.planning import dial_check, networks
 from tflaunch.planning.addresses import is_loopback
 from tflaunch.planning.command import endpoint, interpreter
 from tflaunch.planning.inventory import HostFacts
 from tflaunch.protocol import dialling
 from tflaunch.protocol.errors import EXIT_CONNECT, EXIT_LAUNCH
 from tflaunch.protocol.job import JobSpec
+from tflaunch.survey import check_bandwidth
 from tflaunch.survey.check_answers import CheckAnswers, HostAnswer, Row, TaskAnswer, is_open
 
 GIB = 2**30
@@ -103,6 +104,9 @@ class Findings:
             what = trouble.message.removeprefix(f"{name}: ")
             yield Finding("error", "network", (name,), what, trouble.hint)
         yield from self._blocked()
+        yield from self._faster_network()
+        for odd in (*self.answers.odd, *check_bandwidth.odd_ways(self.answers.bandwidth)):
+            yield Finding("warning", "network", odd.hosts, odd.what, odd.fix)
         yield from self._skewed()
         yield from self._exposed()
         for row in self.answers.matrix:
@@ -158,7 +162,10 @@ class Findings:
                 what = (
                     f"cannot reach {whose} at {self._where(whom, ways)}: {dialling.meaning(failure, detail)}"
                 )
-                yield Finding("error", "network", (source,), what, dial_check.NEXT_STEP.get(failure, ""))
+                fix = dial_check.NEXT_STEP.get(failure, "")
+                if failure == dialling.NARROW:
+                    fix = dial_check.narrow_step(dialling.arriving(detail), ways[names[0]]["address"])
+                yield Finding("error", "network", (source,), what, fix)
 
     @staticmethod
     def _where(names: Sequence[str], ways: Mapping[str, Mapping[str, Any]]) -> str:
@@ -166,6 +173,27 @@ class Findings:
         if len(names) == 1:
             return endpoint(ways[names[0]]["address"], ports[0])
         return f"port {ports[0]}" if len(ports) == 1 else f"ports {ports[0]}-{ports[-1]}"
+
+    def _faster_network(self) -> Iterator[Finding]:
+        """A network that all hosts are in, and that is faster than that of the addresses."""
+        faces = {
+            each.host.name: [
+                face for face in each.system.get("interfaces", ()) if not face["name"].startswith(VIRTUAL)
+            ]
+            for each in self.answers.asked
+        }
+        chosen = self.answers.interfaces
+        found = networks.faster(chosen, faces)
+        if found is None:
+            return
+        now, other = found
+        names = ", ".join(dict.fromkeys(face["name"] for face in chosen.values()))
+        what = (
+            f"the addresses lie on {names} ({networks.speed(now * 1e6)}); {', '.join(other.names)}"
+            f" ({networks.speed(other.mbit_s * 1e6)}, {other.prefix}) connects all hosts, too"
+        )
+        fix = "name the hosts' addresses there by `address:` in the hostfile"
+        yield Finding("warning", "network", tuple(chosen), what, fix)
 
     def _skewed(self) -> Iterator[Finding]:
         """Clocks that are wrong."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.in_task import check_task
@@ -21,19 +21,17 @@ from tflaunch.lifecycle.ending import NOT_AWAITED
 from tflaunch.planning.addresses import peer_addresses
 from tflaunch.planning.cluster_plan import TaskPlan
 from tflaunch.planning.command import Command, endpoint, image
-from tflaunch.planning.dial_check import limit_s
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S, setup, to_prepare
 from tflaunch.planning.gpu_supply import free_gpus
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts, MigInstance
 from tflaunch.planning.plan import ports_wanted
 from tflaunch.protocol import wire
-from tflaunch.protocol.dialling import DIAL_S
-from tflaunch.protocol.errors import Breach, ConnectError, PlanError
+from tflaunch.protocol.errors import ConnectError, PlanError
 from tflaunch.protocol.job import JobSpec, TaskId
 from tflaunch.sessions.group import AbsentHosts, Sessions, Stopped
 from tflaunch.sessions.wires import Opener
-from tflaunch.survey.check_answers import CheckAnswers, Clock, HostAnswer, TaskAnswer
-from tflaunch.survey.check_calls import Calls, CallsFromHere, some_ports, targets_from_here
+from tflaunch.survey.check_answers import CallAnswers, CheckAnswers, Clock, HostAnswer, TaskAnswer
+from tflaunch.survey.check_calls import Calling, Calls, CallsFromHere, some_ports, targets_from_here
 from tflaunch.survey.check_replies import LATE, Replies
 
 CLOCK_ROUNDS = 3  # the quickest answer is the most exact
@@ -55,7 +53,8 @@ class CheckRun:
 
     `phase` shows the user what the launcher waits for.  `timeout_s` is what each step may take on a host, `connect_s`
     what a connection may take.  `job` says what the tasks run in: requirements, containers, variables.  `tensorflow`:
-    the tasks import TensorFlow.  `calls`: the hosts call each other.
+    the tasks import TensorFlow.  `calls`: the hosts call each other.  `bandwidth`: they also measure what
+    they can send to each other; `all_pairs`: all of them, however many hosts there are.
     """
 
     def __init__(
@@ -69,14 +68,17 @@ class CheckRun:
         job: JobSpec,
         tensorflow: bool = True,
         calls: bool = True,
+        bandwidth: bool = False,
+        all_pairs: bool = False,
     ) -> None:
         text = Path(check_task.__file__).read_text("utf-8")
-        self._calls = calls
+        self._calls, self._bandwidth, self._all_pairs = calls, bandwidth, all_pairs
         self._job = replace(job, program=("-c", text), args=("tensorflow",) if tensorflow else (), flags=None)
         self._hostfile = hostfile
         self._connections = connections
         self._timeout_s = timeout_s
         self._connect_s = connect_s
+        self._phase = phase
         self._run_id = f"check-{secrets.token_hex(4)}"
         self._key = secrets.token_hex(32)  # with it a called agent proves that it belongs to this check
         self._sessions = Sessions(connections, phase, LEASE_S)
@@ -91,7 +93,7 @@ class CheckRun:
             self._read_clocks()
             self._prepare()
             addresses = self._stage()
-            dials, resolved, outside = self._call(addresses) if self._calls else ({}, {}, {})
+            calls = self._call(addresses) if self._calls else CallAnswers()
             self._run_tasks()
         except Stopped as stopped:
             stopped.unconfirmed = self._end()
@@ -102,7 +104,7 @@ class CheckRun:
         for name, why in self._end().items():
             self._answers[name].unswept = why
         hosts = tuple(self._answers.values())
-        return CheckAnswers(hosts, dials, resolved, outside, timeout_s=self._timeout_s, run_id=self._run_id)
+        return CheckAnswers(hosts, **vars(calls), timeout_s=self._timeout_s, run_id=self._run_id)
 
     # The steps, in their order.
 
@@ -252,33 +254,19 @@ class CheckRun:
         else:
             answer.refused = why
 
-    def _call(
-        self, addresses: Mapping[str, str]
-    ) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]], dict[str, dict[str, Any]]]:
-        """Have every host call every host, and call all their addresses from here; returns as CheckAnswers has it."""
+    def _call(self, addresses: Mapping[str, str]) -> CallAnswers:
+        """Have every host call every host, and call all their addresses from here."""
         ports = {name: answer.ports for name, answer in self._answers.items()}
         names = [name for name in self._connected() if self._answers[name].lost is None]
         calls = Calls(addresses, {name: ports[name] for name in names})
-        self._replies.forget_failures()
-        for name in names:
-            self._sessions.send(
-                [name], "dial", key=self._key, targets=calls.of(name), patience_s=DIAL_S, load=True
-            )
         facts = [each.facts for each in self._answers.values() if each.facts is not None]
         from_here = CallsFromHere(self._key, targets_from_here(facts, addresses, ports))
-        self._replies.wait("dialled", names, limit_s(len(calls)), "dialling")
-        dials: dict[str, dict[str, Any]] = {}
-        resolved: dict[str, list[str]] = {}
-        for name in names:
-            said = self._replies.get(name, "dialled")
-            if said is None:
-                self._answers[name].lost = self._replies.why_not(name)
-            elif len(said["results"]) != len(calls):
-                self._answers[name].lost = Breach(f"{len(calls)} calls, {len(said['results'])} results")
-            else:
-                resolved |= said["addresses"]
-                dials[name] = calls.outcome(name, said["results"])
-        return dials, resolved, from_here.results()
+        calling = Calling(self._sessions, self._replies, self._answers, self._key, self._phase)
+        found = calling.call(calls)
+        found.outside = from_here.results()
+        if self._bandwidth:
+            found.bandwidth = calling.measure(calls, found.dials, self._all_pairs)
+        return found
 
     def _run_tasks(self) -> None:
         """Let the tasks run to their end; those that do not end in time write where they hang, and are ended."""

@@ -198,7 +198,7 @@ class SweepController(Monitor):
 
     # --- as the driver's monitor
 
-    def happened(self, event: Any, now: float) -> None:  # noqa: ARG002
+    def happened(self, event: Any, now: float) -> tuple[()]:  # noqa: ARG002
         """Show a trial that has started; close the log of one that has ended."""
         if isinstance(event, TaskExit) and (key := (event.task.index, event.attempt)) in self._readings:
             self._sizes[key] = event.log_bytes
@@ -208,6 +208,7 @@ class SweepController(Monitor):
             seat = self._seats.get((number, event.attempt))
             if seat is not None:
                 self._reporter.trial(self.state.trials[number], event, seat)
+        return ()
 
     def said(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:  # noqa: ARG002
         """Take the facts of a host: some of its GPUs may have become free."""
@@ -226,6 +227,10 @@ class SweepController(Monitor):
     def sentences(self, now: float) -> list[Any]:  # noqa: ARG002
         """None: trials do not wait for each other."""
         return []
+
+    def holds(self) -> tuple[list[str], list[str]]:
+        """Nothing: trials are not watched over."""
+        return [], []
 
     def next_event(self, now: float) -> Any:  # noqa: ARG002
         """The next event of this object's own: the beginning, or free GPUs."""

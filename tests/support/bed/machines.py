@@ -22,7 +22,6 @@ from tests.support.sshd import SSHD, make_key, public
 
 PRIVATE = ("/home", "/tmp", "/var/tmp", "/run")  # what each host has for itself
 PCI = Path("/sys/bus/pci/devices")
-BOOT_S = 30.0
 SSHD_CONFIG = """\
 HostKey /etc/ssh/host_key
 AuthorizedKeysFile /etc/ssh/authorized_keys
@@ -96,7 +95,7 @@ class Machine:
         """It has its cable: wait until it is of use."""
         assert self._process is not None
         plug(self._process)
-        until(self._is_up, f"{self.name} is up; see {self._errors}", BOOT_S)
+        until(self._is_up, f"{self.name} is up; see {self._errors}")
         if self._refused:
             self._filter()
 
@@ -361,7 +360,7 @@ class BedHost(Machine):
         """Start the listener again."""
         (self.directory / "run/sshd.pid").unlink(missing_ok=True)
         self.do(str(SSHD), "-f", "/etc/ssh/sshd_config", "-E", "/run/sshd.log")
-        until(self.ready, f"sshd of {self.name} listens", BOOT_S)
+        until(self.ready, f"sshd of {self.name} listens")
 
     def kill_sessions(self) -> None:
         """Kill what serves the open connections: they end with a FIN."""

@@ -356,6 +356,16 @@ def test_what_is_wrong_in_the_hostfile_alone_is_told_of_all_hosts_at_once(tmp_pa
             "--place: Spread the tasks",
         ),
         ("gpus a b c", "tflaunch gpus has no place for: b c", "tflaunch gpus [OPTIONS] [HOSTS]"),
+        (
+            "sweep hosts.yaml trainer.py --grid lr=1 --threshold=wait_s=9",
+            "tflaunch sweep has no option --threshold",
+            "Trials are not watched",
+        ),
+        (
+            "sweep hosts.yaml trainer.py --grid lr=1 --require-gpu",
+            "tflaunch sweep has no option --require-gpu",
+            "Trials are not watched",
+        ),
         ("status --fo", "tflaunch status has no option --fo", "tflaunch status --help lists"),
         ("stop --host=a", "tflaunch stop has no option --host", "did you mean --hosts?"),
         ("--versoin", "tflaunch has no option --versoin", "did you mean --version?"),

@@ -14,6 +14,7 @@ from tflaunch.console.run_pages import Marks
 from tflaunch.hosts import Host
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.survey.check_answers import CheckAnswers, HostAnswer
+from tflaunch.survey.check_bandwidth import Throughput
 from tflaunch.survey.check_findings import Findings
 
 
@@ -57,6 +58,48 @@ def test_who_reaches_whom_is_a_matrix_where_there_is_room() -> None:
     ]
     narrow = shown(*hosts, dials=dials, outside={"a": {}}, columns=24)
     assert not any("to (ms)" in line for line in narrow)
+
+
+def throughput(count: int) -> dict[str, dict[str, Throughput]]:
+    """What hosts send each other: 9.4 Gbit/s, but to and from the last one."""
+    names = [f"gpu{number:02}" for number in range(count)]
+    return {
+        a: {b: Throughput(4e8 if names[-1] in (a, b) else 9.4e9, 0.2) for b in names if a != b} for a in names
+    }
+
+
+def test_bandwidth_is_a_matrix_that_splits_and_marks_the_odd_ones() -> None:
+    bandwidth = throughput(12)
+    del bandwidth["gpu01"]["gpu02"]
+    bandwidth["gpu02"]["gpu03"] = Throughput(None, failed=("silent", ""))
+    hosts = [host_answer(name) for name in bandwidth]
+    for columns in (80, 130, None):
+        lines = shown(*hosts, bandwidth=bandwidth, outside={"a": {}}, columns=columns)
+        assert max(map(len, lines)) <= (columns or 100)
+        heads = [line.split()[3:] for line in lines if line.startswith("from, to (Gbit/s)")]
+        assert [name for head in heads for name in head] == list(bandwidth)
+        assert (len(heads) == 1) == (columns == 130)
+    row = next(line for line in lines if line.startswith("  gpu02"))
+    assert row.split()[:5] == ["gpu02", "9.4", "9.4", "✗", "no"]
+    assert "! 0.40" in next(line for line in reversed(lines) if line.startswith("  gpu00"))
+    assert "! 130 ways measured: 400 Mbit/s to 9.4 Gbit/s, the median 9.4 Gbit/s" in lines
+    told = json.loads(json.dumps(data(Findings(CheckAnswers(tuple(hosts), bandwidth=bandwidth)), 1.0, 0)))
+    assert told["bandwidth"]["gpu00"]["gpu01"] == {
+        "bits_per_s": 9.4e9,
+        "rtt_ms": 0.2,
+        "lost": 0,
+        "failed": None,
+    }
+
+
+def test_the_bandwidth_of_many_hosts_is_a_line_each() -> None:
+    bandwidth = throughput(40)
+    hosts = [host_answer(name) for name in bandwidth]
+    lines = shown(*hosts, bandwidth=bandwidth, outside={"a": {}})
+    assert max(map(len, lines)) <= 80
+    [row] = [line for line in lines if line.startswith("  gpu39")]
+    assert " ".join(row.split()) == "gpu39 400 Mbit/s 400 Mbit/s 400 Mbit/s 400 Mbit/s"
+    assert any(line.startswith("    gpu39 <-> gpu[00-38]: 400 Mbit/s") for line in lines)
 
 
 def test_all_of_it_can_be_told_as_json() -> None:

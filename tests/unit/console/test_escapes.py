@@ -51,7 +51,7 @@ from tflaunch.protocol.errors import (
 )
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import GpuLeft, HostLost, Outcome, TaskExit, TimedOut
+from tflaunch.protocol.outcome import EndedByRule, GpuLeft, HostLost, Outcome, TaskExit, TimedOut
 from tflaunch.protocol.wire import Message
 from tflaunch.runs.clean import HERE
 from tflaunch.runs.fetch import Fetched
@@ -152,7 +152,13 @@ OUTCOMES = [
         0,
         {EVIL: (GpuLeft(EVIL, False), GpuLeft(EVIL, True))},
     )
-    for first in (EXIT, HostLost(EVIL, EVIL), TimedOut(EVIL, (W0, W1), (EVIL, EVIL)), None)
+    for first in (
+        EXIT,
+        HostLost(EVIL, EVIL),
+        TimedOut(EVIL, (W0, W1), (EVIL, EVIL)),
+        EndedByRule(EVIL, (W0,), 65),
+        None,
+    )
 ]
 FETCHED = Fetched(
     EVIL,
@@ -417,7 +423,8 @@ def test_no_run_acts_on_the_terminal(columns: int | None) -> None:
         assert "\n" not in line.plain
         harmless(line.plain)
     for told in found.runs:
-        run = dataclasses.replace(told, left_out={EVIL: EVIL}, moved=EVIL)
+        held = {"age_s": 3.0, "sentences": [EVIL], "blind": [EVIL]}
+        run = dataclasses.replace(told, left_out={EVIL: EVIL}, moved=EVIL, holds=held)
         harmless("\n".join(line.plain for line in status_lines(run, EVIL, screen, ps.NOW)))
         assert_json(to_json(run_data(run)))
     place = {

@@ -99,7 +99,7 @@ def test_the_report_tells_the_first_failure_first() -> None:
     assert lines[31:] == [
         "  its whole log: /state/trainer-abc234/logs/worker-1.log",
         "  and on gpu02: /var/tmp/run/logs/worker-1.log",
-        "  → ssh gpu02 'dmesg -T | grep -i oom' shows whether the kernel killed it when memory ran out",
+        "  → the kernel may have killed it when memory ran out: ssh gpu02 'dmesg -T | grep -i oom' shows whether",
         "✗ then worker/0 exited with code 1",
         "✗ gpu02: still alive: pid 12 python (D)",
         "! gpu[07-08]: could not check that nothing is left: no connection",
@@ -225,7 +225,7 @@ def test_later_failures_are_one_line() -> None:
     ("tail", "module"),
     [
         (b"Traceback ...\nModuleNotFoundError: No module named 'tensorflow'\n", "tensorflow"),
-        (b"ModuleNotFoundError: No module named 'a.b'; 'a' is not a package", "a.b"),
+        (b"ModuleNotFoundError: No module named 'a.b'", "a.b"),
         (b"/usr/bin/python3: No module named trainer\n", "trainer"),
         (
             b"/usr/bin/python3: Error while finding module specification for 'a.b' "

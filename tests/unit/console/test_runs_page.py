@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -82,6 +83,16 @@ def test_what_is_shown_in_a_pipe_is_whole() -> None:
     assert "gpu03  cannot be reached" in page
     assert "worker/1   gpu01        1  ✗ SIGKILL     5s  worker-1.log" in page
     assert page.index("exited with code 3") < page.index("worker/1 ")
+
+
+def test_what_holds_of_a_run_that_lives() -> None:
+    held = {"age_s": 190.0, "sentences": ["worker/0 waits\n!"], "blind": ["GPUs: MIG"]}
+    page = shown(dataclasses.replace(example(), holds=held), None)
+    assert "! worker/0 waits\\n!\n" in page
+    assert "  not watched: GPUs: MIG\n  unchanged since 3m" in page
+    ended = dataclasses.replace(example(), holds=held, shares=(Share("gpu01", "ended"),))
+    assert "not watched" not in shown(ended, None)
+    assert "unchanged" not in shown(example(), None)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 140])

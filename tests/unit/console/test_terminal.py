@@ -13,17 +13,19 @@ import subprocess
 import sys
 import termios
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.endings import TURN
 from tests.support.screen import W0, W1, Reader, on_terminal, pipe, plain, shown, terminal
+from tflaunch.console.pen import Pen
+from tflaunch.console.phases import Phases
 from tflaunch.console.reporter import Reporter, open_reporter
 from tflaunch.console.safe_text import Text, hung
-from tflaunch.protocol.errors import (
-    PlanError,
-)
+from tflaunch.console.writer import Stream
+from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.outcome import Outcome
 
 
@@ -84,7 +86,7 @@ def test_a_phase_is_one_live_line_on_a_terminal_and_one_plain_line_elsewhere() -
     assert out == "worker/0 │ line\n"
     assert re.fullmatch(r"✓ connected 4/4 in \d\.\d s  gpu04\ntraining 2 tasks\n", err)
     screen = on_terminal(act)
-    assert ("connecting" in screen) == ("\r\x1b[K" in screen)  # a live line is wiped before anything else
+    assert [line for line in plain(screen) if "connect" in line or "training" in line] == plain(err)
     assert "connected 4/4" in screen
     assert "\x1b[?25l" not in screen  # the cursor is never hidden: nobody might be left to show it
 
@@ -103,6 +105,21 @@ def test_the_live_line_moves_and_fits_the_terminal() -> None:
     assert "1/4" in seen
     for line in (seen + reader.text()).split("\r")[1:3]:
         assert len(re.sub(r"\x1b\[[0-9;]*[mK]", "", line)) < 40
+
+
+def test_a_step_that_moves_bytes_tells_how_many_how_fast_and_how_long_still() -> None:
+    ours, theirs = terminal(columns=130)
+    phases = Phases(Pen(Stream(theirs)), lambda _: None)
+    began = time.monotonic() - 10.0
+    phases.take("shipping", 0, 2, "gpu1, gpu2", began, moved=(0, 90 << 20))
+    phases.take("shipping", 0, 2, "gpu1, gpu2", began, moved=(30 << 20, 90 << 20))
+    line = phases.live_line()
+    assert line is not None
+    assert re.search(
+        r" shipping .* 0/2 \d+ s  30 MiB of 90 MiB  [\d.]+ \w+/s  .* left  gpu1, gpu2$", line.plain
+    ), line.plain
+    os.close(ours)
+    theirs.close()
 
 
 def test_a_wait_is_one_live_line_on_a_terminal_and_one_line_for_each_change_elsewhere() -> None:

@@ -343,7 +343,7 @@ def test_a_worker_that_nobody_waits_for_is_told_too() -> None:
     run.still("worker/1")
     [said] = run.on(WAIT_S + 4 * LOOK_S)
     assert (
-        "has not opened its port for 60 s (no output yet) and does nothing; the others do not wait for it now"
+        "has not opened its port for 60 s (no output yet) and does nothing; no trainer stands still for it yet"
         in said
     )
 

@@ -313,7 +313,8 @@ class Monitor:
     def __init__(self) -> None:
         self.found: list[Event] = []
 
-    def happened(self, event: Event, now: float) -> None: ...
+    def happened(self, event: Event, now: float) -> list[str]:  # noqa: ARG002
+        return []
 
     def said(self, host: str, type: str, fields: Any, now: float) -> None:  # noqa: ARG002
         self.found.append(TaskStarted({"a": W0, "b": W1}[host], host, 0, 1))
@@ -323,6 +324,9 @@ class Monitor:
 
     def sentences(self, now: float) -> list[Any]:  # noqa: ARG002
         return []
+
+    def holds(self) -> tuple[list[str], list[str]]:
+        return [], []
 
     def next_event(self, now: float) -> Event | None:  # noqa: ARG002
         return self.found.pop(0) if self.found else None

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
+from tflaunch.diagnosis.rule import Rule, Stop
 from tflaunch.diagnosis.thresholds import Thresholds
 from tflaunch.lifecycle.driver import Driver
 from tflaunch.lifecycle.ending import outcome_of
@@ -14,7 +15,7 @@ from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol.dialling import SILENT
 from tflaunch.protocol.events import Event
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import TimedOut, outcome_data, outcome_from
+from tflaunch.protocol.outcome import EndedByRule, TimedOut, outcome_data, outcome_from
 
 PS, WORKER = TaskId("ps", 0), TaskId("worker", 0)
 PLACES = {"ps/0": ("gpu01", "10.0.0.1", 2222), "worker/0": ("gpu02", "10.0.0.2", 2222)}
@@ -59,15 +60,17 @@ class Scribe:
 class Run:
     """A run of two hosts; both answer at once to what they are asked."""
 
-    def __init__(self, **limits_s: float) -> None:
+    def __init__(self, up: bool = True, **limits_s: float) -> None:
+        self.told: list[tuple[str, str, dict[str, Any]]] = []
         self.scribe = Scribe()
         # As the coordinator of a detached run gets it: through JSON.
         data = json.loads(json.dumps(Watchdog(PLACES, {}, limits_s, {}).data()))
         watchdog = Watchdog(**data)
         watchdog.begin(1000.0)
+        self.watchdog = watchdog
         self.now = 1000.0
         state = State({PS: "gpu01", WORKER: "gpu02"})
-        self.drive = Driver(state, self.scribe, 60.0, self.now, monitor=watchdog)
+        self.drive = Driver(state, self.scribe, 60.0, self.now, up=up, monitor=watchdog)
         self.looks = {"gpu01": {"ps/0": dict(LOOK)}, "gpu02": {"worker/0": dict(LOOK)}}
 
     def on(self, seconds: float) -> None:
@@ -78,6 +81,7 @@ class Run:
             for host in ("gpu01", "gpu02"):
                 self.drive.said(host, "beat", {}, b"", self.now)
             sent, self.scribe.sent = self.scribe.sent, []
+            self.told += sent
             for host, type, fields in sent:
                 if type == "look":
                     self.drive.said(host, "looked", {"tasks": self.looks[host]}, b"", self.now)
@@ -124,6 +128,68 @@ def test_a_limit_ends_the_run_with_stacks_and_124() -> None:
     assert outcome.exit_code == 124
     told = json.loads(json.dumps(outcome_data(outcome)))
     assert outcome_from("run", told, {}).first_failure == failure
+
+
+class Strict(Rule):
+    """Ends the run."""
+
+    def stop(self, now: float) -> Stop | None:
+        return Stop("worker/0 uses no GPU (--require-gpu)", ("worker/0",), 65) if now >= 1020.0 else None
+
+
+def test_a_rule_ends_the_run() -> None:
+    run = Run(timeout_s=60.0)
+    run.watchdog.rules["strict"] = Strict()
+    run.on(15)
+    assert run.drive.state.phase == "running"
+    run.on(10)
+    state = run.drive.state
+    assert state.phase == "ending"
+    assert state.first_failure == EndedByRule("worker/0 uses no GPU (--require-gpu)", (WORKER,), 65)
+    assert run.scribe.said == [
+        "worker/0 uses no GPU (--require-gpu): stopping the 2 tasks left, 10 s to end by themselves"
+    ]
+    outcome = outcome_of(state, "run", 60.0)
+    assert (outcome.status, outcome.exit_code) == ("failed", 65)
+    told = json.loads(json.dumps(outcome_data(outcome)))
+    assert outcome_from("run", told, {}).first_failure == state.first_failure
+    # A tflaunch that does not know such an end takes it for a time limit, and shows the reason.
+    del told["first_failure"]["exit_code"]
+    failure = outcome_from("run", told, {}).first_failure
+    assert failure == TimedOut("worker/0 uses no GPU (--require-gpu)", (WORKER,))
+
+
+def held(run: Run) -> list[tuple[str, tuple[str, ...]]]:
+    """The sentences that the hosts were told since the last time of what holds, each once."""
+    told = dict.fromkeys(
+        (host, tuple(fields["sentences"])) for host, type, fields in run.told if type == "holds"
+    )
+    run.told.clear()
+    return list(told)
+
+
+def test_the_hosts_keep_what_holds() -> None:
+    run = Run()
+    run.on(30)
+    held(run)
+    run.looks["gpu02"]["worker/0"]["processes"] = [[7, "python3", "T"]]
+    run.on(30)
+    (text,) = run.scribe.warned
+    assert [("gpu01", (text,)), ("gpu02", (text,))] == [each for each in held(run) if each[1]]
+    run.drive.attached("gpu02", run.now)  # it may have missed it
+    run.on(10)
+    assert ("gpu02", (text,)) in held(run)
+    run.looks["gpu02"]["worker/0"]["processes"] = [[7, "python3", "S"]]
+    run.on(30)
+    assert [host for host, sentences in held(run) if not sentences] == ["gpu01", "gpu02"]
+
+
+def test_one_that_takes_over_tells_all_hosts_anew() -> None:
+    run = Run(up=False)
+    for host in ("gpu01", "gpu02"):
+        run.drive.attached(host, run.now)
+    run.on(10)
+    assert held(run) == [("gpu01", ()), ("gpu02", ())]
 
 
 def test_a_limit_does_not_wait_for_a_lost_host() -> None:

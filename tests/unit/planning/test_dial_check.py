@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
-from tflaunch.planning.dial_check import blocked, needed, targets, to_wire
-from tflaunch.protocol.dialling import NO_NAME, REFUSED, SILENT, STRANGER
+from tflaunch.planning.dial_check import blocked, loads, narrow_ways, needed, targets, to_wire
+from tflaunch.protocol.dialling import NARROW, NO_NAME, REFUSED, SILENT, STRANGER
 from tflaunch.protocol.job import TaskId
 
 
@@ -102,3 +102,27 @@ def test_details_are_told() -> None:
     failures, steps = blocked(wanted, {"a": [0.1], "b": [("failed", "Too many open files")]})
     assert failures["b"].endswith(": Too many open files")
     assert len(steps) == 1
+
+
+def test_every_ordered_pair_of_hosts_has_one_load() -> None:
+    wanted = targets(plan(a="ps/0 worker/0", b="worker/1 worker/2", c="ps/1"))
+    pairs = [(host, tasks[number].host) for host, tasks in wanted.items() for number in loads(host, tasks)]
+    assert sorted(pairs) == [("a", "b"), ("a", "c"), ("b", "a"), ("b", "c"), ("c", "a"), ("c", "b")]
+
+
+def test_a_way_that_loses_large_packets_is_told_with_their_size_and_both_mtus() -> None:
+    wanted = targets(plan(gpu01="ps/0", gpu02="worker/0", gpu03="worker/1"))
+    results: dict[str, list[float | tuple[str, str]]] = {host: [0.1, 0.1] for host in wanted}
+    results["gpu02"][[task.host for task in wanted["gpu02"]].index("gpu01")] = (NARROW, "1400")
+    assert narrow_ways(wanted, results) == {"gpu01", "gpu02"}
+    failures, steps = blocked(wanted, results, {"gpu01": "9000 (eth0)", "gpu02": "1500 (ens3)"})
+    assert failures == {
+        "gpu02": "cannot reach ps/0 at 10.0.0.1:2222: it answers, but packets of more than 1400 bytes from there do not"
+        " arrive (a smaller MTU on the way?); the MTU is 1500 (ens3) on gpu02 and 9000 (eth0) on gpu01"
+    }
+    assert steps[0].startswith("`ping -M do -s 1372 10.0.0.1` tries 1400 bytes; give the hosts that MTU")
+    results["gpu02"] = [(NARROW, "no number")] * 2
+    failures, steps = blocked(wanted, results)
+    assert "it answers, but large packets from there do not arrive" in failures["gpu02"]
+    assert failures["gpu02"].endswith("(a smaller MTU on the way?): no number")
+    assert narrow_ways(wanted, {host: [0.1, 0.1] for host in wanted}) == set()

@@ -12,7 +12,7 @@ from tests.support.ps import NOW, entry, one, reply, worker
 from tflaunch.protocol.errors import ConnectError, UsageError
 from tflaunch.runs.listing import listing
 from tflaunch.runs.record_list import RunInfo
-from tflaunch.runs.states import RunState, Share, failures_of, pick_run
+from tflaunch.runs.states import RunState, Share, failures_of, pick_run, why_picked
 
 
 def test_a_run_is_put_together_from_all_its_hosts() -> None:
@@ -129,15 +129,32 @@ def test_only_hosts_that_may_have_a_part_of_the_run_matter() -> None:
     assert list(failures_of(unasked, failures)) == list(failures_of(unknown, failures)) == ["h2", "h9"]
 
 
+def test_a_name_means_the_run_alive_else_the_newest_of_that_name() -> None:
+    alive = (Share("h1", "alive"),)
+    newest, running, other = (
+        RunState("mnist-234567", ()),
+        RunState("mnist-abcdef", alive),
+        RunState("mnist-big-abcdef", alive),
+    )
+    assert pick_run("mnist", (newest, running, other)) == running
+    assert pick_run("mnist", (newest, other)) == newest
+    assert pick_run("mnist-big", (newest, running, other)) == other
+    with pytest.raises(UsageError, match="2 runs begin with mnist"):
+        pick_run("mnist", (running, dataclasses.replace(running, run_id="mnist-bbbbbb")))
+
+
 def test_which_run_is_meant() -> None:
     alive = (Share("h1", "alive"),)
     first, second, ended = RunState("run-aa", alive), RunState("run-ab", alive), RunState("old-aa", ())
     assert pick_run("run-ab", (first, second)) == second
     assert pick_run("run-a", (first, ended)) == first
-    assert pick_run(None, (first, ended)) == first
+    assert pick_run(None, (first, ended)) == pick_run(None, (ended, first)) == first
+    assert pick_run(None, (ended,)) == ended
+    assert why_picked(first) == "run-aa: the only run alive"
+    assert why_picked(ended) == "old-aa: the newest run; none is alive"
     for name, among in (
         (None, (first, second)),
-        (None, (ended,)),
+        (None, ()),
         ("run-a", (first, second)),
         ("x", (first,)),
     ):

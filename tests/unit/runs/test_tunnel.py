@@ -45,8 +45,8 @@ class Ends:
         far, server = socket.socketpair()
         self.near.add(number, near)
         self.far.add(number, far)
-        browser.settimeout(30)
-        server.settimeout(30)
+        browser.settimeout(PATIENCE_S)
+        server.settimeout(PATIENCE_S)
         return browser, server
 
 

@@ -6,6 +6,7 @@
     plan.json      what the launcher has staged
     logs/ps-0.log  what a task wrote, byte for byte; ps-0.1.log after its first restart
     events.jsonl   the journal: starts, exits, the end
+    holds.json     what is wrong with the run now, as the watchdog says, and what it cannot see
     work/          the shipped code, and the tasks' working directory
     own/           for trials, which run side by side: a working directory each, with the directories of work/ and
                    links to its files, so that no trial finds the new files of another
@@ -28,6 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
+HOLDS = "holds.json"
 CODE = "code"  # beside the runs; no run id can be this (they end in a random part)
 ENVIRONMENTS = ".environments"  # likewise, see tflaunch.agent.tasks.environment
 

@@ -64,6 +64,11 @@ class RunGpus:
         """These devices are the run's."""
         self._mine = [uuid for uuid in uuids if uuid in self._known]
 
+    @property
+    def mine(self) -> "List[str]":
+        """The UUIDs of the run's devices."""
+        return self._mine
+
     def begin(self, own: "Iterable[processes.Process]") -> None:
         """Start the look: the run has ended, but for what cannot be ended.  `own` are all processes that it had."""
         if not self._mine:

@@ -7,7 +7,16 @@ kernel refuses connects again, until TensorFlow listens.  All runs in the agent'
 import time
 
 from tflaunch.agent.net import ports
-from tflaunch.protocol.dialling import AT_ONCE, HELLO, HELLO_LOAD, LOAD_BYTES, NONCE_BYTES, proof, set_option
+from tflaunch.protocol.dialling import (
+    AT_ONCE,
+    HELLO,
+    HELLO_LOAD,
+    HELLO_PUSH,
+    LOAD_BYTES,
+    NONCE_BYTES,
+    proof,
+    set_option,
+)
 from tflaunch.protocol.light_stdlib import socket
 from tflaunch.protocol.selector import EVENT_READ
 
@@ -15,9 +24,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Iterable, List, Optional, Tuple
 
+    from tflaunch.agent.net.throughput import Sink
     from tflaunch.protocol.selector import Selector
 
 BACKLOG = 1024  # all hosts of a large run may dial one port at the same moment
+HELLOS = (HELLO, HELLO_LOAD, HELLO_PUSH)
 LINGER_S = 10.0  # how long a caller may be connected without saying hello
 
 
@@ -30,6 +41,8 @@ class Answering:
         self._host = host
         self._listeners = []  # type: List[socket.socket]
         self._callers = {}  # type: Dict[socket.socket, Tuple[bytes, float]]
+        self._pushing = []  # type: List[socket.socket]  # callers that were answered and will send on
+        self._sink = None  # type: Optional[Sink]
         self._look_at = 0.0  # for callers that say nothing
 
     def listen(self, held: "Iterable[int]") -> None:
@@ -60,7 +73,7 @@ class Answering:
                 return
             heard = self._answer(caller, port, b"")
             if heard is None:  # most callers have sent their whole hello by now
-                caller.close()
+                self._part(caller)
             else:
                 self._callers[caller] = (heard, now)
                 read_on = lambda caller=caller: self._read_on(caller, port)  # noqa: E731
@@ -72,7 +85,8 @@ class Answering:
         heard, since = self._callers[caller]
         heard_now = self._answer(caller, port, heard)
         if heard_now is None:
-            self._drop(caller)
+            self._forget(caller)
+            self._part(caller)
         else:
             self._callers[caller] = (heard_now, since)
 
@@ -86,13 +100,16 @@ class Answering:
             data = caller.recv(wanted - len(heard) + 1, socket.MSG_DONTWAIT)
             heard += data
             begins = heard[: len(HELLO)]
-            if data and len(heard) < wanted and (HELLO.startswith(begins) or HELLO_LOAD.startswith(begins)):
+            if data and len(heard) < wanted and any(each.startswith(begins) for each in HELLOS):
                 return heard
-            if data and len(heard) == wanted and begins in (HELLO, HELLO_LOAD):
+            if data and len(heard) == wanted and begins in HELLOS:
                 name = self._host.encode("utf-8", "surrogateescape")
                 line = proof(self._key, heard[len(HELLO) :], self._host, port) + b" " + name + b"\n"
                 if begins == HELLO:
                     caller.send(line, socket.MSG_DONTWAIT | socket.MSG_MORE)  # in one packet with the goodbye
+                elif begins == HELLO_PUSH:
+                    caller.send(line, socket.MSG_DONTWAIT)
+                    self._pushing.append(caller)
                 else:  # separately, or the proof would be lost with the load
                     caller.send(line, socket.MSG_DONTWAIT)
                     room = 4 * LOAD_BYTES  # for all of it at once
@@ -106,14 +123,31 @@ class Answering:
         return None
 
     def _drop(self, caller: socket.socket) -> None:
+        self._forget(caller)
+        caller.close()
+
+    def _forget(self, caller: socket.socket) -> None:
         del self._callers[caller]
         self._selector.unregister(caller)
-        caller.close()
+
+    def _part(self, caller: socket.socket) -> None:
+        """It was answered: close it, unless it has more to send."""
+        if caller not in self._pushing:
+            caller.close()
+            return
+        self._pushing.remove(caller)
+        if self._sink is None:
+            from tflaunch.agent.net.throughput import Sink
+
+            self._sink = Sink(self._selector)
+        self._sink.take(caller)
 
     def close(self) -> None:
         """Stop listening: from now on the kernel refuses connects; idempotent."""
         for caller in list(self._callers):
             self._drop(caller)
+        if self._sink is not None:
+            self._sink.close()
         for listener in self._listeners:
             self._selector.unregister(listener)
             listener.close()

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from typing import List, Optional, Tuple
 
     from tflaunch.agent.net.dial_answering import Answering
+    from tflaunch.agent.net.throughput import Push
     from tflaunch.agent.viewer import Viewer, Viewers
     from tflaunch.protocol.dialling import Dialling
     from tflaunch.protocol.selector import Selector
@@ -23,6 +24,7 @@ class DialCheck:
         self._viewers = viewers
         self._answering = None  # type: Optional[Answering]
         self._dialling = []  # type: List[Tuple[Viewer, Dialling, str]]
+        self._pushing = []  # type: List[Tuple[Viewer, Push]]
 
     def answer(self, key: str, ports: "List[int]") -> None:
         """Answer every caller on these ports; raises OSError."""
@@ -47,6 +49,14 @@ class DialCheck:
         )
         self._dialling.append((viewer, dialling, message.fields.get("asker", "")))
 
+    def push(self, viewer: "Viewer", message: "Message") -> None:
+        """Begin to send as a message `push` asks for; `pushed` answers it later."""
+        from tflaunch.agent.net.throughput import Push
+
+        self._pushing.append(
+            (viewer, Push(self._selector, message["key"], message["target"], message["seconds"]))
+        )
+
     def tick(self, now: float) -> None:
         """Go on with the calls; send the results that are complete."""
         for viewer, dialling, asker in list(self._dialling):
@@ -54,8 +64,18 @@ class DialCheck:
                 self._dialling.remove((viewer, dialling, asker))
                 if viewer in self._viewers.all:
                     viewer.send(
-                        "dialled", results=dialling.results, addresses=dialling.addresses, asker=asker
+                        "dialled",
+                        results=dialling.results,
+                        addresses=dialling.addresses,
+                        ways=dialling.ways,
+                        asker=asker,
                     )
+
+        for viewer, push in list(self._pushing):
+            if push.step(now):
+                self._pushing.remove((viewer, push))
+                if viewer in self._viewers.all:
+                    viewer.send("pushed", **push.result)
 
     def stop(self) -> None:
         """Hang up, and no longer listen."""
@@ -63,4 +83,6 @@ class DialCheck:
             self._answering.close()
         for _, dialling, _ in self._dialling:
             dialling.close()
-        self._dialling = []
+        for _, push in self._pushing:
+            push.close()
+        self._dialling, self._pushing = [], []

@@ -162,7 +162,7 @@ class TensorBoard:
         self.stop()
         while self.alive:
             self._task.enforce(time.monotonic())
-            for pid, status in processes.reap():
+            for pid, status, _ in processes.reap():
                 self.reaped(pid, status)
             time.sleep(0.02)
         try:
@@ -235,7 +235,7 @@ def _serve(
                         return
                     if message.type in TYPES:
                         tensorboard.take(viewer, message)
-            for each, status in processes.reap():
+            for each, status, _ in processes.reap():
                 tensorboard.reaped(each, status)
             tensorboard.tick(time.monotonic())
             if time.monotonic() - viewer.sent_at >= BEAT_S and not viewer.out:

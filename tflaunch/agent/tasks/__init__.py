@@ -11,6 +11,7 @@ container    tasks in containers of podman or docker
 logs         the log of each attempt, read by offset
 log_notice   wakes the agent when a log grows
 look         what each task is doing now, from /proc, netlink and its log
+masks        which of its processes see other GPUs than it was given
 log_signs    counts the lines of a log that say something of their own
 inspection   what every thread of a task waits in
 python_site  the directory by which a task's Python prepares itself to tell its stacks

@@ -9,6 +9,7 @@ signal, by pidfd, and only to a process that
 So nothing happens to python -I, to a program that is no Python, or to one that has taken the place of a Python.
 """
 
+import errno
 import os
 import stat
 
@@ -136,12 +137,16 @@ def _send(process: "processes.Process", number: int) -> None:
     """Send the signal if the process still is what it was; raises OSError, also where there is no pidfd."""
     try:
         pidfd = (
-            os.pidfd_open(process.pid)  # type: ignore[attr-defined,unused-ignore]
+            os.pidfd_open(process.pid)
             if hasattr(os, "pidfd_open")
             else libc("syscall", PIDFD_OPEN, process.pid, 0)
         )
     except AttributeError:
         pidfd = -1
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            raise OSError(NO_PIDFD) from error
+        raise
     if pidfd < 0:
         raise OSError(NO_PIDFD)
     try:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tflaunch.agent.aside import Errand
     from tflaunch.agent.files.code_upload import CodeUpload
     from tflaunch.agent.files.rundir import RunDirectory
+    from tflaunch.agent.gpus.use import GpuUse
     from tflaunch.agent.holdings import Holdings
     from tflaunch.agent.net.dial_check import DialCheck
     from tflaunch.agent.tasks.live_stacks import Dumps
@@ -44,6 +45,7 @@ class Staging:
         self._preparing = None  # type: Optional[Preparing]
         self._dumps = None  # type: Optional[Dumps]  # of the tasks' stacks
         self._errand = None  # type: Optional[Errand]  # work in a process of its own
+        self._gpu_use = None  # type: Optional[GpuUse]
         self._go_on = lambda: None  # type: Callable[[], None]  # what to do once that process has ended
 
     # -- messages
@@ -123,7 +125,19 @@ class Staging:
         except OSError as error:  # no descriptor is free: the run has not failed, and the launcher asks again
             note("look: %s" % error)
             seen = {}
-        viewer.send("looked", tasks=seen)
+        every_s = message.fields.get("gpus_s")
+        viewer.send("looked", tasks=seen, **(self._look_at_gpus(seen, every_s) if every_s else {}))
+
+    def _look_at_gpus(self, seen: "Dict[str, Any]", every_s: float) -> "Dict[str, Any]":
+        from tflaunch.agent.gpus.use import GpuUse
+        from tflaunch.agent.tasks.masks import other_masks
+
+        if self._gpu_use is None:
+            self._gpu_use = GpuUse(self._holdings.gpus.mine)
+        for task, look in seen.items():
+            if self._team.tasks[task].request.get("gpus"):
+                look["masks"] = other_masks(self._team.tasks[task].request, look["processes"])
+        return self._gpu_use.look(every_s)
 
     def inspect(self, viewer: "Viewer", message: "Message") -> None:
         """Answer what every thread of these tasks waits in, with `stacks` also where its Python is."""
@@ -182,11 +196,15 @@ class Staging:
         return self._errand is not None and self._errand.alive
 
     def reaped(self, pid: int) -> None:
-        """A child process has ended, maybe that one."""
+        """A child process has ended, maybe one of these."""
+        if self._gpu_use is not None:
+            self._gpu_use.reaped(pid)
         if self._errand is not None and self._errand.reaped(pid) and not self._team.ending:
             self._go_on()
 
     def stop(self) -> None:
-        """Have the process with such work end; see `busy`."""
+        """Have the processes with such work end; see `busy`."""
         if self._errand is not None:
             self._errand.stop()
+        if self._gpu_use is not None:
+            self._gpu_use.stop()

@@ -66,16 +66,19 @@ class Task:
         self.signal = None  # type: Optional[int]
         self.seconds = 0.0
         self.log_signs = None  # type: Optional[LogSigns]  # what the looks have found in the attempt's log
+        self.peak_bytes = 0  # the most memory that a process of the attempt had
+        self.open_files = 0  # how many the program might open
         self.unreported = False  # the process has ended, and what it left is still being swept
         self._sweep = None  # type: Optional[processes.Sweep]
         self._gate = -1
         self._shell_said = b""
         self.ready_pipe = -1
+        self.cwd = ""
 
     def stage(self) -> None:
         """Start the shell, which runs the setup and then waits at the gate; raises HostError."""
         request = self.request
-        cwd = os.path.expanduser(request["cwd"]) if request["cwd"] else self._work()
+        cwd = self.cwd = os.path.expanduser(request["cwd"]) if request["cwd"] else self._work()
         if not os.path.isdir(cwd):
             raise HostError("%s: no such directory" % cwd, "make it on this host, or correct `workdir:`")
         marks = {}  # type: Dict[str, str]

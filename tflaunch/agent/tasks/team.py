@@ -60,6 +60,7 @@ class Team:
     ) -> None:
         self.tasks = {}  # type: Dict[str, Task]
         self.ran = []  # type: List[processes.Process]  # all programs that were released
+        self._oom_kills = {}  # type: Dict[str, int]  # counters at the first release
         self.ending = False  # the run ends on this host
         self._directory = directory
         self._journal = journal
@@ -124,6 +125,10 @@ class Team:
                 self._release(task)
 
     def _release(self, task: Task) -> None:
+        if not self.ran:
+            from tflaunch.agent.tasks import oom_kills
+
+            self._oom_kills = oom_kills.counters()
         task.release()
         if task.process:
             self.ran.append(task.process)
@@ -206,10 +211,19 @@ class Team:
 
     # -- their end
 
-    def reaped(self, pid: int, status: int) -> bool:
+    def dead(self, pid: int) -> None:
+        """Look at the child process that has ended, and is about to be reaped."""
+        for task in self.tasks.values():
+            if task.process and task.alive and task.process.pid == pid and task.released_at is not None:
+                from tflaunch.agent.tasks import exit_facts
+
+                task.open_files = exit_facts.open_files(pid)
+
+    def reaped(self, pid: int, status: int, peak_bytes: int) -> bool:
         """Whether the child process that has ended was one of these tasks."""
         for task in self.tasks.values():
             if task.process and task.alive and task.process.pid == pid:
+                task.peak_bytes = peak_bytes
                 self._ended(task, status)
                 return True
         return False
@@ -252,7 +266,17 @@ class Team:
             seconds=round(task.seconds, 3),
             stopped=task.stopped,
             log_bytes=task.logs.size(task.logs.attempt),
+            **({} if task.code == 0 else {"facts": self._facts_of(task)}),
         )
+
+    def _facts_of(self, task: Task) -> "Dict[str, Any]":
+        from tflaunch.agent.tasks import exit_facts
+
+        try:
+            return exit_facts.facts(task, self._oom_kills)
+        except Exception as error:  # the end itself must be told, whatever this host's files look like
+            note("the facts of the end of %s: %r" % (task.id, error))
+            return {}
 
     def end(self, grace_s: float, with_stacks: bool) -> None:
         """Stop all tasks and start no more; `with_stacks`: the tasks hang, and write their stacks first."""

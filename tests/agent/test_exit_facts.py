@@ -1,0 +1,66 @@
+"""What the agent tells of its host with the end of a task that failed: real processes, with limits that are real."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.support.agent_over_pipes import Host, running, shell, task
+from tflaunch.agent.tasks import oom_kills
+
+
+def facts_of_end(host: Host, request: dict[str, Any]) -> dict[str, Any]:
+    channel = host.open("start")
+    host.watch(channel.wait("hello")["pid"])
+    running(channel, request)
+    ended = channel.wait("exit")
+    facts = ended.fields.get("facts", {})
+    channel.send("end", grace_s=0.0)
+    channel.wait("swept")
+    return dict(facts)
+
+
+def test_an_end_in_order_has_no_facts(any_host: Host) -> None:
+    assert facts_of_end(any_host, shell("exit 0")) == {}
+
+
+def test_a_failure_tells_the_limits_and_what_was_left(any_host: Host) -> None:
+    facts = facts_of_end(any_host, shell("ulimit -n 77; exec false"))
+    assert facts["open_files"] == 77, "the program's own limit, though it ended at once"
+    assert facts["oom_kills"] == facts["oom_kills_cgroup"] == 0
+    assert facts["memory_bytes"] == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < facts["memory_available_bytes"] <= facts["memory_bytes"]
+    shm = os.statvfs("/dev/shm")
+    assert facts["shm_bytes"] == shm.f_blocks * shm.f_frsize
+    assert {disk["path"] for disk in facts["disks"]} & {"/tmp", str(any_host.directory / "work")}
+    assert "cpu" not in facts
+
+
+def test_the_peak_of_memory_is_that_of_the_program(any_host: Host) -> None:
+    program = "x = bytearray(150 << 20); import os; os.kill(os.getpid(), 9)"
+    facts = facts_of_end(any_host, task(sys.executable, "-c", program))
+    assert 150 << 20 < facts["peak_bytes"] < 600 << 20
+
+
+def test_an_unknown_instruction_tells_the_processor(any_host: Host) -> None:
+    facts = facts_of_end(any_host, shell("kill -ILL $$"))
+    known = Path("/proc/cpuinfo").read_text().split()
+    assert facts["cpu"] == [word for word in facts["cpu"] if word in known]
+    assert ("avx2" in facts["cpu"]) == ("avx2" in known)
+
+
+def test_the_packages_are_those_of_the_tasks_python(any_host: Host) -> None:
+    facts = facts_of_end(any_host, task(sys.executable, "-c", "raise SystemExit(1)"))
+    import tensorflow.version  # the environment of the tests has it
+
+    assert facts["python"].startswith(f"{sys.version_info[0]}.{sys.version_info[1]}")
+    assert facts["packages"]["tensorflow"] == tensorflow.version.VERSION
+
+
+def test_counters_of_the_kernel_are_read() -> None:
+    counters = oom_kills.counters()
+    told = Path("/proc/vmstat").read_text().split()
+    assert counters["host"] == int(told[told.index("oom_kill") + 1])
+    assert Path(oom_kills.cgroup()).is_dir() or Path(oom_kills.cgroup(old="memory")).is_dir()

@@ -1,0 +1,136 @@
+"""How a run uses its GPUs, as its agent sees it: by a child process above a simulated NVML library."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support import ROOT
+from tests.support.agent_over_pipes import Channel, Host, shell
+from tests.support.lab import PATH
+from tests.support.nvml import Fleet
+from tests.support.patience import until
+from tflaunch.agent import processes
+from tflaunch.agent.gpus.use import fabric_bytes
+from tflaunch.protocol import messages
+
+SPINS = "gpu uuid=GPU-a mem=81920 used=60000 util=100 power=93000 limit=700000"
+
+
+def started(host: Host, fleet: Fleet, uuid: str = "GPU-a", **task: Any) -> tuple[Channel, int]:
+    """A task with that GPU; its pid."""
+    host.env.update(fleet.env, PATH=PATH)
+    channel = host.start()
+    facts = channel.ask("probe", lease=True, ports=None, count=1, answer="facts")
+    assert [gpu["uuid"] for gpu in facts["gpus"]]
+    request = shell("exec sleep 600", env={"CUDA_VISIBLE_DEVICES": uuid}, gpus=[uuid], **task)
+    stage = {"tasks": [request], "code": None, "ports": [], "gpus": [uuid], "door": False, "attempt": 0}
+    channel.ask("stage", **stage, answer="staged")
+    channel.send("watch", after=0, logs={}, window=1 << 20, client="test")
+    channel.send("release")
+    return channel, channel.wait("started")["pid"]
+
+
+def looked(channel: Channel, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The first look of which `wanted` is true; it has the types that the protocol promises."""
+    last: dict[str, Any] = {}
+
+    def found() -> bool:
+        message = channel.ask("look", gpus_s=0.1, answer="looked")
+        messages.check(message, messages.FROM_AGENT)
+        last.update(message.fields)
+        return wanted(last)
+
+    until(found, "that look")
+    return last
+
+
+def test_use_power_and_processes(host: Host, library: Path, tmp_path: Path) -> None:
+    fleet = Fleet(library, tmp_path / "fleet", "gpu uuid=GPU-a mem=81920")
+    channel, pid = started(host, fleet)
+    assert looked(channel, lambda seen: "gpus" in seen)["gpus"]["GPU-a"]["pids"] == []
+    fleet.change(SPINS, f"proc gpu=0 pid={pid} mem=59000")
+    seen = looked(channel, lambda seen: bool(seen["gpus"]["GPU-a"]["pids"]))
+    assert seen["gpus"]["GPU-a"] == {
+        **{"use": 100, "power_w": 93.0, "limit_w": 700.0, "pids": [pid], "error": ""},
+        "memory_bytes": 60000 << 20,
+    }
+    assert seen["gpus_age_s"] < 60
+    assert seen["tasks"]["worker/0"]["masks"] == []
+    fleet.change(SPINS)  # a container hides whose memory it is
+    assert (
+        looked(channel, lambda seen: seen["gpus"]["GPU-a"]["pids"] != [pid])["gpus"]["GPU-a"]["pids"] is None
+    )
+
+
+def test_a_look_that_does_not_ask_for_gpus_leaves_nvml_alone(
+    host: Host, library: Path, tmp_path: Path
+) -> None:
+    channel, _ = started(host, Fleet(library, tmp_path / "fleet", SPINS))
+    assert channel.ask("look", answer="looked").fields.keys() == {"tasks"}
+
+
+def test_a_variable_that_setup_overwrites(host: Host, library: Path, tmp_path: Path) -> None:
+    fleet = Fleet(library, tmp_path / "fleet", SPINS)
+    channel, pid = started(host, fleet, setup=["export CUDA_VISIBLE_DEVICES=-1"])
+    seen = looked(channel, lambda seen: bool(seen["tasks"]["worker/0"]["masks"]))
+    assert seen["tasks"]["worker/0"]["masks"] == [[pid, "-1"]]
+
+
+def test_a_sick_driver_does_not_stop_the_agent(host: Host, library: Path, tmp_path: Path) -> None:
+    fleet = Fleet(library, tmp_path / "fleet", SPINS)
+    channel, pid = started(host, fleet)
+    looked(channel, lambda seen: "gpus" in seen)
+    fleet.change(SPINS, "delay_ms 600000")
+    process = processes.read(pid)
+    assert process is not None
+
+    def children() -> list[processes.Process]:
+        return [
+            each for each in processes.every().values() if each.parent == process.parent and each.pid != pid
+        ]
+
+    looked(channel, lambda _: bool(children()))
+    for _ in range(20):  # it answers, and asks NVML no second time
+        channel.ask("look", gpus_s=0.1, answer="looked")
+    assert len(children()) == 1
+    assert channel.ask("end", grace_s=1.0, answer="swept")["survivors"] == []
+    channel.leave()
+    until(lambda: not children(), "the child of the agent to be gone")
+
+
+def test_a_lost_gpu_and_a_mig_instance(library: Path, tmp_path: Path) -> None:
+    fleet = Fleet(
+        library,
+        tmp_path / "fleet",
+        "gpu uuid=GPU-m mem=40960 cc=8.0 mig=1 util=50 power=100000 limit=400000",
+        "mig gpu=0 uuid=MIG-a mem=19968 used=15 cc=8.0 gi=1",
+        "gpu uuid=GPU-lost error=15",
+    )
+    script = (
+        "import json; from tflaunch.gpu_probe import Look;"
+        "print(json.dumps(Look().loads(['MIG-a', 'GPU-lost', 'GPU-none'])))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **fleet.env}
+    done = subprocess.run([sys.executable, "-c", script], env=env, check=True, capture_output=True, text=True)
+    told = json.loads(done.stdout)
+    nothing = dict.fromkeys(("use", "power_w", "limit_w"))
+    assert told["MIG-a"] == {**nothing, "memory_bytes": 15 << 20, "pids": [], "error": ""}
+    assert (told["GPU-lost"]["error"], told["GPU-none"]["error"]) == ("NVML: GPU is lost", "NVML: Not Found")
+
+
+def test_fabrics(tmp_path: Path) -> None:
+    assert fabric_bytes(str(tmp_path / "none")) is None
+    assert fabric_bytes(str(tmp_path)) is None
+    for device, sent, received in (("mlx5_0", 100, 7), ("mlx5_1", 1, 1)):
+        counters = tmp_path / device / "ports/1/counters"
+        counters.mkdir(parents=True)
+        (counters / "port_xmit_data").write_text(f"{sent}\n")
+        (counters / "port_rcv_data").write_text(f"{received}\n")
+    (tmp_path / "mlx5_1/ports/2").mkdir()
+    assert fabric_bytes(str(tmp_path)) == [404, 32]

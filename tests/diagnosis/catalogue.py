@@ -1,0 +1,10 @@
+"""All causes."""
+
+from __future__ import annotations
+
+from tests.diagnosis.ends import ENDS
+from tests.diagnosis.hangs import HANGS
+from tests.diagnosis.healthy import HEALTHY
+from tests.diagnosis.networks import NETWORKS
+
+CAUSES = (*HANGS, *NETWORKS, *ENDS, *HEALTHY)

@@ -1,0 +1,89 @@
+"""What bash, zsh and fish complete at Tab: verbs, runs, tasks and hosts."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.launcher import Launcher
+from tests.support.terminal import Terminal
+
+TRAINER = "print(1)"
+
+
+@pytest.fixture
+def command(launcher: Launcher, tmp_path: Path) -> Path:
+    """A directory with `tflaunch`, on a machine that knows one run and, by its default hostfile, two hosts."""
+    hosts = launcher.local(2)
+    launcher.run("run", hosts, launcher.script(TRAINER), "--ps=0", "--workers=2", "--name=mnist").ran()
+    hosts.rename(launcher.code / "hosts.yaml")
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    program = directory / "tflaunch"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tflaunch "$@"\n')
+    program.chmod(0o755)
+    return directory
+
+
+def env(launcher: Launcher, command: Path) -> dict[str, str]:
+    env = launcher.env()
+    return {**env, "PATH": f"{command}:{env['PATH']}", "TERM": "xterm"}
+
+
+def completed(launcher: Launcher, command: Path, shell: str, script: str) -> list[str]:
+    done = subprocess.run(
+        [shell, "-c", script],
+        env=env(launcher, command),
+        cwd=launcher.code,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert not done.stderr
+    return done.stdout.split("\n")[:-1]
+
+
+def test_bash(launcher: Launcher, command: Path) -> None:
+    [record] = launcher.records()
+
+    def at(*words: str) -> list[str]:
+        script = f"""
+            eval "$(_TFLAUNCH_COMPLETE=source_bash tflaunch)"
+            COMP_WORDS=(tflaunch {" ".join(words)}) COMP_CWORD={len(words)}
+            _tflaunch_completion tflaunch
+            printf '%s\\n' "${{COMPREPLY[@]}}"
+        """
+        return completed(launcher, command, "bash", script)
+
+    assert at("lo") == ["logs"]
+    assert at("logs", "mn") == [record.name]
+    assert at("logs", record.name, "worker/") == ["worker/0", "worker/1"]
+    assert at("run", "--include", "local") == ["local1", "local2"]
+    assert at("logs", "zz") == [""]
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="no fish here")
+def test_fish(launcher: Launcher, command: Path) -> None:
+    [record] = launcher.records()
+    script = "_TFLAUNCH_COMPLETE=source_fish tflaunch | source; complete -C 'tflaunch logs mn'"
+    [line] = completed(launcher, command, "fish", script)
+    assert line.split("\t")[0] == record.name
+    assert line.split("\t")[1].startswith("ended")
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="no zsh here")
+def test_zsh(launcher: Launcher, command: Path) -> None:
+    [record] = launcher.records()
+    with Terminal(["zsh", "-f", "-i"], env(launcher, command), launcher.code) as terminal:
+        terminal.type(
+            "PS1='> '; autoload -Uz compinit; compinit -u -D; eval \"$(_TFLAUNCH_COMPLETE=source_zsh tflaunch)\"\n"
+        )
+        terminal.type("echo re''ady\n")
+        terminal.wait_for("ready")
+        terminal.type("tflaunch status mn\t")
+        terminal.wait_for(record.name)

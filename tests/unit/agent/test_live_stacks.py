@@ -1,0 +1,177 @@
+"""What faulthandler writes, as the agent understands it; when a task is asked again; what prepares a Python."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.patience import until
+from tflaunch.agent import processes
+from tflaunch.agent.tasks import inspection, live_stacks, python_site
+from tflaunch.agent.tasks.live_stacks import AGAIN_S, ON_DEMAND_S, Dumps, parsed
+from tflaunch.in_task.stacks_site import SITE
+
+DUMP = """\
+Thread 0x00007f51 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "/run/work/trainer.py", line 7 in pool
+
+Thread 0x00007f52 [worker] (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "/run/work/trainer.py", line 7 in pool
+
+Thread 0x00007f53 (most recent call first):
+  <no Python frame>
+
+Current thread 0x00007f50 (most recent call first):
+  File "/run/work/a", line 3 in f", line 9 in g.py", line 26 in batches
+  File "/run/work/trainer.py", line 40 in <module>
+"""
+
+
+def test_the_first_thread_comes_first_and_equal_ones_together() -> None:
+    main, others = parsed(DUMP, 0x7F50, lambda path: path.removeprefix("/run/work/"))
+    assert main == {
+        "main": True,
+        "frames": [['a", line 3 in f", line 9 in g.py', 26, "batches"], ["trainer.py", 40, "<module>"]],
+        "count": 1,
+    }
+    assert others["count"] == 2
+    assert others["frames"][1] == ["trainer.py", 7, "pool"]
+
+
+def test_a_dump_that_is_cut_before_the_first_thread_has_no_main() -> None:
+    assert [each["main"] for each in parsed(DUMP + "...\n", 0x7F99, str)] == [False, False]
+
+
+@given(st.text(alphabet='Thread 0x1f(most)\n  File ", line 3 in', max_size=300), st.integers(0, 20))
+def test_any_text_is_read(text: str, main: int) -> None:
+    for stack in parsed(text, main, str):
+        assert all(len(frame) == 3 for frame in stack["frames"])
+
+
+def test_what_does_not_fit_is_cut_at_the_end_and_the_first_thread_keeps_its_place() -> None:
+    stacks = [
+        {"main": main, "frames": [["f" * 100, number, "g"] for number in range(50)], "count": 1}
+        for main in (True, False, False)
+    ]
+    cut = inspection._fitting(stacks, 7000)
+    assert [len(each["frames"]) for each in cut] == [50, 6]
+    assert [len(each["frames"]) for each in inspection._fitting(stacks, 10)] == [3]
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Iterator[processes.Process]:
+    """A Python that is prepared, and sleeps."""
+    tmp_path.chmod(0o700)
+    words = [sys.executable, "-c", "print('ready', flush=True); import time; time.sleep(600)"]
+    env = {**os.environ, "PYTHONPATH": python_site.put(str(tmp_path))}
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        found = processes.read(child.pid)
+        assert found is not None
+        yield found
+        child.kill()
+
+
+def test_a_task_is_asked_again_after_a_while_only(prepared: processes.Process) -> None:
+    dumps = Dumps()
+    sent: list[float] = []
+    key = ("worker/0", 0)
+
+    def ask(now: float, on_demand: bool) -> Any:
+        done: list[bool] = []
+        dumps.ask({key: [prepared]}, str, on_demand, now, lambda: done.append(True))
+        step = iter(range(1, 10**6))
+        until(lambda: done or dumps.tick(now + next(step) / 1000), "the answer")
+        last = dumps.of(key, prepared, now + 1.0)
+        assert last.found
+        sent.append(dumps._latest[key].began)
+        return last
+
+    ask(0.0, False)
+    assert ask(AGAIN_S - 5, False).at > AGAIN_S - 10, "the answer says how old it is"
+    ask(AGAIN_S, False)
+    ask(AGAIN_S + ON_DEMAND_S - 1, True)
+    ask(AGAIN_S + ON_DEMAND_S, True)
+    assert [sent[0] == each for each in sent] == [True, True, False, False, False]
+    assert (sent[2] == sent[3], sent[3] == sent[4]) == (True, False)
+
+
+def test_a_process_that_has_another_start_time_is_not_asked(prepared: processes.Process) -> None:
+    other = processes.Process(
+        prepared.pid, prepared.parent, prepared.state, prepared.start + 1, prepared.name
+    )
+    dumps = Dumps()
+    dumps.ask({("worker/0", 0): [other]}, str, True, 0.0, lambda: None)
+    assert not dumps.waits
+    assert dumps.of(("worker/0", 0), other, 0.0).why_none == live_stacks.UNPREPARED
+
+
+def test_without_pidfd_nothing_is_signalled(
+    prepared: processes.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", none)
+    dumps = Dumps()
+    dumps.ask({("worker/0", 0): [prepared]}, str, True, 0.0, lambda: None)
+    assert not dumps.waits
+    assert "pidfd_open" in dumps.of(("worker/0", 0), prepared, 0.0).why_none
+
+
+# ---- the sitecustomize
+
+
+def every_python() -> list[str]:
+    """Every Python that can be had here, also those that tflaunch does not run on."""
+    found = [Path("/usr/bin/python3"), *Path("~/.pyenv/versions").expanduser().glob("*/bin/python")]
+    return [sys.executable, *(str(each) for each in found if each.exists())]
+
+
+@pytest.mark.parametrize("python", every_python())
+def test_it_runs_silently_in_any_python(python: str, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    place = python_site.put(str(tmp_path))
+    program = (
+        f"import sys; found = getattr(sys.modules.get('sitecustomize'), '__file__', '')\n"
+        f"print([{place!r} in sys.path, {place!r} in found])"
+    )
+    env = {**os.environ, "PYTHONPATH": place}
+    for options in ([], ["-v"]) if python == sys.executable else ([],):
+        done = subprocess.run(
+            [python, *options, "-c", program], env=env, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "[False, False]\n"
+        if not options:
+            assert done.stderr == ""
+    modules = "import sys; print(sorted(sys.modules))"
+    with_it, without = (
+        subprocess.run([python, "-c", modules], env=each, capture_output=True, text=True, check=True).stdout
+        for each in (env, {**os.environ, "PYTHONPATH": ""})
+    )
+    more = set(with_it.split("'")) - set(without.split("'"))
+    assert more <= {"faulthandler", "_signal", "_thread"}, "it imports nothing that a program might miss"
+
+
+def test_it_is_written_once_and_for_this_user_alone(tmp_path: Path) -> None:
+    place = Path(python_site.put(str(tmp_path)))
+    assert (place / "sitecustomize.py").read_text() == SITE
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert (place / "sitecustomize.py").stat().st_mode & 0o777 == 0o600
+    assert python_site.put(str(tmp_path)) == str(place)
+    assert python_site.prefix("/a:b") == "", "PYTHONPATH cannot hold it"
+
+
+def test_where_it_cannot_be_written_the_tasks_start_without(tmp_path: Path) -> None:
+    assert python_site.prefix(str(tmp_path / "none")) == ""

@@ -1,0 +1,289 @@
+"""What ends of tasks lead to: the sentence that is shown, for logs of real failures, whatever a log may say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.code import grow
+from tests.unit.ends.cases import CASES
+from tests.unit.ends.public import CASES as PUBLIC
+from tests.unit.ends.public import WHERE
+from tflaunch.console.log_tail import tail_lines
+from tflaunch.ends import interpret
+from tflaunch.ends.facts import Ending
+from tflaunch.ends.here import where_file_lies, where_module_lies
+from tflaunch.ends.interpret import Here, Meaning, meaning
+from tflaunch.ends.log_end import LONGEST
+from tflaunch.ends.rule import Rule, SignalRule
+from tflaunch.ends.tables import PATTERNS, RULES, SIGNALS
+
+LOGS = Path(__file__).with_name("logs")
+GIB = 1 << 30
+GIVEN = ("/py", "trainer.py", "--ps_hosts=a:1", "--job_name=worker")
+
+
+def ending(end: int | str, facts: Mapping[str, Any] | None = None, **other: Any) -> Ending:
+    signal = end if isinstance(end, str) else ""
+    code = None if signal else int(end)
+    return Ending("worker/1", "gpu02", code, signal, 5.0, facts or {}, **other)
+
+
+def said(text: str, end: int | str = 1, facts: Mapping[str, Any] | None = None, **other: Any) -> Meaning:
+    return meaning(tail_lines(text.encode(), 1000), ending(end, facts, **other))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_log_of_a_real_failure(name: str) -> None:
+    end, part, cause = CASES[name]
+    argv = GIVEN if "given" in name or name == "docopt_ps_hosts" else ()
+    found = meaning(tail_lines((LOGS / f"{name}.log").read_bytes(), 1000), ending(end, argv=argv))
+    assert part in found.text
+    assert bool(part) == bool(found.text)
+    assert found.cause == cause
+    assert not set("\n{}") & set(found.text.replace("TASK_INDEX", ""))
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_words_that_others_have_published(name: str) -> None:
+    where, end, words, part = PUBLIC[name]
+    assert where in WHERE
+    assert part in said(words, end).text
+
+
+def test_every_rule_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[Rule] = []
+    advice = interpret._advice
+
+    def note(rule: Rule, *rest: Any) -> str:
+        used.append(rule)
+        return advice(rule, *rest)
+
+    monkeypatch.setattr(interpret, "_advice", note)
+    for name in CASES:
+        test_the_log_of_a_real_failure(name)
+    for name in PUBLIC:
+        test_words_that_others_have_published(name)
+    for facts, line, end in WITH_FACTS:
+        said(line, end, **facts)
+    unused = [rule.words for rule in RULES if rule not in used]
+    assert not unused, "\n".join(unused)
+
+
+FULL = {"disks": [{"path": "/data", "free_bytes": 0, "free_files": 5}]}
+NO_FILES = {"disks": [{"path": "/data", "free_bytes": GIB, "free_files": 0}]}
+NO_SPACE = "OSError: [Errno 28] No space left on device"
+REFUSED = "UnavailableError: failed to connect to all addresses; last error: Connection refused"
+# What needs facts: (arguments of `said`, the line, the end)
+WITH_FACTS: list[tuple[dict[str, Any], str, int | str]] = [
+    ({"argv": GIVEN}, "t.py: error: the following arguments are required: --worker-hosts", 2),
+    (
+        {"argv": GIVEN},
+        "FATAL Flags parsing error: flag --ps_hosts=None: Flag --ps_hosts must have a value",
+        1,
+    ),
+    ({"facts": {"open_files": 77}}, "OSError: [Errno 24] Too many open files: 'x'", 1),
+    ({"facts": {"open_files": 77}}, "W0000 00:00:1.1 9 a.cc:1] d.txt; Too many open files\nit ended", 1),
+    ({}, "W0000 00:00:1.1 9 a.cc:1] d.txt; Too many open files\nit ended", 1),
+    ({"facts": FULL}, NO_SPACE, 1),
+    ({"facts": NO_FILES}, NO_SPACE, 1),
+    ({"facts": FULL}, "W0000 00:00:1.1 9 a.cc:1] No space left on device\nit ended", 1),
+    ({}, "W0000 00:00:1.1 9 a.cc:1] No space left on device\nit ended", 1),
+    (
+        {"env": {"MASTER_ADDR": "a"}},
+        "E: The server socket has failed to listen on any local address: EADDRINUSE",
+        1,
+    ),
+    (
+        {
+            "facts": {"packages": {"tensorflow": "2.15"}},
+            "others": {"b": {"packages": {"tensorflow": "2.21"}}},
+        },
+        "E0000 00:00:1.1 9 a.cc:1] the peer uses a different version\nit ended",
+        1,
+    ),
+    ({}, REFUSED, 1),
+    ({}, "failed to connect to all addresses", 1),
+]
+
+
+def test_numbers_of_the_host_are_in_the_advice() -> None:
+    files = "OSError: [Errno 24] Too many open files: 'x'"
+    assert "worker/1 may open 77 files at once on gpu02" in said(files, facts={"open_files": 77}).text
+    assert "the disk of /data has 0 B left" in said(NO_SPACE, facts=FULL).text
+    assert "room for no more files" in said(NO_SPACE, facts=NO_FILES).text
+    assert "`df -h; df -i; quota`" in said(NO_SPACE).text
+    memory = {"peak_bytes": 3 * GIB, "memory_bytes": 4 * GIB}
+    assert (
+        "gpu02 (4.0 GiB) was not enough for worker/1 (3.0 GiB at its peak)"
+        in said("MemoryError", facts=memory).text
+    )
+
+
+def test_a_kill_is_told_as_the_kernel_counted_it() -> None:
+    memory = {
+        "peak_bytes": 3 * GIB,
+        "memory_bytes": 4 * GIB,
+        "memory_available_bytes": GIB,
+        "memory_limit": GIB,
+    }
+    host = said("step 1", "SIGKILL", {**memory, "oom_kills": 2, "oom_kills_cgroup": 0}).text
+    assert "the memory of gpu02 (4.0 GiB) ran out: the kernel killed 2 processes there" in host
+    limited = said("step 1", "SIGKILL", {**memory, "oom_kills": 1, "oom_kills_cgroup": 1}).text
+    assert "the memory limit of its cgroup (1.0 GiB) is reached" in limited
+    near = {**memory, "memory_limit": 0, "oom_kills": 0}
+    assert "came near to the 4.0 GiB" in said("step 1", "SIGKILL", near).text
+    far = {**memory, "peak_bytes": 1 << 20, "oom_kills": 0}
+    assert "the kernel counts no oom_kill there since the start" in said("step 1", "SIGKILL", far).text
+    assert "dmesg" in said("step 1", "SIGKILL").text, "an older agent tells no facts"
+
+
+def test_signals_are_told_by_the_processor_and_by_shared_memory() -> None:
+    old = said("Fatal Python error: Illegal instruction", "SIGILL", {"cpu": ["sse4_1", "sse4_2"]}).text
+    assert "the processor of gpu02 has no avx (it has sse4_1, sse4_2)" in old
+    assert "has no avx2" in said("x", "SIGILL", {"cpu": ["avx"]}).text
+    full = {"shm_bytes": 64 << 20, "shm_free_bytes": 4096}
+    assert "/dev/shm of gpu02 (64 MiB) is full" in said("x", "SIGBUS", full).text
+    assert "the disk of /data has 0 B left" in said("x", "SIGBUS", FULL).text
+    assert "/dev/shm of gpu02 (64 MiB) is full" in said("x", 128 + 7, full).text, (
+        "as a shell or a container says it"
+    )
+    assert said("ValueError: x", 128 + 7, full).text, "also without a traceback"
+
+
+def test_every_signal_has_advice() -> None:
+    for rule in SIGNALS:
+        assert isinstance(rule, SignalRule)
+        assert said("nothing", rule.signal).text
+    assert "std::bad_alloc" in said("terminate called\n  what():  std::bad_alloc", "SIGABRT").text
+    assert (
+        "forked"
+        in said(
+            "E fork_posix.cc: Other threads are currently calling into gRPC, skipping fork()", "SIGABRT"
+        ).text
+    )
+    assert "check of TensorFlow" in said("F0101 tensor.cc:1] Check failed: x", "SIGABRT").text
+
+
+def test_versions_that_differ_between_hosts_are_named() -> None:
+    here = {"python": "3.10.2", "packages": {"tensorflow": "2.15.1", "numpy": "1.26.4"}}
+    there = {"python": "3.11.7", "packages": {"tensorflow": "2.21.0", "numpy": "1.26.4"}}
+    text = said(
+        "tensorflow.python.framework.errors_impl.NotFoundError: Op type not registered 'NewOp' in binary",
+        facts=here,
+        others={"gpu01": there, "gpu03": there},
+    ).text
+    assert "tensorflow is 2.21.0 on gpu[01,03], 2.15.1 on gpu02" in text
+    assert "numpy" not in text
+    assert (
+        "Python is 3.10 on gpu02, 3.11 on gpu01"
+        in said("odd words", facts=here, others={"gpu01": there}).text
+    )
+
+
+def test_the_cluster_flags_are_not_advised_in_a_circle() -> None:
+    line = "t.py: error: the following arguments are required: --worker-hosts"
+    assert "--flags passes them" in said(line, 2).text
+    assert "--flags passes them" not in said(line, 2, argv=GIVEN).text
+    assert "--flag ps_hosts=NAME" in said(line, 2, argv=GIVEN).text
+    assert "GRPC_FAIL_FAST=false" in said(REFUSED).text
+    assert "GRPC_FAIL_FAST" not in said(REFUSED, env={"GRPC_FAIL_FAST": "false"}).text
+
+
+TRACE = (
+    'Traceback (most recent call last):\n  File "/x/run/gpu02/work/train.py", line 7, in load\n    open()\n'
+)
+
+
+def test_a_traceback_that_was_survived_is_no_cause() -> None:
+    lost = TRACE + "ModuleNotFoundError: No module named 'x'\n"
+    assert "has no x" in said(lost).text
+    assert not said(lost + "step 1 loss 0.5\n" * 30 + "giving up\n", 3).text
+    assert not said(lost + "step 1 loss 0.5\n" * 3 + "giving up\n", 3).text
+    assert not said(lost + "step 1 loss 0.5\n" * 30, 1).text
+    assert "no lack of memory" in said(lost, "SIGKILL", {"oom_kills": 0}).text
+    later = lost + "step 1 loss: 0.5\n" * 3 + TRACE + "RecursionError: x\n"
+    assert "calls itself without end at train.py:7 in load()" in said(later).text
+
+
+def test_the_first_of_chained_errors_counts_where_the_last_says_nothing() -> None:
+    chain = TRACE + "ModuleNotFoundError: No module named 'x'\n\n"
+    chain += "The above exception was the direct cause of the following exception:\n\n"
+    assert "has no x" in said(chain + TRACE + "MyOwnTrouble: cannot start\n").text
+    assert "the line" not in said(chain + TRACE + "RecursionError: x\n").text
+    assert "it failed at train.py:7 in load()" in said(TRACE + "MyOwnTrouble: cannot start\n").text
+
+
+def test_a_log_chooses_a_rule_and_says_nothing_itself() -> None:
+    assert not said("ModuleNotFoundError: No module named '{host.__class__}").text
+    assert "rm -rf" not in said("ModuleNotFoundError: No module named 'x; rm -rf ~'").text
+    assert "m" * 81 not in said(f"ModuleNotFoundError: No module named '{'m' * 500}'").text
+    assert not said("we have No module named 'x' but go on").text
+    assert not said("").text
+    assert not said("all went well", 0).text
+
+
+def test_hostile_lines_take_no_time() -> None:
+    """Each pattern on lines that make it try often; were one exponential, this would not end."""
+    starts = [
+        "unrecognized arguments: ",
+        "--ps_host ",
+        "a: ",
+        "ckpt",
+        "_temp",
+        "- ",
+        "FileNotFoundError: '",
+        "NotFoundError: ",
+    ]
+    lines = [(start * 1000)[:1000] for start in starts] + [
+        "a" * 1000,
+        "a." * 500,
+        "UNAVAILABLE " * 80,
+        "CUDA error " * 90,
+    ]
+    for pattern, _ in PATTERNS:
+        for line in lines:
+            assert len(line) <= LONGEST
+            pattern.search(line)
+
+
+def test_a_module_that_lies_here_is_named_with_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = ("train/trainer.py", "train/secret.py", "train/data/x.csv", "train/pkg/mod.py", "lib/__init__.py")
+    grow(tmp_path, {f"proj/{name}": "" for name in (*files, "train/deep/down/low.py")})
+    monkeypatch.chdir(tmp_path / "proj/train")
+    train, proj = tmp_path / "proj/train", tmp_path / "proj"
+    assert where_module_lies("secret", train, "trainer.py") == (
+        f"secret lies in {train} and did not come to the hosts: --ship secret.py ships it"
+    )
+    assert "--ship pkg/mod.py" in where_module_lies("pkg.mod", train, "trainer.py")
+    assert "--env PYTHONPATH=deep/down finds it" in where_module_lies("low", train, "trainer.py")
+    assert "--code-dir .. --env PYTHONPATH=." in where_module_lies("lib", train, "trainer.py")
+    assert "--ship train/secret.py" in where_module_lies("secret", proj, "train/trainer.py")
+    assert "--env PYTHONPATH=. finds it" in where_module_lies("lib", proj, "train/trainer.py")
+    for module in ("tensorflow", "data", "pkg.other", "lib.more"):
+        assert where_module_lies(module, train, "trainer.py") == ""
+    here = Here(lambda name: where_module_lies(name, train, "trainer.py"))
+    assert meaning(["E: No module named lib"], ending(1), here).text.startswith(f"lib lies in {proj}")
+
+
+def test_a_file_that_an_ignore_rule_kept_here_is_named_with_the_rule(tmp_path: Path) -> None:
+    grow(
+        tmp_path, {"data/train.csv": "", "t/trainer.py": "", "t/own.csv": "", ".gitignore": "*.log\n/data/\n"}
+    )
+    (tmp_path / ".git").mkdir()
+    told = where_file_lies("data/train.csv", tmp_path, "t/trainer.py", "gpu02")
+    assert "by .gitignore line 2 (`/data/`): --ship data/train.csv ships it" in told
+    on_host = "/var/tmp/tflaunch-0/run-a/gpu02/work/data/train.csv"
+    assert where_file_lies(on_host, tmp_path, "t/trainer.py", "gpu02") == told
+    assert "Path(__file__).parent" in where_file_lies("own.csv", tmp_path, "t/trainer.py", "gpu02")
+    absolute = str(tmp_path / "data")
+    assert f"{absolute} is on this machine, and not on gpu02" in where_file_lies(
+        absolute, tmp_path, "t/trainer.py", "gpu02"
+    )
+    for path in ("data/none.csv", "/nowhere/at/all", "../none"):
+        assert where_file_lies(path, tmp_path, "t/trainer.py", "gpu02") == ""

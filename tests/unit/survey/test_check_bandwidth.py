@@ -1,0 +1,177 @@
+"""Which pairs measure when, what is slow among them, and which network is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tests.support.checks import found, host_answer, system, ways
+from tflaunch.planning.networks import Network, faster, speed
+from tflaunch.planning.ways import Pair
+from tflaunch.survey.check_bandwidth import (
+    FEW_HOSTS,
+    SAMPLE,
+    Bandwidth,
+    Throughput,
+    odd_ways,
+    rounds,
+    slow,
+)
+
+FAST, LATE = Throughput(9.4e9, 0.1), Throughput(None, failed=("silent", ""))
+
+
+def names(count: int) -> list[str]:
+    return [f"h{number}" for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7, 16])
+def test_every_pair_has_one_turn_and_no_host_two_at_once(count: int) -> None:
+    turns = rounds(names(count))
+    pairs = [frozenset(pair) for turn in turns for pair in turn]
+    assert len(pairs) == len(set(pairs)) == count * (count - 1) // 2
+    for turn in turns:
+        hosts = [host for pair in turn for host in pair]
+        assert len(hosts) == len(set(hosts))
+    assert len(turns) == count - 1 + count % 2
+
+
+def test_many_hosts_measure_a_sample_in_which_each_has_its_turns() -> None:
+    turns = rounds(names(64))
+    assert len(turns) == SAMPLE
+    assert all(len({host for pair in turn for host in pair}) == 64 for turn in turns)
+    assert len({frozenset(pair) for turn in turns for pair in turn}) == SAMPLE * 32
+    assert len(rounds(names(64), everything=True)) == 63
+    assert len(rounds(names(FEW_HOSTS + 1))) == SAMPLE
+    assert not any(rounds(["h1"]))
+
+
+class Hosts:
+    """What they send each other; each turn is noted."""
+
+    def __init__(self, odd: Mapping[Pair, Throughput | None]) -> None:
+        self.odd = odd
+        self.turns: list[list[Pair]] = []
+
+    def push(self, pairs: Sequence[Pair]) -> dict[str, Throughput]:
+        self.turns.append(list(pairs))
+        said = {source: self.odd.get((source, to), FAST) for source, to in pairs}
+        return {source: each for source, each in said.items() if each is not None}
+
+    def measure(self, count: int, closed: set[Pair] | None = None) -> dict[str, dict[str, Throughput]]:
+        return Bandwidth(self.push, closed or set(), lambda *_: None).measure(names(count))
+
+
+def test_all_ways_are_measured_both_ways() -> None:
+    hosts = Hosts({})
+    measured = hosts.measure(4)
+    assert {(a, b) for a, row in measured.items() for b in row} == {
+        (a, b) for a in names(4) for b in names(4) if a != b
+    }
+    assert len(hosts.turns) == 6
+
+
+def test_a_mute_host_costs_one_wait() -> None:
+    mute = {("h2", name): None for name in names(6)}
+    hosts = Hosts(mute)
+    measured = hosts.measure(6)
+    late = [pair for turn in hosts.turns for pair in turn if pair[0] == "h2"]
+    assert len(late) == 1
+    ((to, way),) = measured["h2"].items()
+    assert (to, way.failed) == (late[0][1], ("failed", "it did not answer in time"))
+    assert all(FAST in row.values() for name, row in measured.items() if name != "h2")
+
+
+def test_a_host_that_nobody_reaches_costs_one_wait_and_closed_ways_none() -> None:
+    hosts = Hosts({(name, "h2"): LATE for name in names(6)})
+    hosts.measure(6)
+    assert len([pair for turn in hosts.turns for pair in turn if pair[1] == "h2"]) == 1
+    hosts = Hosts({})
+    measured = hosts.measure(4, {("h1", "h2")})
+    assert "h2" not in measured["h1"]
+    assert ("h1", "h2") not in [pair for turn in hosts.turns for pair in turn]
+
+
+def test_a_slow_host_is_named_and_one_slow_moment_is_not() -> None:
+    weak = Throughput(0.94e9, 0.1)
+    hosts = Hosts({(a, b): weak for a in names(4) for b in names(4) if "h4" in (a, b)})
+    [odd] = odd_ways(hosts.measure(4))
+    assert odd.what == "h4 <-> h[1-3]: 940 Mbit/s to 940 Mbit/s, the median of the 12 ways is 9.4 Gbit/s"
+    assert "`ethtool DEVICE`" in odd.fix
+    hosts = Hosts({("h1", "h2"): weak})
+    hosts.push = _once(hosts)  # type: ignore[method-assign]
+    assert list(odd_ways(hosts.measure(4))) == []
+    assert slow({("a", "b"): weak, ("b", "a"): FAST}) == []  # of two, neither is the odd one
+
+
+def _once(hosts: Hosts) -> Any:
+    push = hosts.push
+
+    def first_only(pairs: Sequence[Pair]) -> dict[str, Throughput]:
+        said = push(pairs)
+        if ("h1", "h2") in pairs:
+            hosts.odd = {}
+        return said
+
+    return first_only
+
+
+def test_what_an_agent_says_is_read() -> None:
+    said: dict[str, Any] = {"bytes": 10**9, "seconds": 0.8, "rtt_ms": 0.2, "lost": 3, "failed": None}
+    assert Throughput.from_wire(said) == Throughput(1e10, 0.2, 3)
+    assert Throughput.from_wire({**said, "failed": ["silent", ""]}).failed == ("silent", "")
+    assert Throughput.from_wire({**said, "seconds": 0.0}).bits_per_s is None
+
+
+def test_speeds_in_words() -> None:
+    assert [speed(each) for each in (1e11, 9.41e9, 1e9, 9.4e7, 2.5e6, 1e4, 0)] == [
+        *("100 Gbit/s", "9.4 Gbit/s", "1 Gbit/s", "94 Mbit/s", "2.5 Mbit/s", "0.0 Mbit/s", "0 Mbit/s")
+    ]
+
+
+def face(name: str, address: str, mbit_s: int | None, prefix: str) -> dict[str, Any]:
+    return {"name": name, "addresses": [address], "mtu": 1500, "mbit_s": mbit_s, "networks": [prefix]}
+
+
+def test_a_faster_network_of_all_hosts_is_found() -> None:
+    eth = {host: face("eth0", f"10.0.0.{n}", 1000, "10.0.0.0/24") for n, host in enumerate("ab", 1)}
+    ib = {host: face("ib0", f"10.2.0.{n}", 100_000, "10.2.0.0/16") for n, host in enumerate("ab", 1)}
+    both = {host: [eth[host], ib[host]] for host in "ab"}
+    assert faster(eth, both) == (1000, Network(("ib0",), "10.2.0.0/16", 100_000))
+    assert faster(ib, both) is None
+    assert faster(eth, {**both, "b": [eth["b"]]}) is None  # not all are in it
+    assert (
+        faster(
+            eth,
+            {
+                host: [*eth_face, face("br", "172.18.0.1", 10**5, "172.18.0.0/16")]
+                for host, eth_face in (("a", [eth["a"]]), ("b", [eth["b"]]))
+            },
+        )
+        is None
+    )
+    unknown = {host: {**each, "mbit_s": None} for host, each in eth.items()}
+    assert faster(unknown, both) is None
+    odd = {host: [*faces, face("x", "words", 10**6, "words")] for host, faces in both.items()}
+    assert faster(eth, odd) == (1000, Network(("ib0",), "10.2.0.0/16", 100_000))
+
+
+def test_a_faster_network_is_told() -> None:
+    hosts = [
+        host_answer(
+            name,
+            system=system(
+                interfaces=[
+                    face("eth0", f"10.0.0.{n}", 1000, "10.0.0.0/24"),
+                    face("ib0", f"10.2.0.{n}", 100_000, "10.2.0.0/16"),
+                ]
+            ),
+        )
+        for n, name in enumerate("ab", 1)
+    ]
+    told = found(*hosts, dials=ways("aa", "ab", "ba", "bb", hosts="ab"), outside={"a": {}})
+    assert "the addresses lie on eth0 (1 Gbit/s); ib0 (100 Gbit/s, 10.2.0.0/16) connects all hosts, too" in [
+        each.what for each in told
+    ]

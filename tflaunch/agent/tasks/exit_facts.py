@@ -1,0 +1,198 @@
+"""What the host knows about the end of a task that failed: the `facts` of its `exit`, read once, after that end.
+
+oom_kills, oom_kills_cgroup   processes that the kernel has killed for want of memory since the tasks' start: on
+                              the whole host, and in the agent's own cgroup
+memory_limit                  what that cgroup, or one above it, may use
+peak_bytes                    the most memory that a process of the task has had
+memory_bytes, memory_available_bytes   of the host, now
+shm_bytes, shm_free_bytes     of /dev/shm
+open_files                    how many files the task's program might open (`ulimit -n`)
+cpu                           which vector instructions the processor has; only after SIGILL
+disks                         free bytes and files of the disks that the task may have written to
+python                        the version of the task's Python
+packages                      versions of the packages that its Python has, of those that hosts must have in common
+"""
+
+import os
+
+from tflaunch.agent.tasks import oom_kills
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Mapping, Tuple
+
+    from tflaunch.agent.tasks.task import Task
+
+SIGILL = 4
+VECTORS = ("sse4_1", "sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
+PACKAGES = [
+    "tensorflow",
+    "tensorflow_cpu",
+    "tensorflow_intel",
+    "tf_nightly",
+    "keras",
+    "tf_keras",
+    "numpy",
+    "protobuf",
+    "grpcio",
+    "torch",
+    "jax",
+    "jaxlib",
+]
+_OTHER_NAMES = {"tensorflow_cpu": "tensorflow", "tensorflow_intel": "tensorflow"}
+
+
+def open_files(pid: int) -> int:
+    """How many files that process may open; also of one that has ended and was not waited for; 0 where not known."""
+    try:
+        with open("/proc/%d/limits" % pid) as table:
+            for line in table:
+                if line.startswith("Max open files"):
+                    return int(line.split()[3])
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0
+
+
+def facts(task: "Task", before: "Mapping[str, int]") -> "Dict[str, Any]":
+    """The facts about the end of that task; `before`: the counters (oom_kills) at the tasks' start."""
+    found = _packages(os.path.expanduser(task.request["argv"][0]), task.cwd)
+    if task.stopped:
+        return found
+    now = oom_kills.counters()
+    found["oom_kills"] = max(0, now.get("host", 0) - before.get("host", now.get("host", 0)))
+    found["oom_kills_cgroup"] = max(0, now.get("cgroup", 0) - before.get("cgroup", now.get("cgroup", 0)))
+    limit = _memory_limit()
+    if limit:
+        found["memory_limit"] = limit
+    if task.peak_bytes:
+        found["peak_bytes"] = task.peak_bytes
+    for name, word in (("memory_bytes", "MemTotal"), ("memory_available_bytes", "MemAvailable")):
+        number = oom_kills.number_after("/proc/meminfo", word)
+        if number is not None:
+            found[name] = number * 1024
+    try:
+        shm = os.statvfs("/dev/shm")  # noqa: S108 - nothing is written
+        found["shm_bytes"], found["shm_free_bytes"] = shm.f_blocks * shm.f_frsize, shm.f_bavail * shm.f_frsize
+    except OSError:
+        pass
+    if task.open_files:
+        found["open_files"] = task.open_files
+    if task.signal == SIGILL or task.code == 128 + SIGILL:
+        found["cpu"] = _vectors()
+    found["disks"] = _disks(_written(task))
+    return found
+
+
+def _written(task: "Task") -> "List[str]":
+    """The directories that a task writes to: its working directory, /tmp, and those that its command line names."""
+    given = [word.rpartition("=")[2] for word in task.request["argv"]]
+    return [task.cwd, "/tmp", *[os.path.dirname(each) for each in given if each.startswith("/")][:8]]  # noqa: S108 - nothing is written
+
+
+def _disks(directories: "Iterable[str]") -> "List[Dict[str, Any]]":
+    found = {}  # type: Dict[Tuple[int, int], Dict[str, Any]]
+    for path in directories:
+        try:
+            info, device = os.statvfs(path), os.stat(path).st_dev
+        except (OSError, ValueError):
+            continue
+        free_files = info.f_favail if info.f_files else None
+        entry = {"path": path, "free_bytes": info.f_bavail * info.f_frsize, "free_files": free_files}
+        found.setdefault((device, info.f_blocks), entry)
+    return list(found.values())
+
+
+def _memory_limit() -> int:
+    """The smallest limit of the cgroup's memory and of those above it, 0 for none."""
+    limits = []
+    path = oom_kills.cgroup()
+    while len(path) > len(oom_kills.CGROUPS):
+        limits.append(_number(path + "/memory.max"))
+        path = path.rpartition("/")[0]
+    limits.append(_number(oom_kills.cgroup(old="memory") + "/memory.limit_in_bytes"))
+    limits.append(
+        _number(oom_kills.CGROUPS + "/memory.max")
+    )  # in a container, its own cgroup looks like the top
+    return min((each for each in limits if 0 < each < 2**60), default=0)
+
+
+def _number(path: str) -> int:
+    try:
+        with open(path) as file:
+            return int(file.read())
+    except (OSError, ValueError):  # the word `max`
+        return 0
+
+
+def _vectors() -> "List[str]":
+    try:
+        with open("/proc/cpuinfo") as table:
+            for line in table:
+                name, _, words = line.partition(":")
+                if name.strip() in ("flags", "Features"):
+                    return [each for each in VECTORS if each in words.split()]
+    except OSError:
+        pass
+    return []
+
+
+def _packages(python: str, cwd: str) -> "Dict[str, Any]":
+    """The version of that Python and of its packages, by the names of files: nothing is started."""
+    if "/" not in python:
+        import shutil
+
+        python = shutil.which(python) or ""
+    elif not os.path.isabs(python):
+        python = os.path.join(cwd, python)
+    if "python" not in os.path.basename(python):
+        return {}
+    home = os.path.dirname(os.path.dirname(python))
+    true = os.path.dirname(os.path.dirname(os.path.realpath(python)))
+    version = ""
+    packages = {}  # type: Dict[str, str]
+    try:
+        with open(home + "/pyvenv.cfg") as config:
+            lines = [line.partition("=") for line in config]
+        version = next((value.strip() for name, _, value in lines if name.strip().startswith("version")), "")
+        homes = [home]
+    except OSError:
+        base = os.path.basename(os.path.realpath(python))[len("python") :]
+        version = base if base.startswith("3.") else ""
+        homes = [home, true, "/usr/local", os.path.expanduser("~/.local")]
+    short = ".".join(version.split(".")[:2])
+    for each in homes:
+        for library in _libraries(each, short):
+            _read_packages(library, packages)
+    found = {"python": version} if version else {}  # type: Dict[str, Any]
+    if packages:
+        found["packages"] = packages
+    return found
+
+
+def _libraries(home: str, version: str) -> "List[str]":
+    pythons = ["python" + version] if version else []
+    if not version:
+        try:
+            pythons = [name for name in os.listdir(home + "/lib") if name.startswith("python3.")]
+        except OSError:
+            pass
+        if len(pythons) != 1:
+            return []  # which of them it runs by is not known
+    found = [
+        "%s/lib/%s/%s" % (home, each, kind) for each in pythons for kind in ("site-packages", "dist-packages")
+    ]
+    return [*found, home + "/lib/python3/dist-packages"]
+
+
+def _read_packages(library: str, packages: "Dict[str, str]") -> None:
+    try:
+        names = os.listdir(library)
+    except OSError:
+        return
+    for name in names:
+        if name.endswith(".dist-info"):
+            package, _, version = name[: -len(".dist-info")].rpartition("-")
+            package = package.lower()
+            if package in PACKAGES:
+                packages.setdefault(_OTHER_NAMES.get(package, package), version[:40])

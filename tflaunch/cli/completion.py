@@ -1,0 +1,58 @@
+"""What the shell completes at Tab beyond options: runs, tasks and hosts that this machine knows; nothing is contacted.
+
+typer writes the shells' scripts (`tflaunch --install-completion`) and calls these functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import typer
+
+from tflaunch.protocol.errors import TflaunchError
+
+Found = list[tuple[str, str]]  # word, what it is
+
+_LATEST = 50  # runs
+
+
+def runs(incomplete: str) -> Found:
+    """The runs on record here, the newest first."""
+    from tflaunch.inputs.times import age
+    from tflaunch.runs.record_list import list_runs
+
+    found: Found = []
+    with contextlib.suppress(TflaunchError, OSError):
+        for info in list_runs()[:_LATEST]:
+            if info.run_id.startswith(incomplete) and info.status != "corrupt":
+                found.append((info.run_id, f"{info.status}, {age(time.time() - info.started)} old"))
+    return found
+
+
+def tasks(ctx: typer.Context, incomplete: str) -> Found:
+    """The tasks of the run that the words before name, else of the newest."""
+    from tflaunch.runs.record import Record
+    from tflaunch.runs.record_list import list_runs
+    from tflaunch.runs.run_ids import is_run_id
+
+    named = str(ctx.params.get("run") or "")
+    with contextlib.suppress(TflaunchError, OSError, IndexError, KeyError):
+        record = Record.open(named if is_run_id(named) else list_runs()[0].run_id)
+        return [
+            (str(task.id), f"on {task.host}")
+            for task in record.plan.tasks
+            if str(task.id).startswith(incomplete)
+        ]
+    return []
+
+
+def hosts(incomplete: str) -> Found:
+    """The hosts of the default hostfile."""
+    from tflaunch.cli.which_hosts import default_hostfile
+
+    with contextlib.suppress(TflaunchError, OSError):
+        hostfile = default_hostfile()
+        known = hostfile.hosts if hostfile is not None else ()
+        return [(host.name, "") for host in known if host.name.startswith(incomplete)]
+    return []

@@ -1,0 +1,54 @@
+"""Rules: networks, names, ports, certificates."""
+
+from tflaunch.ends.rule import AFTERMATH, ANYWHERE, Rule
+
+_GO_ON = (
+    "{task} called a task that did not listen yet, and gRPC gave up at once: --env GRPC_FAIL_FAST=false has it wait "
+    "for the others"
+)
+_PEER = (
+    "another task was gone, or did not answer, when {task} called it: the cause is in that task's log, mostly the one "
+    "that ended before; if all of them run, `tflaunch check` shows which hosts do not reach each other"
+)
+_PORT = (
+    "a port that the program chose itself is taken on {host} (`ss -ltnp` there shows by whom): take the port that "
+    "tflaunch gives each task (TF_CONFIG, --worker_hosts, MASTER_PORT), or another one"
+)
+_PORT_TF = (
+    "another process on {host} has the port that TensorFlow wants to listen on (`ss -ltnp` there shows which): does "
+    "the program take its port from TF_CONFIG or the cluster flags, or did an earlier run leave a server (`tflaunch "
+    "ps`, `tflaunch stop RUN`)?"
+)
+_LOOPBACK = (
+    "gloo listens on the address of its host's own name: on {host}, /etc/hosts must give that name the address that "
+    "the other hosts reach; with PyTorch, --env GLOO_SOCKET_IFNAME=eth0 (the name of an interface) will do"
+)
+_NAME = (
+    "{host} cannot look up a name that the program uses: write it right, or have it in DNS or /etc/hosts there; hosts "
+    "of a cluster without the internet need the data beforehand"
+)
+_CLOCK = "; or the clock of {host} is wrong (`tflaunch check` compares clocks)"
+
+RULES = (
+    Rule(r"[Gg]loo.{0,400}(?:remote=\[127\.|tcp/device\.cc:\d{1,5}\] rv == 0)", _LOOPBACK),
+    Rule(r"server socket has failed to listen on any .{0,400}(?:EADDRINUSE|[Aa]ddress already in use)", "tflaunch holds rank 0's port for TensorFlow, so PyTorch's store cannot use it: say --framework torch", unless=("env:MASTER_ADDR",)),
+    Rule(r"server socket has failed to listen on any .{0,400}(?:EADDRINUSE|[Aa]ddress already in use)", _PORT),
+    Rule(r"Could not start gRPC server|Failed to add port to server|No address added out of total", _PORT_TF),
+    Rule(r"[Aa]ddress already in use|Errno 98\b|EADDRINUSE", _PORT),
+    Rule(r"Cannot assign requested address|Errno 99\b|EADDRNOTAVAIL", "the program listens on an address that {host} does not have: bind to 0.0.0.0, or take the address from TF_CONFIG; `address:` in the hostfile sets which one tflaunch tells the tasks"),
+    Rule(r"Failed to add port to server|Failed to bind to address|No address added out of total", _PORT_TF, ANYWHERE),
+    Rule(r"certificate has expired", "the certificate of the server that the program calls has expired (have it renewed)" + _CLOCK),
+    Rule(r"certificate is not yet valid", "the certificate is not valid yet: the clock of {host} is slow (`tflaunch check` compares clocks; `timedatectl` there), or it was issued for later"),
+    Rule(r"certificate verify failed: (?:self[- ]signed certificate|unable to get (?:local )?issuer)", "{host} does not know who signed the server's certificate: have that CA installed there, or --env SSL_CERT_FILE=PATH (requests: REQUESTS_CA_BUNDLE=PATH) names it"),
+    Rule(r"Hostname mismatch, certificate is not valid for|doesn't match (?:either of )?'", "the server's certificate is for another name: call it by the name in the certificate"),
+    Rule(r"CERTIFICATE_VERIFY_FAILED|SSLCertVerificationError|SSLError|SSL_ERROR_SSL|TLSV1_ALERT|WRONG_VERSION_NUMBER", "TLS failed between {host} and a server: a wrong certificate, a proxy in between (http_proxy), or plain HTTP on that port" + _CLOCK),
+    Rule(r"ExpiredToken|RequestTimeTooSkewed|token (?:is )?expired|Token used too (?:early|late)|clock skew", "the server does not take the time or token of {host}: renew the token (--env-file FILE); `tflaunch check` compares clocks"),
+    Rule(r"Name or service not known|Temporary failure in name resolution|nodename nor servname|Name resolution failed|DNS resolution failed|[Cc]ould not resolve host|NameResolutionError|getaddrinfo", _NAME),
+    Rule(r"Network is unreachable|No route to host|Errno 101\b|Errno 113\b", "{host} has no way to the address that the program calls: `tflaunch check` shows which hosts reach each other; for the internet, --env https_proxy=... where there is a proxy (and --env no_proxy=...: gRPC between the tasks must not use it)"),
+    Rule(r"ProxyError|Tunnel connection failed|407 Proxy Authentication|HTTP proxy returned|http_proxy|failed to connect to (?:http )?proxy", "a proxy stands between the program and its goal: --env no_proxy=HOST,HOST for the hosts of the run (gRPC fails through proxies: --env http_proxy= --env https_proxy=)"),
+    Rule(r"(?:UnavailableError|UNAVAILABLE).{0,300}(?:Connection refused|failed to connect to all addresses)", _GO_ON, needs=("slow_start",), unless=("env:GRPC_FAIL_FAST",)),
+    Rule(r"failed to connect to all addresses", _GO_ON, AFTERMATH, needs=("slow_start",), unless=("env:GRPC_FAIL_FAST",)),
+    Rule(r"UnavailableError|UNAVAILABLE|Socket closed|Connection reset by peer|Connection refused|Broken pipe|Connection closed by (?:peer|remote)|failed to connect to all addresses|GOAWAY|keepalive watchdog timeout|recvmsg|Errno 104\b|Errno 111\b|Errno 32\b", _PEER, AFTERMATH),
+    Rule(r"AbortedError|Collective ops is aborted|CancelledError|CANCELLED|was cancelled|RPC cancelled|SessionRunHook|Step was cancelled", _PEER, AFTERMATH),
+    Rule(r"Timeout(?:Error|Expired)?\b.{0,120}|timed out|DEADLINE_EXCEEDED|DeadlineExceededError|Deadline Exceeded", "something that {task} waited for ({place}) did not come in time: a task or server that does not run or cannot be reached; `tflaunch check` shows which hosts reach each other", AFTERMATH),
+)  # fmt: skip

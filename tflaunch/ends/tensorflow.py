@@ -1,0 +1,79 @@
+"""Rules: TensorFlow's clusters, checkpoints, graphs and shapes; Keras."""
+
+from tflaunch.ends.rule import AFTERMATH, ANYWHERE, PATH, STACK, Rule
+
+_SHARDED = (
+    "each ps writes its part of the checkpoint on its own host: give it a directory that all hosts share (a `workdir:` "
+    "on a shared disk with --no-sync, or its path as the program's own argument), or Saver(sharded=False) in the "
+    "program, then the chief writes all of it"
+)
+_TEMP = (
+    "all tasks write one checkpoint in parts, and its directory is not the same disk on all hosts, or two tasks write "
+    "to one path: give it a directory that all hosts share, and let only the chief name the real one (other workers a "
+    "path of their own)"
+)
+_NO_PS = "MultiWorkerMirroredStrategy takes no parameter servers: --ps 0"
+_SHAPE = (
+    "shapes do not fit together at {place}: the data or a layer has other sizes than the program expects; print the "
+    "shape there, mind the batch dimension and a last, smaller batch (batch(..., drop_remainder=True))"
+)
+_BATCH = (
+    "the batch does not divide evenly at {place}: take a global batch size that is a multiple of the number of "
+    "replicas (workers x GPUs), and batch(..., drop_remainder=True)"
+)
+_CHECKPOINT = (
+    "the checkpoint does not fit the program: it is of another model, or of an older one, in the same directory; "
+    "start with an empty one, or restore only what fits (expect_partial(), Saver(var_list))"
+)
+_END = (
+    "the data came to its end at {place}: repeat() the dataset, or end the training there (except "
+    "tf.errors.OutOfRangeError); with queues, num_epochs is used up, or a reader failed above"
+)
+_NAN = (
+    "the loss or a gradient is no number (NaN) at {place}: a smaller learning rate, clipped gradients, a look at the "
+    "data; tf.debugging.enable_check_numerics() names the first op"
+)
+_DEVICE = (
+    "the program puts an op on a device that {task} has not: it must open its session on its own server "
+    "(server.target), and the names of jobs and tasks must be those of the cluster; allow_soft_placement=True for GPUs"
+)
+_INDEX = "a label or index is outside of its range at {place}: the classes of the model (its last layer, depth) are fewer than the labels, or labels begin with 1"
+
+RULES = (
+    Rule(r"There is no id for task_type 'ps'", _NO_PS),
+    Rule(r"`task_id` (\d{1,6}) exceeds the maximum id of (\w{1,20})|Task (\d{1,6}) was not defined in job", "the program builds a cluster with fewer tasks than it is started as: take it from TF_CONFIG or the flags, with nothing hard-coded"),
+    Rule(r"There must be at least one (ps|worker|chief)|must have (?:at least )?one (ps|worker|chief)", "the program's strategy wants a {0}: ParameterServerStrategy needs --ps 1 or more, --workers and --chief"),
+    Rule(r"Collective ops must be configured at program startup", "MultiWorkerMirroredStrategy must be made before any other call of TensorFlow: make it the first line of the program after its imports"),
+    Rule(r"Could not parse port for local server|Unknown server def|cluster spec.{0,60}(?:invalid|malformed)", "the program builds its own server from addresses that are not HOST:PORT: take them from TF_CONFIG or the cluster flags as they are"),
+    Rule(r"ckpt\S{0,100}_temp\S{0,200}; No such file or directory", _SHARDED, ANYWHERE),
+    Rule(r"_temp(?:_|/|-)\S{0,200}(?:; No such file|: No such file|not found|does not exist)|MergeV2Checkpoints|tempstate\S{0,60}(?:No such|not found)", _TEMP, ANYWHERE),
+    Rule(rf"The passed save_path is not a valid checkpoint: ({PATH})|Unsuccessful TensorSliceReader constructor: Failed to find any matching files for ({PATH})|Failed to find any matching files for ({PATH})|Could not find checkpoint|No checkpoint found", "{host} has no such checkpoint: the chief of an earlier run wrote it on its own host; fetch it there (tflaunch fetch), or let all hosts share that directory"),
+    Rule(r"Key \S{1,200} not found in checkpoint|Assign requires shapes of both tensors to match|Restoring from checkpoint failed|Tensor name \S{1,200} not found in checkpoint|Received incompatible tensor with shape|checkpoint.{0,80}(?:mismatch|incompatible)|Shape mismatch.{0,100}checkpoint|Layer count mismatch|axes don't match array|You are trying to load a weight file|Weights for model .{0,60}have not|Cannot assign value to variable|A total of \d{1,5} objects could not be loaded", _CHECKPOINT),
+    Rule(r"Attempting to use uninitialized value (\S{1,100})|uninitialized resource|Error while reading resource variable \S{1,100} from Container: localhost|Variables? not initialized", "the program reads a variable ({0}) before anyone has set it: run tf.compat.v1.global_variables_initializer(), or let MonitoredTrainingSession do it with is_chief=(task_index == 0)"),
+    Rule(r"Graph is finalized and cannot be modified", "the program adds an op ({place}) after MonitoredTrainingSession or Supervisor has closed the graph: make all ops (also summaries, tf.assign) before the session"),
+    Rule(r"content is larger than 2GB|larger than the 2GB limit|GraphDef cannot be larger than 2GB|exceeded maximum protobuf size|Message tensorflow\.\w{1,40} exceeds maximum|Cannot serialize protocol buffer .{0,80}2147483647", "the graph holds the data itself, and protobuf takes at most 2 GB: feed it by tf.data or placeholders, not as a constant"),
+    Rule(r"OutOfRangeError|End of sequence|FIFOQueue .{0,60}is closed and has insufficient elements|RandomShuffleQueue .{0,60}is closed|Your input ran out of data|ran out of data", _END),
+    Rule(r"NanLossDuringTrainingError|Tensor had (?:NaN|Inf)|Model diverged with loss = NaN|Nan in summary histogram|contains? (?:NaN|nan|inf)\b|Input (?:X )?contains NaN|check_numerics|FloatingPointError: invalid value|Terminating training.{0,20}NaN|returned nan values|non-finite", _NAN),
+    Rule(r"Cannot assign a device for operation", _DEVICE),
+    Rule(r"`?batch_?size`?.{0,80}(?:must be|is not|isn't) (?:divisible|a multiple)|(?:not|evenly) divi(?:sible|de)|Number of ways to split should evenly divide|not divisible by the number of|cannot be evenly divided|divisible by", _BATCH),
+    Rule(r"Matrix size-incompatible|Incompatible shapes|Input to reshape is a tensor with|cannot reshape (?:array|tensor)|Shapes? .{0,60}(?:are|is) incompatible|incompatible with the layer|Dimensions must be equal|must have the same (?:shape|first dimension|rank)|Shape mismatch|shape mismatch|expected (?:axis|min_ndim|ndim|shape)|could not broadcast|operands could not be broadcast|Data cardinality is ambiguous|inhomogeneous|setting an array element with a sequence|Cannot batch tensors with different shapes|required broadcastable shapes|Dimension \d{1,3} (?:in both shapes|of input).{0,40}must|logits and labels must|ConcatOp : Dimension|Cannot feed value of shape|shapes .{0,60}not aligned|matmul: Input operand|all the input array dimensions|slice index \d{1,12} of dimension|TensorShape.{0,40}incompatible|Arguments `target` and `output` must have", _SHAPE),
+    Rule(r"Received a label value of|indices\[.{0,60}\] = -?\d{1,20} is not in \[|index -?\d{1,20} is out of bounds|label_num|OOV|out of range \[|is out of valid range", _INDEX),
+    Rule(r"You must feed a value for placeholder tensor '([\w/]{1,100})", "the program runs a step without a value for its placeholder {0} ({place}): put it into feed_dict"),
+    Rule(r"cannot compute \w{1,40} as input #\d|Input '\w{1,40}' of '\w{1,40}' Op has type|Tensor conversion requested dtype|cannot be cast|incompatible dtypes|has type \w{1,20} that does not match|expected \w{1,20} but got \w{1,20} dtype|must be of the same type", "two tensors have different types at {place}: tf.cast one of them (float64 from NumPy and float32 of the model, mostly)"),
+    Rule(r"Using a symbolic `?tf\.Tensor`? as a Python|Cannot convert a symbolic (?:tf\.Tensor|Tensor)|Tensor objects are only iterable when eager|NotImplementedError: Cannot convert a symbolic|The tensor .{0,60}cannot be accessed (?:from )?here|out of scope", "the program uses a tensor of a graph as if it were a number ({place}): use tf.cond, tf.while_loop or tf functions there, or take that line out of the tf.function; with NumPy 1.20 and TensorFlow below 2.5, --requirements with numpy<1.20"),
+    Rule(r"You must (?:call `?compile|compile your model)|Model has not been compiled|model\.compile", "the program trains a model that it has not compiled ({place}): model.compile(...) first"),
+    Rule(r"_distributed_tf_\w{1,40}|distribution\.extended\.update", "the model, the optimizer and compile() must all be made within the same `with strategy.scope():` ({place})", STACK),
+    Rule(r"(?:Variable|model|optimizer|metric).{0,120}(?:was |were |is )?(?:not )?created (?:in|under|within|outside) .{0,60}(?:strategy|scope)|Mixing different tf\.distribute\.Strategy|strategy\.scope|under the scope of a `?tf\.distribute|different distribution strategy", "the model, the optimizer and compile() must be made within the same `with strategy.scope():` ({place})"),
+    Rule(r"(?:ValueError|JSONDecodeError).{0,200}TF_CONFIG|TF_CONFIG.{0,100}(?:not set|missing|invalid|must be)", "the program reads TF_CONFIG, and finds it wrong: it must not change it; `tflaunch run ... --dry-run` shows what each task gets"),
+    Rule(r"(?:pywrap_tensorflow|_pywrap_tensorflow_internal).{0,100}(?:failed|error|cannot)|Failed to load the native TensorFlow runtime", "TensorFlow on {host} cannot load its own libraries: it is half installed, or built for another system; install it anew there (--requirements, or `venv:` in the hostfile)"),
+    Rule(r"Unable to (?:synchronously )?create (?:link|dataset|group) \(name already exists", "two layers of the model have the same name, so HDF5 cannot save it: name them differently, or save as .keras"),
+    Rule(r"(?:File system scheme|UnimplementedError: File system scheme) '?\[?(\w{1,12})\]?'? not implemented", "TensorFlow on {host} cannot read {0}: paths: install tensorflow-io by --requirements and import it, or bring the data to a disk"),
+    Rule(r"(?:could not find|Could not find|No such file or directory:? )'?(libjvm\.so|libhdfs\.so)|libhdfs\.so", "TensorFlow on {host} finds no Hadoop: --env HADOOP_HDFS_HOME=DIR, JAVA_HOME=DIR, and CLASSPATH (hadoop classpath --glob) in the hostfile's `setup:`"),
+    Rule(r"Please provide a TPU Name|TPU.{0,60}(?:not found|unavailable)", "the program wants a TPU, and {host} has none: choose another strategy there"),
+    Rule(r"ParseExample|Feature: (\w{1,60}) \(data type: \w{1,20}\) is required but could not be found", "the records on {host} have no feature {0}, or of another type: they were written by another version of the program; look at one by tf.train.Example.FromString"),
+    Rule(r"Input is (?:empty|not)|Unable to decode bytes|Unknown image file format|Invalid (?:PNG|JPEG)|Expected image", "a file of the dataset is no image that TensorFlow can read: the files before it stand in the log if you print names; skip it by dataset.ignore_errors()"),
+    Rule(r"Unimplemented(?:Error)?:|UNIMPLEMENTED", "TensorFlow on {host} has no such operation for that type, device or library{differ_text}: its message names it; another version, another dtype, or the CPU for that op", AFTERMATH),
+    Rule(r"InternalError|INTERNAL:", "TensorFlow itself failed at {place}{differ_text}: its message has more above; hosts with different versions, or a GPU in trouble (`tflaunch gpus`) are the usual causes", AFTERMATH),
+    Rule(r"Failed copying input tensor|Dst tensor is not initialized", "the memory of the GPU of {task} on {host} is full: smaller batches; --env TF_FORCE_GPU_ALLOW_GROWTH=true; `tflaunch gpus` shows who uses it"),
+    Rule(r"uses (?:a different|another) version|RuntimeVersionMismatch|Invalid(?:Argument)?Error.{0,100}unknown (?:op|attr)|unexpected (?:op|attr)", "versions of TensorFlow differ between the tasks{differ_text}: let all hosts have one (--requirements, or `venv:` in the hostfile)", ANYWHERE, needs=("differ",)),
+)  # fmt: skip
