@@ -171,6 +171,7 @@ class Scene:
             "waits_in": self.channels.get(task, ["futex_do_wait"])[0],
             "cpu_s": seen["cpu_s"],
             "io": int(seen["io"]),
+            "wrote": int(seen["io"]),
             "turns": int(seen["turns"]),
             "quiet_s": seen["quiet_s"],
             "log_bytes": int(seen["log_bytes"]),

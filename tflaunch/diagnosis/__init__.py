@@ -10,6 +10,7 @@ lasting.py     the base of rules that tell what has lasted
 strangers.py   who listens on another port than the plan's, or calls addresses that are no task's
 unready.py     whose variables nobody initialises, and whose port stays shut
 lost_peers.py  who stands still since a peer has ended
+unshared.py    an evaluator whose checkpoints are written on another host
 stillness.py   who keeps the others waiting when nothing moves
 movement.py    what a task has moved between looks
 standing.py    where the threads of a task stand, and what that means

@@ -152,7 +152,7 @@ class Stillness(Rule):
     def _all(self, still: Mapping[str, float]) -> Case:
         since = max(still.values())
         alone = len(self._watched.places) == 1 or len(self._trainers) == 1 == len(self._watched.places)
-        patience_s = self._limits.lone_s if alone else self._patience(still, since)
+        patience_s = self._limits.chatty_s if alone else self._patience(still, since)
         return Case("all", tuple(still), since, patience_s)
 
     def _patience(self, tasks: Iterable[str], since: float) -> float:
@@ -209,6 +209,8 @@ class Stillness(Rule):
                 if any(each.chatty(case.since) or each.trickles(6 * limits.look_s) for each in moves):
                     continue
                 verdict = verdict._replace(sure=False)
+            elif case.kind == "all" and len(case.tasks) == 1 == len(self._watched.places):
+                verdict = verdict._replace(sure=verdict.certain)
             if not verdict.sure:
                 patience_s = limits.busy_deep_s if case.kind == "busy" else self._pause(case)
                 if now - case.since < patience_s:

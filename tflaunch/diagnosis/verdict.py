@@ -48,6 +48,9 @@ NEXT = {
 }
 
 
+CERTAIN = ("file_lock", "fifo", "dns", "dial", "lock")
+
+
 class Seen(NamedTuple):
     """What is known of a task in a standstill."""
 
@@ -66,6 +69,7 @@ class Verdict(NamedTuple):
     culprits: tuple[str, ...]  # empty: all stand alike
     text: str
     sure: bool  # False: they may do so on purpose, and more patience is in place
+    certain: bool = False  # no program does so on purpose
 
 
 class Court:
@@ -125,7 +129,8 @@ class Court:
             text += f"; {names_of(others)} {wait} for {'it' if len(culprits) == 1 else 'them'}"
             text += self._at(others)
         sure = not (busy and seen.stand.deep)
-        return Verdict(tuple(culprits), text, sure)
+        certain = all(self._seen[name].forked or self._seen[name].stand.kind in CERTAIN for name in culprits)
+        return Verdict(tuple(culprits), text, sure, certain)
 
     def _all_wait(self, working: Mapping[str, Seen]) -> Verdict:
         places: dict[str, list[str]] = {}
@@ -240,10 +245,9 @@ class Court:
         return f"{place}{seen.stand.words}"
 
     def _at(self, names: Sequence[str]) -> str:
-        places = list(
-            dict.fromkeys(self._seen[name].stand.place for name in names if self._seen[name].stand.place)
-        )
-        return f" at {places[0]}" if len(places) == 1 else ""
+        stands = [self._seen[name].stand for name in names]
+        places = {stand.place for stand in stands if stand.place and stand.kind != "serves"}
+        return f" at {places.pop()}" if len(places) == 1 else ""
 
     def _ends(self) -> str:
         """What is said of the tasks that have ended."""

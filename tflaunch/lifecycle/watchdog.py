@@ -16,6 +16,7 @@ from tflaunch.diagnosis.stillness import Stillness
 from tflaunch.diagnosis.strangers import Strangers
 from tflaunch.diagnosis.thresholds import thresholds
 from tflaunch.diagnosis.unready import Unready
+from tflaunch.diagnosis.unshared import Unshared
 from tflaunch.lifecycle.time_limits import Limits
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
@@ -51,6 +52,7 @@ def rules_for(watched: Watched) -> dict[str, Rule]:
         "hangs": Hangs(watched),
         "unready": Unready(watched),
         "lost_peers": LostPeers(watched),
+        "unshared": Unshared(watched),
         "stillness": Stillness(watched),
     }
 

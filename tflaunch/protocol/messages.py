@@ -149,6 +149,7 @@ _look = {
     "?listens_on": or_null([a_port]),
     "?signs": Each(a_word, _sign),
     "?io": or_null(a_whole_number),
+    "?wrote": or_null(a_whole_number),
     "?turns": a_whole_number,
     "?masks": [(a_whole_number, a_text)],  # tflaunch.agent.tasks.masks
 }

@@ -78,6 +78,7 @@ class Liar:
             "says": self.pick(WORDS),
             "flows": self.pick([None, [], self.some(self.flow)]),
             "io": self.pick([None, *WHOLE]),
+            "wrote": self.pick([None, *WHOLE]),
             "turns": self.pick(WHOLE),
         }
         for name in ("flows", "io", "turns"):

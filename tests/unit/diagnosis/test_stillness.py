@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,9 +108,12 @@ def test_all_in_the_same_all_reduce() -> None:
     assert "the same number of steps" in text
 
 
-def test_one_has_ended_and_the_others_wait() -> None:
-    scene = mirrored()
+def test_one_has_ended_and_the_others_wait_since_later() -> None:
+    scene = Scene(*WORKERS)
     scene.end("worker/1")
+    assert scene.on(120) == []
+    scene.stands("worker/0", TRAIN)
+    scene.stands("worker/2", TRAIN)
     text = one(scene.on(100))
     assert (
         "worker/1 has ended with 0 and no longer takes part: give all tasks the same number of steps" in text
@@ -208,6 +212,21 @@ def test_a_worker_of_two_that_polls_and_writes_lines() -> None:
     scene.stands("worker/1", at(7, "connect"), channels=("hrtimer_nanosleep",))
     scene.turns_s["worker/1"], scene.logs_s["worker/1"] = 1.0, 6.0
     assert len(scene.on(140)) == 1
+
+
+def test_an_evaluator_that_waits_for_a_directory_that_nobody_shares() -> None:
+    scene = Scene("chief/0", "worker/0", "evaluator/0")
+    scene.stands("evaluator/0", at(6, "evaluate", *FOR_CHECKPOINT), channels=("hrtimer_nanosleep",))
+    assert scene.on(300) == [], "the chief has written nothing"
+    scene.looks["chief/0"]["io"] += 9000
+    text = one(scene.on(100))
+    assert text.startswith("evaluator/0 on c has waited ")
+    assert (
+        "for a checkpoint, at trainer.py:6 in evaluate(), though chief/0 on a has written files since" in text
+    )
+    assert scene.inspections == [("evaluator/0", True)]
+    scene.cores["evaluator/0"] = 0.9
+    assert scene.on(30) == ["evaluator/0 on c goes on"]
 
 
 # ---- without stacks
@@ -344,6 +363,17 @@ def test_one_worker_that_sleeps_has_much_time() -> None:
     assert "worker/0 on a" in one(scene.on(60))
 
 
+def test_one_worker_whose_child_cannot_use_tensorflow_is_told_sooner() -> None:
+    scene = Scene("worker/0")
+    scene.stands("worker/0", at(12, "train", *IN_POOL))
+    child = {
+        **{"pid": 4800, "name": "python3", "threads": [[4800, "python3", "S", "futex_do_wait", 0.0]]},
+        **{"stacks": [{"main": True, "frames": at(9, "load", *IN_FUNCTION)}], "why_none": ""},
+    }
+    scene.children["worker/0"] = [child]
+    assert "spawn" in one(scene.on(140))
+
+
 def test_a_ps_and_an_evaluator_that_wait() -> None:
     scene = Scene("ps/0", "worker/0", "worker/1", "evaluator/0")
     scene.stands("ps/0", at(6, "main", *IN_JOIN))
@@ -381,3 +411,42 @@ def test_where_bytes_cannot_be_counted_the_rule_is_silent_and_says_so() -> None:
     assert scene.on(300) == []
     [text] = scene.watchdog.rules["stillness"].blind()
     assert text.startswith("whether worker/0, worker/1, worker/2 stand still: the kernel")
+
+
+# ---- real runs, recorded with tests/support/recorder.py and TensorFlow 2.21
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "mirrored_input_sleeps",
+            "worker/1 on b has done nothing for 30 s: it is at trainer.py:12 in batches() and sleeps; worker/0,"
+            " worker/2 wait for it at trainer.py:26 in train()",
+        ),
+        (
+            "sync_replicas_too_many",
+            "all 2 tasks (worker/0, worker/1) have done nothing for 30 s: they wait in session.run at trainer.py:23 in"
+            " train(); with SyncReplicasOptimizer a step needs replicas_to_aggregate gradients",
+        ),
+        (
+            "chief_never_initialises",
+            "worker/0 on a has done nothing for 30 s: it is at trainer.py:18 in train() and sleeps; worker/1 waits for"
+            " it at trainer.py:19 in train()",
+        ),
+    ],
+)
+def test_a_recorded_run(name: str, words: str) -> None:
+    watchdog: Watchdog | None = None
+    said: list[str] = []
+    for line in (Path(__file__).parent / "recorded" / f"{name}.jsonl").read_text("utf-8").splitlines():
+        now, what, *rest = json.loads(line)
+        if watchdog is None:
+            watchdog = Watchdog(**rest[0])
+            watchdog.rules = {"stillness": watchdog.rules["stillness"]}
+            watchdog.begin(now)
+        elif what == "said":
+            watchdog.said(*rest, now)
+        watchdog.questions("abcd", now)
+        said += [each.text for each in watchdog.sentences(now)]
+    assert one(said).startswith(words)

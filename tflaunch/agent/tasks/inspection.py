@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PROCESSES = 16
 THREADS = 256
+THREADS_READ = 2048
 # A message has its limit, so all processes together have these:
 THREADS_IN_ALL = 6144
 STACK_CHARACTERS = 1 << 20
@@ -103,8 +104,12 @@ def _threads(pid: int, most: int) -> "List[List[Any]]":
         numbers = sorted(map(int, os.listdir("/proc/%d/task" % pid)))
     except OSError:
         return []  # it has ended meanwhile
-    threads = (_thread(pid, tid) for tid in numbers[:most])
-    return [thread for thread in threads if thread is not None]
+    read = (_thread(pid, tid) for tid in numbers[:THREADS_READ])
+    threads = [thread for thread in read if thread is not None]
+    if len(threads) > most:
+        # The threads of TensorFlow's pools wait in a futex; what the others wait in tells more.
+        threads.sort(key=lambda thread: (thread[0] != pid, thread[3].startswith("futex"), thread[0]))
+    return threads[:most]
 
 
 def _thread(pid: int, tid: int) -> "Optional[List[Any]]":

@@ -8,6 +8,7 @@
     waits_in     the kernel function that the program waits in, "" when it runs or the kernel hides that
     cpu_s        processor time that all these processes have used so far
     io           bytes that they have read and written so far (files, pipes; hardly sockets); null when hidden
+    wrote        those of them that they have written
     turns        how often the first threads of all these processes have stopped waiting
     quiet_s      seconds since the task last wrote to its log, or since its start
     log_bytes    how much the task has written
@@ -32,7 +33,7 @@ from tflaunch.agent.tasks.log_signs import LogSigns, shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Optional, Set
+    from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
     from tflaunch.agent.net.connections import Connection, Sockets
     from tflaunch.agent.tasks.task import Task
@@ -75,11 +76,13 @@ def look(tasks: "Iterable[Task]") -> "Dict[str, Dict[str, Any]]":
 
 
 def _of_processes(task: "Task", tree: "List[processes.Process]") -> "Dict[str, Any]":
+    moved, written = _io(tree)
     return {
         "processes": [[each.pid, each.name, each.state] for each in tree[:PROCESSES]],
         "waits_in": _waits_in(tree[0].pid) if tree else "",
         "cpu_s": round(sum(_cpu_s(each.pid) for each in tree), 2),
-        "io": _io(tree),
+        "io": moved,
+        "wrote": written,
         "turns": sum(_turns(each.pid) for each in tree),
         "quiet_s": round(_quiet_s(task), 1),
         "log_bytes": task.logs.size(task.logs.attempt),
@@ -176,18 +179,20 @@ def _turns(pid: int) -> int:
         return 0
 
 
-def _io(tree: "List[processes.Process]") -> "Optional[int]":
-    moved = 0
+def _io(tree: "List[processes.Process]") -> "Tuple[Optional[int], Optional[int]]":
+    """(bytes that they have read and written, those written); None where that is hidden."""
+    read = written = 0
     for process in tree:
         try:
             with open("/proc/%d/io" % process.pid) as table:
                 counts = dict(line.split(": ", 1) for line in table)
-            moved += int(counts["rchar"]) + int(counts["wchar"])
+            read += int(counts["rchar"])
+            written += int(counts["wchar"])
         except PermissionError:
-            return None
+            return None, None
         except (OSError, KeyError, ValueError):
             continue  # it has ended meanwhile
-    return moved
+    return read + written, written
 
 
 def _quiet_s(task: "Task") -> float:
