@@ -71,6 +71,7 @@ class Requests:
             "restart": self.staging.restart,
             "stop": self.staging.stop_tasks,
             "look": self.staging.look,
+            "inspect": self.staging.inspect,
             "dial": self._dial_check.dial,
             "watch": self._watching.watch,
             "credit": self._watching.credit,

@@ -5,12 +5,12 @@
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tflaunch.cli.options import option
-from tflaunch.cli.values import time_parser
+from tflaunch.cli.values import read_threshold, time_parser
 
 OUTPUT = "Output"
 
@@ -123,6 +123,25 @@ class DoneChoice(str, Enum):
     workers = "workers"
     all = "all"
     never = "never"
+
+
+@dataclass(repr=False, eq=False)
+class WatchOptions:
+    """How the run is watched over for tasks that hang."""
+
+    panel = "Hangs"
+
+    threshold: tuple[str, ...] = option(
+        (),
+        metavar="NAME=VALUE",
+        help="Change from when on a hang is told: wait_s=120; repeatable.  A wrong NAME lists them all.",
+    )
+    no_stacks: bool = option(False, help="Never have a task print its Python stacks while it runs.")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the watchdog (tflaunch.lifecycle.watchdog) that were given; raises UsageError."""
+        return {"thresholds": dict(map(read_threshold, self.threshold)), "stacks": not self.no_stacks}
 
 
 @dataclass(repr=False, eq=False)

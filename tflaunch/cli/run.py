@@ -32,7 +32,7 @@ from tflaunch.cli.job_parts import (
     with_environment,
     with_workdirs,
 )
-from tflaunch.cli.option_groups import ConnectionOptions, EndOptions, OutputOptions
+from tflaunch.cli.option_groups import ConnectionOptions, EndOptions, OutputOptions, WatchOptions
 from tflaunch.cli.options import argument
 from tflaunch.cli.outputs import wish_at_end
 from tflaunch.cli.reporting import reporting
@@ -84,6 +84,7 @@ class RunOptions:
     tasks: TaskOptions
     start: StartOptions
     end: EndOptions
+    watch: WatchOptions
     output: OutputOptions
     results: ResultOptions
     restarts: RestartOptions
@@ -170,6 +171,7 @@ def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
         spares=options.restarts.spares,
         restarts=_restarts(options.restarts, job.roles),
         dial_check=not start.no_dial_check,
+        watch=options.watch.settings,
         limits_s={"timeout_s": end.timeout, "startup_s": end.startup_timeout, "stall_s": end.stall_timeout},
         tensorboard=options.results.tensorboard,
         tensorboard_port=options.results.tensorboard_port,

@@ -29,7 +29,7 @@ from tflaunch.cli.job_parts import (
     gpu_choice,
     with_environment,
 )
-from tflaunch.cli.option_groups import OUTPUT, ConnectionOptions, EndOptions, OutputOptions
+from tflaunch.cli.option_groups import OUTPUT, ConnectionOptions, EndOptions, OutputOptions, WatchOptions
 from tflaunch.cli.options import Part, option
 from tflaunch.cli.reporting import reporting
 from tflaunch.cli.roles import roles_of
@@ -80,6 +80,7 @@ class UpOptions:
     servers: ServerOptions
     output: Annotated[OutputOptions, Part(without=("only",))]
     end: Annotated[EndOptions, Part("grace", "startup_timeout", "lease", default={"startup_timeout": 300.0})]
+    watch: WatchOptions
     restarts: Annotated[RestartOptions, Part("restarts", "restart_window", default={"restarts": 3})]
     connection: ConnectionOptions
 
@@ -159,6 +160,7 @@ def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) 
         detach=detach,
         restarts=Restarts(options.restarts.restarts, options.restarts.restart_window),
         dial_check=not options.start.no_dial_check,
+        watch=options.watch.settings,
         limits_s={"startup_s": options.end.startup_timeout},
         require_all=options.start.require_all,
         yes=options.start.yes,

@@ -40,6 +40,26 @@ def parse_wait(text: str) -> float:
     return math.inf if text == FOR_EVER else time_parser()(text)
 
 
+def read_threshold(text: str) -> tuple[str, float]:
+    """Return the name and the value of a threshold, `wait_s=120`; raises UsageError."""
+    from tflaunch.diagnosis.thresholds import DEFAULTS
+    from tflaunch.protocol.errors import UsageError
+
+    name, _, value = text.partition("=")
+    if name not in DEFAULTS:
+        known = ", ".join(f"{known}={default:g}" for known, default in sorted(DEFAULTS.items()))
+        raise UsageError(f"--threshold {text[:60]}: {name[:40]!r} is no threshold", f"they are {known}")
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise UsageError(
+            f"--threshold {text[:60]}: {name} is a number above 0", f"its default: {name}={DEFAULTS[name]:g}"
+        )
+    return name, number
+
+
 def parse_age(text: str) -> float:
     """Return a time in seconds; its unit must be written: `--older 7` hardly means seconds. Raises BadParameter."""
     if text.strip()[-1:].isdigit():

@@ -12,7 +12,7 @@ listens itself, and has no connection to that peer.  Two cases are no hangs: a w
 ready sleeps for 30 s, and a ps is idle when no worker asks it for anything.  /proc does not show what blocks a
 connection; therefore the task's host connects to the peer once more (`dials`), and that shows it.
 
-A healthy run gives no sentences: only what has lasted WAIT_S counts.  The user gets a sentence once, again when its
+A healthy run gives no sentences: only what has lasted `wait_s` counts.  The user gets a sentence once, again when its
 cause changes, and one more when the wait ends.
 
 Shipped to hosts, for the coordinator of a detached run, which has loaded `typing` already (lifecycle/states.py).
@@ -23,21 +23,19 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from tflaunch.protocol.dialling import STRANGER, meaning
+from tflaunch.diagnosis.rule import Rule, Sentence, endpoint, names_of
+from tflaunch.protocol.dialling import DIAL_S, STRANGER, meaning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from typing import Any
 
-LOOK_S = 5.0  # how often the agents are asked to look at their tasks
-WAIT_S = 60.0
-STOPPED_S = 10.0
-FRESH_S = 3 * LOOK_S  # an older look says nothing about now
+    from tflaunch.diagnosis.rule import Place, Watched
+    from tflaunch.protocol.outcome import TaskExit
+
 GAP_S = 20.0  # between two tries of gRPC to connect
-DIAL_AGAIN_S = 60.0
 DIAL_LOST_S = 60.0  # a dial whose result has not come by then counts as not made
-IDLE = 0.03  # of one core
-NAMES_SHOWN = 4
 TOO_LATE = (
     "a task that starts after the chief has ended waits for ever, unless the program sets device_filters; if the run"
     " is to end with the chief, say --done chief"
@@ -49,14 +47,6 @@ _KINDS = (*_WAITS, "shut", "stopped", "disk")
 STILL_WAITING = re.compile(r"still waiting for response from worker: /job:(\w+)/replica:\d+/task:(\d+)")
 
 
-class Place(NamedTuple):
-    """Where a task runs."""
-
-    host: str
-    address: str  # what its peers dial
-    port: int | None  # None: no task dials it
-
-
 class Finding(NamedTuple):
     """A task that hangs: how, and on which peer."""
 
@@ -64,13 +54,6 @@ class Finding(NamedTuple):
     task: str
     peer: str  # the task that it waits for, or ""
     cause: str
-
-
-class Sentence(NamedTuple):
-    """What the user should know; with `over`, that what an earlier sentence reported has ended."""
-
-    text: str
-    over: bool
 
 
 def waits_for(line: str) -> str:
@@ -82,8 +65,9 @@ def waits_for(line: str) -> str:
 class _Task:
     """What is known of one task, and since when."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, fresh_s: float) -> None:
         self.place = place
+        self.fresh_s = fresh_s  # an older look says nothing about now
         self.ended = ""  # how it has ended
         self.look: dict[str, Any] = {}  # the last one
         self.at = 0.0  # the time of the last look
@@ -102,26 +86,25 @@ class _Task:
         )  # the peer that its last line says it waits for, and since when
 
     def fresh(self, now: float) -> bool:
-        return not self.ended and bool(self.look) and now - self.at <= FRESH_S
+        return not self.ended and bool(self.look) and now - self.at <= self.fresh_s
 
     def shut(self, now: float) -> bool:
         """Whether the task lives and does not listen on its port."""
         return self.fresh(now) and self.look["listens"] is False
 
 
-class Diagnosis:
-    """Takes looks, exits and results of dials, and makes sentences for the user.
+class Hangs(Rule):
+    """Takes looks, exits and results of dials, and tells which task waits for which."""
 
-    `tasks` maps each task to its place; `names` maps each address that is a host name to its IP addresses.
-    All times are of one steady clock.
-    """
-
-    def __init__(self, tasks: Mapping[str, Place], names: Mapping[str, Sequence[str]] | None = None) -> None:
-        self._tasks = {task: _Task(place) for task, place in tasks.items()}
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._limits = watched.thresholds
+        tasks, names = watched.places, watched.names
+        self._tasks = {task: _Task(place, self._limits.fresh_s) for task, place in tasks.items()}
         self._endpoints: dict[tuple[str, int], str] = {}
         for task, place in tasks.items():
             if place.port is not None:
-                for address in (place.address, *(names or {}).get(place.address, ())):
+                for address in (place.address, *names.get(place.address, ())):
                     self._endpoints[address, place.port] = task
         ports = [place.port for place in tasks.values()]
         self._by_port = {
@@ -129,7 +112,7 @@ class Diagnosis:
             for task, place in tasks.items()
             if place.port is not None and ports.count(place.port) == 1
         }
-        self._reported: dict[Finding, None] = {}
+        self._reported: dict[Finding, str] = {}  # with the sentence that told it
         self._wanted: dict[tuple[str, str], None] = {}  # (host, task): the host should dial the task
         self._asked: dict[str, tuple[float, list[str]]] = {}  # host -> (since when it dials, which tasks)
         self._dialled: dict[tuple[str, str], tuple[float, Any]] = {}  # (host, task) -> when, result
@@ -141,7 +124,7 @@ class Diagnosis:
                 name: [task.ended, task.first, task.idle_since, task.state_since, task.calls, task.said]
                 for name, task in self._tasks.items()
             },
-            "reported": [list(finding) for finding in self._reported],
+            "reported": [[*finding, text] for finding, text in self._reported.items()],
         }
 
     def resume(self, memory: Any) -> None:
@@ -151,20 +134,19 @@ class Diagnosis:
         a_task, since = of_the_run("a task", self._tasks), (a_text, a_number)
         calls_of_it = Each(a_task, (a_number, a_number))
         of_task = (a_text, a_number, or_null(a_number), since, calls_of_it, since)
-        finding = (one_of(*_KINDS), a_task, a_text, a_text)
+        finding = (one_of(*_KINDS), a_task, a_text, a_text, a_text)
         check({"tasks": Each(a_task, of_task), "reported": [finding]}, memory)
         for name, (ended, first, idle_since, state_since, calls, said) in memory["tasks"].items():
             task = self._tasks[name]
             task.ended, task.first, task.idle_since = ended, first, idle_since
             task.state_since, task.said = tuple(state_since), tuple(said)
             task.calls = {peer: (begun, last) for peer, (begun, last) in calls.items()}
-        self._reported = {Finding(*each): None for each in memory["reported"]}
+        self._reported = {Finding(*each[:-1]): each[-1] for each in memory["reported"]}
 
     # -- what happens
 
-    def looked(self, tasks: Mapping[str, Mapping[str, Any]], now: float) -> None:
-        """An agent has looked at its tasks (see tflaunch.agent.tasks.look)."""
-        for name, look in tasks.items():
+    def looked(self, host: str, fields: Mapping[str, Any], now: float) -> None:
+        for name, look in fields["tasks"].items():
             task = self._tasks.get(name)
             if task is None or task.ended:
                 continue
@@ -172,7 +154,7 @@ class Diagnosis:
                 task.first = task.first or now
             elif now > task.at:
                 used = look["cpu_s"] - task.look["cpu_s"]
-                if not 0 <= used < IDLE * (now - task.at):
+                if not 0 <= used < self._limits.idle_cores * (now - task.at):
                     task.idle_since = None
                 elif task.idle_since is None:
                     task.idle_since = task.at
@@ -199,22 +181,19 @@ class Diagnosis:
         address, port = endpoint
         return self._endpoints.get((address, port)) or self._by_port.get(port, "")
 
-    def exited(self, name: str, code: int) -> None:
-        """A task has ended, with this exit code (128 + n for signal n)."""
-        if name in self._tasks:
-            self._tasks[name].ended = f"with {code}"
+    def exited(self, exit: TaskExit, now: float) -> None:
+        if str(exit.task) in self._tasks:
+            self._tasks[str(exit.task)].ended = f"with {exit.exit_code}"
 
-    def lost(self, name: str) -> None:
-        """A task is gone with its host."""
-        if name in self._tasks:
-            self._tasks[name].ended = "with its host"
+    def lost(self, task: str, now: float) -> None:
+        if task in self._tasks:
+            self._tasks[task].ended = "with its host"
 
-    def started(self, name: str) -> None:
-        """A task was started again."""
-        self._tasks[name] = _Task(self._tasks[name].place)
+    def started(self, task: str, now: float) -> None:
+        self._tasks[task] = _Task(self._tasks[task].place, self._limits.fresh_s)
 
-    def dials(self, now: float) -> dict[str, list[list[Any]]]:
-        """What the hosts should dial now, to find out what is in the way: host -> `targets` of a `dial` message."""
+    def questions(self, now: float) -> list[tuple[str, str, dict[str, Any]]]:
+        """Dials, to find out what is in the way."""
         calls: dict[str, list[str]] = {}
         for host, task in self._wanted:
             asked = self._asked.get(host)
@@ -224,35 +203,26 @@ class Diagnosis:
             self._asked[host] = (now, tasks)
         self._wanted = {}
         places = {task: self._tasks[task].place for tasks in calls.values() for task in tasks}
-        return {
-            host: [[places[task].address, places[task].port, places[task].host] for task in tasks]
-            for host, tasks in calls.items()
-        }
+        return [(host, "dial", self._dial([places[task] for task in tasks])) for host, tasks in calls.items()]
 
-    def dialled(self, host: str, results: Sequence[Any], now: float) -> None:
-        """The results of the dials that `dials` asked `host` for."""
+    @staticmethod
+    def _dial(places: Sequence[Place]) -> dict[str, Any]:
+        targets = [[place.address, place.port, place.host] for place in places]
+        return {"key": "", "targets": targets, "patience_s": DIAL_S}
+
+    def answered(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
+        if type != "dialled":
+            return
         _, tasks = self._asked.pop(host, (0.0, []))
-        for task, result in zip(tasks, results):  # noqa: B905  Python 3.8
+        for task, result in zip(tasks, fields["results"]):  # noqa: B905  Python 3.8
             self._dialled[host, task] = (now, result)
             self._wanted.pop((host, task), None)
 
     # -- what it means
 
-    def sentences(self, now: float) -> list[Sentence]:
-        """What is new since the last call."""
+    def sentences(self, now: float, explained: AbstractSet[str]) -> list[Sentence]:
         found = self._findings(now)
-        groups: dict[Finding, list[str]] = {}
-        for finding in found:
-            if finding not in self._reported:
-                # Tasks that wait for the same peer share a sentence; a closed port or a stopped task has its own.
-                alike = finding if finding.kind in ("shut", "stopped") else finding._replace(task="")
-                groups.setdefault(alike, []).append(finding.task)
-        said = [
-            Sentence(
-                self._tell(alike, tasks, max(found[alike._replace(task=task)] for task in tasks), now), False
-            )
-            for alike, tasks in groups.items()
-        ]
+        said = self._begun(found, explained, now)
         still = {(finding.kind in _WAITS, finding.task, finding.peer) for finding in found}
         over: dict[tuple[str, str], list[str]] = {}
         for finding in list(self._reported):
@@ -263,8 +233,26 @@ class Diagnosis:
                     continue
                 if finding.kind != "shut" or task.look["listens"]:  # else only the waiting tasks are gone
                     over.setdefault((finding.kind, finding.peer), []).append(finding.task)
-        said += [Sentence(self._tell_over(kind, tasks, peer), True) for (kind, peer), tasks in over.items()]
-        self._reported.update(dict.fromkeys(found))
+        return said + [
+            Sentence(self._tell_over(kind, tasks, peer), True) for (kind, peer), tasks in over.items()
+        ]
+
+    def _begun(
+        self, found: Mapping[Finding, float], explained: AbstractSet[str], now: float
+    ) -> list[Sentence]:
+        """What has not been said yet; tasks that wait for the same peer share a sentence."""
+        groups: dict[Finding, list[str]] = {}
+        for finding in found:
+            if finding not in self._reported and finding.task not in explained:
+                # A closed port or a stopped task has a sentence of its own.
+                alike = finding if finding.kind in ("shut", "stopped") else finding._replace(task="")
+                groups.setdefault(alike, []).append(finding.task)
+        said = []
+        for alike, tasks in groups.items():
+            findings = [alike._replace(task=task) for task in tasks]
+            text = self._tell(alike, tasks, max(found[finding] for finding in findings), now)
+            self._reported.update(dict.fromkeys(findings, text))
+            said.append(Sentence(text, False))
         return said
 
     def _findings(self, now: float) -> dict[Finding, float]:
@@ -274,16 +262,16 @@ class Diagnosis:
             if not task.fresh(now):
                 continue
             state, since = task.state_since
-            if state == "T" and now - since >= STOPPED_S:
+            if state == "T" and now - since >= self._limits.stopped_s:
                 found[Finding("stopped", name, "", str(task.look["processes"][0][0]))] = since
-            if state == "D" and now - since >= WAIT_S / 2:
+            if state == "D" and now - since >= self._limits.wait_s / 2:
                 found[Finding("disk", name, "", task.look["waits_in"])] = since
             for peer, since in self._waits(name, task, now).items():
                 other = self._tasks[peer]
-                if now - since < WAIT_S:
+                if now - since < self._limits.wait_s:
                     continue
                 if other.shut(now):
-                    if now - other.first >= WAIT_S:
+                    if now - other.first >= self._limits.wait_s:
                         found[Finding("shut", peer, "", "")] = other.first
                     continue
                 kind, cause = self._why(name, peer, now)
@@ -319,12 +307,10 @@ class Diagnosis:
             peer
             for peer, other in self._tasks.items()
             if peer not in met
-            and ((other.ended and peer == self._chief) or (peer.startswith("ps/") and other.shut(now)))
+            and (
+                (other.ended and peer == self._watched.chief) or (peer.startswith("ps/") and other.shut(now))
+            )
         ]
-
-    @property
-    def _chief(self) -> str:
-        return next((task for task in ("chief/0", "master/0") if task in self._tasks), "worker/0")
 
     def _why(self, name: str, peer: str, now: float) -> tuple[str, str]:
         """(kind, cause) of a wait; ("", "") until that is known."""
@@ -334,8 +320,8 @@ class Diagnosis:
         if other.fresh(now) and other.state_since[0] == "T":
             return "", ""  # the user gets a sentence about the peer itself
         host = task.place.host
-        at, result = self._dialled.get((host, peer), (now - 2 * DIAL_AGAIN_S, None))
-        if now - at > DIAL_AGAIN_S:
+        at, result = self._dialled.get((host, peer), (now - 2 * self._limits.dial_again_s, None))
+        if now - at > self._limits.dial_again_s:
             self._wanted[host, peer] = None
         if result is None:
             return "", ""
@@ -343,12 +329,18 @@ class Diagnosis:
             return "mute", ""
         return "blocked", meaning(*result)
 
+    def explains(self, now: float) -> list[str]:
+        return [task for finding in self._reported for task in (finding.task, finding.peer) if task]
+
+    def holds(self) -> list[str]:
+        return list(dict.fromkeys(self._reported.values()))
+
     # -- in words
 
     def _tell(self, finding: Finding, tasks: list[str], since: float, now: float) -> str:
         """One sentence for all `tasks` that wait in this way, for this peer, for this cause."""
         kind, _, peer, cause = finding
-        who, waited = self._who(tasks), f"{now - since:.0f} s"
+        who, waited = self._watched.who(tasks), f"{now - since:.0f} s"
         first, have = self._tasks[tasks[0]], "has" if len(tasks) == 1 else "have"
         if kind == "stopped":
             return f"{who} is stopped (state T): kill -CONT {cause} on {first.place.host} lets it go on"
@@ -366,36 +358,21 @@ class Diagnosis:
                 if task.fresh(now) and tasks[0] in self._waits(name, task, now)
             ]
             wait = "waits" if len(waiters) == 1 else "wait"
-            return f"{who} has not opened its port for {waited} ({output}); {_names(waiters)} {wait} for it"
+            return f"{who} has not opened its port for {waited} ({output}); {names_of(waiters)} {wait} for it"
         if kind == "idle":
             what = f"{have} done nothing for {waited} and {have} no connection to {peer}"
             return f"{who} {what}, which has ended {cause}; {TOO_LATE}"
         if kind == "ended":
             return f"{who} {have} waited {waited} for {peer}, which has ended {cause}; {TOO_LATE}"
-        there = f"{peer} at {_endpoint(self._tasks[peer].place)}"
+        there = f"{peer} at {endpoint(self._tasks[peer].place)}"
         if kind == "mute":
             return f"{who} {have} waited {waited} for {there}, which takes connections but does not answer"
         return f"{who} {have} waited {waited} for {there}: {cause}"
 
     def _tell_over(self, kind: str, tasks: list[str], peer: str) -> str:
-        who, one = self._who(tasks), len(tasks) == 1
+        who, one = self._watched.who(tasks), len(tasks) == 1
         if kind == "shut":
             return f"{who} has opened its port" if one else f"{who} have opened their ports"
         if kind in ("stopped", "disk", "idle"):
             return f"{who} {'goes' if one else 'go'} on"
         return f"{who} {'waits' if one else 'wait'} no longer for {peer}"
-
-    def _who(self, tasks: list[str]) -> str:
-        if len(tasks) == 1:
-            return f"{tasks[0]} on {self._tasks[tasks[0]].place.host}"
-        return _names(tasks)
-
-
-def _names(tasks: Sequence[str]) -> str:
-    """`worker/0, worker/1 and 6 more`."""
-    shown = ", ".join(tasks[:NAMES_SHOWN])
-    return f"{shown} and {len(tasks) - NAMES_SHOWN} more" if len(tasks) > NAMES_SHOWN else shown
-
-
-def _endpoint(place: Place) -> str:
-    return f"[{place.address}]:{place.port}" if ":" in place.address else f"{place.address}:{place.port}"

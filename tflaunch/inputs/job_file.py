@@ -123,6 +123,8 @@ def _job_file(document: JobDocument, directory: Path) -> JobFile:
         options["no_sync"] = not document.sync
     if "dial_check" in said:
         options["no_dial_check"] = not document.dial_check
+    if "stacks" in said:
+        options["no_stacks"] = not document.stacks
     if "flags" in said and not document.flags:
         options["flags"] = document.flags is not None
     for name in _PATHS & said:
@@ -132,6 +134,7 @@ def _job_file(document: JobDocument, directory: Path) -> JobFile:
         "env": tuple(f"{name}={value}" for name, value in document.env.items()),
         "env_file": tuple(directory / Path(name).expanduser() for name in document.env_file or ()),
         "ship": document.ship or (),
+        "threshold": document.threshold or (),
         "flag": tuple(f"{name}={other}" for name, other in (document.flags or {}).items()),
         "restart": restart,
     }

@@ -465,6 +465,14 @@ class JobDocument(BaseModel):
         str, PlainValidator(_text), string("Hosts that are kept for when another one is lost.", "gpu09")
     ] = UNSAID
     dial_check: Annotated[bool, Truth, _flag("false: start even if hosts cannot reach each other.")] = UNSAID
+    threshold: Annotated[
+        tuple[str, ...],
+        PlainValidator(_texts),
+        _list("From when on a hang is told: NAME=VALUE.", ["wait_s=120"]),
+    ] = UNSAID
+    stacks: Annotated[
+        bool, Truth, _flag("false: never have a task print its Python stacks while it runs.")
+    ] = UNSAID
 
 
 def json_schema() -> dict[str, Any]:

@@ -313,7 +313,11 @@ def make_ready(request: Request, starter: Starter, plan: ClusterPlan, attempt: i
     places = {
         str(task.id): (task.host, task.address, task.port if task.listens else None) for task in plan.tasks
     }
-    return Watchdog(places, names, request.limits_s)
+    settings = {
+        **request.watch,
+        "gpus": {str(task.id): list(task.gpus) for task in plan.tasks if task.gpus},
+    }
+    return Watchdog(places, names, request.limits_s, settings)
 
 
 def first_state(request: Request, plan: ClusterPlan, attempt: int = 0) -> State:

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.lifecycle.states import Restarts
@@ -53,6 +53,9 @@ class Request:
     spares: str = ""  # pattern of hosts that are used only when another one is lost or absent
     dial_check: bool = True
     limits_s: Mapping[str, float] = field(default_factory=dict)  # see tflaunch.lifecycle.time_limits
+    watch: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # settings of the watchdog (tflaunch.lifecycle.watchdog) that the user has changed
     tensorboard: str | None = (
         None  # the directory that TensorBoard shows while the tasks run; None: no TensorBoard
     )

@@ -12,10 +12,11 @@ from tflaunch.hosts import fold
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.steering import Steering
 from tflaunch.lifecycle.states import State, state_data
-from tflaunch.lifecycle.watchdog import DIAL_S, Watchdog
+from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.planning import dial_check
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import to_prepare
+from tflaunch.protocol.dialling import DIAL_S
 from tflaunch.protocol.errors import Breach, ConnectError, DialError
 from tflaunch.protocol.job import JobSpec, TaskId, deciding
 from tflaunch.sessions.log_feed import Copies, LogFeed, Record

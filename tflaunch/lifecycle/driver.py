@@ -20,7 +20,7 @@ from tflaunch.protocol.outcome import HostLost, TaskExit, gpus_left
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tflaunch.diagnosis.hangs import Sentence
+    from tflaunch.diagnosis.rule import Sentence
     from tflaunch.lifecycle.actions import Action
     from tflaunch.lifecycle.states import State
     from tflaunch.protocol.events import Event

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tflaunch.diagnosis.hangs import FRESH_S, LOOK_S, waits_for
+from tflaunch.diagnosis.hangs import waits_for
+from tflaunch.diagnosis.rule import names_of
+from tflaunch.diagnosis.thresholds import Thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-NAMES_SHOWN = 4
 NEVER = float("-inf")
 
 
@@ -40,15 +41,20 @@ class Limits:
     """
 
     def __init__(
-        self, tasks: Iterable[str], timeout_s: float = 0.0, startup_s: float = 0.0, stall_s: float = 0.0
+        self,
+        tasks: Iterable[str],
+        timeout_s: float = 0.0,
+        startup_s: float = 0.0,
+        stall_s: float = 0.0,
+        thresholds: Thresholds = Thresholds(),  # noqa: B008  frozen
     ) -> None:
         self.timeout_s = timeout_s
         self.startup_s = startup_s
         self.stall_s = stall_s
         limits = [limit / 4 for limit in (startup_s, stall_s) if limit]
-        self.look_s = max(
-            0.25, min([LOOK_S, *limits])
-        )  # how often the agents are asked to look at their tasks
+        # How often the agents are asked to look at their tasks.
+        self.look_s = max(0.25, min([thresholds.look_s, *limits]))
+        self._fresh_s = thresholds.fresh_s
         self._begun: float | None = None
         self._started = dict.fromkeys(tasks, 0.0)  # living task -> when it started
         self._seen: dict[str, float] = {}  # task -> when an agent last looked at it
@@ -113,13 +119,13 @@ class Limits:
                 for task in living
                 if task not in self._ready
                 and now - self._started[task] >= self.startup_s
-                and now - self._seen.get(task, NEVER) <= FRESH_S
+                and now - self._seen.get(task, NEVER) <= self._fresh_s
             )
             if late:
                 have, port = ("has", "its port") if len(late) == 1 else ("have", "their ports")
                 limit = f"{self.startup_s:g} s after the start (--startup-timeout)"
-                return self._reached(f"{_names(late)} {have} not opened {port} {limit}", late)
-        if self.stall_s and all(now - self._seen.get(task, NEVER) <= FRESH_S for task in living):
+                return self._reached(f"{names_of(late)} {have} not opened {port} {limit}", late)
+        if self.stall_s and all(now - self._seen.get(task, NEVER) <= self._fresh_s for task in living):
             quiet_s = now - max(self._spoke[task] for task in self._spoke)
             if quiet_s >= self.stall_s:
                 return self._reached(
@@ -137,8 +143,3 @@ def _state(look: Mapping[str, Any]) -> str:
         return ""
     state = f"state {look['processes'][0][2]}"
     return f"{state}, in {look['waits_in']}" if look["waits_in"] else state
-
-
-def _names(tasks: tuple[str, ...]) -> str:
-    shown = ", ".join(tasks[:NAMES_SHOWN])
-    return f"{shown} and {len(tasks) - NAMES_SHOWN} more" if len(tasks) > NAMES_SHOWN else shown

@@ -1,4 +1,4 @@
-"""Watches over a run: asks the agents what their tasks do, says which task waits for which, keeps the time limits.
+"""Watches over a run: asks the agents what their tasks do, has the rules say what is wrong, keeps the time limits.
 
 Pure, and shipped to hosts: the coordinator watches over a detached run.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tflaunch.diagnosis.hangs import Diagnosis, Place
+from tflaunch.diagnosis.hangs import Hangs
+from tflaunch.diagnosis.rule import Place, Watched
+from tflaunch.diagnosis.thresholds import thresholds
 from tflaunch.lifecycle.time_limits import Limits
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
@@ -17,18 +19,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from tflaunch.diagnosis.hangs import Sentence
+    from tflaunch.diagnosis.rule import Rule, Sentence
     from tflaunch.protocol.events import Event
 
-DIAL_S = 5.0  # for one connect, whose first packet may be lost twice on the way
 AWAITED_S = 0.5  # how often the agents are asked while the launcher waits for all tasks to be ready
+
+
+def rules_for(watched: Watched) -> dict[str, Rule]:
+    """The rules that watch over a run, by name.
+
+    Their order matters: a rule that knows the reason of a standstill stands before those that see only the standstill.
+    """
+    return {"hangs": Hangs(watched)}
 
 
 class Watchdog:
     """The Monitor (lifecycle/driver.py) of a run.
 
     `places` maps a task to its host, address and port; `names` maps each address that is a host name to its IP
-    addresses; `limits_s` are the arguments of time_limits.Limits.  All times are of one steady clock.
+    addresses; `limits_s` are the arguments of time_limits.Limits; `settings` are the other fields of rule.Watched, its
+    `thresholds` those that the user has changed.  All times are of one steady clock.
     """
 
     def __init__(
@@ -36,11 +46,22 @@ class Watchdog:
         places: Mapping[str, Sequence[Any]],
         names: Mapping[str, Sequence[str]],
         limits_s: Mapping[str, float],
+        settings: Mapping[str, Any],
     ) -> None:
-        self._data = {"places": dict(places), "names": dict(names), "limits_s": dict(limits_s)}
+        self._data = {
+            "places": dict(places),
+            "names": dict(names),
+            "limits_s": dict(limits_s),
+            "settings": dict(settings),
+        }
         self._hosts = {task: place[0] for task, place in places.items()}
-        self._diagnosis = Diagnosis({task: Place(*place) for task, place in places.items()}, names)
-        self._limits = Limits(places, **limits_s)
+        chosen = thresholds(settings.get("thresholds", {}))
+        rest = {name: value for name, value in settings.items() if name != "thresholds"}
+        self._watched = Watched(
+            {task: Place(*place) for task, place in places.items()}, names, chosen, **rest
+        )
+        self.rules = rules_for(self._watched)
+        self._limits = Limits(places, **limits_s, thresholds=chosen)
         self._looked = 0.0  # when the agents were last asked
         self.awaited = False  # the launcher waits for all tasks to be ready
 
@@ -60,37 +81,44 @@ class Watchdog:
 
     def memory(self) -> dict[str, Any]:
         """What has happened, as JSON can hold it, for `resume`; left out is what the next looks show again."""
-        return {"diagnosis": self._diagnosis.memory(), "limits": self._limits.memory()}
+        rules = {name: rule.memory() for name, rule in self.rules.items()}
+        return {"rules": rules, "limits": self._limits.memory()}
 
     def resume(self, memory: Any) -> None:
         """Continue from another watchdog's `memory`; call `begin` first.  Raises ValueError for a wrong one."""
         from tflaunch.protocol.fields import anything, check
 
-        check({"diagnosis": anything, "limits": anything}, memory)
-        self._diagnosis.resume(memory["diagnosis"])
+        check({"rules": dict.fromkeys(self.rules, anything), "limits": anything}, memory)
+        for name, rule in self.rules.items():
+            rule.resume(memory["rules"][name])
         self._limits.resume(memory["limits"])
 
     def happened(self, event: Event, now: float) -> None:
         """Take note of a task that has started or ended, or is gone with its host; ignore other events."""
         if isinstance(event, TaskExit):
-            self._diagnosis.exited(str(event.task), event.exit_code)
             self._limits.exited(str(event.task))
+            for rule in self.rules.values():
+                rule.exited(event, now)
         elif isinstance(event, HostLost):
-            for task, host in self._hosts.items():
-                if host == event.host:
-                    self._diagnosis.lost(task)
-                    self._limits.exited(task)
+            for task in [task for task, host in self._hosts.items() if host == event.host]:
+                self._limits.exited(task)
+                for rule in self.rules.values():
+                    rule.lost(task, now)
         elif isinstance(event, TaskStarted) and event.attempt:
-            self._diagnosis.started(str(event.task))
             self._limits.started(str(event.task), now)
+            for rule in self.rules.values():
+                rule.started(str(event.task), now)
 
     def said(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
         """Take note of an answer to `questions`; ignore other messages."""
         if type == "looked":
-            self._diagnosis.looked(fields["tasks"], now)
             self._limits.looked(fields["tasks"], now)
-        elif type == "dialled":
-            self._diagnosis.dialled(host, fields["results"], now)
+            for each in self.rules.values():
+                each.looked(host, fields, now)
+        elif type in ("dialled", "inspected"):
+            rule = self.rules.get(fields.get("asker", ""))
+            if rule is not None:
+                rule.answered(host, type, fields, now)
 
     def questions(self, hosts: Iterable[str], now: float) -> list[tuple[str, str, dict[str, Any]]]:
         """What to ask the agents now: (host, message type, fields); `hosts` are those that can be reached."""
@@ -99,14 +127,20 @@ class Watchdog:
         self._looked = now
         reachable = list(hosts)
         asked: list[tuple[str, str, dict[str, Any]]] = [(host, "look", {}) for host in reachable]
-        for host, targets in self._diagnosis.dials(now).items():
-            if host in reachable:
-                asked.append((host, "dial", {"key": "", "targets": targets, "patience_s": DIAL_S}))
+        for name, rule in self.rules.items():
+            for host, type, fields in rule.questions(now):
+                if host in reachable:
+                    asked.append((host, type, {**fields, "asker": name}))
         return asked
 
     def sentences(self, now: float) -> list[Sentence]:
         """What the user should know since the last call about tasks that wait."""
-        return self._diagnosis.sentences(now)
+        said: list[Sentence] = []
+        explained: set[str] = set()
+        for rule in self.rules.values():
+            said += rule.sentences(now, explained)
+            explained.update(rule.explains(now))
+        return said
 
     def next_event(self, now: float) -> TimedOut | None:
         """The time limit that has been reached, if any."""

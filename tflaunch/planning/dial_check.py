@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tflaunch.hosts import fold
-from tflaunch.lifecycle.watchdog import DIAL_S
 from tflaunch.planning.addresses import is_loopback
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.protocol import dialling
@@ -77,7 +76,7 @@ def _calls_itself(task: TaskPlan, callers: Collection[str], count: Mapping[tuple
 def limit_s(targets: int) -> float:
     """Seconds that a host may take to call so many targets, name look-ups included; busy hosts answer late."""
     rounds = 1 + -(-targets // dialling.AT_ONCE)
-    return rounds * dialling.ANSWER_SHARE * DIAL_S + MARGIN_S
+    return rounds * dialling.ANSWER_SHARE * dialling.DIAL_S + MARGIN_S
 
 
 def to_wire(wanted: Iterable[TaskPlan]) -> list[list[object]]:

@@ -44,6 +44,7 @@ ANSWER_SHARE = (
     3  # times the patience for a connect: the kernel accepts at once, but the agent must get its turn
 )
 LOOK_S = 0.1  # between two looks for late attempts
+DIAL_S = 5.0  # for one connect, whose first packet may be lost twice on the way
 AT_ONCE = 128  # connects under way from one host
 ADDRESSES_TRIED = 4  # of one name
 ANSWER_LIMIT = 512

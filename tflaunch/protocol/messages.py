@@ -114,6 +114,21 @@ _facts = {
 }
 _interface = {"name": a_word, "addresses": [an_address], "mtu": or_null(a_whole_number)}
 _disk = {"path": a_path, "free_bytes": a_whole_number, "free_files": or_null(a_whole_number)}
+# tflaunch.agent.tasks.look.  A flow is a connection of a task: peer's address and port, own port, bytes that the peer
+# has acknowledged, bytes received, bytes in the send queue, retransmits of the oldest one that is not acknowledged,
+# round-trip time in ms.
+_flow = (
+    an_address,
+    a_whole_number,
+    a_whole_number,
+    a_whole_number,
+    a_whole_number,
+    a_whole_number,
+    a_whole_number,
+    a_time,
+)
+# How often lines with this sign were in the log since the task's start, the last one, and how long ago it came.
+_sign = (a_whole_number, a_text, a_time)
 _look = {
     "listens": or_null(a_flag),
     "connected": or_null([(an_address, a_whole_number)]),
@@ -124,6 +139,20 @@ _look = {
     "quiet_s": a_number,
     "log_bytes": a_whole_number,
     "says": a_text,
+    "?flows": or_null([_flow]),
+    "?listens_on": or_null([a_port]),
+    "?signs": Each(a_word, _sign),
+}
+# What a thread waits in: its number, name, state as in ps(1), kernel function ("" where it is hidden), CPU seconds.
+_thread = (a_whole_number, a_word, a_word, a_word, a_time)
+# A frame of a Python stack, the innermost first: file, line, function.
+_frame = (a_text, a_whole_number, a_text)
+_inspection = {
+    "pid": a_whole_number,
+    "name": a_word,
+    "threads": [_thread],
+    "stacks": or_null([{"main": a_flag, "frames": [_frame]}]),
+    "why_none": a_text,
 }
 # tflaunch.agent.tasks.exit_facts
 EXIT_FACTS = {
@@ -266,8 +295,10 @@ FROM_AGENT = dict(
     dialled={
         "results": [OneOf(a_time, (a_word, a_text))],
         "addresses": Each(a_word, [an_address]),
+        "?asker": a_word,
     },
     looked={"tasks": Each(a_task, _look)},
+    inspected={"tasks": Each(a_task, [_inspection]), "?asker": a_word},
     found={
         "files": [(a_path, a_whole_number, an_integer, a_flag)],
         "left": [(a_path, a_text, a_flag)],
@@ -409,7 +440,9 @@ TO_AGENT = dict(
         "targets": [(a_word, a_port, a_word)],
         "patience_s": a_time,
         "?load": a_flag,
+        "?asker": a_word,
     },
+    inspect={"tasks": [a_task], "stacks": a_flag, "?asker": a_word},
     release={},
     watch={
         "after": a_whole_number,
@@ -446,7 +479,7 @@ TO_AGENT = dict(
 )  # type: Table
 
 # From the coordinator on another host, which an intruder may control: it may send no program, and read no logs.
-_PEERS = ("watch", "renew", "stop", "restart", "look", "dial", "end", "said", "outcome", "bye")
+_PEERS = ("watch", "renew", "stop", "restart", "look", "dial", "inspect", "end", "said", "outcome", "bye")
 FROM_PEER = {name: TO_AGENT[name] for name in _PEERS}  # type: Dict[str, Any]
 FROM_PEER["watch"] = dict(FROM_PEER["watch"], logs=nothing)
 
@@ -488,7 +521,7 @@ def tasks_of(message: Message) -> "Iterable[str]":
     fields = message.fields
     if "task" in fields:
         return [fields["task"]]
-    of_many = {"swept": "logs", "looked": "tasks"}.get(message.type)
+    of_many = {"swept": "logs", "looked": "tasks", "inspected": "tasks"}.get(message.type)
     return list(fields[of_many]) if of_many else []
 
 

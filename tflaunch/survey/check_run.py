@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from tflaunch.hosts import Host, Hostfile
 from tflaunch.in_task import check_task
 from tflaunch.lifecycle.ending import NOT_AWAITED
-from tflaunch.lifecycle.watchdog import DIAL_S
 from tflaunch.planning.addresses import peer_addresses
 from tflaunch.planning.cluster_plan import TaskPlan
 from tflaunch.planning.command import Command, endpoint, image
@@ -28,6 +27,7 @@ from tflaunch.planning.gpu_supply import free_gpus
 from tflaunch.planning.inventory import GpuOrInstance, HostFacts, MigInstance
 from tflaunch.planning.plan import ports_wanted
 from tflaunch.protocol import wire
+from tflaunch.protocol.dialling import DIAL_S
 from tflaunch.protocol.errors import Breach, ConnectError, PlanError
 from tflaunch.protocol.job import JobSpec, TaskId
 from tflaunch.sessions.group import AbsentHosts, Sessions, Stopped

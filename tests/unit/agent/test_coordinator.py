@@ -71,7 +71,7 @@ class Bench:
             "lease_s": 60.0,
             "started": time.time(),
             "state": state_data(State(TASKS)),
-            "watchdog": Watchdog(PLACES, {}, {}).data(),
+            "watchdog": Watchdog(PLACES, {}, {}, {}).data(),
         }
         self.agents: list[Agent] = []
         self.plan = plan

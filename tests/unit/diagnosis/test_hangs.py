@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from tflaunch.diagnosis.hangs import LOOK_S, STOPPED_S, WAIT_S, Diagnosis, Place, waits_for
+from tflaunch.diagnosis.hangs import Hangs, waits_for
+from tflaunch.diagnosis.rule import Place, Watched
+from tflaunch.diagnosis.thresholds import Thresholds
 from tflaunch.protocol.dialling import NO_ROUTE, SILENT, STRANGER
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import TaskExit
+
+LOOK_S, WAIT_S, STOPPED_S = Thresholds.look_s, Thresholds.wait_s, Thresholds.stopped_s
 
 PORT = {
     **{"ps/0": 2222, "ps/1": 2223, "chief/0": 2222, "worker/0": 2222, "worker/1": 2222, "data/0": 2224},
@@ -37,7 +43,7 @@ class Run:
 
     def __init__(self, *tasks: str) -> None:
         places = {task: Place(HOST[task], ADDRESS[HOST[task]], PORT[task]) for task in tasks}
-        self.diagnosis = Diagnosis(places, {"node4.cluster": [NODE4]})
+        self.rule = Hangs(Watched(places, {"node4.cluster": [NODE4]}))
         self.now = 1000.0
         self.answers: dict[tuple[str, str], Any] = {}  # (host, address) -> what a call from there meets
         self.dialled: list[tuple[str, str, int]] = []
@@ -76,7 +82,11 @@ class Run:
 
     def end(self, task: str, code: int = 0) -> None:
         del self.tasks[task]
-        self.diagnosis.exited(task, code)
+        self.exited(task, code)
+
+    def exited(self, task: str, code: int) -> None:
+        exit = TaskExit(TaskId.parse(task), HOST.get(task, ""), code, None, 1.0)
+        self.rule.exited(exit, self.now)
 
     def on(self, seconds: float, silent: tuple[str, ...] = ()) -> list[str]:
         """Let time go on; what is said meanwhile. Of `silent` hosts nothing is heard."""
@@ -87,12 +97,13 @@ class Run:
             for task, look in self.tasks.items():
                 look["cpu_s"] += self.rate[task] * LOOK_S
                 if HOST[task] not in silent:
-                    self.diagnosis.looked({task: dict(look)}, self.now)
-            for host, targets in self.diagnosis.dials(self.now).items():
+                    self.rule.looked(HOST[task], {"tasks": {task: dict(look)}}, self.now)
+            for host, _, dial in self.rule.questions(self.now):
+                targets = dial["targets"]
                 self.dialled += [(host, address, port) for address, port, _ in targets]
                 results = [self.answers.get((host, address), [STRANGER, ""]) for address, _, _ in targets]
-                self.diagnosis.dialled(host, results, self.now + 0.1)
-            said += [sentence.text for sentence in self.diagnosis.sentences(self.now + 0.2)]
+                self.rule.answered(host, "dialled", {"results": results}, self.now + 0.1)
+            said += [sentence.text for sentence in self.rule.sentences(self.now + 0.2, set())]
         return said
 
 
@@ -338,8 +349,8 @@ def test_a_peer_that_takes_connections_and_does_not_answer() -> None:
 def test_a_task_that_was_started_again_starts_anew() -> None:
     run = blocked()
     assert len(run.on(WAIT_S + 3 * LOOK_S)) == 1
-    run.diagnosis.exited("worker/1", 1)
-    run.diagnosis.started("worker/1")
+    run.exited("worker/1", 1)
+    run.rule.started("worker/1", run.now)
     run.see("worker/1", to=("ps/0",))
     assert run.on(60) == ["worker/1 on gpu04 waits no longer for ps/0"]
 
@@ -347,9 +358,9 @@ def test_a_task_that_was_started_again_starts_anew() -> None:
 @pytest.mark.parametrize("odd", [{"unknown/7": {}}, {}])
 def test_tasks_that_are_not_of_the_plan_are_passed_over(odd: Mapping[str, Any]) -> None:
     run = healthy()
-    run.diagnosis.looked(odd, run.now)
-    run.diagnosis.exited("unknown/7", 0)
-    run.diagnosis.dialled("gpu99", [], run.now)
+    run.rule.looked("gpu01", {"tasks": odd}, run.now)
+    run.exited("unknown/7", 0)
+    run.rule.answered("gpu99", "dialled", {"results": []}, run.now)
     assert run.on(60) == []
 
 

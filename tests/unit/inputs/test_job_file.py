@@ -142,6 +142,8 @@ def test_what_it_says(tmp_path: Path) -> None:
         mig: no
         sync: false
         dial_check: yes
+        threshold: [wait_s=120]
+        stacks: no
         include: gpu01
         """
     )
@@ -167,6 +169,7 @@ def test_what_it_says(tmp_path: Path) -> None:
         "wait": math.inf,
         "no_sync": True,
         "no_dial_check": False,
+        "no_stacks": True,
         "include": ("gpu01",),
     }
     assert file.lists == {
@@ -175,6 +178,7 @@ def test_what_it_says(tmp_path: Path) -> None:
         "ship": ("key.pem",),
         "flag": ("task_index=task_id", "data_hosts="),
         "restart": ("cluster", "data=task"),
+        "threshold": ("wait_s=120",),
     }
 
 
@@ -204,7 +208,7 @@ def test_every_option_of_run_can_be_said_in_it() -> None:
         "hosts", "script", "arguments", "json", "quiet", "only", "show_host", "dry_run", "yes", "accept_new",
         "connect_timeout", "connection", "ssh_config", "help", "show_files",
     }  # fmt: skip
-    called = {"no_sync": "sync", "no_dial_check": "dial_check", "flag": "flags"}
+    called = {"no_sync": "sync", "no_dial_check": "dial_check", "no_stacks": "stacks", "flag": "flags"}
     said = {called.get(name, name) for name in options - of_roles - of_this_terminal}
     assert said == JobDocument.model_fields.keys() - {"program", "args", "roles", "jobs"}
 

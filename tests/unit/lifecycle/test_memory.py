@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tflaunch.diagnosis.hangs import Finding
+from tflaunch.diagnosis.hangs import Finding, Hangs
 from tflaunch.lifecycle.driver import Driver
 from tflaunch.lifecycle.memory import memory_of, remembered
 from tflaunch.lifecycle.states import Restarts, State, state_data, state_from
@@ -50,7 +50,7 @@ class Transport:
 
 def drive() -> tuple[Driver[State], Watchdog]:
     """One that has just begun."""
-    watchdog = Watchdog(PLACES, {}, {"stall_s": 60.0})
+    watchdog = Watchdog(PLACES, {}, {"stall_s": 60.0}, {})
     watchdog.begin(1000.0)
     return Driver(state_from(state_data(BEGUN)), Transport(), 60.0, 1000.0, monitor=watchdog), watchdog
 
@@ -77,7 +77,9 @@ def lived() -> tuple[Driver[State], Watchdog]:
     one.order("b", "stop", "stop", tasks=["worker/1"], grace_s=10.0)
     one.order("b", "restart worker/1", "restart", tasks={"worker/1": 1})
     one.order("a", "end", "end", grace_s=1.0, stacks=True)
-    watchdog._diagnosis._reported[Finding("mute", "worker/0", "ps/0", "")] = None
+    hangs = watchdog.rules["hangs"]
+    assert isinstance(hangs, Hangs)
+    hangs._reported[Finding("mute", "worker/0", "ps/0", "")] = "worker/0 waits for ps/0"
     return one, watchdog
 
 
@@ -111,7 +113,9 @@ def test_a_drive_and_who_looks_on_come_back_as_they_were() -> None:
     one.resume(copy.deepcopy(before["drive"]))
     watchdog.resume(copy.deepcopy(before["watchdog"]))
     assert memory((one, watchdog)) == before
-    waits = watchdog._diagnosis._tasks["worker/0"]
+    hangs = watchdog.rules["hangs"]
+    assert isinstance(hangs, Hangs)
+    waits = hangs._tasks["worker/0"]
     assert waits.calls == {"ps/0": (1002.0, 1007.0)}
     assert waits.said == ("ps/0", 1002.0)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tflaunch.diagnosis.hangs import FRESH_S, LOOK_S
+from tflaunch.diagnosis.thresholds import Thresholds
 from tflaunch.lifecycle.time_limits import Limits
 
 TASKS = ("ps/0", "worker/0", "worker/1")
@@ -135,11 +135,11 @@ def test_tensorflows_line_about_waiting_is_no_output() -> None:
 def test_of_a_host_that_is_not_heard_of_nothing_is_concluded(seconds: dict[str, float]) -> None:
     made = limits(**seconds)
     made.looked({task: look(listens=False, quiet_s=30.0) for task in TASKS}, 1030.0)
-    assert made.reached_limit(1030.0 + FRESH_S + 40.0) is None
+    assert made.reached_limit(1030.0 + Thresholds().fresh_s + 40.0) is None
 
 
 def test_the_agents_are_asked_often_enough() -> None:
-    assert limits().look_s == LOOK_S
-    assert limits(timeout_s=1.0).look_s == LOOK_S
+    assert limits().look_s == Thresholds.look_s
+    assert limits(timeout_s=1.0).look_s == Thresholds.look_s
     assert limits(stall_s=8.0, startup_s=600.0).look_s == 2.0
     assert limits(stall_s=0.1).look_s == 0.25

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
-from tflaunch.diagnosis.hangs import LOOK_S, WAIT_S
+from tflaunch.diagnosis.thresholds import Thresholds
 from tflaunch.lifecycle.driver import Driver
 from tflaunch.lifecycle.ending import outcome_of
 from tflaunch.lifecycle.states import State
@@ -62,7 +62,7 @@ class Run:
     def __init__(self, **limits_s: float) -> None:
         self.scribe = Scribe()
         # As the coordinator of a detached run gets it: through JSON.
-        data = json.loads(json.dumps(Watchdog(PLACES, {}, limits_s).data()))
+        data = json.loads(json.dumps(Watchdog(PLACES, {}, limits_s, {}).data()))
         watchdog = Watchdog(**data)
         watchdog.begin(1000.0)
         self.now = 1000.0
@@ -83,7 +83,13 @@ class Run:
                     self.drive.said(host, "looked", {"tasks": self.looks[host]}, b"", self.now)
                 elif type == "dial":
                     results = [[SILENT, ""]] * len(fields["targets"])
-                    self.drive.said(host, "dialled", {"results": results, "addresses": {}}, b"", self.now)
+                    self.drive.said(
+                        host,
+                        "dialled",
+                        {"results": results, "addresses": {}, "asker": fields["asker"]},
+                        b"",
+                        self.now,
+                    )
                 else:
                     self.scribe.sent.append((host, type, fields))
 
@@ -91,12 +97,12 @@ class Run:
 def test_the_agents_are_asked_and_who_waits_is_said() -> None:
     run = Run()
     run.looks["gpu02"]["worker/0"]["calling"] = [["10.0.0.1", 2222]]
-    run.on(WAIT_S + 3 * LOOK_S)
+    run.on(Thresholds.wait_s + 3 * Thresholds.look_s)
     [warned] = run.scribe.warned
     assert warned.startswith("worker/0 on gpu02 has waited 6")
     assert warned.endswith("for ps/0 at 10.0.0.1:2222: silently dropped (a firewall?)")
     run.looks["gpu02"]["worker/0"].update(calling=[], connected=[["10.0.0.1", 2222]])
-    run.on(2 * LOOK_S)
+    run.on(2 * Thresholds.look_s)
     assert run.scribe.said == ["worker/0 on gpu02 waits no longer for ps/0"]
     assert run.drive.state.phase == "running"
 
@@ -136,12 +142,12 @@ def test_a_run_that_ends_is_not_watched_over() -> None:
     run.on(11)
     assert run.drive.state.phase == "ending"
     run.scribe.sent.clear()
-    run.drive.tick(run.now + 5 * LOOK_S)
+    run.drive.tick(run.now + 5 * Thresholds.look_s)
     assert not [type for _, type, _ in run.scribe.sent if type in ("look", "dial")]
 
 
 def test_one_that_takes_over_counts_from_the_start() -> None:
-    watchdog = Watchdog(PLACES, {}, {"timeout_s": 100.0})
+    watchdog = Watchdog(PLACES, {}, {"timeout_s": 100.0}, {})
     watchdog.begin(5.0 - 90.0)
     assert watchdog.next_event(14.0) is None
     assert watchdog.next_event(15.0) is not None

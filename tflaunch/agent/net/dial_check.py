@@ -22,7 +22,7 @@ class DialCheck:
         self._host = host
         self._viewers = viewers
         self._answering = None  # type: Optional[Answering]
-        self._dialling = []  # type: List[Tuple[Viewer, Dialling]]
+        self._dialling = []  # type: List[Tuple[Viewer, Dialling, str]]
 
     def answer(self, key: str, ports: "List[int]") -> None:
         """Answer every caller on these ports; raises OSError."""
@@ -45,20 +45,22 @@ class DialCheck:
             load=message.fields.get("load", False),
             look_up=NameLookup,
         )
-        self._dialling.append((viewer, dialling))
+        self._dialling.append((viewer, dialling, message.fields.get("asker", "")))
 
     def tick(self, now: float) -> None:
         """Go on with the calls; send the results that are complete."""
-        for viewer, dialling in list(self._dialling):
+        for viewer, dialling, asker in list(self._dialling):
             if dialling.step(now):
-                self._dialling.remove((viewer, dialling))
+                self._dialling.remove((viewer, dialling, asker))
                 if viewer in self._viewers.all:
-                    viewer.send("dialled", results=dialling.results, addresses=dialling.addresses)
+                    viewer.send(
+                        "dialled", results=dialling.results, addresses=dialling.addresses, asker=asker
+                    )
 
     def stop(self) -> None:
         """Hang up, and no longer listen."""
         if self._answering is not None:
             self._answering.close()
-        for _, dialling in self._dialling:
+        for _, dialling, _ in self._dialling:
             dialling.close()
         self._dialling = []

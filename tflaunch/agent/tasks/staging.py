@@ -123,6 +123,13 @@ class Staging:
             seen = {}
         viewer.send("looked", tasks=seen)
 
+    def inspect(self, viewer: "Viewer", message: "Message") -> None:
+        """Answer what every thread of these tasks waits in."""
+        from tflaunch.agent.tasks.inspection import inspect
+
+        asked = [self._team.tasks[task] for task in message["tasks"] if task in self._team.tasks]
+        viewer.send("inspected", tasks=inspect(asked), asker=message.fields.get("asker", ""))
+
     def _with_setup(self, requests: "List[Dict[str, Any]]") -> "List[Dict[str, Any]]":
         """These tasks with the lines of setup that `prepare` has brought."""
         more = self._preparing.setup if self._preparing is not None else []
