@@ -25,6 +25,7 @@ from typing import Any
 
 from tflaunch.hosts import fold
 from tflaunch.inputs.sizes import amount
+from tflaunch.sessions.log_lines import one_line
 
 _FULL_BYTES = 1 << 20  # a disk with less is full
 _SHM_LEFT = 0.02
@@ -65,13 +66,14 @@ def facts_of(end: Ending) -> dict[str, str]:
     if told.get("open_files"):
         found["open_files"] = str(told["open_files"])
     if "cpu" in told:
-        found["cpu"] = ", ".join(told["cpu"][:8]) or "none"
+        found["cpu"] = one_line(", ".join(told["cpu"][:8])[:100]) or "none"
         found.update({f"no_{word}": word for word in ("avx", "avx2") if word not in told["cpu"]})
         found.update({"no_avx512": "avx512f"} if "avx512f" not in told["cpu"] else {})
     _disks(told.get("disks", ()), found)
     if told.get("python"):
-        found["python_version"] = str(told["python"])
-    found.update({name: version for name, version in told.get("packages", {}).items() if name.isidentifier()})
+        found["python_version"] = one_line(str(told["python"])[:20])
+    versions = told.get("packages", {})
+    found.update({name: one_line(versions[name][:20]) for name in _COMPARED if name in versions})
     if text := _differing({end.host: told, **end.others}):
         found["differ"] = text
     if end.gpus_held:
@@ -115,9 +117,11 @@ def _disks(disks: Iterable[Mapping[str, Any]], found: dict[str, str]) -> None:
     full, no_files = [], []
     for disk in disks:
         if disk["free_bytes"] < _FULL_BYTES:
-            full.append(f"the disk of {disk['path'][:100]} has {amount(disk['free_bytes'])} left")
+            full.append(f"the disk of {one_line(disk['path'][:100])} has {amount(disk['free_bytes'])} left")
         elif disk["free_files"] == 0:
-            no_files.append(f"the disk of {disk['path'][:100]} has room for no more files (`df -i`)")
+            no_files.append(
+                f"the disk of {one_line(disk['path'][:100])} has room for no more files (`df -i`)"
+            )
     if full:
         found["disk_full"] = ", ".join(full[:3])
     if no_files:
@@ -134,7 +138,7 @@ def _differing(ends: Mapping[str, Mapping[str, Any]]) -> str:
             if name == "python" and version:
                 version = ".".join(str(version).split(".")[:2])
             if version:
-                hosts.setdefault(str(version)[:40], []).append(host)
+                hosts.setdefault(one_line(str(version)[:20]), []).append(host)
         if len(hosts) > 1:
             parts = sorted(hosts.items(), key=lambda each: (-len(each[1]), each[0]))
             label = "Python" if name == "python" else name

@@ -65,7 +65,7 @@ RULES = (
     Rule(r"Object arrays cannot be loaded when allow_pickle=False", "the .npy file holds Python objects: np.load(..., allow_pickle=True) if you trust it, or write it as numbers"),
     Rule(r"unsupported pickle protocol: (\d{1,2})", "the file was pickled by a newer Python than{version} on {host}: name the same Python on all hosts (`python:` in the hostfile), or pickle with protocol=4"),
     Rule(r"subprocess\.\w{0,20}Error: Command .{0,400} returned non-zero exit status (\d{1,3})", "a command that {task} runs ({place}) failed with exit code {0} on {host}: what it said stands above in the log; try it there by ssh"),
-    Rule(r"CalledProcessError: Command '\S{0,200}' died with <Signals\.(\w{1,10})", "a command that {task} runs ({place}) was killed by {0} on {host}"),
+    Rule(r"CalledProcessError: Command '?.{0,300}'? died with <Signals\.(\w{1,10})", "a command that {task} runs ({place}) was killed by {0} on {host}"),
     Rule(r"detected dubious ownership in repository", "git refuses a directory that another user owns: --env GIT_CONFIG_COUNT=1 --env GIT_CONFIG_KEY_0=safe.directory --env GIT_CONFIG_VALUE_0=*"),
     Rule(r"not a git repository", "the program asks git, and tflaunch does not ship .git: pass the commit in by --env GIT_COMMIT=$(git rev-parse HEAD)"),
     Rule(r"(?:DatasetNotFoundError|Dataset \S{1,80} (?:not found|doesn't exist|could not be found))|Failed to construct dataset|Could not find data in", "the dataset is not on {host}, and was not downloaded: download it once there (tfds.load(..., data_dir=DIR)), or name a directory that all hosts share"),

@@ -14,7 +14,7 @@ _SHM = (
 
 # With facts: they say more than any line of a log.
 KNOWN = (
-    SignalRule("SIGKILL", "the memory limit of its cgroup{limit_text} is reached: the kernel killed {oom_cgroup} of its processes on {host} (oom_kill), and {task} was among those it could choose{peak_text}: raise the limit (container, SLURM's --mem, systemd's MemoryMax), or " + _LESS, ("oom_cgroup",)),
+    SignalRule("SIGKILL", "the memory limit of its cgroup{limit_text} is reached: the kernel killed {oom_cgroup} of its processes on {host} (oom_kill), {task} among them{peak_text}: raise the limit (container, SLURM's --mem, systemd's MemoryMax), or " + _LESS, ("oom_cgroup",)),
     SignalRule("SIGKILL", "the memory of {host}{memory_text} ran out: the kernel killed {oom} processes there during the run (oom_kill){peak_text}: " + _LESS, ("oom",)),
     SignalRule("SIGKILL", "SLURM ended it for its memory: ask for more (sbatch --mem=...), or " + _LESS, words=r"slurmstepd: error: .{0,80}(?:oom|memory)"),
     SignalRule("SIGKILL", "{task}{peak_text} came near to the {near_limit} that there is on {host} when it was killed, though the kernel counts no oom_kill: a watchdog of memory (earlyoom, systemd-oomd) or of the cluster did it; " + _LESS, ("near_limit",)),

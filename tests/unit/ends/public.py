@@ -106,5 +106,6 @@ CASES: dict[str, tuple[str, int | str, str, str]] = {
     "decode": ("tensorflow", 1, "tensorflow.python.framework.errors_impl.InvalidArgumentError: Expected image (JPEG, PNG, or GIF), got empty file", "no image that TensorFlow can read"),
     "sudo": ("system", 1, "sudo: a terminal is required to read the password; either use the -S option to read from standard input", "calls sudo"),
     "ssh": ("system", 255, "Host key verification failed.", "itself calls ssh"),
+    "nccl_shm_above": ("nvidia", 1, "gpu02:81:120 [0] include/shm.h:28 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-1a2b\n" + "x\n" * 40, "/dev/shm of gpu02 was full"),
     "jax_mismatch": ("python", 1, "RuntimeError: jaxlib is version 0.4.1, but this version of jax requires version >= 0.10.2.", "jax and jaxlib"),
 }  # fmt: skip

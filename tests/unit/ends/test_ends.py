@@ -168,6 +168,15 @@ def test_every_signal_has_advice() -> None:
     assert "check of TensorFlow" in said("F0101 tensor.cc:1] Check failed: x", "SIGABRT").text
 
 
+def test_what_a_host_says_cannot_command_the_terminal() -> None:
+    evil = "\x1b[2J\n" * 9
+    facts = {"disks": [{"path": evil, "free_bytes": 0, "free_files": 1}], "cpu": [evil], "python": evil}
+    facts["packages"] = {"tensorflow": evil, evil: evil}
+    others = {"gpu01": {"packages": {"tensorflow": "2.21"}}}
+    for words, end in ((NO_SPACE, 1), ("x", "SIGILL"), ("Op type not registered 'A'", 1), ("SyntaxError", 1)):
+        assert not set("\x1b\n") & set(said(words, end, facts, others=others).text)
+
+
 def test_versions_that_differ_between_hosts_are_named() -> None:
     here = {"python": "3.10.2", "packages": {"tensorflow": "2.15.1", "numpy": "1.26.4"}}
     there = {"python": "3.11.7", "packages": {"tensorflow": "2.21.0", "numpy": "1.26.4"}}

@@ -20,7 +20,9 @@ from tflaunch.protocol.outcome import EndedByRule, GpuLeft, HostLost, TaskExit, 
 W0, W1, PS = TaskId("worker", 0), TaskId("worker", 1), TaskId("ps", 0)
 PLACES = {"worker/0": ("a", "10.0.0.1", 1), "worker/1": ("b", "10.0.0.2", 2), "ps/0": ("c", "10.0.0.3", 3)}
 BEGUN = State({W0: "a", W1: "b", PS: "c"}, restarts=Restarts(3), drains_s={"worker": 60.0})
-FAILED = TaskExit(W1, "b", None, 9, 1.5, signal_name="SIGKILL", attempt=2, log_bytes=7)
+FAILED = TaskExit(
+    W1, "b", None, 9, 1.5, signal_name="SIGKILL", attempt=2, log_bytes=7, facts={"oom_kills": 1}
+)
 # Every field that changes, with something in it.
 RICH = State(
     **{
