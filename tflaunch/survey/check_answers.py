@@ -181,8 +181,9 @@ class CheckAnswers:
 
     `dials` is {from: {to: {address, port, result, rtt_ms}}}: what came of each host's call to each host, and the
     shortest round trip that the kernel has seen.  `resolved` is {name: [addresses]}.  `outside` is what came of this
-    machine's calls to the same ports: {host: {address: {port, result}}}.  `odd` are the ways between hosts that are much
-    longer than the others, or lose packets.  `bandwidth` is {from: {to: what can be sent there}}, if it was measured.
+    machine's calls to the same ports: {host: {address: {port, result}}}.  `odd` are the ways between hosts that are
+    much longer than the others, or lose packets.  `bandwidth` is {from: {to: what can be sent there}}, if it was
+    measured.
     """
 
     hosts: tuple[HostAnswer, ...]
