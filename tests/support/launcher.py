@@ -41,6 +41,7 @@ OVER_SSH = (
     "stop",
     "clean",
     "ps",
+    "stacks",
     "status",
     "attach",
     "logs",
