@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from tflaunch.diagnosis.hangs import Hangs
 from tflaunch.diagnosis.lost_packets import LostPackets
-from tflaunch.diagnosis.nan_loss import NanLoss
 from tflaunch.diagnosis.lost_peers import LostPeers
+from tflaunch.diagnosis.nan_loss import NanLoss
 from tflaunch.diagnosis.rule import Place, Watched
 from tflaunch.diagnosis.stillness import Stillness
 from tflaunch.diagnosis.strangers import Strangers
