@@ -75,17 +75,20 @@ class Stillness(Rule):
         self._stacks_at: dict[str, float] = {}  # task -> when it was last asked for its stacks
         self._inspected: dict[str, tuple[float, Sequence[Mapping[str, Any]]]] = {}
         self._told: list[Told] = []
+        self._news = False  # something has come since the cases were judged last
         self._stood_at = float("-inf")  # when all tasks, or all but a few, were last seen to stand still
 
     # -- what happens
 
     def looked(self, host: str, fields: Mapping[str, Any], now: float) -> None:
+        self._news = True
         for name, look in fields["tasks"].items():
             if name in self._moves and name not in self._ended:
                 self._moves[name].seen(look, now, self._cluster)
 
     def answered(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
         if type == "inspected":
+            self._news = True
             for name, processes in fields["tasks"].items():
                 if name in self._asked and self._watched.places[name].host == host:
                     self._inspected[name] = (now, processes)
@@ -194,6 +197,9 @@ class Stillness(Rule):
     # -- what it means
 
     def sentences(self, now: float, explained: AbstractSet[str]) -> list[Sentence]:
+        if not self._news:  # judging takes its time, and this is asked often
+            return []
+        self._news = False
         said = self._over(now)
         for case in self._cases(now):
             if now - case.since < case.patience_s or self._known(case):
