@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol.outcome import TaskExit
 
 NAMES_SHOWN = 4
+TRAINERS = ("chief", "master", "worker")  # jobs that train; others may be idle for long
 
 
 class Place(NamedTuple):
@@ -128,6 +129,11 @@ class Rule:
 
     def resume(self, memory: Any) -> None:
         """Continue from another rule's `memory`; raises ValueError if it does not fit these tasks."""
+
+
+def trains(task: str) -> bool:
+    """Whether that task is one of a job that trains."""
+    return task.partition("/")[0] in TRAINERS
 
 
 def names_of(tasks: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tflaunch.diagnosis.movement import Movement
-from tflaunch.diagnosis.rule import Rule, Sentence, names_of
+from tflaunch.diagnosis.rule import Rule, Sentence, names_of, trains
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tflaunch.diagnosis.verdict import Seen, Verdict
     from tflaunch.protocol.outcome import TaskExit
 
-TRAINERS = ("chief", "master", "worker")
 NO_TRAINERS = ("ps", "evaluator")
 ANSWER_S = 20.0  # for the answers of agents; then the looks must do
 
@@ -60,7 +59,7 @@ class Stillness(Rule):
         self._watched = watched
         self._limits = watched.thresholds
         self._moves = {task: Movement(self._limits, place.port) for task, place in watched.places.items()}
-        trainers = [task for task in watched.places if task.partition("/")[0] in TRAINERS]
+        trainers = [task for task in watched.places if trains(task)]
         self._trainers = trainers or [
             task for task in watched.places if task.partition("/")[0] not in NO_TRAINERS
         ]
@@ -101,7 +100,7 @@ class Stillness(Rule):
 
     def _gone(self, task: str, how: str) -> None:
         if task in self._moves:
-            self._ended[task] = how
+            self._ended.setdefault(task, how)  # it may have ended before its host was lost
             self._told = [told for told in self._told if task not in told.tasks]
 
     def started(self, task: str, now: float) -> None:
@@ -119,7 +118,7 @@ class Stillness(Rule):
         if not moves or any(self._watched.gpus.get(task) for task in living):
             return []
         if any(
-            not each.look or now - each.at > self._limits.fresh_s or not each.sees_bytes
+            not each.compared or now - each.at > self._limits.fresh_s or not each.sees_bytes
             for each in moves.values()
         ):
             return []  # what cannot be seen may move
