@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tflaunch.diagnosis.rule import Watched
+    from tflaunch.diagnosis.standing import Stand
     from tflaunch.diagnosis.verdict import Seen, Verdict
     from tflaunch.protocol.outcome import TaskExit
 
@@ -60,9 +61,9 @@ class Stillness(Rule):
         self._limits = watched.thresholds
         self._moves = {task: Movement(self._limits, place.port) for task, place in watched.places.items()}
         trainers = [task for task in watched.places if trains(task)]
-        self._trainers = trainers or [
-            task for task in watched.places if task.partition("/")[0] not in NO_TRAINERS
-        ]
+        if not trainers:
+            trainers = [task for task in watched.places if task.partition("/")[0] not in NO_TRAINERS]
+        self._trainers = [] if watched.serves else trainers
         self._cluster = {
             (address, place.port)
             for place in watched.places.values()
@@ -73,6 +74,7 @@ class Stillness(Rule):
         self._asked: dict[str, float] = {}  # task -> when its agent was last asked about it
         self._stacks_at: dict[str, float] = {}  # task -> when it was last asked for its stacks
         self._inspected: dict[str, tuple[float, Sequence[Mapping[str, Any]]]] = {}
+        self._servers: set[str] = set()  # tasks that served when their stack was last seen
         self._told: list[Told] = []
         self._news = False  # something has come since the cases were judged last
         self._stood_at = float("-inf")  # when all tasks, or all but a few, were last seen to stand still
@@ -108,6 +110,7 @@ class Stillness(Rule):
             self._moves[task] = Movement(self._limits, self._watched.places[task].port)
             for table in (self._ended, self._inspected, self._stacks_at):
                 table.pop(task, None)
+            self._servers.discard(task)
             self._told = [told for told in self._told if task not in told.tasks]
 
     # -- what stands still
@@ -153,7 +156,7 @@ class Stillness(Rule):
 
     def _all(self, still: Mapping[str, float]) -> Case:
         since = max(still.values())
-        alone = len(self._watched.places) == 1 or len(self._trainers) == 1 == len(self._watched.places)
+        alone = len(self._watched.places) == 1
         patience_s = self._limits.chatty_s if alone else self._patience(still, since)
         return Case("all", tuple(still), since, patience_s)
 
@@ -260,7 +263,12 @@ class Stillness(Rule):
         return court.of_one(case.tasks[0]) if case.kind == "one" else court.of_all()
 
     def _seen(self, task: str, case: Case, now: float) -> Seen:
-        from tflaunch.diagnosis.standing import child_of, forked_after_tensorflow, stand_of
+        from tflaunch.diagnosis.standing import (
+            child_of,
+            forked_after_tensorflow,
+            from_the_trainer_on,
+            stand_of,
+        )
         from tflaunch.diagnosis.verdict import Seen
 
         movement = self._moves[task]
@@ -268,8 +276,8 @@ class Stillness(Rule):
         at, processes = self._inspected.get(task, (-1.0, ()))
         if at < case.since or not processes:
             processes = [_as_process(look)]
-        processes = [_without_old_stacks(each, at - case.since) for each in processes]
-        stand = stand_of(processes)
+        processes = from_the_trainer_on([_without_old_stacks(each, at - case.since) for each in processes])
+        stand = self._remembered(task, stand_of(processes))
         if movement.still_since is None:
             stand = stand._replace(kind="busy")
         elif stand.kind == "busy":
@@ -283,7 +291,18 @@ class Stillness(Rule):
             self._strangers(look),
             forked_after_tensorflow(processes),
             child_of(processes),
+            bool(look.get("listens_on")),
         )
+
+    def _remembered(self, task: str, stand: Stand) -> Stand:
+        """The same; where the stack is unknown, a task that has served once still does."""
+        if not stand.place:
+            return stand._replace(kind="serves") if task in self._servers else stand
+        if stand.kind == "serves":
+            self._servers.add(task)
+        else:
+            self._servers.discard(task)
+        return stand
 
     def _strangers(self, look: Mapping[str, Any]) -> tuple[str, ...]:
         """The endpoints outside the run that a task has connected to, or calls."""
@@ -329,6 +348,7 @@ class Stillness(Rule):
         return {
             "ended": self._ended,
             "stacks_at": self._stacks_at,
+            "servers": sorted(self._servers),
             "since": {
                 task: [each.still_since, each.mute_since, each.busy_since]
                 for task, each in self._moves.items()
@@ -344,12 +364,14 @@ class Stillness(Rule):
             {
                 "ended": Each(a_task, a_text),
                 "stacks_at": Each(a_task, a_number),
+                "servers": [a_task],
                 "since": Each(a_task, (since, since, since)),
                 "told": [([a_task], a_flag, a_text)],
             },
             memory,
         )
         self._ended, self._stacks_at = dict(memory["ended"]), dict(memory["stacks_at"])
+        self._servers = set(memory["servers"])
         for task, (still, mute, busy) in memory["since"].items():
             each = self._moves[task]
             each.still_since, each.mute_since, each.busy_since = still, mute, busy

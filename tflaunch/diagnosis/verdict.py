@@ -60,7 +60,8 @@ class Seen(NamedTuple):
     says: str  # the last line of its log, "" when it is not worth quoting
     strangers: tuple[str, ...]  # endpoints outside the run that it is connected to, or calls
     forked: bool = False  # it waits for a process that was forked after TensorFlow had started
-    child: str = ""  # the process that it waits for: `pid 4712 (sleep)`
+    child: str = ""  # the process that it waits for: `pid 4712, sleep`
+    listens: bool = False  # it has a port open
 
 
 class Verdict(NamedTuple):
@@ -88,6 +89,8 @@ class Court:
         working = {name: seen for name, seen in self._seen.items() if seen.stand.kind != "serves"}
         if not working:
             return None  # servers that nobody asks for anything
+        if len(self._watched.places) == 1 and all(map(_is_server, working.values())):
+            return None
         waiting = {name for name, seen in working.items() if seen.stand.kind in FOR_PEERS}
         culprits = [name for name in working if name not in waiting]
         chiefless = [name for name in waiting if working[name].stand.kind == "chief"]
@@ -105,7 +108,7 @@ class Court:
         if seen.stand.kind == "serves":
             return None
         text = f"{self._watched.who([name])} has done nothing for {self._waited} while its peers go on: "
-        return Verdict((name,), text + self._it_is(seen), True)
+        return Verdict((name,), text + self._it_is(seen), seen.stand.kind != "wait")  # it may serve
 
     def _odd(self, culprits: Sequence[str], others: Sequence[str]) -> Verdict:
         if len(culprits) > 1 and self._majority(culprits):
@@ -128,7 +131,7 @@ class Court:
             wait = "waits" if len(others) == 1 else "wait"
             text += f"; {names_of(others)} {wait} for {'it' if len(culprits) == 1 else 'them'}"
             text += self._at(others)
-        sure = not (busy and seen.stand.deep)
+        sure = not (busy and (seen.stand.deep or not seen.stand.place))
         certain = all(self._seen[name].forked or self._seen[name].stand.kind in CERTAIN for name in culprits)
         return Verdict(tuple(culprits), text, sure, certain)
 
@@ -149,6 +152,7 @@ class Court:
             what = {
                 "op": "wait in the same operation of TensorFlow (an all-reduce?)",
                 "session": "wait in session.run",
+                "collective": "wait in a collective (an all-reduce?)",
             }.get(next(iter(kinds)), "wait for each other" if len(kinds) > 1 else "wait")
             who = f"all {len(names)} tasks ({names_of(names)})"
             text = f"{who} have done nothing for {self._waited}: they {what}{where}"
@@ -258,6 +262,11 @@ class Court:
         return (
             f"; {names_of(names)} {have} ended {self._ended[names[0]]} and no longer takes part: {SAME_STEPS}"
         )
+
+
+def _is_server(seen: Seen) -> bool:
+    """Whether it waits for somebody to call it: a notebook, TensorBoard, a program that serves a model."""
+    return seen.listens and seen.stand.kind in ("accept", "poll")
 
 
 def _plural(words: str) -> str:
