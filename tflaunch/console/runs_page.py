@@ -107,13 +107,12 @@ def _held_lines(run: RunState, marks: Marks) -> list[Text]:
     sentences, blind = held.get("sentences", ()), held.get("blind", ())
     if not (run.alive and (sentences or blind)):
         return []
-    ago = f"since {age(held['age_s'])}"
     lines = [Text()]
     for text in sentences:
         lines.append(Text.assemble((f"{marks.warn} ", WARN), one_line(text)))
     for text in blind:
         lines.append(Text(f"  not watched: {one_line(text)}", "dim"))
-    return [*lines, Text(f"  unchanged {ago}", "dim")]
+    return [*lines, Text(f"  unchanged for {age(held['age_s'])}", "dim")]
 
 
 def _failure_lines(failed: TaskState, run: RunState, marks: Marks) -> list[Text]:

@@ -259,7 +259,8 @@ class Stillness(Rule):
             return None
         seen = {task: self._seen(task, case, now) for task in case.tasks}
         ended = {task: self._ended[task] for task in self._trainers if task in self._ended}
-        court = Court(self._watched, seen, ended, now - case.since)
+        met = any(each.trickled_at is not None for each in self._moves.values())
+        court = Court(self._watched, seen, ended, now - case.since, met)
         return court.of_one(case.tasks[0]) if case.kind == "one" else court.of_all()
 
     def _seen(self, task: str, case: Case, now: float) -> Seen:
@@ -326,7 +327,7 @@ class Stillness(Rule):
         with_gpus = [task for task in self._trainers if self._watched.gpus.get(task)]
         if with_gpus:
             said.append(
-                f"whether {names_of(with_gpus)} stand still: a task that waits for its peers on a GPU may spin, and its"
+                f"whether {_stand_still(with_gpus)}: a task that waits for its peers on a GPU may spin, and its"
                 " bytes may not be TCP's"
             )
             return said
@@ -337,7 +338,7 @@ class Stillness(Rule):
         ]
         if hidden:
             said.append(
-                f"whether {names_of(hidden)} stand still: the kernel there does not tell how many bytes a connection"
+                f"whether {_stand_still(hidden)}: the kernel there does not tell how many bytes a connection"
                 " has moved"
             )
         return said
@@ -376,6 +377,10 @@ class Stillness(Rule):
             each = self._moves[task]
             each.still_since, each.mute_since, each.busy_since = still, mute, busy
         self._told = [Told(tuple(tasks), busy, text) for tasks, busy, text in memory["told"]]
+
+
+def _stand_still(tasks: Sequence[str]) -> str:
+    return f"{names_of(tasks)} stand{'s' if len(tasks) == 1 else ''} still"
 
 
 def _without_old_stacks(process: Mapping[str, Any], most_s: float) -> Mapping[str, Any]:

@@ -77,12 +77,19 @@ class Court:
     """Judges one standstill of a run."""
 
     def __init__(
-        self, watched: Watched, seen: Mapping[str, Seen], ended: Mapping[str, str], waited_s: float
+        self,
+        watched: Watched,
+        seen: Mapping[str, Seen],
+        ended: Mapping[str, str],
+        waited_s: float,
+        met: bool,
     ) -> None:
+        """`met`: tasks of the run have connections to each other."""
         self._watched = watched
         self._seen = dict(sorted(seen.items(), key=lambda item: _order(item[0])))
         self._ended = ended  # trainers that have ended, and how: `with 0`
         self._waited = f"{waited_s:.0f} s"
+        self._met = met
 
     def of_all(self) -> Verdict | None:
         """When all trainers stand still, or wait for a few that compute."""
@@ -98,6 +105,11 @@ class Court:
             culprits = [self._watched.chief]
         if not culprits:
             return self._all_wait(working)
+        if (
+            len(working) == len(culprits) == len(self._seen) and not self._met
+        ):  # each may work for itself, and pause
+            verdict = self._none_waits(working) if len(working) > 1 else self._odd(culprits, ())
+            return verdict._replace(sure=verdict.certain)
         if len(working) > 1 and len(culprits) == len(working):
             return self._none_waits(working)
         return self._odd(culprits, sorted(set(self._seen) - set(culprits), key=_order))

@@ -412,6 +412,29 @@ def test_a_trainer_below_a_shell() -> None:
     assert "worker/1 is at trainer.py:52 in train()" in text
 
 
+def test_the_last_of_some_tasks_that_never_met_may_sleep() -> None:
+    scene = Scene(*WORKERS)
+    scene.bytes_s = dict.fromkeys(WORKERS, 0.0)
+    scene.facts = {task: {"listens": False, "listens_on": []} for task in WORKERS}
+    scene.on(60)
+    scene.end("worker/0")
+    scene.end("worker/1")
+    scene.stands("worker/2", at(8, "pause"), channels=("hrtimer_nanosleep",))
+    scene.bytes_s = dict.fromkeys(WORKERS, 0.0)
+    assert scene.on(290) == []
+
+
+def test_tasks_that_never_met_may_pause_at_different_lines() -> None:
+    scene = Scene(*WORKERS)
+    scene.bytes_s = dict.fromkeys(WORKERS, 0.0)
+    scene.facts = {task: {"listens": False, "listens_on": []} for task in WORKERS}
+    scene.on(60)
+    for line, task in enumerate(WORKERS):
+        scene.stands(task, at(line, "load", *IN_URLOPEN), channels=("wait_woken",))
+    scene.bytes_s = dict.fromkeys(WORKERS, 0.0)
+    assert scene.on(110) == []
+
+
 def test_a_single_task_that_serves_notebooks() -> None:
     scene = Scene("worker/0")
     loop = [
