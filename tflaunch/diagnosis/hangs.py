@@ -150,18 +150,22 @@ class Hangs(Rule):
             task = self._tasks.get(name)
             if task is None or task.ended:
                 continue
-            computes = False
+            computes = runs = False
             if not task.look:
                 task.first = task.first or now
             elif now > task.at:
                 used = look["cpu_s"] - task.look["cpu_s"]
                 computes = not 0 <= used < self._limits.idle_cores * (now - task.at)
                 task.idle_since = None if computes else task.idle_since or task.at
+                # A process that is stopped uses no time at all; a child of it may.
+                alone = len(look["processes"]) == 1
+                turned = look.get("turns", 0) != task.look.get("turns", 0)
+                runs = computes or (alone and (used > 0 or turned))
             self._note_calls(task, look, now)
             state = look["processes"][0][2] if look["processes"] else ""
             state = {"t": "T"}.get(state, state)
             # Who throttles a task by SIGSTOP and SIGCONT in turns does not stop it: it computes in between.
-            if state != task.state_since[0] or (state == "T" and computes):
+            if state != task.state_since[0] or (state == "T" and runs):
                 task.state_since = (state, now)
             peer = waits_for(look["says"])
             if peer != task.said[0]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tflaunch.diagnosis.thresholds import Thresholds
 
-BUSY_CORES = 0.2  # with so much of a core a task computes, also where its machine is short of them
+BUSY_CORES = 0.08  # with so much of a core a task computes: a crowded machine may give it no more
 A_MINUTE_S = 60.0
 
 

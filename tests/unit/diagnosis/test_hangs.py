@@ -311,11 +311,18 @@ def test_the_same_without_tensorflows_line_is_said_with_less_certainty() -> None
 def test_a_stopped_task_is_named_soon() -> None:
     run = healthy()
     run.see("worker/1", to=("ps/0", "worker/0"), processes=[[4712, "python3", "T"]])
-    run.idle("worker/1")
+    run.rate["worker/1"] = 0.0
     [said] = run.on(STOPPED_S + 2 * LOOK_S)
     assert said == "worker/1 on gpu04 is stopped (state T): kill -CONT 4712 on gpu04 lets it go on"
     run.see("worker/1", to=("ps/0", "worker/0"))
     assert run.on(30) == ["worker/1 on gpu04 goes on"]
+
+
+def test_a_task_that_is_stopped_and_continued_in_turns_goes_on() -> None:
+    run = healthy()
+    run.see("worker/1", to=("ps/0", "worker/0"), processes=[[4712, "python3", "T"]])
+    run.idle("worker/1")  # it waits for its peers most of the time that it gets
+    assert run.on(300) == []
 
 
 def test_a_task_that_waits_for_a_disk() -> None:
