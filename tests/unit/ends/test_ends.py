@@ -296,3 +296,21 @@ def test_a_file_that_an_ignore_rule_kept_here_is_named_with_the_rule(tmp_path: P
     )
     for path in ("data/none.csv", "/nowhere/at/all", "../none"):
         assert where_file_lies(path, tmp_path, "t/trainer.py", "gpu02") == ""
+
+
+def test_a_path_that_a_host_names_mounts_nothing_and_asks_for_no_hidden_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow(tmp_path, {"code/trainer.py": "", ".ssh/id": ""})
+    touched: list[str] = []
+    monkeypatch.setattr("os.path.lexists", lambda path: bool(touched.append(path)) or True)
+    hidden = str(tmp_path / ".ssh/id")
+    up = "../" * 40
+    for path in (hidden, "/net/evil/x", "//net/evil/x", f"{up}net/evil/x", f"{up}dev/nvidia0", "../.ssh/id"):
+        assert where_file_lies(path, tmp_path / "code", "trainer.py", "gpu02") == ""
+    assert touched == []
+    assert where_file_lies("/data/x", tmp_path / "code", "trainer.py", "gpu02") != ""
+
+
+def test_a_module_whose_name_no_file_can_have(tmp_path: Path) -> None:
+    assert where_module_lies("\U00010400" * 80, tmp_path, "trainer.py") == ""
