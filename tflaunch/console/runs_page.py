@@ -107,7 +107,6 @@ def _held_lines(run: RunState, marks: Marks, columns: int | None) -> list[Text]:
     sentences, blind = held.get("sentences", ()), held.get("blind", ())
     if not (run.alive and (sentences or blind)):
         return []
-    ago = f"for {age(held['age_s'])}"
     lines = [Text()]
     for text in sentences:
         lines.append(Text.assemble((f"{marks.warn} ", WARN), one_line(text)))
@@ -115,7 +114,7 @@ def _held_lines(run: RunState, marks: Marks, columns: int | None) -> list[Text]:
         lines.append(Text(f"  not watched: {one_line(text)}", "dim"))
     if columns is not None:
         lines = [hung(line, columns) for line in lines]
-    return [*lines, Text(f"  unchanged {ago}", "dim")]
+    return [*lines, Text(f"  unchanged for {age(held['age_s'])}", "dim")]
 
 
 def _failure_lines(failed: TaskState, run: RunState, marks: Marks) -> list[Text]:

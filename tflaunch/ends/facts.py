@@ -13,6 +13,7 @@ tensorflow, numpy, protobuf, keras, torch, jax, ...   versions that the task's P
 python_version
 differ        the versions of packages that differ between the hosts of the run
 gpus_held     who holds GPUs of the run, after it
+done          tasks of its job that had ended with 0
 given         the task was given cluster flags
 env:NAME      the task's environment has that variable
 slow_start    the task ended within its first minute
@@ -24,6 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tflaunch.diagnosis.rule import names_of
 from tflaunch.hosts import fold
 from tflaunch.inputs.sizes import amount
 from tflaunch.sessions.log_lines import one_line
@@ -52,6 +54,7 @@ class Ending:
     others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # host -> the facts of an end there
     gpus_held: Sequence[str] = ()
     gpus: int | None = None  # how many it was given
+    done: Sequence[str] = ()  # the tasks of its job that had ended with 0
 
 
 def facts_of(end: Ending) -> dict[str, str]:
@@ -63,6 +66,8 @@ def facts_of(end: Ending) -> dict[str, str]:
         "code": str(end.code),
         "signal": end.signal,
     }
+    if end.done:
+        found["done"] = names_of(end.done)
     told = end.facts
     _memory(told, found)
     if told.get("open_files"):

@@ -108,6 +108,7 @@ WITH_FACTS: list[tuple[dict[str, Any], str, int | str]] = [
         1,
     ),
     ({}, REFUSED, 1),
+    ({"done": ("worker/0",)}, "UnavailableError: x\nCollective ops is aborted by: Socket closed", 1),
     ({}, "failed to connect to all addresses", 1),
 ]
 
@@ -307,3 +308,33 @@ def test_a_file_that_an_ignore_rule_kept_here_is_named_with_the_rule(tmp_path: P
     )
     for path in ("data/none.csv", "/nowhere/at/all", "../none"):
         assert where_file_lies(path, tmp_path, "t/trainer.py", "gpu02") == ""
+
+
+def test_a_path_that_a_host_names_mounts_nothing_and_asks_for_no_hidden_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow(tmp_path, {"code/trainer.py": "", ".ssh/id": ""})
+    touched: list[str] = []
+    monkeypatch.setattr("os.path.lexists", lambda path: bool(touched.append(path)) or True)
+    hidden = str(tmp_path / ".ssh/id")
+    up = "../" * 40
+    for path in (hidden, "/net/evil/x", "//net/evil/x", f"{up}net/evil/x", f"{up}dev/nvidia0", "../.ssh/id"):
+        assert where_file_lies(path, tmp_path / "code", "trainer.py", "gpu02") == ""
+    assert touched == []
+    assert where_file_lies("/data/x", tmp_path / "code", "trainer.py", "gpu02") != ""
+
+
+def test_a_module_whose_name_no_file_can_have(tmp_path: Path) -> None:
+    assert where_module_lies("\U00010400" * 80, tmp_path, "trainer.py") == ""
+
+
+@pytest.mark.parametrize("done", [(), ("worker/0",)])
+def test_a_peer_that_ended_well_before_is_named_for_a_collective_that_broke(done: tuple[str, ...]) -> None:
+    log = [
+        "tensorflow.python.framework.errors_impl.UnavailableError: Graph execution error:",
+        "Collective ops is aborted by: Socket closed",
+        "The error could be from a previous operation. Restart your program to reset.",
+    ]
+    said = meaning(log, ending(1, done=done))
+    assert said.cause == bool(done)
+    assert said.text.startswith("worker/0 had ended with 0, and worker/1 still") == bool(done)
