@@ -182,5 +182,5 @@ def test_a_detached_run_ends_by_the_same_rules(gpus: Gpus) -> None:
 def test_stop_on_nan(gpus: Gpus) -> None:
     gpus.add()
     done = gpus.launcher.run(*words(gpus, DIVERGES, 1, "--stop-on-nan")).ran(1)
-    assert "; the first: 'step " in done.sentences
-    assert "worker/0 on host1: the loss is NaN, in " in done.sentences
+    assert " that tell it, 'step " in done.sentences
+    assert "worker/0 on host1: the loss is NaN in the last " in done.sentences

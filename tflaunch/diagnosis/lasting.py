@@ -68,7 +68,7 @@ class Track:
         if self.place.port is None or self.look.get("listens") is not False or not ports:
             return 0
         said = self.sign("server_started")[1].rpartition(":")[2].strip()
-        if said.isdigit() and len(said) < 6 and int(said) in ports:
+        if said.isdecimal() and len(said) < 6 and int(said) in ports:
             return int(said)
         return next((port for port in ports if port in TENSORFLOW), 0)
 

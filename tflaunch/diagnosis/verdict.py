@@ -31,11 +31,11 @@ REPLICAS = (
     "with SyncReplicasOptimizer a step needs replicas_to_aggregate gradients: no more than there are workers that"
     " still run, and every worker needs the same number of steps"
 )
-NEXT = {
+NEXT = {  # what to do, or a question, which ends the sentence
     "dns": "is the name server of this host reachable (/etc/resolv.conf)?",
     "dial": "is that server up, and does a firewall let this host reach it?",
     "net": "set a time limit for the connection",
-    "file_lock": "which process holds it: lslocks on that host",
+    "file_lock": "`lslocks` on that host shows which process holds it",
     "fifo": "who should open its other end?",
     "pipe": "a task has no terminal: take the answer from an argument",
     "input": "a task has no terminal: take the answer from an argument",
@@ -120,7 +120,8 @@ class Court:
         if seen.stand.kind == "serves":
             return None
         text = f"{self._watched.who([name])} has done nothing for {self._waited} while its peers go on: "
-        return Verdict((name,), text + self._it_is(seen), seen.stand.kind != "wait")  # it may serve
+        # One that just waits may serve.
+        return Verdict((name,), text + self._it_is(seen) + self._question(seen), seen.stand.kind != "wait")
 
     def _odd(self, culprits: Sequence[str], others: Sequence[str]) -> Verdict:
         if len(culprits) > 1 and self._majority(culprits):
@@ -143,6 +144,7 @@ class Court:
             wait = "waits" if len(others) == 1 else "wait"
             text += f"; {names_of(others)} {wait} for {'it' if len(culprits) == 1 else 'them'}"
             text += self._at(others)
+        text += self._question(seen)
         sure = not (busy and (seen.stand.deep or not seen.stand.place))
         certain = all(self._seen[name].forked or self._seen[name].stand.kind in CERTAIN for name in culprits)
         return Verdict(tuple(culprits), text, sure, certain)
@@ -223,7 +225,7 @@ class Court:
         )
         if seen.stand.kind == "sleep":
             text += ": do they wait for a file? Each host has its own disks, unless they share a directory"
-        return Verdict((), text + self._ends(), seen.stand.kind != "sleep")
+        return Verdict((), text + self._ends() + self._question(seen), seen.stand.kind != "sleep")
 
     def _key(self, name: str) -> tuple[str, str]:
         stand = self._seen[name].stand
@@ -250,11 +252,17 @@ class Court:
             text += f" (connections to {names_of(seen.strangers)})"
         if seen.forked:
             text += f"; {SPAWN}"
-        elif stand.kind in NEXT:
+        elif stand.kind in NEXT and not NEXT[stand.kind].endswith("?"):
             text += f"; {NEXT[stand.kind]}"
         if seen.says:
             text += f'; it goes on writing "{seen.says[:LINE_SHOWN]}"'
         return text
+
+    @staticmethod
+    def _question(seen: Seen) -> str:
+        """What the user should find out: the end of the sentence, for it is a question."""
+        text = "" if seen.forked else NEXT.get(seen.stand.kind, "")
+        return f"; {text}" if text.endswith("?") else ""
 
     @staticmethod
     def _in_short(seen: Seen) -> str:

@@ -77,7 +77,7 @@ def test_an_input_that_sleeps_in_the_generator_of_one_worker() -> None:
         (
             IN_GETADDRINFO,
             "poll_schedule_timeout.constprop.0",
-            "looks up a host name (DNS); is the name server",
+            "looks up a host name (DNS); ",
         ),
         (IN_QUEUE, "futex_do_wait", "waits for a queue; threads of its own"),
         (IN_SUBPROCESS, "do_wait", "waits for a process that it has started"),
@@ -89,6 +89,15 @@ def test_what_the_main_thread_waits_for(inner: list[Any], channel: str, words: s
     text = one(scene.on(100))
     assert f"it is at trainer.py:7 in load() and {words}" in text
     assert "worker/0, worker/2 wait for it" in text
+
+
+def test_a_question_ends_the_sentence() -> None:
+    scene = mirrored()
+    scene.stands("worker/1", at(7, "load"), channels=("wait_for_partner",))
+    text = one(scene.on(100))
+    assert text.endswith(
+        "; worker/0, worker/2 wait for it at trainer.py:40 in train(); who should open its other end?"
+    )
 
 
 def test_a_collective_that_one_worker_does_not_call() -> None:

@@ -221,7 +221,7 @@ def _packages(python: str, cwd: str) -> "Dict[str, Any]":
     for each in homes:
         for library in _libraries(each, short):
             _read_packages(library, packages)
-    found = {"python": version} if version else {}  # type: Dict[str, Any]
+    found = {"python": version[:40]} if version else {}  # type: Dict[str, Any]
     if packages:
         found["packages"] = packages
     return found
