@@ -158,7 +158,8 @@ class Court:
             return self._two_lines(places)
         place = next(iter(places))
         names = list(working)
-        where = f" at {place}" if place else ""
+        unknown = " (tflaunch stacks shows where)" if self._watched.stacks else ""
+        where = f" at {place}" if place else unknown
         if len(names) == 1:
             what = working[names[0]].stand.words
             text = f"{self._watched.who(names)} has done nothing for {self._waited}: it {what}{where}"

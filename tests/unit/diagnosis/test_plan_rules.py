@@ -348,6 +348,16 @@ def test_a_worker_that_nobody_waits_for_is_told_too() -> None:
     )
 
 
+def test_a_worker_that_prepares_its_data_while_nobody_waits_has_more_time() -> None:
+    run = Run(*ALL)
+    run.train(*ALL)
+    run.see("worker/1", listens=False)
+    assert run.on(115) == []
+    [said] = run.on(30)
+    assert "worker/1 on h3 has not opened its port for 12" in said
+    assert "uses 0.9 cores" in said
+
+
 def test_a_ps_that_workers_visibly_wait_for_is_told_once() -> None:
     run = Run("ps/0", "ps/1", "worker/0")
     run.train("ps/0", "worker/0")
