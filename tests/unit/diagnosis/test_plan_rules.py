@@ -30,6 +30,7 @@ class Run:
 
     def __init__(self, *tasks: str, stillness: bool = False, ports: bool = True) -> None:
         self.hosts = {task: f"h{number}" for number, task in enumerate(tasks)}
+        self.inside: dict[str, Any] = {}  # task -> its processes, as an inspection shows them
         self.places = {
             task: Place(
                 host, f"10.0.0.{host[1:]}", PORT if ports and not task.startswith("evaluator") else None
@@ -123,6 +124,9 @@ class Run:
                     if type == "dial":
                         results = [["no route", ""] for _ in asked["targets"]]
                         rule.answered(host, "dialled", {"results": results, "asker": name}, self.now)
+                    elif type == "inspect":
+                        inside = {task: self.inside[task] for task in asked["tasks"] if task in self.inside}
+                        rule.answered(host, "inspected", {"tasks": inside, "asker": name}, self.now)
             explained: set[str] = set()
             for rule in self.rules.values():
                 said += [sentence.text for sentence in rule.sentences(self.now, explained)]
@@ -341,11 +345,32 @@ def test_a_worker_that_nobody_waits_for_is_told_too() -> None:
     run.train(*ALL)
     run.see("worker/1", listens=False, log_bytes=0)
     run.still("worker/1")
+    run.inside["worker/1"] = [
+        {
+            "pid": 4711,
+            "name": "python3",
+            "threads": [[4711, "python3", "S", "wait_for_partner", 1.0]],
+            "stacks": [
+                {"main": True, "frames": [["trainer.py", 12, "read"], ["trainer.py", 40, "<module>"]]}
+            ],
+            "why_none": "",
+        }
+    ]
     [said] = run.on(WAIT_S + 4 * LOOK_S)
     assert (
-        "has not opened its port for 60 s (no output yet) and does nothing; no trainer stands still for it yet"
-        in said
+        "has not opened its port for 60 s (no output yet) and is at trainer.py:12 in read() and opens a FIFO that"
+        " nobody has opened at its other end; no trainer stands still for it yet" in said
     )
+
+
+def test_without_an_answer_it_is_told_without_a_place() -> None:
+    run = Run(*ALL)
+    run.train(*ALL)
+    run.see("worker/1", listens=False, log_bytes=0)
+    run.still("worker/1")
+    assert run.on(WAIT_S + 2 * LOOK_S) == []
+    [said] = run.on(ANSWER_S)
+    assert "(no output yet) and does nothing; no trainer stands still for it yet" in said
 
 
 def test_a_worker_that_prepares_its_data_while_nobody_waits_has_more_time() -> None:
