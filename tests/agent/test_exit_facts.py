@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.agent_over_pipes import Host, running, shell, task
+from tests.support.agent_over_pipes import Host, gone, running, shell, swept, task
 from tflaunch.agent.tasks import oom_kills
 
 
@@ -64,3 +64,20 @@ def test_counters_of_the_kernel_are_read() -> None:
     told = Path("/proc/vmstat").read_text().split()
     assert counters["host"] == int(told[told.index("oom_kill") + 1])
     assert Path(oom_kills.cgroup()).is_dir() or Path(oom_kills.cgroup(old="memory")).is_dir()
+
+
+def test_a_disk_that_hangs_does_not_stop_the_agent(host: Host, tmp_path: Path) -> None:
+    python = tmp_path / "venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\nexit 3\n")
+    python.chmod(0o755)
+    os.mkfifo(tmp_path / "venv/pyvenv.cfg")  # who reads it waits for ever
+    channel = host.open("start")
+    agent = channel.wait("hello")["pid"]
+    host.watch(agent)
+    running(channel, task(str(python)), shell("sleep 600", id="worker/1"))
+    exit = channel.wait("exit")
+    assert (exit["task"], exit["code"], exit["facts"]) == ("worker/0", 3, {})
+    assert channel.ask("look", answer="looked")["tasks"].keys() == {"worker/1"}
+    assert swept(channel)["survivors"] == []
+    gone(agent)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol.selector import Selector
 
 
+FACTS_S = 2.0  # how long the facts of a task's end may take: they come from its disks
 TURN_S = 0.2  # for added tasks in one turn of the agent's loop: to make a working directory may take long
 
 
@@ -60,6 +61,7 @@ class Team:
     ) -> None:
         self.tasks = {}  # type: Dict[str, Task]
         self.ran = []  # type: List[processes.Process]  # all programs that were released
+        self._disks_hang = False  # the facts of an end have not come in time
         self._oom_kills = {}  # type: Dict[str, int]  # counters at the first release
         self.ending = False  # the run ends on this host
         self._directory = directory
@@ -270,13 +272,32 @@ class Team:
         )
 
     def _facts_of(self, task: Task) -> "Dict[str, Any]":
+        """The facts, if they come soon: a disk that hangs may well be why the task has failed, and must not stop the
+        agent as well; of the tasks after that one none are read."""
+        import _thread
+
         from tflaunch.agent.tasks import exit_facts
 
-        try:
-            return exit_facts.facts(task, self._oom_kills)
-        except Exception as error:  # the end itself must be told, whatever this host's files look like
-            note("the facts of the end of %s: %r" % (task.id, error))
-            return {}
+        found = []  # type: List[Dict[str, Any]]
+        done = _thread.allocate_lock()
+        done.acquire()
+
+        def read() -> None:
+            try:
+                found.append(exit_facts.facts(task, self._oom_kills))
+            except Exception as error:  # the end itself must be told, whatever this host's files look like
+                note("the facts of the end of %s: %r" % (task.id, error))
+            finally:
+                done.release()
+
+        if not self._disks_hang:
+            _thread.start_new_thread(read, ())
+            self._disks_hang = not done.acquire(timeout=FACTS_S)
+            if self._disks_hang:
+                note(
+                    "the facts of the end of %s have not come in %g s: does a disk hang?" % (task.id, FACTS_S)
+                )
+        return found[0] if found and not self._disks_hang else {}
 
     def end(self, grace_s: float, with_stacks: bool) -> None:
         """Stop all tasks and start no more; `with_stacks`: the tasks hang, and write their stacks first."""
