@@ -50,6 +50,7 @@ class Movement:
         self._peers = Bucket(limits.still_flow_bytes_s, limits.blip_bytes)
         self.look: Mapping[str, Any] = {}  # the last one
         self.at = 0.0  # its time
+        self.compared = False  # two looks have been; else what is known comes from an earlier watchdog
         self.still_since: float | None = None  # neither processor time nor bytes
         self.mute_since: float | None = None  # neither bytes nor log lines, whatever it computes
         self.busy_since: float | None = None  # mute, and it computes
@@ -74,6 +75,7 @@ class Movement:
         self.look, begun, self.at = look, self.at, now
         if not before:
             return
+        self.compared = True
         used_s = look["cpu_s"] - before["cpu_s"]
         if used_s < 0:  # a child has gone with its processor time, or a new attempt has begun
             used_s = 0.0
