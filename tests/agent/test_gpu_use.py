@@ -127,7 +127,7 @@ def test_a_lost_gpu_and_a_mig_instance(library: Path, tmp_path: Path) -> None:
 def test_fabrics(tmp_path: Path) -> None:
     assert fabric_bytes(str(tmp_path / "none")) is None
     assert fabric_bytes(str(tmp_path)) is None
-    for device, sent, received in (("mlx5_0", 100, 7), ("mlx5_1", 1, 1)):
+    for device, sent, received in (("mlx5_0", 100, 7), ("mlx5_1", 1, 1), ("sick", 2**64 - 1, 1)):
         counters = tmp_path / device / "ports/1/counters"
         counters.mkdir(parents=True)
         (counters / "port_xmit_data").write_text(f"{sent}\n")

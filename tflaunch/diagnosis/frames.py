@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _PACKAGES = ("site-packages/", "dist-packages/")
+_SHOWN = 300  # characters: a host may tell names of 64 kB
 _TYPED = ("<string>", "<stdin>")  # python -c; a program that comes by a pipe
 _GENERATED = "__autograph_generated_file"  # TensorFlow's own copy of a function, with other line numbers
 
@@ -39,8 +40,9 @@ def short(file: str) -> str:
 def place(frame: Sequence[Any]) -> str:
     """`mwms.py:26 in batches()`."""
     file, line, function = frame
+    function = function[:_SHOWN]
     called = function if function.endswith(">") else f"{function}()"
-    return f"{short(file)}:{line} in {called}"
+    return f"{short(file)[-_SHOWN:]}:{line} in {called}"
 
 
 def _library(file: str) -> str:

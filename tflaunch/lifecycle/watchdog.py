@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tflaunch.protocol.events import Event
 
 HELD = 32  # sentences that are left on the hosts for `status`
+LONGEST = 4000  # characters of a sentence: a host may have files and functions with names of 64 kB
 AWAITED_S = 0.5  # how often the agents are asked while the launcher waits for all tasks to be ready
 
 
@@ -138,7 +139,7 @@ class Watchdog:
             self._limits.started(str(event.task), now)
             for rule in self.rules.values():
                 rule.started(str(event.task), now)
-        return whys
+        return [why[:LONGEST] for why in whys]
 
     def said(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
         """Take note of an answer to `questions`; ignore other messages."""
@@ -173,20 +174,22 @@ class Watchdog:
         for rule in self.rules.values():
             said += rule.sentences(now, explained)
             explained.update(rule.explains(now))
-        return said
+        return [each._replace(text=each.text[:LONGEST]) for each in said]
 
     def holds(self) -> tuple[list[str], list[str]]:
         """What is wrong with the run now, and what no rule can see."""
         rules = self.rules.values()
-        held = dict.fromkeys(text for rule in rules for text in rule.holds())
-        blind = dict.fromkeys(text for rule in rules for text in rule.blind())
+        held = dict.fromkeys(text[:LONGEST] for rule in rules for text in rule.holds())
+        blind = dict.fromkeys(text[:LONGEST] for rule in rules for text in rule.blind())
         return list(held)[:HELD], list(blind)[:HELD]
 
     def next_event(self, now: float) -> TimedOut | EndedByRule | None:
         """Why the run must end: a rule says so, or a time limit has been reached; None while it goes on."""
         for rule in self.rules.values():
             if (stop := rule.stop(now)) is not None:
-                return EndedByRule(stop.reason, tuple(map(TaskId.parse, stop.tasks)), stop.exit_code)
+                return EndedByRule(
+                    stop.reason[:LONGEST], tuple(map(TaskId.parse, stop.tasks)), stop.exit_code
+                )
         limit = self._limits.reached_limit(now)
         if limit is None:
             return None

@@ -43,3 +43,7 @@ def test_the_innermost_frame_of_the_user() -> None:
     assert place(found) == "mwms.py:26 in batches()"
     assert place(frames[2]) == "mwms.py:40 in <module>"
     assert own_frame(frames[:1]) is None
+
+
+def test_a_name_of_64_kb_makes_no_long_sentence() -> None:
+    assert len(place(["a" * 60_000, 2**62, "f" * 60_000])) < 1000

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tflaunch.diagnosis.signs import SIGNS
 from tflaunch.lifecycle.watchdog import Watchdog
+from tflaunch.protocol.fields import TEXT
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.messages import FROM_AGENT, check
 from tflaunch.protocol.outcome import TaskExit
@@ -50,10 +51,10 @@ LINES = [
     "UNAVAILABLE: failed to connect to all addresses; ipv4:10.0.0.1:99999999",
 ]
 VERDICTS = ["refused", "silent", "no route", "stranger", "narrow", "no name", "", "\x1b[2J"]
-FUNCTIONS = ["f", "<module>", "join", "wait", "", "\n"]
+FUNCTIONS = ["f" * 60000, "f", "<module>", "join", "wait", "", "\n"]
 ADDRESSES = ["10.0.0.1", "10.0.0.3", "203.0.113.1", "fd00::1", "::"]
 FILES = [
-    *["trainer.py", "", "/", "<frozen importlib._bootstrap>", "/x/lib/python3.11/queue.py"],
+    *["trainer.py", "a" * 60000, "", "/", "<frozen importlib._bootstrap>", "/x/lib/python3.11/queue.py"],
     "/x/lib/python3.11/multiprocessing/pool.py",
     "/x/site-packages/tensorflow/python/eager/execute.py",
     "/x/site-packages/tensorflow/python/client/session.py",
@@ -162,7 +163,8 @@ def test_any_facts_of_the_right_types(seed: int) -> None:
         type, fields = liar.message()
         watchdog.said(liar.pick("abc"), type, fields, now)
         watchdog.questions("abc", now)
-        assert all(each.text for each in watchdog.sentences(now))
+        assert all(0 < len(each.text) <= TEXT for each in watchdog.sentences(now))
+        assert all(0 < len(text) <= TEXT for texts in watchdog.holds() for text in texts)
         watchdog.next_event(now)
         for rule in watchdog.rules.values():
             assert set(rule.explains(now)) <= set(PLACES)

@@ -369,7 +369,7 @@ def test_without_an_answer_it_is_told_without_a_place() -> None:
     run.see("worker/1", listens=False, log_bytes=0)
     run.still("worker/1")
     assert run.on(WAIT_S + 2 * LOOK_S) == []
-    [said] = run.on(ANSWER_S)
+    [said] = run.on(30)
     assert "(no output yet) and does nothing; no trainer stands still for it yet" in said
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
-from tflaunch.diagnosis.rule import Rule, Stop
+from tflaunch.diagnosis.rule import Rule, Sentence, Stop
 from tflaunch.diagnosis.thresholds import Thresholds
 from tflaunch.lifecycle.driver import Driver
 from tflaunch.lifecycle.ending import outcome_of
@@ -15,7 +15,9 @@ from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol.dialling import SILENT
 from tflaunch.protocol.events import Event
 from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.messages import TO_AGENT, check
 from tflaunch.protocol.outcome import EndedByRule, TimedOut, outcome_data, outcome_from
+from tflaunch.protocol.wire import Message
 
 PS, WORKER = TaskId("ps", 0), TaskId("worker", 0)
 PLACES = {"ps/0": ("gpu01", "10.0.0.1", 2222), "worker/0": ("gpu02", "10.0.0.2", 2222)}
@@ -182,6 +184,35 @@ def test_the_hosts_keep_what_holds() -> None:
     run.looks["gpu02"]["worker/0"]["processes"] = [[7, "python3", "S"]]
     run.on(30)
     assert [host for host, sentences in held(run) if not sentences] == ["gpu01", "gpu02"]
+
+
+class Wordy(Rule):
+    """Quotes what a host says of its stacks, where a file and a function may have 64 kB each."""
+
+    def sentences(self, now: float, explained: object) -> list[Sentence]:  # noqa: ARG002
+        return [Sentence("x" * 200_000, False)]
+
+    def holds(self) -> list[str]:
+        return ["x" * 200_000]
+
+    def stop(self, now: float) -> Stop | None:
+        return Stop("x" * 200_000, ("worker/0",), 65) if now >= 1020.0 else None
+
+
+def test_no_sentence_is_longer_than_the_agents_of_other_hosts_take() -> None:
+    run = Run()
+    run.watchdog.rules["wordy"] = Wordy()
+    run.on(15)
+    assert any(text for _, texts in held(run) for text in texts)
+    run.on(10)
+    assert run.drive.state.first_failure is not None
+    data = outcome_data(outcome_of(run.drive.state, "run", 60.0))
+    check(Message("outcome", {"outcome": json.loads(json.dumps(data))}), TO_AGENT)
+    assert run.scribe.warned
+    for text in (*run.scribe.warned, *run.scribe.said):
+        check(Message("said", {"text": text}), TO_AGENT)
+    for _, type, fields in run.told:
+        check(Message(type, dict(fields)), TO_AGENT)
 
 
 def test_one_that_takes_over_tells_all_hosts_anew() -> None:
