@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 
 from tests.support.launcher import Launcher
 
@@ -63,3 +65,11 @@ def test_a_sweep_tells_how_to_go_on_without_telling_the_value(launcher: Launcher
     assert SECRET not in swept.out + swept.err
     [resume] = [line for line in swept.sentences.splitlines() if "--resume" in line]
     assert "--env=TOKEN " in resume
+    # It names the variable, which the user may give a value, or have in the environment.
+    words = shlex.split(re.search(r"go on: tflaunch (sweep .*)$", swept.err, re.MULTILINE)[1])  # type: ignore[index]
+    assert words[1:3] == ["--env=TOKEN", "--resume"]
+    assert "TOKEN is not set here" in launcher.run(*words).ran(2).err
+    assert "1 of them done before" in launcher.run(*words, env={"TOKEN": SECRET}).ran(1).err
+    again = launcher.run("sweep", "--resume", words[3], "--env", f"TOKEN={SECRET}").ran(1)
+    assert "1 of them done before" in again.err
+    assert SECRET not in again.out + again.err

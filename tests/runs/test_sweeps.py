@@ -160,16 +160,8 @@ def test_a_grid_from_the_command_line_to_the_best_one(lab: Lab) -> None:
     resumed = lab.launcher.run(*words, *own).ran()
     assert "nothing is left to run" in resumed.err
     assert resumed.out.startswith("loss "), "its own metric"
-    for options, was, is_now in (
-        ([*words, "--", "two"], "-- '--kind={kind}' 'two words'", "-- two"),
-        ([*words, "--metric=loss", *own], "--metric loss: (.*)", "--metric loss"),
-        (
-            [*words, "--metric=loss: (.*)", "--maximize", *own],
-            "--metric loss: (.*)",
-            "--metric loss: (.*) --maximize",
-        ),
-    ):
-        assert f"is a sweep of `{was}`, and not of `{is_now}`" in lab.launcher.run(*options).ran(2).err
+    refused = lab.launcher.run(*words, "--", "two").ran(2)
+    assert "is a sweep of `-- '--kind={kind}' 'two words'`, and not of `-- two`" in refused.err
     other = lab.words(hostfile, "--grid=y=1", "--name=lab")
     assert "is a sweep over x, kind, and not over y" in lab.launcher.run(*other, *own).ran(2).err
     assert len(lab.told) == 4
@@ -239,13 +231,13 @@ def test_a_sweep_goes_on_after_its_launcher_was_killed(lab: Lab, network: SshNet
         first.end()
     known = {each["trial"] for each in lab.results()}
     pids = [each["pid"] for each in lab.told[-2:]]
-    lab.go()
     path = lab.record() / "results.jsonl"
     path.write_text(path.read_text() + '{"trial": 5, "para')  # as if it had been killed while it wrote that
-    done = lab.launcher.run(
-        *lab.words(hostfile, "--grid=x=0,1,2,3,4,5,6", "--resume=lab", "--metric=accuracy")
-    )
-    done.ran()
+    words = lab.words(hostfile, "--grid=x=0,1,2,3,4,5,6", "--resume=lab", "--metric=accuracy")
+    with lab.launcher.start(*words) as resumed:
+        resumed.wait_for("has started")
+        lab.go()  # not before, lest what was left running succeeds
+        done = resumed.done().ran()
     assert f"{len(known)} of them done before" in done.err
     started = {int(each["TFLAUNCH_TRIAL"]) for each in lab.told[before:]}
     assert started == set(range(7)) - known
@@ -270,11 +262,125 @@ def test_ctrl_c_stops_the_trials_and_keeps_the_results(lab: Lab) -> None:
         sweep.interrupt()
         done = sweep.done().ran(130)
     assert "Ctrl-C: stopping 2 trials" in done.err
-    command = re.search(r"  go on: tflaunch (sweep .* --resume lab-[a-z2-7]{6})$", done.err, re.MULTILINE)
+    command = re.search(
+        r"  go on: tflaunch (sweep --env=OUT --resume lab-[a-z2-7]{6})$", done.err, re.MULTILINE
+    )
     assert command
-    assert "--name" not in command[1]
+    assert "  2 of 6 trials succeeded · 4 not run\n" in done.err
     assert len(lab.results()) == 2
+    # That is enough, in any directory; variables of --env come from the environment, as no record has their values.
+    lab.go()
+    words = lab.launcher.argv(*command[1].split())
+    env = {**lab.launcher.env(), "OUT": str(lab.out)}
+    again = subprocess.run(
+        words, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+    assert again.returncode == 0, again.stderr
+    assert "6 trials, 2 of them done before" in again.stderr
+    assert again.stderr.endswith("  6 of 6 trials succeeded\n")
+    assert sorted(each["trial"] for each in lab.results()) == list(range(6))
+    # It is on record as it was before, so that it can go on like this once more.
+    command_on_record = json.loads((lab.record() / "run.json").read_text())["command"]
+    assert str(lab.trainer) in command_on_record
+    assert not [word for word in command_on_record if str(lab.out) in word]
     lab.launcher.wait_until_nothing_is_left()
+
+
+def test_trials_that_succeed_while_no_launcher_is_alive_count(lab: Lab, network: SshNetwork) -> None:
+    hostfile = lab.launcher.hostfile([network.add().name for _ in range(2)])
+    with start(lab, hostfile, "--metric=accuracy") as first:
+        lab.wait_for(2)
+        first.signal(signal.SIGKILL)
+        first.end()
+    lab.go()
+    pids = [each["pid"] for each in lab.told]
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of both trials")
+    done = lab.launcher.run(*lab.words(hostfile, "--grid=x=0,1,2,3,4,5", "--resume=lab")).ran()
+    assert "trial/0, trial/1 succeeded while no launcher was alive, and count" in done.err
+    assert [each["TFLAUNCH_TRIAL"] for each in lab.told].count("0") == 1
+    assert {each["trial"]: each["metric"] for each in lab.results()} == {x: 1.0 - x for x in range(6)}
+    for each in lab.results():
+        assert Path(each["log"]).read_text().count("accuracy") == 1
+
+
+def test_a_metric_that_no_trial_printed_is_told_and_the_logs_can_be_scored_anew(lab: Lab) -> None:
+    words = lab.words(
+        lab.launcher.local(1), "--grid=x=0.5,0.25", "--metric=acuracy", "--maximize", "--name=lab"
+    )
+    with lab.launcher.start(*words) as sweep:
+        sweep.wait_for("trial/0 printed no acuracy; its JSON lines have: step, accuracy.")
+        done = sweep.done().ran(66)
+    assert done.err.count("printed no acuracy; its") == 1
+    assert "no trial printed acuracy (2 succeeded); trial/0's JSON lines have: step, accuracy\n" in done.err
+    assert done.err.endswith("  2 of 2 trials succeeded, none printed acuracy\n")
+    command = re.search(
+        r"  go on: tflaunch (sweep --env=OUT --metric accuracy --maximize --resume lab-[a-z2-7]{6})$",
+        done.err,
+        re.MULTILINE,
+    )
+    assert command
+    scored = lab.launcher.run(*command[1].split(), env={"OUT": str(lab.out)}).ran()
+    assert "scored anew by accuracy: 2 of 2 logs have it" in scored.err
+    assert [row.split()[:2] for row in scored.out.splitlines()] == [
+        ["accuracy", "trial"],
+        ["0.75", "1"],
+        ["0.5", "0"],
+    ]
+    assert len(lab.told) == 2, "nothing ran again"
+    assert [each["metric"] for each in lab.results()[-2:]] == [0.5, 0.75]
+    with (lab.record() / "results.csv").open() as file:
+        assert [row["accuracy"] for row in csv.DictReader(file)] == ["0.5", "0.75"]
+    # This is its metric from now on.
+    again = lab.launcher.run("sweep", "--resume=lab", env={"OUT": str(lab.out)}).ran()
+    assert again.out == scored.out
+    assert "scored anew" not in again.err
+
+
+def test_first_trials_that_fail_alike_end_the_sweep(lab: Lab) -> None:
+    hostfile = lab.launcher.local(1)
+    lab.trainer = lab.launcher.script("import sys; sys.exit('there is no data set')\n")
+    done = lab.launcher.run(*lab.words(hostfile, "--grid=x=1,2,3,4,5,6", "--name=lab")).ran(1)
+    assert (
+        "the first 3 trials exited with code 1: there is no data set, each within 30 s; the "
+        "other 3 are not run (--keep-going runs them)"
+    ) in done.sentences
+    assert [each["trial"] for each in lab.results()] == [0, 1, 2]
+    assert done.err.endswith("  0 of 6 trials succeeded · 3 failed · 3 not run\n")
+    (row,) = done.out.splitlines()[1:]
+    assert row.endswith("(+2 alike) exited with code 1: there is no data set")
+    assert done.err.count("x=") == 6 + 1 - 3, "a line for each start, and one for the failures"
+    kept = lab.launcher.run("sweep", "--resume=lab", "--keep-going", env={"OUT": str(lab.out)}).ran(1)
+    assert kept.err.endswith("  0 of 6 trials succeeded · 6 failed\n")
+    assert "(+5 alike)" in kept.out
+
+
+def test_bad_trials_are_stopped_early(lab: Lab) -> None:
+    # Of trial 5, the loss is worse than the median at the first report; it would go on for ever.
+    lab.trainer = lab.launcher.script(
+        """
+        import sys, time
+        x = float(sys.argv[1].partition("=")[2])
+        print("loss:", x, flush=True)
+        while x > 5:
+            time.sleep(0.1)
+        print("loss:", x / 10, flush=True)
+        """
+    )
+    words = lab.words(lab.launcher.local(1), "--grid=x=1,2,3,4,5,6,0", "--name=lab", "--metric=loss: (.*)")
+    done = lab.launcher.run(*words, "--stop-below=median").ran()
+    results = {each["trial"]: each for each in lab.results()}
+    assert {number: each["status"] for number, each in results.items()} == {
+        **dict.fromkeys((0, 1, 2, 3, 4, 6), "succeeded"),
+        5: "stopped",
+    }
+    assert results[5]["why"] == "its best loss 6 at report 1 is worse than 3, the median of 5 trials"
+    assert "trial/5 on local1 was stopped after " in done.err
+    assert done.err.endswith("  6 of 7 trials succeeded · 1 stopped early\n")
+    assert "go on:" not in done.err
+    assert (
+        "nothing is left to run"
+        in lab.launcher.run("sweep", "--resume=lab", env={"OUT": str(lab.out)}).ran().err
+    )
 
 
 def test_the_others_go_on_when_a_host_is_lost(lab: Lab, network: SshNetwork) -> None:
@@ -380,6 +486,8 @@ def test_on_a_terminal_a_live_table_tells_what_runs_and_what_is_best(lab: Lab) -
         lab.go()
         assert terminal.end() == 0
     terminal.wait_for(r"trial/2 on local\d after [\d.]+ s +0.125 loss +x=0.125", r"results: .*results.jsonl")
+    # The last line is the last, also on a terminal, where the table goes to another stream.
+    assert terminal.shown.decode().rstrip().endswith("3 of 3 trials succeeded")
     # What was live is gone: each of its lines was left upwards, and wiped.
     assert terminal.shown.count(b"\x1b[J") >= terminal.shown.count(b" of 3 done")
 
@@ -445,6 +553,8 @@ def test_trials_wait_for_a_gpu_share_it_or_have_several(gpus: Gpus, lab: Lab) ->
         (["--random=y=1..2"], "how many trials?"),
         (["--grid=x=1", "--trials=3"], "--trials is for --random"),
         (["--grid=x=1", "--maximize"], "--maximize without --metric"),
+        (["--grid=x=1", "--stop-below=median"], "--stop-below without --metric"),
+        (["--grid=x=1", "--metric=loss", "--stop-below=mean"], "neither `median` nor a percentage"),
         (["--grid=x=1", "--name=a", "--resume=a"], "name the same thing"),
         (["--grid=x=1", "--resume=nothing"], "no run 'nothing' is on record"),
         (["--grid=x=1", "--name=No/Name"], "1 to 33 of a-z"),

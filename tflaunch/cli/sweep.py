@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tflaunch.console.reporter import Reporter
     from tflaunch.hosts import Hostfile
     from tflaunch.launch.request import Request
+    from tflaunch.sweeps.curves import StopBelow
     from tflaunch.sweeps.results import Metric
     from tflaunch.sweeps.seats import SweepRequest
     from tflaunch.sweeps.trials import Params
@@ -56,6 +57,7 @@ _NOT_ALONE = (
 _SILENT = "A sweep does not show what its trials print; tflaunch logs NAME trial/7 does, also while they run"
 _UNWATCHED = "Trials are not watched for hangs: they wait for no other task; --timeout TIME limits each"
 _ONE_PROCESS = "A trial is one process; tflaunch run starts clusters"
+_RESUMED = "tflaunch.sweep.resumed"  # in the context: what --resume alone stands for
 _NUMBER = re.compile(r"[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?,?", re.IGNORECASE)
 
 
@@ -76,8 +78,18 @@ class SweepCommand(TrainerCommand):
     }
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Parse as TrainerCommand does; raises UsageError for a parameter without its own --grid or --random."""
+        """Parse as TrainerCommand does; --resume alone stands for the words on record.
+
+        Raises UsageError for a parameter without its own --grid or --random.
+        """
         if not ctx.resilient_parsing:
+            from tflaunch.cli.sweep_words import enter, resumed
+
+            read = functools.partial(Line.read, self.params, self.optional_values)
+            if (found := resumed(read(args), read)) is not None:
+                enter(found.directory)
+                args = list(found.words)
+                ctx.meta[_RESUMED] = found
             _refuse_parameters_alone(ctx.info_name or "", Line.read(self.params, self.optional_values, args))
         return super().parse_args(ctx, args)
 
@@ -155,7 +167,10 @@ class TrialOptions:
         None, metavar="NAME", help="The sweep's name; if there is such a sweep, it goes on [a new name]"
     )
     resume: str | None = option(
-        None, metavar="NAME", help="Go on with this sweep: run the trials that have not succeeded yet."
+        None,
+        metavar="NAME",
+        help="Go on with this sweep: run the trials that have not succeeded yet; HOSTS, the trainer and the options "
+        "are those on record.",
     )
 
 
@@ -191,6 +206,12 @@ class ScoreOptions:
     maximize: bool = option(
         False, "--maximize/--minimize", help="Whether a larger or a smaller number is better."
     )
+    stop_below: str | None = option(
+        None,
+        metavar="median|25%",
+        help="Stop a trial whose best value so far is worse than the median, or among the worst 25%, of the trials "
+        "that succeeded, as it was after so many values; from the sixth trial on.",
+    )
 
 
 @dataclass(repr=False, eq=False)
@@ -204,6 +225,9 @@ class RetryOptions:
         min=0,
         metavar="N",
         help="Run a trial that fails again, at most N times, on another host if there is one.",
+    )
+    keep_going: bool = option(
+        False, "--keep-going", help="Run all trials, even if the first three fail at once and alike."
     )
 
 
@@ -261,9 +285,9 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
     in TFLAUNCH_TRIAL.  Each result is recorded as soon as its trial ends.
 
     Exit code: 0 all have succeeded; the code of the trial that failed first (128 + n for signal n); 130 after Ctrl-C;
-    2 command line or hostfile; 65 no host can take a trial; 69 no connection; 70 no trial can start; 73 no record;
-    74 not all outputs were fetched; 76 all hosts were lost, or not all could be stopped; 124 a trial took longer than
-    --timeout.
+    2 command line or hostfile; 65 no host can take a trial; 66 no trial printed the metric; 69 no connection; 70 no
+    trial can start; 73 no record; 74 not all outputs were fetched; 76 all hosts were lost, or not all could be stopped;
+    124 a trial took longer than --timeout.
     """
     from tflaunch.console.sweep import open_reporter
     from tflaunch.sweeps.run import dry
@@ -286,7 +310,7 @@ def _request(ctx: typer.Context, options: SweepOptions, reporter: Reporter) -> S
     metric = _metric(options.score)
     chosen = _trials(trials)
     return SweepRequest(
-        run=_run_request(options, reporter),
+        run=dataclasses.replace(_run_request(options, reporter), command=_command(ctx)),
         trials=chosen,
         metric=metric,
         retries=options.failure.retries,
@@ -297,6 +321,8 @@ def _request(ctx: typer.Context, options: SweepOptions, reporter: Reporter) -> S
         drawn=bool(trials.random),
         name=trials.resume or trials.name or "",
         must_exist=trials.resume is not None,
+        keep_going=options.failure.keep_going,
+        stop_below=_stop_below(options.score),
         run_best=_command_of_one_trial(ctx),
     )
 
@@ -324,6 +350,8 @@ def _check_combination(options: SweepOptions) -> None:
         )
     if options.score.maximize and options.score.metric is None:
         raise UsageError("--maximize without --metric: nothing to compare", "--metric accuracy")
+    if options.score.stop_below is not None and options.score.metric is None and trials.resume is None:
+        raise UsageError("--stop-below without --metric: nothing to compare", "--metric accuracy --maximize")
     if not trials.random and (trials.trials is not None or trials.seed is not None):
         raise UsageError(f"{'--trials' if trials.trials is not None else '--seed'} is for --random")
     if trials.name is not None and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,31}[a-z0-9])?", trials.name):
@@ -335,6 +363,22 @@ def _metric(options: ScoreOptions) -> Metric | None:
     from tflaunch.sweeps.results import Metric
 
     return Metric.parse(options.metric, options.maximize) if options.metric is not None else None
+
+
+def _command(ctx: typer.Context) -> tuple[str, ...]:
+    """Return the command line for the record: with all its words, where the user left out those on record."""
+    if (found := ctx.meta.get(_RESUMED)) is None:
+        return command_line()
+    from tflaunch.runs.hidden_values import without_values
+
+    return ("tflaunch", "sweep", *without_values(found.words))
+
+
+def _stop_below(options: ScoreOptions) -> StopBelow | None:
+    """Return the rule of --stop-below; raises UsageError."""
+    from tflaunch.sweeps.curves import StopBelow
+
+    return StopBelow.parse(options.stop_below) if options.stop_below is not None else None
 
 
 def _run_request(options: SweepOptions, reporter: Reporter) -> Request:

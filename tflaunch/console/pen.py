@@ -46,6 +46,7 @@ class Marks:
     empty: str = "─"
     times: str = "\u00d7"
     degree: str = "°"
+    blocks: str = "▁▂▃▄▅▆▇█"  # from low to high
     gpus: Mapping[str, str] = field(  # by the GPU's state
         default_factory=lambda: MappingProxyType(
             {"free": "○", "busy": "●", "leased": "◐", "promised": "◌", "broken": "✗", "mig": "◇"}
@@ -63,6 +64,7 @@ UNICODE = Marks()
 ASCII = Marks(  # where the stream's encoding lacks one of them
     **{"ok": "ok", "bad": "x", "bar": "|", "dot": "-", "more": "...", "next": "->", "live": "*", "wait": "o"},
     **{"spinner": "line", "full": "=", "half": "=", "empty": "-", "times": "x", "degree": "C"},
+    blocks="_.-~=+*#",
     gpus={"free": "o", "busy": "*", "leased": "+", "promised": ":", "broken": "x", "mig": "#"},
 )
 

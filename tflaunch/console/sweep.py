@@ -9,10 +9,11 @@ For programs, these events and those of tflaunch.console.json_lines but `log`:
     sweep      run_id, total, left (to run), seats (how many trials at a time), metric, maximize
     trial      task, host, gpus (labels), attempt, params     a trial has started
     result     as a line of results.jsonl: trial, params, metric, status, exit_code, signal, host, gpus, seconds,
-               attempts, ended, log, why (it failed)
+               attempts, ended, log, why (it failed, or --stop-below has stopped it: its status is stopped)
     plan       run_id ("": a new one), total, left, seats (host, gpus), others (host: GPUs in use), seed (null: none
                are drawn), trials (task, params, args): all of --dry-run
-    summary    run_id, total, succeeded, failed, best (a result, or null), run_best (argv), resume, results (path)
+    summary    run_id, total, succeeded, failed, stopped, best (a result, or null), run_best (argv), resume, results
+               (path)
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tflaunch.console import reporter
 from tflaunch.console.json_lines import JsonReporter
 from tflaunch.console.safe_text import Text
 from tflaunch.console.sweep_page import (
+    last_line,
     params_text,
     planned_lines,
     planned_places,
@@ -103,7 +105,8 @@ class SweepJson(JsonReporter):
             run_id=summary.run_id,
             total=summary.total,
             succeeded=len(summary.best),
-            failed=len(summary.results) - len(summary.best),
+            failed=sum(each.status == "failed" for each in summary.results),
+            stopped=sum(each.status == "stopped" for each in summary.results),
             best=dataclasses.asdict(best) if best else None,
             run_best=list(summary.run_best),
             resume=summary.resume,
@@ -118,6 +121,7 @@ class SweepText(TextReporter):
         self._metric: Metric | None = None
         self._name = ""
         self._progress: Progress | None = None
+        self._failures: set[str] = set()  # why trials have failed
         super().__init__(*streams)
 
     def begins(
@@ -164,12 +168,22 @@ class SweepText(TextReporter):
 
     def result(self, result: Result) -> None:
         """Show that a trial has ended, and will not be tried again."""
-        good = result.status == "succeeded"
-        mark, style = (self._err.marks.ok, "green") if good else (self._err.marks.bad, "bold red")
+        if result.status == "failed":
+            if result.why in self._failures:
+                return  # the live lines and the last one count it; the table has it as (+1 alike)
+            self._failures.add(result.why)
+        good, marks = result.status == "succeeded", self._err.marks
+        mark, style = {"succeeded": (marks.ok, "green"), "stopped": (marks.warn, "yellow")}.get(
+            result.status, (marks.bad, "bold red")
+        )
         what = f"{TRIAL}/{result.trial} on {result.host}"
-        if not good:
+        if result.status == "stopped":
+            what += " was stopped"
+        elif not good:
             what += f" {result.why.partition(': ')[0]}"
         text = f"{what} after {duration(result.seconds)}"
+        if result.status == "stopped":
+            text += f": {result.why}"
         if result.attempts > 1:
             text += f", attempt {result.attempts}"
         measured = ""
@@ -179,8 +193,6 @@ class SweepText(TextReporter):
             (f"{mark} ", style), text, (measured, "bold"), (f"  {params_text(result)}", "dim")
         )
         self._message(line)
-        if good and self._metric and result.metric is None:
-            self.warn(f"{TRIAL}/{result.trial}: no {self._metric.name} is in its log, {result.log}")
 
     def summary(self, summary: Summary) -> None:
         """Show what the sweep has found: the table goes to stdout."""
@@ -192,9 +204,10 @@ class SweepText(TextReporter):
         def show() -> None:
             self._stop_live()
             self._write_lines(summary_lines(summary, self._out.sheet, self._out.rows))
-            self._print(*lines)
 
         self._writer.put("message", show)
+        # A message of its own waits until the table is written: on a terminal, the last line is the last.
+        self._writer.put("message", lambda: self._print(*lines, last_line(summary, self._err.marks)))
 
     def close(self, wait: bool = True) -> None:
         """End the live lines, then close as for a run."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from tflaunch.console.pen import Marks, Sheet
 from tflaunch.console.safe_text import Text
+from tflaunch.console.sparkline import sparkline
 from tflaunch.console.table import Column, cut, table
 from tflaunch.console.words import counted, plural
 from tflaunch.hosts import fold
@@ -19,6 +21,9 @@ from tflaunch.sweeps.results import Metric, Result
 BEST_SHOWN = 10
 FAILED_SHOWN = 3  # at least, whatever the terminal's height
 _LINES_AROUND = 8  # of the screen that the table at the end leaves free
+_NARROW = 80  # on fewer columns, the running trials' values are without the metric's name
+_SPARK_SHARE = 8  # a sparkline takes one in so many columns
+_LEAST_LIVE = 8  # columns for a seat, and for the values, of a trial that runs
 _LEAST_PARAM = 4  # columns for a parameter's values, at least
 
 
@@ -64,20 +69,23 @@ def summary_lines(summary: Summary, sheet: Sheet, rows: int) -> list[Text]:
     if not summary.results:
         return []
     metric, marks = summary.metric, sheet.marks
-    failed = [each for each in summary.results if each.status == "failed"]
+    failed, alike = _folded(each for each in summary.results if each.status == "failed")
+    stopped = [each for each in summary.results if each.status == "stopped"]
     names = list(dict.fromkeys(name for each in summary.results for name in each.params))
     best = summary.best[:BEST_SHOWN]
     most = max(FAILED_SHOWN, rows - _LINES_AROUND - len(best))
+    places = {"failed": Text("failed", "red"), "stopped": Text("stopped", "yellow")}
 
     def row(each: Result) -> list[Text]:
         measured = Text(value_text(each.metric) or "none")
+        more = f"(+{alike[each.trial]} alike) " if alike.get(each.trial) else ""
         return [
-            *([measured if each.status == "succeeded" else Text("failed", "red")] if metric else []),
+            *([places.get(each.status, measured)] if metric else []),
             Text(str(each.trial)),
             *(Text(str(each.params.get(name, ""))) for name in names),
             Text(each.host),
             Text(duration(each.seconds)),
-            *([Text(each.why, "dim")] if failed else []),
+            *([Text(f"{more}{each.why}", "dim")] if failed or stopped else []),
         ]
 
     def rest(number: int, what: str) -> list[list[Text]]:
@@ -86,16 +94,19 @@ def summary_lines(summary: Summary, sheet: Sheet, rows: int) -> list[Text]:
     shown = [
         *map(row, best),
         *rest(len(summary.best) - len(best), "more"),
+        *map(row, stopped[:FAILED_SHOWN]),
+        *rest(len(stopped) - FAILED_SHOWN, "more stopped"),
         *map(row, failed[:most]),
         *rest(len(failed) - most, "more failed"),
     ]
+    why = " or ".join([*["was stopped"] * bool(stopped), *["failed"] * bool(failed)])
     columns = [
         *([Column(metric.name, [], right=True)] if metric else []),
         Column(TRIAL, []),
         *(_param(name, []) for name in names),
         Column("host", []),
         Column("time", []),
-        *([Column("why it failed", [], shrink=2)] if failed else []),
+        *([Column(f"why it {why}", [], shrink=2)] if (failed or stopped) else []),
     ]
     filled = [
         dataclasses.replace(
@@ -104,6 +115,35 @@ def summary_lines(summary: Summary, sheet: Sheet, rows: int) -> list[Text]:
         for number, column in enumerate(columns)
     ]
     return table(filled, sheet.columns, marks.more)
+
+
+def _folded(failed: Iterable[Result]) -> tuple[list[Result], dict[int, int]]:
+    """Return (the first trial of those that failed with the same words, how many more did, by that trial)."""
+    firsts: dict[str, Result] = {}
+    more: dict[int, int] = {}
+    for each in failed:
+        first = firsts.setdefault(each.why, each)
+        more[first.trial] = more.get(first.trial, -1) + 1
+    return list(firsts.values()), more
+
+
+def last_line(summary: Summary, marks: Marks) -> Text:
+    """How many trials succeeded, failed, were stopped, and have not run."""
+    count = Counter(each.status for each in summary.results)
+    rest = summary.total - sum(count.values())
+    good = count["succeeded"]
+    parts = [
+        f"{good} of {counted(summary.total, 'trial')} succeeded",
+        *([f"{count['stopped']} stopped early"] if count["stopped"] else []),
+        *([f"{count['failed']} failed"] if count["failed"] else []),
+        *([f"{rest} not run"] if rest else []),
+    ]
+    whole = good + count["stopped"] == summary.total
+    if summary.metric and good and not any(each.metric is not None for each in summary.best):
+        parts[0] += f", none printed {summary.metric.name}"
+        whole = False
+    mark = (f"{marks.ok} ", "bold green") if whole else (f"{marks.warn} ", "yellow")
+    return Text.assemble(mark, (summary.run_id, "bold"), f"  {f' {marks.dot} '.join(parts)}")
 
 
 def progress_lines(
@@ -115,13 +155,21 @@ def progress_lines(
         value = f"{value_text(progress.best.metric)} {metric.name}"
         where = f"  {TRIAL}/{progress.best.trial}  {params_text(progress.best)}"
         lines.append(Text.assemble(("best ", "dim"), (value, "bold green"), where))
-    shown = progress.running[: max(1, rows - 3)]
+    width = (sheet.columns or 2 * _NARROW) // _SPARK_SHARE
+    if len(progress.curve) > 1:
+        first, last = value_text(progress.curve[0]), value_text(progress.curve[-1])
+        line = sparkline(progress.curve, 2 * width, marks.blocks)
+        lines.append(
+            Text.assemble(("best so far ", "dim"), f"{first} ", (line, "green"), f" {last}", no_wrap=True)
+        )
+    shown = progress.running[: max(1, rows - 4)]
     if shown:
         columns = [
             Column("", [Text(f"  {row.trial.task}") for row in shown]),
-            Column("", [Text(row.seat) for row in shown], shrink=1),
-            Column("", [Text(str(row.trial), "dim") for row in shown], shrink=2),
-            Column("", [Text(_value_so_far(row, metric)) for row in shown]),
+            Column("", [Text(row.seat) for row in shown], shrink=1, least=_LEAST_LIVE),
+            Column("", [Text(str(row.trial), "dim") for row in shown], shrink=2, least=_LEAST_LIVE),
+            Column("", [Text(_spark(row, width, marks), "green") for row in shown]),
+            Column("", [Text(_value_so_far(row, metric, sheet.columns)) for row in shown]),
             Column("", [Text(_since(row)) for row in shown]),
         ]
         lines += table(columns, sheet.columns, marks.more, headings=False)
@@ -134,8 +182,14 @@ def _param(name: str, values: Iterable[str]) -> Column:
     return Column(name, [*map(Text, values)], shrink=1, least=_LEAST_PARAM)
 
 
-def _value_so_far(row: Row, metric: Metric | None) -> str:
-    return f"{value_text(row.value)} {metric.name}" if metric and row.value is not None else ""
+def _spark(row: Row, width: int, marks: Marks) -> str:
+    return sparkline(row.curve, width, marks.blocks) if len(row.curve) > 1 else ""
+
+
+def _value_so_far(row: Row, metric: Metric | None, columns: int | None) -> str:
+    if metric is None or row.value is None:
+        return ""
+    return value_text(row.value) + (f" {metric.name}" if columns is None or columns >= _NARROW else "")
 
 
 def _since(row: Row) -> str:
@@ -146,6 +200,7 @@ def _counts(progress: Progress, run_id: str, marks: Marks) -> Text:
     parts = [
         f"{progress.succeeded} of {progress.total} done",
         *([f"{progress.failed} failed"] if progress.failed else []),
+        *([f"{progress.stopped} stopped early"] if progress.stopped else []),
         f"{len(progress.running)} running",
         *([f"{progress.queued} waiting"] if progress.queued else []),
     ]

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 
 EXIT_USAGE = 2
 EXIT_PLAN = 65
+EXIT_NO_METRIC = 66  # of a sweep none of whose trials printed the metric
 EXIT_CONNECT = 69
 EXIT_LAUNCH = 70
 EXIT_RECORD = 73

@@ -7,5 +7,8 @@ seats.py        where trials can run, and the request for each of them
 first_seats.py  the seats that a sweep begins with, at once or in its turn in the queue
 lifecycle.py    the state machine of a sweep
 controller.py   applies events to it; updates logs, results and the display
+curves.py       the values of a metric, and the rule of --stop-below
+recovery.py     trials that succeeded while no launcher of the sweep was alive
+scoring.py      metrics of trials that have ended, read from their logs
 results.py      metrics from logs, and the files that keep the results
 """

@@ -15,9 +15,10 @@ from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TRIAL, TaskId
 from tflaunch.protocol.outcome import TaskExit
 from tflaunch.sweeps import lifecycle as machine
+from tflaunch.sweeps.curves import Curve
 from tflaunch.sweeps.first_seats import Seating
-from tflaunch.sweeps.lifecycle import GpusSeen, Seat, State
-from tflaunch.sweeps.results import Metric, Reading, Result, Results, ranked, result
+from tflaunch.sweeps.lifecycle import BadTrial, GpusSeen, Seat, State
+from tflaunch.sweeps.results import Metric, Reading, Result, Results, no_metric, ranked, result
 from tflaunch.sweeps.seats import Requests, SeatFinder, SweepRequest
 from tflaunch.sweeps.trials import Trial
 
@@ -30,6 +31,7 @@ class Row:
     seat: str
     since: float | None  # when it started, by time.monotonic; None: not yet
     value: float | None  # of the metric, so far
+    curve: tuple[float, ...] = ()  # of the metric, the latest last
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Progress:
     running: tuple[Row, ...]
     best: Result | None
     seconds: float | None  # the average time of a trial; None while too few have ended
+    stopped: int = 0  # by --stop-below
+    curve: tuple[float, ...] = ()  # the best value after each trial that succeeded
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Summary:
     metric: Metric | None
     path: str  # of the file with the results
     run_best: tuple[str, ...]  # the command that runs the best trial again; (): there is none
-    resume: str  # the command that goes on with the sweep; "" when all trials have succeeded
+    resume: str  # the command that goes on with the sweep; "" when no trial is left to run
 
 
 class Reporter(RunWatcher, Protocol):
@@ -95,6 +99,7 @@ class Work:
     wanted: Sequence[Trial]  # all trials of this command
     left: Sequence[Trial]  # those that have not succeeded yet
     begun: float  # by time.monotonic
+    curves: Sequence[Curve] = ()  # of trials that have succeeded before, for --stop-below
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,7 @@ class SweepController(Monitor):
             share_gpus=request.run.gpus.share,
             timeout_s=request.timeout_s,
             attempts=work.results.attempts(),
+            keep_going=request.keep_going or bool(len(work.wanted) - len(left)),
         )
         self._request = request
         self._results = work.results
@@ -146,9 +152,15 @@ class SweepController(Monitor):
         self._failed = 0
         self.first_host = ""  # where the first trial has started
         self._took: list[float] = []  # seconds of each trial that has succeeded
+        self._stopped = 0
+        self._done_before = len(work.wanted) - len(left)
+        self._ended_curves = list(work.curves)  # of the trials that have succeeded
+        self._told_of_metric = False
+        self._best: Result | None = None
+        self._best_values: list[float] = []  # after each trial that succeeded
         mine = [each for number, each in self._results.last.items() if number in self._numbers]
-        self._best = next(iter(ranked(mine, request.metric)), None) if request.metric else None
-        self._before = len(work.wanted) - len(left)
+        for each in sorted(mine, key=lambda each: each.ended):
+            self._compare(each)
 
     # --- as the driver's state
 
@@ -249,8 +261,13 @@ class SweepController(Monitor):
         except RecordError as error:
             self._reporter.warn(f"{error.message}. {error.hint}")
         reading = self._readings.get((task.index, attempt))
-        if reading is not None and reading.feed(offset, data):
-            self._show()
+        if reading is not None:
+            reports = reading.curve.count
+            changed = reading.feed(offset, data)
+            if reading.curve.count > reports:
+                self._judge(task.index, attempt, reading.curve)
+            if changed:
+                self._show()
         self._maybe_end_log(task, attempt)
         if self._unread:
             self._write_results()
@@ -264,6 +281,34 @@ class SweepController(Monitor):
         if key in self._sizes and self._readings[key].received >= self._sizes[key]:
             del self._sizes[key]
             self._results.record.logs.end(task, attempt)
+
+    def _judge(self, number: int, attempt: int, curve: Curve) -> None:
+        """Have the trial stopped if --stop-below says so."""
+        rule, metric = self._request.stop_below, self._request.metric
+        if rule is None or metric is None or number in self.state.bad:
+            return
+        if why := rule.verdict(curve, self._ended_curves, metric.maximize, metric.name):
+            self._events.append(BadTrial(number, attempt, why))
+
+    def _compare(self, found: Result) -> None:
+        """Take a result into account for the best trial so far."""
+        if self._request.metric is None or found.status != "succeeded" or found.metric is None:
+            return
+        self._best = ranked([found, *([self._best] if self._best else [])], self._request.metric)[0]
+        if self._best.metric is not None:
+            self._best_values.append(self._best.metric)
+
+    def _tell_of_metric(self, found: Result, reading: Reading) -> None:
+        """Tell the user, once, that the metric is not in what a trial has printed."""
+        metric = self._request.metric
+        if metric is None or found.metric is not None or self._told_of_metric:
+            return
+        self._told_of_metric = True
+        what, todo = no_metric(metric, reading.keys)
+        self._reporter.warn(
+            f"{TRIAL}/{found.trial} printed no {metric.name}; its {what}. Once the sweep has ended, this scores all "
+            f"trials anew from their logs: tflaunch sweep {todo} {self._results.record.run_id}"
+        )
 
     def _begins(self, trial: Trial, attempt: machine.Attempt) -> None:
         key = (trial.number, attempt.number)
@@ -286,13 +331,16 @@ class SweepController(Monitor):
             log = self._results.record.logs.path(trial.task, exit.attempt)
             late = f"was ended (--timeout {self.state.timeout_s:g})"
             late = late if self.state.late.get(number) == exit.attempt and exit.code == EXIT_TIMEOUT else ""
-            found = result(trial, exit, reading, seat.labels, log, late=late)
+            attempt, why = self.state.bad.get(number, (None, ""))
+            bad = why if attempt == exit.attempt and exit.stopped else ""
+            found = result(trial, exit, reading, seat.labels, log, late=late, bad=bad)
             if found.status == "succeeded":
                 self._took.append(found.seconds)
-                best = [found, *([self._best] if self._best else [])]
-                self._best = ranked(best, self._request.metric)[0] if self._request.metric else None
-            else:
-                self._failed += 1
+                self._ended_curves.append(reading.curve)
+                self._compare(found)
+                self._tell_of_metric(found, reading)
+            self._failed += found.status == "failed"
+            self._stopped += found.status == "stopped"
             try:
                 self._results.add(found)
             except RecordError as error:
@@ -304,18 +352,21 @@ class SweepController(Monitor):
         state = self.state
         rows = []
         for number, attempt in state.running.items():
-            value = self._readings[number, attempt.number].value
-            rows.append(Row(state.trials[number], str(attempt.seat), attempt.started, value))
+            reading = self._readings[number, attempt.number]
+            curve = tuple(reading.curve.values)
+            rows.append(Row(state.trials[number], str(attempt.seat), attempt.started, reading.value, curve))
         enough = len(self._took) >= max(3, len(state.seats))
         self._reporter.progress(
             Progress(
                 total=len(self._numbers),
-                succeeded=self._before + len(self._took),
+                succeeded=self._done_before + len(self._took),
                 failed=self._failed,
                 queued=len(state.queue),
                 seats=len(state.seats),
                 running=tuple(rows),
-                best=self._best if self._best and self._best.metric is not None else None,
+                best=self._best,
                 seconds=sum(self._took) / len(self._took) if enough else None,
+                stopped=self._stopped,
+                curve=tuple(self._best_values),
             )
         )

@@ -27,6 +27,8 @@ from tflaunch.sweeps.trials import Trial
 
 LOOK = "look"
 LOOK_S = 5.0  # between two looks for GPUs that have become free
+ALIKE_FIRST = 3  # so many first trials that fail alike, each within AT_ONCE_S, end the sweep
+AT_ONCE_S = 30.0
 LATE = "late "  # the timer `late 3.1`: attempt 1 of trial 3 has used the time that a trial may take
 
 
@@ -49,6 +51,15 @@ class GpusSeen:
 
     host: str
     seats: tuple[Seat, ...]
+
+
+@dataclass(frozen=True)
+class BadTrial:
+    """The metric of this attempt is so bad that --stop-below stops it; `why` is a predicate."""
+
+    trial: int
+    attempt: int
+    why: str
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,11 @@ class State(Ending):
     ended: Mapping[int, TaskExit] = field(
         default_factory=dict
     )  # trial -> its last exit: it is not tried again
+    bad: Mapping[int, tuple[int, str]] = field(
+        default_factory=dict
+    )  # trial -> (the attempt that --stop-below stops, why)
+    alike: tuple[str, ...] = ()  # why each trial that has ended failed, while all did at once and alike
+    keep_going: bool = False  # also when the first trials fail at once and alike
     unfit: bool = False  # the sweep ended because no host was left on which a trial can start
 
     what = "sweep"
@@ -153,6 +169,8 @@ def step(state: State, event: Any, now: float) -> tuple[State, list[Action]]:
             return _exited(state, event)
         case GpusSeen():
             return _seen(state, event)
+        case BadTrial():
+            return _bad(state, event)
         case HostLost():
             return _without(ending.lose(state, {event.host: event.reason}), event)
         case AgentGaveUp():
@@ -181,6 +199,9 @@ def _exited(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
     state = dataclasses.replace(state, running=running)
     if exited.stopped and state.late.get(number) == exited.attempt:  # its own exit code does not matter
         exited = dataclasses.replace(exited, code=EXIT_TIMEOUT, signal=None, signal_name="", stopped=False)
+    if state.phase == "running" and exited.stopped and state.bad.get(number, (None,))[0] == exited.attempt:
+        return _fill(dataclasses.replace(state, ended={**state.ended, number: exited}))  # no failure
+    alike = _alike(state, exited)
     # Of all failures only the first one's tail is shown, and there may be thousands.
     if state.first_failure or exited.exit_code == 0:
         exited = dataclasses.replace(exited, tail=b"")
@@ -191,13 +212,52 @@ def _exited(state: State, exited: TaskExit) -> tuple[State, list[Action]]:
     if len(failed_on) > state.retries:
         first = state.first_failure or exited
         ended = {**state.ended, number: exited}
-        return _fill(dataclasses.replace(state, ended=ended, first_failure=first))
+        state = dataclasses.replace(state, ended=ended, first_failure=first, alike=alike)
+        return _too_alike(state) if len(alike) == ALIKE_FIRST else _fill(state)
     state, actions = _fill(dataclasses.replace(state, queue=(*state.queue, number)))
     again = f"it is tried again ({len(failed_on)} of {state.retries})"
     return state, [
         Say(f"{exited.task} on {exited.host} {how(exited)}; {again}", urgent=False),
         *actions,
     ]
+
+
+def _alike(state: State, exited: TaskExit) -> tuple[str, ...]:
+    """`state.alike` after this end: one more, if it failed at once and with the same words; else () from now on."""
+    if exited.exit_code == 0 or exited.seconds > AT_ONCE_S or len(state.alike) < len(state.ended):
+        return ()
+    why = reason(exited)
+    return (*state.alike, why) if all(each == why for each in state.alike) else ()
+
+
+def reason(exited: TaskExit) -> str:
+    """How a trial ended, and its last line; equal for trials that differ in their number only."""
+    lines = exited.tail.decode("utf-8", "replace").strip().splitlines()
+    last = lines[-1].strip() if lines else ""
+    return f"{how(exited)}: {last}".replace(f"{TRIAL}-{exited.task.index}", TRIAL).removesuffix(": ")
+
+
+def _too_alike(state: State) -> tuple[State, list[Action]]:
+    """The first trials have failed at once, and all alike: the others would, too (--keep-going: go on)."""
+    if state.keep_going or state.phase != "running" or not (left := len(state.queue) + len(state.running)):
+        return _fill(state)
+    text = (
+        f"the first {len(state.alike)} trials {state.alike[0]}, each within {AT_ONCE_S:g} s; the other {left} "
+        "are not run (--keep-going runs them)"
+    )
+    state, actions = ending.end(state, state.grace_s)
+    return state, [Say(text), *actions]
+
+
+def _bad(state: State, bad: BadTrial) -> tuple[State, list[Action]]:
+    running = state.running.get(bad.trial)
+    if state.phase != "running" or running is None or running.number != bad.attempt or bad.trial in state.bad:
+        return state, []
+    task = state.trials[bad.trial].task
+    fields = {"tasks": [str(task)], "grace_s": state.grace_s}
+    state = dataclasses.replace(state, bad={**state.bad, bad.trial: (bad.attempt, bad.why)})
+    # Named as the order that starts the trial, as in `_late`.
+    return state, [Order(running.seat.host, f"restart {task}", "stop", fields)]
 
 
 def _late(state: State, number: int, attempt: int) -> tuple[State, list[Action]]:

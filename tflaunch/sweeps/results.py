@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import difflib
 import io
 import json
 import math
 import os
 import re
 import secrets
+import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,12 +32,14 @@ from tflaunch.protocol.job import TRIAL
 from tflaunch.protocol.outcome import TaskExit, how, signal_name
 from tflaunch.runs.record import Record
 from tflaunch.sessions.log_lines import LineAssembler
+from tflaunch.sweeps.curves import Curve
 from tflaunch.sweeps.trials import Params, Trial, plain
 
 RESULTS, TABLE, TRIALS = "results.jsonl", "results.csv", "sweep.json"
 _FORMAT = 1
 _LINE = 200  # at most so many characters of a log line, as the reason of a failure
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_./ -]*")
+_KEYS, _KEY_LENGTH = 20, 40  # of JSON lines, to be shown
 _LOG = re.compile(rf"{TRIAL}-(\d+)(?:\.(\d+))?\.log")
 
 
@@ -95,6 +100,8 @@ class Reading:
     def __init__(self, metric: Metric | None) -> None:
         self.received = 0
         self.value: float | None = None
+        self.curve = Curve()
+        self.keys: dict[str, None] = {}  # of the log's JSON lines, in case none is the metric
         self._last = ""
         self._metric = metric
         self._lines = LineAssembler()
@@ -119,8 +126,39 @@ class Reading:
         for line in lines.split("\n")[:-1]:
             self._last = line if line and not line.isspace() else self._last
             value = self._metric.find(line) if self._metric else None
-            self.value = self.value if value is None else value
+            if value is not None:
+                self.value = value
+                self.curve.add(value)
+            elif self.value is None and self._metric and len(self.keys) < _KEYS:
+                self.keys.update(dict.fromkeys(islice(_number_keys(line), _KEYS)))
         return self.value != before
+
+
+def _number_keys(line: str) -> Iterator[str]:
+    """Yield the keys of a JSON line whose values are numbers: each could be a metric."""
+    if line.lstrip().startswith("{"):
+        with contextlib.suppress(ValueError, RecursionError):
+            data = json.loads(line)
+            for key, value in data.items() if isinstance(data, dict) else ():
+                if (
+                    isinstance(value, (int, float))
+                    and not isinstance(value, bool)
+                    and len(key) <= _KEY_LENGTH
+                    and _KEY.fullmatch(key)
+                ):
+                    yield key
+
+
+def no_metric(metric: Metric, keys: Iterable[str]) -> tuple[str, str]:
+    """Return (what a log without the metric has, the options to score anew); `keys`: of its JSON lines."""
+    found, largest = list(keys), " --maximize" * metric.maximize
+    if found:
+        close = difflib.get_close_matches(metric.name, found, 1, 0.5)
+        named = shlex.quote((close or found)[-1])
+        return f"JSON lines have: {', '.join(found)}", f"--metric {named}{largest} --resume"
+    what = "no line matches" if metric.pattern else "no JSON line has the key"
+    pattern = shlex.quote(f"{metric.name}: (\\S+)")
+    return f"log: {what} {metric.text}", f"--metric {pattern}{largest} --resume"
 
 
 @dataclass(frozen=True)
@@ -130,7 +168,7 @@ class Result:
     trial: int
     params: Mapping[str, Any]
     metric: float | None
-    status: Literal["succeeded", "failed"]
+    status: Literal["succeeded", "failed", "stopped"]  # stopped: by --stop-below
     exit_code: int
     signal: str | None
     host: str
@@ -139,19 +177,29 @@ class Result:
     attempts: int
     ended: float  # epoch seconds
     log: str
-    why: str = ""  # for a failure: `exited with code 1: ValueError: lr`
+    why: str = ""  # for a failure: `exited with code 1: ValueError: lr`; for one that was stopped: the rule's sentence
 
 
 def result(
-    trial: Trial, exit: TaskExit, reading: Reading, gpus: tuple[str, ...], log: Path, *, late: str = ""
+    trial: Trial,
+    exit: TaskExit,
+    reading: Reading,
+    gpus: tuple[str, ...],
+    log: Path,
+    *,
+    late: str = "",
+    bad: str = "",
 ) -> Result:
-    """The result of a trial that is not tried again; `late`: a sentence, if the sweep ended it for its time limit."""
-    why = late or ": ".join(filter(None, (how(exit), reading.last_line)))
+    """The result of a trial that is not tried again.
+
+    late: a sentence, if the sweep ended it for its time limit.  bad: one, if --stop-below stopped it.
+    """
+    why = late or bad or ": ".join(filter(None, (how(exit), reading.last_line)))
     return Result(
         trial.number,
         plain(trial.params),
         reading.value,
-        "failed" if exit.exit_code else "succeeded",
+        "stopped" if bad else "failed" if exit.exit_code else "succeeded",
         exit.exit_code,
         signal_name(exit) or None,
         exit.host,
@@ -160,7 +208,7 @@ def result(
         exit.attempt + 1,
         time.time(),
         str(log),
-        why if exit.exit_code else "",
+        why if bad or exit.exit_code else "",
     )
 
 

@@ -62,9 +62,9 @@ def _is_named(info: RunInfo, name: str) -> bool:
     return info.run_id.rpartition("-")[0] == name and (info.path / NAMED).exists()
 
 
-def succeeded(results: Results, number: int) -> bool:
-    """Whether that trial has succeeded, so that it need not run again."""
-    return number in results.last and results.last[number].status == "succeeded"
+def is_done(results: Results, number: int) -> bool:
+    """Whether that trial has succeeded, or --stop-below has stopped it, so that it need not run again."""
+    return number in results.last and results.last[number].status != "failed"
 
 
 def about_sweep(request: SweepRequest) -> dict[str, Any]:
@@ -98,12 +98,12 @@ def with_its_metric(request: SweepRequest, results: Results) -> SweepRequest:
 def compare(results: Results, request: SweepRequest, wanted: Sequence[Trial], watcher: Watcher) -> None:
     """Show which trials of the command are new to the sweep on record, and which trials on record it leaves out.
 
-    Raises UsageError where the program, its arguments, the metric or the parameters differ.
+    Raises UsageError where the program, its arguments or the parameters differ.
     """
     run_id, now = results.record.run_id, _typed(about_sweep(request))
     hint = "repeat what it had, or begin another sweep: another --name, or none"
     for what, before in _typed(results.about).items():
-        if what in now and before != now[what]:
+        if what in now and what != "metric" and before != now[what]:
             raise UsageError(f"{run_id} is a sweep of `{before}`, and not of `{now[what]}`", hint)
     known = {identity(params): params for params in results.known}
     asked = {identity(trial.params): trial.params for trial in wanted}

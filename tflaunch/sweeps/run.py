@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import shlex
 import time
 from collections.abc import Sequence
@@ -27,15 +28,35 @@ from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
 from tflaunch.planning.inventory import Inventory
 from tflaunch.planning.usable_hosts import usable_hosts
-from tflaunch.protocol.errors import ConnectErrors, FetchError, RecordError, StopError
+from tflaunch.protocol.errors import EXIT_NO_METRIC, ConnectErrors, FetchError, RecordError, StopError
 from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
-from tflaunch.runs.record import Record, hostfile_from
+from tflaunch.runs.record import hostfile_from
 from tflaunch.runs.visits import Visits
 from tflaunch.sweeps.controller import Planned, Reporter, Summary, SweepController, Work
 from tflaunch.sweeps.first_seats import FirstSeats, Seating
-from tflaunch.sweeps.results import TRIALS, Results, new_seed, ranked
-from tflaunch.sweeps.resume import about_sweep, compare, known_sweep, record_of, succeeded, with_its_metric
+from tflaunch.sweeps.recovery import recover
+from tflaunch.sweeps.results import (
+    TRIALS,
+    Results,
+    new_seed,
+    ranked,
+)
+from tflaunch.sweeps.resume import (
+    about_sweep,
+    compare,
+    is_done,
+    known_sweep,
+    record_of,
+    with_its_metric,
+)
+from tflaunch.sweeps.scoring import (
+    curves_before,
+    is_metric_of,
+    score_anew,
+    with_metric_failure,
+    without_metric,
+)
 from tflaunch.sweeps.seats import SeatFinder, SweepRequest, images
 from tflaunch.sweeps.trials import Params, Trial, arguments, numbered
 
@@ -56,7 +77,7 @@ def dry(request: SweepRequest, connections: Connections, reporter: Reporter) -> 
         with contextlib.closing(record):
             results = Results(record)
         seed, known = results.seed if seed is None else seed, results.known
-        done = {number for number in results.last if succeeded(results, number)}
+        done = {number for number in results.last if is_done(results, number)}
     seed = new_seed() if seed is None else seed
     _, wanted = numbered(known, request.trials(seed))
     if record is not None:
@@ -109,19 +130,21 @@ def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, 
         if not is_new:
             request = with_its_metric(request, results)
             compare(results, request, wanted, reporter)
-        left = [trial for trial in wanted if not succeeded(results, trial.number)]
+            if request.metric is not None and not is_metric_of(results, request.metric):
+                score_anew(results, request.metric, reporter)
+        left = [trial for trial in wanted if not is_done(results, trial.number)]
         if not left:
-            reporter.note(ALL_DONE)
-            if request.run.fetch is not None:
-                reporter.note(f"nothing is fetched; to fetch it again: tflaunch fetch {record.run_id}")
-            reporter.summary(_summary(request, results, wanted))
-            return 0
+            return _nothing_left(request, results, (everything, wanted), seed, reporter)
         if not is_new:
-            _end_what_is_left(request.run, record, connections, reporter)
+            _end_what_is_left(request, results, connections, reporter)
+            left = [trial for trial in left if not is_done(results, trial.number)]
+            if not left:
+                return _nothing_left(request, results, (everything, wanted), seed, reporter)
         results.keep_trials(everything, seed, {**results.about, **about_sweep(request)})
-        work = Work(request, results, wanted, left, begun)
+        work = Work(request, results, wanted, left, begun, curves_before(request, results))
         controller, outcome, fetched = _run(work, connections, reporter, tunnel)
         controller.end()
+        outcome = with_metric_failure(outcome, request, results, wanted)
         try:
             record.finish(outcome)
             results.write_table(request.metric.name if request.metric else "")
@@ -138,9 +161,36 @@ def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, 
         record.close()
 
 
-def _end_what_is_left(run: Request, record: Record, connections: Connections, reporter: Reporter) -> None:
-    """End the trials that a killed launcher left running: their lease has not run out, and they start anew."""
-    before = {host.name for host in hostfile_from(record).hosts}
+def _nothing_left(
+    request: SweepRequest,
+    results: Results,
+    trials: tuple[list[Params], list[Trial]],
+    seed: int,
+    reporter: Reporter,
+) -> int:
+    """Show the results of a sweep in which no trial is left to run; returns the exit code."""
+    everything, wanted = trials
+    reporter.note(ALL_DONE)
+    run_id = results.record.run_id
+    results.keep_trials(everything, seed, {**results.about, **about_sweep(request)})
+    results.write_table(request.metric.name if request.metric else "")
+    if request.run.fetch is not None:
+        reporter.note(f"nothing is fetched; to fetch it again: tflaunch fetch {run_id}")
+    if missing := without_metric(request, results, wanted):
+        reporter.warn(missing.reason)
+    reporter.summary(_summary(request, results, wanted))
+    return EXIT_NO_METRIC if missing else 0
+
+
+def _end_what_is_left(
+    request: SweepRequest, results: Results, connections: Connections, reporter: Reporter
+) -> None:
+    """End the trials that a killed launcher left running: their lease has not run out, and they start anew.
+
+    Those that have succeeded since then get their results.
+    """
+    run = request.run
+    before = {host.name for host in hostfile_from(results.record).hosts}
     hosts = [host for host in run.hostfile.hosts if host.name in before]
     unanswered = None if run.require_all else connections.unanswered
     visits = Visits(connections, reporter)
@@ -148,6 +198,8 @@ def _end_what_is_left(run: Request, record: Record, connections: Connections, re
         try:
             failures = visits.open(hosts, run.connect_s, "checking", unanswered)
             finished, more = visits.finish(run.run_id, run.grace_s, "")
+            if finished and not more:
+                recover(visits, results, request.metric, run.hostfile, reporter)
         finally:
             visits.close()
     absent = {name: error for name, error in failures.items() if unanswered and error.absent}
@@ -260,10 +312,13 @@ def _summary(request: SweepRequest, results: Results, wanted: Sequence[Trial]) -
     mine = {trial.number: trial for trial in wanted}
     last = tuple(each for number, each in sorted(results.last.items()) if number in mine)
     best = ranked(last, request.metric)
-    done = sum(each.status == "succeeded" for each in last)
+    done = sum(each.status != "failed" for each in last)
     command: tuple[str, ...] = ()
     if best and request.metric and best[0].metric is not None:
         command = (*request.run_best, *arguments(request.run.job.args, mine[best[0].trial]))
+    resume = "" if done == len(wanted) else _to_resume(request.run.command, request.run.run_id)
+    if not resume and (missing := without_metric(request, results, wanted)):
+        resume = _to_resume(request.run.command, request.run.run_id, missing.todo)
     return Summary(
         request.run.run_id,
         last,
@@ -272,17 +327,18 @@ def _summary(request: SweepRequest, results: Results, wanted: Sequence[Trial]) -
         request.metric,
         str(results.path),
         command,
-        "" if done == len(wanted) else _to_resume(request.run.command, request.run.run_id),
+        resume,
     )
 
 
-def _to_resume(argv: Sequence[str], run_id: str) -> str:
-    """The command that goes on with the sweep; it reads values that are not shown from the environment."""
-    words = list(argv[1:])
-    end = words.index("--") if "--" in words else len(words)
-    kept, value = [], False  # the next word is the value of --name or --resume
-    for word in words[:end]:
-        if not value and word.partition("=")[0] not in ("--name", "--resume"):
-            kept.append(word.removesuffix(f"={VALUE_LEFT_OUT}"))
-        value = word in ("--name", "--resume")
-    return shlex.join(["tflaunch", *kept, "--resume", run_id, *words[end:]])
+def _to_resume(command: Sequence[str], run_id: str, options: str = "--resume") -> str:
+    """The command that goes on with the sweep; it names variables whose values no record has: it reads them anew."""
+    words = command[: command.index("--")] if "--" in command else command
+    variables: list[str] = []
+    for before, word in itertools.pairwise(words):
+        if word.endswith(f"={VALUE_LEFT_OUT}"):
+            variables += [
+                *([] if word.startswith("-") else [before]),
+                word.removesuffix(f"={VALUE_LEFT_OUT}"),
+            ]
+    return f"{shlex.join(['tflaunch', 'sweep', *variables])} {options} {run_id}"

@@ -19,6 +19,7 @@ from tflaunch.planning.plan import places, usable_gpus
 from tflaunch.planning.taking import Share
 from tflaunch.protocol.errors import PlanError
 from tflaunch.protocol.job import TRIAL
+from tflaunch.sweeps.curves import StopBelow
 from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.results import Metric
 from tflaunch.sweeps.trials import Params, Trial, arguments, plain
@@ -37,6 +38,8 @@ class SweepRequest:
     timeout_s: float = 0.0  # for one attempt of a trial; 0: no limit
     per_gpu: int = 1  # trials at a time
     per_host: int | None = None  # trials at a time, instead of `slots:`
+    keep_going: bool = False  # also when the first trials fail at once and alike
+    stop_below: StopBelow | None = None  # which trials are stopped for their metric
     name: str = ""
     must_exist: bool = False  # --resume: it is an error if there is no such sweep
     run_best: tuple[str, ...] = ()  # the command that runs one trial, without the trial's arguments

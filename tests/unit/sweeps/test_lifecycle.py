@@ -14,7 +14,7 @@ from tflaunch.lifecycle.actions import Action, End, Order, Say, StartTimer
 from tflaunch.lifecycle.ending import outcome_of
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, Interrupted, TaskStarted, TimerFired
 from tflaunch.protocol.outcome import HostLost, TaskExit
-from tflaunch.sweeps.lifecycle import LOOK, GpusSeen, Seat, State, begin, step
+from tflaunch.sweeps.lifecycle import LOOK, BadTrial, GpusSeen, Seat, State, begin, step
 from tflaunch.sweeps.trials import Trial
 
 
@@ -144,6 +144,63 @@ def test_one_that_ends_by_itself_in_time_has_not_taken_too_long() -> None:
     assert outcome_of(hosts.state, "run", 1.0).exit_code == 0
 
 
+def failed_alike(
+    hosts: Hosts, number: int, tail: bytes = b"ImportError: no\n", seconds: float = 1.0
+) -> Hosts:
+    """The trial ends with code 1 and that last line."""
+    attempt = hosts.state.running[number]
+    task = Trial(number, {}).task
+    hosts.feed(TaskStarted(task, attempt.seat.host, attempt.number))
+    return hosts.feed(TaskExit(task, attempt.seat.host, 1, None, seconds, tail, attempt=attempt.number))
+
+
+def test_first_trials_that_fail_at_once_and_alike_end_the_sweep() -> None:
+    hosts = Hosts(10, Seat("a"))
+    for number in range(3):
+        assert hosts.state.phase == "running"
+        failed_alike(hosts, number, f"in trial-{number}: ImportError: no\n".encode())
+    assert hosts.state.phase == "ending"
+    (said,) = [action for action in hosts.done if isinstance(action, Say)]
+    assert said.text == (
+        "the first 3 trials exited with code 1: in trial: ImportError: no, each within 30 s; the other 7 are not run "
+        "(--keep-going runs them)"
+    )
+    assert hosts.sweep().state.exit_code(True) == 1
+
+
+def test_other_failures_do_not_end_it() -> None:
+    for change in ("keep going", "other words", "slow", "a success"):
+        hosts = Hosts(10, Seat("a"), keep_going=change == "keep going")
+        failed_alike(hosts, 0)
+        if change == "a success":
+            hosts.exit(1)
+        else:
+            failed_alike(
+                hosts,
+                1,
+                b"ValueError\n" if change == "other words" else b"ImportError: no\n",
+                31.0 * (change == "slow"),
+            )
+        for number in range(2, 9):
+            failed_alike(hosts, number)
+        assert hosts.state.phase == "running", change
+
+
+def test_a_bad_trial_is_stopped_and_is_no_failure() -> None:
+    hosts = Hosts(3, Seat("a"), retries=1)
+    hosts.feed(TaskStarted(Trial(0, {}).task, "a", 0))
+    hosts.feed(BadTrial(0, 1, "is bad")).feed(BadTrial(1, 0, "does not run"))
+    assert not [order for order in hosts.orders if order.type == "stop"]
+    hosts.feed(BadTrial(0, 0, "is bad"))
+    assert (hosts.orders[-1].type, hosts.orders[-1].fields["tasks"]) == ("stop", ["trial/0"])
+    hosts.feed(TaskExit(Trial(0, {}).task, "a", None, 15, 1.0, stopped=True))
+    assert 0 in hosts.state.ended
+    assert list(hosts.state.running) == [1]
+    hosts.exit(1).exit(2).sweep()
+    outcome = outcome_of(hosts.state, "s", 1.0)
+    assert (outcome.status, outcome.exit_code) == ("succeeded", 0)
+
+
 def test_without_any_host_it_ends() -> None:
     hosts = Hosts(2, seat("a"), seat("b"))
     hosts.feed(AgentGaveUp("a", "the lease")).feed(HostLost("b", "gone"))
@@ -209,7 +266,7 @@ def test_a_shared_gpu_goes_back_when_no_trial_is_on_it() -> None:
 def test_whatever_happens_no_seat_has_two_trials_and_each_trial_one_end(
     retries: int, dice: random.Random
 ) -> None:
-    hosts = Hosts(6, seat("a", 0), seat("a", 1), seat("b", 0), seat("c", 0), retries=retries)
+    hosts = Hosts(6, seat("a", 0), seat("a", 1), seat("b", 0), seat("c", 0), retries=retries, keep_going=True)
     runs: dict[int, set[int]] = {}
     while hosts.state.phase == "running":
         seats = [attempt.seat for attempt in hosts.state.running.values()]

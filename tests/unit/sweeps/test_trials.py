@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tflaunch.protocol.errors import UsageError
-from tflaunch.sweeps.results import Metric, Reading
+from tflaunch.sweeps.results import Metric, Reading, no_metric
 from tflaunch.sweeps.trials import Trial, arguments, draw, grid, numbered, plain, read
 
 
@@ -157,3 +158,21 @@ def test_the_last_value_in_a_log_counts(metric: str, log: bytes, value: float | 
 def test_what_is_no_metric(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         Metric.parse(text, maximize=False)
+
+
+def test_what_a_log_has_instead_of_the_metric() -> None:
+    metric = Metric.parse("val_loss", maximize=False)
+    reading = Reading(metric)
+    line = b'{"epoch": 1, "loss": 0.5, "name": "a", "ok": true, "x\\u001b": 1}\n{broken\n[1]\n'
+    reading.feed(0, line)
+    assert no_metric(metric, reading.keys) == (
+        "JSON lines have: epoch, loss",
+        "--metric loss --resume",
+    )
+    assert no_metric(metric, ()) == (
+        "log: no JSON line has the key val_loss",
+        "--metric 'val_loss: (\\S+)' --resume",
+    )
+    many = Reading(metric)
+    many.feed(0, json.dumps({f"k{number}": number for number in range(1000)}).encode() + b"\n")
+    assert len(many.keys) == 20

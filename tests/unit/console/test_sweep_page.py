@@ -1,0 +1,92 @@
+"""What people see of a sweep, in terminals of several widths."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+
+import pytest
+from rich.cells import cell_len
+
+from tflaunch.console.pen import ASCII, UNICODE, Marks, Sheet
+from tflaunch.console.sparkline import sparkline
+from tflaunch.console.sweep_page import last_line, progress_lines, summary_lines
+from tflaunch.sweeps.controller import Progress, Row, Summary
+from tflaunch.sweeps.results import Metric, Result
+from tflaunch.sweeps.trials import Trial
+
+LOSS = Metric("val_loss", key="val_loss")
+
+
+def result(number: int, status: str = "succeeded", why: str = "", metric: float | None = 0.5) -> Result:
+    return Result(
+        **{"trial": number, "params": {"lr": 0.1}, "metric": metric, "status": status, "exit_code": 0},  # type: ignore[arg-type]
+        **{"signal": None, "host": "gpu-host-1", "gpus": ("0",), "seconds": 2.0, "attempts": 1},  # type: ignore[arg-type]
+        **{"ended": 0.0, "log": "l", "why": why},  # type: ignore[arg-type]
+    )
+
+
+def progress() -> Progress:
+    curve = tuple(1 / (1 + number) for number in range(100))
+    rows = tuple(
+        Row(
+            Trial(number, {"learning_rate": "0.00123", "layers": "4"}),
+            "gpu-host-1:0",
+            time.monotonic(),
+            0.123456,
+            curve,
+        )
+        for number in (7, 123)
+    )
+    return Progress(200, 12, 1, 180, 2, rows, result(3), 3.0, 4, curve)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 130])
+@pytest.mark.parametrize("marks", [UNICODE, ASCII])
+def test_the_live_table_fits_and_shows_how_the_metric_goes(columns: int, marks: Marks) -> None:
+    lines = progress_lines(progress(), "lab-abcdef", LOSS, Sheet(columns, marks), 20)
+    texts = [line.plain for line in lines]
+    assert len(texts) == 5
+    assert all(cell_len(text) <= columns for text in texts), texts
+    assert "4 stopped early" in texts[0]
+    assert texts[2].startswith(f"best so far 1 {marks.blocks[-1]}")
+    assert texts[2].endswith(" 0.01")
+    for text, name in zip(texts[3:], ("trial/7", "trial/123"), strict=True):
+        assert name in text
+        assert marks.blocks[-1] in text, "the sparkline"
+        assert marks.blocks[0] * 3 in text
+        assert "0.123456" in text
+
+
+def test_a_sparkline_goes_from_the_lowest_to_the_highest() -> None:
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8, UNICODE.blocks) == "▁▂▃▄▅▆▇█"
+    assert sparkline([5.0, 5.0], 8, UNICODE.blocks) == "▅▅"
+    assert sparkline([], 8, UNICODE.blocks) == sparkline([1.0], 0, UNICODE.blocks) == ""
+    assert sparkline([-1.7e308, 1.7e308, 0.0], 8, UNICODE.blocks) == "▁█▅"
+    assert len(sparkline([math.sin(each) for each in range(1000)], 12, UNICODE.blocks)) == 12
+    assert sparkline([0.0, 5e-324], 8, UNICODE.blocks) in ("▁█", "▁▁")
+
+
+def summary() -> Summary:
+    why = "exited with code 1: ImportError: no"
+    failed = [result(number, "failed", why, None) for number in (2, 3, 4)]
+    stopped = result(5, "stopped", "its best val_loss 3 at report 2 is worse than 1, the median of 5 trials")
+    results = (result(0), result(1), *failed, stopped)
+    return Summary("lab-abcdef", results, results[:2], 9, LOSS, "path", (), "")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 130, None])
+def test_equal_failures_are_one_line_and_what_was_stopped_is_told(columns: int | None) -> None:
+    texts = [line.plain for line in summary_lines(summary(), Sheet(columns), 24)]
+    assert all(columns is None or cell_len(text) <= columns for text in texts)
+    assert [text.split()[0] for text in texts] == ["val_loss", "0.5", "0.5", "stopped", "failed"]
+    assert "(+2 al" in texts[-1]
+    assert "why it was" in texts[0]
+
+
+def test_the_last_line_counts() -> None:
+    line = last_line(summary(), UNICODE).plain
+    assert line == "! lab-abcdef  2 of 9 trials succeeded · 1 stopped early · 3 failed · 3 not run"
+    good = dataclasses.replace(summary(), results=(result(0),), best=(result(0),), total=1)
+    assert last_line(good, UNICODE).plain == "✓ lab-abcdef  1 of 1 trial succeeded"
