@@ -97,6 +97,12 @@ def environment(wanted: Iterable[str] | None, option: str = "") -> dict[str, str
     return env
 
 
+def inherited(wanted: Iterable[str]) -> frozenset[str]:
+    """Return the variables of --env NAME: their values were not written for tflaunch, so nothing is filled in."""
+    how = {name: not equals for name, equals, _ in (each.partition("=") for each in wanted)}
+    return frozenset(name for name, as_here in how.items() if as_here)
+
+
 def _variables(
     wanted: Iterable[str] | None, files: Iterable[Path] | None
 ) -> tuple[dict[str, str], frozenset[str]]:
@@ -155,6 +161,7 @@ def with_environment(job: JobSpec, options: TaskOptions, hostfile: Hostfile) -> 
     return dataclasses.replace(
         job,
         env=env,
+        literal=inherited(options.env or ()) | masked,
         masked=masked,
         requirements=_packages(options, hostfile),
         container=options.container,

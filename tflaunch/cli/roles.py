@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from tflaunch.cli.job_parts import environment
+from tflaunch.cli.job_parts import environment, inherited
 from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import (
@@ -98,7 +98,9 @@ class _Roles:
         for job, value, text in _pairs("--job-env", texts):
             self._refuse_typo(job, value.partition("=")[0], "--job-env")  # the value may be a secret
             role = self.by_job.get(job, Role())
-            self.by_job[job] = dataclasses.replace(role, env={**role.env, **environment([value], text)})
+            own = environment([value], text)
+            literal = (role.literal - own.keys()) | inherited([value])
+            self.by_job[job] = dataclasses.replace(role, env={**role.env, **own}, literal=literal)
             self._said[job, "env"] = text
 
     def check(self) -> None:

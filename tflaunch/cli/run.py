@@ -215,7 +215,8 @@ def _job(options: RunOptions, roles: Mapping[str, Role], file: JobFile) -> JobSp
         flags = False
     return JobSpec(
         (),
-        args=(*file.args, *options.what.arguments),
+        args=tuple(options.what.arguments),
+        file_args=file.args,
         roles=roles,
         place=options.cluster.place.value,
         framework=framework,

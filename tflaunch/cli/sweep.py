@@ -38,6 +38,7 @@ from tflaunch.cli.reporting import reporting
 from tflaunch.cli.trainer_command import TrainerCommand
 from tflaunch.cli.trainer_words import Line, kind_of, shell_command
 from tflaunch.cli.which_hosts import load_hosts
+from tflaunch.planning.filling import check as check_placeholders
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import PS, WORKER, JobSpec, Role
 
@@ -357,6 +358,7 @@ def _run_request(options: SweepOptions, reporter: Reporter) -> Request:
         flags=None,
     )
     job = with_environment(job, options.tasks, hostfile)
+    check_placeholders(job, hostfile, trials=True)
     code = trainer_code(
         options.program,
         options.what.script,

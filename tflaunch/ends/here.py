@@ -25,9 +25,7 @@ def where_module_lies(module: str, directory: Path, program: str) -> str:
     if found := _code_file(own, module):
         path = found.relative_to(directory)
         if reason := _kept_by(directory, str(path)):
-            return (
-                f"{module} lies in {own} and did not come to the hosts: --ship {path} ships it ({reason} keeps it)"
-            )
+            return f"{module} lies in {own} and did not come to the hosts: --ship {path} ships it ({reason} keeps it)"
         return f"{module} lies in {own} and did not come to the hosts: --ship {path} ships it"
     if _code_file(directory, module):
         return f"{module} lies in {directory}, not beside {program}: --env PYTHONPATH=. finds it there"

@@ -21,6 +21,7 @@ from tflaunch.inputs.yaml_values import (
     Unacceptable,
     Untitled,
     Variables,
+    check_placeholders,
     sendable,
     string,
     text_of,
@@ -67,6 +68,7 @@ def _job_name(value: object) -> str:
 def _words(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         text = text_of(value, "arguments, as a list or as a shell takes them")
+        check_placeholders(text)
         try:
             return tuple(shlex.split(text))
         except ValueError as error:
@@ -76,6 +78,10 @@ def _words(value: object) -> tuple[str, ...]:
             raise Unacceptable(
                 'is not text that a program can be given; put it in quotes, "" for nothing', index
             )
+        try:
+            check_placeholders(item)
+        except ValueError as error:
+            raise Unacceptable(str(error), index) from None
     return tuple(map(str, value))
 
 
@@ -265,7 +271,9 @@ class RoleSettings(BaseModel):
         Variables, Field(description="In their environment, over `env` of the job.", default_factory=dict)
     ]
     args: Annotated[
-        tuple[str, ...], PlainValidator(_words), _list("Behind the arguments of the job.", ["--shards", 8])
+        tuple[str, ...],
+        PlainValidator(_words),
+        _list("Behind the arguments of the job.", ["--shards", 8], "--port={port}"),
     ] = UNSAID
     end: Annotated[
         RoleEnd,
@@ -298,7 +306,9 @@ class JobDocument(BaseModel):
         str, PlainValidator(_module), string("The module, instead of a script.", "package.trainer")
     ] = UNSAID
     args: Annotated[
-        tuple[str, ...], PlainValidator(_words), _list("Its arguments.", ["--epochs", 3], "--epochs 3")
+        tuple[str, ...],
+        PlainValidator(_words),
+        _list("Its arguments.", ["--epochs", 3], "--epochs 3"),
     ] = UNSAID
     name: Annotated[
         str,

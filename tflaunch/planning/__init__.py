@@ -9,6 +9,7 @@ plan            where every task runs: `plan_cluster`
 cluster_plan    the plan as data: TaskPlan, ClusterPlan
 addresses       what tasks dial each other by: addresses, ports, network interfaces
 command         argv and environment of a task; `frameworks`: those of TensorFlow, PyTorch and JAX
+filling         what placeholders such as `{index}` stand for
 environments    virtual environments, conda and `setup:`, as shell text for a task
 networks        which network the addresses lie on, and a faster one
 ways            ways between hosts that are much longer than the others, or lose packets

@@ -6,11 +6,12 @@ import dataclasses
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tflaunch.hosts import Host
+from tflaunch.inputs.placeholders import filled, names_in
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import JobSpec, Requirements
 
@@ -66,8 +67,19 @@ def to_prepare(host: Host, job: JobSpec, images: Iterable[str]) -> dict[str, Any
         "engine": job.container_engine,
         "python": host.python or (sys.executable if host.connection == "local" else "python3"),
         "setup": list(setup(host)),
-        "env": {**host.env, **job.env},
+        "env": {**_of_the_host(host.env), **_of_the_host(job.env, job.literal)},
     }
+
+
+def _of_the_host(env: Mapping[str, str], literal: Collection[str] = ()) -> dict[str, str]:
+    """The variables that are the same for all tasks: an environment is installed for the host, by no task."""
+    there = {}
+    for name, value in env.items():
+        if name in literal:
+            there[name] = value
+        elif not names_in(value):
+            there[name] = filled(value, str)
+    return there
 
 
 def read(path: Path, system_site: bool = False) -> Requirements:
