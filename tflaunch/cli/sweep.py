@@ -227,7 +227,9 @@ class SweepOptions:
     gpus: Annotated[GpuOptions, Part(without=("gpus_per_worker", "mix_models"))]
     score: ScoreOptions
     failure: RetryOptions
-    program: Annotated[ProgramOptions, Part(without=("flag", "framework", "flags"))]
+    program: Annotated[
+        ProgramOptions, Part(without=("flag", "flag_style", "no_empty_flags", "framework", "flags"))
+    ]
     tasks: TaskOptions
     end: Annotated[
         EndOptions,

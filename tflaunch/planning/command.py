@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from tflaunch.hosts import Host
+from tflaunch.inputs.placeholders import names_in
 from tflaunch.inputs.variables import ARGUMENT_LIMIT_BYTES, DECIDED
 from tflaunch.planning import frameworks
 from tflaunch.planning.filling import Filling
@@ -158,6 +159,18 @@ class Command:
             ),
             **own,
         }
+
+    def filled(self, task: TaskId, host: Host) -> tuple[str, ...]:
+        """The variables of that task whose placeholders are filled in."""
+        role = self._job.role(task.job)
+        found: dict[str, bool] = {}
+        for env, literal in (
+            (host.env, frozenset[str]()),
+            (self._job.env, self._job.literal),
+            (role.env, role.literal),
+        ):
+            found |= {name: name not in literal and bool(names_in(text)) for name, text in env.items()}
+        return tuple(name for name, has_any in found.items() if has_any)
 
     def _spell_hosts_flags(self, cluster: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
         jobs = [PS, WORKER, *([CHIEF] if cluster.get(CHIEF) else []), *own_jobs(self._job)]

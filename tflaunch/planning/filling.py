@@ -85,7 +85,7 @@ def check(job: JobSpec, hostfile: Hostfile, *, trials: bool = False) -> None:
     """Raise UsageError for a name that is no placeholder, or, for trials of a sweep, one that trials do not have."""
     texts = list(_texts(job))
     for host in hostfile.hosts:
-        texts += [(f"{host.name}: env {name}", text) for name, text in of_env(host.env).items()]
+        texts += [(f"{host.name}: env {name}", text) for name, text in _of_env(host.env).items()]
     jobs = _jobs(job)
     for where, text in texts:
         _check(text, where, jobs)
@@ -98,7 +98,7 @@ def check(job: JobSpec, hostfile: Hostfile, *, trials: bool = False) -> None:
                 )
 
 
-def of_env(env: Mapping[str, str], literal: frozenset[str] = frozenset()) -> dict[str, str]:
+def _of_env(env: Mapping[str, str], literal: frozenset[str] = frozenset()) -> dict[str, str]:
     """Return the variables in which placeholders are filled in."""
     return {name: text for name, text in env.items() if name not in literal and "{" in text}
 
@@ -106,11 +106,11 @@ def of_env(env: Mapping[str, str], literal: frozenset[str] = frozenset()) -> dic
 def _texts(job: JobSpec) -> Iterator[tuple[str, str]]:
     """Yield (where it stands, text) of all that is filled in, but for the hostfile's."""
     yield from (("args of the job file", text) for text in job.file_args)
-    yield from ((f"--env {name}", text) for name, text in of_env(job.env, job.literal).items())
+    yield from ((f"--env {name}", text) for name, text in _of_env(job.env, job.literal).items())
     for each, role in job.roles.items():
         yield from ((f"--job-args {each}", text) for text in role.args)
         yield from (
-            (f"--job-env {each}={name}", text) for name, text in of_env(role.env, role.literal).items()
+            (f"--job-env {each}={name}", text) for name, text in _of_env(role.env, role.literal).items()
         )
 
 

@@ -147,6 +147,7 @@ def _task_plans(
                 cwd=host.workdir,
                 container=image(host, job),
                 mounts=(*host.mounts, *job.mounts),
+                filled=command.filled(task.id, host),
                 masked=tuple(sorted(job.masked)),
                 listens=job.framework not in OF_THEIR_OWN or task.id == command.first,
                 shares_port=job.framework == "torch" and task.id == command.first,

@@ -209,6 +209,7 @@ def test_every_option_of_run_can_be_said_in_it() -> None:
         "connect_timeout", "connection", "ssh_config", "help", "show_files",
     }  # fmt: skip
     called = {"no_sync": "sync", "no_dial_check": "dial_check", "no_stacks": "stacks", "flag": "flags"}
+    called["no_empty_flags"] = "empty_flags"
     said = {called.get(name, name) for name in options - of_roles - of_this_terminal}
     assert said == JobDocument.model_fields.keys() - {"program", "args", "roles", "jobs"}
 
