@@ -32,7 +32,9 @@ class TaskPlan:
     filled: tuple[str, ...] = ()  # variables whose placeholders were filled in
     masked: tuple[str, ...] = ()  # variables whose values are shown as ***
     listens: bool = True  # on its port, if it has one; of PyTorch and JAX only rank 0 does
-    shares_port: bool = False  # it opens its port with SO_REUSEADDR alone, as PyTorch's store does
+    shares_port: bool = (
+        False  # it may open its port with SO_REUSEADDR alone, as PyTorch's store and most servers do
+    )
 
     @property
     def endpoint(self) -> str | None:

@@ -172,6 +172,14 @@ class Command:
             found |= {name: name not in literal and bool(names_in(text)) for name, text in env.items()}
         return tuple(name for name, has_any in found.items() if has_any)
 
+    def is_given_its_port(self, task: TaskId, host: Host) -> bool:
+        """Whether that task learns its port by a placeholder: its server may be any, not only TensorFlow's."""
+        job, role = self._job, self._job.role(task.job)
+        texts = [*role.args, *(() if role.program else job.file_args)]
+        for env, literal in ((host.env, frozenset[str]()), (job.env, job.literal), (role.env, role.literal)):
+            texts += [text for name, text in env.items() if name not in literal]
+        return task.job in self._cluster and any({"port", "address"} & {*names_in(text)} for text in texts)
+
     def _spell_hosts_flags(self, cluster: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
         jobs = [PS, WORKER, *([CHIEF] if cluster.get(CHIEF) else []), *own_jobs(self._job)]
         hosts = {f"{job}_hosts": ",".join(cluster.get(job, ())) for job in jobs}

@@ -150,7 +150,8 @@ def _task_plans(
                 filled=command.filled(task.id, host),
                 masked=tuple(sorted(job.masked)),
                 listens=job.framework not in OF_THEIR_OWN or task.id == command.first,
-                shares_port=job.framework == "torch" and task.id == command.first,
+                shares_port=(job.framework == "torch" and task.id == command.first)
+                or command.is_given_its_port(task.id, host),
             )
         )
     return tuple(tasks)
