@@ -157,13 +157,18 @@ def _mounts(options: TaskOptions, hostfile: Hostfile) -> tuple[str, ...]:
 
 def with_environment(job: JobSpec, options: TaskOptions, hostfile: Hostfile) -> JobSpec:
     """Return the job with the variables, packages and containers of its tasks; raises UsageError, EnvFileError."""
+    from tflaunch.planning.environments import behind
+
     env, masked = _variables(options.env, options.env_file)
+    requirements = _packages(options, hostfile)
+    note = behind(requirements) if requirements else ""
     return dataclasses.replace(
         job,
         env=env,
         literal=inherited(options.env or ()) | masked,
         masked=masked,
-        requirements=_packages(options, hostfile),
+        requirements=requirements,
+        notes=(*job.notes, note) if note else job.notes,
         container=options.container,
         container_engine=options.container_engine,
         mounts=_mounts(options, hostfile),
