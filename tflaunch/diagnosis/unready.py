@@ -61,7 +61,10 @@ class Unready(Lasting):
             shut_s = now - lasting.get(f"{name} shut", now)
             if not opened or not track.fresh(now) or (waiting and name == self.watched.chief):
                 continue
-            patience_s = self.limits.wait_s * (2 if self._called(track, now) else 1)
+            # Who works while nobody waits may prepare its data first.
+            works = track.movement.still_since is None and not self._waiting(now)
+            longer = works or self._called(track, now)
+            patience_s = self.limits.wait_s * (2 if longer else 1)
             if shut_s >= patience_s:
                 found[f"{name} shut"] = self._shut(track, shut_s, now)
         return found
@@ -129,14 +132,18 @@ class Unready(Lasting):
             " chief for the program, too (is_chief)?"
         )
 
-    def _shut(self, track: Track, shut_s: float, now: float) -> Finding:
-        who, look = self.watched.who([track.name]), track.look
-        output = f"its last output was {look['quiet_s']:.0f} s ago" if look["log_bytes"] else "no output yet"
-        waiting = [
+    def _waiting(self, now: float) -> list[str]:
+        """The trainers with an open port that stand still."""
+        return [
             name
             for name, each in self.tracks.items()
             if each.trains and each.look.get("listens") and each.still_s(now) >= self.limits.wait_s / 4
         ]
+
+    def _shut(self, track: Track, shut_s: float, now: float) -> Finding:
+        who, look = self.watched.who([track.name]), track.look
+        output = f"its last output was {look['quiet_s']:.0f} s ago" if look["log_bytes"] else "no output yet"
+        waiting = self._waiting(now)
         others = "no trainer stands still for it yet"
         if waiting:
             others = f"{names_of(waiting)} {'waits' if len(waiting) == 1 else 'wait'}, maybe for it"

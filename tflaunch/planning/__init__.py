@@ -11,6 +11,7 @@ addresses       what tasks dial each other by: addresses, ports, network interfa
 command         argv and environment of a task; `frameworks`: those of TensorFlow, PyTorch and JAX
 filling         what placeholders such as `{index}` stand for
 environments    virtual environments, conda and `setup:`, as shell text for a task
+required_gpus   `--require-gpu`: whether the plan gives GPUs at all
 networks        which network the addresses lie on, and a faster one
 ways            ways between hosts that are much longer than the others, or lose packets
 dial_check      whether the tasks would reach each other, and what to do where not

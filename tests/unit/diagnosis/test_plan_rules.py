@@ -348,6 +348,16 @@ def test_a_worker_that_nobody_waits_for_is_told_too() -> None:
     )
 
 
+def test_a_worker_that_prepares_its_data_while_nobody_waits_has_more_time() -> None:
+    run = Run(*ALL)
+    run.train(*ALL)
+    run.see("worker/1", listens=False)
+    assert run.on(115) == []
+    [said] = run.on(30)
+    assert "worker/1 on h3 has not opened its port for 12" in said
+    assert "uses 0.9 cores" in said
+
+
 def test_a_ps_that_workers_visibly_wait_for_is_told_once() -> None:
     run = Run("ps/0", "ps/1", "worker/0")
     run.train("ps/0", "worker/0")
@@ -396,6 +406,32 @@ def test_a_ps_that_is_gone() -> None:
     [said] = run.on(300)
     assert said.startswith("worker/0, worker/1 have done nothing")
     assert "its variables are gone" in said
+
+
+def test_a_peer_that_had_ended_long_before_its_host_was_lost() -> None:
+    run = Run("ps/0", "worker/0", "worker/1")
+    run.train("ps/0", "worker/0", "worker/1")
+    run.on(60)
+    run.end("worker/1")
+    assert run.on(600) == []
+    for rule in run.rules.values():
+        rule.lost("worker/1", run.now)
+    run.still("worker/0", "ps/0")
+    assert run.on(300) == [], "it does not stand still since then"
+
+
+def test_who_trains_on_while_the_watchdogs_change_is_not_told() -> None:
+    run = Run("ps/0", "worker/0", "worker/1")
+    run.train("ps/0", "worker/0", "worker/1")
+    run.on(60)
+    run.end("worker/1")
+    run.still("worker/0", "ps/0")
+    assert run.on(30) == []
+    run.handed_on()
+    run.now += 200  # until the next coordinator has taken over, it trained and paused again
+    assert run.on(LOOK_S) == []
+    run.cpu["worker/0"], run.rate["worker/0"] = 0.9, 1e6
+    assert run.on(300) == []
 
 
 def test_who_stood_still_before_does_not_wait_for_whom_has_ended_since() -> None:
