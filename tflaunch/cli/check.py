@@ -61,6 +61,7 @@ def check(
     Exit code: 0 a run can start, though there may be warnings; 70 it would fail (with --strict: or has warnings);
     69 a host could not be asked; 2 command line or hostfile.
     """
+    from tflaunch.planning.filling import check as check_placeholders
     from tflaunch.protocol.job import JobSpec
     from tflaunch.sessions.group import Stopped
     from tflaunch.survey.check_findings import Findings
@@ -69,6 +70,7 @@ def check(
     with reporting("stopped; nothing is left on the hosts", json=json) as show:
         hostfile = load_hosts(hosts, connection.connection, None if json else show.reporter)
         job = with_environment(JobSpec((), framework="tensorflow"), tasks, hostfile)
+        check_placeholders(job, hostfile)
         connection.connect_timeout = min(CONNECT_S, what.timeout)
         with connected(hostfile.hosts, connection, show.reporter) as connector:
             patient = Patient(show.reporter, json)

@@ -37,6 +37,13 @@ class FrameworkChoice(str, Enum):
     torch = "torch"
 
 
+class FlagStyleChoice(str, Enum):
+    """Values of --flag-style."""
+
+    equals = "equals"
+    words = "words"
+
+
 @dataclass(repr=False, eq=False)
 class ProgramOptions:
     """Which program the tasks run, and which code to ship for it."""
@@ -49,8 +56,13 @@ class ProgramOptions:
     flag: tuple[str, ...] = option(
         (),
         metavar="NAME=OTHER",
-        help="Rename a cluster flag: task_index=task_id; NAME= leaves it out; repeatable.",
+        help="Rename a cluster flag: task_index=task_id; NAME= leaves it out; task=job passes --job=worker:0; "
+        "repeatable.",
     )
+    flag_style: FlagStyleChoice = option(
+        FlagStyleChoice.equals, help="Write cluster flags as --task_index=0, or as two words: --task_index 0."
+    )
+    no_empty_flags: bool = option(False, help="Pass no --ps_hosts= where the cluster has no ps.")
     framework: FrameworkChoice = option(
         FrameworkChoice.auto,
         help="Which framework's variables and flags the tasks get. auto: those that the program's source reads, all if "
@@ -95,7 +107,8 @@ class TaskOptions:
         "--env",
         "-e",
         metavar="NAME[=VALUE]",
-        help="Set a variable for the tasks; without =VALUE, to its value here; repeatable.",
+        help="Set a variable for the tasks, with {index} and other placeholders; without =VALUE, to its value here; "
+        "repeatable.",
     )
     env_file: tuple[Path, ...] = option(
         (),
@@ -181,7 +194,12 @@ class RoleOptions:
     job_args: tuple[str, ...] = option(
         (),
         metavar="JOB=ARGS",
-        help="More arguments for the tasks of this job, after the trainer's own: 'data=-n 8'.",
+        help="More arguments for the tasks of this job, after the trainer's own: 'data=-n 8 --port={port}'.",
+    )
+    job_program: tuple[str, ...] = option(
+        (),
+        metavar="JOB=FILE",
+        help="What the tasks of this job run instead of TRAINER.py: data=server.py, 'data=-m package.server'.",
     )
     job_end: tuple[str, ...] = option(
         (),

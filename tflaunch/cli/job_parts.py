@@ -97,6 +97,12 @@ def environment(wanted: Iterable[str] | None, option: str = "") -> dict[str, str
     return env
 
 
+def inherited(wanted: Iterable[str]) -> frozenset[str]:
+    """Return the variables of --env NAME: their values were not written for tflaunch, so nothing is filled in."""
+    how = {name: not equals for name, equals, _ in (each.partition("=") for each in wanted)}
+    return frozenset(name for name, as_here in how.items() if as_here)
+
+
 def _variables(
     wanted: Iterable[str] | None, files: Iterable[Path] | None
 ) -> tuple[dict[str, str], frozenset[str]]:
@@ -151,12 +157,18 @@ def _mounts(options: TaskOptions, hostfile: Hostfile) -> tuple[str, ...]:
 
 def with_environment(job: JobSpec, options: TaskOptions, hostfile: Hostfile) -> JobSpec:
     """Return the job with the variables, packages and containers of its tasks; raises UsageError, EnvFileError."""
+    from tflaunch.planning.environments import behind
+
     env, masked = _variables(options.env, options.env_file)
+    requirements = _packages(options, hostfile)
+    note = behind(requirements) if requirements else ""
     return dataclasses.replace(
         job,
         env=env,
+        literal=inherited(options.env or ()) | masked,
         masked=masked,
-        requirements=_packages(options, hostfile),
+        requirements=requirements,
+        notes=(*job.notes, note) if note else job.notes,
         container=options.container,
         container_engine=options.container_engine,
         mounts=_mounts(options, hostfile),
@@ -170,6 +182,9 @@ class TrainerCode(NamedTuple):
     stem: str  # the run's id begins with it
     bundle: Bundle | None  # the code to ship; None where it is on all hosts already
     program: Program | None  # where its source is; None likewise
+    of_roles: Mapping[
+        tuple[str, ...], Program | tuple[str, ...]
+    ] = {}  # programs of roles: as named -> found, or argv
 
 
 def trainer_code(
@@ -181,8 +196,9 @@ def trainer_code(
     env_files: Sequence[Path],
     reporter: CodeReporter,
     dry_run: bool,
+    of_roles: Sequence[tuple[str, ...]] = (),
 ) -> TrainerCode:
-    """Find the program and its code; `reporter` shows what is not shipped.  Raises UsageError."""
+    """Find the program, those of roles, and their code; `reporter` shows what is not shipped.  Raises UsageError."""
     from tflaunch.code.bundle import LIMIT_BYTES, code_of
     from tflaunch.code.program import find_program, program_there
     from tflaunch.console.code_page import own_code, tell
@@ -204,15 +220,19 @@ def trainer_code(
             raise UsageError(f"{option}: the code is on the hosts, nothing is shipped", "leave it out")
         if not program.no_sync:
             reporter.note(own_code(hostfile))
+        there = {words: words if len(words) > 1 else program_there(*words) for words in of_roles}
         if program.module is not None:
-            return TrainerCode(("-m", target), target.rpartition(".")[2], None, None)
-        return TrainerCode(program_there(target), Path(target).stem, None, None)
+            return TrainerCode(("-m", target), target.rpartition(".")[2], None, None, there)
+        return TrainerCode(program_there(target), Path(target).stem, None, None, there)
     found = find_program(target, program.module is not None, directory, program.code_dir)
-    bundle = code_of(found, program.ship, program.follow_links, most)
+    others = {
+        words: find_program(words[-1], len(words) > 1, directory, found.directory) for words in of_roles
+    }
+    bundle = code_of(found, program.ship, program.follow_links, most, others.values())
     tell(found, bundle, env_files, reporter, dry_run=dry_run, show_files=program.show_files)
     if text := own_code(hostfile):
         reporter.note(text)
-    return TrainerCode(found.argv, Path(found.file).stem, bundle, found)
+    return TrainerCode(found.argv, Path(found.file).stem, bundle, found, others)
 
 
 def with_workdirs(directory: Path, hostfile: Hostfile) -> Hostfile:

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from tflaunch.cli.job_parts import environment
+from tflaunch.cli.job_parts import environment, inherited
 from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import (
@@ -60,6 +60,7 @@ def roles_of(
     roles.read("--job-hosts", options.job_hosts, "hosts", str)
     roles.read("--job-gpus", options.job_gpus, "gpus", _gpus)
     roles.read("--job-args", options.job_args, "args", _words)
+    roles.read("--job-program", options.job_program, "program", _program)
     roles.read("--job-end", options.job_end, "end", _end)
     roles.read("--job-grace", options.job_grace, "grace_s", seconds)
     roles.read_env(options.job_env)
@@ -98,7 +99,9 @@ class _Roles:
         for job, value, text in _pairs("--job-env", texts):
             self._refuse_typo(job, value.partition("=")[0], "--job-env")  # the value may be a secret
             role = self.by_job.get(job, Role())
-            self.by_job[job] = dataclasses.replace(role, env={**role.env, **environment([value], text)})
+            own = environment([value], text)
+            literal = (role.literal - own.keys()) | inherited([value])
+            self.by_job[job] = dataclasses.replace(role, env={**role.env, **own}, literal=literal)
             self._said[job, "env"] = text
 
     def check(self) -> None:
@@ -123,6 +126,7 @@ _EXAMPLES = {
     "hosts": "'data=gpu[01-02]'",
     "gpus": "data=1",
     "args": "data='--shards 8'",
+    "program": "data=server.py, 'data=-m package.server'",
     "end": "data=sidecar",
     "grace_s": "evaluator=5m",
 }
@@ -162,6 +166,16 @@ def _words(text: str) -> tuple[str, ...]:
         return tuple(shlex.split(text))
     except ValueError as error:
         raise ValueError(f"cannot be split into words: {error}") from None
+
+
+def _program(text: str) -> tuple[str, ...]:
+    """Parse a script, or -m and a module, as the user names it; raises ValueError."""
+    if not text.startswith("-"):
+        if text:
+            return (text,)
+    elif found := re.fullmatch(r"-m +(\w+(?:\.\w+)*)", text):
+        return "-m", found[1]
+    raise ValueError("is neither a script nor -m and a module")
 
 
 def _end(text: str) -> RoleEnd:

@@ -40,7 +40,7 @@ from tflaunch.cli.roles import roles_of
 from tflaunch.cli.which_hosts import load_hosts
 from tflaunch.planning.frameworks import OF_THEIR_OWN, roles_for
 from tflaunch.protocol.errors import TflaunchError, UsageError
-from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, Role, TaskId
+from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, PS, TASK_FLAG, WORKER, JobSpec, Role, TaskId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -154,6 +154,7 @@ def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
         env_files=options.tasks.env_file,
         reporter=reporter,
         dry_run=start.dry_run,
+        of_roles=[role.program for role in roles.values() if role.program],
     )
     job = _with_program(job, code, hostfile, options.program)
     return Request(
@@ -215,11 +216,14 @@ def _job(options: RunOptions, roles: Mapping[str, Role], file: JobFile) -> JobSp
         flags = False
     return JobSpec(
         (),
-        args=(*file.args, *options.what.arguments),
+        args=tuple(options.what.arguments),
+        file_args=file.args,
         roles=roles,
         place=options.cluster.place.value,
         framework=framework,
         flags=None if flags is False else _flags(options.program.flag, roles),
+        flag_style=options.program.flag_style.value,
+        empty_flags=not options.program.no_empty_flags,
         done=options.end.done.value,
         mix_models=options.gpus.mix_models,
     )
@@ -227,13 +231,17 @@ def _job(options: RunOptions, roles: Mapping[str, Role], file: JobFile) -> JobSp
 
 def _with_program(job: JobSpec, code: TrainerCode, hostfile: Hostfile, options: ProgramOptions) -> JobSpec:
     """Return the job with its program, started as the program's source asks for, where that is known."""
-    from tflaunch.code.job_fitting import fitted
+    from tflaunch.code.job_fitting import fitted, with_program
 
     job = dataclasses.replace(job, program=code.argv)
+    for name, role in job.roles.items():
+        if role.program:
+            job = with_program(job, name, code.of_roles[role.program])
     elsewhere = any(host.workdir is not None for host in hostfile.hosts)  # where the source may differ
     if code.program is None or elsewhere:
         return job
-    return fitted(job, code.program, anyway=bool(options.flags or options.flag))
+    said = options.flags or options.flag or options.flag_style.value != "equals"
+    return fitted(job, code.program, anyway=bool(said))
 
 
 def _restarts(options: RestartOptions, roles: Mapping[str, Role]) -> Restarts:
@@ -266,7 +274,7 @@ def _restarts(options: RestartOptions, roles: Mapping[str, Role]) -> Restarts:
 def _flags(renamed: Sequence[str], roles: Mapping[str, Role]) -> dict[str, str]:
     """Return the cluster flags (TensorFlow's name -> the trainer's), renamed by --flag; raises UsageError."""
     flags = dict(FLAGS)
-    known = [*FLAGS, *(f"{name}_hosts" for name in roles if f"{name}_hosts" not in FLAGS)]
+    known = [*FLAGS, TASK_FLAG, *(f"{name}_hosts" for name in roles if f"{name}_hosts" not in FLAGS)]
     for each in renamed:
         name, equals, other = each.partition("=")
         if name not in known or not equals:

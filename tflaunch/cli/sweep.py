@@ -38,6 +38,7 @@ from tflaunch.cli.reporting import reporting
 from tflaunch.cli.trainer_command import TrainerCommand
 from tflaunch.cli.trainer_words import Line, kind_of, shell_command
 from tflaunch.cli.which_hosts import load_hosts
+from tflaunch.planning.filling import check as check_placeholders
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import PS, WORKER, JobSpec, Role
 
@@ -250,7 +251,9 @@ class SweepOptions:
     gpus: Annotated[GpuOptions, Part(without=("gpus_per_worker", "mix_models"))]
     score: ScoreOptions
     failure: RetryOptions
-    program: Annotated[ProgramOptions, Part(without=("flag", "framework", "flags"))]
+    program: Annotated[
+        ProgramOptions, Part(without=("flag", "flag_style", "no_empty_flags", "framework", "flags"))
+    ]
     tasks: TaskOptions
     end: Annotated[
         EndOptions,
@@ -401,6 +404,7 @@ def _run_request(options: SweepOptions, reporter: Reporter) -> Request:
         flags=None,
     )
     job = with_environment(job, options.tasks, hostfile)
+    check_placeholders(job, hostfile, trials=True)
     code = trainer_code(
         options.program,
         options.what.script,

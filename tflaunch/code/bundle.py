@@ -8,7 +8,7 @@ import os
 import sys
 import warnings
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,13 +99,20 @@ def code_of(
     ship: Collection[str] = (),
     follow_links: bool = False,
     limit_bytes: int = LIMIT_BYTES,
+    others: Iterable[Program] = (),
 ) -> Bundle:
-    """The code of that program: its directory or, if that holds more than code, the modules that it imports."""
+    """The code of that program: its directory or, if that holds more than code, the modules that it imports.
+
+    `others` are programs in the same directory that are shipped, too.  Raises UsageError, also if one of them is left
+    out.
+    """
     only = None
     if program.place:
         from tflaunch.code.imports import imported_files
 
-        only = imported_files(program.directory, program.file, program.package)
+        only = set(imported_files(program.directory, program.file, program.package))
+        for other in others:
+            only |= set(imported_files(program.directory, other.file, other.package))
     made = bundle(
         program.directory,
         keep=program.file,
@@ -114,6 +121,10 @@ def code_of(
         follow_links=follow_links,
         limit_bytes=limit_bytes,
     )
+    shipped = {entry[0] for entry in made.entries}
+    for other in others:
+        if other.file not in shipped:
+            raise UsageError(f"{other.file} is left out of what is shipped", f"add --ship {other.file}")
     run_by_python = program.file if by_python(program.argv) else ""
     return dataclasses.replace(made, place=program.place, program=run_by_python)
 

@@ -40,6 +40,22 @@ def fitted(job: JobSpec, program: Program, *, anyway: bool = False) -> JobSpec:
     return job
 
 
+def with_program(job: JobSpec, name: str, program: Program | tuple[str, ...]) -> JobSpec:
+    """Return `job` whose tasks of that name run a program of their own: as found here, or as argv on the hosts.
+
+    It gets the cluster flags only if its text names one: it has arguments of its own (`--port={port}`).
+    """
+    role = job.role(name)
+    if isinstance(program, tuple) and not isinstance(program, Program):
+        return replace(job, roles={**job.roles, name: replace(role, program=program)})
+    names = read(program, job).flags
+    role = replace(role, program=program.argv, takes_flags=job.flags is not None and names is not None)
+    job = replace(job, roles={**job.roles, name: role})
+    if names is None and job.flags is not None:
+        job = _chosen(job, f"no cluster flags for {name}: {program.file} names none of them")
+    return job
+
+
 def _with_flags(job: JobSpec, found: Reading) -> JobSpec:
     reads = found.tf_config or found.framework or found.local
     if reads is None or found.flags:

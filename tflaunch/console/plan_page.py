@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,15 +22,20 @@ if TYPE_CHECKING:
 def plan_lines(plan: ClusterPlan, sheet: Sheet) -> list[Text]:
     """Every task with its place, the command of the first task, and how the other commands differ."""
     places = dict.fromkeys(task.cwd or "the shipped code" for task in plan.tasks)
-    first, marks = plan.tasks[0], sheet.marks
-    lines = [
-        *_task_lines(plan, sheet.columns or PIPE_COLUMNS),
-        Text(),
-        Text(f"{first.id} runs, in {next(iter(places))}:", "dim"),
-        paragraph(_command(first.argv, sheet.columns), indent="", no_wrap=True),
-    ]
-    if own := _differing(plan):
-        lines.append(Text(f"and each task likewise, with its own {own}", "dim"))
+    marks = sheet.marks
+    alike = _alike(plan.tasks)
+    lines = [*_task_lines(plan, sheet.columns or PIPE_COLUMNS), Text()]
+    for tasks in alike:
+        first = tasks[0]
+        where = f", in {next(iter(places))}" if tasks is alike[0] else ""
+        lines.append(Text(f"{first.id} runs{where}:", "dim"))
+        lines.append(paragraph(_command(first.argv, sheet.columns), indent="", no_wrap=True))
+        if own := _differing(tasks):
+            each = "task" if len(alike) == 1 else " and ".join(dict.fromkeys(task.id.job for task in tasks))
+            lines.append(Text(f"and each {each} likewise, with its own {own}", "dim"))
+    for task in _first_with_each(plan.tasks):
+        variables = " ".join(f"{name}={_quoted(task.env[name])}" for name in task.filled)
+        lines.append(paragraph((f"{task.id} gets ", "dim"), variables))
     if others := list(places)[1:]:
         lines.append(Text(f"other tasks run in {', '.join(others)}", "dim"))
     lines.append(Text("--json shows each task with its environment", "dim"))
@@ -93,14 +99,36 @@ def _quoted(word: str) -> str:
     return f"$'{''.join(escaped)}'"
 
 
-def _differing(plan: ClusterPlan) -> str:
-    """Say in which words the commands of the tasks differ: `--job_name and --task_index`."""
-    first = plan.tasks[0].argv
+def _alike(tasks: Sequence[TaskPlan]) -> list[list[TaskPlan]]:
+    """Return the tasks in groups; in each, the commands differ only in the interpreter and in values of flags."""
+    groups: dict[tuple[str, ...], list[TaskPlan]] = {}
+    for task in tasks:
+        shape = []
+        for before, word in itertools.pairwise(task.argv):
+            value = not word.startswith("-") and before.startswith("--") and "=" not in before
+            shape.append("" if value else word.partition("=")[0] if word.startswith("-") else word)
+        groups.setdefault(tuple(shape), []).append(task)
+    return list(groups.values())
+
+
+def _first_with_each(tasks: Sequence[TaskPlan]) -> list[TaskPlan]:
+    """Return the first task of each job that has variables with placeholders filled in."""
+    first: dict[str, TaskPlan] = {}
+    for task in tasks:
+        if task.filled:
+            first.setdefault(task.id.job, task)
+    return list(first.values())
+
+
+def _differing(tasks: Sequence[TaskPlan]) -> str:
+    """Say in which words the commands of tasks that are alike differ: `--job_name and --task_index`."""
+    first = tasks[0].argv
     names: dict[str, None] = {}
-    for task in plan.tasks[1:]:
+    for task in tasks[1:]:
         for number, (word, other) in enumerate(zip(first, task.argv, strict=False)):
             if word != other:
-                names["interpreter" if number == 0 else word.partition("=")[0]] = None
+                name = word if word.startswith("-") else first[number - 1]
+                names["interpreter" if number == 0 else name.partition("=")[0]] = None
     *most, last = names or [""]
     return f"{', '.join(most)} and {last}" if most else last
 

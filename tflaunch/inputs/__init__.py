@@ -1,6 +1,7 @@
 """What people write, read with the positions of every mistake.  Lowest first:
 
 variables       what may stand in a task's environment
+placeholders    `{index}` in arguments and variables of tasks
 times, sizes    `90s`, `2h`, `40GiB`
 documents       text files that users write; words that know their line and column
 hostnames       ranges of names: `gpu[01-16]`, expanded and folded

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # YAML and the models are heavy, and most runs have no job fi
     from tflaunch.inputs.yaml_document import Form, Tree
 
 _AS_THEY_ARE = (
-    "framework", "name",
+    "framework", "flag_style", "name",
     "done", "place", "grace", "ps_grace", "timeout", "startup_timeout", "stall_timeout", "lease", "detach", "restarts",
     "restart_window", "restart_on", "spares", "wait", "gpu_model", "min_gpu_memory", "mig", "include", "exclude",
     "mix_models", "require_all", "share_gpus", "follow_links", "max_code", "system_site_packages", "container",
@@ -110,6 +110,12 @@ def _check(document: JobDocument, data: Mapping[str, Any], tree: Tree) -> None:
         tree.report(tree.keys["module",], "there is a `program:` already; leave one of them out")
     elif "program" not in data and "module" not in data and not tree.problems:
         tree.report(tree.values[()], "the file has neither `program:` nor `module:`")
+    for kind, jobs in (("roles", document.roles), ("jobs", document.jobs)):
+        for job, role in jobs.items():
+            if role.program and role.module:
+                tree.report(
+                    tree.keys[kind, job, "module"], "there is a `program:` already; leave one of them out"
+                )
     for job in (CHIEF, MASTER):
         if job in document.roles and (document.roles[job].count or 0) > 1:
             node = tree.values.get(("roles", job, "count"), tree.values["roles", job])
@@ -124,6 +130,8 @@ def _job_file(document: JobDocument, directory: Path) -> JobFile:
         options["no_sync"] = not document.sync
     if "dial_check" in said:
         options["no_dial_check"] = not document.dial_check
+    if "empty_flags" in said:
+        options["no_empty_flags"] = not document.empty_flags
     if "stacks" in said:
         options["no_stacks"] = not document.stacks
     if "flags" in said and not document.flags:
@@ -156,4 +164,6 @@ def _restart_by_job(document: JobDocument) -> list[str]:
 
 def _role(job: str, said: RoleSettings) -> Role:
     count = 1 if said.count is None and job not in (PS, WORKER) else said.count
-    return Role(count, said.hosts, said.gpus, dict(said.env), said.args or (), said.end, said.grace)
+    own = ("-m", said.module) if said.module else (said.program,) if said.program else ()
+    args = said.args or ()
+    return Role(count, said.hosts, said.gpus, dict(said.env), args, said.end, said.grace, program=own)

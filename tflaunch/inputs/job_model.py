@@ -21,6 +21,7 @@ from tflaunch.inputs.yaml_values import (
     Unacceptable,
     Untitled,
     Variables,
+    check_placeholders,
     sendable,
     string,
     text_of,
@@ -30,7 +31,9 @@ from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import (
     FLAGS,
     ROLES,
+    TASK_FLAG,
     Done,
+    FlagStyle,
     Framework,
     GpuCount,
     Place,
@@ -67,6 +70,7 @@ def _job_name(value: object) -> str:
 def _words(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         text = text_of(value, "arguments, as a list or as a shell takes them")
+        check_placeholders(text)
         try:
             return tuple(shlex.split(text))
         except ValueError as error:
@@ -76,6 +80,10 @@ def _words(value: object) -> tuple[str, ...]:
             raise Unacceptable(
                 'is not text that a program can be given; put it in quotes, "" for nothing', index
             )
+        try:
+            check_placeholders(item)
+        except ValueError as error:
+            raise Unacceptable(str(error), index) from None
     return tuple(map(str, value))
 
 
@@ -199,8 +207,10 @@ def _flags(value: object) -> dict[str, str] | None:
     if not isinstance(value, dict):
         raise ValueError("is not true, false (no flags at all), or a mapping such as task_index: task_id")
     for name, other in value.items():
-        if name not in FLAGS and not (name.endswith("_hosts") and not job_name_fault(name)):
-            raise Unacceptable(f"renames a flag that is none of {', '.join(FLAGS)}, JOB_hosts", name)
+        if name not in (*FLAGS, TASK_FLAG) and not (name.endswith("_hosts") and not job_name_fault(name)):
+            raise Unacceptable(
+                f"renames a flag that is none of {', '.join(FLAGS)}, {TASK_FLAG}, JOB_hosts", name
+            )
         if not isinstance(other, str):
             raise Unacceptable('is not the name of a flag; write "" to pass none', name)
     return {name: str(other) for name, other in value.items()}
@@ -264,8 +274,18 @@ class RoleSettings(BaseModel):
     env: Annotated[
         Variables, Field(description="In their environment, over `env` of the job.", default_factory=dict)
     ]
+    program: Annotated[
+        str,
+        PlainValidator(_text),
+        string("What they run instead of the job's program; relative to this file.", "server.py"),
+    ] = UNSAID
+    module: Annotated[
+        str, PlainValidator(_module), string("The module, instead of a script.", "package.server")
+    ] = UNSAID
     args: Annotated[
-        tuple[str, ...], PlainValidator(_words), _list("Behind the arguments of the job.", ["--shards", 8])
+        tuple[str, ...],
+        PlainValidator(_words),
+        _list("Behind the arguments of the job.", ["--shards", 8], "--port={port}"),
     ] = UNSAID
     end: Annotated[
         RoleEnd,
@@ -298,7 +318,9 @@ class JobDocument(BaseModel):
         str, PlainValidator(_module), string("The module, instead of a script.", "package.trainer")
     ] = UNSAID
     args: Annotated[
-        tuple[str, ...], PlainValidator(_words), _list("Its arguments.", ["--epochs", 3], "--epochs 3")
+        tuple[str, ...],
+        PlainValidator(_words),
+        _list("Its arguments.", ["--epochs", 3], "--epochs 3"),
     ] = UNSAID
     name: Annotated[
         str,
@@ -332,10 +354,16 @@ class JobDocument(BaseModel):
                 ],
                 "description": "Cluster flags under other names, or under their own: true; false: TF_CONFIG alone "
                 "tells who a task is.",
-                "examples": [{"task_index": "task_id"}, False],
+                "examples": [{"task_index": "task_id"}, {"task": "job"}, False],
             }
         ),
     ] = UNSAID
+    flag_style: Annotated[
+        FlagStyle,
+        PlainValidator(_choice(FlagStyle)),
+        _one_of(FlagStyle, "Cluster flags as --task_index=0, or as two words: --task_index 0."),
+    ] = UNSAID
+    empty_flags: Annotated[bool, Truth, _flag("false: no --ps_hosts= where the cluster has no ps.")] = UNSAID
     framework: Annotated[
         Framework,
         PlainValidator(_choice(Framework)),

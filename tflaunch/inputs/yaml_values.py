@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 
+from tflaunch.inputs import placeholders
 from tflaunch.inputs.variables import ARGUMENT_LIMIT_BYTES, DECIDED
 
 
@@ -54,7 +55,15 @@ def _env_value(value: object) -> str:
         raise ValueError("holds a character that no environment takes")
     if (size := len(str(value).encode())) > LONGEST_VALUE:
         raise ValueError(f"is {size:,} bytes long; Linux takes {ARGUMENT_LIMIT_BYTES:,} with its name")
+    check_placeholders(str(value))
     return str(value)
+
+
+def check_placeholders(text: str) -> None:
+    """Raise ValueError for a placeholder that there is not."""
+    if found := placeholders.unknown(text):
+        name, instead = found
+        raise ValueError(f"has {{{name}}}, which is no placeholder; {instead}")
 
 
 def sendable(text: str) -> bool:

@@ -9,6 +9,7 @@ plan            where every task runs: `plan_cluster`
 cluster_plan    the plan as data: TaskPlan, ClusterPlan
 addresses       what tasks dial each other by: addresses, ports, network interfaces
 command         argv and environment of a task; `frameworks`: those of TensorFlow, PyTorch and JAX
+filling         what placeholders such as `{index}` stand for
 environments    virtual environments, conda and `setup:`, as shell text for a task
 required_gpus   `--require-gpu`: whether the plan gives GPUs at all
 networks        which network the addresses lie on, and a faster one

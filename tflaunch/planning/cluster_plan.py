@@ -29,9 +29,12 @@ class TaskPlan:
     cwd: str | None  # None: the fresh directory that the shipped code is copied to
     container: str = ""  # the image that it runs in, with `setup`
     mounts: tuple[str, ...] = ()
+    filled: tuple[str, ...] = ()  # variables whose placeholders were filled in
     masked: tuple[str, ...] = ()  # variables whose values are shown as ***
     listens: bool = True  # on its port, if it has one; of PyTorch and JAX only rank 0 does
-    shares_port: bool = False  # it opens its port with SO_REUSEADDR alone, as PyTorch's store does
+    shares_port: bool = (
+        False  # it may open its port with SO_REUSEADDR alone, as PyTorch's store and most servers do
+    )
 
     @property
     def endpoint(self) -> str | None:

@@ -9,10 +9,22 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from tflaunch.hosts import Host
+from tflaunch.inputs.placeholders import names_in
 from tflaunch.inputs.variables import ARGUMENT_LIMIT_BYTES, DECIDED
 from tflaunch.planning import frameworks
+from tflaunch.planning.filling import Filling
 from tflaunch.protocol.errors import PlanError, UsageError
-from tflaunch.protocol.job import CHIEF, EVALUATOR, FLAGS, PS, WORKER, JobSpec, TaskId, by_python
+from tflaunch.protocol.job import (
+    CHIEF,
+    EVALUATOR,
+    FLAGS,
+    PS,
+    TASK_FLAG,
+    WORKER,
+    JobSpec,
+    TaskId,
+    by_python,
+)
 
 
 def endpoint(address: str, port: int) -> str:
@@ -41,8 +53,8 @@ class Command:
 
     `cluster` is TensorFlow's cluster spec: job name to the `address:port` of its tasks, in task order; a job
     without tasks is not in it.  `interfaces` maps a host to the network interface by which its peers reach it,
-    where that is known.  Raises UsageError for flag names that cannot work, PlanError when the cluster
-    is too large for Linux to hand it over in one argument.
+    where that is known, `addresses` to what they dial.  Raises UsageError for flag names that cannot work, PlanError
+    when the cluster is too large for Linux to hand it over in one argument.
     """
 
     def __init__(
@@ -51,6 +63,7 @@ class Command:
         cluster: Mapping[str, Sequence[str]],
         run_id: str,
         interfaces: Mapping[str, str] | None = None,
+        addresses: Mapping[str, str] | None = None,
     ) -> None:
         self._job = job
         self._interfaces = interfaces or {}
@@ -61,8 +74,16 @@ class Command:
         self._cluster = cluster
         self._ranks = {task: rank for rank, task in enumerate(frameworks.ranks(job, cluster))}
         self._cluster_json = json.dumps(cluster, separators=(",", ":"))
-        addresses = [task.rpartition(":")[0].strip("[]") for tasks in cluster.values() for task in tasks]
-        self._no_proxy = ",".join(dict.fromkeys([*addresses, "localhost", "127.0.0.1"]))
+        dialled = [task.rpartition(":")[0].strip("[]") for tasks in cluster.values() for task in tasks]
+        self._no_proxy = ",".join(dict.fromkeys([*dialled, "localhost", "127.0.0.1"]))
+        self._filling = Filling(
+            job,
+            cluster,
+            run_id,
+            ranks=self._ranks,
+            cluster_json=self._cluster_json,
+            addresses=addresses or {},
+        )
         self._check_sizes()
 
     @property
@@ -73,29 +94,54 @@ class Command:
     def argv(self, task: TaskId, host: Host) -> tuple[str, ...]:
         """`python trainer.py --ps_hosts=a:1 --worker_hosts=b:2 --job_name=worker --task_index=0 ARGS`.
 
-        `--ps_hosts=` and `--worker_hosts=` are there also when empty, because the classic trainers define
-        them without a default; `--chief_hosts=` only when the cluster has a chief, and so for each job of the
-        user's own.  `job.args` and then those of the task's role follow byte for byte.
+        `--ps_hosts=` and `--worker_hosts=` are there also when empty, unless `job.empty_flags` is False: the classic
+        trainers define them without a default, or with `localhost:2222`, where they would wait for a ps;
+        `--chief_hosts=` only when the cluster has a chief, and so for each job of the user's own.  `job.args` follow
+        byte for byte, those of the job file and of the task's role with their placeholders filled in.  A program of
+        the role's own gets the role's arguments alone, and the flags only if it takes them.
         """
-        mine = {"job_name": task.job, "task_index": str(task.index)}
-        flags = [f"{self._names[name]}={value}" for name, value in mine.items() if name in self._names]
-        args = (*self._job.args, *self._job.role(task.job).args)
-        python = (interpreter(host, self._job),) if by_python(self._job.program) else ()
-        return (*python, *self._job.program, *self._hosts_flags, *flags, *args)
+        role = self._job.role(task.job)
+        program = role.program or self._job.program
+        python = (interpreter(host, self._job),) if by_python(program) else ()
+        own = [self._filling.text(each, task, host, f"--job-args {task.job}") for each in role.args]
+        mine = {"job_name": task.job, "task_index": str(task.index), TASK_FLAG: f"{task.job}:{task.index}"}
+        flags = (*self._hosts_flags, *self._spelt(mine))
+        if role.program:
+            return (*python, *program, *(flags if role.takes_flags else ()), *own)
+        before = [
+            self._filling.text(each, task, host, "args of the job file") for each in self._job.file_args
+        ]
+        return (*python, *program, *flags, *before, *self._job.args, *own)
+
+    def _spelt(self, values: Mapping[str, str]) -> tuple[str, ...]:
+        """The flags of these names that the program takes, with their values."""
+        pairs = [(self._names[name], value) for name, value in values.items() if name in self._names]
+        if self._job.flag_style == "words":
+            return tuple(word for pair in pairs for word in pair)
+        return tuple(f"{name}={value}" for name, value in pairs)
 
     def env(self, task: TaskId, host: Host, gpus: Sequence[str]) -> dict[str, str]:
         """The variables that a task gets on top of its host's own; `gpus` are the UUIDs of its GPUs.
 
-        `env:` of the hostfile, then the job's own and its role's come last and win, also over PYTHONUNBUFFERED,
-        PYTHONFAULTHANDLER, CUDA_DEVICE_ORDER, no_grpc_proxy and the ranks of PyTorch and JAX.  They
-        cannot set what the plan decides (PlanError): TF_CONFIG, CUDA_VISIBLE_DEVICES, TF_GRPC_REUSE_PORT,
-        TFLAUNCH_RUN, TFLAUNCH_TASK.
+        `env:` of the hostfile, then the job's own and its role's come last, with their placeholders filled in, and
+        win, also over PYTHONUNBUFFERED, PYTHONFAULTHANDLER, CUDA_DEVICE_ORDER, no_grpc_proxy and the ranks of
+        PyTorch and JAX.  They cannot set what the plan decides (PlanError): TF_CONFIG, CUDA_VISIBLE_DEVICES,
+        TF_GRPC_REUSE_PORT, TFLAUNCH_RUN, TFLAUNCH_TASK.
         """
-        role = self._job.role(task.job).env
-        said = ((f"{host.name}: env", host.env), ("--env", self._job.env), (f"--job-env {task.job}", role))
-        for where, env in said:
+        role = self._job.role(task.job)
+        said = (
+            (f"{host.name}: env", " ", host.env, frozenset[str]()),
+            ("--env", " ", self._job.env, self._job.literal),
+            (f"--job-env {task.job}", "=", role.env, role.literal),
+        )
+        own: dict[str, str] = {}
+        for where, joint, env, literal in said:
             for name in sorted(DECIDED.keys() & env.keys()):
                 raise PlanError(f"{where} sets {name}, which tflaunch sets for every task", DECIDED[name])
+            for name, text in env.items():
+                own[name] = (
+                    text if name in literal else self._filling.text(text, task, host, f"{where}{joint}{name}")
+                )
         me = f'{{"type":"{task.job}","index":{task.index}}}'
         return {
             "TF_CONFIG": f'{{"cluster":{self._cluster_json},"task":{me}}}',
@@ -111,15 +157,33 @@ class Command:
             **frameworks.variables(
                 self._job, self._cluster, self._ranks, task, self._interfaces.get(host.name, "")
             ),
-            **host.env,
-            **self._job.env,
-            **role,
+            **own,
         }
+
+    def filled(self, task: TaskId, host: Host) -> tuple[str, ...]:
+        """The variables of that task whose placeholders are filled in."""
+        role = self._job.role(task.job)
+        found: dict[str, bool] = {}
+        for env, literal in (
+            (host.env, frozenset[str]()),
+            (self._job.env, self._job.literal),
+            (role.env, role.literal),
+        ):
+            found |= {name: name not in literal and bool(names_in(text)) for name, text in env.items()}
+        return tuple(name for name, has_any in found.items() if has_any)
+
+    def is_given_its_port(self, task: TaskId, host: Host) -> bool:
+        """Whether that task learns its port by a placeholder: its server may be any, not only TensorFlow's."""
+        job, role = self._job, self._job.role(task.job)
+        texts = [*role.args, *(() if role.program else job.file_args)]
+        for env, literal in ((host.env, frozenset[str]()), (job.env, job.literal), (role.env, role.literal)):
+            texts += [text for name, text in env.items() if name not in literal]
+        return task.job in self._cluster and any({"port", "address"} & {*names_in(text)} for text in texts)
 
     def _spell_hosts_flags(self, cluster: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
         jobs = [PS, WORKER, *([CHIEF] if cluster.get(CHIEF) else []), *own_jobs(self._job)]
         hosts = {f"{job}_hosts": ",".join(cluster.get(job, ())) for job in jobs}
-        return tuple(f"{self._names[name]}={value}" for name, value in hosts.items() if name in self._names)
+        return self._spelt({name: value for name, value in hosts.items() if value or self._job.empty_flags})
 
     def _check_sizes(self) -> None:
         longest = max([WORKER, EVALUATOR, *own_jobs(self._job)], key=len)
@@ -144,9 +208,11 @@ def flag_names(job: JobSpec) -> dict[str, str]:
     """Canonical name -> the flag as it is written, dashes included; flags that are left out are missing."""
     if job.flags is None:
         return {}
-    usual = {**FLAGS, **{f"{name}_hosts": f"{name}_hosts" for name in own_jobs(job)}}
+    usual = {**FLAGS, TASK_FLAG: "", **{f"{name}_hosts": f"{name}_hosts" for name in own_jobs(job)}}
+    if job.flags.get(TASK_FLAG):  # it says what these two would say
+        usual = {name: other for name, other in usual.items() if name not in ("job_name", "task_index")}
     for name in job.flags:
-        if name not in usual:
+        if name not in usual and name not in FLAGS:
             near = difflib.get_close_matches(name, usual, n=1)
             raise UsageError(
                 f"--flag {name}={job.flags[name]}: there is no flag {name!r}",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
+import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tflaunch.hosts import Host
+from tflaunch.inputs.placeholders import filled, names_in
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import JobSpec, Requirements
 
@@ -60,14 +62,28 @@ def _shell_path(path: str) -> str:
 def to_prepare(host: Host, job: JobSpec, images: Iterable[str]) -> dict[str, Any]:
     """The fields of the `prepare` message for a host whose tasks run in containers of these images, or in none."""
     needed = job.requirements
+    # The tasks' shell is one as at a log-in, whose PATH may lack what the PATH of this shell has.
+    uv = shutil.which("uv") if needed and host.connection == "local" else None
     return {
+        **({"uv": uv} if uv else {}),
         "requirements": needed and {**dataclasses.asdict(needed), "digest": needed.digest},
         "images": sorted(images),
         "engine": job.container_engine,
         "python": host.python or (sys.executable if host.connection == "local" else "python3"),
         "setup": list(setup(host)),
-        "env": {**host.env, **job.env},
+        "env": {**_of_the_host(host.env), **_of_the_host(job.env, job.literal)},
     }
+
+
+def _of_the_host(env: Mapping[str, str], literal: Collection[str] = ()) -> dict[str, str]:
+    """The variables that are the same for all tasks: an environment is installed for the host, by no task."""
+    there = {}
+    for name, value in env.items():
+        if name in literal:
+            there[name] = value
+        elif not names_in(value):
+            there[name] = filled(value, str)
+    return there
 
 
 def read(path: Path, system_site: bool = False) -> Requirements:
@@ -95,6 +111,50 @@ def read(path: Path, system_site: bool = False) -> Requirements:
     if sum(len(text) for _, text in found.values()) > LARGEST:
         raise UsageError(f"{path}: more than {LARGEST // 1024**2} MiB with what it includes")
     return Requirements("pip", path.name, dict(found.values()), system_site)
+
+
+def behind(needed: Requirements) -> str:
+    """Say that uv.lock is older than the dependencies in pyproject.toml; "" if it is not, or if that is not certain.
+
+    The hosts install what uv.lock says: to bring it up to date takes a package index.
+    """
+    if needed.kind != "lock" or sys.version_info < (3, 11):
+        return ""
+    import tomllib
+
+    try:
+        project = tomllib.loads(needed.files["pyproject.toml"])["project"]
+        packages = tomllib.loads(needed.files["uv.lock"])["package"]
+        mine = next(each for each in packages if "." in each["source"].values())
+        locked = [
+            each for each in mine["metadata"]["requires-dist"] if "extra ==" not in each.get("marker", "")
+        ]
+        there = _clauses((each["name"], each.get("specifier", "")) for each in locked)
+        asked = [
+            re.match(r"\s*([\w.-]+)\s*(?:\[[^]]*\])?\s*([^;@]*)", each) for each in project["dependencies"]
+        ]
+        wanted = _clauses((each[1], each[2]) for each in asked if each)
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
+        return ""
+    changed = [name for name in {**wanted, **there} if wanted.get(name) != there.get(name)]
+    if not changed:
+        return ""
+    name = changed[0]
+    now = f"{name}{','.join(sorted(wanted[name]))}" if name in wanted else f"no {name}"
+    more = f", and {len(changed) - 1} more" if changed[1:] else ""
+    return (
+        f"uv.lock is older than pyproject.toml, which now asks for {now}{more}: the hosts install what uv.lock says; "
+        "`uv lock` brings it up to date"
+    )
+
+
+def _clauses(requirements: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """The clauses of the versions that are wanted (`>=2`, `<3`), by the name of the package."""
+    found: dict[str, set[str]] = {}
+    for name, specifier in requirements:
+        clauses = re.sub(r"[\s()]", "", specifier).split(",")
+        found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), set()).update(filter(None, clauses))
+    return found
 
 
 def _text(path: Path) -> str:

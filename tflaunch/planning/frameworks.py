@@ -67,8 +67,6 @@ def roles_for(framework: Framework, roles: Mapping[str, Role]) -> dict[str, Role
 
 def ranks(job: JobSpec, cluster: Mapping[str, Sequence[str]]) -> list[TaskId]:
     """The tasks of that cluster in the order of their ranks; `cluster` maps a job to the addresses of its tasks."""
-    if job.framework == "tensorflow":
-        return []
     names = [
         name
         for name in cluster
@@ -90,7 +88,7 @@ def variables(
 
     `interface` is the one by which its peers reach its host, "" where that is not known.
     """
-    if task not in ranked:
+    if task not in ranked or job.framework == "tensorflow":
         return {}
     first, size, mine = next(iter(ranked)), len(ranked), ranked[task]
     meeting = cluster[first.job][first.index]

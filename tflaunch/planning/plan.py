@@ -13,6 +13,7 @@ from tflaunch.planning.addresses import interfaces, peer_addresses, take_ports
 from tflaunch.planning.cluster_plan import ClusterPlan, TaskPlan
 from tflaunch.planning.command import Command, endpoint, flag_names, image
 from tflaunch.planning.environments import setup
+from tflaunch.planning.filling import check as check_placeholders
 from tflaunch.planning.frameworks import OF_THEIR_OWN
 from tflaunch.planning.gpu_choice import take_nearest
 from tflaunch.planning.gpu_supply import (
@@ -127,7 +128,7 @@ def _task_plans(
     cluster: dict[str, list[str]] = {}
     for task in members:
         cluster.setdefault(task.id.job, []).append(endpoint(dialled[task.host], ports[task.id]))
-    command = Command(job, cluster, run_id, interfaces(dialled, inventory))
+    command = Command(job, cluster, run_id, interfaces(dialled, inventory), dialled)
     tasks = []
     for task in placed:
         host = hosts[task.host]
@@ -146,9 +147,11 @@ def _task_plans(
                 cwd=host.workdir,
                 container=image(host, job),
                 mounts=(*host.mounts, *job.mounts),
+                filled=command.filled(task.id, host),
                 masked=tuple(sorted(job.masked)),
                 listens=job.framework not in OF_THEIR_OWN or task.id == command.first,
-                shares_port=job.framework == "torch" and task.id == command.first,
+                shares_port=(job.framework == "torch" and task.id == command.first)
+                or command.is_given_its_port(task.id, host),
             )
         )
     return tuple(tasks)
@@ -211,6 +214,7 @@ def ports_wanted(job: JobSpec, hostfile: Hostfile, usable: Collection[Host] | No
     """
     _check_counts(job)
     flag_names(job)
+    check_placeholders(job, hostfile)
     names = {host.name for host in (hostfile.hosts if usable is None else usable)}
 
     def fullest(count: int, pattern: str | None) -> int:

@@ -17,6 +17,8 @@ RestartOn = Literal["any", "retryable"]  # which failures lead to a restart; ret
 # A role's part in the end of the run (`--done workers`).  decides: the run waits until it has succeeded; stopped: it is
 # stopped when the work is done, and its failure fails the run; sidecar: likewise, but its failure is only reported.
 RoleEnd = Literal["decides", "stopped", "sidecar"]
+# How a cluster flag and its value are written: `--task_index=0`, or as two words, `--task_index 0`.
+FlagStyle = Literal["equals", "words"]
 # Whose environment variables describe the cluster to a task; auto: TensorFlow's, and the others' besides.
 Framework = Literal["auto", "tensorflow", "jax", "torch"]
 
@@ -41,6 +43,9 @@ FLAGS: Mapping[str, str] = {
     "job_name": "job_name",
     "task_index": "task_index",
 }
+TASK_FLAG = (
+    "task"  # job name and index as one: `--flag task=job` passes `--job=worker:0` in place of those two
+)
 
 
 class TaskId(NamedTuple):
@@ -105,9 +110,14 @@ class Role:
     # same for the chief, 0 for others.
     gpus: GpuCount | None = None
     env: Mapping[str, str] = field(default_factory=dict)  # added to the job's
-    args: tuple[str, ...] = ()  # after the job's
+    args: tuple[str, ...] = ()  # after the job's, or of `program`; with placeholders
     end: RoleEnd | None = None
     grace_s: float | None = None  # to end by itself when the work is done
+    literal: frozenset[str] = frozenset()  # variables of `env` in which nothing is filled in
+    # What its tasks run in place of the job's program, as JobSpec.program; () for the job's own.  It gets `args` alone,
+    # and the cluster flags only if `takes_flags`.
+    program: tuple[str, ...] = ()
+    takes_flags: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,17 +146,23 @@ class JobSpec:
 
     `program` is what follows the interpreter: `("trainer.py",)` or `("-m", "package.module")`; or, if it is not Python,
     the whole command: `("/bin/bash", "train.sh")`.
-    `args` follow the cluster flags byte for byte.  ps and workers exist whether `roles` names them or not; each other
-    job, TensorFlow's chief and evaluator or one of the user's own, is a key of `roles`.
+    `args` follow the cluster flags byte for byte.  In `env` and `file_args`, and in those of roles and hosts,
+    placeholders (tflaunch.inputs.placeholders) are filled in for each task.
+    ps and workers exist whether `roles` names them or not; each other job, TensorFlow's chief and evaluator or one of
+    the user's own, is a key of `roles`.
     """
 
     program: tuple[str, ...]
     args: tuple[str, ...] = ()
+    file_args: tuple[str, ...] = ()  # of the job file, before `args`
     roles: Mapping[str, Role] = field(default_factory=dict)
     place: Place = "spread"
     framework: Framework = "auto"
     flags: Mapping[str, str] | None = field(default_factory=lambda: dict(FLAGS))  # None: no flags at all
+    flag_style: FlagStyle = "equals"
+    empty_flags: bool = True  # pass `--ps_hosts=` to a cluster that has no ps
     env: Mapping[str, str] = field(default_factory=dict)
+    literal: frozenset[str] = frozenset()  # variables of `env` in which nothing is filled in
     masked: frozenset[str] = frozenset()  # variables of `env` whose values are never shown
     requirements: Requirements | None = None  # every host installs them, once, for the tasks
     container: str = ""  # the image of all tasks, instead of those of the hostfile

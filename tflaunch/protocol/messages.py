@@ -455,6 +455,7 @@ TO_AGENT = dict(
         "images": [a_word],
         "engine": a_word,
         "python": a_path,
+        "?uv": a_path,
         "setup": [a_text],
         "env": Each(a_text, an_argument),
     },

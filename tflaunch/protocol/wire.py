@@ -20,7 +20,7 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     blob     {packed, last} + bytes                        a piece of the contents that the host lacks, one content
                                                            behind the other, zlib'd if packed; after the last one,
                                                            `code` again
-    prepare  {requirements, images, engine, python, setup, env}   install what the tasks run in, however long that
+    prepare  {requirements, images, engine, python, uv, setup, env}   install what the tasks run in, however long that
                                                            takes; answer: `prepared`
     stage    {tasks, attempt, code, ports, gpus, about, door, dial_key, ...}   make every task ready to start; answer:
                                                            `staged` or `failed`.  door: keep one more port, for

@@ -26,7 +26,7 @@ def read(words: str, in_file: Mapping[str, Role] | None = None) -> dict[str, Rol
         ps_hosts=one.get("ps_hosts"),
         worker_hosts=one.get("worker_hosts"),
     )
-    names = ("job", *(f"job_{name}" for name in ("hosts", "gpus", "env", "args", "end", "grace")))
+    names = ("job", *(f"job_{name}" for name in ("hosts", "gpus", "env", "args", "program", "end", "grace")))
     return roles_of(
         in_file or {},
         cluster,
@@ -49,10 +49,29 @@ def test_roles_of_the_command_line_go_over_those_of_a_job_file() -> None:
     assert read("") == {}
 
 
+def test_a_program_of_a_role_and_variables_that_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERE", "{index}")
+    found = read("--job data=1 --job-program data=server.py --job-env data=HERE --job-env data=B={index}")[
+        "data"
+    ]
+    assert found.program == ("server.py",)
+    assert (found.env, found.literal) == ({"HERE": "{index}", "B": "{index}"}, {"HERE"})
+    over = read("--job-env data=HERE=1", {"data": found})["data"]
+    assert over.literal == set()
+    module = RoleOptions(job=("data=1",), job_program=("data=-m pkg.server",))
+    assert roles_of({}, ClusterOptions(), module)["data"].program == ("-m", "pkg.server")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("--job data", "--job data: not JOB=VALUE"),
+        (
+            "--job data=1 --job-program data=",
+            "--job-program data=: '' is neither a script nor -m and a module",
+        ),
+        ("--job data=1 --job-program data=-mx", "'-mx' is neither a script nor -m and a module"),
+        ("--job-program data=server.py", "--job-program data=server.py: there are no data tasks"),
         ("--job data=many", "--job data=many: 'many' is not a whole number from 0 to 10000"),
         ("--job my-data=1", "--job my-data=1: 'my-data' is not a job name"),
         ("--job data=1 --job data=2", "--job data=2: --job data=1 says it already"),

@@ -75,6 +75,18 @@ args: [yes]
         ("module: b.py/c\n", "1:9: module: 'b.py/c' is not a module: package.trainer, without .py"),
         ("program: [\n", "2:1: not YAML"),
         ('program: a.py\nargs: "\'"\n', '2:7: args: "\'" cannot be split into words'),
+        (
+            "program: a.py\nargs: [--a, '--p={prot}']\n",
+            "2:13: args: '--p={prot}' has {prot}, which is no placeholder; did you mean {port}? for {prot} itself, "
+            "write {{prot}}",
+        ),
+        ("program: a.py\nenv: {A: '{INDEX}'}\n", "2:10: A: '{INDEX}' has {INDEX}, which is no placeholder"),
+        ("program: a.py\nroles: {ps: {args: -p {x}}}\n", "2:"),
+        (
+            "program: a.py\njobs:\n  data:\n    program: b.py\n    module: c\n",
+            "5:5: there is a `program:` already; leave one of them out",
+        ),
+        ("program: a.py\nflag_style: word\n", "2:13: flag_style: 'word' is none of equals, words"),
         ("program: a.py\nlease: 2s\n", "2:8: lease: '2s' is less than 5 s"),
         ("program: a.py\njobs: {data: {grace: -1}}\n", "2:22: grace: '-1' is not a time"),
         (
@@ -191,6 +203,22 @@ def test_flags_are_wanted_or_not_or_renamed(tmp_path: Path, said: str, flags: bo
     assert file.lists["flag"] == (() if flags is not None else ("task_index=t",))
 
 
+def test_programs_of_roles_and_placeholders_of_any_job(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "program: a.py\nargs: ['--feed={data_hosts}']\nenv: {A: '{rank}', B: '{\"a\": {\"b\": 1}}'}\n"
+        "flags: {task: job}\nflag_style: words\nempty_flags: false\n"
+        "jobs:\n  data: {program: server.py, args: '--port={port}'}\n  more: {module: pkg.server}\n"
+    )
+    file = load(str(path))
+    assert file.args == ("--feed={data_hosts}",)
+    assert file.lists["env"] == ("A={rank}", 'B={"a": {"b": 1}}')
+    assert file.lists["flag"] == ("task=job",)
+    assert file.options == {"flag_style": "words", "no_empty_flags": True}
+    assert file.roles["data"] == Role(1, args=("--port={port}",), program=("server.py",))
+    assert file.roles["more"].program == ("-m", "pkg.server")
+
+
 def test_every_option_of_run_can_be_said_in_it() -> None:
     run = typer.main.get_command(application()).commands["run"]  # type: ignore[attr-defined]
     options = {option.name for option in run.params}
@@ -209,6 +237,7 @@ def test_every_option_of_run_can_be_said_in_it() -> None:
         "connect_timeout", "connection", "ssh_config", "help", "show_files",
     }  # fmt: skip
     called = {"no_sync": "sync", "no_dial_check": "dial_check", "no_stacks": "stacks", "flag": "flags"}
+    called["no_empty_flags"] = "empty_flags"
     said = {called.get(name, name) for name in options - of_roles - of_this_terminal}
     assert said == JobDocument.model_fields.keys() - {"program", "args", "roles", "jobs"}
 

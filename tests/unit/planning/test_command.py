@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -68,6 +69,8 @@ def test_chief_hosts_only_with_a_chief() -> None:
         ({"job_name": "-j"}, ["--ps_hosts", "--worker_hosts", "-j", "--task_index"]),
         ({"ps_hosts": ""}, ["--worker_hosts", "--job_name", "--task_index"]),
         ({"ps_hosts": "", "worker_hosts": "", "job_name": "", "task_index": ""}, []),
+        ({"task": "job"}, ["--ps_hosts", "--worker_hosts", "--job"]),
+        ({**FLAGS, "task": "-t", "ps_hosts": ""}, ["--worker_hosts", "-t"]),
     ],
 )
 def test_flag_names(flags: dict[str, str] | None, expected: list[str]) -> None:
@@ -91,6 +94,54 @@ def test_jobs_of_ones_own_have_a_flag_as_ps_have() -> None:
     with pytest.raises(UsageError, match="there is no flag 'dat_hosts'") as raised:
         command(JobSpec(("t.py",), roles=OWN, flags={"dat_hosts": "x"}), WITH_OWN)
     assert raised.value.hint == "Did you mean data_hosts?"
+
+
+def test_one_flag_says_job_and_index() -> None:
+    assert "--job=worker:1" in argv(JobSpec(("t.py",), flags={"task": "job"}))
+
+
+def test_flags_of_two_words_and_none_that_is_empty() -> None:
+    words = argv(JobSpec(("t.py",), flag_style="words", args=("last",)), {"worker": ["a:1", "b:2"]})
+    assert words[2:] == (
+        "--ps_hosts", "", "--worker_hosts", "a:1,b:2", "--job_name", "worker", "--task_index", "1", "last",
+    )  # fmt: skip
+    without = argv(JobSpec(("t.py",), empty_flags=False), {"worker": ["a:1", "b:2"]})
+    assert without[2:] == ("--worker_hosts=a:1,b:2", "--job_name=worker", "--task_index=1")
+
+
+def test_a_role_with_a_program_of_its_own() -> None:
+    data = Role(2, program=("-m", "pkg.server"), args=("--port={port}",))
+    job = JobSpec(("t.py",), args=("--epochs",), file_args=("--x",), roles={"data": data})
+    task = TaskId("data", 1)
+    assert command(job, WITH_OWN).argv(task, HOST) == ("python3", "-m", "pkg.server", "--port=2")
+    assert argv(job, WITH_OWN)[-2:] == ("--x", "--epochs")
+    taking = dataclasses.replace(job, roles={"data": dataclasses.replace(data, takes_flags=True)})
+    assert command(taking, WITH_OWN).argv(task, HOST)[-3:] == (
+        "--job_name=data",
+        "--task_index=1",
+        "--port=2",
+    )
+    by_shell = dataclasses.replace(job, roles={"data": Role(2, program=("bash", "serve.sh"))})
+    assert command(by_shell, WITH_OWN).argv(task, HOST) == ("bash", "serve.sh")
+
+
+def test_a_task_that_is_given_its_port_by_a_placeholder_may_open_it_as_any_program_does() -> None:
+    job = JobSpec(
+        ("t.py",),
+        env={"A": "{port}"},
+        literal=frozenset({"A"}),
+        roles={
+            "data": Role(2, args=("--at={address}",)),
+            "ps": Role(1, env={"P": "{port}"}),
+            "evaluator": Role(1),
+        },
+    )
+    made = command(job, WITH_OWN)
+    given = {
+        job: made.is_given_its_port(TaskId(job, 0), HOST) for job in ("data", "ps", "worker", "evaluator")
+    }
+    assert given == {"data": True, "ps": True, "worker": False, "evaluator": False}
+    assert made.filled(TaskId("ps", 0), Host(name="a", env={"A": "{host}", "B": "{host}"})) == ("B", "P")
 
 
 def test_the_environment_and_the_arguments_of_a_role() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tflaunch.agent.tasks import environment
 from tflaunch.hosts import Host as Entry
 from tflaunch.planning import environments
-from tflaunch.planning.environments import read, to_prepare
+from tflaunch.planning.environments import behind, read, to_prepare
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import JobSpec
 
@@ -64,6 +65,44 @@ def test_what_only_this_machine_has_is_refused(tmp_path: Path, text: str, said: 
 def test_what_hosts_may_have_is_left_as_it_is(tmp_path: Path, line: str) -> None:
     (tmp_path / "r.txt").write_text(line + "\n")
     assert read(tmp_path / "r.txt").files == {"r.txt": line + "\n"}
+
+
+LOCK = """
+[[package]]
+name = "mine"
+source = { virtual = "." }
+
+[package.metadata]
+requires-dist = [
+    { name = "tiny", marker = "extra == 'more'" },
+    { name = "some-thing", extras = ["x"], specifier = ">=4,<4.9" },
+]
+
+[[package]]
+name = "some-thing"
+version = "4.8"
+source = { registry = "https://pypi.org/simple" }
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="this Python cannot read TOML")
+@pytest.mark.parametrize(
+    ("dependencies", "asks"),
+    [
+        ("[\"Some_Thing[x] <4.9, >= 4 ; python_version > '3'\"]", ""),
+        ('["some-thing[x]>=4,<4.12"]', "asks for some-thing<4.12,>=4: the hosts"),
+        ('["some-thing[x]>=4,<4.9", "numpy"]', "asks for numpy: the hosts"),
+        ("[]", "asks for no some-thing: the hosts"),
+        ('["numpy", "pandas"]', "asks for numpy, and 2 more: the hosts"),
+        ("[3]", ""),
+    ],
+)
+def test_a_lock_that_is_older_than_its_project(tmp_path: Path, dependencies: str, asks: str) -> None:
+    (tmp_path / "uv.lock").write_text(LOCK)
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "mine"\ndependencies = {dependencies}\n')
+    said = behind(read(tmp_path / "pyproject.toml"))
+    assert said.startswith("uv.lock is older than pyproject.toml") == bool(asks)
+    assert asks in said
 
 
 def test_projects_with_local_parts_are_refused(tmp_path: Path) -> None:

@@ -132,6 +132,7 @@ class Maker:
         self._env = wanted["env"]
         self._setup = wanted["setup"]
         self._python = wanted["python"]
+        self._launchers_uv = wanted.get("uv") or ""
         self._log = os.path.join(scratch, "environment.log")
 
     def make(self) -> "Dict[str, Any]":
@@ -259,6 +260,7 @@ class Maker:
 
     def _uv(self, python: str, env: "Dict[str, str]") -> str:
         uv = shutil.which("uv", path=env.get("PATH", "") + os.pathsep + os.path.expanduser("~/.local/bin"))
+        uv = uv or shutil.which(self._launchers_uv)
         if uv is not None:
             return uv
         name, hint = self._requirements["name"], "install uv there (python3 -m pip install --user uv)"
