@@ -37,8 +37,9 @@ def status(
     Exit code: 0; 2 which run?; 69 a host could not be asked (the answers of the others are shown).
     """
     from tflaunch.runs.run_ids import check_run_id
-    from tflaunch.runs.states import failures_of, pick_run
+    from tflaunch.runs.states import failures_of, pick_run, why_picked
 
+    named = run is not None
     with reporting("stopped before all hosts had answered", json=json) as show:
         if run is not None:
             run, hostfile, known_config = hosts_of_run(check_run_id(run), reach.hosts)
@@ -61,6 +62,8 @@ def status(
                 raise ConnectErrors(found.failures, len(hostfile.hosts)) from None
             raise
         failures = failures_of(one, found.failures)
+        if not named and not json:
+            show.reporter.note(why_picked(one))
         _print(one, failures, json=json)
         if failures:
             if not json:

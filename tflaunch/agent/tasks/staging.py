@@ -119,9 +119,9 @@ class Staging:
         self._team.stop(message["tasks"], message["grace_s"])
 
     def look(self, viewer: "Viewer", message: "Message") -> None:
-        from tflaunch.agent.tasks.look import for_another_host, look
-
         try:
+            from tflaunch.agent.tasks.look import for_another_host, look
+
             seen = look(self._team.tasks.values())
             if not viewer.private:
                 for_another_host(seen)
