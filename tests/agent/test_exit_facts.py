@@ -64,3 +64,16 @@ def test_counters_of_the_kernel_are_read() -> None:
     told = Path("/proc/vmstat").read_text().split()
     assert counters["host"] == int(told[told.index("oom_kill") + 1])
     assert Path(oom_kills.cgroup()).is_dir() or Path(oom_kills.cgroup(old="memory")).is_dir()
+
+
+def test_files_that_nobody_serves_hold_no_end_up(any_host: Host, tmp_path: Path) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    os.mkfifo(
+        tmp_path / "venv" / "pyvenv.cfg"
+    )  # who opens it waits for ever, as for a file server that is away
+    python.write_text("#!/bin/sh\nexit 3\n")
+    python.chmod(0o755)
+    facts = facts_of_end(any_host, task(str(python)))
+    assert facts["oom_kills"] == 0
+    assert "disks" not in facts

@@ -54,7 +54,7 @@ class Recorder:
             self.note(now, "begin", begun=begun)
             begin(own, now, begun)
 
-        def noted_event(own: Watchdog, event: Any, now: float) -> None:
+        def noted_event(own: Watchdog, event: Any, now: float) -> Any:
             if isinstance(event, TaskExit):
                 tail = event.tail[-TAIL_BYTES:].decode("utf-8", "replace")
                 self.note(now, "exit", **{**vars(event), "task": str(event.task), "tail": tail})
@@ -62,7 +62,7 @@ class Recorder:
                 self.note(now, "started", **{**event._asdict(), "task": str(event.task)})
             elif isinstance(event, HostLost):
                 self.note(now, "lost", **vars(event))
-            happened(own, event, now)
+            return happened(own, event, now)
 
         def noted_message(own: Watchdog, host: str, type: str, fields: Any, *rest: Any) -> None:
             if type not in NO_FACTS:

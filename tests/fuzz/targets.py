@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -182,6 +183,67 @@ def _log_lines(data: bytes, _: Path) -> object:
     )
     assert shown == cut, "cut otherwise, it is another text"
     return shown
+
+
+def _log_end(data: bytes, directory: Path) -> object:
+    """What the end of a task means, by its log, and what is known of it here."""
+    from tflaunch.console.log_tail import tail_lines
+    from tflaunch.ends.facts import Ending
+    from tflaunch.ends.here import where_file_lies, where_module_lies
+    from tflaunch.ends.interpret import Here, meaning
+
+    here = Here(
+        lambda name: where_module_lies(name, directory, "trainer.py"),
+        lambda path: where_file_lies(path, directory, "trainer.py", "gpu01"),
+    )
+    ends = [Ending(code=1), Ending(code=2), Ending(signal="SIGABRT"), Ending(signal="SIGKILL")]
+    found = [meaning(tail_lines(data, 1000), end, here).text for end in ends]
+    assert all(len(text) < 2000 and "\n" not in text for text in found)
+    return found
+
+
+def _signs(data: bytes, _: Path) -> object:
+    from tflaunch.diagnosis.signs import SIGNS, signs_in
+
+    found = signs_in(data.decode("utf-8", "replace"))
+    assert found.keys() <= set(SIGNS)
+    return found
+
+
+def _footer(text: str) -> object:
+    from tflaunch.console.footer import Footer
+    from tflaunch.console.pen import Pen
+    from tflaunch.console.writer import Stream
+    from tflaunch.protocol.job import TaskId
+
+    with Path(os.devnull).open("w") as nowhere:
+        footer = Footer(Pen(Stream(nowhere)))
+        footer.begin(1, 0.0)
+        footer.output(TaskId("worker", 0), text, 1.0)
+        line = footer.line(2.0)
+    assert line is not None
+    assert "\n" not in line.plain
+    return line
+
+
+def _stacks(data: bytes, _: Path) -> object:
+    from tflaunch.agent.tasks.live_stacks import parsed
+    from tflaunch.protocol import messages, wire
+
+    stacks = parsed(data.decode("ascii", "replace"), 0x7F50, str)
+    program = {"pid": 1, "name": "python", "threads": [], "stacks": stacks, "why_none": ""}
+    return messages.check(
+        wire.Message("inspected", {"tasks": {"worker/0": [program]}}, b""), messages.FROM_AGENT
+    )
+
+
+def _netlink(data: bytes, _: Path) -> object:
+    from tflaunch.agent.net import connections
+
+    found = connections.Sockets(True)
+    with contextlib.suppress(struct.error):  # as in `sockets`: then /proc tells
+        connections._take(data, dict.fromkeys(range(256), "worker/0"), found)
+    return [each.counts for each in found.connections]
 
 
 def _trials(suffix: str) -> Callable[[bytes, Path], object]:
@@ -557,6 +619,59 @@ _JSON += (
     "0.5",
     '"gpus"',
 )
+_ENDS = (
+    "Traceback (most recent call last):\n",
+    '  File "/x/work/trainer.py", line 3, in f\n',
+    "\nModuleNotFoundError: No module named '",
+    "\nFileNotFoundError: [Errno 2] No such file or directory: '",
+    "\nError: ",
+    "error: unrecognized arguments: --",
+    "CUDA error: ",
+    "UNAVAILABLE: ",
+    "/net/x/",
+    "../",
+    "~",
+    "data",
+    "'",
+    ";",
+    " is not a package",
+    "{0.__class__}",
+    "\U00010400" * 80,
+    "a" * 300,
+    "a." * 100,
+)
+_PROGRESS = (
+    "loss",
+    "step ",
+    "epoch",
+    ": ",
+    "=",
+    "nan",
+    "inf",
+    "\u0131nf",
+    "1e9",
+    "\u0663",
+    "\u00b2",
+    "9" * 500,
+    ",",
+    "tensor(",
+)
+_PROGRESS += ("nan, " * 4000, "GPU:", "Created device /", "UNAVAILABLE", "[", "\r", "\b", "cost", "NaN loss")
+_DUMP = (
+    "Thread 0x",
+    "Current thread 0x",
+    "7f50",
+    " (most recent call first):\n",
+    '  File "',
+    '", line ',
+    " in ",
+    "9" * 5000,
+    "a" * 70000,
+    "\n",
+    "...",
+    "<no Python frame>",
+)
+_PARTS = ("\0", "\1", "\n", "\x14", "\x02", "\x03", "\x90\0\0\0", "\xff", "\x7f", "\0" * 64)
 _REGEX = ("loss: ([\\d.]+)", "(", ")", "(?P<x>", "[", "]", "{1,9999999}", "*", "+", "?", "\\", "(?:", "loss")
 _REGEX += (
     "(?i)",
@@ -665,6 +780,27 @@ TARGETS = (
         ),
         _JSON,
     ),
+    Target(
+        "log-end",
+        _log_end,
+        (),
+        (
+            'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\nModuleNotFoundError: No module '
+            "named 'x'\n",
+            "FileNotFoundError: [Errno 2] No such file or directory: '/data/x.csv'\n",
+        ),
+        _ENDS,
+    ),
+    Target("signs", _signs, (), ("step 1, loss: nan\n", "Created device /GPU:0\n"), _PROGRESS),
+    Target("footer", _of_text(_footer), (), ("step 402 loss 0.5\nEpoch 3/10\n",), _PROGRESS),
+    Target(
+        "stacks",
+        _stacks,
+        (),
+        ('Current thread 0x7f50 (most recent call first):\n  File "/w/t.py", line 3 in f\n',),
+        _DUMP,
+    ),
+    Target("netlink", _netlink, (OSError,), ("\x10\0\0\0\3\0\0\0\1\0\0\0\0\0\0\0",), _PARTS),
     Target("log-lines", _log_lines, (), ("a\rb\nc\n", "\x1b[31mred\x1b[0m\n", "50%\b\b\b60%\n"), _LOG),
     Target(
         "trials-yaml", _trials(".yaml"), _USER, ("- {lr: 0.1, x: [1, 2]}\n- {lr: 0.2}\n",), (*_YAML, *_TRIALS)
@@ -704,7 +840,7 @@ def inputs(target: Target) -> st.SearchStrategy[bytes]:
     texts = soup | spliced() if target.seeds else soup
     repeated = st.builds(lambda word, times: word * times, words, st.integers(2, 300))
     encoded = (texts | repeated).map(lambda text: text.encode("utf-8", "surrogatepass"))
-    if target.name == "wire":
+    if target.name in ("wire", "netlink"):
         encoded = (texts | repeated).map(lambda text: text.encode("latin-1", "ignore"))
     return encoded | st.binary(max_size=60)
 

@@ -25,6 +25,8 @@ VIEWS = {
     "ps": ("ps", "--json", "-q"),
     "status": ("status", "--json"),
     "status-dead": ("status-dead", "--json"),
+    "stacks": ("stacks", "--json", "--all-threads"),
+    "bandwidth": ("bandwidth", "--json"),
     "clean": ("clean", "--json"),
     "gpus": ("gpus", "--json", "--csv", "--oneline --free"),
     "topology": ("topology", "--json"),

@@ -164,6 +164,8 @@ SCENARIOS = {
     "ps": Scenario(("ps", "-a"), before=lambda stage: stage.detached("--env=SLEEP=60")),
     "status": Scenario(("status", "{run}"), before=lambda stage: stage.run("run", *BASE, "--env=CODE=3")),
     "status-dead": Scenario(("status", "{run}"), before=_kill_agent),
+    "stacks": Scenario(("stacks", "{run}"), before=lambda stage: stage.detached("--env=SLEEP=60")),
+    "bandwidth": Scenario(("check", "../hosts.yaml", "--no-tensorflow", "--bandwidth")),
     "clean": Scenario(("clean", "{run}", "--yes"), before=lambda stage: stage.run("run", *BASE)),
     "clean-old": Scenario(("clean", "--keep-last=0", "--yes"), before=lambda stage: stage.run("run", *BASE)),
     "gpus": Scenario(("gpus", "../hosts.yaml"), gpus=True),

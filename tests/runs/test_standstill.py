@@ -17,6 +17,8 @@ def test_the_input_of_one_worker_of_multi_worker_mirrored_sleeps(launcher: Launc
         import os, time
         import tensorflow as tf
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        with strategy.scope():
+            weight = tf.Variable(1.0)
         def batches():
             for number in range(10**6):
                 if number == 9 and os.environ["TFLAUNCH_TASK"] == "worker/1":
@@ -26,7 +28,7 @@ def test_the_input_of_one_worker_of_multi_worker_mirrored_sleeps(launcher: Launc
         @tf.function
         def step(x):
             def of_replica(x):
-                return tf.distribute.get_replica_context().all_reduce("sum", x)
+                return tf.distribute.get_replica_context().all_reduce("sum", tf.reduce_sum(x * weight))
             return strategy.run(of_replica, args=(x,))
         def train():
             for x in data:
@@ -38,8 +40,8 @@ def test_the_input_of_one_worker_of_multi_worker_mirrored_sleeps(launcher: Launc
     with launcher.start("run", launcher.local(3), trainer, *words) as running:
         until(lambda: "in batches()" in running.err, "the diagnosis", 200.0)
         found = re.search(
-            r"worker/1 on local\d has done nothing for \d+ s: it is at trainer.py:8 in batches\(\) and sleeps; "
-            r"worker/0, worker/2 wait for it at trainer.py:19 in train\(\)",
+            r"worker/1 on local\d has done nothing for \d+ s: it is at trainer.py:10 in batches\(\) and sleeps; "
+            r"worker/0, worker/2 wait for it at trainer.py:20 in train\(\)",
             running.err,
         )
         assert found, running.err

@@ -32,10 +32,10 @@ def record(path: Path) -> None:
         note(now, "made", self.data())
         begin(self, now, begun)
 
-    def happened_noted(self: Watchdog, event: Any, now: float) -> None:
+    def happened_noted(self: Watchdog, event: Any, now: float) -> Any:
         if isinstance(event, TaskExit):
             note(now, "exited", str(event.task), event.exit_code)
-        happened(self, event, now)
+        return happened(self, event, now)
 
     def said_noted(self: Watchdog, host: str, type: str, fields: Any, now: float) -> None:
         if type in ("looked", "dialled", "inspected"):

@@ -72,7 +72,7 @@ class Requests:
             "stop": self.staging.stop_tasks,
             "look": self.staging.look,
             "inspect": self.staging.inspect,
-            "dial": self._dial_check.dial,
+            "dial": self._dial,
             "push": self._dial_check.push,
             "watch": self._watching.watch,
             "credit": self._watching.credit,
@@ -114,6 +114,14 @@ class Requests:
         from tflaunch.agent import host_check
 
         viewer.send("checked", **host_check.look([self._directory.path, *message["directories"]]))
+
+    def _dial(self, viewer: "Viewer", message: wire.Message) -> None:
+        # An intruder on the coordinator's host may not use this one to try what other machines answer.
+        if not viewer.private and (
+            self._dial_check.busy(viewer) or not self.staging.in_cluster(message["targets"])
+        ):
+            raise wire.WireError("a dial that is not of this run, or one too many")
+        self._dial_check.dial(viewer, message)
 
     # -- the agent's loop
 

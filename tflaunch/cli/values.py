@@ -40,6 +40,9 @@ def parse_wait(text: str) -> float:
     return math.inf if text == FOR_EVER else time_parser()(text)
 
 
+_HINT_COLUMNS = 76  # hints are not wrapped, so that they can be copied
+
+
 def read_threshold(text: str) -> tuple[str, float]:
     """Return the name and the value of a threshold, `wait_s=120`; raises UsageError."""
     from tflaunch.diagnosis.thresholds import DEFAULTS
@@ -47,8 +50,14 @@ def read_threshold(text: str) -> tuple[str, float]:
 
     name, _, value = text.partition("=")
     if name not in DEFAULTS:
+        import difflib
+        import textwrap
+
+        near = difflib.get_close_matches(name[:40], DEFAULTS, 3)
+        meant = f"did you mean {' or '.join(near)}? " if near else ""
         known = ", ".join(f"{known}={default:g}" for known, default in sorted(DEFAULTS.items()))
-        raise UsageError(f"--threshold {text[:60]}: {name[:40]!r} is no threshold", f"they are {known}")
+        hint = textwrap.fill(f"{meant}They are {known}", _HINT_COLUMNS, break_on_hyphens=False)
+        raise UsageError(f"--threshold {text[:60]}: {name[:40]!r} is no threshold", hint)
     try:
         number = float(value)
     except ValueError:

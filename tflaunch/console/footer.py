@@ -19,10 +19,11 @@ from tflaunch.protocol.job import TaskId
 _SEARCHED = 500  # characters of a line
 # As programs print them: `step 402`, `Step: 402`, `global_step=402`; `Epoch 3/10`; `loss: 0.5`, `loss = nan`.
 _STEP = re.compile(
-    r"\b(?:global[ _]?)?(step|epoch)\b['\"]?[ :=#]{0,4}(\d{1,12}(?:/\d{1,12})?)\b", re.IGNORECASE
+    r"\b(?:global[ _]?)?(step|epoch)\b['\"]?[ :=#]{0,4}(\d{1,12}(?:/\d{1,12})?)\b", re.IGNORECASE | re.ASCII
 )
 _LOSS = re.compile(
-    r"\bloss\b['\")]?[ :=(]{0,4}([-+]?\d{1,20}(?:\.\d{0,30})?(?:e[-+]?\d{1,3})?|nan|inf)\b", re.IGNORECASE
+    r"\bloss\b['\")]?[ :=(]{0,4}([-+]?\d{1,20}(?:\.\d{0,30})?(?:e[-+]?\d{1,3})?|nan|inf)\b",
+    re.IGNORECASE | re.ASCII,  # or an `inf` with a dotless i is one, too, and no float
 )
 
 

@@ -76,6 +76,8 @@ def meaning_of(
     """
     if exit.stopped:
         return Meaning()
+    others = list(others)
+    done = [each.task for each in others if each.task.job == exit.task.job and each.exit_code == 0]
     end = Ending(
         str(exit.task),
         exit.host,
@@ -88,5 +90,6 @@ def meaning_of(
         {each.host: each.facts for each in others if each.host != exit.host and each.facts},
         gpus_held,
         len(task.gpus) if task else None,
+        [str(each) for each in sorted(done)],
     )
     return meaning(tail_lines(exit.tail, WORDS), end, here)

@@ -27,6 +27,7 @@ _PAST = {
     "pulling": "pulled",
     "staging": "staged",
     "dialling": "dialled",
+    "dialling again": "dialled again",
     "entrusting": "entrusted",
     "starting": "started",
     "stopping": "stopped",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from tflaunch.console.log_tail import WORDS, is_last, tail_lines
 from tflaunch.console.pen import BAD, BUSY, GOOD, WARN, Marks, Sheet
 from tflaunch.console.plan_page import without
-from tflaunch.console.safe_text import Text, paragraph
+from tflaunch.console.safe_text import Text, hung, paragraph
 from tflaunch.console.table import Column, table
 from tflaunch.diagnosis.last_error import last_error
 from tflaunch.ends.facts import Ending
@@ -90,7 +90,7 @@ def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[T
         lines += [Text(), paragraph((f"{marks.bad} ", BAD), (reason, "bold"))]
     elif failed := run.first_failure:
         lines += [Text(), *_failure_lines(failed, run, marks)]
-    lines += _held_lines(run, marks)
+    lines += _held_lines(run, marks, sheet.columns)
     lines += [Text(), *_task_table(run, sheet, now)] if run.tasks else []
     lines += _restarts(run, sheet)
     lines += [Text(), *_host_table(run, sheet)]
@@ -101,19 +101,20 @@ def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[T
     return lines
 
 
-def _held_lines(run: RunState, marks: Marks) -> list[Text]:
+def _held_lines(run: RunState, marks: Marks, columns: int | None) -> list[Text]:
     """What is wrong with a run that lives, as its watchdog has told the hosts, and what that cannot see."""
     held = run.holds or {}
     sentences, blind = held.get("sentences", ()), held.get("blind", ())
     if not (run.alive and (sentences or blind)):
         return []
-    ago = f"since {age(held['age_s'])}"
     lines = [Text()]
     for text in sentences:
         lines.append(Text.assemble((f"{marks.warn} ", WARN), one_line(text)))
     for text in blind:
         lines.append(Text(f"  not watched: {one_line(text)}", "dim"))
-    return [*lines, Text(f"  unchanged {ago}", "dim")]
+    if columns is not None:
+        lines = [hung(line, columns) for line in lines]
+    return [*lines, Text(f"  unchanged for {age(held['age_s'])}", "dim")]
 
 
 def _failure_lines(failed: TaskState, run: RunState, marks: Marks) -> list[Text]:

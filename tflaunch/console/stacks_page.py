@@ -118,6 +118,8 @@ def _stacks(process: _Process, marks: Marks, all_threads: bool, waits_in: str) -
 
 
 def _summary(frames: _Frames) -> str:
+    if not frames:
+        return "no place that its host tells"
     own = own_frame(frames)
     innermost = place(frames[0])
     return innermost if own is None or own is frames[0] else f"{place(own)}, there in {innermost}"

@@ -53,6 +53,7 @@ class TextReporter(LogReporter):
         self._recent = Recent() if stdout.same_terminal(stderr) else None
         self._failed: set[TaskId] = set()  # tasks that failed and have not been started again
         self._turn: Turn | None = None
+        self._served = False  # stdout has the addresses of servers, and gets nothing else
         super().__init__(options, stdout, stderr)
         # A file or a program gets a single log byte for byte; a terminal gets lines that are safe to show.
         self._raw = options.bare and options.grep is None and not stdout.terminal
@@ -190,10 +191,11 @@ class TextReporter(LogReporter):
         self._in_turn(show, last=True)
 
     def servers(self, plan: ClusterPlan) -> None:
+        self._served = True
         self._writer.put("message", lambda: self._show_servers(plan))
 
     def detached(self, run_id: str, tasks: int, host: str) -> None:
-        if not self._writer.stdout.terminal:  # for RUN=$(tflaunch run --detach ...)
+        if not self._writer.stdout.terminal and not self._served:  # for RUN=$(tflaunch run --detach ...)
             self._writer.put("message", lambda: self._writer.out(f"{one_line(run_id)}\n"))
         self._ending(*detached_lines(run_id, tasks, host, self._err.marks))
 

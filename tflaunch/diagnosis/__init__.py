@@ -11,6 +11,9 @@ strangers.py   who listens on another port than the plan's, or calls addresses t
 unready.py     whose variables nobody initialises, and whose port stays shut
 lost_peers.py  who stands still since a peer has ended
 unshared.py    an evaluator whose checkpoints are written on another host
+no_gpu.py      who was given a GPU and does not use it
+gpu_waits.py   which task holds up GPUs that wait for one another
+nan_loss.py    whose loss stays NaN
 stillness.py   who keeps the others waiting when nothing moves
 movement.py    what a task has moved between looks
 standing.py    where the threads of a task stand, and what that means

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MOST_W = 1e6  # a host may lie
 INSPECT_S = 20.0  # for the answer to `inspect`; then the sentence comes without it
-LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "<string>")
 SPINS, IDLE, WORKS = "spins", "idle", "works"
 
 
@@ -49,6 +48,7 @@ class _Task:
     busy: float = 0.0  # when it last used a core
     moved: float = 0.0  # when it last moved bytes, or wrote a line
     flows: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    kept: bool = False  # what an earlier watchdog knew: it counts until a look shows otherwise
 
 
 class _Standstill(NamedTuple):
@@ -70,6 +70,7 @@ class GpuWaits(Rule):
         self._asked = 0.0  # when its threads were asked for; 0: not yet
         self._stand: str | None = None  # where the odd one stands; None: not known yet
         self._told = ""
+        self._resumed = False
 
     # -- what happens
 
@@ -86,7 +87,7 @@ class GpuWaits(Rule):
 
     def _note_fabric(self, host: str, both: Sequence[int] | None, now: float) -> None:
         total = sum(both or ())
-        before, count, moved = self._fabrics.get(host, (now, total, now))
+        before, count, moved = self._fabrics.get(host, (now, total, 0.0 if self._resumed else now))
         if now > before and not 0 <= total - count < self._limits.gpu_quiet_bytes_s * (now - before):
             moved = now
         self._fabrics[host] = (now, total, moved)
@@ -94,7 +95,8 @@ class GpuWaits(Rule):
     def _note_look(self, task: _Task, look: Mapping[str, Any], now: float) -> None:
         passed = now - task.looked
         if not task.looked:
-            task.busy = task.moved = now
+            if not task.kept:
+                task.busy = task.moved = now
         elif passed > 0:
             waits_for_disk = any(state == "D" for _, _, state in look["processes"])
             if waits_for_disk or not 0 <= look["cpu_s"] - task.cpu_s < self._limits.idle_cores * passed:
@@ -271,17 +273,36 @@ class GpuWaits(Rule):
         ]
 
     def memory(self) -> dict[str, Any]:
-        peaks = {name: task.peak for name, task in self._tasks.items()}
-        return {"peaks": peaks, "told": self._told, "found": list(self._found or ()) if self._told else []}
+        tasks = {
+            name: [task.peak, task.state, task.since, task.busy, task.moved]
+            for name, task in self._tasks.items()
+        }
+        return {"tasks": tasks, "told": self._told, "found": list(self._found or ()) if self._told else []}
 
     def resume(self, memory: Any) -> None:
-        from tflaunch.protocol.fields import Each, OneOf, a_text, a_time, check, nothing, of_the_run
+        from tflaunch.protocol.fields import (
+            Each,
+            OneOf,
+            a_number,
+            a_text,
+            a_time,
+            check,
+            nothing,
+            of_the_run,
+            one_of,
+        )
 
         a_task = of_the_run("a task", self._watched.gpus)
         found = (OneOf(a_task, lambda odd: odd == ""), [a_task])
         nobody = lambda each: each == []  # noqa: E731
-        check({"peaks": Each(a_task, a_time), "told": a_text, "found": OneOf(nothing, nobody, found)}, memory)
-        self._tasks = {name: _Task(peak=peak) for name, peak in memory["peaks"].items()}
+        of_task = (a_time, one_of("", SPINS, IDLE, WORKS), a_number, a_number, a_number)
+        tasks = Each(a_task, of_task)
+        check({"tasks": tasks, "told": a_text, "found": OneOf(nothing, nobody, found)}, memory)
+        self._resumed = True
+        self._tasks = {
+            name: _Task(peak=peak, state=state, since=since, busy=busy, moved=moved, kept=True)
+            for name, (peak, state, since, busy, moved) in memory["tasks"].items()
+        }
         self._told = memory["told"]
         if memory["found"]:
             odd, waiting = memory["found"]
@@ -290,13 +311,14 @@ class GpuWaits(Rule):
 
 def _stand(processes: Sequence[Mapping[str, Any]]) -> str:
     """Where that task's main thread stands, in its own program: `at train.py:26 in batches()`; "" if unknown."""
+    from tflaunch.diagnosis.frames import own_frame, place
+
     for process in processes:
-        stacks = process["stacks"] or ()
-        for stack in sorted(stacks, key=lambda each: not each["main"]):
+        for stack in sorted(process["stacks"] or (), key=lambda each: not each["main"]):
             frames = stack["frames"]
-            own = [frame for frame in frames if not any(part in frame[0] for part in LIBRARIES)]
-            for file, line, function in own or frames[:1]:
-                return f"at {file.rpartition('/')[2]}:{line} in {function}()"
+            frame = own_frame(frames) or next(iter(frames), None)
+            if frame is not None:
+                return f"at {place(frame)}"
     for process in processes:
         for _, _, state, waits_in, _ in process["threads"][:1]:
             return f"in {waits_in} (state {state})" if waits_in else f"in state {state}"

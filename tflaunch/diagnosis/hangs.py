@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from tflaunch.diagnosis.rule import Rule, Sentence, endpoint, names_of
+from tflaunch.diagnosis.rule import Rule, Sentence, endpoint, names_of, trains
 from tflaunch.protocol.dialling import DIAL_S, STRANGER, meaning
 
 if TYPE_CHECKING:
@@ -150,18 +150,25 @@ class Hangs(Rule):
             task = self._tasks.get(name)
             if task is None or task.ended:
                 continue
-            computes = False
+            computes = runs = reads = False
             if not task.look:
                 task.first = task.first or now
             elif now > task.at:
                 used = look["cpu_s"] - task.look["cpu_s"]
                 computes = not 0 <= used < self._limits.idle_cores * (now - task.at)
                 task.idle_since = None if computes else task.idle_since or task.at
+                # A process that is stopped uses no time at all; a child of it may.
+                alone = len(look["processes"]) == 1
+                turned = look.get("turns", 0) != task.look.get("turns", 0)
+                runs = computes or (alone and (used > 0 or turned))
+                # Who reads much from a slow disk is in state D at each look, too, but gets what it reads.
+                moved = (look.get("io") or 0) - (task.look.get("io") or 0)
+                reads = moved > self._limits.still_io_bytes_s * (now - task.at)
             self._note_calls(task, look, now)
             state = look["processes"][0][2] if look["processes"] else ""
             state = {"t": "T"}.get(state, state)
             # Who throttles a task by SIGSTOP and SIGCONT in turns does not stop it: it computes in between.
-            if state != task.state_since[0] or (state == "T" and computes):
+            if state != task.state_since[0] or (state == "T" and runs) or (state == "D" and reads):
                 task.state_since = (state, now)
             peer = waits_for(look["says"])
             if peer != task.said[0]:
@@ -172,7 +179,8 @@ class Hangs(Rule):
         connected = {self._peer(each) for each in look["connected"] or ()}
         for peer in {self._peer(each) for each in look["calling"]}:
             if peer:
-                task.calls[peer] = (task.calls.get(peer, (now, now))[0], now)
+                first, last = task.calls.get(peer, (now, now))
+                task.calls[peer] = (now if now - last > GAP_S else first, now)
         for peer, (_, last) in list(task.calls.items()):
             if peer in connected or now - last > GAP_S:
                 del task.calls[peer]
@@ -186,7 +194,7 @@ class Hangs(Rule):
             self._tasks[str(exit.task)].ended = f"with {exit.exit_code}"
 
     def lost(self, task: str, now: float) -> None:
-        if task in self._tasks:
+        if task in self._tasks and not self._tasks[task].ended:  # it may have ended before its host was lost
             self._tasks[task].ended = "with its host"
 
     def started(self, task: str, now: float) -> None:
@@ -294,12 +302,7 @@ class Hangs(Rule):
         Only a chief that has ended and ps that do not listen count: other peers may be gone for good reasons.
         """
         connected = task.look["connected"]
-        trains = name.partition("/")[0] in (
-            "chief",
-            "master",
-            "worker",
-        )  # other jobs may be idle, as long as no worker asks them
-        may_wait = trains and task.look["listens"] and task.state_since[0] != "T"
+        may_wait = trains(name) and task.look["listens"] and task.state_since[0] != "T"
         if task.idle_since is None or connected is None or not may_wait:
             return []
         met = {name, *map(self._peer, connected)}

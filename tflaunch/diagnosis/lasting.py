@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tflaunch.diagnosis.movement import Movement
-from tflaunch.diagnosis.rule import Rule, Sentence
+from tflaunch.diagnosis.rule import Rule, Sentence, trains
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tflaunch.diagnosis.rule import Watched
     from tflaunch.protocol.outcome import TaskExit
 
-TRAINERS = ("chief", "master", "worker")
 TENSORFLOW = range(2220, 2300)  # the ports of TensorFlow's own examples, which programs copy
 GAP_S = 20.0  # what is seen again within this time has lasted: gRPC pauses so long between two calls
 
@@ -39,7 +38,7 @@ class Track:
     def __init__(self, watched: Watched, name: str) -> None:
         place = watched.places[name]
         self.name = name
-        self.trains = name.partition("/")[0] in TRAINERS
+        self.trains = trains(name)
         self.place = place
         self.movement = Movement(watched.thresholds, place.port)
         self.first: float | None = None  # when an agent first saw it
@@ -58,7 +57,8 @@ class Track:
 
     def still_s(self, now: float) -> float:
         """For how long it has used no processor time and moved no bytes, to speak of; 0 where bytes are not told."""
-        since = self.movement.still_since if self.movement.sees_bytes else None
+        moves = self.movement
+        since = moves.still_since if moves.sees_bytes and moves.compared else None
         return 0.0 if since is None or not self.fresh(now) else now - since
 
     @property
@@ -68,7 +68,7 @@ class Track:
         if self.place.port is None or self.look.get("listens") is not False or not ports:
             return 0
         said = self.sign("server_started")[1].rpartition(":")[2].strip()
-        if said.isdigit() and len(said) < 6 and int(said) in ports:
+        if said.isdecimal() and len(said) < 6 and int(said) in ports:
             return int(said)
         return next((port for port in ports if port in TENSORFLOW), 0)
 
@@ -130,7 +130,7 @@ class Lasting(Rule):
         self._gone(task, "was lost with its host", now)
 
     def _gone(self, task: str, how: str, now: float) -> None:
-        if task in self.tracks:
+        if task in self.tracks and not self.tracks[task].ended:  # it may have ended before its host was lost
             self.tracks[task].ended, self.tracks[task].ended_at = how, now
 
     def started(self, task: str, now: float) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tflaunch.diagnosis.thresholds import Thresholds
 
-BUSY_CORES = 0.2  # with so much of a core a task computes, also where its machine is short of them
+BUSY_CORES = 0.08  # with so much of a core a task computes: a crowded machine may give it no more
 A_MINUTE_S = 60.0
 
 
@@ -50,6 +50,7 @@ class Movement:
         self._peers = Bucket(limits.still_flow_bytes_s, limits.blip_bytes)
         self.look: Mapping[str, Any] = {}  # the last one
         self.at = 0.0  # its time
+        self.compared = False  # two looks have been; else what is known comes from an earlier watchdog
         self.still_since: float | None = None  # neither processor time nor bytes
         self.mute_since: float | None = None  # neither bytes nor log lines, whatever it computes
         self.busy_since: float | None = None  # mute, and it computes
@@ -74,6 +75,7 @@ class Movement:
         self.look, begun, self.at = look, self.at, now
         if not before:
             return
+        self.compared = True
         used_s = look["cpu_s"] - before["cpu_s"]
         if used_s < 0:  # a child has gone with its processor time, or a new attempt has begun
             used_s = 0.0

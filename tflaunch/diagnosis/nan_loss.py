@@ -110,9 +110,9 @@ class NanLoss(Rule):
         task = self._tasks[names[0]]
         lines = task.nans - task.begun
         return (
-            f"{self._watched.who(names)}: the loss is NaN, in {lines} lines so far and in no other since;"
-            f" the first: {task.first!r}; {NEXT}"
-        )
+            f"{self._watched.who(names)}: the loss is NaN in the last {lines} lines that tell it,"
+            f" {task.first!r} among them; {NEXT}"
+        ) + ("" if self._watched.stop_on_nan else "; --stop-on-nan ends such a run")
 
     def stop(self, now: float) -> Stop | None:
         found = self._found() if self._watched.stop_on_nan else []

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from tflaunch.diagnosis.rule import Rule, Sentence, Stop
+from tflaunch.diagnosis.rule import WRAPPERS, Rule, Sentence, Stop
 from tflaunch.protocol.errors import EXIT_PLAN
 
 if TYPE_CHECKING:
@@ -22,37 +22,6 @@ if TYPE_CHECKING:
 
 MiB = 1 << 20
 LINE_CHARACTERS = 120
-# Programs that start the trainer and wait for it: they are no process more.
-WRAPPERS = frozenset(
-    (
-        *(
-            "sh",
-            "bash",
-            "dash",
-            "zsh",
-            "ksh",
-            "busybox",
-            "tini",
-            "dumb-init",
-            "timeout",
-            "nice",
-            "numactl",
-            "env",
-        ),
-        *(
-            "time",
-            "conda",
-            "uv",
-            "poetry",
-            "podman",
-            "docker",
-            "conmon",
-            "apptainer",
-            "singularity",
-            "starter",
-        ),
-    )
-)
 # What a line has -> why there is no GPU, and what to do.
 REASONS = (
     (
@@ -103,6 +72,7 @@ class _Gpu:
     empty: float = -1.0  # since when NVML shows nothing on its GPUs
     cpu_s: float = 0.0
     mask: str | None = None  # its CUDA_VISIBLE_DEVICES, where it is not the one that it was given
+    trains: bool = False  # it has written a loss: it does not prepare its data any more
     told: bool = False
 
 
@@ -146,6 +116,7 @@ class NoGpu(Rule):
         signs = look.get("signs") or {}
         if signs.get("no_library", (0,))[0]:
             task.library = _message(signs["no_library"][1])[:LINE_CHARACTERS]
+        task.trains = task.trains or any(signs.get(each, (0,))[0] for each in ("loss", "nan"))
         sign = signs.get("no_gpu")
         if not sign or not sign[0]:
             return
@@ -202,6 +173,8 @@ class NoGpu(Rule):
                 return True
             if min(said_s, empty_s) >= (limits.no_gpu_alone_s if task.alone else longest):
                 return True
+        if not task.trains:
+            longest = limits.no_gpu_end_s
         return empty_s >= longest and task.cpu_s >= limits.no_gpu_cores * longest
 
     def sentences(self, now: float, explained: AbstractSet[str]) -> list[Sentence]:
@@ -270,7 +243,7 @@ class NoGpu(Rule):
         a_task = of_the_run("a task", self._watched.gpus)
         of_task = {
             **dict.fromkeys(("begun", "said", "empty", "cpu_s"), a_number),
-            **dict.fromkeys(("sure", "alone", "used", "told"), a_flag),
+            **dict.fromkeys(("sure", "alone", "used", "trains", "told"), a_flag),
             **dict.fromkeys(("line", "library"), a_text),
             "mask": or_null(a_text),
         }

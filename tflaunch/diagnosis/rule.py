@@ -22,6 +22,38 @@ if TYPE_CHECKING:
     from tflaunch.protocol.outcome import TaskExit
 
 NAMES_SHOWN = 4
+TRAINERS = ("chief", "master", "worker")  # jobs that train; others may be idle for long
+# Programs that start the trainer and wait for it.
+WRAPPERS = frozenset(
+    (
+        *(
+            "sh",
+            "bash",
+            "dash",
+            "zsh",
+            "ksh",
+            "busybox",
+            "tini",
+            "dumb-init",
+            "timeout",
+            "nice",
+            "numactl",
+            "env",
+        ),
+        *(
+            "time",
+            "conda",
+            "uv",
+            "poetry",
+            "podman",
+            "docker",
+            "conmon",
+            "apptainer",
+            "singularity",
+            "starter",
+        ),
+    )
+)
 
 
 class Place(NamedTuple):
@@ -58,6 +90,9 @@ class Watched:
     thresholds: Thresholds = field(default_factory=Thresholds)
     gpus: Mapping[str, Sequence[str]] = field(default_factory=dict)  # task -> UUIDs of its GPUs
     stacks: bool = True  # the rules may have tasks print their stacks (not with --no-stacks)
+    serves: bool = (
+        False  # the tasks are servers that run no program (`tflaunch up`): they may be idle for ever
+    )
     require_gpu: bool = False
     stop_on_nan: bool = False
 
@@ -128,6 +163,11 @@ class Rule:
 
     def resume(self, memory: Any) -> None:
         """Continue from another rule's `memory`; raises ValueError if it does not fit these tasks."""
+
+
+def trains(task: str) -> bool:
+    """Whether that task is one of a job that trains."""
+    return task.partition("/")[0] in TRAINERS
 
 
 def names_of(tasks: Sequence[str]) -> str:

@@ -52,6 +52,7 @@ NAN, LOSS, GPU_SEEN = "nan", "loss", "gpu_seen"  # these take more than words
 SIGNS = (*WORDS, NAN, LOSS, GPU_SEEN)
 
 _METRICS = ("loss", "cost")
+_NEAR = 80  # characters before and after a value that are looked at
 _BETWEEN = " \t:='\"([{<>|,-+*"
 # What may stand between the name of a metric and its value; `tensor(nan)`, `np.float32(nan)`, "Loss is NaN".
 _FILLERS = ("is", "was", "became", "tensor", "array", "float32", "float64", "np.", "tf.", "numpy=", "value")
@@ -84,14 +85,15 @@ def is_nan(line: str) -> bool:
     text = line.lower()
     at = text.find("nan")
     while at >= 0:
-        before, after = text[:at], text[at + 3 :]
+        # Of a long line only what is near: it may be one array of NaNs.
+        before, after = text[max(0, at - _NEAR) : at], text[at + 3 : at + 3 + _NEAR]
         if not (_in_a_name(before[-1:]) or _in_a_name(after[:1])):
             # "NaN loss during training."
             if after.lstrip(" \t").startswith(_METRICS) and after[:1].isspace():
                 word = after.split(None, 1)[0].strip(".,:;!")
                 if word in _METRICS:
                     return True
-            if _names_a_metric(before[-80:]):
+            if _names_a_metric(before):
                 return True
         at = text.find("nan", at + 3)
     return False
@@ -104,7 +106,7 @@ def is_loss(line: str) -> bool:
         at = text.find(metric)
         while at >= 0:
             at += len(metric)
-            if text[at : at + 1] in _BETWEEN and _begins_with_a_number(text[at : at + 80]):
+            if text[at : at + 1] in _BETWEEN and _begins_with_a_number(text[at : at + _NEAR]):
                 return True
             at = text.find(metric, at)
     return False

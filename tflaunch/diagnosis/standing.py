@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tflaunch.diagnosis.frames import is_own, own_frame, place
+from tflaunch.diagnosis.rule import WRAPPERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ SIGNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("training/checkpoint_utils.py", ("wait_for_new_checkpoint", "checkpoints_iterator"), "checkpoint"),
     ("checkpoint/checkpoint_utils.py", (), "checkpoint"),
     ("training/server_lib.py", ("join",), "serves"),
+    ("service/server_lib.py", ("join",), "serves"),  # of tf.data
     ("distribute/coordinator/", (), "coordinator"),
     ("ops/gen_dataset_ops.py", (), "data"),
     ("ops/iterator_ops.py", (), "data"),
@@ -35,6 +37,16 @@ SIGNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("ops/gen_", (), "op"),
     ("eager/context.py", ("barrier", "wait_at_barrier", "get_config_key_value", "sync_executors"), "barrier"),
     ("eager/context.py", ("ensure_initialized", "connect_to_cluster", "configure_collective_ops"), "meet"),
+    ("torch/distributed/elastic/", (), "children"),
+    ("torch/distributed/rendezvous.py", (), "meet"),
+    ("torch/distributed/distributed_c10d.py", ("init_process_group",), "meet"),
+    ("torch/distributed/", (), "collective"),
+    ("torch/autograd/", (), "collective"),  # DistributedDataParallel reduces the gradients there
+    ("jax/_src/distributed.py", (), "meet"),
+    ("jax/_src/array.py", (), "collective"),
+    ("jax/_src/interpreters/pxla.py", (), "collective"),
+    ("jax/_src/api.py", ("block_until_ready", "effects_barrier"), "collective"),
+    ("horovod/", (), "collective"),
     ("training/coordinator.py", ("join", "wait_for_stop"), "join"),
     ("multiprocessing/", (), "children"),
     ("concurrent/futures/process.py", (), "children"),
@@ -141,6 +153,8 @@ WORDS = {
     "import": "imports a module",
     "data": "waits for its input pipeline (tf.data)",
     "op": "waits in an operation of TensorFlow",
+    "collective": "waits in a collective",
+    "wait": "waits",
     "session": "waits in session.run",
     "barrier": "waits at a barrier of TensorFlow",
     "meet": "waits for its peers to connect",
@@ -151,9 +165,12 @@ WORDS = {
     "busy": "computes",
     "": "does nothing",
 }
-FOR_PEERS = {"op", "session", "barrier", "meet", "chief", "coordinator", "serves"}  # waits for other tasks
+# It waits for other tasks; `wait`: its stack is unknown, and it waits in the kernel as these do.
+FOR_PEERS = {"op", "collective", "wait", "session", "barrier", "meet", "chief", "coordinator", "serves"}
 FOR_OWN_THREADS = {
     "data",
+    "collective",
+    "wait",
     "op",
     "session",
     "queue",
@@ -236,6 +253,7 @@ def stands(process: Mapping[str, Any]) -> list[Stand]:
     stacks = sorted(process["stacks"] or (), key=lambda stack: not stack["main"])
     if not stacks or not stacks[0]["main"]:
         kind = kind_of_channel(channel, state)
+        kind = "wait" if kind == "lock" else kind
         first = Stand(kind, "", False, False, False, True, pid=process["pid"], channel=channel)
         return [first, *_others(process, stacks)]
     frames = stacks[0]["frames"]
@@ -276,6 +294,18 @@ def _others(process: Mapping[str, Any], stacks: Iterable[Mapping[str, Any]]) -> 
 RANK = ("file_lock", "fifo", "pipe", "dial", "net", "accept", "input", "child", "disk", "sleep", "busy")
 
 
+def from_the_trainer_on(processes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The processes without the shells and launchers (torchrun) that have started the trainer and wait for it."""
+    while len(processes) > 1:
+        first, second = stands(processes[0])[0], processes[1]
+        seen = any(stack["main"] for stack in second["stacks"] or ())
+        waits = first.kind in FOR_CHILDREN and not first.own
+        if processes[0]["name"] not in WRAPPERS and not (waits and seen):
+            break
+        processes = processes[1:]
+    return processes
+
+
 def stand_of(processes: Sequence[Mapping[str, Any]]) -> Stand:
     """Where a task stands: its main thread, or the thread that this one waits for."""
     main, *threads = stands(processes[0])
@@ -292,7 +322,7 @@ def stand_of(processes: Sequence[Mapping[str, Any]]) -> Stand:
 
 def forked_after_tensorflow(processes: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the program waits for a child that stands within TensorFlow, or with all its threads in a lock."""
-    if not processes or stands(processes[0])[0].kind not in FOR_CHILDREN | OWN_THREADS:
+    if not processes or stands(processes[0])[0].kind not in {*FOR_CHILDREN, *OWN_THREADS, "wait"}:
         return False
     for child in processes[1:]:
         if child["name"] != processes[0]["name"]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tflaunch.diagnosis.movement import Movement
-from tflaunch.diagnosis.rule import Rule, Sentence, names_of
+from tflaunch.diagnosis.rule import Rule, Sentence, names_of, trains
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tflaunch.diagnosis.rule import Watched
+    from tflaunch.diagnosis.standing import Stand
     from tflaunch.diagnosis.verdict import Seen, Verdict
     from tflaunch.protocol.outcome import TaskExit
 
-TRAINERS = ("chief", "master", "worker")
 NO_TRAINERS = ("ps", "evaluator")
 ANSWER_S = 20.0  # for the answers of agents; then the looks must do
 
@@ -60,10 +60,10 @@ class Stillness(Rule):
         self._watched = watched
         self._limits = watched.thresholds
         self._moves = {task: Movement(self._limits, place.port) for task, place in watched.places.items()}
-        trainers = [task for task in watched.places if task.partition("/")[0] in TRAINERS]
-        self._trainers = trainers or [
-            task for task in watched.places if task.partition("/")[0] not in NO_TRAINERS
-        ]
+        trainers = [task for task in watched.places if trains(task)]
+        if not trainers:
+            trainers = [task for task in watched.places if task.partition("/")[0] not in NO_TRAINERS]
+        self._trainers = [] if watched.serves else trainers
         self._cluster = {
             (address, place.port)
             for place in watched.places.values()
@@ -74,6 +74,7 @@ class Stillness(Rule):
         self._asked: dict[str, float] = {}  # task -> when its agent was last asked about it
         self._stacks_at: dict[str, float] = {}  # task -> when it was last asked for its stacks
         self._inspected: dict[str, tuple[float, Sequence[Mapping[str, Any]]]] = {}
+        self._servers: set[str] = set()  # tasks that served when their stack was last seen
         self._told: list[Told] = []
         self._news = False  # something has come since the cases were judged last
         self._stood_at = float("-inf")  # when all tasks, or all but a few, were last seen to stand still
@@ -101,7 +102,7 @@ class Stillness(Rule):
 
     def _gone(self, task: str, how: str) -> None:
         if task in self._moves:
-            self._ended[task] = how
+            self._ended.setdefault(task, how)  # it may have ended before its host was lost
             self._told = [told for told in self._told if task not in told.tasks]
 
     def started(self, task: str, now: float) -> None:
@@ -109,6 +110,7 @@ class Stillness(Rule):
             self._moves[task] = Movement(self._limits, self._watched.places[task].port)
             for table in (self._ended, self._inspected, self._stacks_at):
                 table.pop(task, None)
+            self._servers.discard(task)
             self._told = [told for told in self._told if task not in told.tasks]
 
     # -- what stands still
@@ -119,7 +121,7 @@ class Stillness(Rule):
         if not moves or any(self._watched.gpus.get(task) for task in living):
             return []
         if any(
-            not each.look or now - each.at > self._limits.fresh_s or not each.sees_bytes
+            not each.compared or now - each.at > self._limits.fresh_s or not each.sees_bytes
             for each in moves.values()
         ):
             return []  # what cannot be seen may move
@@ -154,7 +156,7 @@ class Stillness(Rule):
 
     def _all(self, still: Mapping[str, float]) -> Case:
         since = max(still.values())
-        alone = len(self._watched.places) == 1 or len(self._trainers) == 1 == len(self._watched.places)
+        alone = len(self._watched.places) == 1
         patience_s = self._limits.chatty_s if alone else self._patience(still, since)
         return Case("all", tuple(still), since, patience_s)
 
@@ -257,11 +259,17 @@ class Stillness(Rule):
             return None
         seen = {task: self._seen(task, case, now) for task in case.tasks}
         ended = {task: self._ended[task] for task in self._trainers if task in self._ended}
-        court = Court(self._watched, seen, ended, now - case.since)
+        met = any(each.trickled_at is not None for each in self._moves.values())
+        court = Court(self._watched, seen, ended, now - case.since, met)
         return court.of_one(case.tasks[0]) if case.kind == "one" else court.of_all()
 
     def _seen(self, task: str, case: Case, now: float) -> Seen:
-        from tflaunch.diagnosis.standing import child_of, forked_after_tensorflow, stand_of
+        from tflaunch.diagnosis.standing import (
+            child_of,
+            forked_after_tensorflow,
+            from_the_trainer_on,
+            stand_of,
+        )
         from tflaunch.diagnosis.verdict import Seen
 
         movement = self._moves[task]
@@ -269,8 +277,8 @@ class Stillness(Rule):
         at, processes = self._inspected.get(task, (-1.0, ()))
         if at < case.since or not processes:
             processes = [_as_process(look)]
-        processes = [_without_old_stacks(each, at - case.since) for each in processes]
-        stand = stand_of(processes)
+        processes = from_the_trainer_on([_without_old_stacks(each, at - case.since) for each in processes])
+        stand = self._remembered(task, stand_of(processes))
         if movement.still_since is None:
             stand = stand._replace(kind="busy")
         elif stand.kind == "busy":
@@ -284,7 +292,18 @@ class Stillness(Rule):
             self._strangers(look),
             forked_after_tensorflow(processes),
             child_of(processes),
+            bool(look.get("listens_on")),
         )
+
+    def _remembered(self, task: str, stand: Stand) -> Stand:
+        """The same; where the stack is unknown, a task that has served once still does."""
+        if not stand.place:
+            return stand._replace(kind="serves") if task in self._servers else stand
+        if stand.kind == "serves":
+            self._servers.add(task)
+        else:
+            self._servers.discard(task)
+        return stand
 
     def _strangers(self, look: Mapping[str, Any]) -> tuple[str, ...]:
         """The endpoints outside the run that a task has connected to, or calls."""
@@ -308,7 +327,7 @@ class Stillness(Rule):
         with_gpus = [task for task in self._trainers if self._watched.gpus.get(task)]
         if with_gpus:
             said.append(
-                f"whether {names_of(with_gpus)} stand still: a task that waits for its peers on a GPU may spin, and its"
+                f"whether {_stand_still(with_gpus)}: a task that waits for its peers on a GPU may spin, and its"
                 " bytes may not be TCP's"
             )
             return said
@@ -319,7 +338,7 @@ class Stillness(Rule):
         ]
         if hidden:
             said.append(
-                f"whether {names_of(hidden)} stand still: the kernel there does not tell how many bytes a connection"
+                f"whether {_stand_still(hidden)}: the kernel there does not tell how many bytes a connection"
                 " has moved"
             )
         return said
@@ -330,6 +349,7 @@ class Stillness(Rule):
         return {
             "ended": self._ended,
             "stacks_at": self._stacks_at,
+            "servers": sorted(self._servers),
             "since": {
                 task: [each.still_since, each.mute_since, each.busy_since]
                 for task, each in self._moves.items()
@@ -345,16 +365,22 @@ class Stillness(Rule):
             {
                 "ended": Each(a_task, a_text),
                 "stacks_at": Each(a_task, a_number),
+                "servers": [a_task],
                 "since": Each(a_task, (since, since, since)),
                 "told": [([a_task], a_flag, a_text)],
             },
             memory,
         )
         self._ended, self._stacks_at = dict(memory["ended"]), dict(memory["stacks_at"])
+        self._servers = set(memory["servers"])
         for task, (still, mute, busy) in memory["since"].items():
             each = self._moves[task]
             each.still_since, each.mute_since, each.busy_since = still, mute, busy
         self._told = [Told(tuple(tasks), busy, text) for tasks, busy, text in memory["told"]]
+
+
+def _stand_still(tasks: Sequence[str]) -> str:
+    return f"{names_of(tasks)} stand{'s' if len(tasks) == 1 else ''} still"
 
 
 def _without_old_stacks(process: Mapping[str, Any], most_s: float) -> Mapping[str, Any]:

@@ -25,9 +25,11 @@ class Thresholds:
     nan_lines: float = 20.0  # ... or in so many lines
     no_gpu_s: float = 10.0  # after a task has said itself that it sees no GPU: time to see one after all
     no_gpu_alone_s: float = 30.0  # ... before the run may end for it, while NVML shows nothing on its GPUs
-    no_gpu_child_s: float = 120.0  # the same where one of its processes may have said it, or none
+    no_gpu_child_s: float = (
+        120.0  # the same where one of its processes may have said it, or none, and it trains
+    )
     no_gpu_end_s: float = (
-        300.0  # a task that says nothing may prepare data so long before --require-gpu ends the run
+        300.0  # a task that says nothing and does not train yet may prepare its data so long
     )
     no_gpu_cores: float = 0.5  # such a task has used so much of a core since its start
     gpu_look_s: float = 25.0  # how often NVML is asked while the run has GPUs

@@ -21,14 +21,50 @@ from tflaunch.diagnosis.rule import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from tflaunch.diagnosis.lasting import Track
+    from tflaunch.diagnosis.rule import Watched
 
 SAID = 80  # characters of a last line that are shown
 
 
+ANSWER_S = 20.0  # for the answer of an agent; then it is told without a place
+
+
 class Unready(Lasting):
     """Takes looks and exits, and tells whose variables or whose port the others lack."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._asked: dict[str, float] = {}  # task with a shut port -> when its agent was asked what it does
+        self._does_there: dict[str, str] = {}  # ... what it does: `is at trainer.py:12 in read() and sleeps`
+
+    def questions(self, now: float) -> list[tuple[str, str, dict[str, Any]]]:
+        wanted: dict[str, list[str]] = {}
+        for name in self._shut_for(now):
+            if name not in self._asked and self._idle(self.tracks[name], now):
+                self._asked[name] = now
+                wanted.setdefault(self.watched.places[name].host, []).append(name)
+        stacks = self.watched.stacks
+        return [(host, "inspect", {"tasks": tasks, "stacks": stacks}) for host, tasks in wanted.items()]
+
+    def answered(self, host: str, type: str, fields: Mapping[str, Any], now: float) -> None:
+        if type != "inspected":
+            return
+        from tflaunch.diagnosis.standing import stand_of
+
+        for name, processes in fields["tasks"].items():
+            if name in self._asked and processes and self.watched.places[name].host == host:
+                stand = stand_of(processes)
+                self._does_there[name] = (
+                    f"is at {stand.place} and {stand.words}" if stand.place else stand.words
+                )
+
+    def started(self, task: str, now: float) -> None:
+        super().started(task, now)
+        self._asked.pop(task, None)
+        self._does_there.pop(task, None)
 
     def noted(self, track: Track, now: float) -> None:
         count, _, age = track.sign("not_initialized")
@@ -55,16 +91,31 @@ class Unready(Lasting):
                 waiting[name] = since
         if waiting:
             found["uninitialized"] = self._uninitialized(waiting, now)
+        for name, shut_s in self._shut_for(now).items():
+            asked_at = self._asked.get(name)
+            answer_comes = asked_at is not None and name not in self._does_there and now - asked_at < ANSWER_S
+            if not (waiting and name == self.watched.chief) and not answer_comes:
+                found[f"{name} shut"] = self._shut(self.tracks[name], shut_s, now)
+        return found
+
+    def _shut_for(self, now: float) -> dict[str, float]:
+        """The tasks whose port has been shut for too long, and for how long."""
+        lasting = self.lasting(now)
         # Of programs in which no task opens its port nothing is told: they use no cluster.
-        opened = any(track.fresh(now) and track.look["listens"] for track in self.tracks.values())
+        if not any(track.fresh(now) and track.look["listens"] for track in self.tracks.values()):
+            return {}
+        found = {}
         for name, track in self.tracks.items():
             shut_s = now - lasting.get(f"{name} shut", now)
-            if not opened or not track.fresh(now) or (waiting and name == self.watched.chief):
-                continue
-            patience_s = self.limits.wait_s * (2 if self._called(track, now) else 1)
-            if shut_s >= patience_s:
-                found[f"{name} shut"] = self._shut(track, shut_s, now)
+            # Who works while nobody waits may prepare its data first.
+            works = track.movement.still_since is None and not self._waiting(now)
+            longer = works or self._called(track, now)
+            if track.fresh(now) and shut_s >= self.limits.wait_s * (2 if longer else 1):
+                found[name] = shut_s
         return found
+
+    def _idle(self, track: Track, now: float) -> bool:
+        return track.still_s(now) >= self.limits.wait_s / 2
 
     def _called(self, shut: Track, now: float) -> bool:
         """Whether a task shows that it waits for this one: then another rule (hangs.py) tells both."""
@@ -129,22 +180,24 @@ class Unready(Lasting):
             " chief for the program, too (is_chief)?"
         )
 
-    def _shut(self, track: Track, shut_s: float, now: float) -> Finding:
-        who, look = self.watched.who([track.name]), track.look
-        output = f"its last output was {look['quiet_s']:.0f} s ago" if look["log_bytes"] else "no output yet"
-        waiting = [
+    def _waiting(self, now: float) -> list[str]:
+        """The trainers with an open port that stand still."""
+        return [
             name
             for name, each in self.tracks.items()
             if each.trains and each.look.get("listens") and each.still_s(now) >= self.limits.wait_s / 4
         ]
+
+    def _shut(self, track: Track, shut_s: float, now: float) -> Finding:
+        who, look = self.watched.who([track.name]), track.look
+        output = f"its last output was {look['quiet_s']:.0f} s ago" if look["log_bytes"] else "no output yet"
+        waiting = self._waiting(now)
         others = "no trainer stands still for it yet"
         if waiting:
             others = f"{names_of(waiting)} {'waits' if len(waiting) == 1 else 'wait'}, maybe for it"
-        does = (
-            "does nothing"
-            if track.still_s(now) >= self.limits.wait_s / 2
-            else (f"uses {track.movement.cores:.1f} cores")
-        )
+        does = f"uses {track.movement.cores:.1f} cores"
+        if self._idle(track, now):
+            does = self._does_there.get(track.name, "does nothing")
         text = (
             f"{who} has not opened its port for {shut_s:.0f} s ({output}) and {does}; {others}: see its log for what"
             " it does before its server starts (data, downloads, a look-up of a name)"

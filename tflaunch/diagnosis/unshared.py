@@ -126,12 +126,12 @@ class Unshared(Rule):
         return said
 
     def _tell(self, name: str, waited_s: float) -> str:
-        from tflaunch.diagnosis.standing import stand_of
+        from tflaunch.diagnosis.standing import from_the_trainer_on, stand_of
 
         sign = (self._evaluators[name].look.get("signs") or {}).get(SIGN)
         line = sign[1] if sign else ""
         processes = self._inspected.get(name)
-        stand = stand_of(processes) if processes else None
+        stand = stand_of(from_the_trainer_on(processes)) if processes else None
         if not line and (stand is None or stand.kind not in ("checkpoint", "sleep")):
             return ""  # it may wait for something else
         who, chief = self._watched.who([name]), self._watched.who([self._watched.chief])

@@ -31,11 +31,11 @@ REPLICAS = (
     "with SyncReplicasOptimizer a step needs replicas_to_aggregate gradients: no more than there are workers that"
     " still run, and every worker needs the same number of steps"
 )
-NEXT = {
+NEXT = {  # what to do, or a question, which ends the sentence
     "dns": "is the name server of this host reachable (/etc/resolv.conf)?",
     "dial": "is that server up, and does a firewall let this host reach it?",
     "net": "set a time limit for the connection",
-    "file_lock": "which process holds it: lslocks on that host",
+    "file_lock": "`lslocks` on that host shows which process holds it",
     "fifo": "who should open its other end?",
     "pipe": "a task has no terminal: take the answer from an argument",
     "input": "a task has no terminal: take the answer from an argument",
@@ -60,7 +60,8 @@ class Seen(NamedTuple):
     says: str  # the last line of its log, "" when it is not worth quoting
     strangers: tuple[str, ...]  # endpoints outside the run that it is connected to, or calls
     forked: bool = False  # it waits for a process that was forked after TensorFlow had started
-    child: str = ""  # the process that it waits for: `pid 4712 (sleep)`
+    child: str = ""  # the process that it waits for: `pid 4712, sleep`
+    listens: bool = False  # it has a port open
 
 
 class Verdict(NamedTuple):
@@ -76,18 +77,27 @@ class Court:
     """Judges one standstill of a run."""
 
     def __init__(
-        self, watched: Watched, seen: Mapping[str, Seen], ended: Mapping[str, str], waited_s: float
+        self,
+        watched: Watched,
+        seen: Mapping[str, Seen],
+        ended: Mapping[str, str],
+        waited_s: float,
+        met: bool,
     ) -> None:
+        """`met`: tasks of the run have connections to each other."""
         self._watched = watched
         self._seen = dict(sorted(seen.items(), key=lambda item: _order(item[0])))
         self._ended = ended  # trainers that have ended, and how: `with 0`
         self._waited = f"{waited_s:.0f} s"
+        self._met = met
 
     def of_all(self) -> Verdict | None:
         """When all trainers stand still, or wait for a few that compute."""
         working = {name: seen for name, seen in self._seen.items() if seen.stand.kind != "serves"}
         if not working:
             return None  # servers that nobody asks for anything
+        if len(self._watched.places) == 1 and all(map(_is_server, working.values())):
+            return None
         waiting = {name for name, seen in working.items() if seen.stand.kind in FOR_PEERS}
         culprits = [name for name in working if name not in waiting]
         chiefless = [name for name in waiting if working[name].stand.kind == "chief"]
@@ -95,6 +105,11 @@ class Court:
             culprits = [self._watched.chief]
         if not culprits:
             return self._all_wait(working)
+        if (
+            len(working) == len(culprits) == len(self._seen) and not self._met
+        ):  # each may work for itself, and pause
+            verdict = self._none_waits(working) if len(working) > 1 else self._odd(culprits, ())
+            return verdict._replace(sure=verdict.certain)
         if len(working) > 1 and len(culprits) == len(working):
             return self._none_waits(working)
         return self._odd(culprits, sorted(set(self._seen) - set(culprits), key=_order))
@@ -105,7 +120,8 @@ class Court:
         if seen.stand.kind == "serves":
             return None
         text = f"{self._watched.who([name])} has done nothing for {self._waited} while its peers go on: "
-        return Verdict((name,), text + self._it_is(seen), True)
+        # One that just waits may serve.
+        return Verdict((name,), text + self._it_is(seen) + self._question(seen), seen.stand.kind != "wait")
 
     def _odd(self, culprits: Sequence[str], others: Sequence[str]) -> Verdict:
         if len(culprits) > 1 and self._majority(culprits):
@@ -128,7 +144,8 @@ class Court:
             wait = "waits" if len(others) == 1 else "wait"
             text += f"; {names_of(others)} {wait} for {'it' if len(culprits) == 1 else 'them'}"
             text += self._at(others)
-        sure = not (busy and seen.stand.deep)
+        text += self._question(seen)
+        sure = not (busy and (seen.stand.deep or not seen.stand.place))
         certain = all(self._seen[name].forked or self._seen[name].stand.kind in CERTAIN for name in culprits)
         return Verdict(tuple(culprits), text, sure, certain)
 
@@ -141,7 +158,8 @@ class Court:
             return self._two_lines(places)
         place = next(iter(places))
         names = list(working)
-        where = f" at {place}" if place else ""
+        unknown = " (tflaunch stacks shows where)" if self._watched.stacks else ""
+        where = f" at {place}" if place else unknown
         if len(names) == 1:
             what = working[names[0]].stand.words
             text = f"{self._watched.who(names)} has done nothing for {self._waited}: it {what}{where}"
@@ -149,6 +167,7 @@ class Court:
             what = {
                 "op": "wait in the same operation of TensorFlow (an all-reduce?)",
                 "session": "wait in session.run",
+                "collective": "wait in a collective (an all-reduce?)",
             }.get(next(iter(kinds)), "wait for each other" if len(kinds) > 1 else "wait")
             who = f"all {len(names)} tasks ({names_of(names)})"
             text = f"{who} have done nothing for {self._waited}: they {what}{where}"
@@ -206,7 +225,7 @@ class Court:
         )
         if seen.stand.kind == "sleep":
             text += ": do they wait for a file? Each host has its own disks, unless they share a directory"
-        return Verdict((), text + self._ends(), seen.stand.kind != "sleep")
+        return Verdict((), text + self._ends() + self._question(seen), seen.stand.kind != "sleep")
 
     def _key(self, name: str) -> tuple[str, str]:
         stand = self._seen[name].stand
@@ -233,11 +252,17 @@ class Court:
             text += f" (connections to {names_of(seen.strangers)})"
         if seen.forked:
             text += f"; {SPAWN}"
-        elif stand.kind in NEXT:
+        elif stand.kind in NEXT and not NEXT[stand.kind].endswith("?"):
             text += f"; {NEXT[stand.kind]}"
         if seen.says:
             text += f'; it goes on writing "{seen.says[:LINE_SHOWN]}"'
         return text
+
+    @staticmethod
+    def _question(seen: Seen) -> str:
+        """What the user should find out: the end of the sentence, for it is a question."""
+        text = "" if seen.forked else NEXT.get(seen.stand.kind, "")
+        return f"; {text}" if text.endswith("?") else ""
 
     @staticmethod
     def _in_short(seen: Seen) -> str:
@@ -258,6 +283,11 @@ class Court:
         return (
             f"; {names_of(names)} {have} ended {self._ended[names[0]]} and no longer takes part: {SAME_STEPS}"
         )
+
+
+def _is_server(seen: Seen) -> bool:
+    """Whether it waits for somebody to call it: a notebook, TensorBoard, a program that serves a model."""
+    return seen.listens and seen.stand.kind in ("accept", "poll")
 
 
 def _plural(words: str) -> str:

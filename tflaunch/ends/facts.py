@@ -3,6 +3,7 @@
 python, host, task, code, signal, place
 peak          the most memory that a process of the task had        memory, memory_left   of the host
 memory_limit  of the cgroup                                        near_limit    `peak` is most of what there is
+                                   far_from_full   it is little, and the host had most of its memory left
 oom, oom_cgroup   how many processes the kernel has killed for want of memory on the host, by the cgroup's limit
 shm, shm_left     of /dev/shm                                      shm_full      next to nothing of it is left
 open_files    the limit
@@ -12,6 +13,7 @@ tensorflow, numpy, protobuf, keras, torch, jax, ...   versions that the task's P
 python_version
 differ        the versions of packages that differ between the hosts of the run
 gpus_held     who holds GPUs of the run, after it
+done          tasks of its job that had ended with 0
 given         the task was given cluster flags
 env:NAME      the task's environment has that variable
 slow_start    the task ended within its first minute
@@ -23,6 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tflaunch.diagnosis.rule import names_of
 from tflaunch.hosts import fold
 from tflaunch.inputs.sizes import amount
 from tflaunch.sessions.log_lines import one_line
@@ -30,6 +33,7 @@ from tflaunch.sessions.log_lines import one_line
 _FULL_BYTES = 1 << 20  # a disk with less is full
 _SHM_LEFT = 0.02
 _NEAR = 0.7  # of the memory that there is
+_FAR = 0.25  # the same, of a task whose want of memory has another reason
 _SOON_S = 60.0
 _COMPARED = ("tensorflow", "keras", "tf_keras", "torch", "jax", "jaxlib", "numpy", "protobuf")
 _CLUSTER = ("--ps_hosts", "--worker_hosts", "--job_name", "--task_index")
@@ -50,6 +54,7 @@ class Ending:
     others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # host -> the facts of an end there
     gpus_held: Sequence[str] = ()
     gpus: int | None = None  # how many it was given
+    done: Sequence[str] = ()  # the tasks of its job that had ended with 0
 
 
 def facts_of(end: Ending) -> dict[str, str]:
@@ -61,6 +66,8 @@ def facts_of(end: Ending) -> dict[str, str]:
         "code": str(end.code),
         "signal": end.signal,
     }
+    if end.done:
+        found["done"] = names_of(end.done)
     told = end.facts
     _memory(told, found)
     if told.get("open_files"):
@@ -101,6 +108,13 @@ def _memory(told: Mapping[str, Any], found: dict[str, str]) -> None:
     there = min([each for each in (limit, total) if each], default=0)
     if there and peak > _NEAR * there:
         found["near_limit"] = amount(there)
+    if (
+        total
+        and there == total
+        and 0 < peak < _FAR * there
+        and told.get("memory_available_bytes", 0) > there / 2
+    ):
+        found["far_from_full"] = amount(peak)
     if "oom_kills" in told:
         found["counted"] = str(told["oom_kills"])
     if told.get("oom_kills"):

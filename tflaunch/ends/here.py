@@ -13,6 +13,9 @@ from tflaunch.protocol.errors import UsageError
 _ABOVE = 2  # directories above the code in which a module is looked for
 _FOLDERS = 2000  # below it
 _RUN_WORK = re.compile(r"/.*/work/(.+)")  # a path in the run's directory on a host
+# A host may name any path in its log: here nothing is mounted for it, no device is touched, and no advice to copy a
+# hidden file, which may be a key, comes of it.
+_NOT_ASKED = re.compile(r"/+(?:net|misc|afs|proc|sys|dev)(?:/|$)|.*/\.[^./]")
 _NEVER = {".git", "__pycache__", "node_modules", "venv", ".venv", "site-packages"}
 
 
@@ -25,9 +28,7 @@ def where_module_lies(module: str, directory: Path, program: str) -> str:
     if found := _code_file(own, module):
         path = found.relative_to(directory)
         if reason := _kept_by(directory, str(path)):
-            return (
-                f"{module} lies in {own} and did not come to the hosts: --ship {path} ships it ({reason} keeps it)"
-            )
+            return f"{module} lies in {own} and did not come to the hosts: --ship {path} ships it ({reason} keeps it)"
         return f"{module} lies in {own} and did not come to the hosts: --ship {path} ships it"
     if _code_file(directory, module):
         return f"{module} lies in {directory}, not beside {program}: --env PYTHONPATH=. finds it there"
@@ -49,15 +50,14 @@ def where_file_lies(path: str, directory: Path, program: str, host: str) -> str:
     relative = inside.group(1) if inside else path
     relative = os.path.normpath(relative)
     if relative.startswith("/"):
-        if not os.path.lexists(relative):
+        if not _is_here(relative):
             return ""
         return (
             f"{relative} is on this machine, and not on {host}: copy it there, to the same path, or to a disk that all "
             "hosts share, and name that after --"
         )
     if relative.startswith(".."):
-        found = directory / Path(program).parent / relative
-        if not os.path.lexists(found):
+        if not _is_here(os.path.normpath(directory / Path(program).parent / relative)):
             return ""
         return f"{relative} lies outside of {directory}, which is what was shipped: --code-dir names a directory above"
     for base in ("", str(Path(program).parent)):
@@ -78,6 +78,10 @@ def where_file_lies(path: str, directory: Path, program: str, host: str) -> str:
             f"--ship {below} ships it"
         )
     return ""
+
+
+def _is_here(path: str) -> bool:
+    return not _NOT_ASKED.match(path) and os.path.lexists(path)
 
 
 def _kept_by(directory: Path, path: str) -> str:
@@ -106,9 +110,12 @@ def _kept_by(directory: Path, path: str) -> str:
 def _code_file(folder: Path, module: str) -> Path | None:
     """Return the file or package of that name, if there is code in it."""
     base = folder.joinpath(*module.split("."))
-    if base.with_name(f"{base.name}.py").is_file():
-        return base.with_name(f"{base.name}.py")
-    return base if base.is_dir() and any(base.glob("*.py")) else None
+    try:
+        if base.with_name(f"{base.name}.py").is_file():
+            return base.with_name(f"{base.name}.py")
+        return base if base.is_dir() and any(base.glob("*.py")) else None
+    except OSError:  # such a long name, or a directory that may not be read
+        return None
 
 
 def _below(directory: Path, module: str) -> str:

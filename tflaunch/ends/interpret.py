@@ -162,7 +162,7 @@ def _words(facts: Mapping[str, str]) -> dict[str, str]:
         "shm_text": text(" (it had {} of {} left at the end)", "shm_left", "shm"),
         "memory_text": text(" ({})", "memory"),
         "limit_text": text(" ({})", "memory_limit"),
-        "memory_now": text(" ({} of it were free right after)", "memory_left"),
+        "memory_now": text(" ({} of memory were free right after)", "memory_left"),
         "peak_text": text(" ({} at its peak)", "peak"),
         "held": text(" ({})", "gpus_held"),
         "cpu_text": text("it has {}", "cpu") or "`grep flags /proc/cpuinfo` there shows what it has",

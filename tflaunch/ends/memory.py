@@ -6,6 +6,10 @@ _NO_MEMORY = (
     "the memory of {host}{memory_text} was not enough for {task}{peak_text}: give it less to hold (smaller batches, "
     "shuffle buffers, caches), or spread the tasks over more hosts"
 )
+_LIMITED = (
+    "{task} was refused memory on {host}, though it had used only {peak} of {memory}: it asked for one piece that is much "
+    "too large (at {place}), or a limit is set (`ulimit -v` there, in the hostfile's `setup:` or in the program)"
+)
 _FILES = (
     "{task} may open {open_files} files at once on {host} (`ulimit -n`): raise it in the hostfile's `setup:` by "
     "`ulimit -n 65536` (the hard limit is the system's: /etc/security/limits.conf), or close files, use fewer parallel "
@@ -36,6 +40,7 @@ RULES = (
     Rule(r"can't start new thread|pthread_create failed|Resource temporarily unavailable.{0,60}(?:thread|fork)|(?:fork|vfork|clone).{0,40}(?:Resource temporarily unavailable|Cannot allocate)|BlockingIOError: \[Errno 11\] Resource temporarily unavailable$|failed to create thread|Thread creation failed", _THREADS),
     Rule(r"can't start new thread|pthread_create failed|failed to create thread|Thread creation failed", _THREADS, ANYWHERE),
     Rule(r"unable to allocate ([\d.]{1,8} [KMGTPE]iB)|Unable to allocate ([\d.]{1,8} [KMGTPE]iB)", "NumPy was asked for an array that the memory of {host} cannot hold{memory_text}: look at its shape and type at {place}; read in pieces (np.memmap, tf.data)"),
+    Rule(r"(?:std::bad_alloc|^MemoryError|\bMemoryError\b|Cannot allocate memory|DefaultCPUAllocator: (?:can't allocate|not enough) memory|OOM when allocating tensor|Allocation of \d{1,20} exceeds|Out of memory (?:while trying to allocate|allocating) (\d{1,20}))", _LIMITED, needs=("far_from_full",)),
     Rule(r"(?:std::bad_alloc|^MemoryError|\bMemoryError\b|Cannot allocate memory|DefaultCPUAllocator: (?:can't allocate|not enough) memory|OOM when allocating tensor|Allocation of \d{1,20} exceeds|Out of memory (?:while trying to allocate|allocating) (\d{1,20}))", _NO_MEMORY),
     Rule(r"std::bad_alloc|[Oo]ut of memory: Killed process", _NO_MEMORY, ANYWHERE),
     Rule(r"slurmstepd: error: .{0,60}(?:oom[-_]kill|Exceeded .{0,20}memory limit)|Detected \d{1,6} oom[-_]kill", "SLURM ended {task} because it used more memory than the job has: ask for more (sbatch --mem=...), or give the tasks less to hold", ANYWHERE),

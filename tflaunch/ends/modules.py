@@ -18,6 +18,10 @@ _KERAS = (
     "the program is written for Keras 2, and {host} has Keras 3{of_keras}: install tf_keras by --requirements and say "
     "--env TF_USE_LEGACY_KERAS=1, or "
 )
+_NEW_STDLIB = (
+    "Python{version} on {host} is too old: it has no {0} yet; name a newer Python by `python:`, `venv:` or `conda:` in "
+    "the hostfile"
+)
 _ABI = (
     "a package on {host} was built for NumPy 1 and meets NumPy 2{of_numpy} (or the other way round): "
     "--requirements with numpy<2, or with newer versions of the packages that its traceback names"
@@ -32,6 +36,7 @@ _PROTOBUF = (
 RULES = (
     Rule(rf"^\S{{1,200}}: (?:.{{0,400}}: )?No module named '?({MODULE})'?; '?({MODULE})'? is not a package", _SHADOW.replace("{0}", "{1}.py"), ask="module"),
     Rule(r"No module named '?(distutils|imp|asynchat|asyncore|smtpd|cgi|crypt|pipes|telnetlib|imghdr|sndhdr)\b", _GONE_STDLIB),
+    Rule(r"No module named '?(tomllib|zoneinfo|graphlib)\b", _NEW_STDLIB),
     Rule(r"No module named '?(tensorflow\.(?:contrib|examples|python\.keras|estimator)[.\w]{0,80})", "TensorFlow{of} on {host} has no {0} any more: " + "write the program for TensorFlow 2, or name a Python with the version that it was written for in the hostfile (`python:`)"),
     Rule(r"No module named '?(tensorflow\.keras[.\w]{0,80}|keras\.(?:engine|layers|utils|optimizers|preprocessing|applications)[.\w]{0,80})", _KERAS + "change the import: Keras 3 has no {0}"),
     Rule(r"No module named '?(tf_keras)\b", "TF_USE_LEGACY_KERAS is set, and {python} on {host} has no tf_keras: install it by --requirements (a line tf_keras~=2.x of TensorFlow's own version), or leave the variable out"),
@@ -62,6 +67,7 @@ RULES = (
     Rule(r"A module that was compiled using NumPy 1\.x cannot be run in", _ABI, ANYWHERE),
     Rule(r"Descriptors cannot (?:not )?be created directly|cannot import name '(?:builder|runtime_version)' from 'google\.protobuf|Detected (?:incompatible|mismatched) Protobuf Gencode/Runtime|module 'google\.protobuf\S{0,60}' has no attribute|_internal_create_key|'MessageFactory' object has no attribute|Couldn't build proto file into descriptor pool|duplicate file name \(?\S{1,100}\.proto|This program (?:requires|was compiled against) version \S{1,20} of the Protocol Buffer", _PROTOBUF),
     Rule(r"cannot import name '(?:Mapping|MutableMapping|Sequence|Iterable|Callable|Hashable|Sized|MutableSequence|MutableSet|Set|Container)' from 'collections'", "a package or the program was written for Python before 3.10 (collections.{0}), and {host} runs{version}: update that package by --requirements, or name an older Python in the hostfile".replace("collections.{0}", "names in `collections`")),
+    Rule(rf"cannot import name '((?!ByteString){NAME})' from '(typing|types|enum|datetime|itertools|functools|contextlib|dataclasses)' \(\S{{0,240}}/python3\.\d{{1,2}}/\w{{1,20}}\.py\)", _NEW_STDLIB.replace("{0}", "{1}.{0}")),
     Rule(rf"cannot import name '({NAME})' from '({MODULE})' \(({PATH})\)", "{1} on {host} is another version than the program wants (it has no {0}): install the right one by --requirements; if {1} is yours, a file elsewhere on its path hides it: {2}", ask="name"),
     Rule(rf"cannot import name '?({NAME})'?(?: from '?({MODULE}))?", "a module on {host} is of another version than the program wants (it has no {0}): install the right one by --requirements"),
     Rule(r"DLL load failed|is not a supported wheel on this platform", "a package on {host} was built for another system: install it there by --requirements"),

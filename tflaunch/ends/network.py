@@ -29,7 +29,13 @@ _NAME = (
 )
 _CLOCK = "; or the clock of {host} is wrong (`tflaunch check` compares clocks)"
 
+_UNEVEN = (
+    "{done} had ended with 0, and {task} still called it in a collective: give all workers the same number of steps "
+    "(an even share of the data, or .repeat() with steps_per_epoch)"
+)
+
 RULES = (
+    Rule(r"Collective ops is aborted|CollectiveReduce|CollectiveGather|RecvBuf|coordination service", _UNEVEN, needs=("done",), last=60),
     Rule(r"[Gg]loo.{0,400}(?:remote=\[127\.|tcp/device\.cc:\d{1,5}\] rv == 0)", _LOOPBACK),
     Rule(r"server socket has failed to listen on any .{0,400}(?:EADDRINUSE|[Aa]ddress already in use)", "tflaunch holds rank 0's port for TensorFlow, so PyTorch's store cannot use it: say --framework torch", unless=("env:MASTER_ADDR",)),
     Rule(r"server socket has failed to listen on any .{0,400}(?:EADDRINUSE|[Aa]ddress already in use)", _PORT),

@@ -26,7 +26,7 @@ KNOWN = (
 
 # Where the log says nothing either.
 LIKELY = (
-    SignalRule("SIGKILL", "someone or something on {host} sent SIGKILL to {task}: the kernel counts no oom_kill there since the start, so it was no lack of memory{memory_now}{peak_text}; the cluster's own limits (SLURM, a memory watchdog), or a person", ("counted",)),
+    SignalRule("SIGKILL", "SIGKILL was sent to {task}{peak_text} on {host}, not by tflaunch, and for no lack of memory: the kernel counts no oom_kill there since the start{memory_now}; the cluster's own limits (SLURM, a memory watchdog) send it, or a person does: ask the administrators of {host}", ("counted",)),
     SignalRule("SIGKILL", "the kernel may have killed it when memory ran out: ssh {host} 'dmesg -T | grep -i oom' shows whether"),
     SignalRule("SIGTERM", "someone on {host} sent SIGTERM to {task}, not tflaunch: SLURM or PBS at the end of their time, a shutdown, or a person; --restarts 1 starts it again"),
     SignalRule("SIGINT", "someone on {host} sent SIGINT to {task}, not tflaunch: a person, or a script there that stops all Pythons"),

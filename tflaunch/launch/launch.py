@@ -290,8 +290,13 @@ class Run:
         return outcome.exit_code or (0 if self._fetched else FetchError.exit_code)
 
 
-def make_ready(request: Request, starter: Starter, plan: ClusterPlan, attempt: int) -> Watchdog:
-    """Do all that comes before the tasks start; returns their watchdog.  Raises LaunchError, Stopped."""
+def make_ready(
+    request: Request, starter: Starter, plan: ClusterPlan, attempt: int, *, serves: bool = False
+) -> Watchdog:
+    """Do all that comes before the tasks start; returns their watchdog.  Raises LaunchError, Stopped.
+
+    serves: they are servers that run no program.
+    """
     starter.end_elsewhere({task.host for task in plan.tasks})
     digest = None
     if request.bundle is not None:
@@ -317,6 +322,7 @@ def make_ready(request: Request, starter: Starter, plan: ClusterPlan, attempt: i
     settings = {
         **request.watch,
         "gpus": {str(task.id): list(task.gpus) for task in plan.tasks if task.gpus},
+        "serves": serves,
     }
     return Watchdog(places, names, request.limits_s, settings)
 

@@ -36,7 +36,7 @@ class _Servers(Run):
 
     def start(self, starter: Starter, plan: ClusterPlan, attempt: int) -> Started | None:
         """Start the servers, and announce them once all of them listen; None: the run was detached."""
-        watchdog = make_ready(self.request, starter, plan, attempt)
+        watchdog = make_ready(self.request, starter, plan, attempt, serves=True)
         started = self._until_all_listen(self.release(starter, plan, watchdog, attempt))
         if started.state.phase != "running":
             return started

@@ -177,7 +177,11 @@ class Starter:
         return {address: found for each in said.values() for address, found in each["addresses"].items()}
 
     def _dial(
-        self, key: str, wanted: Mapping[str, Sequence[TaskPlan]], loads: Mapping[str, Sequence[int]]
+        self,
+        key: str,
+        wanted: Mapping[str, Sequence[TaskPlan]],
+        loads: Mapping[str, Sequence[int]],
+        phase: str = "dialling",
     ) -> dict[str, Message]:
         """The `dialled` of each host; those of its calls whose numbers `loads` has bring a load."""
         for name, tasks in wanted.items():
@@ -186,7 +190,7 @@ class Starter:
                 [name], "dial", key=key, targets=targets, patience_s=DIAL_S, load=list(loads[name])
             )
         timeout_s = dial_check.limit_s(max(map(len, wanted.values()), default=0))
-        said, failures = self._sessions.gather("dialled", wanted, timeout_s, "dialling")
+        said, failures = self._sessions.gather("dialled", wanted, timeout_s, phase)
         for name, message in said.items():
             if len(message["results"]) != len(wanted[name]):
                 what = f"{len(wanted[name])} calls were asked for, {len(message['results'])} results came"
@@ -219,7 +223,8 @@ class Starter:
             by_host.setdefault(source, []).extend([task] * ways.REPEATS)
         if not by_host:
             return
-        again = self._dial(key, by_host, {name: range(len(tasks)) for name, tasks in by_host.items()})
+        loads = {name: range(len(tasks)) for name, tasks in by_host.items()}
+        again = self._dial(key, by_host, loads, "dialling again")
         for odd in ways.odd_ways(first, ways.collected(_ways(by_host, again))):
             self._watcher.warn(f"{odd.what}. {odd.fix[:1].upper()}{odd.fix[1:]}")
 

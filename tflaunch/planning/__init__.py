@@ -10,6 +10,7 @@ cluster_plan    the plan as data: TaskPlan, ClusterPlan
 addresses       what tasks dial each other by: addresses, ports, network interfaces
 command         argv and environment of a task; `frameworks`: those of TensorFlow, PyTorch and JAX
 environments    virtual environments, conda and `setup:`, as shell text for a task
+required_gpus   `--require-gpu`: whether the plan gives GPUs at all
 networks        which network the addresses lie on, and a faster one
 ways            ways between hosts that are much longer than the others, or lose packets
 dial_check      whether the tasks would reach each other, and what to do where not

@@ -8,6 +8,7 @@ outcome.py        how tasks and runs end
 job.py            what the user asked to run: tasks, roles, program
 errors.py         every error that a user can see, with its exit code
 dialling.py       the dial check: connects to the agents of other hosts, and proves who answered
+tcp_info.py       what the kernel knows of a TCP connection
 tcp_streams.py    TCP connections (TensorBoard's) carried in the frames of a wire
 selector.py       the event loop's selector: epoll, or what the system has
 code_manifest.py  digests by which shipped code is named

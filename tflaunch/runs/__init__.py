@@ -1,6 +1,7 @@
 """Runs seen from outside: records, states, logs, fetch, stop, clean, TensorBoard.
 
 run_ids.py            the ids of runs: what is one, and a new one
+run_names.py          the names that users give runs
 record.py             the launcher's record of one run
 record_files.py       where records lie, and how their files are read, written and locked
 record_logs.py        the launcher's copies of logs, in a record

@@ -3,7 +3,7 @@
     target, config, config_lines, config_match     what ssh_config and the hostfile say of a host
     key_files, keys, known_hosts, host_key         the user's keys and the servers'
     client, connection, login, transport, channel  tflaunch's own SSH client, by fabric and paramiko
-    openssh, openssh_log                           the system's `ssh`, and what its log says
+    openssh, openssh_log, openssh_failures         the system's `ssh`, what its log says, and why it did not log in
     deadline, dropped, failures, sockets, child    what both need
 
 Only connection, login, transport, channel and private_keys import fabric and paramiko, which take a quarter of a second

@@ -121,18 +121,18 @@ class Calling:
         wanted: dict[str, list[Target]] = {}
         for source, to in ways.suspects(first):
             wanted.setdefault(source, []).extend([calls.to(to)] * ways.REPEATS)
-        again = ways.collected(_measured(wanted, self._dial(wanted)))
+        again = ways.collected(_measured(wanted, self._dial(wanted, "dialling again")))
         found.odd = tuple(ways.odd_ways(first, again))
         return found
 
-    def _dial(self, wanted: Mapping[str, list[Target]]) -> dict[str, wire.Message]:
+    def _dial(self, wanted: Mapping[str, list[Target]], phase: str = "dialling") -> dict[str, wire.Message]:
         """What came of the calls of each host; those that do not answer are lost from now on."""
         self._replies.forget_failures()
         self._replies.forget("dialled", wanted)
         for name, targets in wanted.items():
             self._sessions.send([name], "dial", key=self._key, targets=targets, patience_s=DIAL_S, load=True)
         most = max(map(len, wanted.values()), default=0)
-        self._replies.wait("dialled", wanted, limit_s(most), "dialling" if wanted else "")
+        self._replies.wait("dialled", wanted, limit_s(most), phase if wanted else "")
         answered = {}
         for name, targets in wanted.items():
             said = self._replies.get(name, "dialled")

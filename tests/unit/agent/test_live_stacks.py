@@ -18,6 +18,8 @@ from tflaunch.agent import processes
 from tflaunch.agent.tasks import inspection, live_stacks, python_site
 from tflaunch.agent.tasks.live_stacks import AGAIN_S, ON_DEMAND_S, Dumps, parsed
 from tflaunch.in_task.stacks_site import SITE
+from tflaunch.protocol.messages import FROM_AGENT, check
+from tflaunch.protocol.wire import Message
 
 DUMP = """\
 Thread 0x00007f51 (most recent call first):
@@ -50,6 +52,26 @@ def test_the_first_thread_comes_first_and_equal_ones_together() -> None:
 
 def test_a_dump_that_is_cut_before_the_first_thread_has_no_main() -> None:
     assert [each["main"] for each in parsed(DUMP + "...\n", 0x7F99, str)] == [False, False]
+
+
+def test_a_task_that_writes_its_own_stacks_breaks_no_message() -> None:
+    text = f"""\
+Thread 0x1 (most recent call first):
+  File "{"a" * 99999}", line 3 in {"f" * 99999}
+  File "a.py", line {"9" * 40} in f
+  File "a.py", line {"9" * 5000} in f
+"""
+    said = {
+        "pid": 1,
+        "name": "a",
+        "threads": [],
+        "stacks": parsed(text, 1, str),
+        "why_none": "",
+        "age_s": 0.0,
+    }
+    check(Message("inspected", {"tasks": {"worker/0": [said]}}, b""), FROM_AGENT)
+    ((_, line, _),) = said["stacks"][0]["frames"]
+    assert line == 3
 
 
 @given(st.text(alphabet='Thread 0x1f(most)\n  File ", line 3 in', max_size=300), st.integers(0, 20))

@@ -67,6 +67,7 @@ def test_it_says_how_long_how_many_and_what_was_printed_last(make_footer: Callab
         ("INFO:tensorflow:loss = 2.3025851, step = 100 (1.2 sec)", "step 100, loss 2.30259"),
         ("val_loss: 0.3", ""),
         ("stepping stones 12, losses 3", ""),
+        ("loss: \u0131nf, loss \u0130nf", ""),
         ("step " + "9" * 400 + " loss " + "1" * 400, ""),
     ],
 )

@@ -89,7 +89,10 @@ def test_what_holds_of_a_run_that_lives() -> None:
     held = {"age_s": 190.0, "sentences": ["worker/0 waits\n!"], "blind": ["GPUs: MIG"]}
     page = shown(dataclasses.replace(example(), holds=held), None)
     assert "! worker/0 waits\\n!\n" in page
-    assert "  not watched: GPUs: MIG\n  unchanged since 3m" in page
+    assert "  not watched: GPUs: MIG\n  unchanged for 3m" in page
+    narrow = shown(dataclasses.replace(example(), holds={**held, "sentences": ["moves no byte " * 9]}), 60)
+    assert "\n! moves no byte moves" in narrow
+    assert "\n  moves no byte moves" in narrow  # on below its first word
     ended = dataclasses.replace(example(), holds=held, shares=(Share("gpu01", "ended"),))
     assert "not watched" not in shown(ended, None)
     assert "unchanged" not in shown(example(), None)

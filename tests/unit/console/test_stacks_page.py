@@ -62,6 +62,13 @@ def test_all_threads_in_full() -> None:
     assert lines[-3:] == ["  2 threads:", "    → mwms.py:9 in reads()", "      threading.py:629 in wait()"]
 
 
+@pytest.mark.parametrize("all_threads", [False, True])
+def test_a_host_that_shows_a_thread_nowhere(all_threads: bool) -> None:
+    nowhere = program(stack(WAIT), stack(main=False, count=2), threads=3)
+    lines = shown(TaskStacks("worker/0", "a", (nowhere,)), all_threads=all_threads)
+    assert lines[-1] == ("  2 threads:" if all_threads else "  + 2 threads at no place that its host tells")
+
+
 def test_where_there_are_no_stacks_the_kernel_tells() -> None:
     lines = shown(TaskStacks("ps/0", "a", (program(why_none="no Python"),)), TaskStacks("ps/1", "a", ()))
     assert lines == [

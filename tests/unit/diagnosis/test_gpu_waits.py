@@ -19,7 +19,7 @@ STACK = [
         "stacks": [
             {
                 "main": True,
-                "frames": [["/usr/lib/python3.11/queue.py", 171, "get"], ["/w/train.py", 26, "batches"]],
+                "frames": [["/usr/lib/python3.11/queue.py", 171, "get"], ["train.py", 26, "batches"]],
             }
         ],
         "why_none": "",
@@ -182,3 +182,17 @@ def test_memory() -> None:
     other.rule.resume(json.loads(json.dumps(run.rule.memory())))
     stand_still(other, "worker/1")
     assert [*other.rule.holds()] == [*run.rule.holds()]
+    other.now = run.now
+    assert other.on(300, quiet=True) == [], "it is told already, and goes on"
+    other.see(["worker/1"], use=98, power=600.0)
+    assert other.on(30, quiet=True) == ["worker/1 goes on"]
+
+
+def test_what_was_told_is_over_when_bytes_move_again_under_the_next_watchdog() -> None:
+    run = training(4)
+    stand_still(run, "worker/1")
+    run.on(130, quiet=True)
+    other = Looks(GpuWaits, 4)
+    other.rule.resume(json.loads(json.dumps(run.rule.memory())))
+    other.now = run.now
+    assert other.on(30) == ["worker/1 goes on"]

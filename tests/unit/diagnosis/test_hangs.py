@@ -279,7 +279,7 @@ def test_a_host_that_is_not_heard_of_says_nothing_new() -> None:
     run = blocked()
     run.on(30)
     assert run.on(600, silent=("gpu04",)) == []
-    assert len(run.on(30)) == 1
+    assert len(run.on(WAIT_S + 3 * LOOK_S)) == 1
 
 
 # ---- others
@@ -311,11 +311,18 @@ def test_the_same_without_tensorflows_line_is_said_with_less_certainty() -> None
 def test_a_stopped_task_is_named_soon() -> None:
     run = healthy()
     run.see("worker/1", to=("ps/0", "worker/0"), processes=[[4712, "python3", "T"]])
-    run.idle("worker/1")
+    run.rate["worker/1"] = 0.0
     [said] = run.on(STOPPED_S + 2 * LOOK_S)
     assert said == "worker/1 on gpu04 is stopped (state T): kill -CONT 4712 on gpu04 lets it go on"
     run.see("worker/1", to=("ps/0", "worker/0"))
     assert run.on(30) == ["worker/1 on gpu04 goes on"]
+
+
+def test_a_task_that_is_stopped_and_continued_in_turns_goes_on() -> None:
+    run = healthy()
+    run.see("worker/1", to=("ps/0", "worker/0"), processes=[[4712, "python3", "T"]])
+    run.idle("worker/1")  # it waits for its peers most of the time that it gets
+    assert run.on(300) == []
 
 
 def test_a_task_that_waits_for_a_disk() -> None:
@@ -335,6 +342,35 @@ def test_a_task_that_reads_much_is_not_one_that_waits_for_a_disk() -> None:
         run.see("worker/1", to=("ps/0", "worker/0"), processes=[[1, "python3", state]])
         said += run.on(LOOK_S)
     assert said == []
+
+
+def test_a_task_that_reads_all_the_time_from_a_slow_disk() -> None:
+    run = healthy()
+    said: list[str] = []
+    for look in range(20):
+        disk = {"processes": [[1, "python3", "D"]], "io": look * 20_000_000}
+        run.see("worker/1", to=("ps/0", "worker/0"), **disk)
+        said += run.on(LOOK_S)
+    assert said == []
+
+
+def test_a_call_before_a_long_time_without_looks_does_not_count() -> None:
+    run = healthy()
+    run.answers["gpu04", "10.0.0.1"] = 0.01
+    run.see("worker/1", calling=("ps/0",))
+    assert run.on(2 * LOOK_S) == []
+    run.now += 10 * WAIT_S  # its host was away
+    assert run.on(2 * LOOK_S) == [], "it has called for 10 s, as far as anybody has seen"
+
+
+def test_a_task_that_has_ended_before_its_host_was_lost() -> None:
+    run = Run("ps/0", "chief/0", "worker/1")
+    run.end("chief/0")
+    run.rule.lost("chief/0", run.now)
+    run.see("worker/1", to=("ps/0",))
+    run.idle("worker/1")
+    [said] = run.on(WAIT_S + 3 * LOOK_S)
+    assert "no connection to chief/0, which has ended with 0" in said
 
 
 def test_a_peer_that_takes_connections_and_does_not_answer() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tflaunch.diagnosis.signs import SIGNS
 from tflaunch.lifecycle.watchdog import Watchdog
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.messages import FROM_AGENT, check
@@ -38,6 +39,17 @@ WORDS = [
     "python3",
     "\ud800",
 ]
+LINES = [
+    "",
+    "\x1b[2J\u202e",
+    "loss: nan " * 20,
+    "Started server with target: grpc://10.0.0.1:2222",
+    "Started server with target: grpc://:\u00b2\u00b2",
+    "CreateSession still waiting for response from worker: /job:ps/replica:0/task:" + "9" * 5000,
+    "Waiting for new checkpoint at /tmp/{x}%s",
+    "UNAVAILABLE: failed to connect to all addresses; ipv4:10.0.0.1:99999999",
+]
+VERDICTS = ["refused", "silent", "no route", "stranger", "narrow", "no name", "", "\x1b[2J"]
 FUNCTIONS = ["f", "<module>", "join", "wait", "", "\n"]
 ADDRESSES = ["10.0.0.1", "10.0.0.3", "203.0.113.1", "fd00::1", "::"]
 FILES = [
@@ -75,13 +87,18 @@ class Liar:
             "cpu_s": self.pick(NUMBERS),
             "quiet_s": self.pick(NUMBERS),
             "log_bytes": self.pick(WHOLE),
-            "says": self.pick(WORDS),
+            "says": self.pick([*WORDS, *LINES]),
+            "listens_on": self.pick([None, [], [2222], [1, 65535]]),
+            "signs": {
+                self.pick([*SIGNS, "x"]): [self.pick(WHOLE), self.pick(LINES), self.pick(TIMES)]
+                for _ in range(self.random.randint(0, 4))
+            },
             "flows": self.pick([None, [], self.some(self.flow)]),
             "io": self.pick([None, *WHOLE]),
             "wrote": self.pick([None, *WHOLE]),
             "turns": self.pick(WHOLE),
         }
-        for name in ("flows", "io", "turns"):
+        for name in ("flows", "io", "turns", "signs", "listens_on"):
             if not self.random.randint(0, 3):
                 del look[name]
         return look
@@ -107,6 +124,9 @@ class Liar:
             "age_s": self.pick(TIMES),
         }
 
+    def result(self) -> Any:
+        return self.pick([self.pick(TIMES), [self.pick(VERDICTS), self.pick(["", "1400", "9" * 400])]])
+
     def message(self) -> tuple[str, dict[str, Any]]:
         what = self.random.random()
         if what < 0.6:
@@ -114,6 +134,13 @@ class Liar:
         tasks = self.some(lambda: self.pick([*PLACES, "worker/7"]), 4)
         if what < 0.7:
             return "looked", {"tasks": {task: self.look() for task in tasks}}
+        if what < 0.8:
+            return "dialled", {
+                "results": self.some(self.result, 4),
+                "addresses": {self.pick(WORDS): self.some(lambda: self.pick(ADDRESSES))},
+                "ways": self.some(lambda: self.pick([None, [self.pick(TIMES), self.pick(WHOLE)]])),
+                "asker": self.pick(["hangs", "lost_packets", "stillness", "nobody"]),
+            }
         return "inspected", {
             "tasks": {task: self.some(self.inspection) for task in tasks},
             "asker": self.pick(["stillness", "stillness", "hangs", "nobody"]),

@@ -23,9 +23,7 @@ def test_a_loss_that_stays_nan_is_told_once_with_its_first_line() -> None:
     run.on(30)
     assert grow(run, 2, "worker/1") == []
     (text,) = grow(run, 2, "worker/1", begun=2)
-    assert text.startswith(
-        "worker/1 on gpu01: the loss is NaN, in 3 lines so far and in no other since; the first: "
-    )
+    assert text.startswith("worker/1 on gpu01: the loss is NaN in the last 3 lines that tell it, ")
     assert repr(LINE) in text
     assert grow(run, 5, begun=10) == []  # the others join
     assert [*run.rule.holds()] == [text]

@@ -119,8 +119,17 @@ def test_tensorflow_has_made_the_device() -> None:
     assert run.on(900) == []
 
 
-def test_nothing_is_printed() -> None:
+def test_a_task_that_prepares_its_data_first() -> None:
     run = run_of(require_gpu=True)
+    assert run.on(280) == []
+    assert run.stops == []
+    run.see(run.tasks, pids=[4711])
+    assert run.on(900) == []
+
+
+def test_nothing_is_printed_but_losses() -> None:
+    run = run_of(require_gpu=True)
+    run.sign("loss", 3, "step 3: loss 0.7")
     assert run.on(115) == []
     (text,) = run.on(20)
     assert "it has used 12" in text
@@ -132,7 +141,7 @@ def test_nothing_is_printed() -> None:
 
 def test_it_uses_its_gpu_after_all() -> None:
     run = run_of()
-    assert len(run.on(140)) == 1
+    assert len(run.on(320)) == 1
     run.see(run.tasks, pids=[4711])
     assert run.on(10) == ["worker/0 on gpu00 uses its GPU now"]
     assert not [*run.rule.holds()]

@@ -30,6 +30,7 @@ class Run:
 
     def __init__(self, *tasks: str, stillness: bool = False, ports: bool = True) -> None:
         self.hosts = {task: f"h{number}" for number, task in enumerate(tasks)}
+        self.inside: dict[str, Any] = {}  # task -> its processes, as an inspection shows them
         self.places = {
             task: Place(
                 host, f"10.0.0.{host[1:]}", PORT if ports and not task.startswith("evaluator") else None
@@ -123,6 +124,9 @@ class Run:
                     if type == "dial":
                         results = [["no route", ""] for _ in asked["targets"]]
                         rule.answered(host, "dialled", {"results": results, "asker": name}, self.now)
+                    elif type == "inspect":
+                        inside = {task: self.inside[task] for task in asked["tasks"] if task in self.inside}
+                        rule.answered(host, "inspected", {"tasks": inside, "asker": name}, self.now)
             explained: set[str] = set()
             for rule in self.rules.values():
                 said += [sentence.text for sentence in rule.sentences(self.now, explained)]
@@ -341,11 +345,42 @@ def test_a_worker_that_nobody_waits_for_is_told_too() -> None:
     run.train(*ALL)
     run.see("worker/1", listens=False, log_bytes=0)
     run.still("worker/1")
+    run.inside["worker/1"] = [
+        {
+            "pid": 4711,
+            "name": "python3",
+            "threads": [[4711, "python3", "S", "wait_for_partner", 1.0]],
+            "stacks": [
+                {"main": True, "frames": [["trainer.py", 12, "read"], ["trainer.py", 40, "<module>"]]}
+            ],
+            "why_none": "",
+        }
+    ]
     [said] = run.on(WAIT_S + 4 * LOOK_S)
     assert (
-        "has not opened its port for 60 s (no output yet) and does nothing; no trainer stands still for it yet"
-        in said
+        "has not opened its port for 60 s (no output yet) and is at trainer.py:12 in read() and opens a FIFO that"
+        " nobody has opened at its other end; no trainer stands still for it yet" in said
     )
+
+
+def test_without_an_answer_it_is_told_without_a_place() -> None:
+    run = Run(*ALL)
+    run.train(*ALL)
+    run.see("worker/1", listens=False, log_bytes=0)
+    run.still("worker/1")
+    assert run.on(WAIT_S + 2 * LOOK_S) == []
+    [said] = run.on(ANSWER_S)
+    assert "(no output yet) and does nothing; no trainer stands still for it yet" in said
+
+
+def test_a_worker_that_prepares_its_data_while_nobody_waits_has_more_time() -> None:
+    run = Run(*ALL)
+    run.train(*ALL)
+    run.see("worker/1", listens=False)
+    assert run.on(115) == []
+    [said] = run.on(30)
+    assert "worker/1 on h3 has not opened its port for 12" in said
+    assert "uses 0.9 cores" in said
 
 
 def test_a_ps_that_workers_visibly_wait_for_is_told_once() -> None:
@@ -396,6 +431,32 @@ def test_a_ps_that_is_gone() -> None:
     [said] = run.on(300)
     assert said.startswith("worker/0, worker/1 have done nothing")
     assert "its variables are gone" in said
+
+
+def test_a_peer_that_had_ended_long_before_its_host_was_lost() -> None:
+    run = Run("ps/0", "worker/0", "worker/1")
+    run.train("ps/0", "worker/0", "worker/1")
+    run.on(60)
+    run.end("worker/1")
+    assert run.on(600) == []
+    for rule in run.rules.values():
+        rule.lost("worker/1", run.now)
+    run.still("worker/0", "ps/0")
+    assert run.on(300) == [], "it does not stand still since then"
+
+
+def test_who_trains_on_while_the_watchdogs_change_is_not_told() -> None:
+    run = Run("ps/0", "worker/0", "worker/1")
+    run.train("ps/0", "worker/0", "worker/1")
+    run.on(60)
+    run.end("worker/1")
+    run.still("worker/0", "ps/0")
+    assert run.on(30) == []
+    run.handed_on()
+    run.now += 200  # until the next coordinator has taken over, it trained and paused again
+    assert run.on(LOOK_S) == []
+    run.cpu["worker/0"], run.rate["worker/0"] = 0.9, 1e6
+    assert run.on(300) == []
 
 
 def test_who_stood_still_before_does_not_wait_for_whom_has_ended_since() -> None:

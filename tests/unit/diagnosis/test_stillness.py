@@ -21,6 +21,7 @@ from tests.support.standstill import (
     IN_SESSION,
     IN_SUBPROCESS,
     IN_URLOPEN,
+    LIBRARY,
     WAITS_FOR_CHIEF,
     Scene,
     at,
@@ -76,7 +77,7 @@ def test_an_input_that_sleeps_in_the_generator_of_one_worker() -> None:
         (
             IN_GETADDRINFO,
             "poll_schedule_timeout.constprop.0",
-            "looks up a host name (DNS); is the name server",
+            "looks up a host name (DNS); ",
         ),
         (IN_QUEUE, "futex_do_wait", "waits for a queue; threads of its own"),
         (IN_SUBPROCESS, "do_wait", "waits for a process that it has started"),
@@ -88,6 +89,15 @@ def test_what_the_main_thread_waits_for(inner: list[Any], channel: str, words: s
     text = one(scene.on(100))
     assert f"it is at trainer.py:7 in load() and {words}" in text
     assert "worker/0, worker/2 wait for it" in text
+
+
+def test_a_question_ends_the_sentence() -> None:
+    scene = mirrored()
+    scene.stands("worker/1", at(7, "load"), channels=("wait_for_partner",))
+    text = one(scene.on(100))
+    assert text.endswith(
+        "; worker/0, worker/2 wait for it at trainer.py:40 in train(); who should open its other end?"
+    )
 
 
 def test_a_collective_that_one_worker_does_not_call() -> None:
@@ -106,6 +116,34 @@ def test_all_in_the_same_all_reduce() -> None:
     assert text.startswith("all 3 tasks (worker/0, worker/1, worker/2) have done nothing for ")
     assert "at trainer.py:40 in train()" in text
     assert "the same number of steps" in text
+
+
+@pytest.mark.parametrize(
+    ("inner", "words"),
+    [
+        (
+            [["/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 2501, "all_reduce"]],
+            "a collective",
+        ),
+        (
+            [["/v/lib/python3.11/site-packages/torch/autograd/graph.py", 825, "_engine_run_backward"]],
+            "a collective",
+        ),
+        ([["/v/lib/python3.11/site-packages/jax/_src/array.py", 631, "_value"]], "a collective"),
+        (
+            [["/v/lib/python3.11/site-packages/torch/distributed/rendezvous.py", 185, "_create_c10d_store"]],
+            "wait",
+        ),
+    ],
+)
+def test_all_in_a_collective_of_another_framework(inner: list[Any], words: str) -> None:
+    scene = Scene(*WORKERS)
+    for task in WORKERS:
+        scene.stands(task, at(40, "train", *inner))
+    text = one(scene.on(100))
+    assert words in text
+    assert "at trainer.py:40 in train()" in text
+    assert "deadlock" not in text
 
 
 def test_one_has_ended_and_the_others_wait_since_later() -> None:
@@ -244,6 +282,26 @@ def test_without_stacks_the_wait_channel_tells_the_odd_one_out() -> None:
     assert scene.inspections == [(task, False) for task in WORKERS]
 
 
+def test_without_stacks_a_futex_may_be_an_all_reduce() -> None:
+    scene = Scene(*WORKERS, stacks=False)
+    scene.on(60)
+    for task in WORKERS:
+        scene.stands(task)
+    text = one(scene.on(100))
+    assert "deadlock" not in text
+    assert "the same number of steps" in text
+
+
+def test_without_stacks_what_computes_may_evaluate() -> None:
+    scene = Scene(*WORKERS, stacks=False)
+    scene.on(60)
+    for task in WORKERS:
+        scene.stands(task)
+    scene.channels["worker/1"], scene.cores["worker/1"] = [""], 1.0
+    assert scene.on(500) == []
+    assert "worker/0, worker/2 wait for it" in one(scene.on(200))
+
+
 # ---- once, and its end
 
 
@@ -349,11 +407,84 @@ def test_all_compute_for_minutes() -> None:
     assert scene.on(900) == []
 
 
+def test_a_trainer_below_a_shell() -> None:
+    scene = mirrored()
+    for task, line in (("worker/0", 40), ("worker/1", 52), ("worker/2", 40)):
+        scene.stands(task, channels=("do_wait",))
+        scene.children[task] = [
+            {
+                **{"pid": 4800, "name": "python3", "threads": [[4800, "python3", "S", "futex_do_wait", 0.0]]},
+                **{"stacks": [{"main": True, "frames": at(line, "train", *IN_FUNCTION)}], "why_none": ""},
+            }
+        ]
+    text = one(scene.on(100))
+    assert "worker/1 is at trainer.py:52 in train()" in text
+
+
+def test_the_last_of_some_tasks_that_never_met_may_sleep() -> None:
+    scene = Scene(*WORKERS)
+    scene.bytes_s = dict.fromkeys(WORKERS, 0.0)
+    scene.facts = {task: {"listens": False, "listens_on": []} for task in WORKERS}
+    scene.on(60)
+    scene.end("worker/0")
+    scene.end("worker/1")
+    scene.stands("worker/2", at(8, "pause"), channels=("hrtimer_nanosleep",))
+    scene.bytes_s = dict.fromkeys(WORKERS, 0.0)
+    assert scene.on(290) == []
+
+
+def test_tasks_that_never_met_may_pause_at_different_lines() -> None:
+    scene = Scene(*WORKERS)
+    scene.bytes_s = dict.fromkeys(WORKERS, 0.0)
+    scene.facts = {task: {"listens": False, "listens_on": []} for task in WORKERS}
+    scene.on(60)
+    for line, task in enumerate(WORKERS):
+        scene.stands(task, at(line, "load", *IN_URLOPEN), channels=("wait_woken",))
+    scene.bytes_s = dict.fromkeys(WORKERS, 0.0)
+    assert scene.on(110) == []
+
+
+def test_a_single_task_that_serves_notebooks() -> None:
+    scene = Scene("worker/0")
+    loop = [
+        [f"{LIBRARY}/selectors.py", 468, "select"],
+        [f"{LIBRARY}/asyncio/base_events.py", 1884, "_run_once"],
+    ]
+    scene.stands("worker/0", at(8, "serve", *loop), channels=("do_epoll_wait",))
+    scene.facts["worker/0"] = {"listens_on": [8888]}
+    assert scene.on(1800) == []
+    scene.facts["worker/0"] = {"listens_on": []}
+    assert "poll" in one(scene.on(200)), "it does not serve, and nobody answers it"
+
+
 def test_servers_that_nobody_asks_for_anything() -> None:
     scene = Scene("ps/0", "worker/0", "worker/1")
     for task in scene.looks:
         scene.stands(task, at(6, "main", *IN_JOIN))
     assert scene.on(900) == []
+
+
+@pytest.mark.parametrize("stacks", [True, False])
+def test_servers_that_are_asked_now_and_then(stacks: bool) -> None:
+    scene = Scene("ps/0", "worker/0", "worker/1", stacks=stacks, serves=True)
+    for _ in range(4):  # stacks are asked for once in 10 minutes only
+        for task in scene.looks:
+            scene.stands(task, at(6, "main", *IN_JOIN))
+        assert scene.on(150) == []
+        for task in scene.looks:
+            scene.cores[task], scene.bytes_s[task] = 0.9, 50_000.0
+        assert scene.on(30) == []
+
+
+def test_programs_that_serve_and_whose_stacks_are_known_only_once() -> None:
+    scene = Scene("ps/0", "worker/0", "worker/1")
+    for _ in range(4):
+        for task in scene.looks:
+            scene.stands(task, at(6, "main", *IN_JOIN))
+        assert scene.on(150) == []
+        for task in scene.looks:
+            scene.cores[task], scene.bytes_s[task] = 0.9, 50_000.0
+        assert scene.on(30) == []
 
 
 def test_one_worker_that_sleeps_has_much_time() -> None:

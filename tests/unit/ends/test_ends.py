@@ -74,6 +74,7 @@ def test_every_rule_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 FULL = {"disks": [{"path": "/data", "free_bytes": 0, "free_files": 5}]}
+ROOMY = {"peak_bytes": GIB, "memory_bytes": 24 * GIB, "memory_available_bytes": 19 * GIB}
 NO_FILES = {"disks": [{"path": "/data", "free_bytes": GIB, "free_files": 0}]}
 NO_SPACE = "OSError: [Errno 28] No space left on device"
 REFUSED = "UnavailableError: failed to connect to all addresses; last error: Connection refused"
@@ -85,6 +86,7 @@ WITH_FACTS: list[tuple[dict[str, Any], str, int | str]] = [
         "FATAL Flags parsing error: flag --ps_hosts=None: Flag --ps_hosts must have a value",
         1,
     ),
+    ({"facts": ROOMY}, "MemoryError", 1),
     ({"facts": {"open_files": 77}}, "OSError: [Errno 24] Too many open files: 'x'", 1),
     ({"facts": {"open_files": 77}}, "W0000 00:00:1.1 9 a.cc:1] d.txt; Too many open files\nit ended", 1),
     ({}, "W0000 00:00:1.1 9 a.cc:1] d.txt; Too many open files\nit ended", 1),
@@ -106,6 +108,7 @@ WITH_FACTS: list[tuple[dict[str, Any], str, int | str]] = [
         1,
     ),
     ({}, REFUSED, 1),
+    ({"done": ("worker/0",)}, "UnavailableError: x\nCollective ops is aborted by: Socket closed", 1),
     ({}, "failed to connect to all addresses", 1),
 ]
 
@@ -121,6 +124,15 @@ def test_numbers_of_the_host_are_in_the_advice() -> None:
         "gpu02 (4.0 GiB) was not enough for worker/1 (3.0 GiB at its peak)"
         in said("MemoryError", facts=memory).text
     )
+
+
+def test_a_task_that_is_refused_memory_where_there_is_enough() -> None:
+    text = said("MemoryError", 1, ROOMY).text
+    assert text.startswith(
+        "worker/1 was refused memory on gpu02, though it had used only 1.0 GiB of 24 GiB: "
+    )
+    for facts in ({"peak_bytes": 20 * GIB}, {"memory_available_bytes": GIB}, {"memory_limit": 2 * GIB}):
+        assert "was not enough for worker/1" in said("MemoryError", 1, {**ROOMY, **facts}).text
 
 
 def test_a_kill_is_told_as_the_kernel_counted_it() -> None:
@@ -296,3 +308,33 @@ def test_a_file_that_an_ignore_rule_kept_here_is_named_with_the_rule(tmp_path: P
     )
     for path in ("data/none.csv", "/nowhere/at/all", "../none"):
         assert where_file_lies(path, tmp_path, "t/trainer.py", "gpu02") == ""
+
+
+def test_a_path_that_a_host_names_mounts_nothing_and_asks_for_no_hidden_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow(tmp_path, {"code/trainer.py": "", ".ssh/id": ""})
+    touched: list[str] = []
+    monkeypatch.setattr("os.path.lexists", lambda path: bool(touched.append(path)) or True)
+    hidden = str(tmp_path / ".ssh/id")
+    up = "../" * 40
+    for path in (hidden, "/net/evil/x", "//net/evil/x", f"{up}net/evil/x", f"{up}dev/nvidia0", "../.ssh/id"):
+        assert where_file_lies(path, tmp_path / "code", "trainer.py", "gpu02") == ""
+    assert touched == []
+    assert where_file_lies("/data/x", tmp_path / "code", "trainer.py", "gpu02") != ""
+
+
+def test_a_module_whose_name_no_file_can_have(tmp_path: Path) -> None:
+    assert where_module_lies("\U00010400" * 80, tmp_path, "trainer.py") == ""
+
+
+@pytest.mark.parametrize("done", [(), ("worker/0",)])
+def test_a_peer_that_ended_well_before_is_named_for_a_collective_that_broke(done: tuple[str, ...]) -> None:
+    log = [
+        "tensorflow.python.framework.errors_impl.UnavailableError: Graph execution error:",
+        "Collective ops is aborted by: Socket closed",
+        "The error could be from a previous operation. Restart your program to reset.",
+    ]
+    said = meaning(log, ending(1, done=done))
+    assert said.cause == bool(done)
+    assert said.text.startswith("worker/0 had ended with 0, and worker/1 still") == bool(done)

@@ -6,6 +6,7 @@ connections     what the kernel knows of TCP connections and open ports
 ports           ports held from before the plan to the end of the run
 dial_check      both ends of the dial check: which hosts reach each other?
 dial_answering  the end that listens
+throughput      how much this host can send to another
 name_lookup     names of hosts, looked up in a child process
 tensorboard     TensorBoard beside the tasks, reached by the wire
 """

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tflaunch.protocol.selector import Selector
     from tflaunch.protocol.wire import Message
 
+DIALS = 8  # of a coordinator on another host; each rule has one under way
+
 
 class DialCheck:
     """Both ends of the check on this host, until the tasks are released."""
@@ -48,6 +50,10 @@ class DialCheck:
             look_up=NameLookup,
         )
         self._dialling.append((viewer, dialling, message.fields.get("asker", "")))
+
+    def busy(self, viewer: "Viewer") -> bool:
+        """Whether as many of its dials are under way as anyone may need at once."""
+        return sum(each is viewer for each, _, _ in self._dialling) >= DIALS
 
     def push(self, viewer: "Viewer", message: "Message") -> None:
         """Begin to send as a message `push` asks for; `pushed` answers it later."""

@@ -11,6 +11,8 @@ container    tasks in containers of podman or docker
 logs         the log of each attempt, read by offset
 log_notice   wakes the agent when a log grows
 look         what each task is doing now, from /proc, netlink and its log
+exit_facts   what the host knows about the end of a task that failed
+oom_kills    how often the kernel has killed processes for want of memory
 masks        which of its processes see other GPUs than it was given
 log_signs    counts the lines of a log that say something of their own
 inspection   what every thread of a task waits in

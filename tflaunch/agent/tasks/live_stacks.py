@@ -31,6 +31,7 @@ ON_DEMAND_S = 10.0  # ... and by a user
 ANSWER_S = 2.0  # how long a process may take
 STILL_S = 0.1  # a dump that has not grown for so long is complete
 FILE_BYTES = 256 * 1024  # of one dump
+PATH_CHARACTERS = 1000  # of a file or function: Python writes 500, but the task may write anything there
 PIDFD_SEND_SIGNAL, PIDFD_OPEN = 424, 434  # the numbers of these system calls, on all machines
 
 UNPREPARED = "no Python that tflaunch has prepared: another program, or python -I, -E or -S"
@@ -272,7 +273,7 @@ class Dumps:
 def parsed(text: str, main: int, shown: "Callable[[str], str]") -> "List[Dict[str, Any]]":
     """The stacks in what faulthandler writes: the first thread before all others, equal ones together.
 
-    A thread without a Python frame is left out, unless it is the first.
+    A thread without a Python frame is left out, unless it is the first.  Any text gives what a message may hold.
     """
     threads = []  # type: List[Tuple[int, List[List[Any]]]]
     for line in text.split("\n"):
@@ -286,16 +287,18 @@ def parsed(text: str, main: int, shown: "Callable[[str], str]") -> "List[Dict[st
         elif line.startswith('  File "') and threads:
             path, _, rest = line[8:].rpartition('", line ')
             number_text, _, function = rest.partition(" in ")
-            if path and number_text.isdigit():
-                threads[-1][1].append([shown(path), int(number_text), function])
+            if path and number_text.isdigit() and len(number_text) < 10:
+                frame = [shown(path[:PATH_CHARACTERS]), int(number_text), function[:PATH_CHARACTERS]]
+                threads[-1][1].append(frame)
     first = next((frames for number, frames in threads if number == main), None)
     found = [] if first is None else [{"main": True, "frames": first, "count": 1}]  # type: List[Dict[str, Any]]
+    known = {}  # type: Dict[Any, Dict[str, Any]]  # by their frames
     for _, frames in threads:
         if frames is first or not frames:
             continue
-        alike = next((each for each in found if not each["main"] and each["frames"] == frames), None)
-        if alike is not None:
-            alike["count"] += 1
+        key = tuple(map(tuple, frames))
+        if key in known:
+            known[key]["count"] += 1
         else:
-            found.append({"main": False, "frames": frames, "count": 1})
-    return found
+            known[key] = {"main": False, "frames": frames, "count": 1}
+    return found + list(known.values())

@@ -75,6 +75,17 @@ def look(tasks: "Iterable[Task]") -> "Dict[str, Dict[str, Any]]":
     return found
 
 
+def for_another_host(seen: "Dict[str, Dict[str, Any]]") -> None:
+    """Leave out of the looks what a task prints, but for signs of trouble: nothing is encrypted between the hosts."""
+    from tflaunch.diagnosis.hangs import waits_for
+    from tflaunch.diagnosis.signs import LOSS
+
+    for look in seen.values():
+        look["says"] = look["says"] if waits_for(look["says"]) else ""
+        if LOSS in look["signs"]:
+            look["signs"][LOSS][1] = ""
+
+
 def _of_processes(task: "Task", tree: "List[processes.Process]") -> "Dict[str, Any]":
     moved, written = _io(tree)
     return {

@@ -5,6 +5,7 @@ import time
 
 from tflaunch.agent.files.journal import note
 from tflaunch.agent.files.rundir import HostError
+from tflaunch.protocol import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,10 +119,12 @@ class Staging:
         self._team.stop(message["tasks"], message["grace_s"])
 
     def look(self, viewer: "Viewer", message: "Message") -> None:
-        from tflaunch.agent.tasks.look import look
+        from tflaunch.agent.tasks.look import for_another_host, look
 
         try:
             seen = look(self._team.tasks.values())
+            if not viewer.private:
+                for_another_host(seen)
         except OSError as error:  # no descriptor is free: the run has not failed, and the launcher asks again
             note("look: %s" % error)
             seen = {}
@@ -144,10 +147,15 @@ class Staging:
         from tflaunch.agent.tasks.inspection import Inspection
         from tflaunch.agent.tasks.live_stacks import Dumps
 
-        inspection = Inspection(
-            [self._team.tasks[each] for each in message["tasks"] if each in self._team.tasks]
-        )
         asker, on_demand = message.fields.get("asker", ""), message.fields.get("on_demand", False)
+        try:
+            inspection = Inspection(
+                [self._team.tasks[each] for each in message["tasks"] if each in self._team.tasks]
+            )
+        except OSError as error:  # no descriptor is free: as for a look
+            note("inspect: %s" % error)
+            viewer.send("inspected", tasks={}, asker=asker)
+            return
 
         def answer(dumps: "Optional[Dumps]") -> None:
             viewer.send("inspected", tasks=inspection.answer(dumps, time.monotonic()), asker=asker)
@@ -159,6 +167,19 @@ class Staging:
             self._dumps = Dumps()
         dumps = self._dumps
         inspection.ask(dumps, on_demand, time.monotonic(), lambda: answer(dumps))
+
+    def in_cluster(self, targets: "List[List[Any]]") -> bool:
+        """Whether each of these targets of a `dial` is a port of the run's cluster, as its tasks know it."""
+        config = next((task.request["env"].get("TF_CONFIG") for task in self._team.tasks.values()), None)
+        try:
+            cluster = wire.loads(config or "{}").get("cluster", {})
+        except (ValueError, TypeError, AttributeError):
+            return False
+        known = {endpoint for job in cluster.values() for endpoint in job}
+        called = [
+            ("[%s]:%d" if ":" in address else "%s:%d") % (address, port) for address, port, _ in targets
+        ]
+        return len(called) <= len(known) and known.issuperset(called)
 
     @property
     def restless(self) -> bool:
