@@ -125,6 +125,7 @@ def test_ports_connections_and_output(any_host: Host) -> None:
             [flow] = [flow for flow in seen["flows"] if flow[2] == mine]
             assert flow[:2] == ["127.0.0.1", caller.getsockname()[1]]
             assert flow[4] == 1000
+        seen = await_look(channel, lambda seen: seen["processes"][0][2] == "S")
         assert seen["processes"] == [[pids["worker/0"], seen["processes"][0][1], "S"]]
         assert seen["waits_in"]
         assert 0 <= seen["cpu_s"] < 60

@@ -87,7 +87,8 @@ def test_a_live_run_is_seen_from_any_machine(launcher: Launcher, elsewhere: Laun
     assert "no run is alive on these hosts" in nothing.sentences
     assert "1 more that have ended: tflaunch ps -a" in nothing.sentences
     assert "stopped" in elsewhere.run("ps", "-a", "-H", hostfile).ran().out
-    elsewhere.run("status", "-H", hostfile).ran(2)
+    newest = elsewhere.run("status", "-H", hostfile).ran()
+    assert f"{run}: the newest run; none is alive" in newest.sentences
 
 
 def test_the_first_failure_is_told_first(launcher: Launcher, elsewhere: Launcher, hostfile: Path) -> None:

@@ -56,7 +56,7 @@ def test_the_odd_one_out_is_seen_from_anywhere(launcher: Launcher) -> None:
     assert "has no task worker/7" in launcher.run("stacks", "worker/7").ran(2).sentences
     assert launcher.run("logs").out.count("\n") == 3, "nothing of it is in a log"
     launcher.run("stop").ran()
-    assert "no run is alive" in launcher.run("stacks", "--hosts", hosts).ran(2).sentences
+    assert "these hosts know no run" in launcher.run("stacks", "--hosts", hosts).ran(2).sentences
 
 
 def test_a_run_without_stacks(launcher: Launcher) -> None:

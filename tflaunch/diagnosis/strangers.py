@@ -34,6 +34,12 @@ class Strangers(Lasting):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._ports = [place.port for place in watched.places.values()]
+        # Whose name nobody has looked up (--no-dial-check): a call to that port may be to that task.
+        self._unresolved = {
+            place.port
+            for place in watched.places.values()
+            if not _is_ip(place.address) and place.address not in watched.names
+        }
 
     def noted(self, track: Track, now: float) -> None:
         look, name = track.look, track.name
@@ -41,7 +47,8 @@ class Strangers(Lasting):
             self.note(f"{name} listens {track.other_port}", now)
         for address, port in look["calling"]:
             # A port that only one task has is that task's, by whatever address.
-            if (address, port) not in self._cluster and self._ports.count(port) != 1:
+            known = (address, port) in self._cluster or self._ports.count(port) == 1
+            if not known and port not in self._unresolved:
                 self.note(f"{name} calls {address} {port}", now)
         for address, port in look["connected"] or ():
             foreign = (address, port) not in self._cluster and not self._one_of_us(address, port)
@@ -116,6 +123,10 @@ class Strangers(Lasting):
         else:
             text = f"{who} has called {there} for {lasted_s:.0f} s without an answer; {_whose(address, port)}"
         return Finding(text, over, (track.name,))
+
+
+def _is_ip(address: str) -> bool:
+    return ":" in address or not address.strip("0123456789.")
 
 
 def _whose(address: str, port: int) -> str:
