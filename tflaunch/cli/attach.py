@@ -47,6 +47,7 @@ def attach(run: Run = None, *, lines: LogOptions, output: OutputOptions, reach: 
         quiet=output.quiet,
         only=tasks,
         show_host=output.show_host,
+        fold=not output.raw,
         grep=_pattern(lines.grep),
         json=output.json,
     ) as show:

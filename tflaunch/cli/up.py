@@ -78,7 +78,7 @@ class UpOptions:
     gpus: GpuOptions
     tasks: TaskOptions
     servers: ServerOptions
-    output: Annotated[OutputOptions, Part(without=("only",))]
+    output: Annotated[OutputOptions, Part(without=("only", "raw"))]
     end: Annotated[EndOptions, Part("grace", "startup_timeout", "lease", default={"startup_timeout": 300.0})]
     watch: Annotated[WatchOptions, Part("threshold", "no_stacks")]
     restarts: Annotated[RestartOptions, Part("restarts", "restart_window", default={"restarts": 3})]

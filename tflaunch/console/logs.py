@@ -40,6 +40,7 @@ class Options:
     show_host: bool
     grep: re.Pattern[str] | None
     bare: bool
+    fold: bool = False
 
     def wanted(self, lines: str) -> str:
         """Return those of the lines that match `grep`, each with its newline."""

@@ -17,6 +17,7 @@ from tflaunch.console.phases import Phases
 from tflaunch.console.plan_page import brief_plan_lines, plan_lines
 from tflaunch.console.run_pages import detached_lines, report_lines, servers_lines, stopped_lines
 from tflaunch.console.safe_text import Text, paragraph
+from tflaunch.console.startup_lines import Folded
 from tflaunch.console.task_lines import Prefixes, Recent
 from tflaunch.console.writer import Stream
 from tflaunch.inputs.times import duration
@@ -51,6 +52,7 @@ class TextReporter(LogReporter):
         self._footer = Footer(self._err)
         self._prefixes = Prefixes(self._out, options.show_host)
         self._recent = Recent() if stdout.same_terminal(stderr) else None
+        self._folded = Folded() if options.fold and stdout.terminal else None
         self._failed: set[TaskId] = set()  # tasks that failed and have not been started again
         self._turn: Turn | None = None
         self._served = False  # stdout has the addresses of servers, and gets nothing else
@@ -231,6 +233,7 @@ class TextReporter(LogReporter):
 
     def _leave(self, now: float) -> None:
         """End what is live."""
+        self._tell_folded(over=True)
         self._phases.leave(now)
         self._footer.end()
 
@@ -259,6 +262,7 @@ class TextReporter(LogReporter):
 
     def _tick(self) -> float | None:
         soonest = super()._tick()
+        self._tell_folded()
         if self._question.open:
             self._live_lines.wipe()
             self._question.draw()
@@ -277,11 +281,22 @@ class TextReporter(LogReporter):
     def _show_lines(self, task: TaskId, host: str, lines: str, partial: bool = False) -> None:  # noqa: ARG002
         self._phases.training = True
         self._footer.output(task, lines, time.monotonic())
+        if self._folded is not None:
+            lines = self._folded.rest(lines)
+            if not lines:
+                return
         self._wipe()
+        self._tell_folded()
         if self._recent is not None:
             self._recent.add(task, lines)
         prefix = "" if self._options.bare else self._prefixes.of(task, host)
         self._writer.out_lines(prefix, lines)
+
+    def _tell_folded(self, *, over: bool = False) -> None:
+        text = self._folded.told(over=over) if self._folded is not None else ""
+        if text:
+            self._wipe()
+            self._writer.out(self._out.render(Text(text, "dim")))
 
     def _show_gap(self, task: TaskId, host: str, missing: int) -> None:
         if self._raw:

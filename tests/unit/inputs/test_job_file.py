@@ -233,7 +233,7 @@ def test_every_option_of_run_can_be_said_in_it() -> None:
     }
     of_roles |= {name for name in options if name == "job" or name.startswith("job_")}
     of_this_terminal = {
-        "hosts", "script", "arguments", "json", "quiet", "only", "show_host", "dry_run", "yes", "accept_new",
+        "hosts", "script", "arguments", "json", "quiet", "only", "raw", "show_host", "dry_run", "yes", "accept_new",
         "connect_timeout", "connection", "ssh_config", "help", "show_files",
     }  # fmt: skip
     called = {"no_sync": "sync", "no_dial_check": "dial_check", "no_stacks": "stacks", "flag": "flags"}

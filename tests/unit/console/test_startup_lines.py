@@ -1,0 +1,74 @@
+"""TensorFlow's start-up lines on terminals: folded into one line; all others are shown, and at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.screen import W0, W1, on_terminal, plain, shown
+from tflaunch.console.reporter import Reporter
+from tflaunch.console.startup_lines import is_startup_line
+
+# As TensorFlow 2.21 and 2.15 write them.
+STARTUP = (
+    "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+    "I0000 00:00:1795262334.973198   20749 port.cc:153] oneDNN custom operations are on. You may see slightly",
+    "I0000 00:00:1795262334.973198   20749 cudart_stub.cc:31] Could not find cuda drivers on your machine, GPU will not"
+    " be used.",
+    "I0000 00:00:1795262335.1   9 cpu_feature_guard.cc:227] This TensorFlow binary is optimized to use CPU",
+    "To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow with the appropriate",
+    "E0000 00:00:1795262335.1   9 cuda_platform.cc:52] failed call to cuInit: INTERNAL: UNKNOWN ERROR (303)",
+    "2024-01-17 15:41:15.073332: E external/local_xla/xla/stream_executor/cuda/cuda_dnn.cc:9261] Unable to register"
+    " cuDNN factory: Attempting to register factory for plugin cuDNN when one has already been registered",
+    "2024-01-17 15:41:15.1: W tensorflow/compiler/tf2tensorrt/utils/py_utils.cc:38] TF-TRT Warning: Could not find"
+    " TensorRT",
+    "I0000 00:00:1795262335.1   9 grpc_server_lib.cc:463] Started server with target: grpc://h:1",
+)
+OTHERS = (
+    "",
+    "step 1 loss 0.5",
+    "I0000 00:00:1795262335.1   9 gpu_device.cc:2020] Created device /job:worker/device:GPU:0 with 79 GB memory",
+    "2024-01-17 15:41:15.073332: E tensorflow/stream_executor/cuda/cuda_dnn.cc:389] Could not create cudnn handle",
+    "E0000 00:00:1795262335.1   9 port.cc:153] something else",
+    "my own: oneDNN custom operations are on.",
+)
+
+
+@pytest.mark.parametrize("line", STARTUP)
+def test_what_tensorflow_writes_at_each_start_is_known(line: str) -> None:
+    assert is_startup_line(line)
+
+
+@pytest.mark.parametrize("line", OTHERS)
+def test_other_lines_are_not(line: str) -> None:
+    assert not is_startup_line(line)
+
+
+def act(reporter: Reporter) -> None:
+    noise = "".join(line + "\n" for line in STARTUP).encode()
+    for task in (W0, W1):
+        reporter.log(task, "a", 0, noise)
+    reporter.log(W0, "a", len(noise), b"step 1\n")
+    reporter.close()
+
+
+def test_they_are_one_line_on_a_terminal() -> None:
+    assert plain(on_terminal(act, fold=True)) == [
+        "worker/0 │ step 1",
+        f"{2 * len(STARTUP)} start-up lines of TensorFlow folded; --raw shows them",
+    ]
+    assert len(plain(on_terminal(act))) == 2 * len(STARTUP) + 1
+
+
+def test_in_a_pipe_and_in_files_every_line_stays() -> None:
+    out, _ = shown(act, fold=True)
+    assert out.count("\n") == 2 * len(STARTUP) + 1
+
+
+def test_the_logs_of_real_runs_begin_with_them() -> None:
+    """Of the start of a real log nothing is left but what the program prints."""
+    logs = Path(__file__).parents[1] / "ends" / "logs"
+    starts = [path.read_text("utf-8", "replace").splitlines()[:1] for path in logs.glob("*.log")]
+    folded = [lines for lines in starts if lines and is_startup_line(lines[0])]
+    assert len(folded) > 50

@@ -1,0 +1,73 @@
+"""TensorFlow's start-up lines: some eight that every task writes before it has done anything, whatever goes on.
+
+On a terminal they would bury the first losses: `Folded` leaves out lines that are known, and counts them.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+# The file of TensorFlow that writes a line, and how its text begins; some are at level E, and mean nothing.
+KNOWN: tuple[tuple[str, str], ...] = (
+    ("port.cc", "oneDNN custom operations are on."),
+    ("cudart_stub.cc", "Could not find cuda drivers on your machine, GPU will not be used."),
+    ("cpu_feature_guard.cc", "This TensorFlow binary is optimized"),
+    ("cuda_platform.cc", "failed call to cuInit: "),
+    ("cuda_driver.cc", "failed call to cuInit: "),
+    ("cuda_diagnostics.cc", ""),
+    ("cuda_fft.cc", "Unable to register cuFFT factory"),
+    ("cuda_dnn.cc", "Unable to register cuDNN factory"),
+    ("cuda_blas.cc", "Unable to register cuBLAS factory"),
+    ("computation_placer.cc", "computation placer already registered"),
+    ("cuda_executor.cc", "successful NUMA node read"),
+    ("cuda_executor.cc", "could not open file to read NUMA node"),
+    ("mlir_graph_optimization_pass.cc", "MLIR V1 optimization pass is not enabled"),
+    ("py_utils.cc", "TF-TRT Warning: Could not find TensorRT"),
+    ("grpc_server_lib.cc", "Started server with target"),
+    ("grpc_channel.cc", "Initialize GrpcChannelCache for job"),
+)
+WHOLE = (  # lines without a file
+    "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+    "To enable the following instructions: ",
+)
+# `I0000 00:00:1795262334.973198   20749 port.cc:153] `; `2024-01-17 15:41:15.073332: E external/x/cuda_dnn.cc:389] `
+_HEAD = re.compile(
+    r"(?:[IWE]\d{4} [\d:.]{1,30} {1,9}\d{1,9} |\d{4}-\d\d-\d\d [\d:.]{1,20}: [IWE] )"
+    r"(?:[\w./-]{0,200}/)?(\w{1,60}\.cc):\d{1,6}\] "
+)
+_SETTLED_S = 1.0  # without another such line: then their number is told
+
+
+def is_startup_line(line: str) -> bool:
+    """Return whether TensorFlow writes that line at each start, whatever goes on."""
+    head = _HEAD.match(line)
+    if head is None:
+        return line.startswith(WHOLE)
+    text = line[head.end() :]
+    return any(file == head[1] and text.startswith(begin) for file, begin in KNOWN)
+
+
+class Folded:
+    """Leaves start-up lines out, and says how many they were once other lines follow."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._last = 0.0
+
+    def rest(self, lines: str) -> str:
+        """Return these whole lines without the start-up lines."""
+        every = lines.removesuffix("\n").split("\n")
+        kept = [line for line in every if not is_startup_line(line)]
+        if len(kept) == len(every):
+            return lines
+        self._count += len(every) - len(kept)
+        self._last = time.monotonic()
+        return "".join(line + "\n" for line in kept)
+
+    def told(self, *, over: bool = False) -> str:
+        """Return the sentence about the lines left out since the last one, when no more of them come, else ""."""
+        if not self._count or not (over or time.monotonic() - self._last >= _SETTLED_S):
+            return ""
+        count, self._count = self._count, 0
+        return f"{count} start-up line{'' if count == 1 else 's'} of TensorFlow folded; --raw shows them"
