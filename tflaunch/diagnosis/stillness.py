@@ -214,9 +214,10 @@ class Stillness(Rule):
             if case.kind == "all" and all(loops):
                 # Slow steps, or a pause: each is in a loop of its own.
                 moves = [self._moves[task] for task in case.tasks]
-                if any(each.chatty(case.since) or each.trickles(6 * limits.look_s) for each in moves):
+                busy = any(each.chatty(case.since) or each.trickles(6 * limits.look_s) for each in moves)
+                if busy and not verdict.certain:
                     continue
-                verdict = verdict._replace(sure=False)
+                verdict = verdict._replace(sure=verdict.certain)
             elif case.kind == "all" and len(case.tasks) == 1 == len(self._watched.places):
                 verdict = verdict._replace(sure=verdict.certain)
             if not verdict.sure:

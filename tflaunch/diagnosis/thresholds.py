@@ -64,7 +64,7 @@ class Thresholds:
     busy_deep_s: float = 600.0  # ... that computes within a library: an evaluation may take long
     lone_s: float = 300.0  # ... of a run with one task, and of tasks that all sleep in the program's own code
     evaluator_s: float = 120.0  # ... of an evaluator, while the chief writes on another host
-    checkpoint_bytes: float = 2000.0  # what a checkpoint writes between two looks; heartbeats wrote 400
+    checkpoint_bytes: float = 1000.0  # what a checkpoint writes between two looks; heartbeats wrote 400
     stacks_again_s: float = 600.0  # a task is asked for its stacks no sooner again
 
     @property

@@ -4,7 +4,8 @@
     files since: ...
 
 An evaluator sleeps until a checkpoint comes, which may take long: it is told only when the chief, on another host, has
-written more than log lines since the evaluator began to wait, and a minute has passed.
+written more than log lines since the evaluator began to wait, and a minute has passed; never after it has evaluated
+once: then it sees them.
 
 Shipped to hosts, for the coordinator of a detached run.
 """
@@ -41,6 +42,9 @@ class Unshared(Rule):
             for task, place in watched.places.items()
             if task.startswith("evaluator/") and chief is not None and place.host != chief.host
         }
+        self._evaluated: set[str] = (
+            set()
+        )  # evaluators that have gone on after a wait: they see the checkpoints
         self._chief: Mapping[str, Any] = {}  # the last look at it
         self._wrote_at: list[float] = []  # when the chief wrote much at once
         self._asked: dict[str, float] = {}
@@ -50,7 +54,15 @@ class Unshared(Rule):
     def looked(self, host: str, fields: Mapping[str, Any], now: float) -> None:
         for name, look in fields["tasks"].items():
             if name in self._evaluators:
-                self._evaluators[name].seen(look, now, ())
+                evaluator = self._evaluators[name]
+                since = evaluator.still_since
+                evaluator.seen(look, now, ())
+                if (
+                    since is not None
+                    and evaluator.still_since is None
+                    and now - since >= self._limits.fresh_s
+                ):
+                    self._evaluated.add(name)
             elif name == self._watched.chief and self._evaluators:
                 before, self._chief = self._chief, look
                 old, new = before.get("wrote"), look.get("wrote")
@@ -69,6 +81,7 @@ class Unshared(Rule):
     def started(self, task: str, now: float) -> None:
         if task in self._evaluators:
             self._gone(task)
+            self._evaluated.discard(task)
             self._evaluators[task] = Movement(self._limits, None)
 
     def _gone(self, task: str) -> None:
@@ -83,7 +96,7 @@ class Unshared(Rule):
         found = {}
         for name, each in self._evaluators.items():
             since = each.still_since
-            if since is None or now - each.at > self._limits.fresh_s:
+            if since is None or now - each.at > self._limits.fresh_s or name in self._evaluated:
                 continue
             written = [at for at in self._wrote_at if at > since and now - at >= self._limits.wait_s]
             if written and now - since >= self._limits.evaluator_s:
@@ -153,6 +166,7 @@ class Unshared(Rule):
             "since": {name: each.still_since for name, each in self._evaluators.items()},
             "wrote_at": self._wrote_at,
             "told": self._told,
+            "evaluated": sorted(self._evaluated),
         }
 
     def resume(self, memory: Any) -> None:
@@ -164,9 +178,11 @@ class Unshared(Rule):
                 "since": Each(a_task, or_null(a_number)),
                 "wrote_at": [a_number],
                 "told": Each(a_task, a_text),
+                "evaluated": [a_task],
             },
             memory,
         )
         for name, since in memory["since"].items():
             self._evaluators[name].still_since = since
+        self._evaluated = set(memory["evaluated"])
         self._wrote_at, self._told = list(memory["wrote_at"]), dict(memory["told"])

@@ -27,6 +27,9 @@ SPAWN = (
     "a process that was forked after TensorFlow had started cannot use TensorFlow: start it before, or with"
     ' multiprocessing.set_start_method("spawn")'
 )
+CHIEFLESS = (
+    "for the program none of them is the chief; one must be: is_chief=(task_index == 0), with an init_op"
+)
 REPLICAS = (
     "with SyncReplicasOptimizer a step needs replicas_to_aggregate gradients: no more than there are workers that"
     " still run, and every worker needs the same number of steps"
@@ -168,11 +171,14 @@ class Court:
                 "op": "wait in the same operation of TensorFlow (an all-reduce?)",
                 "session": "wait in session.run",
                 "collective": "wait in a collective (an all-reduce?)",
+                "chief": "wait for a chief to initialise the variables",
             }.get(next(iter(kinds)), "wait for each other" if len(kinds) > 1 else "wait")
             who = f"all {len(names)} tasks ({names_of(names)})"
             text = f"{who} have done nothing for {self._waited}: they {what}{where}"
         if self._ended:
-            return Verdict((), text + self._ends(), True)
+            return Verdict((), text + self._ends(), True, kinds == {"chief"})
+        if kinds == {"chief"}:
+            return Verdict((), f"{text}: {CHIEFLESS}", True, True)
         if kinds == {"session"}:
             ps = [name for name in self._watched.places if name.startswith("ps/")]
             text += f"; {REPLICAS}" if ps else ""

@@ -265,6 +265,24 @@ def test_an_evaluator_that_waits_for_a_directory_that_nobody_shares() -> None:
     assert scene.inspections == [("evaluator/0", True)]
     scene.cores["evaluator/0"] = 0.9
     assert scene.on(30) == ["evaluator/0 on c goes on"]
+    scene.still("evaluator/0")
+    scene.looks["chief/0"]["io"] += 9000
+    assert scene.on(300) == [], "it has evaluated: it sees the checkpoints"
+
+
+def test_workers_of_which_none_is_the_chief_for_the_program() -> None:
+    scene = Scene("ps/0", "worker/0", "worker/1")
+    for task in ("worker/0", "worker/1"):
+        scene.stands(task, at(19, "train", *WAITS_FOR_CHIEF), channels=("hrtimer_nanosleep",))
+        # It looks again every second, and TensorFlow logs that.
+        scene.turns_s[task], scene.logs_s[task], scene.bytes_s[task] = 4.0, 100.0, 2800.0
+    text = one(scene.on(200))
+    assert text.startswith("all 2 tasks (worker/0, worker/1) have done nothing for ")
+    assert (
+        "they wait for a chief to initialise the variables at trainer.py:19 in train(): for the program"
+        in text
+    )
+    assert "is_chief=(task_index == 0)" in text
 
 
 # ---- without stacks
