@@ -306,12 +306,24 @@ def from_the_trainer_on(processes: Sequence[Mapping[str, Any]]) -> Sequence[Mapp
     return processes
 
 
+STUCK_SERVERS = ("file_lock", "fifo", "disk")
+
+
 def stand_of(processes: Sequence[Mapping[str, Any]]) -> Stand:
     """Where a task stands: its main thread, or the thread that this one waits for."""
     main, *threads = stands(processes[0])
     feeding = [each for each in threads if each.feeds]
     if feeding and main.kind in FOR_OWN_THREADS:
         return feeding[0]
+    if main.kind == "serves":
+        # TensorFlow's own threads have no Python stack; what one of them waits in may tell why no answer comes.
+        channels = {
+            kind_of_channel(thread[3], thread[2])
+            for thread in processes[0]["threads"]
+            if thread[0] != processes[0]["pid"]
+        }
+        stuck = next((kind for kind in STUCK_SERVERS if kind in channels), "")
+        return main._replace(kind=stuck, place="", own=False) if stuck else main
     if main.kind in OWN_THREADS - {"lock"}:
         active = [each for each in threads if each.kind not in OWN_THREADS | FOR_PEERS]
         waiting = [each for each in threads if each.kind in FOR_PEERS and each.own]

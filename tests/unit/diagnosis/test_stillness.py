@@ -462,6 +462,17 @@ def test_tasks_that_never_met_may_pause_at_different_lines() -> None:
     assert scene.on(110) == []
 
 
+def test_a_server_whose_step_reads_from_a_fifo() -> None:
+    scene = Scene("chief/0", "worker/0", "worker/1")
+    scene.stands("chief/0", at(39, "main", *IN_COORDINATOR))
+    for task in ("worker/0", "worker/1"):
+        scene.stands(task, at(16, "<module>", *IN_JOIN))
+    scene.channels["worker/1"] = ["futex_do_wait", "do_epoll_wait", "wait_for_partner"]
+    text = one(scene.on(120))
+    assert text.startswith("worker/1 on c has done nothing for ")
+    assert "it opens a FIFO that nobody has opened at its other end; chief/0, worker/0 wait for it" in text
+
+
 def test_a_single_task_that_serves_notebooks() -> None:
     scene = Scene("worker/0")
     loop = [
