@@ -470,7 +470,8 @@ def test_a_server_whose_step_reads_from_a_fifo() -> None:
     scene.channels["worker/1"] = ["futex_do_wait", "do_epoll_wait", "wait_for_partner"]
     text = one(scene.on(120))
     assert text.startswith("worker/1 on c has done nothing for ")
-    assert "it opens a FIFO that nobody has opened at its other end; chief/0, worker/0 wait for it" in text
+    assert "it opens a FIFO that nobody has opened at its other end" in text
+    assert "; chief/0, worker/0 wait for it at trainer.py:39 in main(); " in text
 
 
 def test_a_single_task_that_serves_notebooks() -> None:
