@@ -65,20 +65,26 @@ def collected(found: Iterable[tuple[Pair, Measured]]) -> dict[Pair, list[Measure
     return ways
 
 
-def _median(first: Mapping[Pair, Sequence[Measured]]) -> float:
-    return statistics.median_low([min(way)[0] for way in first.values()])
+def _usual(first: Mapping[Pair, Sequence[Measured]]) -> tuple[float, str]:
+    """The round trip in ms that the others are compared with, and what it is, in words."""
+    times = sorted(min(way)[0] for way in first.values())
+    median_ms, quarter_ms = statistics.median_low(times), times[(len(times) - 1) // 4]
+    # Of three hosts a far one is in most of the pairs.
+    if len({host for pair in first for host in pair}) == 3 and _is_far(median_ms, quarter_ms):
+        return quarter_ms, f"a quarter of the {len(times)} pairs take {milliseconds(quarter_ms)} or less"
+    return median_ms, f"the median of the {len(times)} pairs is {milliseconds(median_ms)}"
 
 
-def _is_far(rtt_ms: float, median_ms: float) -> bool:
-    return rtt_ms >= max(FAR_MS, FAR_TIMES * median_ms)
+def _is_far(rtt_ms: float, usual_ms: float) -> bool:
+    return rtt_ms >= max(FAR_MS, FAR_TIMES * usual_ms)
 
 
 def suspects(first: Mapping[Pair, Sequence[Measured]]) -> list[Pair]:
     """The pairs to measure again, at most MOST, the worst first."""
     if not first:
         return []
-    median_ms = _median(first)
-    far = {pair: min(way)[0] for pair, way in first.items() if _is_far(min(way)[0], median_ms)}
+    usual_ms, _ = _usual(first)
+    far = {pair: min(way)[0] for pair, way in first.items() if _is_far(min(way)[0], usual_ms)}
     lossy = {pair: lost for pair, way in first.items() if (lost := sum(each.lost for each in way))}
     ranked = [sorted(each, key=lambda pair: -each[pair]) for each in (far, lossy)]
     return list(dict.fromkeys([*ranked[0][: MOST // 2], *ranked[1][: MOST // 2], *ranked[0], *ranked[1]]))[
@@ -90,12 +96,11 @@ def odd_ways(first: Mapping[Pair, Sequence[Measured]], again: Mapping[Pair, Sequ
     """What to tell of the ways that are odd `again`; `first` has all ways."""
     if not first:
         return []
-    median_ms = _median(first)
-    usual = f"the median of the {len(first)} pairs is {milliseconds(median_ms)}"
+    usual_ms, usual = _usual(first)
     far, lossy = {}, {}
     for pair, way in again.items():
         rtt_ms = statistics.median([each.rtt_ms for each in way])
-        if _is_far(rtt_ms, median_ms):
+        if _is_far(rtt_ms, usual_ms):
             far[pair] = rtt_ms
         lost = sum(bool(each.lost) for each in way)
         if lost >= LOSSY:

@@ -56,6 +56,12 @@ def test_both_ways_of_a_pair_are_one_sentence_and_those_of_a_host_too() -> None:
     assert odd.hosts == ("h4", "h1", "h2", "h3")
 
 
+def test_one_far_host_of_three() -> None:
+    odd = told(every(3, lambda a, b: 600.0 if "h2" in (a, b) else 0.1))
+    assert [each.hosts for each in odd] == [("h1", "h2"), ("h2", "h3")]
+    assert odd[0].what == "h1 <-> h2: 600 ms, a quarter of the 6 pairs take 0.1 ms or less"
+
+
 @pytest.mark.parametrize("ms", [0.02, 0.2, 48.0, 300.0])
 def test_where_all_ways_are_alike_none_is_odd(ms: float) -> None:
     chance = random.Random(7)  # noqa: S311
