@@ -233,7 +233,8 @@ class TextReporter(LogReporter):
 
     def _leave(self, now: float) -> None:
         """End what is live."""
-        self._tell_folded(over=True)
+        if text := self._what_was_folded(over=True):
+            self._print(Text(text, "dim"))
         self._phases.leave(now)
         self._footer.end()
 
@@ -262,7 +263,8 @@ class TextReporter(LogReporter):
 
     def _tick(self) -> float | None:
         soonest = super()._tick()
-        self._tell_folded()
+        if text := self._what_was_folded():  # stdout has been written: at once
+            self._print(Text(text, "dim"))
         if self._question.open:
             self._live_lines.wipe()
             self._question.draw()
@@ -286,17 +288,15 @@ class TextReporter(LogReporter):
             if not lines:
                 return
         self._wipe()
-        self._tell_folded()
+        if text := self._what_was_folded():
+            self._writer.out(self._out.render(Text(text, "dim")))
         if self._recent is not None:
             self._recent.add(task, lines)
         prefix = "" if self._options.bare else self._prefixes.of(task, host)
         self._writer.out_lines(prefix, lines)
 
-    def _tell_folded(self, *, over: bool = False) -> None:
-        text = self._folded.told(over=over) if self._folded is not None else ""
-        if text:
-            self._wipe()
-            self._writer.out(self._out.render(Text(text, "dim")))
+    def _what_was_folded(self, *, over: bool = False) -> str:
+        return self._folded.told(over=over) if self._folded is not None else ""
 
     def _show_gap(self, task: TaskId, host: str, missing: int) -> None:
         if self._raw:

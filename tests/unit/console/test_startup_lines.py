@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.support.screen import W0, W1, on_terminal, plain, shown
-from tflaunch.console.reporter import Reporter
+from tests.support.screen import W0, W1, Reader, on_terminal, plain, shown, terminal
+from tflaunch.console.reporter import Reporter, open_reporter
 from tflaunch.console.startup_lines import is_startup_line
 
 # As TensorFlow 2.21 and 2.15 write them.
@@ -59,6 +60,25 @@ def test_they_are_one_line_on_a_terminal() -> None:
         f"{2 * len(STARTUP)} start-up lines of TensorFlow folded; --raw shows them",
     ]
     assert len(plain(on_terminal(act))) == 2 * len(STARTUP) + 1
+
+
+def test_their_number_is_told_on_a_line_of_its_own_while_nothing_else_comes() -> None:
+    ours, theirs = terminal(columns=100)
+    reporter = open_reporter(stdout=theirs, stderr=theirs, fold=True)
+    reporter.phase("training", 0, 2)
+    reporter.log(W0, "a", 0, f"{STARTUP[0]}\n".encode())
+    seen = ""
+    while "--raw shows them" not in seen:  # the test's time limit ends it
+        seen += os.read(ours, 65536).decode()
+    reader = Reader(ours)
+    reporter.log(W0, "a", len(STARTUP[0]) + 1, b"step 1\n")
+    reporter.close()
+    theirs.close()
+    assert plain(seen + reader.text()) == [
+        "training 2 tasks",
+        "1 start-up line of TensorFlow folded; --raw shows them",
+        "worker/0 │ step 1",
+    ]
 
 
 def test_in_a_pipe_and_in_files_every_line_stays() -> None:
