@@ -38,7 +38,6 @@ from tflaunch.cli.reporting import reporting
 from tflaunch.cli.trainer_command import TrainerCommand
 from tflaunch.cli.trainer_words import Line, kind_of, shell_command
 from tflaunch.cli.which_hosts import load_hosts
-from tflaunch.planning.filling import check as check_placeholders
 from tflaunch.protocol.errors import UsageError
 from tflaunch.protocol.job import PS, WORKER, JobSpec, Role
 
@@ -387,6 +386,7 @@ def _stop_below(options: ScoreOptions) -> StopBelow | None:
 def _run_request(options: SweepOptions, reporter: Reporter) -> Request:
     """Return the request for the hosts, GPUs and code that all trials share; raises TflaunchError."""
     from tflaunch.launch.request import Request
+    from tflaunch.planning.filling import check as check_placeholders
     from tflaunch.runs.run_ids import new_run_id
 
     connection, results = options.connection, options.results
