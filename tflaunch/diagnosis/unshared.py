@@ -69,7 +69,8 @@ class Unshared(Rule):
                 if old is None or new is None:
                     continue
                 logged = max(0, look["log_bytes"] - before["log_bytes"])
-                if new - old - logged >= self._limits.checkpoint_bytes:
+                lately = self._wrote_at and now - self._wrote_at[-1] < self._limits.wait_s / 4
+                if new - old - logged >= self._limits.checkpoint_bytes and not lately:
                     self._wrote_at = [*self._wrote_at[-9:], now]
 
     def exited(self, exit: TaskExit, now: float) -> None:

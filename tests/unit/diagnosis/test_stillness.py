@@ -270,6 +270,13 @@ def test_an_evaluator_that_waits_for_a_directory_that_nobody_shares() -> None:
     assert scene.on(300) == [], "it has evaluated: it sees the checkpoints"
 
 
+def test_an_evaluator_whose_chief_writes_all_the_time() -> None:
+    scene = Scene("chief/0", "worker/0", "evaluator/0")
+    scene.stands("evaluator/0", at(6, "evaluate", *FOR_CHECKPOINT), channels=("hrtimer_nanosleep",))
+    scene.io_s["chief/0"] = 400.0  # a small checkpoint at each look
+    assert "though chief/0 on a has written files since" in one(scene.on(200))
+
+
 def test_workers_of_which_none_is_the_chief_for_the_program() -> None:
     scene = Scene("ps/0", "worker/0", "worker/1")
     for task in ("worker/0", "worker/1"):
