@@ -33,9 +33,9 @@ _PROGRAM = "{host} has no program {0}: have it installed there, name its directo
 _LOCKED = "another process has {0} open: all tasks open one HDF5 file for writing; let one write it, or give each its own; on a network disk, --env HDF5_USE_FILE_LOCKING=FALSE"
 
 RULES = (
-    Rule(r"[Nn]o space left on device|Errno 28\b|ENOSPC", _FULL, needs=("disk_full",)),
+    Rule(r"[Nn]o space left on device|Errno 28\b|ENOSPC|\b\d{1,15} requested and \d{1,15} written", _FULL, needs=("disk_full",)),
     Rule(r"[Nn]o space left on device|Errno 28\b|ENOSPC", _INODES, needs=("no_inodes",)),
-    Rule(r"[Nn]o space left on device|Errno 28\b|ENOSPC|[Dd]isk quota exceeded|Errno 122\b", _FULL_UNKNOWN),
+    Rule(r"[Nn]o space left on device|Errno 28\b|ENOSPC|[Dd]isk quota exceeded|Errno 122\b|\b\d{1,15} requested and \d{1,15} written", _FULL_UNKNOWN),
     Rule(r"[Nn]o space left on device|[Dd]isk quota exceeded", _FULL, ANYWHERE, needs=("disk_full",)),
     Rule(r"[Nn]o space left on device|[Dd]isk quota exceeded", _FULL_UNKNOWN, ANYWHERE),
     Rule(r"Read-only file system|Errno 30\b", _READ_ONLY),

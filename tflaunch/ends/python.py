@@ -17,6 +17,7 @@ _SPAWN = (
 _ENV = "the program wants the variable {0}, which {task} does not have: --env {0}=VALUE sets it, --env {0} takes it over from here; `env:` in the hostfile sets it for a host"
 
 RULES = (
+    Rule(r"bdb\.BdbQuit", "a breakpoint() or pdb.set_trace() is left in the program, before {place}, and a task has no terminal: take it out, or --env PYTHONBREAKPOINT=0 passes over breakpoint()"),
     Rule(r"invalid syntax\. Perhaps|Missing parentheses in call to 'print'|Missing parentheses in call to 'exec'|except \w{1,40}, \w{1,10}:", "the program is written for Python 2 ({place_or_file}), and {host} runs Python{version}: convert it (python -m lib2to3 -w FILE)"),
     Rule(r"IndentationError|TabError", "the text of the program is indented wrongly, or mixes tabs and spaces, at {place_or_file}: correct it here; `python -m tabnanny FILE` finds such places"),
     Rule(r"SyntaxError: (?:source code (?:string )?cannot contain null|\(unicode error\)|Non-(?:UTF-8|ASCII)|'utf-8' codec)", "the text of the program at {place_or_file} is not UTF-8, or damaged: save it as UTF-8"),

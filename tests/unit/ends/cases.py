@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # name of the log -> (exit code or signal, a part of the advice, whether it names a cause)
 CASES: dict[str, tuple[int | str, str, bool]] = {
+    'numpy_short_write': (1, 'full', True),
+    'pdb_left_in': (1, 'a breakpoint() or pdb.set_trace() is left in the program, before trainer', True),
     'absl_duplicate': (1, 'two modules of the program define the flag --epochs: rename one, or', True),
     'absl_enum': (1, "the value of the program's flag --model does not fit: correct it", True),
     'absl_own': (1, 'the program has no flag --epoch: correct what follows --', True),
