@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.diagnosis import causes
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from tests.diagnosis.play import Play
 
 MIB = 1 << 20
+# Where there is none, the cause does not come about, and has no score.
+OLD_PYTHON = next(map(str, Path("~/.pyenv/versions").expanduser().glob("3.8.*/bin/python")), "python3.8")
 TRAINS = r"step 40 of worker 1"
 ONE = ("--ps=0", "--workers=1", "--no-flags")
 TWO = ("--ps=0", "--workers=2", "--no-flags")
@@ -232,7 +235,7 @@ PROGRAMS = (
         cause=r"SyntaxError|invalid syntax|cannot be read by|does not read",
         fix=r"3\.8|python:",
         place=r"host\[?\d|worker/\d",
-        settings={"python": "/root/.pyenv/versions/3.8.18/bin/python"},
+        settings={"python": OLD_PYTHON},
     ),
     Cause(
         "syntax-error",

@@ -6,7 +6,7 @@ import pytest
 
 from tflaunch.diagnosis.frames import is_own, own_frame, place, short
 
-LIBRARY = "/root/.pyenv/versions/3.11.7/lib/python3.11/"
+LIBRARY = "/opt/python/3.11.7/lib/python3.11/"
 
 
 @pytest.mark.parametrize(
