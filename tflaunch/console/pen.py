@@ -82,6 +82,11 @@ class Pen:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
+        self.look_again()
+
+    def look_again(self) -> None:
+        """See anew what the stream is: a terminal, a pipe or a file, and which signs it takes."""
+        stream = self.stream
         # Not the stream's own file: rich would write to it, if only an empty string, and fail when it fails.
         page = io.TextIOWrapper(io.BytesIO(), encoding=stream.encoding)
         self.console = Console(file=page, force_terminal=stream.terminal or None)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tflaunch.hosts import Hostfile
@@ -63,6 +65,7 @@ from tflaunch.sweeps.trials import Params, Trial, arguments, numbered
 if TYPE_CHECKING:
     from tflaunch.runs.tunnel import Tunnel
 
+LAUNCHER_LOG = "launcher.log"  # in the record of a sweep that has left its terminal: what it has said since
 ALL_DONE = "all trials have succeeded before; nothing is left to run"
 
 
@@ -109,16 +112,28 @@ def dry(request: SweepRequest, connections: Connections, reporter: Reporter) -> 
     return 0
 
 
-def sweep(request: SweepRequest, connections: Connections, reporter: Reporter) -> int:
+def sweep(
+    request: SweepRequest,
+    connections: Connections,
+    reporter: Reporter,
+    leave: Callable[[Path], None] | None = None,
+) -> int:
     """Run the trials that have not succeeded yet, and report; returns the exit code.
 
+    leave: leaves the terminal, for a file; it is called when the hosts are ready.
     Raises TflaunchError or Stopped when the sweep could not start; then nothing of it is left on the hosts.
     """
     with tunnel_of(request.run) as tunnel:
-        return _sweep(request, connections, reporter, tunnel)
+        return _sweep(request, connections, reporter, tunnel, leave)
 
 
-def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, tunnel: Tunnel | None) -> int:
+def _sweep(
+    request: SweepRequest,
+    connections: Connections,
+    reporter: Reporter,
+    tunnel: Tunnel | None,
+    leave: Callable[[Path], None] | None,
+) -> int:
     begun = time.monotonic()
     record = record_of(request)
     is_new = record.read(TRIALS) is None
@@ -142,7 +157,7 @@ def _sweep(request: SweepRequest, connections: Connections, reporter: Reporter, 
                 return _nothing_left(request, results, (everything, wanted), seed, reporter)
         results.keep_trials(everything, seed, {**results.about, **about_sweep(request)})
         work = Work(request, results, wanted, left, begun, curves_before(request, results))
-        controller, outcome, fetched = _run(work, connections, reporter, tunnel)
+        controller, outcome, fetched = _run(work, connections, reporter, tunnel, leave)
         controller.end()
         outcome = with_metric_failure(outcome, request, results, wanted)
         try:
@@ -232,7 +247,11 @@ def _recorded(run: Request, results: Results, inventory: Inventory) -> Hostfile:
 
 
 def _run(
-    work: Work, connections: Connections, reporter: Reporter, tunnel: Tunnel | None
+    work: Work,
+    connections: Connections,
+    reporter: Reporter,
+    tunnel: Tunnel | None,
+    leave: Callable[[Path], None] | None,
 ) -> tuple[SweepController, Outcome, bool]:
     """Run the trials; returns (the controller, the outcome, whether all outputs were fetched)."""
     run, finder = work.request.run, SeatFinder(work.request)
@@ -246,6 +265,9 @@ def _run(
         starter = Starter(cluster)
         _stage(work, roll, starter, seating)
         reporter.begins(run.run_id, len(work.wanted), len(work.left), seating.seats, work.request.metric)
+        if leave is not None:
+            log = work.results.record.path / LAUNCHER_LOG
+            reporter.leaves(run.run_id, len(work.left), functools.partial(leave, log))
         steering = starter.release({}, 0, controller.read, work.results.record.logs)
         if tunnel is not None:
             _show_tensorboard(steering, controller, run, tunnel, reporter)
