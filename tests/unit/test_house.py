@@ -30,7 +30,7 @@ FLOORS = (
     ("sweeps",),
     ("console",),
     ("cli",),
-    ("__main__",),
+    ("__main__", "api"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 SHIPPED = {"gpu_probe", "protocol", "in_task", "diagnosis", "lifecycle", "agent"}

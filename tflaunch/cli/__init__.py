@@ -19,7 +19,7 @@ from tflaunch.protocol.errors import EXIT_INTERRUPTED, NoThreads, TflaunchError
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 # What typer's parser raises: a class of typer's or of click's, depending on the version of typer.
-_REFUSED: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+REFUSED: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 _COMPLETE = "_TFLAUNCH_COMPLETE"
 _COMMAND = "command:Command"
@@ -123,7 +123,7 @@ def _run() -> int:
         code = application([word] if word in VERBS else VERBS)(prog_name="tflaunch", standalone_mode=False)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else end.code is not None
-    except _REFUSED as error:
+    except REFUSED as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             print(error.message, end="")
             return int(error.exit_code)

@@ -33,10 +33,11 @@ from tflaunch.cli.job_parts import (
     with_workdirs,
 )
 from tflaunch.cli.option_groups import ConnectionOptions, EndOptions, OutputOptions, WatchOptions
-from tflaunch.cli.options import argument
+from tflaunch.cli.options import argument, flatten
 from tflaunch.cli.outputs import wish_at_end
 from tflaunch.cli.reporting import reporting
 from tflaunch.cli.roles import roles_of
+from tflaunch.cli.trainer_command import RunCommand
 from tflaunch.cli.which_hosts import load_hosts
 from tflaunch.planning.frameworks import OF_THEIR_OWN, roles_for
 from tflaunch.protocol.errors import TflaunchError, UsageError
@@ -111,12 +112,31 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
         show_host=output.show_host,
         fold=not output.raw,
     ) as show:
-        request = _request(options, _job_file(ctx, options), show.reporter)
+        request = request_of(options, job_file_of(ctx, options), show.reporter)
         with connected(request.hostfile.hosts, options.connection, show.reporter) as connector:
             show.exit_code = (dry if options.start.dry_run else launch)(request, connector, show.reporter)
 
 
-def _job_file(ctx: typer.Context, options: RunOptions) -> JobFile:
+def options_of(words: Sequence[str]) -> tuple[typer.Context, RunOptions]:
+    """Return what these words behind `tflaunch run` ask for; raises UsageError."""
+    from tflaunch.cli import REFUSED
+    from tflaunch.cli.mistakes import as_usage_error
+
+    found: list[tuple[typer.Context, RunOptions]] = []
+
+    def take(ctx: typer.Context, options: RunOptions) -> None:
+        found.append((ctx, options))
+
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command("run", cls=RunCommand)(flatten(take))
+    try:
+        app(list(words), prog_name="run", standalone_mode=False)
+    except REFUSED as error:
+        raise as_usage_error(error) from None
+    return found[0]
+
+
+def job_file_of(ctx: typer.Context, options: RunOptions) -> JobFile:
     """Return what the job file says, or an empty one where there is none; raises JobFileError."""
     from tflaunch.inputs.job_file import JobFile
 
@@ -127,8 +147,18 @@ def _job_file(ctx: typer.Context, options: RunOptions) -> JobFile:
     return JobFile(Path.cwd(), options.what.script, options.program.module)
 
 
-def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
-    """Make the request from the command line; raises TflaunchError for what is wrong with it."""
+def request_of(
+    options: RunOptions,
+    file: JobFile,
+    reporter: Reporter,
+    hostfile: Hostfile | None = None,
+    *,
+    command: tuple[str, ...] = (),
+) -> Request:
+    """Make the request from the options; raises TflaunchError for what is wrong with them.
+
+    hostfile: these hosts, instead of those that the options name.  command: for the record, instead of this process's.
+    """
     from tflaunch.launch.request import Request
     from tflaunch.runs.run_ids import new_run_id
     from tflaunch.runs.run_names import check_name
@@ -142,7 +172,7 @@ def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
         roles_of(file.roles, options.cluster, options.roles, options.gpus.gpus_per_worker),
     )
     wish = wish_at_end(options.results, options.results.fetch)
-    hostfile = load_hosts(options.what.hosts, connection.connection, reporter)
+    hostfile = hostfile or load_hosts(options.what.hosts, connection.connection, reporter)
     check_hosts(hostfile, gpus, roles)
     if options.program.no_sync:
         hostfile = with_workdirs(file.directory, hostfile)
@@ -164,7 +194,7 @@ def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
         hostfile=hostfile,
         gpus=gpus,
         bundle=code.bundle,
-        command=command_line(),
+        command=command or command_line(),
         ssh_config=connection.config_path,
         lease_s=end.lease or LEASE_S[end.detach],
         connect_s=connection.connect_timeout,

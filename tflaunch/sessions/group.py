@@ -17,6 +17,7 @@ from tflaunch.protocol import machine, wire
 from tflaunch.protocol.errors import Breach, ConnectError
 from tflaunch.protocol.events import Interrupted
 from tflaunch.sessions import payload
+from tflaunch.sessions.interrupts import interrupts
 from tflaunch.sessions.probe import probed
 from tflaunch.sessions.session import Damaged, Ended, Said, Session, unexpected
 from tflaunch.sessions.wires import Opener, Wire
@@ -144,14 +145,8 @@ class Sessions:
     @contextlib.contextmanager
     def interrupts(self) -> Iterator[None]:
         """Inside, Ctrl-C and SIGTERM come through the queue; outside, they do what they did before."""
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        for number in before:
-            signal.signal(number, lambda number, _: self._queue.put(Interrupted(number)))
-        try:
+        with interrupts(self._queue.put):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def connect(self, hosts: Iterable[Host], verb: str, run: str, first: Callable[[Host], bytes]) -> None:
         """Begin to connect to `hosts`; `first(host)` is sent right behind the loader.
