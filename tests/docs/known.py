@@ -32,10 +32,10 @@ _KINDS = (
 
 def files_for(words: list[str], directory: Path) -> None:
     """Make the files that the words name, each with what its name says that it is."""
-    for name in LINKED:
-        if not (directory / name).exists():
-            (directory / name).symlink_to(ROOT / name)
     for word in words:
+        top = word.rpartition("=")[2].partition("/")[0]
+        if top in LINKED and not (directory / top).exists():
+            (directory / top).symlink_to(ROOT / top)
         path = word.rpartition("=")[2]
         for pattern, text in _KINDS:
             if re.fullmatch(pattern, path) and not path.startswith(("/", "~", "..")) and "*" not in path:
