@@ -146,7 +146,7 @@ def test_the_default_hostfile_and_which_hosts(lab: Lab) -> None:
     hostfile = lab.words()[1]
     env = {"TFLAUNCH_HOSTS": str(hostfile)}
     assert lab.launcher.run(*words, env=env).ran().out == "host1:0 host2:0\n"
-    assert lab.launcher.run(*words, "--host", "*2", env=env).ran().out == "host2:0\n"
+    assert lab.launcher.run(*words, "--hosts", "*2", env=env).ran().out == "host2:0\n"
     assert lab.launcher.run(*words, cwd=Path(hostfile).parent).ran().out == "host1:0 host2:0\n"
     assert logins(lab.network.sshds[0]) == 2
     nothing = lab.launcher.run("gpus").ran(2)
@@ -160,7 +160,7 @@ def test_the_default_hostfile_and_which_hosts(lab: Lab) -> None:
         (("--watch", "--csv"), "--watch shows the table, or --json, not --csv"),
         (("--watch", "1", "--topology"), "--watch shows the table"),
         (("--min-free=40",), "write it with its unit: 40GiB"),
-        (("--host=nope",), "has no host nope"),
+        (("--hosts=nope",), "has no host nope"),
         (("--sort=size",), "size"),
         (("--watch=0",), "'0' is less than 0.1s"),
         (("--timeout=soon",), "'soon' is not a time"),

@@ -34,7 +34,6 @@ INSTEAD: Mapping[str, str] = {
     **dict.fromkeys(("new", "create", "setup", "configure", "config", "hostfile", "discover"), "init"),
     **dict.fromkeys(("board", "tb"), "tensorboard"),
     "version": "--version",
-    "help": "--help",
 }  # fmt: skip
 
 
@@ -113,12 +112,12 @@ def _param(ctx: Any, name: str) -> Any:
 def _name(param: Any) -> str:
     if param.param_type_name == "option":
         return str(max(param.opts, key=len))
-    return str(param.metavar or param.name.upper()).strip("[]")
+    return str(param.metavar or param.name.upper())
 
 
 def _explained(param: Any) -> str:
     """Return for example `--workers N: Number of worker tasks [one per free GPU, or host]`."""
-    text = (getattr(param, "help", None) or "").replace(r"\[", "[")
+    text = getattr(param, "help", None) or ""
     if not text:
         return ""
     if param.param_type_name != "option":

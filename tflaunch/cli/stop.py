@@ -39,8 +39,6 @@ def stop(
     """End a run on all its hosts, also when its launcher or its agents are dead.
 
     Without RUN: ends the only run alive, or asks which one.  To repeat it does no harm.
-
-    Exit code: 0 nothing of the run is alive; 2 which run?; 69 hosts could not be asked; 76 a task is still alive.
     """
     from tflaunch.runs.run_ids import check_run_id
 

@@ -45,6 +45,13 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
     return hostfile
 
 
+def kind_of_file(word: str) -> str:
+    """Return `hosts`, `job` or `program` for a file of that kind here, or the hosts of a batch job; "" for all else."""
+    from tflaunch.cli.trainer_words import kind_of
+
+    return kind_of(word) if word in ("slurm:", "pbs:") or Path(word).expanduser().is_file() else ""
+
+
 def hosts_of_run(run: str, source: str | None) -> tuple[str, Hostfile, Path | None]:
     """Return (full run id if this machine knows it, the hosts to look on, the ssh_config to reach them)."""
     from tflaunch.runs.record import Record, hostfile_from

@@ -353,9 +353,9 @@ def test_what_is_wrong_in_the_hostfile_alone_is_told_of_all_hosts_at_once(tmp_pa
         (
             "run h t.py --place=wide",
             "--place: 'wide' is not one of 'spread', 'pack'",
-            "--place: Spread the tasks",
+            "--place spread|pack: Spread the tasks",
         ),
-        ("gpus a b c", "tflaunch gpus has no place for: b c", "tflaunch gpus [OPTIONS] [HOSTS]"),
+        ("gpus a b c", "tflaunch gpus has no place for: b c", "tflaunch gpus [HOSTS] [OPTIONS]"),
         (
             "sweep hosts.yaml trainer.py --grid lr=1 --threshold=wait_s=9",
             "tflaunch sweep has no option --threshold",
@@ -384,9 +384,9 @@ def test_the_help_shows_what_may_be_left_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for words, usage in (
-        (["run", "a", "b", "c", "d", "--help"], "run [OPTIONS] [HOSTS] [TRAINER.py] [-- ARGS]..."),
-        (["up", "--help"], "up [OPTIONS] [HOSTS]"),
-        (["sweep", "-h"], "sweep [OPTIONS] [HOSTS] [TRAINER.py]"),
+        (["run", "a", "b", "c", "d", "--help"], "run [HOSTS] TRAINER.py [OPTIONS] [-- ARGS...]"),
+        (["up", "--help"], "up [HOSTS] [OPTIONS]"),
+        (["sweep", "-h"], "sweep [HOSTS] TRAINER.py [OPTIONS] [-- ARGS...]"),
     ):
         monkeypatch.setattr(sys, "argv", ["tflaunch", *words])
         assert cli._run() == 0
