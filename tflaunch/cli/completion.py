@@ -74,7 +74,8 @@ def gpu_models(incomplete: str) -> Found:
 
     found: dict[str, str] = {}
     for name in known_models():
-        for word in (brief_name(name).rpartition(" ")[2], *short_name(name).split()[:1]):
-            if word.lower().startswith(incomplete.lower()):
-                found.setdefault(word, name)
+        brief = brief_name(name).rpartition(" ")[2]
+        for word in (brief, *(each for each in short_name(name).split() if each.startswith(f"{brief}-"))):
+            if word.lower().startswith(incomplete.lower()):  # as --gpu-model compares; shells go by each letter
+                found.setdefault(incomplete + word[len(incomplete) :], name)
     return list(found.items())
