@@ -76,6 +76,8 @@ def gpu_models(incomplete: str) -> Found:
     for name in known_models():
         brief = brief_name(name).rpartition(" ")[2]
         for word in (brief, *(each for each in short_name(name).split() if each.startswith(f"{brief}-"))):
-            if word.lower().startswith(incomplete.lower()):  # as --gpu-model compares; shells go by each letter
+            if word.lower().startswith(
+                incomplete.lower()
+            ):  # as --gpu-model compares; shells go by each letter
                 found.setdefault(incomplete + word[len(incomplete) :], name)
     return list(found.items())

@@ -80,6 +80,12 @@ def as_usage_error(error: Any) -> UsageError:
         return UsageError(error.message.rstrip("."), see)
     if found := re.fullmatch(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", error.message, re.DOTALL):
         usage = " ".join(ctx.get_usage().split()[1:])
+        program = found[1].split()[0]
+        if re.search(r"\.(py|sh)$", program):
+            hosts = str(ctx.params.get("hosts") or "hosts.yaml")
+            return UsageError(
+                f"{path} takes no program: {found[1]}", shlex.join(["tflaunch", "run", hosts, program])
+            )
         return UsageError(f"{path} has no place for: {found[1]}", usage)
     return UsageError(error.format_message().rstrip("."), see)
 

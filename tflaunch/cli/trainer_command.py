@@ -35,6 +35,7 @@ class TrainerCommand(JobCommand):
         if any(word.texts[0] in ("--help", "-h") for word in line.words):
             return super().parse_args(ctx, ["--help"])
         verb = ctx.info_name or ""
+        line = line.with_values() if line.unknown else line
         for option in line.unknown:
             self.refuse(verb, option, line)
         rest = super().parse_args(ctx, line.options)

@@ -21,7 +21,7 @@ _MOST_BYTES = 65_536
 
 def known_models() -> list[str]:
     """Return the models, as their drivers name them, those seen last first."""
-    with contextlib.suppress(OSError, ValueError), _path().open("rb") as file:
+    with contextlib.suppress(OSError, ValueError, RecursionError), _path().open("rb") as file:
         found = json.loads(file.read(_MOST_BYTES))
         if isinstance(found, list):
             return [name for name in found if isinstance(name, str)][:_MOST]
