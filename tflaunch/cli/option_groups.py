@@ -32,6 +32,15 @@ Run = Annotated[
         autocompletion=completion.runs,
     ),
 ]
+LivingRun = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help="The run's id, its name, or its first letters [the only run alive]",
+        show_default=False,
+        autocompletion=completion.runs,
+    ),
+]
 JsonDocument = Annotated[
     bool, typer.Option("--json", help="Print everything as one JSON document.", rich_help_panel=OUTPUT)
 ]

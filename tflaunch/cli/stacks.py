@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tflaunch.cli.connecting import visiting
-from tflaunch.cli.option_groups import OUTPUT, JsonDocument, ReachOptions, Run
+from tflaunch.cli.option_groups import OUTPUT, JsonDocument, LivingRun, ReachOptions
 from tflaunch.cli.options import Part
 from tflaunch.cli.ps import LIST_TIMEOUT_S
 from tflaunch.cli.reporting import Patient, reporting
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def stacks(
-    run: Run = None,
+    run: LivingRun = None,
     tasks: Annotated[
         list[str] | None, typer.Argument(metavar="TASK", help="worker/0 ps/1 [all]", show_default=False)
     ] = None,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from tflaunch.cli.connecting import visiting
-from tflaunch.cli.option_groups import EndOptions, OutputOptions, ReachOptions, Run
+from tflaunch.cli.option_groups import EndOptions, LivingRun, OutputOptions, ReachOptions
 from tflaunch.cli.options import Part
 from tflaunch.cli.reporting import Show, reporting
 from tflaunch.cli.which_hosts import (
@@ -30,7 +30,7 @@ LIST_TIMEOUT_S = 30.0
 
 
 def stop(
-    run: Run = None,
+    run: LivingRun = None,
     *,
     end: Annotated[EndOptions, Part("grace")],
     output: Annotated[OutputOptions, Part("json")],

@@ -17,6 +17,7 @@ LEAST_COLUMNS = 40
 PIPE_COLUMNS = 80
 _BOLD, _NAME, _PLAIN = "\x1b[1m", "\x1b[36m", "\x1b[0m"
 _GAP = 2
+_MOST_OF_NAMES = 32  # columns; longer names stand above their texts
 _JOINED = "\0"
 
 
@@ -78,8 +79,8 @@ def _of_options(section: Section) -> bool:
 def _widest(sections: Sequence[Section], of_options: bool, columns: int) -> int:
     """Return how wide the column of names is: one for all sections of options, one for all others."""
     named = [each.rows for each in sections if _of_options(each) == of_options]
-    widest = max((len(name) for rows in named for name, _ in rows), default=0)
-    return min(widest, columns * 2 // 5)
+    most = min(_MOST_OF_NAMES, columns * 2 // 5)
+    return max((len(name) for rows in named for name, _ in rows if len(name) <= most), default=0)
 
 
 def _styled(text: str, style: str, colour: bool) -> str:
