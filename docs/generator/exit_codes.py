@@ -1,4 +1,4 @@
-"""The page of the exit codes, from the tables that the help shows, else from the classes of the errors."""
+"""The page of the exit codes, from the tables that the help shows, else from the list below."""
 
 from __future__ import annotations
 
@@ -16,13 +16,25 @@ _ABOUT = """\
 A run ends with 0, with the code of the task that failed first, or with a code of tflaunch's own. Those lie above 64,
 where training programs seldom are, so that a script can tell them apart.
 """
-_OTHERS = {
-    0: "success",
-    1: "an error in tflaunch itself, or stdout could not be written; --stop-on-nan: the loss stayed NaN",
+_MEANINGS = {
+    0: "the run succeeded",
+    1: "an error in tflaunch itself, stdout could not be written, or, with --stop-on-nan, the loss stayed NaN; unless a "
+    "task ended with 1",
+    errors.EXIT_USAGE: "the command line, the hostfile or the job file is wrong, and nothing was contacted; or you did "
+    "not agree to what was asked, and nothing was started",
+    errors.EXIT_PLAN: "the job does not fit the hosts; with --require-gpu, a task does not use its GPU",
     errors.EXIT_NO_METRIC: "no trial of a sweep printed the metric",
+    errors.EXIT_CONNECT: "a host cannot be used, or the run does not fit without those that cannot be reached; hosts "
+    "could not be asked; or this machine lets you start no more threads",
+    errors.EXIT_LAUNCH: "a host could not prepare its tasks (of a sweep: none could), its Python cannot read the "
+    "program, or it cannot reach the tasks of others; nothing is left running. `check`: a run would fail",
+    errors.EXIT_RECORD: "the record of the run could not be written on this machine",
+    errors.EXIT_IO: "something that was to be removed, or fetched, could not be",
+    errors.EXIT_UNCLEAN: "a host was lost, or something of the run may still be alive or on a GPU: the report says "
+    "where. A host that was restarted counts as clean",
     errors.EXIT_TIMEOUT: "a time limit was reached",
-    errors.EXIT_INTERRUPTED: "Ctrl-C",
-    errors.EXIT_STOPPED: "SIGTERM, or `tflaunch stop` elsewhere",
+    errors.EXIT_INTERRUPTED: "stopped by Ctrl-C",
+    errors.EXIT_STOPPED: "stopped by SIGTERM, or by `tflaunch stop` elsewhere",
 }
 _TABLES: Any = (
     importlib.import_module("tflaunch.cli.exit_codes") if importlib.util.find_spec("tflaunch.cli.exit_codes") else None
@@ -47,12 +59,11 @@ def every() -> list[tuple[str, str]]:
 def _every() -> list[tuple[Any, str]]:
     if _TABLES:
         return list(_TABLES.EXIT_CODES)
-    found: dict[int, list[str]] = {code: [meaning] for code, meaning in _OTHERS.items()}
-    for each in vars(errors).values():
-        if isinstance(each, type) and issubclass(each, errors.TflaunchError) and each.exit_code > 1:
-            found.setdefault(each.exit_code, []).append((each.__doc__ or "").split("\n")[0].rstrip("."))
-    codes: list[tuple[Any, str]] = [(code, "; ".join(found[code])) for code in sorted(found)]
-    codes.insert(1, ("the task's own", "the first task that failed ended with it; 128 + n if signal n ended it"))
+    declared = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    if differing := declared ^ (_MEANINGS.keys() - {0, 1}):
+        raise LookupError(f"the page of the exit codes and tflaunch.protocol.errors differ: {sorted(differing)}")
+    codes: list[tuple[Any, str]] = list(_MEANINGS.items())
+    codes.insert(2, ("the task's own", "the first task that failed ended with it; 128 + n if signal n ended it"))
     return codes
 
 

@@ -28,6 +28,11 @@ _JOB_FILE = """\
 [A run as a file](../job-file.md) tells how to write one. `tflaunch schema job > job.schema.json` prints this page as a
 JSON Schema. Options of the command line win over the file.
 """
+_REFERENCES = {
+    "Settings": "The [settings](#settings)",
+    "HostSettings": "A [host with settings](#only-of-a-host)",
+    "GroupSettings": "A [group of hosts](#only-of-a-group)",
+}
 
 
 def pages() -> dict[str, str]:
@@ -82,9 +87,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
         first, *more = dict.fromkeys(kinds)
         return ", or ".join([first, *(each[0].lower() + each[1:] for each in more)])
     if "$ref" in schema:
-        return f"Keys of {schema['$ref'].rpartition('/')[2]}" if not schema["$ref"].endswith("/Settings") else (
-            "The settings below"
-        )
+        return _REFERENCES[schema["$ref"].rpartition("/")[2]]
     kind = schema.get("type", "")
     if kind == "array":
         inner = _kind(schema.get("items", {}))

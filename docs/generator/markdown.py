@@ -6,9 +6,15 @@ import re
 from collections.abc import Iterable, Sequence
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~$])")
-# Words that are typed or read by programs: options, variables, paths, names with underscores, NAME=VALUE.
+# Words that are typed or read by programs: options, variables, NAME=VALUE, paths.
 _CODE = re.compile(
-    r"(?<![\w`-])(--?[a-z][a-z0-9-]*(?:[= ][A-Z]{2,}(?![a-z]))?|\$?[A-Za-z]+_[A-Za-z0-9_]+(?:=\S*\w)?|~?/[\w./~-]+)"
+    r"(?<![\w`./~=-])("
+    r"'[^' ]*=[^']*'"
+    r"|--?[a-z][\w-]*(?:=(?:[^\s;,)]*\w)?)?"
+    r"|\$?[A-Za-z]+_\w+(?:=[^\s;,)]*[\w/])?"
+    r"|[a-z]\w*=[\w.,=-]*\w"
+    r"|(?:~|\.\.?)?/[.\w][\w./~-]*[\w/]"
+    r")"
 )
 
 
