@@ -1,7 +1,13 @@
 """How Sphinx builds the documentation: `scripts/docs` calls it, every warning is an error."""
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sphinx.application
 
 _HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(_HERE))
@@ -21,7 +27,6 @@ extensions = ["myst_parser"]
 exclude_patterns = ["generator"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
-suppress_warnings: list[str] = []
 nitpicky = True
 
 html_theme = "furo"
@@ -37,3 +42,12 @@ pygments_style = "default"
 pygments_dark_style = "github-dark"
 
 man_pages = [("reference/tflaunch.1", "tflaunch", generator.manual.ABOUT, "", 1)]
+
+
+def setup(app: sphinx.application.Sphinx) -> None:
+    """Have links of pages to other Markdown files of the repository lead to their pages of the site."""
+
+    def read(app: object, name: str, text: list[str]) -> None:  # noqa: ARG001  Sphinx gives them
+        text[0] = generator.repository.moved(text[0], f"docs/{name}.md", f"docs/{name}.md")
+
+    app.connect("source-read", read)

@@ -5,6 +5,7 @@
     file_keys.py    the keys of the hostfile and of the job file: from their JSON Schemas
     events.py       what `--json` prints: from tflaunch.console.json_events
     variables.py    what a task finds in its environment: from tflaunch.inputs.task_variables
+    repository.py   README files and the changelog, as pages of the site
     manual.py       the man page: from the verbs and the exit codes
     markdown.py     text as Markdown
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from generator import events, exit_codes, file_keys, manual, variables, verbs
+from generator import events, exit_codes, file_keys, manual, repository, variables, verbs
 
 
 def write(folder: Path) -> None:
@@ -24,6 +25,7 @@ def write(folder: Path) -> None:
         **verbs.pages(),
         "exit-codes.md": exit_codes.page(),
         **file_keys.pages(),
+        **repository.pages(),
         "events.md": events.page(),
         "variables.md": variables.page(),
         "tflaunch.1.md": manual.page(),
