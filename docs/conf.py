@@ -20,11 +20,13 @@ generator.write(_HERE / "reference")
 
 project = "tflaunch"
 author = "the authors of tflaunch"
-copyright = author  # noqa: A001  Sphinx calls it so
+copyright = author
 release = version = tflaunch.__version__
 
 extensions = ["myst_parser"]
-exclude_patterns = ["generator"]
+# The man page is a page of its own kind: Sphinx knows only later what it builds.
+exclude_patterns = ["generator", *([] if tags.has("man") else ["reference/tflaunch.1.md"])]  # noqa: F821  from Sphinx
+include_patterns = ["reference/tflaunch.1.md" if tags.has("man") else "**"]  # noqa: F821
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 nitpicky = True
@@ -41,6 +43,7 @@ html_theme_options = {"navigation_with_keys": True}
 pygments_style = "default"
 pygments_dark_style = "github-dark"
 
+root_doc = "reference/tflaunch.1" if tags.has("man") else "index"  # noqa: F821
 man_pages = [("reference/tflaunch.1", "tflaunch", generator.manual.ABOUT, "", 1)]
 
 

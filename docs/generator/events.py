@@ -16,8 +16,8 @@ and fields that you do not know: later versions may add some.
 
     tflaunch run hosts.yaml trainer.py --json | jq -r 'select(.event == "report") | .exit_code'
 
-`gpus`, `check`, `ps`, `status` and `stacks` print one JSON document instead; `tflaunch gpus --watch --json` prints one on
-each line.
+`gpus`, `check`, `ps`, `status` and `stacks` print one JSON document instead; `tflaunch gpus --watch --json` prints one
+on each line.
 
 ## Of a run
 """
@@ -26,8 +26,9 @@ each line.
 def page() -> str:
     """Return the page."""
     more = {name: event for name, event in SWEEP_EVENTS.items() if EVENTS.get(name) is not event}
-    return f"{_ABOUT}\n{_described(EVENTS)}\n## Of a sweep\n\nA sweep has the events above, but `log`, and these:\n\n" + (
-        _described(more, " (sweep)")
+    return (
+        f"{_ABOUT}\n{_described(EVENTS)}\n## Of a sweep\n\nA sweep has the events above, but `log`, and these:\n\n"
+        + (_described(more, " (sweep)"))
     )
 
 
@@ -38,5 +39,7 @@ def _described(events: Mapping[str, Event], of: str = "") -> str:
             [f"`{field}`", f"{'(not always) ' if field in event.sometimes else ''}{says}"]
             for field, says in event.fields.items()
         ]
-        parts.append(f"### {name}{of if name in EVENTS else ''}\n\n{event.says}\n\n{table(['field', 'holds'], rows)}")
+        parts.append(
+            f"### {name}{of if name in EVENTS else ''}\n\n{event.says}\n\n{table(['field', 'holds'], rows)}"
+        )
     return "\n".join(parts)

@@ -18,8 +18,8 @@ where training programs seldom are, so that a script can tell them apart.
 """
 _MEANINGS = {
     0: "the run succeeded",
-    1: "an error in tflaunch itself, stdout could not be written, or, with --stop-on-nan, the loss stayed NaN; unless a "
-    "task ended with 1",
+    1: "an error in tflaunch itself, stdout could not be written, or, with --stop-on-nan, the loss stayed NaN; unless "
+    "a task ended with 1",
     errors.EXIT_USAGE: "the command line, the hostfile or the job file is wrong, and nothing was contacted; or you did "
     "not agree to what was asked, and nothing was started",
     errors.EXIT_PLAN: "the job does not fit the hosts; with --require-gpu, a task does not use its GPU",
@@ -37,7 +37,9 @@ _MEANINGS = {
     errors.EXIT_STOPPED: "stopped by SIGTERM, or by `tflaunch stop` elsewhere",
 }
 _TABLES: Any = (
-    importlib.import_module("tflaunch.cli.exit_codes") if importlib.util.find_spec("tflaunch.cli.exit_codes") else None
+    importlib.import_module("tflaunch.cli.exit_codes")
+    if importlib.util.find_spec("tflaunch.cli.exit_codes")
+    else None
 )
 
 
@@ -61,9 +63,13 @@ def _every() -> list[tuple[Any, str]]:
         return list(_TABLES.EXIT_CODES)
     declared = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
     if differing := declared ^ (_MEANINGS.keys() - {0, 1}):
-        raise LookupError(f"the page of the exit codes and tflaunch.protocol.errors differ: {sorted(differing)}")
+        raise LookupError(
+            f"the page of the exit codes and tflaunch.protocol.errors differ: {sorted(differing)}"
+        )
     codes: list[tuple[Any, str]] = list(_MEANINGS.items())
-    codes.insert(2, ("the task's own", "the first task that failed ended with it; 128 + n if signal n ended it"))
+    codes.insert(
+        2, ("the task's own", "the first task that failed ended with it; 128 + n if signal n ended it")
+    )
     return codes
 
 

@@ -56,10 +56,18 @@ def _hostfile() -> str:
 def _job_file() -> str:
     properties: Mapping[str, Any] = job_model.json_schema()["properties"]
     role = next(
-        each["properties"] for each in properties["roles"]["properties"]["worker"]["anyOf"] if "properties" in each
+        each["properties"]
+        for each in properties["roles"]["properties"]["worker"]["anyOf"]
+        if "properties" in each
     )
     parts = [_JOB_FILE, "## The run\n", *_keys(properties)]
-    return "\n".join([*parts, "## A role\n\nWhat each role under `roles:`, and each job under `jobs:`, takes:\n", *_keys(role)])
+    return "\n".join(
+        [
+            *parts,
+            "## A role\n\nWhat each role under `roles:`, and each job under `jobs:`, takes:\n",
+            *_keys(role),
+        ]
+    )
 
 
 def _keys(properties: Mapping[str, Any]) -> Iterator[str]:

@@ -21,8 +21,8 @@ orphan: true
 ## DESCRIPTION
 
 tflaunch starts a distributed TensorFlow program on machines that have an SSH server and Python: one command places the
-parameter servers and workers, tells each who it is, starts them together and shows their logs as one stream. However the
-run ends, tflaunch stops every process that it started, and checks that none is left alive.
+parameter servers and workers, tells each who it is, starts them together and shows their logs as one stream. However
+the run ends, tflaunch stops every process that it started, and checks that none is left alive.
 
     tflaunch run hosts.yaml trainer.py --ps 2 --workers 4 -- --epochs 3
 
@@ -63,8 +63,14 @@ def page() -> str:
     """Return the page."""
     parts = [_HEAD, "## VERBS\n"]
     for verb in verbs.every():
-        parts += [f"### tflaunch {verb.name}\n", f"`{verb.usage}`\n", *(prose(each) + "\n" for each in verb.about)]
-        parts += [f"{', '.join(code(name) for name in each.names)}\n: {prose(each.help)}\n" for each in verb.options]
+        parts += [
+            f"### tflaunch {verb.name}\n",
+            f"`{verb.usage}`\n",
+            *(prose(each) + "\n" for each in verb.about),
+        ]
+        parts += [
+            f"{', '.join(code(name) for name in each.names)}\n: {prose(each.help)}\n" for each in verb.options
+        ]
     parts.append("## EXIT STATUS\n")
     parts += [f"`{number}`\n: {prose(meaning)}\n" for number, meaning in exit_codes.every()]
     return "\n".join([*parts, _TAIL])

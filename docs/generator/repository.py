@@ -1,4 +1,4 @@
-"""Pages of the repository that lie outside `docs/`, as pages of the site; links between both lead to the right place."""
+"""Pages of the repository that lie outside `docs/`, as pages of the site, with links that lead to the same files."""
 
 from __future__ import annotations
 

@@ -63,7 +63,9 @@ def page() -> str:
     """Return the page; raises LookupError where it and the code differ."""
     task = TaskId("worker", 0)
     cluster = {"worker": ["gpu01:20000"]}
-    found = Command(JobSpec(("t.py",)), cluster, "t-k3f9x2", {"gpu01": "eth0"}).env(task, Host(name="gpu01"), ())
+    found = Command(JobSpec(("t.py",)), cluster, "t-k3f9x2", {"gpu01": "eth0"}).env(
+        task, Host(name="gpu01"), ()
+    )
     _compare({**_OF_A_CLUSTER, **_OF_RANKS}, {*found, *processes.MARKS, "PYTHONPATH"})
     _compare(_OF_A_TRIAL, {*SHARING, *own_variables(Trial(0, {}))})
     parts = [
@@ -75,8 +77,8 @@ def page() -> str:
         _section("For PyTorch and JAX", _OF_RANKS),
         "Tasks of TensorFlow have them, too, unless you say `--framework tensorflow`. A ps or an evaluator has none.\n",
         _section("Of a trial", _OF_A_TRIAL),
-        "A trial belongs to no cluster: it has no `TF_CONFIG`, `TF_GRPC_REUSE_PORT` and `no_grpc_proxy`, and none of the "
-        "ranks.\n",
+        "A trial belongs to no cluster: it has no `TF_CONFIG`, `TF_GRPC_REUSE_PORT` and `no_grpc_proxy`, and none of "
+        "the ranks.\n",
     ]
     return "\n".join(parts)
 
@@ -87,4 +89,6 @@ def _compare(told: dict[str, str], found: set[str]) -> None:
 
 
 def _section(title: str, variables: dict[str, str]) -> str:
-    return f"## {title}\n\n" + table(["variable", "holds"], [[f"`{name}`", says] for name, says in variables.items()])
+    return f"## {title}\n\n" + table(
+        ["variable", "holds"], [[f"`{name}`", says] for name, says in variables.items()]
+    )

@@ -90,11 +90,11 @@ def _verb(command: Any, name: str, above: typer.Context) -> Verb:
     context = typer.Context(command, parent=above, info_name=name)
     usage = " ".join(["tflaunch", name, *command.collect_usage_pieces(context)])
     about = (command.help or "").replace(r"\[", "[").split("\n\n")
-    options = [_option(each, context) for each in command.get_params(context) if not getattr(each, "hidden", False)]
+    options = [_option(each) for each in command.get_params(context) if not getattr(each, "hidden", False)]
     return Verb(name, usage, tuple(about), tuple(options))
 
 
-def _option(parameter: Any, context: typer.Context) -> Option:
+def _option(parameter: Any) -> Option:
     is_argument = parameter.param_type_name == "argument"
     if is_argument:
         names: tuple[str, ...] = ((parameter.metavar or parameter.name.upper()).strip("[]"),)
@@ -109,7 +109,9 @@ def _value(parameter: Any) -> str:
     """Return how the value of an option without a metavar is written."""
     declared = getattr(parameter, "type_descriptor", None)  # of newer versions of typer
     if declared is not None:
-        kinds = [kind for kind in (declared.annotation, *get_args(declared.annotation)) if isinstance(kind, type)]
+        kinds = [
+            kind for kind in (declared.annotation, *get_args(declared.annotation)) if isinstance(kind, type)
+        ]
         for kind in kinds:
             if issubclass(kind, Enum):
                 return "|".join(str(each.value) for each in kind)

@@ -32,8 +32,8 @@ EVENTS: Mapping[str, Event] = {
             "notes": "sentences that the user should know",
             "choices": "what the program's text has decided, and why",
             "left_out": "hosts that could not be reached, or were lost -> why; the run does without them",
-            "tasks": "for each task: `task`, `host`, `address`, `port` (null: not part of the cluster), `gpus` (UUIDs), "
-            "`gpu_labels` (the same as people see them: `3`, or `3.1` for MIG instance 1 of GPU 3), `argv`, `env`, "
+            "tasks": "for each task: `task`, `host`, `address`, `port` (null: not part of the cluster), `gpus` (UUIDs), `gpu_labels` "
+            " (the same as people see them: `3`, or `3.1` for MIG instance 1 of GPU 3), `argv`, `env`, "
             "`setup`, `cwd` (null: where the shipped code is), `container` (image or empty), `mounts`",
         },
     ),
@@ -53,8 +53,8 @@ EVENTS: Mapping[str, Event] = {
             "fetched": "paths that were left out because `fetch` has brought them",
             "links": "path -> where to, of links that are shipped as links",
             "skipped": "paths that are neither files, directories nor links",
-            "shipped": "with `--show-files`: each file with `path`, `kind` (file, executable, link, directory), `bytes` "
-            "or null, `goal` (of a link) or null",
+            "shipped": "with `--show-files`: each file with `path`, `kind` (file, executable, link, directory), "
+            "`bytes` or null, `goal` (of a link) or null",
             "left": "with `--show-files`: each file that stays, with `path`, `kind`, `why`",
         },
         sometimes=("shipped", "left"),
@@ -133,7 +133,9 @@ EVENTS: Mapping[str, Event] = {
         {"host": _HOST, "reason": "why"},
         at_once=True,
     ),
-    "back": Event("The launcher reaches the host again.", {"host": _HOST, "seconds": "after so long"}, at_once=True),
+    "back": Event(
+        "The launcher reaches the host again.", {"host": _HOST, "seconds": "after so long"}, at_once=True
+    ),
     "lost": Event("The launcher has given the host up.", {"host": _HOST, "reason": "why"}, at_once=True),
     "failures": Event(
         "Hosts could not be used, or could not start their tasks.",
@@ -163,9 +165,9 @@ EVENTS: Mapping[str, Event] = {
             "exit_code": "of tflaunch",
             "seconds": "how long the run took",
             "exits": "each task's end, as in exited",
-            "first_failure": "null; a task: as in exited, with `tail` (its last lines) and `error` (the line of its log "
-            "that says why, or empty); a host: as in lost; a time limit: `reason`, `tasks`, `states`, `stacks` (task -> "
-            "lines); `--require-gpu` or `--stop-on-nan`: `reason`, `tasks`, `states` (empty), `exit_code`",
+            "first_failure": "null; a task: as in exited, with `tail` (its last lines) and `error` (the line of its "
+            "log that says why, or empty); a host: as in lost; a time limit: `reason`, `tasks`, `states`, `stacks` "
+            "(task -> lines); `--require-gpu` or `--stop-on-nan`: `reason`, `tasks`, `states` (empty), `exit_code`",
             "unverified": "host -> why tflaunch could not check that nothing is left",
             "survivors": "host -> processes that are still alive",
             "gpus": "host -> `text` and `own` (the run itself is on it) of each GPU that is not free again",
