@@ -44,10 +44,15 @@ def _hostfile() -> str:
     schema = hostfile_model.json_schema()
     kinds: Mapping[str, Mapping[str, Any]] = schema["$defs"]
     settings = kinds["Settings"]["properties"]
-    parts = [_HOSTFILE, *_keys(kinds["Document"]["properties"]), _SETTINGS, *_keys(settings)]
-    for name, title in (("HostSettings", "Only of a host"), ("GroupSettings", "Only of a group")):
+    parts = [
+        _HOSTFILE,
+        *_keys("hostfile", kinds["Document"]["properties"]),
+        _SETTINGS,
+        *_keys("hostfile", settings),
+    ]
+    for name, of in (("HostSettings", "host"), ("GroupSettings", "group")):
         own = {key: value for key, value in kinds[name]["properties"].items() if key not in settings}
-        parts += [f"## {title}\n\n{prose(kinds[name]['description'])}\n", *_keys(own)]
+        parts += [f"## Only of a {of}\n\n{prose(kinds[name]['description'])}\n", *_keys(of, own)]
     if left := kinds.keys() - {"Document", "Settings", "HostSettings", "GroupSettings"}:
         raise LookupError(f"the page of the hostfile has no place for {', '.join(sorted(left))}")
     return "\n".join(parts)
@@ -60,17 +65,19 @@ def _job_file() -> str:
         for each in properties["roles"]["properties"]["worker"]["anyOf"]
         if "properties" in each
     )
-    parts = [_JOB_FILE, "## The run\n", *_keys(properties)]
+    parts = [_JOB_FILE, "## The run\n", *_keys("job file", properties)]
     return "\n".join(
         [
             *parts,
             "## A role\n\nWhat each role under `roles:`, and each job under `jobs:`, takes:\n",
-            *_keys(role),
+            *_keys("role", role),
         ]
     )
 
 
-def _keys(properties: Mapping[str, Any]) -> Iterator[str]:
+def _keys(of: str, properties: Mapping[str, Any]) -> Iterator[str]:
+    # As options of a program, so that the search finds each key, and links can lead to it.
+    yield f"```{{program}} {of}\n```\n"
     for name, schema in properties.items():
         text = prose(schema.get("description", ""))
         if kind := _kind(schema):
@@ -78,7 +85,7 @@ def _keys(properties: Mapping[str, Any]) -> Iterator[str]:
         if examples := schema.get("examples"):
             shown = ", ".join(code(_as_yaml(example)) for example in examples)
             text += f"{' ' if kind else chr(10) * 2}For example {shown}."
-        yield directive("describe", f"{name}:", text)
+        yield directive("option", name, text)
 
 
 def _as_yaml(value: Any) -> str:

@@ -59,7 +59,7 @@ def test_every_key_is_there(pages: Path, document: str, page: str) -> None:
             return set()
         return set(schema.get("properties", ())).union(*map(keys, schema.values()))
 
-    described = set(re.findall(r"^:::\{describe\} (\w+):$", (pages / page).read_text(), re.M))
+    described = set(re.findall(r"^:::\{option\} (\w+)$", (pages / page).read_text(), re.M))
     roles = {"ps", "worker", "chief", "master", "evaluator"}
     assert described == keys(json.loads(done.stdout)) - roles
 

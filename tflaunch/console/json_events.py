@@ -32,9 +32,9 @@ EVENTS: Mapping[str, Event] = {
             "notes": "sentences that the user should know",
             "choices": "what the program's text has decided, and why",
             "left_out": "hosts that could not be reached, or were lost -> why; the run does without them",
-            "tasks": "for each task: `task`, `host`, `address`, `port` (null: not part of the cluster), `gpus` (UUIDs), "
-            "`gpu_labels` (the same as people see them: `3`, or `3.1` for MIG instance 1 of GPU 3), `argv`, `env`, "
-            "`setup`, `cwd` (null: where the shipped code is), `container` (image or empty), `mounts`",
+            "tasks": "for each task: `task`, `host`, `address`, `port` (null: not part of the cluster), `gpus` "
+            "(UUIDs), `gpu_labels` (the same as people see them: `3`, or `3.1` for MIG instance 1 of GPU 3), "
+            "`argv`, `env`, `setup`, `cwd` (null: where the shipped code is), `container` (image or empty), `mounts`",
         },
     ),
     "code": Event(
