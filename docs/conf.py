@@ -30,6 +30,7 @@ include_patterns = ["reference/tflaunch.1.md" if tags.has("man") else "**"]  # n
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 nitpicky = True
+smartquotes = False  # it makes a dash of the two of an option
 
 html_theme = "furo"
 html_title = f"tflaunch {release}"
