@@ -44,3 +44,9 @@ def startup(plan: Plan) -> Iterator[Table]:
 
     methods = {name: method(words) for name, words in commands.items()}
     yield interleave(table, methods, plan.rounds, plan.tell)
+
+    typer = "python -c 'import typer'"  # the help should cost at most twice as much
+    table = Table("Help", typer, ("wall s", "CPU s"))
+    helps = {name: methods[name] for name in ("tflaunch --version", "tflaunch --help", "tflaunch run --help")}
+    methods = {typer: method((python, "-c", "import typer")), **helps}
+    yield interleave(table, methods, plan.rounds, plan.tell)

@@ -1,4 +1,4 @@
-"""What bash, zsh and fish complete at Tab: verbs, runs, tasks and hosts."""
+"""What bash, zsh and fish complete at Tab: verbs, runs, tasks, hosts and models of GPUs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ def command(launcher: Launcher, tmp_path: Path) -> Path:
     """A directory with `tflaunch`, on a machine that knows one run and, by its default hostfile, two hosts."""
     hosts = launcher.local(2)
     launcher.run("run", hosts, launcher.script(TRAINER), "--ps=0", "--workers=2", "--name=mnist").ran()
+    models = launcher.home / ".cache/tflaunch/gpu-models.json"
+    models.parent.mkdir(parents=True, exist_ok=True)
+    models.write_text('["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090"]')
     hosts.rename(launcher.code / "hosts.yaml")
     directory = tmp_path / "bin"
     directory.mkdir()
@@ -64,6 +67,13 @@ def test_bash(launcher: Launcher, command: Path) -> None:
     assert at("logs", "mn") == [record.name]
     assert at("logs", record.name, "worker/") == ["worker/0", "worker/1"]
     assert at("run", "--include", "local") == ["local1", "local2"]
+    assert at("gpus", "--hosts", "local2") == ["local2"]
+    assert at("gpus", "--gpu-model", "H") == ["H100"]
+    assert at("run", "--gpu-model", "h") == ["h100"]  # which means the same
+    assert at("sweep", "--gpu-model", "A") == ["A100", "A100-SXM4-80GB"]
+    assert at("help", "st") == ["status", "stacks", "stop"]
+    assert at("--v") == ["--version"]
+    assert at("gpus", "--mo") == [""]  # an earlier spelling works, and is not offered
     assert at("logs", "zz") == [""]
 
 
@@ -74,6 +84,17 @@ def test_fish(launcher: Launcher, command: Path) -> None:
     [line] = completed(launcher, command, "fish", script)
     assert line.split("\t")[0] == record.name
     assert line.split("\t")[1].startswith("ended")
+    script = "_TFLAUNCH_COMPLETE=source_fish tflaunch | source; complete -C 'tflaunch run --gpu-model '"
+    assert completed(launcher, command, "fish", script) == [
+        "4090\tNVIDIA GeForce RTX 4090",
+        "A100\tNVIDIA A100-SXM4-80GB",
+        "A100-SXM4-80GB\tNVIDIA A100-SXM4-80GB",
+        "H100\tNVIDIA H100 80GB HBM3",
+    ]
+    script = "_TFLAUNCH_COMPLETE=source_fish tflaunch | source; complete -C 'tflaunch run --work'"
+    assert "--workers\tNumber of worker tasks [one per free GPU, or host]" in completed(
+        launcher, command, "fish", script
+    )
 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="no zsh here")
@@ -87,3 +108,5 @@ def test_zsh(launcher: Launcher, command: Path) -> None:
         terminal.wait_for("ready")
         terminal.type("tflaunch status mn\t")
         terminal.wait_for(record.name)
+        terminal.type("\x15tflaunch run --gpu-model h\t")
+        terminal.wait_for("--gpu-model h100")

@@ -146,9 +146,14 @@ def test_the_default_hostfile_and_which_hosts(lab: Lab) -> None:
     hostfile = lab.words()[1]
     env = {"TFLAUNCH_HOSTS": str(hostfile)}
     assert lab.launcher.run(*words, env=env).ran().out == "host1:0 host2:0\n"
-    assert lab.launcher.run(*words, "--host", "*2", env=env).ran().out == "host2:0\n"
+    for spelling in ("--hosts", "-H", "--host"):
+        assert lab.launcher.run(*words, spelling, "*2", env=env).ran().out == "host2:0\n"
     assert lab.launcher.run(*words, cwd=Path(hostfile).parent).ran().out == "host1:0 host2:0\n"
-    assert logins(lab.network.sshds[0]) == 2
+    assert lab.launcher.run(*words, "--hosts", hostfile).ran().out == "host1:0 host2:0\n"
+    assert lab.launcher.run(*words, "--hosts", "host2").ran().out == "host2:0\n"
+    assert logins(lab.network.sshds[0]) == 3
+    models = json.loads((lab.launcher.home / ".cache/tflaunch/gpu-models.json").read_text())
+    assert models == ["NVIDIA Stub GPU"]
     nothing = lab.launcher.run("gpus").ran(2)
     assert "no hostfile" in nothing.sentences
 
@@ -160,7 +165,7 @@ def test_the_default_hostfile_and_which_hosts(lab: Lab) -> None:
         (("--watch", "--csv"), "--watch shows the table, or --json, not --csv"),
         (("--watch", "1", "--topology"), "--watch shows the table"),
         (("--min-free=40",), "write it with its unit: 40GiB"),
-        (("--host=nope",), "has no host nope"),
+        (("--hosts=nope",), "has no host nope"),
         (("--sort=size",), "size"),
         (("--watch=0",), "'0' is less than 0.1s"),
         (("--timeout=soon",), "'soon' is not a time"),

@@ -41,18 +41,28 @@ VERBS = {
     "stacks": ("stacks:stacks", _COMMAND),
     "clean": ("clean:clean", _COMMAND),
     "schema": ("schema:schema", _COMMAND),
+    "help": ("help:help", _COMMAND),
 }
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"tflaunch {tflaunch.__version__}")
+        version, system = ".".join(map(str, sys.version_info[:3])), os.uname()
+        print(
+            f"tflaunch {tflaunch.__version__}, Python {version}, {system.sysname} {system.release} {system.machine}"
+        )
         raise typer.Exit
 
 
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the versions of tflaunch, Python and the system.",
+        ),
     ] = False,
 ) -> None:
     pass
@@ -65,17 +75,20 @@ def _load(name: str) -> Any:
 
 def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
     """Return the command line with these verbs; to declare all verbs takes longer than most verbs run."""
+    from tflaunch.cli.command import Tflaunch
+
     app = typer.Typer(
         name="tflaunch",
-        help="Start distributed TensorFlow on machines that have SSH and Python, and leave nothing behind.",
+        cls=Tflaunch,
         no_args_is_help=True,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # the help is tflaunch's own: tflaunch.console.help_page
     )
     app.callback()(_options)
-    from tflaunch.cli.options import flatten
-
     for verb in verbs:
+        from tflaunch.cli.options import flatten
+
         function, command = map(_load, VERBS[verb])
         app.command(verb, cls=command)(flatten(function))
     return app
@@ -112,15 +125,14 @@ def _run() -> int:
     """Parse the command line and run the verb; return its exit code. Raises UsageError for what the parser refuses."""
     if _COMPLETE in os.environ:  # the shell asks at Tab; typer answers, and ends the process
         words = f"{os.environ.get('COMP_WORDS', '')} {os.environ.get('_TYPER_COMPLETE_ARGS', '')}".split()
-        typed = [word for word in words if word in VERBS][:1]
-        application(typed or VERBS)(prog_name="tflaunch")
+        application([word for word in words if word in VERBS][:1])(prog_name="tflaunch")
     word = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     if word not in VERBS and [word] == sys.argv[1:2]:
         from tflaunch.cli.mistakes import unknown_verb
 
         raise unknown_verb(word, sys.argv[2:], list(VERBS))
     try:
-        code = application([word] if word in VERBS else VERBS)(prog_name="tflaunch", standalone_mode=False)
+        code = application([word] if word in VERBS else ())(prog_name="tflaunch", standalone_mode=False)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else end.code is not None
     except _REFUSED as error:

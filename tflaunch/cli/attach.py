@@ -35,9 +35,6 @@ def attach(run: Run = None, *, lines: LogOptions, output: OutputOptions, reach: 
     """Watch a run that is alive: what its tasks print, what happens to them, how the run ends.
 
     Ctrl-C stops watching, not the run.  Several users may watch one run.
-
-    Exit code: the run's, as of `tflaunch run`; 130 if you left before its end; 2 which run?; 69 hosts could not be
-    reached; 76 nobody knows how it ended.
     """
     from tflaunch.runs.record import note_end
 
@@ -68,7 +65,7 @@ def logs(
     tasks: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TASK...]",
+            metavar="TASK",
             help="worker/0 ps/1 [all]",
             show_default=False,
             autocompletion=completion.tasks,
@@ -88,8 +85,6 @@ def logs(
     Without RUN: the only run alive, else the newest.  `tflaunch logs worker/0` prints that task of it.
 
     The lines of several tasks begin with the task's name, those of one task are as the task printed them.
-
-    Exit code: 0; 2 which run, which task?; 69 hosts could not be reached (the logs on the others are printed).
     """
     run, words = run_and_words(run, tasks or [])
     wanted = _tasks(words)

@@ -57,9 +57,6 @@ def check(
     Every host starts one task as a run would: after its `setup:`, by its `python:`, in the same environment, with its
     free GPUs.  The task imports TensorFlow and ends.  The hosts connect to each other on ports as a run would.  Only
     what runs share stays on the hosts: container images and environments made from requirements.
-
-    Exit code: 0 a run can start, though there may be warnings; 70 it would fail (with --strict: or has warnings);
-    69 a host could not be asked; 2 command line or hostfile.
     """
     from tflaunch.planning.filling import check as check_placeholders
     from tflaunch.protocol.job import JobSpec

@@ -63,9 +63,7 @@ class CleanOptions:
 def clean(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[RUN...]", help="These runs, by id or its first letters.", show_default=False
-        ),
+        typer.Argument(metavar="RUN", help="These runs, by id or its first letters.", show_default=False),
     ] = None,
     *,
     hosts: Annotated[
@@ -85,8 +83,6 @@ def clean(
 
     A run that is alive stays, and one that may be alive on a host that cannot be asked.  Shipped code goes with the
     last run that used it.  On a terminal, tflaunch asks first.
-
-    Exit code: 0; 2 which run?; 69 hosts could not be asked, 74 something could not be removed: the rest is removed.
     """
     from tflaunch.runs.clean import places
     from tflaunch.runs.clean_records import recorded_place

@@ -1,4 +1,4 @@
-"""The class of all verbs: options whose value may be left out, errors that say what is accepted."""
+"""The class of all verbs: their help, options whose value may be left out, errors that say what is accepted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import typer
 import typer.core
 
+from tflaunch.cli import verb_help
 from tflaunch.cli.values import TIME_WORD
-from tflaunch.inputs.times import FOR_EVER, TIME, written
+from tflaunch.inputs.times import FOR_EVER, written
 
 
 class Command(typer.core.TyperCommand):
@@ -18,24 +19,34 @@ class Command(typer.core.TyperCommand):
 
     # Option -> (pattern that the next word must match to be its value; its value if that word does not match).
     optional_values: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    # Earlier spelling of an option -> the one of today; neither help nor completion shows it.
+    earlier: ClassVar[Mapping[str, str]] = {}
+    # Arguments that the usage shows without brackets, though an option can stand in their place.
+    hardly_optional: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        # Join the lines of the docstring; keep rich from reading [brackets] as markup.
-        self.help = "\n\n".join(" ".join(each.split()) for each in (self.help or "").split("\n\n"))
         for option in self.params:
-            if text := getattr(option, "help", None):
-                option.help = text.replace("[", r"\[")  # type: ignore[attr-defined]
-            if isinstance(option.default, float):  # a TIME: show 600.0 as 10m
+            if isinstance(option.default, float):  # a TIME: 600.0 is 10m
                 option.show_default = option.default > 0  # type: ignore[attr-defined]  # 0 means no limit
                 option.default = written(option.default)
-        if any("TIME" in (option.metavar or "") for option in self.params):
-            self.help += f"\n\nA TIME is {TIME}."
+
+    def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """Return the words of the usage, as `[HOSTS] TRAINER.py [OPTIONS] [-- ARGS...]`."""
+        return verb_help.usage_words(self, ctx, self.hardly_optional)
+
+    def get_help(self, ctx: typer.Context) -> str:  # type: ignore[override]
+        """Return the help as text, drawn for stdout as it is now."""
+        return verb_help.drawn(verb_help.page_of_verb(self, ctx))
+
+    def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[Any]:  # type: ignore[override]
+        """Return what typer completes; the shells' scripts read the help texts as rich's markup."""
+        return verb_help.escaped(super().shell_complete(ctx, incomplete))
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Parse as typer does, after filling in the values that were left out; raises typer's errors."""
         try:
-            return super().parse_args(ctx, self._completed(args))
+            return super().parse_args(ctx, self._completed(self.of_today(args)))
         except typer.BadParameter as error:
             # A ValidationError of pydantic, whose import would take longer than all else.
             if errors := getattr(error.__cause__, "errors", None):
@@ -45,6 +56,13 @@ class Command(typer.core.TyperCommand):
             if getattr(error, "ctx", ctx) is None:  # the parser does not say to which verb the error belongs
                 error.ctx = ctx  # type: ignore[attr-defined]
             raise
+
+    def of_today(self, args: Sequence[str]) -> list[str]:
+        """Return the words with the spelling of today for each option that has an earlier one."""
+        own = list(args[: args.index("--")] if "--" in args else args)
+        split = [word.partition("=") for word in own]
+        words = [self.earlier.get(name, name) + equals + value for name, equals, value in split]
+        return [*words, *args[len(own) :]]
 
     def _completed(self, args: Sequence[str]) -> list[str]:
         completed: list[str] = []
@@ -57,6 +75,20 @@ class Command(typer.core.TyperCommand):
                 if not re.fullmatch(pattern, "".join(args[number + 1 : number + 2])):
                     completed.append(default)
         return completed
+
+
+class Tflaunch(typer.core.TyperGroup):
+    """`tflaunch` itself: its help and completion know all verbs, though the module of none is loaded."""
+
+    def get_help(self, ctx: typer.Context) -> str:  # type: ignore[override]
+        """Return the help as text, drawn for stdout as it is now."""
+        return verb_help.drawn(verb_help.page_of_all(self, ctx))
+
+    def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[Any]:  # type: ignore[override]
+        """Return the verbs and options that begin like this."""
+        found = verb_help.escaped(super().shell_complete(ctx, incomplete))
+        there = {item.value for item in found}
+        return [item for item in verb_help.completed_verbs(incomplete) if item.value not in there] + found
 
 
 def _sentence(error: Mapping[str, Any]) -> str:

@@ -1,4 +1,6 @@
-"""What the shell completes at Tab beyond options: runs, tasks and hosts that this machine knows; nothing is contacted.
+"""What the shell completes at Tab beyond options: runs, tasks, hosts and GPUs that this machine knows of.
+
+Nothing is contacted.
 
 typer writes the shells' scripts (`tflaunch --install-completion`) and calls these functions.
 """
@@ -15,6 +17,13 @@ from tflaunch.protocol.errors import TflaunchError
 Found = list[tuple[str, str]]  # word, what it is
 
 _LATEST = 50  # runs
+
+
+def verbs(incomplete: str) -> Found:
+    """The verbs of tflaunch."""
+    from tflaunch.cli.guide import GUIDE
+
+    return [(verb, each.summary) for verb, each in GUIDE.items() if verb.startswith(incomplete)]
 
 
 def runs(incomplete: str) -> Found:
@@ -56,3 +65,19 @@ def hosts(incomplete: str) -> Found:
         known = hostfile.hosts if hostfile is not None else ()
         return [(host.name, "") for host in known if host.name.startswith(incomplete)]
     return []
+
+
+def gpu_models(incomplete: str) -> Found:
+    """The models of GPUs that tflaunch has seen on hosts, each as a word that is part of its name: `H100`."""
+    from tflaunch.survey.gpus import brief_name, short_name
+    from tflaunch.survey.known_models import known_models
+
+    found: dict[str, str] = {}
+    for name in known_models():
+        brief = brief_name(name).rpartition(" ")[2]
+        for word in (brief, *(each for each in short_name(name).split() if each.startswith(f"{brief}-"))):
+            if word.lower().startswith(
+                incomplete.lower()
+            ):  # as --gpu-model compares; shells go by each letter
+                found.setdefault(incomplete + word[len(incomplete) :], name)
+    return list(found.items())

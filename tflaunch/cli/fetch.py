@@ -23,7 +23,7 @@ def fetch(
     patterns: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PATTERN...]",
+            metavar="PATTERN",
             help="As in .gitignore: 'checkpoints/**' '*.keras' '!*.tmp' [all that the tasks wrote]",
             show_default=False,
         ),
@@ -50,9 +50,6 @@ def fetch(
     Files of one name but different content on several hosts go to one directory per host.  A file is copied whole or
     not at all; the same command again continues where it stopped.  Unchanged shipped code, links, __pycache__ and
     .git are left out; so are names that begin with a dot, unless a pattern has the dot: '.cache/**'.
-
-    Exit code: 0 all files are here; 2 which run?; 69 hosts could not be reached, 74 some files were not copied, or
-    nothing matches: the other files are here.
     """
     from tflaunch.runs.fetch import Fetch
     from tflaunch.runs.follow import Wanted

@@ -6,17 +6,18 @@ import os
 import sys
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, ClassVar, cast
 
 import typer
 
+from tflaunch.cli import completion
 from tflaunch.cli.command import Command
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.option_groups import OUTPUT, ConnectionOptions, Hosts
 from tflaunch.cli.options import Part, option
 from tflaunch.cli.reporting import reporting
 from tflaunch.cli.values import TIME_WORD, time_parser
-from tflaunch.cli.which_hosts import load_hosts
+from tflaunch.cli.which_hosts import default_source, kind_of_file, load_hosts
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ EVERY = "2s"  # the interval of --watch without a TIME
 class GpusCommand(Command):
     """The class of the command `gpus`; the TIME of --watch may be left out."""
 
+    earlier: ClassVar = {"--model": "--gpu-model", "--host": "--hosts"}
     optional_values = dict.fromkeys(("--watch", "-w"), (TIME_WORD, EVERY))
 
 
@@ -48,9 +50,21 @@ class ListOptions:
     panel = "Which GPUs"
 
     free: bool = option(False, help="Only GPUs that nobody uses.")
-    model: str = option("", metavar="TEXT", help="Only GPUs with this in their name: h100")
+    gpu_model: str = option(
+        "",
+        metavar="TEXT",
+        help="Only GPUs with this in their name: H100.",
+        autocompletion=completion.gpu_models,
+    )
     min_free: str = option("", metavar="SIZE", help="Only GPUs with at least this much free memory: 40GiB")
-    host: str = option("", metavar="PATTERN", help="Only these hosts: names, ranges, globs, label=value.")
+    only_hosts: str = option(
+        "",
+        "--hosts",
+        "-H",
+        metavar="PATTERN",
+        help="Only these hosts: names, ranges, globs, label=value; without HOSTS: or those of a hostfile.",
+        autocompletion=completion.hosts,
+    )
     sort: SortChoice = option(
         SortChoice.host, help="Most free memory, least utilization or highest temperature first."
     )
@@ -92,18 +106,17 @@ def gpus(
     """Show the GPUs of all hosts: their state, who uses them since when, which are free.
 
     Nothing is installed on the hosts.  GPUs in MIG mode are shown with their instances (3.1: instance 1 of GPU 3).
-
-    Exit code: 0; 2 command line or hostfile; 69 a host could not be asked (the others are shown).
     """
     from tflaunch.console.gpus_output import GpusOutput
     from tflaunch.inputs.sizes import size
     from tflaunch.survey.gpus import Wanted
+    from tflaunch.survey.known_models import remember_models
     from tflaunch.survey.survey import Survey
 
     with reporting("stopped before all hosts had answered", json=form.json) as show:
         chosen_form = _form(form, watching=watch is not None)
-        wanted = Wanted(which.free, which.model, size(which.min_free) if which.min_free else 0)
-        hostfile = _chosen(load_hosts(hosts, connection.connection), which.host)
+        wanted = Wanted(which.free, which.gpu_model, size(which.min_free) if which.min_free else 0)
+        hostfile = _chosen(hosts, which.only_hosts, connection.connection)
         # Leave some time for the answer, so that a dead host fails with the error of its connection.
         connection.connect_timeout = 0.8 * timeout
         with connected(hostfile.hosts, connection, show.reporter) as connector:
@@ -121,6 +134,8 @@ def gpus(
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             finally:
                 survey.close()
+                answered = (each.facts for each in survey.answers())
+                remember_models(gpu.name for facts in answered if facts is not None for gpu in facts.gpus)
 
 
 def _form(options: FormOptions, *, watching: bool) -> Form:
@@ -140,7 +155,11 @@ def _form(options: FormOptions, *, watching: bool) -> Form:
     return cast("Form", asked[0] if asked else "")
 
 
-def _chosen(hostfile: Hostfile, pattern: str) -> Hostfile:
+def _chosen(hosts: str | None, pattern: str, connection: str) -> Hostfile:
+    """Return the hosts of HOSTS that match --hosts; without HOSTS, --hosts may name them as in other commands."""
     from tflaunch.hosts import Hostfile, match
 
+    if hosts is None and pattern and (default_source() is None or kind_of_file(pattern) == "hosts"):
+        return load_hosts(pattern, connection)
+    hostfile = load_hosts(hosts, connection)
     return Hostfile(hostfile.source, tuple(match(pattern, hostfile))) if pattern else hostfile

@@ -56,9 +56,6 @@ def init(
 
     A comment beside each host says which GPUs, cores, memory, Python and TensorFlow it has.  A host that cannot be
     reached is written as a comment, with the reason.  Nothing is installed on the hosts or left there.
-
-    Exit code: 0; 69 a host could not be reached (the others are written; if none could, nothing is); 2 command line;
-    73 the file cannot be written.
     """
     from tflaunch.survey.hostfile_text import hostfile_text
 

@@ -11,8 +11,8 @@ from tflaunch.cli.options import argument, option
 from tflaunch.cli.values import parse_gpus, parse_wait, time_parser
 from tflaunch.protocol.job import GpuCount
 
-CLUSTER, GPUS, PROGRAM, AGAIN = "Cluster", "GPUs", "Program", "When a task fails"
-OUTPUTS = "Outputs"
+CLUSTER, GPUS, START, AGAIN = "Cluster", "GPUs", "Start", "When a task fails"
+PROGRAM, ENVIRONMENT, FILES = "Program and code", "Environment of the tasks", "Files that the tasks write"
 
 
 @dataclass(repr=False, eq=False)
@@ -100,7 +100,7 @@ class ProgramOptions:
 class TaskOptions:
     """The environment of the tasks: variables, packages, containers."""
 
-    panel = PROGRAM
+    panel = ENVIRONMENT
 
     env: tuple[str, ...] = option(
         (),
@@ -230,7 +230,12 @@ class GpuOptions:
         help="GPUs for each worker; all: one worker per host, with all its GPUs [1 where there are any]",
         show_default=False,
     )
-    gpu_model: str = option("", metavar="TEXT", help="Only GPUs with this in their name: H100.")
+    gpu_model: str = option(
+        "",
+        metavar="TEXT",
+        help="Only GPUs with this in their name: H100.",
+        autocompletion=completion.gpu_models,
+    )
     min_gpu_memory: str = option("", metavar="SIZE", help="Only GPUs with at least this much memory: 40GiB.")
     mix_models: bool = option(False, help="A worker may get GPUs of different models.")
     mig: str | None = option(
@@ -258,7 +263,7 @@ class GpuOptions:
 class StartOptions:
     """What must hold before tasks start."""
 
-    panel = CLUSTER
+    panel = START
 
     name: str = option(
         "", metavar="NAME", help="The run's id begins with it, and other verbs find it [the program's]."
@@ -278,7 +283,7 @@ class StartOptions:
 class ResultOptions:
     """What to do with the files that the tasks write: fetch them, show them in TensorBoard."""
 
-    panel = OUTPUTS
+    panel = FILES
 
     fetch: tuple[str, ...] = option(
         (),

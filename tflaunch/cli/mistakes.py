@@ -34,7 +34,6 @@ INSTEAD: Mapping[str, str] = {
     **dict.fromkeys(("new", "create", "setup", "configure", "config", "hostfile", "discover"), "init"),
     **dict.fromkeys(("board", "tb"), "tensorboard"),
     "version": "--version",
-    "help": "--help",
 }  # fmt: skip
 
 
@@ -81,6 +80,12 @@ def as_usage_error(error: Any) -> UsageError:
         return UsageError(error.message.rstrip("."), see)
     if found := re.fullmatch(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", error.message, re.DOTALL):
         usage = " ".join(ctx.get_usage().split()[1:])
+        program = found[1].split()[0]
+        if re.search(r"\.(py|sh)$", program):
+            hosts = str(ctx.params.get("hosts") or "hosts.yaml")
+            return UsageError(
+                f"{path} takes no program: {found[1]}", shlex.join(["tflaunch", "run", hosts, program])
+            )
         return UsageError(f"{path} has no place for: {found[1]}", usage)
     return UsageError(error.format_message().rstrip("."), see)
 
@@ -113,12 +118,12 @@ def _param(ctx: Any, name: str) -> Any:
 def _name(param: Any) -> str:
     if param.param_type_name == "option":
         return str(max(param.opts, key=len))
-    return str(param.metavar or param.name.upper()).strip("[]")
+    return str(param.metavar or param.name.upper())
 
 
 def _explained(param: Any) -> str:
     """Return for example `--workers N: Number of worker tasks [one per free GPU, or host]`."""
-    text = (getattr(param, "help", None) or "").replace(r"\[", "[")
+    text = getattr(param, "help", None) or ""
     if not text:
         return ""
     if param.param_type_name != "option":

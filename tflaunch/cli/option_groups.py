@@ -26,8 +26,17 @@ Hosts = Annotated[
 Run = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RUN]",
+        metavar="RUN",
         help="The run's id, its name, or its first letters [the only run alive, else the newest]",
+        show_default=False,
+        autocompletion=completion.runs,
+    ),
+]
+LivingRun = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help="The run's id, its name, or its first letters [the only run alive]",
         show_default=False,
         autocompletion=completion.runs,
     ),
@@ -53,7 +62,7 @@ class SshOptions:
         help="Time limit to connect to a host: name lookup, TCP and log-in together.",
     )
     ssh_config: Path | None = option(
-        None, "--ssh-config", "-F", help="Read this file instead of ~/.ssh/config."
+        None, "--ssh-config", "-F", metavar="FILE", help="Read this file instead of ~/.ssh/config."
     )
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import typer
@@ -32,6 +33,8 @@ class _Declared:
             hint, default = list[get_args(hint)[0]] | None, None  # type: ignore[misc]
         elif "parser" in settings:
             hint = Any  # the parser makes the value
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            settings = {"metavar": "|".join(str(each.value) for each in hint), **settings}
         info = self.make(default, *names, **settings)
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=hint)
 

@@ -41,10 +41,7 @@ def ps(
     json: JsonDocument = False,
     ssh: Annotated[SshOptions, Part(default={"connect_timeout": 15.0})],
 ) -> None:
-    """List your runs that are alive on the hosts, whichever machine started them.
-
-    Exit code: 0; 2 command line or hostfile; 69 a host could not be asked (the others are shown).
-    """
+    """List your runs that are alive on the hosts, whichever machine started them."""
     from tflaunch.runs.record_list import list_runs
 
     with reporting("stopped before all hosts had answered", json=json) as show:

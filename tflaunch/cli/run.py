@@ -77,17 +77,17 @@ class RunOptions:
     """All options and arguments of `run`."""
 
     what: RunArguments
-    program: ProgramOptions
     cluster: ClusterOptions
-    roles: RoleOptions
     gpus: GpuOptions
-    tasks: TaskOptions
     start: StartOptions
-    end: EndOptions
-    watch: WatchOptions
+    program: ProgramOptions
+    tasks: TaskOptions
     output: OutputOptions
     results: ResultOptions
+    end: EndOptions
     restarts: RestartOptions
+    watch: WatchOptions
+    roles: RoleOptions
     connection: ConnectionOptions
 
 
@@ -95,10 +95,6 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
     """Start TRAINER.py as ps, worker and other tasks on HOSTS, show what they print, stop when the work is done.
 
     A job file, job.yaml, in place of TRAINER.py can hold all options; those of the command line win.
-
-    Exit code: 0; the code of the task that failed first (128 + n for signal n); 130 after Ctrl-C; 2 command
-    line or hostfile; 65 the job does not fit; 69 no connection; 70 a host cannot start its tasks; 73 no record;
-    74 not all outputs were fetched; 76 a host was lost, or not all could be stopped; 124 a time limit was reached.
     """
     from tflaunch.launch.launch import dry, launch
 

@@ -17,7 +17,7 @@ class Document(str, Enum):
 
 def schema(
     of: Annotated[
-        Document, typer.Argument(metavar="[hosts|job]", help="The schema of a hostfile, or of a job file.")
+        Document, typer.Argument(metavar="hosts|job", help="The schema of a hostfile, or of a job file.")
     ] = Document.hosts,
 ) -> None:
     """Print the JSON Schema of a hostfile, or of a job file, for editors that complete and check YAML."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tflaunch.cli.connecting import visiting
-from tflaunch.cli.option_groups import OUTPUT, JsonDocument, ReachOptions, Run
+from tflaunch.cli.option_groups import OUTPUT, JsonDocument, LivingRun, ReachOptions
 from tflaunch.cli.options import Part
 from tflaunch.cli.ps import LIST_TIMEOUT_S
 from tflaunch.cli.reporting import Patient, reporting
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def stacks(
-    run: Run = None,
+    run: LivingRun = None,
     tasks: Annotated[
-        list[str] | None, typer.Argument(metavar="[TASK...]", help="worker/0 ps/1 [all]", show_default=False)
+        list[str] | None, typer.Argument(metavar="TASK", help="worker/0 ps/1 [all]", show_default=False)
     ] = None,
     *,
     all_threads: Annotated[
@@ -39,8 +39,6 @@ def stacks(
 
     The tasks go on, and their logs stay as they are. Tasks at the same place are shown once. Without RUN: the only
     run alive; `tflaunch stacks worker/0` is one task of it. A task is asked at most every 10 s.
-
-    Exit code: 0; 2 which run, which task?; 69 a host could not be asked (the answers of the others are shown).
     """
     from tflaunch.runs.run_ids import check_run_id
     from tflaunch.runs.stacks import ask_stacks, wanted_tasks

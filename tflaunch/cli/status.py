@@ -33,8 +33,6 @@ def status(
     """Show all about one run: what failed first, each task with its state, port, GPUs and log, and each host.
 
     Without RUN: the only run alive, else the newest.
-
-    Exit code: 0; 2 which run?; 69 a host could not be asked (the answers of the others are shown).
     """
     from tflaunch.runs.run_ids import check_run_id
     from tflaunch.runs.states import failures_of, pick_run, why_picked

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from tflaunch.cli.connecting import visiting
-from tflaunch.cli.option_groups import EndOptions, OutputOptions, ReachOptions, Run
+from tflaunch.cli.option_groups import EndOptions, LivingRun, OutputOptions, ReachOptions
 from tflaunch.cli.options import Part
 from tflaunch.cli.reporting import Show, reporting
 from tflaunch.cli.which_hosts import (
@@ -30,7 +30,7 @@ LIST_TIMEOUT_S = 30.0
 
 
 def stop(
-    run: Run = None,
+    run: LivingRun = None,
     *,
     end: Annotated[EndOptions, Part("grace")],
     output: Annotated[OutputOptions, Part("json")],
@@ -39,8 +39,6 @@ def stop(
     """End a run on all its hosts, also when its launcher or its agents are dead.
 
     Without RUN: ends the only run alive, or asks which one.  To repeat it does no harm.
-
-    Exit code: 0 nothing of the run is alive; 2 which run?; 69 hosts could not be asked; 76 a task is still alive.
     """
     from tflaunch.runs.run_ids import check_run_id
 

@@ -237,6 +237,9 @@ class SweepOptions:
 
     what: SweepArguments
     trials: TrialOptions
+    score: ScoreOptions
+    per_trial: TrialGpuOptions
+    gpus: Annotated[GpuOptions, Part(without=("gpus_per_worker", "mix_models"))]
     start: Annotated[
         StartOptions,
         Part(
@@ -246,9 +249,6 @@ class SweepOptions:
             help={"dry_run": "Print the trials and how many run at a time, and start nothing."},
         ),
     ]
-    per_trial: TrialGpuOptions
-    gpus: Annotated[GpuOptions, Part(without=("gpus_per_worker", "mix_models"))]
-    score: ScoreOptions
     failure: RetryOptions
     program: Annotated[
         ProgramOptions, Part(without=("flag", "flag_style", "no_empty_flags", "framework", "flags"))
@@ -285,11 +285,6 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
 
     Each trial is a process of its own; it gets its values as --NAME=VALUE and in TFLAUNCH_PARAMS (JSON), its number
     in TFLAUNCH_TRIAL.  Each result is recorded as soon as its trial ends.
-
-    Exit code: 0 all have succeeded; the code of the trial that failed first (128 + n for signal n); 130 after Ctrl-C;
-    2 command line or hostfile; 65 no host can take a trial; 66 no trial printed the metric; 69 no connection; 70 no
-    trial can start; 73 no record; 74 not all outputs were fetched; 76 all hosts were lost, or not all could be stopped;
-    124 a trial took longer than --timeout.
     """
     from tflaunch.console.sweep import open_reporter
     from tflaunch.sweeps.run import dry

@@ -26,7 +26,7 @@ def tensorboard(
     logdir: Annotated[
         str,
         typer.Argument(
-            metavar="[LOGDIR]", help="A directory on that host, from the tasks' working directory [that one]"
+            metavar="LOGDIR", help="A directory on that host, from the tasks' working directory [that one]"
         ),
     ] = ".",
     *,
@@ -38,8 +38,6 @@ def tensorboard(
 
     TensorBoard runs on the host of the run's chief, else of worker/0, with the tasks' Python.  The browser reaches it
     at a port of this machine, through the SSH connection; tflaunch connects again if that is lost.
-
-    Exit code: 130 after Ctrl-C; 2 which run?, or the port is taken; 69 no connection; 70 TensorBoard does not start.
     """
     from tflaunch.runs.follow import Wanted
     from tflaunch.runs.tensorboard import show_tensorboard

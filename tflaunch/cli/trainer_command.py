@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class TrainerCommand(JobCommand):
     """A verb with a trainer: finds out which words are HOSTS, the trainer, options and the trainer's own."""
 
+    hardly_optional: ClassVar = frozenset({"script"})  # -m PKG.MOD can stand for it
     instead: ClassVar[Mapping[str, str]] = {}  # option of another verb -> what to use here
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
@@ -34,6 +35,7 @@ class TrainerCommand(JobCommand):
         if any(word.texts[0] in ("--help", "-h") for word in line.words):
             return super().parse_args(ctx, ["--help"])
         verb = ctx.info_name or ""
+        line = line.with_values() if line.unknown else line
         for option in line.unknown:
             self.refuse(verb, option, line)
         rest = super().parse_args(ctx, line.options)

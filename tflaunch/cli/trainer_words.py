@@ -82,6 +82,23 @@ class Line:
         """The options that the verb lacks."""
         return [word.texts[0] for word in self.words if word.kind == "unknown"]
 
+    def with_values(self) -> Line:
+        """Return the line with the value of each unknown option beside it: `--epochs 3 trainer.py`.
+
+        A word behind such an option is taken for its value if it is no file, and a program comes later.
+        """
+        words: list[Word] = []
+        programs = [kind_of(word.texts[0]) in ("program", "job") for word in self.words]
+        for number, word in enumerate(self.words):
+            text = word.texts[0]
+            bare = bool(words) and words[-1].kind == "unknown" and "=" not in words[-1].texts[0]
+            its = bare and len(words[-1].texts) == 1 and word.kind == "plain" and any(programs[number + 1 :])
+            if its and not kind_of(text) and not os.path.lexists(text):
+                words[-1] = Word((*words[-1].texts, text), "unknown")
+            else:
+                words.append(word)
+        return Line(tuple(words), self.after)
+
     def own(self, taken: int) -> list[str]:
         """Return the trainer's words before `--`: options that the verb lacks, plain words after the first `taken`."""
         found: list[str] = []

@@ -73,14 +73,14 @@ class UpOptions:
 
     where: JobHosts
     cluster: Annotated[ClusterOptions, Part(without=("evaluator",))]
-    roles: Annotated[RoleOptions, Part("job", "job_hosts", "job_gpus", "job_env")]
-    start: StartOptions
     gpus: GpuOptions
+    start: StartOptions
     tasks: TaskOptions
     servers: ServerOptions
     output: Annotated[OutputOptions, Part(without=("only", "raw"))]
     end: Annotated[EndOptions, Part("grace", "startup_timeout", "lease", default={"startup_timeout": 300.0})]
     watch: Annotated[WatchOptions, Part("threshold", "no_stacks")]
+    roles: Annotated[RoleOptions, Part("job", "job_hosts", "job_gpus", "job_env")]
     restarts: Annotated[RestartOptions, Part("restarts", "restart_window", default={"restarts": 3})]
     connection: ConnectionOptions
 
@@ -90,10 +90,6 @@ def up(options: UpOptions) -> None:
 
     Ends when all servers listen, and prints how clients find them: the targets for a session, the flags of the
     classic trainers, and the cluster spec.  A server that dies later starts again at the same address.
-
-    Exit code: 0 the servers run; else none is left: the code of the server that failed first; 124 not all
-    listened in time; 130 after Ctrl-C; 2 command line or hostfile; 65 they do not fit; 69 no connection; 70 a host
-    cannot start them; 73 no spec file, no record; 76 a host was lost, or not all could be stopped.
     """
     from tflaunch.launch.launch import dry
     from tflaunch.launch.servers import serve

@@ -45,8 +45,32 @@ def load_hosts(source: str | None, connection: str = "", reporter: Reporter | No
     return hostfile
 
 
+def kind_of_file(word: str) -> str:
+    """Return `hosts`, `job` or `program` for a file of that kind here, or the hosts of a batch job; "" for all else."""
+    from tflaunch.cli.trainer_words import kind_of
+
+    return kind_of(word) if word in ("slurm:", "pbs:") or Path(word).expanduser().is_file() else ""
+
+
+def refuse_file(run: str) -> None:
+    """Raise UsageError if what should name a run is a hostfile, a job file or a program."""
+    kind = kind_of_file(run)
+    if kind == "hosts":
+        raise UsageError(
+            f"{run} is a hostfile, not a run", f"--hosts {run} says where to look; RUN is an id or a name"
+        )
+    if kind:
+        what = "a job file" if kind == "job" else "a program"
+        raise UsageError(
+            f"{run} is {what}, not a run", f"tflaunch ps lists the runs; tflaunch run {run} starts one"
+        )
+
+
 def hosts_of_run(run: str, source: str | None) -> tuple[str, Hostfile, Path | None]:
-    """Return (full run id if this machine knows it, the hosts to look on, the ssh_config to reach them)."""
+    """Return (full run id if this machine knows it, the hosts to look on, the ssh_config to reach them).
+
+    Raises UsageError for a run that is unknown here and is a file.
+    """
     from tflaunch.runs.record import Record, hostfile_from
 
     if source is not None:
@@ -54,6 +78,7 @@ def hosts_of_run(run: str, source: str | None) -> tuple[str, Hostfile, Path | No
     try:
         record = Record.open(run)
     except UsageError:
+        refuse_file(run)
         if default_source() is None:
             raise
         return run, load_hosts(None), None

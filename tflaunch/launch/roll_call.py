@@ -19,6 +19,7 @@ from tflaunch.planning.usable_hosts import fewer_workers
 from tflaunch.protocol.errors import ConnectError, ConnectErrors, PlanError, TflaunchError
 from tflaunch.protocol.job import PS, WORKER, JobSpec
 from tflaunch.sessions.watcher import Watcher
+from tflaunch.survey.known_models import remember_models
 
 if TYPE_CHECKING:
     from tflaunch.launch.acquisition import Planner
@@ -67,6 +68,7 @@ class RollCall:
             self._call_spares(spares)
             return
         self.inventory |= inventory
+        remember_models(gpu.name for facts in inventory.values() for gpu in facts.gpus)
         self.absent |= absent
         refuse_one_machine_twice(self.hostfile, self.inventory, self.connections)
 

@@ -18,7 +18,7 @@ from tflaunch.cli.job_option_groups import ClusterOptions, RoleOptions
 from tflaunch.cli.mistakes import INSTEAD, unknown_verb
 from tflaunch.cli.roles import roles_of
 from tflaunch.cli.trainer_words import Line, kind_of
-from tflaunch.cli.which_hosts import load_hosts
+from tflaunch.cli.which_hosts import hosts_of_run, load_hosts
 from tflaunch.hosts import load
 from tflaunch.protocol.errors import HostfileError, UsageError
 from tflaunch.protocol.job import Role, near_role
@@ -138,6 +138,22 @@ def test_what_comes_through_a_pipe_is_left_for_whom_it_is_for(tmp_path: Path) ->
             "--lr=0.1 10: ",
             "tflaunch run trainer.py --workers 2 -- --lr=0.1 10 more",
         ),
+        (
+            "run --epochs 3 trainer.py --workers 2",
+            "--epochs 3: tflaunch run has no such option",
+            "tflaunch run trainer.py --workers 2 -- --epochs 3",
+        ),
+        (
+            "run hosts.yaml --epochs 3 --lr=0.1 trainer.py",
+            "--epochs 3 --lr=0.1: ",
+            "tflaunch run hosts.yaml trainer.py -- --epochs 3 --lr=0.1",
+        ),
+        (
+            "run --verbose hosts.yaml trainer.py",
+            "--verbose: ",
+            "tflaunch run hosts.yaml trainer.py -- --verbose",
+        ),
+        ("run --verbose gpu01,gpu02 trainer.py", "", "tflaunch run gpu01,gpu02 trainer.py -- --verbose"),
         ("run trainer.py other.py", "other.py: ", "tflaunch run trainer.py -- other.py"),
         ("run -m pkg.mod hosts.yaml a", "a: ", "tflaunch run hosts.yaml -m pkg.mod -- a"),
         ("run -m pkg.mod 10 --bogus", "10 --bogus: ", "tflaunch run -m pkg.mod -- 10 --bogus"),
@@ -202,6 +218,24 @@ def test_what_is_no_command_is_told_with_the_corrected_one(
     error = refused(words)
     assert fact in error.message
     assert corrected in error.hint.splitlines() or corrected in error.hint
+
+
+@pytest.mark.parametrize(
+    ("run", "fact", "hint"),
+    [
+        ("hosts.yaml", "hosts.yaml is a hostfile, not a run", "--hosts hosts.yaml says where to look"),
+        ("trainer.py", "trainer.py is a program, not a run", "tflaunch run trainer.py starts one"),
+        ("job.yaml", "job.yaml is a job file, not a run", "tflaunch run job.yaml starts one"),
+    ],
+)
+def test_a_file_in_place_of_a_run_is_told_before_any_host_is_contacted(
+    here: Path, monkeypatch: pytest.MonkeyPatch, run: str, fact: str, hint: str
+) -> None:
+    monkeypatch.setenv("TFLAUNCH_STATE", str(here / "state"))
+    with pytest.raises(UsageError) as caught:
+        hosts_of_run(run, None)
+    assert caught.value.message == fact
+    assert hint in caught.value.hint
 
 
 def test_an_empty_word_is_not_the_default_hostfile(here: Path) -> None:
@@ -353,9 +387,9 @@ def test_what_is_wrong_in_the_hostfile_alone_is_told_of_all_hosts_at_once(tmp_pa
         (
             "run h t.py --place=wide",
             "--place: 'wide' is not one of 'spread', 'pack'",
-            "--place: Spread the tasks",
+            "--place spread|pack: Spread the tasks",
         ),
-        ("gpus a b c", "tflaunch gpus has no place for: b c", "tflaunch gpus [OPTIONS] [HOSTS]"),
+        ("gpus a b c", "tflaunch gpus has no place for: b c", "tflaunch gpus [HOSTS] [OPTIONS]"),
         (
             "sweep hosts.yaml trainer.py --grid lr=1 --threshold=wait_s=9",
             "tflaunch sweep has no option --threshold",
@@ -368,6 +402,12 @@ def test_what_is_wrong_in_the_hostfile_alone_is_told_of_all_hosts_at_once(tmp_pa
         ),
         ("status --fo", "tflaunch status has no option --fo", "tflaunch status --help lists"),
         ("stop --host=a", "tflaunch stop has no option --host", "did you mean --hosts?"),
+        (
+            "up hosts.yaml trainer.py",
+            "tflaunch up takes no program: trainer.py",
+            "tflaunch run hosts.yaml trainer.py",
+        ),
+        ("help lgos", "tflaunch has no command 'lgos'; did you mean logs?", "tflaunch logs --help"),
         ("--versoin", "tflaunch has no option --versoin", "did you mean --version?"),
         ("lits", "tflaunch has no command 'lits'; did you mean ps?", "tflaunch ps"),
     ],
@@ -384,9 +424,9 @@ def test_the_help_shows_what_may_be_left_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for words, usage in (
-        (["run", "a", "b", "c", "d", "--help"], "run [OPTIONS] [HOSTS] [TRAINER.py] [-- ARGS]..."),
-        (["up", "--help"], "up [OPTIONS] [HOSTS]"),
-        (["sweep", "-h"], "sweep [OPTIONS] [HOSTS] [TRAINER.py]"),
+        (["run", "a", "b", "c", "d", "--help"], "run [HOSTS] TRAINER.py [OPTIONS] [-- ARGS...]"),
+        (["up", "--help"], "up [HOSTS] [OPTIONS]"),
+        (["sweep", "-h"], "sweep [HOSTS] TRAINER.py [OPTIONS] [-- ARGS...]"),
     ):
         monkeypatch.setattr(sys, "argv", ["tflaunch", *words])
         assert cli._run() == 0
