@@ -31,6 +31,7 @@ from typing import Any, Protocol
 import yaml
 
 from tests.support.patience import PATIENCE_S, until
+from tflaunch.console.json_events import disagreement
 
 TFLAUNCH = (sys.executable, "-c", "import sys; from tflaunch.cli import main; sys.exit(main())")
 OVER_SSH = (
@@ -174,8 +175,12 @@ class Done:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """What `--json` printed; every line must be an object."""
-        return [json.loads(line) for line in self.out.splitlines()]
+        """What `--json` printed; every line must be an object, and every event as it is declared."""
+        found: list[dict[str, Any]] = [json.loads(line) for line in self.out.splitlines()]
+        for each in found:
+            if "event" in each:
+                assert not (fault := disagreement(each)), fault
+        return found
 
     @property
     def sentences(self) -> str:

@@ -3,6 +3,7 @@
 While a command runs
     reporter.py        Reporter: the methods with which the rest of tflaunch shows a run; chooses its class
     terminal.py        for people: TextReporter; json_lines.py: for programs, one JSON object a line
+    json_events.py     every event of --json with its fields, as data
     sweep.py           the same two for a sweep
     logs.py            what both do with task logs: whole lines, progress bars, a task's end after its output
     phases.py          the steps of a run: a line for each that is over, a live line for the one in progress

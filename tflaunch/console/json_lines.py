@@ -1,48 +1,7 @@
 """What a program sees of a run, with `--json`.
 
-Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epoch seconds):
-
-    event      fields
-    plan       run_id, cluster (job -> addresses), notes, choices (what the program's text has decided, and why),
-               left_out (hosts that could not be reached, or were lost -> why; the run does without them),
-               tasks: [task, host, address, port (null: not part of the cluster), gpus (UUIDs),
-               gpu_labels (the same as people see them: "3", or "3.1" for MIG instance 1 of GPU 3), argv,
-               env, setup, cwd (null: where the shipped code is), container (image or ""), mounts]
-    code       directory, program (its file there), digest, files, bytes, modules_only (if only the program and the
-               modules that it imports are shipped: what the directory is; else ""), ignored and caches (how many
-               are left out), secrets: [path, why] (left out), fetched (left out, because fetch brought them),
-               links (path -> where to; shipped as links), skipped; with --show-files also shipped: [path,
-               kind (file, executable, link, directory), bytes or null, goal or null], left: [path, kind, why]
-    shipped    directory, digest, files, bytes (as in code), sent (host -> [contents, bytes] that it lacked)
-    phase      name, done, total, note (what the step waits for, or what is missing); one for each change of `done`
-    waiting    place (in the queue), behind, free, needed, held: [GPUs, why], lost; one for each change
-    note       text            something that happened
-    say        text            what tflaunch does now because the user wants it
-    warn       text            something that the user should look at
-    started    task, host, pid, attempt (0, and more after restarts)
-    log        task, host, line; and partial: true while a line is being rewritten (a progress bar)
-    gap        task, host, bytes       of the log that cannot be shown
-    log_end    task            nothing more comes from it
-    exited     task, host, code, signal (name), seconds, stopped (tflaunch had ended it), attempt,
-               missing (bytes of its output that come later; 0: all of it came before)
-    unreachable  host, reason  the launcher does not reach it; its tasks run on, and their output comes later
-    back       host, seconds   the launcher reaches it again, after so long
-    lost       host, reason    the launcher has given it up
-    failures   exit_code, message, hint, rows: [hosts, folded, cause, hint], unconfirmed (host -> why
-               something may still run there)
-    error      kind (the class), message, hint, exit_code, problems: [where, line, column, message]
-    report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (a task: as in exited, with
-               tail, and error: the line of its log that says why, or ""; a host: as in lost; a time limit: reason,
-               tasks, states, stacks (task -> lines); --require-gpu or --stop-on-nan: reason, tasks, states (empty),
-               exit_code), unverified (host -> why),
-               survivors (host -> processes), GPUs (host -> [text, own] of each GPU that is not free again; own:
-               the run itself is on it), record, host_logs (task -> path on its host), restarts, hint
-    servers    run_id, cluster (job -> addresses), targets (task -> grpc://address), flags; all servers listen
-    detached   run_id, tasks (how many), host (of the coordinator)
-    stopped    run_id, hosts (host -> found, killed, survivors, GPUs)
-    tensorboard  run_id, url, host, logdir
-    fetched    run_id, directory, files, bytes, same (were here already), complete, apart, kept, failed, left,
-               hidden, unmatched, there, unreached   (tflaunch.runs.fetch_result.Fetched)
+Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epoch seconds), and the fields that
+tflaunch.console.json_events declares.
 
 Tasks are written `worker/0`.  Bytes of a log that are not UTF-8 appear as `\\xff`; control sequences stay
 in the line.
@@ -54,9 +13,10 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from json.encoder import encode_basestring_ascii as quoted
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tflaunch.console.failure_page import failure_rows, headline, unconfirmed_hosts
+from tflaunch.console.json_events import EVENTS, Event
 from tflaunch.console.log_tail import error_of, stuck_lines, tail_lines
 from tflaunch.console.logs import LogReporter, Options
 from tflaunch.console.writer import Stream, to_json
@@ -75,12 +35,10 @@ if TYPE_CHECKING:
     from tflaunch.runs.visits import Finished
 
 
-# These events are shown at once, even while others wait for the output of a task that has ended.
-_AT_ONCE = frozenset({"phase", "waiting", "say", "warn", "log_end", "unreachable", "back", "lost"})
-
-
 class JsonReporter(LogReporter):
-    """One JSON object a line on stdout; the module's docstring has the events."""
+    """One JSON object a line on stdout; tflaunch.console.json_events has the events."""
+
+    events: ClassVar[Mapping[str, Event]] = EVENTS
 
     def __init__(self, options: Options, stdout: Stream, stderr: Stream) -> None:
         self._heads: dict[TaskId, str] = {}
@@ -229,7 +187,7 @@ class JsonReporter(LogReporter):
 
     def _event(self, event: str, **fields: Any) -> None:
         line = to_json({"event": event, "time": round(time.time(), 6), **fields}) + "\n"
-        if event in _AT_ONCE:
+        if self.events[event].at_once:
             self._writer.put("message", lambda: self._writer.out(line))
         else:
             self._in_turn(lambda: self._writer.out(line), last=event == "report")

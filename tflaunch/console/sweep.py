@@ -3,17 +3,7 @@
 On a terminal a few live lines show which trials run; a trial that has ended leaves a line above them.  The table at
 the end goes to stdout, everything else to stderr.
 
-For programs, these events and those of tflaunch.console.json_lines but `log`:
-
-    event      fields
-    sweep      run_id, total, left (to run), seats (how many trials at a time), metric, maximize
-    trial      task, host, gpus (labels), attempt, params     a trial has started
-    result     as a line of results.jsonl: trial, params, metric, status, exit_code, signal, host, gpus, seconds,
-               attempts, ended, log, why (it failed, or --stop-below has stopped it: its status is stopped)
-    plan       run_id ("": a new one), total, left, seats (host, gpus), others (host: GPUs in use), seed (null: none
-               are drawn), trials (task, params, args): all of --dry-run
-    summary    run_id, total, succeeded, failed, stopped, best (a result, or null), run_best (argv), resume, results
-               (path)
+For programs, tflaunch.console.json_events declares the events.
 """
 
 from __future__ import annotations
@@ -24,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 from tflaunch.console import reporter
+from tflaunch.console.json_events import SWEEP_EVENTS
 from tflaunch.console.json_lines import JsonReporter
 from tflaunch.console.safe_text import Text
 from tflaunch.console.sweep_page import (
@@ -61,7 +52,9 @@ def open_reporter(*, json: bool) -> SweepReporter:
 
 
 class SweepJson(JsonReporter):
-    """One JSON object a line on stdout; the module's docstring has the events."""
+    """One JSON object a line on stdout; tflaunch.console.json_events has the events."""
+
+    events = SWEEP_EVENTS
 
     def begins(
         self, run_id: str, total: int, left: int, seats: Sequence[Seat], metric: Metric | None

@@ -24,6 +24,14 @@ from tflaunch.sweeps.lifecycle import Seat
 from tflaunch.sweeps.results import Metric
 from tflaunch.sweeps.trials import Params, Trial, arguments, plain
 
+# For trials that share a GPU: else TensorFlow takes all of its memory.
+SHARING: Mapping[str, str] = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+
+
+def own_variables(trial: Trial) -> dict[str, str]:
+    """The variables by which a program learns its trial."""
+    return {"TFLAUNCH_TRIAL": str(trial.number), "TFLAUNCH_PARAMS": json.dumps(plain(trial.params))}
+
 
 @dataclass(frozen=True)
 class SweepRequest:
@@ -138,10 +146,7 @@ class Requests:
         for name in ("TF_CONFIG", "TF_GRPC_REUSE_PORT", "no_grpc_proxy"):  # a trial belongs to no cluster
             if name not in {**host.env, **job.env}:
                 env.pop(name, None)
-        if self._shares:  # else TensorFlow takes all memory of the GPU
-            env.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-        env["TFLAUNCH_TRIAL"] = str(trial.number)
-        env["TFLAUNCH_PARAMS"] = json.dumps(plain(trial.params))
+        env = {**(SHARING if self._shares else {}), **env, **own_variables(trial)}
         return TaskPlan(
             id=trial.task,
             host=host.name,

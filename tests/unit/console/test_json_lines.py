@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import ModuleType
 
 from tests.support.endings import FAILED, FAILURES, FIRST, PLAN, TURN
 from tests.support.screen import W0, shown
+from tflaunch.console import json_lines, sweep
+from tflaunch.console.json_events import EVENTS, SWEEP_EVENTS, disagreement
 from tflaunch.console.reporter import Reporter
 from tflaunch.protocol.errors import (
     HostfileError,
@@ -41,6 +44,7 @@ def test_json_is_one_event_a_line_whatever_the_bytes() -> None:
     assert out.isascii()
     events = [json.loads(line) for line in out.split("\n")[:-1]]
     assert all(isinstance(event["time"], float) for event in events)
+    assert not [fault for event in events if (fault := disagreement(event))]
     assert [event["event"] for event in events] == (
         [
             "phase",
@@ -96,11 +100,19 @@ def test_json_tells_each_step_of_a_phase_once() -> None:
     ]
 
 
-def test_every_event_of_json_is_documented() -> None:
-    from tflaunch.console import json_lines
+def test_every_event_that_is_written_is_declared_and_none_besides() -> None:
+    def written(module: ModuleType) -> set[str]:
+        text = Path(str(module.__file__)).read_text()
+        return {*re.findall(r'_event\(\s*"(\w+)"', text), *re.findall(r'"event": "(\w+)"', text)}
 
-    source = Path(json_lines.__file__).read_text(encoding="utf-8")
-    emitted = set(re.findall(r'_event\(\s*"(\w+)"', source)) | set(re.findall(r'"event": "(\w+)"', source))
-    assert emitted
-    assert json_lines.__doc__ is not None
-    assert emitted == set(re.findall(r"^    (\w+)  +\w+[ ,(].*", json_lines.__doc__, re.M)) - {"event"}
+    assert written(json_lines) == EVENTS.keys()
+    assert written(sweep) | written(json_lines) - {"log"} == SWEEP_EVENTS.keys()
+
+
+def test_an_event_that_differs_from_its_declaration_is_found() -> None:
+    log = {"event": "log", "time": 0.0, "task": "worker/0", "host": "gpu01", "line": "x"}
+    assert disagreement(log) == ""
+    assert disagreement({**log, "partial": True}) == ""
+    assert disagreement({**log, "colour": "red"}) == "log: undeclared fields: colour"
+    assert disagreement({"event": "note", "time": 0.0}) == "note: missing fields: text"
+    assert disagreement({"event": "party", "time": 0.0}) == "party: no such event is declared"

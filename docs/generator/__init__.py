@@ -1,0 +1,41 @@
+"""Writes the pages of the reference from the code, so that they cannot fall behind it.
+
+    verbs.py        the page of each verb, and the list of them: from the command line's own parser
+    exit_codes.py   from tflaunch.protocol.errors
+    file_keys.py    the keys of the hostfile and of the job file: from their JSON Schemas
+    events.py       what `--json` prints: from tflaunch.console.json_events
+    variables.py    what a task finds in its environment: from tflaunch.inputs.task_variables
+    repository.py   README files and the changelog, as pages of the site
+    manual.py       the man page: from the verbs and the exit codes
+    markdown.py     text as Markdown
+
+`docs/conf.py` calls `write` before Sphinx reads anything.  What it writes is ignored by git.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from generator import events, exit_codes, file_keys, manual, repository, variables, verbs
+
+
+def write(folder: Path) -> None:
+    """Write every page of the reference into `folder`, and remove pages that are no longer made."""
+    pages = {
+        **verbs.pages(),
+        "exit-codes.md": exit_codes.page(),
+        **file_keys.pages(),
+        **repository.pages(),
+        "events.md": events.page(),
+        "variables.md": variables.page(),
+        "tflaunch.1.md": manual.page(),
+    }
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.md"):
+        if old.name not in pages:
+            old.unlink()
+    for name, text in pages.items():
+        path = folder / name
+        # Sphinx reads again what was written again.
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")

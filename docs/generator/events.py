@@ -1,0 +1,45 @@
+"""The page of the events that `--json` prints, from the table that its writers use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from generator.markdown import table
+from tflaunch.console.json_events import EVENTS, SWEEP_EVENTS, Event
+
+_ABOUT = """\
+# Events of `--json`
+
+With `--json`, `run`, `up`, `sweep`, `attach`, `stop` and `fetch` print one JSON object a line to stdout, in ASCII. Each
+has `event` (its name) and `time` (epoch seconds), and the fields below. Tasks are written `worker/0`. Read past events
+and fields that you do not know: later versions may add some.
+
+    tflaunch run hosts.yaml trainer.py --json | jq -r 'select(.event == "report") | .exit_code'
+
+`gpus`, `check`, `ps`, `status` and `stacks` print one JSON document instead; `tflaunch gpus --watch --json` prints one
+on each line.
+
+## Of a run
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    more = {name: event for name, event in SWEEP_EVENTS.items() if EVENTS.get(name) is not event}
+    return (
+        f"{_ABOUT}\n{_described(EVENTS)}\n## Of a sweep\n\nA sweep has the events above, but `log`, and these:\n\n"
+        + (_described(more, " (sweep)"))
+    )
+
+
+def _described(events: Mapping[str, Event], of: str = "") -> str:
+    parts = []
+    for name, event in events.items():
+        rows = [
+            [f"`{field}`", f"{'(not always) ' if field in event.sometimes else ''}{says}"]
+            for field, says in event.fields.items()
+        ]
+        parts.append(
+            f"### {name}{of if name in EVENTS else ''}\n\n{event.says}\n\n{table(['field', 'holds'], rows)}"
+        )
+    return "\n".join(parts)

@@ -1,0 +1,94 @@
+"""The page of the variables that a task finds in its environment.
+
+Their names come from the code: tasks and a trial are planned as for a run, and every variable that one of them gets
+must have its sentence here, and every sentence its variable.
+"""
+
+from __future__ import annotations
+
+from generator.markdown import table
+from tflaunch.agent import processes
+from tflaunch.hosts import Host
+from tflaunch.inputs.variables import DECIDED
+from tflaunch.planning.command import Command
+from tflaunch.protocol.job import JobSpec, TaskId
+from tflaunch.sweeps.seats import SHARING, own_variables
+from tflaunch.sweeps.trials import Trial
+
+_ABOUT = """\
+# Variables that a task finds
+
+Beside these, a task has the environment that its host gives to a log-in over SSH, with what `setup:`, `conda:`, `venv:`
+and `env:` of the hostfile, `--env` and `--env-file` add to it. Nothing of your own environment reaches it unless you
+name it: `--env NAME`.
+"""
+_OF_A_CLUSTER = {
+    "TF_CONFIG": "the cluster spec, and which task this is, as JSON: what TensorFlow's strategies read",
+    "CUDA_VISIBLE_DEVICES": "the task's GPUs, as UUIDs; empty for a task without GPUs",
+    "CUDA_DEVICE_ORDER": "`PCI_BUS_ID`",
+    "TF_GRPC_REUSE_PORT": "`true`: TensorFlow's server joins the port that is held for the task",
+    "TFLAUNCH_RUN": "the run's id",
+    "TFLAUNCH_TASK": "`worker/3`",
+    "TFLAUNCH_HOST": "the name of the host, as the run calls it",
+    "TFLAUNCH_ATTEMPT": "0, and one more each time the task starts again",
+    "PYTHONUNBUFFERED": "`1`: a task that is killed loses no lines",
+    "PYTHONFAULTHANDLER": "`1`: a Python that crashes, or is ended because it hangs, writes its stacks into the log",
+    "no_grpc_proxy": "the hosts of the cluster: gRPC uses no proxy between tasks",
+    "PYTHONPATH": "begins with a directory of the run, by which `tflaunch stacks` asks Python for its stacks",
+}
+_OF_RANKS = {
+    "MASTER_ADDR": "the address of rank 0",
+    "MASTER_PORT": "the port of rank 0",
+    "RANK": "the number of this task: the chief is 0, then come the workers, then jobs of your own that decide the end",
+    "WORLD_SIZE": "how many tasks have a rank",
+    "LOCAL_RANK": "`0`: a task is a node with one process",
+    "LOCAL_WORLD_SIZE": "`1`",
+    "GROUP_RANK": "as `RANK`",
+    "GROUP_WORLD_SIZE": "as `WORLD_SIZE`",
+    "ROLE_RANK": "the index of the task in its job",
+    "ROLE_WORLD_SIZE": "how many tasks that job has",
+    "GLOO_SOCKET_IFNAME": "the interface by which the other hosts reach this one, where that is certain",
+    "JAX_COORDINATOR_ADDRESS": "the address and port of rank 0",
+    "JAX_NUM_PROCESSES": "as `WORLD_SIZE`",
+    "JAX_PROCESS_ID": "as `RANK`",
+}
+_OF_A_TRIAL = {
+    "TFLAUNCH_TRIAL": "the number of the trial",
+    "TFLAUNCH_PARAMS": "its values, as JSON",
+    "TF_FORCE_GPU_ALLOW_GROWTH": "`true`, where several trials share a GPU (`--trials-per-gpu`)",
+}
+
+
+def page() -> str:
+    """Return the page; raises LookupError where it and the code differ."""
+    task = TaskId("worker", 0)
+    cluster = {"worker": ["gpu01:20000"]}
+    found = Command(JobSpec(("t.py",)), cluster, "t-k3f9x2", {"gpu01": "eth0"}).env(
+        task, Host(name="gpu01"), ()
+    )
+    _compare({**_OF_A_CLUSTER, **_OF_RANKS}, {*found, *processes.MARKS, "PYTHONPATH"})
+    _compare(_OF_A_TRIAL, {*SHARING, *own_variables(Trial(0, {}))})
+    parts = [
+        _ABOUT,
+        _section("Of every task", _OF_A_CLUSTER),
+        "You cannot set "
+        + ", ".join(f"`{name}`" for name in sorted(DECIDED))
+        + " yourself; what you set of the others wins.\n",
+        _section("For PyTorch and JAX", _OF_RANKS),
+        "Tasks of TensorFlow have them, too, unless you say `--framework tensorflow`. A ps or an evaluator has none.\n",
+        _section("Of a trial", _OF_A_TRIAL),
+        "A trial belongs to no cluster: it has no `TF_CONFIG`, `TF_GRPC_REUSE_PORT` and `no_grpc_proxy`, and none of "
+        "the ranks.\n",
+    ]
+    return "\n".join(parts)
+
+
+def _compare(told: dict[str, str], found: set[str]) -> None:
+    if differing := told.keys() ^ found:
+        raise LookupError(f"the page of the variables and the code differ: {', '.join(sorted(differing))}")
+
+
+def _section(title: str, variables: dict[str, str]) -> str:
+    return f"## {title}\n\n" + table(
+        ["variable", "holds"], [[f"`{name}`", says] for name, says in variables.items()]
+    )

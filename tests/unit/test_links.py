@@ -1,0 +1,80 @@
+"""Every link between the pages, to a heading and to a file of the repository leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")]
+MARKDOWN = MarkdownIt("commonmark").enable("table")
+
+
+def tokens(text: str) -> Iterator[Token]:
+    for token in MARKDOWN.parse(text):
+        yield token
+        yield from token.children or ()
+
+
+def links(text: str) -> list[str]:
+    """The targets of links and pictures that are not web addresses."""
+    found = [str(each.attrs.get("href") or each.attrs.get("src") or "") for each in tokens(text)]
+    return [link for link in found if link and not re.match(r"[a-z]+:", link)]
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub, and the built documentation, give to the headings."""
+    found: list[str] = []
+    parsed = MARKDOWN.parse(text)
+    for heading, inside in pairwise(parsed):
+        if heading.type == "heading_open":
+            words = "".join(each.content for each in inside.children or ())
+            slug = re.sub(r"[^\w\- ]", "", words.strip().lower()).replace(" ", "-")
+            found.append(slug)
+    return {
+        f"{slug}-{before}" if (before := found[:at].count(slug)) else slug for at, slug in enumerate(found)
+    }
+
+
+def broken(page: Path, text: str) -> list[str]:
+    """The links of a page that lead nowhere."""
+    wrong = []
+    for link in links(text):
+        path, _, anchor = link.partition("#")
+        goal = (page.parent / path).resolve() if path else page
+        there = goal.exists() and goal.is_relative_to(ROOT)
+        if there and anchor:
+            there = anchor in anchors(goal.read_text(encoding="utf-8") if path else text)
+        if not there:
+            wrong.append(link)
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    assert broken(page, page.read_text(encoding="utf-8")) == []
+
+
+def test_links_that_lead_nowhere_are_found() -> None:
+    text = """# Some title: `x` & y
+
+[a](#some-title-x--y) [b](#else) [c](hostfile.md) [d](hostfile.md#write-it) [e](hostfile.md#nothing) [f](nowhere.md)
+[g](../../secret) ![h](none.svg) [i](https://example.org/) `[j](code.md)`
+"""
+    assert broken(ROOT / "docs" / "index.md", text) == [
+        "#else",
+        "hostfile.md#nothing",
+        "nowhere.md",
+        "../../secret",
+        "none.svg",
+    ]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
