@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import re
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tomllib
 import yaml
 
 from tests.docs import known
@@ -53,7 +53,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_pages_have_commands() -> None:
     """Were they not found, nothing below could fail."""
     assert len({command.text for command in COMMANDS}) > 40
-    assert {words[0] for command in COMMANDS for words in command.calls} > {"run", "ps", "stop", "gpus", "sweep"}
+    assert {words[0] for command in COMMANDS for words in command.calls} > {
+        "run",
+        "ps",
+        "stop",
+        "gpus",
+        "sweep",
+    }
     assert len([span for span in SPANS if span.text.startswith("--")]) > 60
 
 
@@ -83,8 +89,9 @@ def test_every_option_that_a_page_names_is_one() -> None:
         for option in re.findall(r"(?<![\w=:/'\"-])--[a-z][\w-]*", span.text.partition(" -- ")[0]):
             if option not in known.all_options() and option not in OTHERS and "_" not in option:
                 wrong.append(f"{span.where}: {option} in `{span.text}`")
-    assert not wrong, "tflaunch has no such option; if it is another program's, it belongs into OTHERS:\n" + "\n".join(
-        wrong
+    assert not wrong, (
+        "tflaunch has no such option; if it is another program's, it belongs into OTHERS:\n"
+        + "\n".join(wrong)
     )
     assert not [option for option in known.all_options() if "_" in option]
 
