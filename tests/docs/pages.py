@@ -171,7 +171,23 @@ def commands(path: Path, root: Path = ROOT) -> list[Command]:
             lines = enumerate(block.lines, block.line)
             typed = ((number, re.match(r"\s*(?:- )?(?:\w+: )?(tflaunch .*)", line)) for number, line in lines)
             found += [Command(block.page, number, match[1]) for number, match in typed if match]
-    return found
+    return sorted([*found, *_in_tables(path, root)], key=lambda command: command.line)
+
+
+def _in_tables(path: Path, root: Path) -> Iterator[Command]:
+    """A cell that is a command, in a column whose head begins with `tflaunch`."""
+    column = -1
+    for number, line in enumerate(path.read_text().split("\n"), 1):
+        cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if not line.startswith("|"):
+            column = -1
+        elif column < 0:
+            heads = [n for n, cell in enumerate(cells) if cell.strip("`*").startswith("tflaunch")]
+            column = heads[0] if heads else len(cells)
+        elif column < len(cells) and (
+            found := re.fullmatch(r"`(tflaunch [^`]*)`", cells[column].rstrip(" |"))
+        ):
+            yield Command(str(path.relative_to(root)), number, found[1].replace(r"\|", "|"))
 
 
 _NAMED = re.compile(r"`([\w./~-]+)`[^`\n]*:$")

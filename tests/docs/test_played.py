@@ -1,4 +1,4 @@
-"""Every command of README.md and docs/ is run on the lab of the pages, and what a page shows as its output is compared."""
+"""Every command of README.md and docs/ is run on the lab, and what a page shows as its output is compared."""
 
 from __future__ import annotations
 

@@ -88,6 +88,8 @@ FILES = {
     "job.yaml": JOB,
     "trainer.py": TRAINER,
     "train.py": TORCH,
+    "mnist/__init__.py": "",
+    "mnist/task.py": TRAINER,
     "server.py": "import signal\nsignal.pause()\n",
     "requirements.txt": "# nothing is missing\n",
 }
@@ -118,6 +120,7 @@ class Reader:
         self.proj.mkdir(parents=True)
         bed.ssh_directory(self.home)
         for name, text in FILES.items():
+            (self.proj / name).parent.mkdir(exist_ok=True)
             (self.proj / name).write_text(text)
         programs = self.home / "bin"
         programs.mkdir()
