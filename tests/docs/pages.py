@@ -18,13 +18,15 @@ from pathlib import Path
 from tests.support import ROOT
 
 SESSIONS = ("", "sh", "bash", "shell", "console", "text")
-# What people type: `tflaunch` and the scripts of this project must be found; the others are found so that they can be run.
+# What people type: tflaunch and the scripts of this project, and what stands beside them.
 STARTS = re.compile(
     r"(?:[A-Z_]+=\S* )*(?:RUN=\$\(|for \w+ in |if |while |! |time )?"
     r"(?:tflaunch|scripts/\w+|\.ci/run|python3?|pipx?|uv|ssh|ssh-\w+|scp|rsync|kinit|export|cat|cd|git|docker|podman|conda|jq"
     r"|mkdir|cp|curl|man|nohup|tmux|mpirun|horovodrun|torchrun|spark-submit|java|kubectl|env|sudo|\./\w+)(?=\s|$|\))"
 )
-_OPERATORS = frozenset({"|", "||", "&", "&&", ";", "(", ")", "do", "done", "then", "else", "if", "while", "!", "$"})
+_OPERATORS = frozenset(
+    {"|", "||", "&", "&&", ";", "(", ")", "do", "done", "then", "else", "if", "while", "!", "$"}
+)
 _PUNCTUATION = re.compile(r"[();<>|&]+$")
 
 
@@ -161,12 +163,46 @@ def _trimmed(lines: list[str]) -> list[str]:
 
 def commands(path: Path, root: Path = ROOT) -> list[Command]:
     """The commands of a page, in its order."""
-    return [
-        command
-        for block in blocks(path, root)
-        if block.language in SESSIONS
-        for command in _commands(block)
-    ]
+    found = []
+    for block in blocks(path, root):
+        if block.language in SESSIONS:
+            found += _commands(block)
+        elif block.language in ("yaml", "yml"):  # of a CI system
+            lines = enumerate(block.lines, block.line)
+            typed = ((number, re.match(r"\s*(?:- )?(?:\w+: )?(tflaunch .*)", line)) for number, line in lines)
+            found += [Command(block.page, number, match[1]) for number, match in typed if match]
+    return sorted([*found, *_in_tables(path, root)], key=lambda command: command.line)
+
+
+def _in_tables(path: Path, root: Path) -> Iterator[Command]:
+    """A cell that is a command, in a column whose head begins with `tflaunch`."""
+    column = -1
+    for number, line in enumerate(path.read_text().split("\n"), 1):
+        cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if not line.startswith("|"):
+            column = -1
+        elif column < 0:
+            heads = [n for n, cell in enumerate(cells) if cell.strip("`*").startswith("tflaunch")]
+            column = heads[0] if heads else len(cells)
+        elif column < len(cells) and (
+            found := re.fullmatch(r"`(tflaunch [^`]*)`", cells[column].rstrip(" |"))
+        ):
+            yield Command(str(path.relative_to(root)), number, found[1].replace(r"\|", "|"))
+
+
+_NAMED = re.compile(r"`([\w./~-]+)`[^`\n]*:$")
+
+
+def files(path: Path, root: Path = ROOT) -> dict[str, str]:
+    """The files that a page has its reader write: a block that is no session, below a line such as "`lab.yaml`:"."""
+    lines = path.read_text().split("\n")
+    found = {}
+    for block in blocks(path, root):
+        above = [line for line in lines[: block.line - 2] if line.strip()][-1:]
+        named = _NAMED.search(above[0]) if above else None
+        if named and block.language not in SESSIONS:
+            found[named[1]] = block.text
+    return found
 
 
 def outputs(path: Path, root: Path = ROOT) -> list[Block]:
@@ -209,8 +245,7 @@ def spans(path: Path, root: Path = ROOT) -> list[Span]:
         for number in range(block.line - 1, block.line + len(block.lines) + 1)
     }
     text = "\n".join(
-        "" if number in inside else line
-        for number, line in enumerate(path.read_text().split("\n"), 1)
+        "" if number in inside else line for number, line in enumerate(path.read_text().split("\n"), 1)
     )
     page = str(path.relative_to(root))
     return [

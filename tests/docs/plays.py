@@ -16,7 +16,10 @@ from tests.docs.world import World
 # What cannot be run here, and why.  tflaunch's own words in it are still read by its parser (tests/unit/test_pages.py).
 NOT_RUN: tuple[tuple[str, str], ...] = (
     (r"scripts/demo", "installs TensorFlow and trains: tests/examples trains the same program"),
-    (r"scripts/(test|bench|faults|attack|fuzz|diagnosis|check|docs|pictures|setup)\b.*", "takes minutes, or is this test"),
+    (
+        r"scripts/(test|bench|faults|attack|fuzz|diagnosis|check|docs|pictures|setup)\b.*",
+        "takes minutes, or is this test",
+    ),
     (r"\.ci/run", "is this test"),
     (r"python3 -m venv ~/tflaunch .*", "installs from a package index"),
     (r"(pipx|uv|pip|python3? -m pip) .*", "installs from a package index"),
@@ -24,12 +27,18 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r"(export|cd|mkdir|man|apt|sudo|conda create) ?.*", "prepares a reader's own machine"),
     (r"python3 trainer\.py --ps_hosts=.*", "is what a task is started as, not what a reader types"),
     (r"python -m tests\.support\.bed 4", "gives a prompt: tests/runs/test_bed.py makes such hosts"),
-    (r".*--container .*", "downloads an image: tests/runs/test_containers.py runs tasks in one"),
+    (
+        r".*(--container |boxes\.yaml).*",
+        "downloads an image: tests/runs/test_containers.py runs tasks in one",
+    ),
+    (r".*behind\.yaml.*|ssh .*\bbastion", "tests/docs/test_recipes.py does it behind a bastion"),
+    (r".*nodes\.yaml.*", "tests/docs/test_recipes.py does it on sixteen hosts"),
+    (r".*examples/data_service\.py.*", "loads TensorFlow seven times: tests/examples/test_data_service.py"),
 )
 
 # What goes on until Ctrl-C, and what it has said by then.
 UNTIL: tuple[tuple[str, str], ...] = (
-    (r"tflaunch attach( \S+)?", r"epoch 3"),
+    (r"tflaunch attach.*", r"epoch 3"),
     (r"tflaunch logs .*-f\b.*", r"epoch 3"),
     (r"tflaunch gpus .*--watch.*", r"gpu03"),
     (r"tflaunch tensorboard .*", r"http://127\.0\.0\.1:\d+"),
@@ -37,23 +46,33 @@ UNTIL: tuple[tuple[str, str], ...] = (
 
 # What a command needs.
 FIRST: tuple[tuple[str, Callable[[World], object]], ...] = (
+    (r"tflaunch gpus lab\.yaml", World.busy),
     (r"tflaunch clean [a-z]\w*-.*", World.ended),
+    (r"tflaunch run .*--ship results.*", World.fetched),
+    (r".* run\.jsonl.*json\.tool", World.reported),
     (r"tflaunch (attach|logs|status|stacks|stop|fetch|tensorboard)\b.*", World.alive),
     (r"tflaunch sweep .*--resume.*", World.sweep),
 )
 
 CODES: tuple[tuple[str, tuple[int, ...]], ...] = (
+    (r"tflaunch run lab\.yaml .*--workers 28", (65,)),  # GPUs of two models
     (r"tflaunch attach.*", (0, 130)),  # Ctrl-C only stops watching
     (r"tflaunch logs .*-f\b.*", (0, 130)),
     (r"tflaunch gpus .*--watch.*", (0, 130)),
     (r"tflaunch tensorboard .*", (0, 130)),
-    (r"tflaunch check( hosts\.yaml)?( --bandwidth| --strict)?", (70,)),  # simulated GPUs: TensorFlow sees none of them
+    (
+        r"tflaunch check( hosts\.yaml)?( --bandwidth| --strict)?",
+        (70,),
+    ),  # simulated GPUs: TensorFlow sees none of them
 )
 
 # Blocks that show output without the command that makes it: the first words of each line that must be seen for real,
 # and what makes it (tests/docs/test_shown.py), or why that cannot be done here in seconds.
 SHOWN_ELSEWHERE: tuple[tuple[str, str], ...] = (
-    (r"! \S+ on \S+ (has done nothing|has waited|is stopped|listens on).*", "takes a minute: tests/runs/test_hangs.py"),
+    (
+        r"! \S+ on \S+ (has done nothing|has waited|is stopped|listens on).*",
+        "takes a minute: tests/runs/test_hangs.py",
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""Output compared in its shape: what differs from run to run (names, numbers, times, paths) may be anything of its kind."""
+"""Output compared in its shape: names, numbers, times and paths may be anything of their kind."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ _TOKENS = (  # the first that matches a part of a word takes it
     (r"\b(?:worker|ps|chief|evaluator|trial|data|dispatcher|reader)/\d+", r"\w+/\d+"),
     (r"(?:~|(?<![\w/])/|\b\w[\w.]*/)[\w./~*-]+", r"\S+"),  # a path
     (r"\b(?:gpu|host|local|node|vm|cpu)\d+\b|\bstorage\b", r"[\w.-]+"),
+    (r"\b(?:ada|root)\b", r"\w+"),
     (r"\b\d+(?:[.,:]\d+)*(?=(?:s|ms|min|h|d)?\b)", r"[\d.,:]+"),
     (r"\b(?:KiB|MiB|GiB|TiB|B)\b", r"(?:B|KiB|MiB|GiB|TiB)"),
     (r"[─━═┄]{2,}", r"[─━═┄]+"),
