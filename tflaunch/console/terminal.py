@@ -78,8 +78,8 @@ class TextReporter(LogReporter):
         settled.wait(_SETTLE_S)
 
     def waiting(self, turn: Turn) -> None:
-        # Enough GPUs may be free, but not where they fit; at `needed` of `needed` the phase would be over.
-        self.phase("waiting", min(turn.free, turn.needed - 1), turn.needed, str(turn))
+        now = time.monotonic()
+        self._writer.put("message", lambda: self._phases.wait(turn.free, turn.needed, turn.parts, now))
         if not self._live and turn != self._turn:
             self.note(f"waiting: {turn.free} of {turn.needed} GPUs are free; {turn}")
         self._turn = turn
@@ -277,7 +277,9 @@ class TextReporter(LogReporter):
 
     def _what_is_live(self) -> tuple[list[Text], float]:
         """Return the lines that are drawn again and again, and every how many seconds."""
-        line = self._phases.live_line() or self._footer.line(time.monotonic())
+        if lines := self._phases.live_lines():
+            return lines, _TICK_S
+        line = self._footer.line(time.monotonic())
         return [line] if line is not None else [], _TICK_S
 
     def _show_lines(self, task: TaskId, host: str, lines: str, partial: bool = False) -> None:  # noqa: ARG002
