@@ -11,6 +11,10 @@ from tflaunch.console.pen import Pen
 from tflaunch.console.safe_text import Text
 
 
+# Not from the first column: tmux takes it for a clearing of the screen, and moves the line into its history.
+_WIPE = "\r \x1b[J\r"
+
+
 class Write(Protocol):
     """Writes to stderr at once; `before` and `after` move the cursor (Writer.err)."""
 
@@ -33,13 +37,13 @@ class LiveLines:
         more = text.count("\n")
         up = f"\x1b[{more}A" if more else ""
         # One line is not wiped first: it would flicker.
-        self._write(text, before="\r\x1b[J" if more else "\r", after=f"\x1b[J{up}\r")
+        self._write(text, before=_WIPE if more else "\r", after=f"\x1b[J{up}\r")
         self._drawn = True
 
     def wipe(self) -> None:
         """Remove the lines from the screen; what is printed next takes their place."""
         if self._drawn:
-            self._write("", before="\r\x1b[J")
+            self._write("", before=_WIPE)
             self._drawn = False
 
 
