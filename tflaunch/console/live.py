@@ -10,7 +10,6 @@ from typing import Protocol
 from tflaunch.console.pen import Pen
 from tflaunch.console.safe_text import Text
 
-
 # Not from the first column: tmux takes it for a clearing of the screen, and moves the line into its history.
 _WIPE = "\r \x1b[J\r"
 
