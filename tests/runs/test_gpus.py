@@ -74,6 +74,7 @@ def test_a_fleet_of_every_kind(lab: Lab, trainer: int) -> None:
         done = lab.gpus().ran(69)
         data = json.loads(lab.gpus("--json").ran(69).out)
         line = lab.gpus("--free", "--oneline").ran(69)
+        alone = lab.gpus("--oneline").ran(69)
         rows = list(csv.DictReader(io.StringIO(lab.gpus("--csv").ran(69).out)))
     for pattern in (
         r"^host1  3 of 8 free  7 \u00d7 H100 80GB HBM3 · driver 550\.54\.15 · CUDA 12\.4",
@@ -101,7 +102,7 @@ def test_a_fleet_of_every_kind(lab: Lab, trainer: int) -> None:
     assert first[0]["links"]["1"] == "PIX"
     assert data["hosts"][5]["error"]["message"]
 
-    assert line.out == "host1:0,4,6 host2:1.0\n"
+    assert line.out == alone.out == "host1:0,4,6 host2:1.0\n", "none that is in use"
     assert "host6" in line.err
     assert len(rows) == 11
 
