@@ -251,6 +251,19 @@ def test_on_a_terminal_all_is_left_to_be_read(lab: Lab, watching: Callable[..., 
     assert "✗ host2" in last
 
 
+def test_a_dumb_terminal_is_as_wide_as_it_is(lab: Lab) -> None:
+    lab.add(*dgx("proc gpu=1 pid=4999999 mem=90"))
+    words = lab.launcher.argv("gpus", *lab.words()[1:])
+    pages = {}
+    for columns in (80, 100, 200):
+        screen = Terminal(words, lab.launcher.env(), columns, term="dumb")
+        assert screen.end() == 0
+        pages[columns] = screen.text
+        assert max(map(len, screen.text.splitlines())) <= columns
+    assert "pid 4999999" in pages[200]
+    assert len(set(pages.values())) == 3
+
+
 def test_watch_as_data_is_a_document_a_line(lab: Lab) -> None:
     sshd = lab.add(*dgx())
     verb, *words = lab.words("--watch", "0.2", "--json")
