@@ -9,11 +9,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from rich.console import Group
+from rich.console import ConsoleDimensions, Group
 from rich.live import Live
 
 from tflaunch.console.gpus_page import GpusView
-from tflaunch.console.pen import ASCII, UNICODE
+from tflaunch.console.pen import ASCII, ROWS, UNICODE
 from tflaunch.console.safe_text import Console, Text
 from tflaunch.console.writer import Stream, to_json, unscreened, write_result
 from tflaunch.protocol.errors import ConnectError
@@ -39,8 +39,11 @@ class GpusOutput:
         width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_COLUMNS
         self._console = Console(file=unscreened(sys.stdout), width=width)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
-        if self._console.is_dumb_terminal and (columns := Stream(sys.stdout).size()[0]):
-            self._console.width = columns  # rich takes 80 for every such terminal
+        columns, rows = Stream(sys.stdout).size()
+        if self._console.is_dumb_terminal and columns:
+            self._console.size = ConsoleDimensions(
+                columns, rows or ROWS
+            )  # rich takes each of these for 80 wide
 
     def once(self) -> Mapping[str, ConnectError]:
         """Ask all hosts, show their answers, and return the hosts that did not answer. Raises Stopped."""
