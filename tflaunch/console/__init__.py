@@ -9,6 +9,7 @@ While a command runs
     phase_words.py     what these steps are called
     footer.py          the last line while the tasks run
     live.py            the last lines of the terminal: live lines, or a question
+    alike.py           lines that several tasks write alike: the first, and how many more
     task_lines.py      the prefix of a task's log lines; which lines are still on the screen
     writer.py          the one thread that writes to stdout and stderr
 
