@@ -22,7 +22,7 @@ def test_hosts_install_requirements_once(launcher: Launcher, wheels: Path) -> No
     script = launcher.script(SAY)
     words = ["--ps", "0", "--workers", "2", "--requirements", path]
     first = launcher.run("run", launcher.local(2), script, *words).ran()
-    assert "installed 2/2" in first.err
+    assert "installed the environment on 2 hosts" in first.err
     (parent,) = launcher.hosts.iterdir()
     (environment_path,) = made(parent)
     for name in ("worker/0", "worker/1"):
@@ -80,7 +80,7 @@ def test_trials_and_bare_servers_are_in_it_too(launcher: Launcher, wheels: Path)
     script = launcher.script(SAY + "\nsys.exit(os.environ['TFLAUNCH_ATTEMPT'] == '0')")
     words = ["--grid", "x=1,2", "--retries", "1", "--requirements", path, "--name", "lab"]
     swept = launcher.run("sweep", launcher.local(1), script, *words).ran()
-    assert "installed 1/1" in swept.err
+    assert "installed the environment on 1 host" in swept.err
     (parent,) = launcher.hosts.iterdir()
     (environment_path,) = made(parent)
     logs = [log for record in launcher.records() for log in sorted((record / "logs").glob("trial-*.log"))]

@@ -74,6 +74,7 @@ def test_a_fleet_of_every_kind(lab: Lab, trainer: int) -> None:
         done = lab.gpus().ran(69)
         data = json.loads(lab.gpus("--json").ran(69).out)
         line = lab.gpus("--free", "--oneline").ran(69)
+        alone = lab.gpus("--oneline").ran(69)
         rows = list(csv.DictReader(io.StringIO(lab.gpus("--csv").ran(69).out)))
     for pattern in (
         r"^host1  3 of 8 free  7 \u00d7 H100 80GB HBM3 · driver 550\.54\.15 · CUDA 12\.4",
@@ -101,7 +102,7 @@ def test_a_fleet_of_every_kind(lab: Lab, trainer: int) -> None:
     assert first[0]["links"]["1"] == "PIX"
     assert data["hosts"][5]["error"]["message"]
 
-    assert line.out == "host1:0,4,6 host2:1.0\n"
+    assert line.out == alone.out == "host1:0,4,6 host2:1.0\n", "none that is in use"
     assert "host6" in line.err
     assert len(rows) == 11
 
@@ -253,6 +254,19 @@ def test_on_a_terminal_all_is_left_to_be_read(lab: Lab, watching: Callable[..., 
     last = screen.text.rpartition("\x1b[")[2]
     assert "host1  6 of 8 free" in last
     assert "✗ host2" in last
+
+
+def test_a_dumb_terminal_is_as_wide_as_it_is(lab: Lab) -> None:
+    lab.add(*dgx("proc gpu=1 pid=4999999 mem=90"))
+    words = lab.launcher.argv("gpus", *lab.words()[1:])
+    pages = {}
+    for columns in (80, 100, 200):
+        screen = Terminal(words, lab.launcher.env(), columns, term="dumb")
+        assert screen.end() == 0
+        pages[columns] = screen.text
+        assert max(map(len, screen.text.splitlines())) <= columns
+    assert "pid 4999999" in pages[200]
+    assert len(set(pages.values())) == 3
 
 
 def test_watch_as_data_is_a_document_a_line(lab: Lab) -> None:

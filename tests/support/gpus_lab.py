@@ -51,10 +51,18 @@ class Lab:
 class Terminal:
     """`tflaunch` on a terminal of its own; `text` is everything that it has written there."""
 
-    def __init__(self, argv: list[Any], env: dict[str, str], columns: int = 100, rows: int = 30) -> None:
+    def __init__(
+        self,
+        argv: list[Any],
+        env: dict[str, str],
+        columns: int = 100,
+        rows: int = 30,
+        *,
+        term: str = "xterm-256color",
+    ) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        env = {**env, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+        env = {**env, "TERM": term, "LC_ALL": "C.UTF-8"}
         env = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
             argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env, process_group=0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -31,14 +33,33 @@ LIST_TIMEOUT_S = 30.0
 REPLAN_S = 120.0  # time for a launcher that has lost a host to look for tasks left there, and to plan again
 
 
-def attach(run: Run = None, *, lines: LogOptions, output: OutputOptions, reach: ReachOptions) -> None:
+def attach(
+    run: Run = None,
+    *,
+    lines: LogOptions,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="On a terminal, of a run that is over: all that the tasks have printed [the last 30 lines].",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    output: OutputOptions,
+    reach: ReachOptions,
+) -> None:
     """Watch a run that is alive: what its tasks print, what happens to them, how the run ends.
 
-    Ctrl-C stops watching, not the run.  Several users may watch one run.
+    Ctrl-C stops watching, not the run.  Several users may watch one run.  Of a run that is over, a terminal gets the
+    last 30 lines, the same number of each task, and how it ended.
     """
     from tflaunch.runs.record import note_end
 
     tasks = _tasks(output.only)
+    if everything and (lines.tail is not None or lines.since is not None):
+        raise UsageError("--all and --tail or --since: how much?", "leave one of them out")
+    brief = not (everything or output.json) and sys.stdout is not None and sys.stdout.isatty()
+    wanted = dataclasses.replace(_wanted(tasks, lines), brief=brief)
     with reporting(
         "not watching any more; the run goes on: tflaunch attach",
         quiet=output.quiet,
@@ -48,7 +69,7 @@ def attach(run: Run = None, *, lines: LogOptions, output: OutputOptions, reach: 
         grep=_pattern(lines.grep),
         json=output.json,
     ) as show:
-        view, outcome = _follow(run, reach, show, _wanted(tasks, lines), output.json)
+        view, outcome = _follow(run, reach, show, wanted, output.json)
         for trouble in view.troubles:
             show.reporter.warn(trouble)
         if outcome is not None:
@@ -157,7 +178,13 @@ def open_view(
                 if run is None:
                     patient.settle()
                     show.reporter.note(why_picked(state))
-                view = Follower(state, visits.sessions, hostfile, show.reporter, wanted, before=before)
+                if before is None and wanted.shortens(state):
+                    run_id = state.run_id
+                    show.reporter.note(
+                        f"{run_id} is over; its last lines (all: tflaunch attach --all {run_id}):"
+                    )
+                shown = wanted.of(state)
+                view = Follower(state, visits.sessions, hostfile, show.reporter, shown, before=before)
                 failures.update(view.attach())
                 patient.settle()
                 yield view

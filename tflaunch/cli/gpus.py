@@ -79,7 +79,7 @@ class FormOptions:
     topology: bool = option(False, help="How the GPUs are connected: NVLink, PCIe.")
     json: bool = option(False, help="Print everything as one JSON document; with --watch: one per line.")
     csv: bool = option(False, help="Print one line per GPU.")
-    oneline: bool = option(False, help="For scripts, with --free: gpu01:0,2 gpu02:1")
+    oneline: bool = option(False, help="Only the free ones, for scripts: gpu01:0,2 gpu02:1")
 
 
 def gpus(
@@ -115,7 +115,9 @@ def gpus(
 
     with reporting("stopped before all hosts had answered", json=form.json) as show:
         chosen_form = _form(form, watching=watch is not None)
-        wanted = Wanted(which.free, which.gpu_model, size(which.min_free) if which.min_free else 0)
+        # A script takes what the line names, so that it names no GPU that is in use.
+        free = which.free or form.oneline
+        wanted = Wanted(free, which.gpu_model, size(which.min_free) if which.min_free else 0)
         hostfile = _chosen(hosts, which.only_hosts, connection.connection)
         # Leave some time for the answer, so that a dead host fails with the error of its connection.
         connection.connect_timeout = 0.8 * timeout

@@ -103,7 +103,11 @@ class OutputOptions:
 
     panel = OUTPUT
 
-    raw: bool = option(False, help="On a terminal, show also the lines that TensorFlow writes at each start.")
+    raw: bool = option(
+        False,
+        help="On a terminal, show also the lines that TensorFlow writes at each start, and those that several "
+        "tasks write alike.",
+    )
     quiet: bool = option(False, "--quiet", "-q", help="Do not show what the tasks print.")
     only: tuple[str, ...] = option(
         (), metavar="TASK", help="Show only the output of this task: worker/0; repeatable."

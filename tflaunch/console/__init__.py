@@ -7,8 +7,10 @@ While a command runs
     sweep.py           the same two for a sweep
     logs.py            what both do with task logs: whole lines, progress bars, a task's end after its output
     phases.py          the steps of a run: a line for each that is over, a live line for the one in progress
+    phase_words.py     what these steps are called
     footer.py          the last line while the tasks run
     live.py            the last lines of the terminal: live lines, or a question
+    alike.py           lines that several tasks write alike: the first, and how many more
     task_lines.py      the prefix of a task's log lines; which lines are still on the screen
     writer.py          the one thread that writes to stdout and stderr
 

@@ -9,13 +9,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from rich.console import Group
+from rich.console import ConsoleDimensions, Group
 from rich.live import Live
 
 from tflaunch.console.gpus_page import GpusView
-from tflaunch.console.pen import ASCII, UNICODE
+from tflaunch.console.pen import ASCII, ROWS, UNICODE
 from tflaunch.console.safe_text import Console, Text
-from tflaunch.console.writer import to_json, unscreened, write_result
+from tflaunch.console.writer import Stream, to_json, unscreened, write_result
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions.group import Stopped
 from tflaunch.survey.gpus import Answer, Sort, Wanted, document, look, one_line, table
@@ -39,6 +39,11 @@ class GpusOutput:
         width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_COLUMNS
         self._console = Console(file=unscreened(sys.stdout), width=width)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
+        columns, rows = Stream(sys.stdout).size()
+        if self._console.is_dumb_terminal and columns:
+            self._console.size = ConsoleDimensions(
+                columns, rows or ROWS
+            )  # rich takes each of these for 80 wide
 
     def once(self) -> Mapping[str, ConnectError]:
         """Ask all hosts, show their answers, and return the hosts that did not answer. Raises Stopped."""

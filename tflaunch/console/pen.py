@@ -132,7 +132,7 @@ def whole(text: str, style: str = "") -> Text:
 
 def hint(text: str, marks: Marks) -> Text:
     """Make the line that names the next step to take."""
-    return paragraph(f"  {marks.next} {text}", style="cyan", no_wrap=True)
+    return paragraph(f"  {marks.next} {text}", style="cyan")
 
 
 def task_colour(task: TaskId) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tflaunch.hosts import Host, Hostfile
@@ -31,16 +31,31 @@ ANSWER_S = 30.0  # for an agent to accept the follower
 GONE_S = 60.0  # to wait for a host out of reach once all other hosts have ended their part
 REST_S = 15.0  # to wait for a host out of reach while logs are printed
 NOTES = 200  # at most so many notes of one host are shown
+LINES_OF_ENDED = 30  # of all tasks together, where a run that is over is shown in brief
 OUTCOME_S = 10.0  # for the deciding agent to say how the run ended, once every host has ended its part
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which part of the logs to show: from `since` (epoch seconds), or the last `tail` lines of each task, or all."""
+    """Which part of the logs to show: from `since` (epoch seconds), or the last `tail` lines of each task, or all.
+
+    brief: of a run that is over, only LINES_OF_ENDED lines, where neither `since` nor `tail` says how much.
+    """
 
     tasks: tuple[TaskId, ...] = ()  # empty: all
     since: float | None = None
     tail: int | None = None
+    brief: bool = False
+
+    def shortens(self, run: RunState) -> bool:
+        """Whether only the end of that run's logs is shown."""
+        return self.brief and not run.alive and self.since is None and self.tail is None
+
+    def of(self, run: RunState) -> Wanted:
+        """The same wishes, where this run is shown: in brief, each of its tasks has an equal share of the lines."""
+        if not self.shortens(run):
+            return self
+        return replace(self, tail=-(-LINES_OF_ENDED // max(1, len(self.tasks or run.tasks))))
 
     def fields(self) -> dict[str, Any]:
         """These wishes, as fields of the message `watch`."""

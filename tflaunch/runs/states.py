@@ -170,6 +170,18 @@ class RunState:
         return sum(task.state == "running" for task in self.tasks)
 
     @property
+    def over(self) -> int:
+        """How many of its tasks have ended."""
+        return sum(task.state == "exited" for task in self.tasks)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took, if it is over and that is known."""
+        if self.started is None or self.ended is None or self.alive:
+            return None
+        return max(0.0, self.ended - self.started)
+
+    @property
     def gpus(self) -> int:
         """How many different GPUs its tasks were given."""
         return len({uuid for task in self.tasks for uuid in task.gpus})

@@ -157,8 +157,7 @@ def _sweep(
                 return _nothing_left(request, results, (everything, wanted), seed, reporter)
         results.keep_trials(everything, seed, {**results.about, **about_sweep(request)})
         work = Work(request, results, wanted, left, begun, curves_before(request, results))
-        controller, outcome, fetched = _run(work, connections, reporter, tunnel, leave)
-        controller.end()
+        outcome, fetched = _run(work, connections, reporter, tunnel, leave)
         outcome = with_metric_failure(outcome, request, results, wanted)
         try:
             record.finish(outcome)
@@ -252,8 +251,8 @@ def _run(
     reporter: Reporter,
     tunnel: Tunnel | None,
     leave: Callable[[Path], None] | None,
-) -> tuple[SweepController, Outcome, bool]:
-    """Run the trials; returns (the controller, the outcome, whether all outputs were fetched)."""
+) -> tuple[Outcome, bool]:
+    """Run the trials; returns (the outcome, whether all outputs were fetched)."""
     run, finder = work.request.run, SeatFinder(work.request)
     cluster = Cluster(run.run_id, connections, reporter, run.lease_s)
     with cluster.interrupts(), nothing_left(cluster, reporter):
@@ -274,8 +273,11 @@ def _run(
         steering.drive(controller, controller)
         state = controller.state
         seconds = time.monotonic() - work.begun
-        steering.tell_outcome(outcome_of(state, run.run_id, seconds, unverified=dict(state.lost)))
         missing = steering.drain(DRAIN_AFTER_CTRL_C_S) if state.interrupts else steering.drain()
+        controller.end()
+        ended = outcome_of(state, run.run_id, seconds, unverified=dict(state.lost))
+        # Only now is every log here: a sweep none of whose trials printed the metric has failed.
+        steering.tell_outcome(with_metric_failure(ended, work.request, work.results, work.wanted))
         host_logs = steering.log_paths()
         fetched = fetch_outputs(run, steering, state, reporter)
         cluster.close()
@@ -292,7 +294,7 @@ def _run(
         host_logs=host_logs,
         record=str(work.results.record.path),
     )
-    return controller, outcome, fetched
+    return outcome, fetched
 
 
 def _stage(work: Work, roll: RollCall, starter: Starter, seating: Seating) -> None:

@@ -17,6 +17,7 @@ from tflaunch.protocol.errors import (
     ConnectErrors,
     HostfileError,
     LaunchError,
+    PlanError,
     Problem,
 )
 from tflaunch.protocol.job import TaskId
@@ -289,3 +290,10 @@ def test_long_lines_are_left_for_the_terminal_to_wrap_where_they_are_copied_from
         lambda reporter: reporter.report(Outcome("r-1", "succeeded", 0, 3.0, record=path)), columns=60
     )
     assert f"{path}/logs" in screen
+
+
+def test_a_hint_breaks_between_words_only() -> None:
+    hint = "write more of the id, or name the hosts by --hosts hosts.yaml, or both: tflaunch ps --hosts hosts.yaml"
+    lines = plain(on_terminal(lambda reporter: reporter.error(PlanError("no", hint)), columns=60))
+    assert " ".join(" ".join(lines).split()) == f"✗ no → {hint}"
+    assert max(map(len, lines)) <= 60
