@@ -28,8 +28,9 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
     unreachable  host, reason  the launcher does not reach it; its tasks run on, and their output comes later
     back       host, seconds   the launcher reaches it again, after so long
     lost       host, reason    the launcher has given it up
-    failures   exit_code, message, hint, rows: [hosts, folded, cause, hint], unconfirmed (host -> why
-               something may still run there)
+    failures   exit_code, message, hint, rows: [hosts, folded, cause, hint, lines (for each host what differs:
+               the fingerprint of an unknown host key; mostly none)], unconfirmed (host -> why something may still run
+               there)
     error      kind (the class), message, hint, exit_code, problems: [where, line, column, message]
     report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (a task: as in exited, with
                tail, and error: the line of its log that says why, or ""; a host: as in lost; a time limit: reason,
@@ -56,15 +57,17 @@ from collections.abc import Mapping
 from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any
 
-from tflaunch.console.failure_page import failure_rows, headline, unconfirmed_hosts
+from tflaunch.console.failure_page import headline, unconfirmed_hosts
 from tflaunch.console.log_tail import error_of, stuck_lines, tail_lines
 from tflaunch.console.logs import LogReporter, Options
 from tflaunch.console.writer import Stream, to_json
+from tflaunch.hosts import fold
 from tflaunch.protocol.errors import ConnectErrors, DocumentError, LaunchError, TflaunchError
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
 from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, TimedOut, exit_data, outcome_data
 from tflaunch.sessions.log_lines import LineAssembler
+from tflaunch.ssh.refused_keys import together
 
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
@@ -167,8 +170,14 @@ class JsonReporter(LogReporter):
 
     def failures(self, errors: ConnectErrors | LaunchError) -> None:
         rows = [
-            {"hosts": row.hosts, "folded": row.folded, "cause": row.cause, "hint": row.hint}
-            for row in failure_rows(errors)
+            {
+                "hosts": row.hosts,
+                "folded": fold(row.hosts),
+                "cause": row.cause,
+                "hint": row.hint,
+                "lines": row.lines,
+            }
+            for row in together(errors.failures)
         ]
         self._event(
             "failures",

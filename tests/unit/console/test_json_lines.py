@@ -74,6 +74,7 @@ def test_json_is_one_event_a_line_whatever_the_bytes() -> None:
         "folded": "gpu[03-04]",
         "cause": "the host key is unknown",
         "hint": "ssh-keyscan gpu03 >> known_hosts",
+        "lines": [],
     }
     assert named["error"]["problems"] == [{"where": "f", "line": 1, "column": 2, "message": "bad"}]
     assert named["report"]["first_failure"]["tail"][-1] == "line 49"
