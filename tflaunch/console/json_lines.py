@@ -28,11 +28,13 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
     unreachable  host, reason  the launcher does not reach it; its tasks run on, and their output comes later
     back       host, seconds   the launcher reaches it again, after so long
     lost       host, reason    the launcher has given it up
-    failures   exit_code, message, hint, rows: [hosts, folded, cause, hint, lines (for each host what differs:
-               the fingerprint of an unknown host key; mostly none)], unconfirmed (host -> why something may still run
-               there)
-    error      kind (the class), message, hint, exit_code, problems: [where, line, column, message]
-    report     run_id, status, exit_code, seconds, exits: [as in exited], first_failure (a task: as in exited, with
+    failures   exit_code, exit_code_of ("tflaunch"), message, hint, rows: [hosts, folded, cause, hint, lines (for each
+               host what differs: the fingerprint of an unknown host key; mostly none)], unconfirmed (host -> why
+               something may still run there)
+    error      kind (the class), message, hint, exit_code, exit_code_of ("tflaunch"), problems: [where, line, column,
+               message]
+    report     run_id, status, exit_code, exit_code_of (the task that failed first and ended with it, else "tflaunch"),
+               seconds, exits: [as in exited], first_failure (a task: as in exited, with
                tail, and error: the line of its log that says why, or ""; a host: as in lost; a time limit: reason,
                tasks, states, stacks (task -> lines); --require-gpu or --stop-on-nan: reason, tasks, states (empty),
                exit_code), unverified (host -> why),
@@ -65,7 +67,15 @@ from tflaunch.hosts import fold
 from tflaunch.protocol.errors import ConnectErrors, DocumentError, LaunchError, TflaunchError
 from tflaunch.protocol.events import TaskStarted
 from tflaunch.protocol.job import TaskId
-from tflaunch.protocol.outcome import HostLost, Outcome, TaskExit, TimedOut, exit_data, outcome_data
+from tflaunch.protocol.outcome import (
+    HostLost,
+    Outcome,
+    TaskExit,
+    TimedOut,
+    exit_code_of,
+    exit_data,
+    outcome_data,
+)
 from tflaunch.sessions.log_lines import LineAssembler
 from tflaunch.ssh.refused_keys import together
 
@@ -182,6 +192,7 @@ class JsonReporter(LogReporter):
         self._event(
             "failures",
             exit_code=errors.exit_code,
+            exit_code_of="tflaunch",
             message=headline(errors),
             hint=errors.hint,
             rows=rows,
@@ -199,11 +210,13 @@ class JsonReporter(LogReporter):
             message=err.message,
             hint=err.hint,
             exit_code=err.exit_code,
+            exit_code_of="tflaunch",
             problems=[vars(problem) for problem in problems],
         )
 
     def report(self, outcome: Outcome) -> None:
         first, data = outcome.first_failure, outcome_data(outcome)
+        data["exit_code_of"] = exit_code_of(outcome)
         if isinstance(first, TaskExit):
             data["first_failure"]["tail"] = tail_lines(first.tail)
             data["first_failure"]["error"] = error_of(first, outcome.record)
