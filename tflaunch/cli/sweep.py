@@ -295,7 +295,7 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
     from tflaunch.sweeps.run import dry
     from tflaunch.sweeps.run import sweep as carry_out
 
-    reporter = open_reporter(json=options.output.json)
+    reporter = open_reporter(json=options.output.json, one_document=options.start.dry_run)
     with reporting("stopped; no trial was started, nothing is left", reporter) as show:
         request = _request(ctx, options, reporter)
         with connected(request.run.hostfile.hosts, options.connection, reporter) as connector:

@@ -46,6 +46,10 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
     tensorboard  run_id, url, host, logdir
     fetched    run_id, directory, files, bytes, same (were here already), complete, apart, kept, failed, left,
                hidden, unmatched, there, unreached   (tflaunch.runs.fetch_result.Fetched)
+    nothing    notes, warnings, code; of --dry-run, where nothing is left to do
+
+`--dry-run --json` prints one object instead: the fields of `plan` (also of a sweep), or of `error` or `failures` where
+there is no plan, or of `nothing`, with `notes` and `warnings` (texts) and `code` (as above, or null).
 
 Tasks are written `worker/0`.  Bytes of a log that are not UTF-8 appear as `\\xff`; control sequences stay
 in the line.
@@ -55,7 +59,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +92,23 @@ if TYPE_CHECKING:
     from tflaunch.runs.visits import Finished
 
 
+def one_document(events: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """What a dry run prints: its plan, or why there is none, and what else was said."""
+    main: dict[str, Any] = {"event": "nothing"}
+    for name, fields in events:
+        if name in ("plan", "error", "failures"):
+            main = {"event": name, **fields}
+    said = {name: [f["text"] for event, f in events if event == name] for name in ("note", "say", "warn")}
+    code = next((fields for name, fields in events if name == "code"), None)
+    return {
+        **main,
+        "time": round(time.time(), 6),
+        "notes": [*main.get("notes", ()), *said["note"], *said["say"]],
+        "warnings": said["warn"],
+        "code": code,
+    }
+
+
 # These events are shown at once, even while others wait for the output of a task that has ended.
 _AT_ONCE = frozenset({"phase", "waiting", "say", "warn", "log_end", "unreachable", "back", "lost"})
 
@@ -99,6 +120,7 @@ class JsonReporter(LogReporter):
         self._heads: dict[TaskId, str] = {}
         self._step: tuple[str, int, int] | None = None
         self._turn: Turn | None = None
+        self._events: list[tuple[str, dict[str, Any]]] | None = [] if options.one_document else None
         super().__init__(options, stdout, stderr)
 
     def phase(
@@ -249,7 +271,17 @@ class JsonReporter(LogReporter):
 
         self._event("fetched", **fetched_data(fetched))
 
+    def close(self, wait: bool = True) -> None:
+        if self._events is not None:
+            line = to_json(one_document(self._events)) + "\n"
+            self._events = None
+            self._writer.put("message", lambda: self._writer.out(line))
+        super().close(wait)
+
     def _event(self, event: str, **fields: Any) -> None:
+        if self._events is not None:
+            self._events.append((event, fields))
+            return
         line = to_json({"event": event, "time": round(time.time(), 6), **fields}) + "\n"
         if event in _AT_ONCE:
             self._writer.put("message", lambda: self._writer.out(line))
