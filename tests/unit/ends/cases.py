@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # name of the log -> (exit code or signal, a part of the advice, whether it names a cause)
 CASES: dict[str, tuple[int | str, str, bool]] = {
+    'podman_cdi': (126, 'podman on gpu02 knows no GPU GPU-1234: there is no CDI file that names it', True),
     'numpy_short_write': (1, 'full', True),
     'pdb_left_in': (1, 'a breakpoint() or pdb.set_trace() is left in the program, before trainer', True),
     'absl_duplicate': (1, 'two modules of the program define the flag --epochs: rename one, or', True),
