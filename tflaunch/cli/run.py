@@ -156,7 +156,7 @@ def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
         env_files=options.tasks.env_file,
         reporter=reporter,
         dry_run=start.dry_run,
-        of_roles=[role.program for role in roles.values() if role.program],
+        of_roles={name: role.program for name, role in roles.items() if role.program},
     )
     job = _with_program(job, code, hostfile, options.program)
     return Request(
@@ -165,6 +165,7 @@ def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
         hostfile=hostfile,
         gpus=gpus,
         bundle=code.bundle,
+        role_programs=code.read_by_python,
         command=command_line(),
         ssh_config=connection.config_path,
         lease_s=end.lease or LEASE_S[end.detach],
@@ -238,7 +239,7 @@ def _with_program(job: JobSpec, code: TrainerCode, hostfile: Hostfile, options: 
     job = dataclasses.replace(job, program=code.argv)
     for name, role in job.roles.items():
         if role.program:
-            job = with_program(job, name, code.of_roles[role.program])
+            job = with_program(job, name, code.of_roles[name])
     elsewhere = any(host.workdir is not None for host in hostfile.hosts)  # where the source may differ
     if code.program is None or elsewhere:
         return job

@@ -315,7 +315,7 @@ def make_ready(
         attempt=attempt,
         detached=request.detach,
         dial_key=dial_key,
-        program=request.bundle.to_read if request.bundle is not None else None,
+        programs=_programs_to_read(request),
         stacks=request.watch.get("stacks", True),
     )
     names = starter.dial_all(plan, dial_key) if dial_key else {}
@@ -328,6 +328,15 @@ def make_ready(
         "serves": serves,
     }
     return Watchdog(places, names, request.limits_s, settings)
+
+
+def _programs_to_read(request: Request) -> dict[str, dict[str, str] | None]:
+    """What `stage` says of the programs that the hosts' Python must be able to read: "" -> that of most jobs."""
+    if request.bundle is None:
+        return {}
+    of_roles = {job: request.bundle.reading(file) for job, file in request.role_programs.items()}
+    found = {"": request.bundle.to_read, **of_roles}
+    return found if any(found.values()) else {}
 
 
 def first_state(request: Request, plan: ClusterPlan, attempt: int = 0) -> State:
