@@ -148,6 +148,45 @@ def test_a_dry_run_starts_and_leaves_nothing(network: SshNetwork, launcher: Laun
     assert told(tmp_path) == {}
 
 
+@pytest.mark.parametrize("verb", ["run", "up", "sweep"])
+def test_a_dry_run_as_data_is_one_document(launcher: Launcher, verb: str) -> None:
+    script = launcher.script("import argparse")
+    words = {
+        "run": (script, "--ps=1", "--workers=1"),
+        "up": ("--ps=1", "--workers=1"),
+        "sweep": (script, "--grid=x=1,2"),
+    }[verb]
+    done = launcher.run(verb, launcher.local(2), *words, "--dry-run", "--json").ran()
+    document = json.loads(done.out)  # nothing before it, nothing behind it
+    assert document["event"] == "plan"
+    assert isinstance(document["notes"], list)
+    assert document["warnings"] == []
+    assert (document["code"] is None) == (verb == "up")
+    if verb == "sweep":
+        assert [trial["args"] for trial in document["trials"]] == [
+            ["trainer.py", "--x=1"],
+            ["trainer.py", "--x=2"],
+        ]
+    else:
+        assert [task["task"] for task in document["tasks"]] == ["ps/0", "worker/0"]
+    wrong = launcher.run(verb, launcher.local(2), *words, "--exclude=nowhere", "--dry-run", "--json").ran(2)
+    error = json.loads(wrong.out)
+    assert (error["event"], error["exit_code"], error["exit_code_of"]) == ("error", 2, "tflaunch")
+
+
+def test_the_2_of_a_program_is_told_from_that_of_a_wrong_command_line(launcher: Launcher) -> None:
+    """argparse ends a program with 2, as tflaunch ends for a wrong option."""
+    script = launcher.script("import argparse; argparse.ArgumentParser().parse_args()")
+    words = ("run", launcher.local(1), script, "--no-flags", "--ps=0", "--workers=1")
+    done = launcher.run(*words, "--json", "--", "--nope").ran(2)
+    report = done.events[-1]
+    assert (report["event"], report["exit_code"], report["exit_code_of"]) == ("report", 2, "worker/0")
+    assert "exit code 2 (of worker/0)" in launcher.run(*words, "--", "--nope").ran(2).sentences
+    for wrong in (["--nope"], ["--only=x/y/z"], ["--exclude=nowhere"]):
+        told = launcher.run(*words, "--json", *wrong).ran(2).events[-1]
+        assert (told["event"], told["exit_code_of"]) == ("error", "tflaunch")
+
+
 def test_a_dry_run_as_data_is_enough_to_start_the_tasks_by_hand(launcher: Launcher, tmp_path: Path) -> None:
     script = launcher.script(TELL)
     out = tmp_path / "out"

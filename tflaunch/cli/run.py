@@ -107,6 +107,7 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
         only=[_task_id(text) for text in output.only],
         show_host=output.show_host,
         fold=not output.raw,
+        one_document=options.start.dry_run,
     ) as show:
         request = request_of(options, job_file_of(ctx, options), show.reporter)
         with connected(request.hostfile.hosts, options.connection, show.reporter) as connector:
@@ -181,7 +182,7 @@ def request_of(
         env_files=options.tasks.env_file,
         reporter=reporter,
         dry_run=start.dry_run,
-        of_roles=[role.program for role in roles.values() if role.program],
+        of_roles={name: role.program for name, role in roles.items() if role.program},
     )
     job = _with_program(job, code, hostfile, options.program)
     return Request(
@@ -190,6 +191,7 @@ def request_of(
         hostfile=hostfile,
         gpus=gpus,
         bundle=code.bundle,
+        role_programs=code.read_by_python,
         command=command or command_line(),
         ssh_config=connection.config_path,
         lease_s=end.lease or LEASE_S[end.detach],
@@ -263,7 +265,7 @@ def _with_program(job: JobSpec, code: TrainerCode, hostfile: Hostfile, options: 
     job = dataclasses.replace(job, program=code.argv)
     for name, role in job.roles.items():
         if role.program:
-            job = with_program(job, name, code.of_roles[role.program])
+            job = with_program(job, name, code.of_roles[name])
     elsewhere = any(host.workdir is not None for host in hostfile.hosts)  # where the source may differ
     if code.program is None or elsewhere:
         return job

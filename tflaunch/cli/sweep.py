@@ -296,7 +296,7 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
                 "leave --tensorboard out; later: tflaunch tensorboard NAME",
             )
         leave = behind_the_terminal()
-    reporter = open_reporter(json=options.output.json)
+    reporter = open_reporter(json=options.output.json, one_document=options.start.dry_run)
     with reporting("stopped; no trial was started, nothing is left", reporter) as show:
         request = _request(ctx, options, reporter)
         with connected(request.run.hostfile.hosts, options.connection, reporter) as connector:

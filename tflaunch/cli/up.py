@@ -100,6 +100,7 @@ def up(options: UpOptions) -> None:
         json=output.json,
         quiet=output.quiet or not servers.foreground,
         show_host=output.show_host,
+        one_document=options.start.dry_run,
     ) as show:
         if servers.spec is not None:
             _check_writable(servers.spec)

@@ -20,8 +20,8 @@ from tflaunch.console.words import counted
 from tflaunch.hosts import fold
 from tflaunch.inputs.times import age
 from tflaunch.planning.inventory import Gpu
-from tflaunch.protocol.errors import ConnectError
 from tflaunch.sessions.log_lines import one_line
+from tflaunch.ssh.refused_keys import some_lines, together
 from tflaunch.survey.gpus import NO_DRIVER, NO_GPU, Machine, Overview, short_name, state
 
 STALE_S = 10.0  # older facts are marked as old
@@ -166,15 +166,13 @@ class GpusView:
                 lines.append(Text.assemble((fold(hosts), "bold"), (f": {reason}", "dim")))
             else:
                 lines += self._reason(Text(f"{self._marks.warn} ", "yellow"), hosts, reason)
-        causes: dict[tuple[str, str], dict[str, ConnectError]] = {}
-        for host, error in overview.failures.items():
-            causes.setdefault((error.message, error.hint.replace(host, "")), {})[host] = error
-        for (message, _), failed in causes.items():
-            lines += self._reason(self._bad(), failed, message)
-            host, error = next(iter(failed.items()))
-            if error.hint and hints:
-                hint = error.hint.replace("{host}", host)
-                lines += self._wrapped(f"{self._marks.next} {hint}", "cyan")
+        for failed in together(overview.failures):
+            lines += self._reason(self._bad(), failed.hosts, failed.cause)
+            if hints:
+                for line in some_lines(failed.lines):
+                    lines += self._wrapped(line, "")
+            if failed.hint and hints:
+                lines += self._wrapped(f"{self._marks.next} {failed.hint}", "cyan")
         if overview.waiting:
             lines.append(Text(f"waiting for {fold(overview.waiting)}", "dim"))
         return lines

@@ -166,6 +166,7 @@ def open_reporter(
     grep: re.Pattern[str] | None = None,
     bare: bool = False,
     fold: bool = False,
+    one_document: bool = False,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
     styles: tuple[Style, Style] | None = None,
@@ -175,9 +176,10 @@ def open_reporter(
     styles: make these reporters instead, the first for people, the second for programs.
     quiet: show no logs.  only: show the logs of these tasks.  show_host: name the host in each line.
     grep: show only lines that match.  bare: put nothing in front of them.  fold: on a terminal, leave out and count
-    the lines that TensorFlow writes at each start.
+    the lines that TensorFlow writes at each start.  one_document: with `json`, print one object at the end instead of
+    a line for each event, for a dry run.
     """
-    options = Options(quiet, frozenset(only) if only else None, show_host, grep, bare, fold)
+    options = Options(quiet, frozenset(only) if only else None, show_host, grep, bare, fold, one_document)
     out = Stream(stdout or sys.stdout or io.StringIO())  # sys.stdout is None if the shell closed it
     err = Stream(stderr or sys.stderr or io.StringIO())
     if styles is not None:

@@ -46,9 +46,13 @@ class SweepReporter(reporter.Reporter, Reporter, Protocol):
     """The methods that show a sweep: those that show a run, and those for trials."""
 
 
-def open_reporter(*, json: bool) -> SweepReporter:
-    """Return the reporter of a sweep."""
-    return cast("SweepReporter", reporter.open_reporter(json=json, quiet=True, styles=(SweepText, SweepJson)))
+def open_reporter(*, json: bool, one_document: bool = False) -> SweepReporter:
+    """Return the reporter of a sweep; `one_document` as for a run."""
+    styles = (SweepText, SweepJson)
+    return cast(
+        "SweepReporter",
+        reporter.open_reporter(json=json, quiet=True, one_document=one_document, styles=styles),
+    )
 
 
 class SweepJson(JsonReporter):

@@ -61,6 +61,10 @@ def meaning(lines: Sequence[str], end: Ending, here: Here = NOWHERE) -> Meaning:
     facts = facts_of(end)
     if log.place:
         facts["place"] = log.place
+    if log_end.writes(log.stack):
+        facts["writes"] = "a file"
+    if end.port and any(re.search(rf"(?<!\d){end.port}(?!\d)", line) for line in log.final):
+        facts["own_port"] = str(end.port)
     words = _words(facts)
     if name:
         return _of_signal(name, log, facts, words, here)

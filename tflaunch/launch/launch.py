@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tflaunch.hosts import Host, fold
-from tflaunch.launch.afterwards import fetch_outputs, nothing_left, verify
+from tflaunch.launch.afterwards import fetch_outputs, final_outcome, nothing_left, verify
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.placing import hosts_at_first, plan_on
 from tflaunch.launch.request import Connections, Request, about_run
@@ -25,7 +25,7 @@ from tflaunch.planning import dial_check
 from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
 from tflaunch.planning.usable_hosts import usable_hosts
-from tflaunch.protocol.errors import FetchError, RecordError, TflaunchError
+from tflaunch.protocol.errors import RecordError, TflaunchError
 from tflaunch.protocol.job import EVALUATOR, EVALUATOR_GRACE_S, TaskId
 from tflaunch.protocol.outcome import GpuLeft, HostLost
 from tflaunch.runs.record import Record
@@ -281,13 +281,16 @@ class Run:
             host_logs=ended.host_logs,
         )
         outcome = dataclasses.replace(outcome, restarts=outcome.restarts + ended.number)
+        recorded = not self.record.logs.failure
         try:
             self.record.finish(outcome)
         except RecordError as error:
+            recorded = False
             self.watcher.warn(f"{error.message}. {error.hint}")
         self.record.close()
+        outcome = final_outcome(outcome, recorded=recorded, fetched=self._fetched)
         self.watcher.report(outcome)
-        return outcome.exit_code or (0 if self._fetched else FetchError.exit_code)
+        return outcome.exit_code
 
 
 def make_ready(
@@ -312,7 +315,7 @@ def make_ready(
         attempt=attempt,
         detached=request.detach,
         dial_key=dial_key,
-        program=request.bundle.to_read if request.bundle is not None else None,
+        programs=_programs_to_read(request),
         stacks=request.watch.get("stacks", True),
     )
     names = starter.dial_all(plan, dial_key) if dial_key else {}
@@ -325,6 +328,15 @@ def make_ready(
         "serves": serves,
     }
     return Watchdog(places, names, request.limits_s, settings)
+
+
+def _programs_to_read(request: Request) -> dict[str, dict[str, str] | None]:
+    """What `stage` says of the programs that the hosts' Python must be able to read: "" -> that of most jobs."""
+    if request.bundle is None:
+        return {}
+    of_roles = {job: request.bundle.reading(file) for job, file in request.role_programs.items()}
+    found = {"": request.bundle.to_read, **of_roles}
+    return found if any(found.values()) else {}
 
 
 def first_state(request: Request, plan: ClusterPlan, attempt: int = 0) -> State:

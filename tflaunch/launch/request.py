@@ -43,6 +43,9 @@ class Request:
     gpus: GpuChoice
     bundle: Bundle | None  # None: the code is on the hosts
     command: tuple[str, ...]  # the launcher's command line, for the record
+    role_programs: Mapping[str, str] = field(
+        default_factory=dict
+    )  # job with a program of its own -> its file in `bundle`, "" if no Python reads it
     ssh_config: str | None = None  # for the record: `tflaunch stop` reaches the hosts by it
     lease_s: float = 60.0
     connect_s: float = 30.0

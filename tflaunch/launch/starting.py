@@ -81,15 +81,15 @@ class Starter:
         attempt: int = 0,
         detached: bool = False,
         dial_key: str = "",
-        program: Mapping[str, str] | None = None,
+        programs: Mapping[str, Mapping[str, str] | None] | None = None,
         stacks: bool = True,
     ) -> None:
         """Make every task ready, so that all can start in the same moment; `entrust` may follow only if `detached`.
 
         `about` is what every host keeps of the whole run (tflaunch.runs.listing).  With `dial_key`, the ports of the
-        tasks answer `dial_all` from now until the release.  Every interpreter of the tasks must be able to read
-        `program`, a file of the code (Bundle.to_read).  Without `stacks`, nothing is prepared by which the tasks tell
-        their stacks while they run.  Raises LaunchError, Stopped.
+        tasks answer `dial_all` from now until the release.  Every interpreter of the tasks must be able to read its
+        program: `programs` maps a job to a file of the code (Bundle.reading), "" all other jobs.  Without `stacks`,
+        nothing is prepared by which the tasks tell their stacks while they run.  Raises LaunchError, Stopped.
         """
         tasks_of: dict[str, list[dict[str, object]]] = {}
         ports_of: dict[str, list[int]] = {}
@@ -109,7 +109,7 @@ class Starter:
                 "door": detached,
                 "about": about,
                 "dial_key": dial_key,
-                **({"program": program} if program else {}),
+                **({"programs": programs} if programs else {}),
             }
             for name, tasks in tasks_of.items()
         }

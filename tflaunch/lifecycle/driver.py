@@ -41,6 +41,10 @@ class Driven(Protocol):
         """`running` while the monitor is asked for events, `over` at the end."""
 
     @property
+    def status(self) -> str:
+        """How it ends, as far as is known now: `succeeded`, `failed`, `interrupted`."""
+
+    @property
     def lost(self) -> Mapping[str, str]:
         """The hosts that are lost, each with the reason."""
 
@@ -217,7 +221,7 @@ class Driver(Generic[S]):
             self._owner.happened(event)
         if self._monitor is not None:
             for text in self._monitor.happened(event, now):
-                if self.state.phase == "running":
+                if self.state.phase == "running" or self._stopped_after_work(event):
                     self._owner.warn(text)
         self.state, actions = self.state.step(event, now)
         for action in actions:
@@ -234,6 +238,11 @@ class Driver(Generic[S]):
                 self._timers[action.name] = min(at, self._timers.get(action.name, at))
             elif isinstance(action, Say):
                 self._owner.say(action.text, action.urgent)
+
+    def _stopped_after_work(self, event: Event) -> bool:
+        """Whether that is the end of a task that was stopped because all work was done."""
+        done = self.state.phase in ("draining", "ending") and self.state.status == "succeeded"
+        return done and isinstance(event, TaskExit) and event.stopped
 
     def tick(self, now: float) -> None:
         """Do what is due: timers, links, the monitor's questions and sentences, hosts whose lease has run out."""

@@ -149,7 +149,8 @@ def _task_plans(
                 mounts=(*host.mounts, *job.mounts),
                 filled=command.filled(task.id, host),
                 masked=tuple(sorted(job.masked)),
-                listens=job.framework not in OF_THEIR_OWN or task.id == command.first,
+                listens=(job.framework not in OF_THEIR_OWN or task.id == command.first)
+                and (job.role(task.id.job).opens_port or command.learns_its_port(task.id, host)),
                 shares_port=(job.framework == "torch" and task.id == command.first)
                 or command.is_given_its_port(task.id, host),
             )

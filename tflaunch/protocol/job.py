@@ -118,6 +118,7 @@ class Role:
     # and the cluster flags only if `takes_flags`.
     program: tuple[str, ...] = ()
     takes_flags: bool = False
+    opens_port: bool = True  # its tasks may learn which port is theirs, otherwise than by a placeholder
 
 
 @dataclass(frozen=True)

@@ -467,7 +467,7 @@ TO_AGENT = dict(
         "gpus": [a_word],
         "door": a_flag,
         "?about": Each(a_word, anything),
-        "?program": {"file": a_path, "read_by": a_word},
+        "?programs": Each(a_word, or_null({"file": a_path, "read_by": a_word})),
         "?dial_key": a_word,
         "?passing": a_flag,
     },

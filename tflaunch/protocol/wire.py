@@ -26,8 +26,9 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            `staged` or `failed`.  door: keep one more port, for
                                                            `entrust`; dial_key: of the dial check to come, "" for none;
                                                            passing: end with the launcher, keep nothing;
-                                                           program: the file of the code that the tasks' Python must be
-                                                           able to read, `read_by` the launcher's (3.11, or "");
+                                                           programs: job ("": all others) -> the file of the code that
+                                                           its tasks' Python must be able to read, `read_by` the
+                                                           launcher's (3.11, or ""); null: Python does not read it
                                                            (`failed` with again: send `code` and what is lacking now,
                                                            then stage once more)
     dial     {key, targets: [[address, port, host]], patience_s, load}   connect to each target; load: whether all

@@ -176,6 +176,11 @@ class SweepController(Monitor):
         return self.state.phase
 
     @property
+    def status(self) -> str:
+        """How it ends, as far as is known now."""
+        return self.state.status
+
+    @property
     def lost(self) -> Mapping[str, str]:
         """See State."""
         return self.state.lost

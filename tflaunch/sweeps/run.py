@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tflaunch.hosts import Hostfile
-from tflaunch.launch.afterwards import fetch_outputs, nothing_left, verify
+from tflaunch.launch.afterwards import fetch_outputs, final_outcome, nothing_left, verify
 from tflaunch.launch.cluster import Cluster
 from tflaunch.launch.launch import tunnel_of
 from tflaunch.launch.placing import consent_for
@@ -30,7 +30,7 @@ from tflaunch.planning.cluster_plan import ClusterPlan
 from tflaunch.planning.environments import PREPARE_TIMEOUT_S
 from tflaunch.planning.inventory import Inventory
 from tflaunch.planning.usable_hosts import usable_hosts
-from tflaunch.protocol.errors import EXIT_NO_METRIC, ConnectErrors, FetchError, RecordError, StopError
+from tflaunch.protocol.errors import EXIT_NO_METRIC, ConnectErrors, RecordError, StopError
 from tflaunch.protocol.outcome import Outcome
 from tflaunch.runs.hidden_values import VALUE_LEFT_OUT
 from tflaunch.runs.record import hostfile_from
@@ -159,14 +159,17 @@ def _sweep(
         work = Work(request, results, wanted, left, begun, curves_before(request, results))
         outcome, fetched = _run(work, connections, reporter, tunnel, leave)
         outcome = with_metric_failure(outcome, request, results, wanted)
+        recorded = not (record.logs.failure or results.failure)
         try:
             record.finish(outcome)
             results.write_table(request.metric.name if request.metric else "")
         except RecordError as error:
+            recorded = False
             reporter.warn(f"{error.message}. {error.hint}")
+        outcome = final_outcome(outcome, recorded=recorded, fetched=fetched)
         reporter.report(outcome)
         reporter.summary(_summary(request, results, wanted))
-        return outcome.exit_code or (0 if fetched else FetchError.exit_code)
+        return outcome.exit_code
     except BaseException:
         if is_new and not any((record.path / "logs").iterdir()):  # no trial has started
             record.discard()

@@ -105,7 +105,7 @@ def test_the_report_tells_the_first_failure_first() -> None:
         "✗ gpu02: still alive: pid 12 python (D)",
         "! gpu[07-08]: could not check that nothing is left: no connection",
         "  → tflaunch stop trainer-abc234",
-        "✗ trainer-abc234 failed after 1 min 15 s, exit code 137",
+        "✗ trainer-abc234 failed after 1 min 15 s, exit code 137 (of worker/1)",
         "  logs: /state/trainer-abc234/logs",
     ]
 
@@ -118,7 +118,7 @@ def test_gpus_that_are_not_free_again_are_in_the_report() -> None:
         f"✗ gpu01: {stuck.text}",
         f"! gpu02: {foreign.text}",
         "  → look again: tflaunch gpus; on the host: nvidia-smi",
-        "✓ r-1 succeeded: 0 tasks in 3.0 s",
+        "✓ r-1 succeeded: 0 tasks in 3.0 s, exit code 76",
     ]
     told = json.loads(shown(lambda reporter: reporter.report(outcome), json=True)[0])
     assert told["gpus"]["gpu01"] == [{"text": stuck.text, "own": True}]

@@ -27,6 +27,8 @@ from tests.support.standstill import (
     at,
 )
 from tflaunch.lifecycle.watchdog import Watchdog
+from tflaunch.protocol.job import TaskId
+from tflaunch.protocol.outcome import TaskExit
 
 TRAIN = at(40, "train", *IN_FUNCTION)
 WORKERS = ("worker/0", "worker/1", "worker/2")
@@ -275,6 +277,28 @@ def test_an_evaluator_whose_chief_writes_all_the_time() -> None:
     scene.stands("evaluator/0", at(6, "evaluate", *FOR_CHECKPOINT), channels=("hrtimer_nanosleep",))
     scene.io_s["chief/0"] = 400.0  # a small checkpoint at each look
     assert "though chief/0 on a has written files since" in one(scene.on(200))
+
+
+@pytest.mark.parametrize("sees", [False, True])
+def test_an_evaluator_that_saw_nothing_until_the_run_was_over(sees: bool) -> None:
+    """The run is too short for the rule: the evaluator is stopped a minute after the chief's last checkpoint."""
+    scene = Scene("chief/0", "worker/0", "evaluator/0")
+    scene.stands("evaluator/0", at(6, "evaluate", *FOR_CHECKPOINT), channels=("hrtimer_nanosleep",))
+    assert scene.on(40) == []
+    scene.looks["chief/0"]["io"] += 9000
+    assert scene.on(10) == []
+    for task in ("chief/0", "worker/0"):
+        assert scene.watchdog.happened(TaskExit(TaskId.parse(task), "a", 0, None, 50.0), scene.now) == []
+    said = scene.looks["evaluator/0"]["log_bytes"] + (80 if sees else 0)
+    stopped = TaskExit(TaskId.parse("evaluator/0"), "c", None, 15, 110.0, stopped=True, log_bytes=said)
+    told = scene.watchdog.happened(stopped, scene.now + 60)
+    if sees:
+        assert told == []
+    else:
+        assert one(told).startswith(
+            "evaluator/0 on c was stopped when the work was done, and had done nothing for "
+        )
+        assert "though chief/0 on a has written files since: does the directory" in one(told)
 
 
 def test_workers_of_which_none_is_the_chief_for_the_program() -> None:

@@ -92,7 +92,7 @@ class Staging:
             if "damaged" in copied:
                 self._code.report_damage(viewer, copied["damaged"])
             else:
-                self._team.stage(tasks, message["attempt"], message.fields.get("program"))
+                self._team.stage(tasks, message["attempt"], message.fields.get("programs"))
 
         if store.small:
             copied = store.copy_to(self._directory.work)

@@ -76,17 +76,17 @@ class Team:
     # -- their start
 
     def stage(
-        self, requests: "List[Dict[str, Any]]", attempt: int, program: "Optional[Mapping[str, str]]" = None
+        self, requests: "List[Dict[str, Any]]", attempt: int, programs: "Optional[Mapping[str, Any]]" = None
     ) -> None:
         """Have these tasks wait at their gates, then send `staged`; raises HostError.
 
-        `program` names the file that the tasks' interpreters must be able to parse (`wire`, message `stage`).
+        `programs` names the files that the tasks' interpreters must be able to parse (`wire`, message `stage`).
         """
         reads = {}  # type: Dict[str, str]
-        if program:
+        if programs:
             from tflaunch.agent.tasks import syntax
 
-            reads = syntax.who_checks(requests, program)
+            reads = syntax.who_checks(requests, programs)
         for request in requests:
             task = Task(self._directory, request, attempt)
             task.reads = reads.get(task.id, "")
