@@ -17,6 +17,7 @@ from tflaunch.cli.options import Part, option
 from tflaunch.cli.reporting import reporting
 from tflaunch.cli.values import TIME_WORD, time_parser
 from tflaunch.cli.which_hosts import load_hosts
+from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 
 if TYPE_CHECKING:
@@ -79,7 +80,15 @@ def gpus(
             "-w",
             parser=time_parser(0.1),
             metavar="[TIME]",
-            help=f"Ask again at this interval [{EVERY}], until Ctrl-C.",
+            help="Go on asking: graphs of use and memory since the start (no history is kept), keys (? lists them).",
+        ),
+    ] = None,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            parser=time_parser(0.1),
+            metavar="TIME",
+            help=f"With --watch: ask every TIME instead of every {EVERY}.",
         ),
     ] = None,
     form: FormOptions,
@@ -101,6 +110,7 @@ def gpus(
     from tflaunch.survey.survey import Survey
 
     with reporting("stopped before all hosts had answered", json=form.json) as show:
+        every_s = _every_s(watch, interval)
         chosen_form = _form(form, watching=watch is not None)
         wanted = Wanted(which.free, which.model, size(which.min_free) if which.min_free else 0)
         hostfile = _chosen(load_hosts(hosts, connection.connection), which.host)
@@ -111,8 +121,8 @@ def gpus(
             output = GpusOutput(survey, wanted, which.sort.value, chosen_form)
             try:
                 with survey.interrupts():
-                    if watch is not None:
-                        output.again_and_again(watch)
+                    if every_s is not None:
+                        output.again_and_again(every_s)
                     elif unreachable := output.once():
                         if form.csv or form.oneline:
                             show.reporter.failures(ConnectErrors(unreachable, len(hostfile.hosts)))
@@ -121,6 +131,18 @@ def gpus(
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             finally:
                 survey.close()
+
+
+def _every_s(watch: float | None, interval: float | None) -> float | None:
+    if interval is None:
+        return watch
+    if watch is None:
+        raise UsageError("--interval is the time between two looks of --watch", "add --watch")
+    if watch not in (seconds(EVERY), interval):
+        raise UsageError(
+            "--watch and --interval name two times", "name the time once: --watch --interval TIME"
+        )
+    return interval
 
 
 def _form(options: FormOptions, *, watching: bool) -> Form:
