@@ -5,6 +5,7 @@ Nothing that a host sends reaches textual's markup: the one widget gives it whol
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -31,6 +32,7 @@ from tflaunch.console.gpu_watch.hosts import Order
 from tflaunch.console.gpu_watch.pages import Pages
 from tflaunch.console.gpu_watch.state import Look, State
 from tflaunch.console.pen import Marks
+from tflaunch.console.safe_text import Console
 from tflaunch.sessions.group import Stopped
 from tflaunch.survey.gpus import Sort, Wanted
 from tflaunch.survey.survey import Survey
@@ -92,6 +94,7 @@ class WatchApp(App[None]):
         self._pages = Pages(state, every_s, marks)
         self._feed = feed
         self.canvas = Canvas()
+        self._styles = Console(file=io.StringIO())
         self.sent_bytes = 0  # by refreshes: changes alone
         self.refreshes = 0
 
@@ -153,7 +156,7 @@ class WatchApp(App[None]):
     def _rows(self) -> list[Row]:
         width, height = self.canvas.size
         lines = self._pages.screen(width, height) if width and height else []
-        return [self._colours(cells(line, width, self.console)) for line in lines]
+        return [self._colours(cells(line, width, self._styles)) for line in lines]
 
     def _colours(self, row: Row) -> Row:
         if not self.console.no_color:

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
 
-from tflaunch.console.safe_text import Text
+from tflaunch.console.safe_text import Console, Text
 
 Cell = tuple[str, Style | None]  # of a wide character, the second cell has the text ""
 Row = Sequence[Cell]
 _BLANK: Cell = (" ", None)
+_MOST_IN_CELL = 8  # characters
 _GAP = 6  # so many equal cells are sent again rather than passed over, which takes as many bytes
 
 
@@ -27,8 +27,8 @@ def cells(line: Text, columns: int, console: Console) -> list[Cell]:
         style = segment.style or None
         for character in segment.text:
             width = cell_len(character)
-            if not width:  # an accent belongs to the cell before it
-                if found:
+            if not width:  # an accent belongs to the cell before it; nobody needs many
+                if found and len(found[-1][0]) < _MOST_IN_CELL:
                     found[-1] = (found[-1][0] + character, found[-1][1])
                 continue
             found.append(_BLANK if character == " " and not _fills(style) else (character, style))
@@ -82,7 +82,7 @@ def _runs(row: Row) -> list[tuple[str, Style | None]]:
     runs: list[tuple[str, Style | None]] = []
     for text, style in row:
         if runs and (runs[-1][1] == style or ((text, style) == _BLANK and not _fills(runs[-1][1]))):
-            runs[-1] = (runs[-1][0] + text, style)
+            runs[-1] = (runs[-1][0] + text, runs[-1][1])
         else:
             runs.append((text, style))
     return runs

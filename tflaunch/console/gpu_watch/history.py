@@ -39,18 +39,26 @@ class Series:
             self._values[-1] = self._sum / self._count
         self._known = value is not None
 
-    def end(self) -> None:
-        """Nothing is known from now on, until the next value."""
+    def end(self, column: int) -> None:
+        """Nothing is known from that column on, until the next value."""
+        if self._known and column > self._last + 1:
+            self._fill(column - 1)
+            self._last = column - 1
         self._known = False
 
     def until(self, column: int, width: int) -> list[Value]:
         """Return the values of the last `width` columns up to that one."""
-        newer = max(0, self._last - column)  # came after it: the screen is paused
-        values = [*self._values][: len(self._values) - newer if newer < len(self._values) else 0]
+        values = [*self._values]
         # A column that is not measured yet has the value before it.
         carried = self._values[-1] if self._values and self._known else None
         values += [carried] * min(width, max(0, column - self._last))
         return [None] * (width - len(values)) + values[len(values) - width if width < len(values) else 0 :]
+
+    def copy(self) -> Series:
+        """Return what is known now."""
+        made = Series()
+        made._values, made._last, made._known = self._values.copy(), self._last, self._known
+        return made
 
     def _fill(self, column: int) -> None:
         missing = min(COLUMNS, column - self._last) if self._values else 0
@@ -63,6 +71,10 @@ class Pair:
 
     use: Series = field(default_factory=Series)
     memory: Series = field(default_factory=Series)
+
+    def copy(self) -> Pair:
+        """Return what is known now."""
+        return Pair(self.use.copy(), self.memory.copy())
 
 
 class History:
@@ -82,15 +94,17 @@ class History:
 
     def take(self, answers: Iterable[Answer], now: float) -> None:
         """Note what is new in these answers; `now` is monotonic."""
-        asleep = self._taken is not None and now - self._taken > self._asleep_s
+        before = now if self._taken is None else self._taken
+        asleep = now - before > self._asleep_s
         self._taken = now
         column = self.column(now)
+        gap = self.column(before) + 1 if asleep else column
         for answer in answers:
             pairs = self._hosts.get(answer.host, {})
             if answer.error is not None or asleep:
                 for pair in pairs.values():
-                    pair.use.end()
-                    pair.memory.end()
+                    pair.use.end(gap)
+                    pair.memory.end(gap)
             facts = answer.facts
             if answer.error is not None or facts is None or self._facts.get(answer.host) is facts:
                 continue
@@ -101,6 +115,14 @@ class History:
             for label, (use, memory) in values.items():
                 pairs[label].use.add(column, use)
                 pairs[label].memory.add(column, memory)
+
+    def copy(self) -> History:
+        """Return what is known now, to be looked at while this one goes on."""
+        made = History(self.column_s / REFRESHES)
+        made._hosts = {
+            host: {label: pair.copy() for label, pair in pairs.items()} for host, pairs in self._hosts.items()
+        }
+        return made
 
     def of(self, host: str, label: str = WHOLE) -> Pair:
         """Return the graphs of a GPU or MIG instance, or the sum of its host."""

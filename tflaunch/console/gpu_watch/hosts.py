@@ -45,6 +45,11 @@ class HostRow:
         return " = ".join(self.names)
 
     @property
+    def rank(self) -> int:
+        """0: it has GPUs to show; 1: it may have them later; 2: it has none."""
+        return 0 if self.shows_gpus else 2 if self.reason and self.reason != WAITING else 1
+
+    @property
     def shows_gpus(self) -> bool:
         """Whether it has lines for its GPUs."""
         return self.machine is not None and self.error is None
@@ -74,9 +79,10 @@ def rows(
     overview = look(answers, wanted)
     words = filtered.lower().split()
     found = [row for row in (_filtered(row, words) for row in _all(overview, answers)) if row]
-    # In the order of the hostfile a host that goes down stays in its place.
-    front = [row for row in found if (not row.reason if order == "host" else row.shows_gpus)]
-    back = [row for row in found if row not in front]
+    # In the order of the hostfile a host stays in its place when it goes down, and before it has answered.
+    most = 1 if order == "host" else 0
+    front = [row for row in found if row.rank <= most]
+    back = sorted((row for row in found if row.rank > most), key=lambda row: row.rank)
     if order != "host":
         front.sort(key=_KEYS[order])
     if reverse:

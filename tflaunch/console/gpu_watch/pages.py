@@ -37,7 +37,7 @@ _KEYS = {
 HELP = (
     ("up, down", "another host; also j and k, page up and down, Home and End"),
     ("Enter", "the host's GPUs and the processes on them; left and right: another host; Esc: back"),
-    ("/", "show only hosts and GPUs with these words: host, model or user; Enter keeps them, Esc drops them"),
+    ("/", "filter: only hosts and GPUs with these words: host, model or user; Enter keeps it, Esc drops it"),
     ("s", "sort: by host, use, memory, temperature, who uses it; r: reversed"),
     ("g", "show or hide the GPUs below their hosts; until then they are shown where all fit"),
     ("space", "pause: the screen stands still; the hosts are asked all the same"),
@@ -146,9 +146,9 @@ class Pages:
     def _line(self, layout: Layout, line: _Line, chosen: str) -> Text:
         state, row = self._state, line.row
         if line.gpu is None or line.device is None or row.machine is None:
-            pair = state.history.of(row.name)
+            pair = state.graphs.of(row.name)
             return layout.host(row, pair, state.column, selected=row.name == chosen)
-        pair = state.history.of(row.name, line.device.label)
+        pair = state.graphs.of(row.name, line.device.label)
         clock = row.machine.facts.clock
         return layout.device(line.gpu, line.device, pair, column=state.column, clock=clock)[0]
 
@@ -169,7 +169,7 @@ class Pages:
         spare = room - len(head) - len(processes) - 4
         height = max(1, min(_MOST_HEIGHT, spare // max(1, len(devices))))
         graphs = [layout.heading()]
-        pair = self._state.history.of(row.name)
+        pair = self._state.graphs.of(row.name)
         graphs.append(layout.host(row, pair, self._state.column))
         for line in devices if row.shows_gpus else ():
             graphs += self._device(layout, row, line, height)
@@ -184,7 +184,7 @@ class Pages:
     def _device(self, layout: Layout, row: HostRow, line: _Line, height: int) -> list[Text]:
         if line.gpu is None or line.device is None or row.machine is None:
             return []
-        pair = self._state.history.of(row.name, line.device.label)
+        pair = self._state.graphs.of(row.name, line.device.label)
         clock = row.machine.facts.clock
         return layout.device(
             line.gpu, line.device, pair, column=self._state.column, clock=clock, height=height

@@ -46,6 +46,7 @@ class State:
     page_lines: int = 10  # as many as a page key moves: pages.py tells
     all_fit: bool = True  # the hosts with all their GPUs fit the window: pages.py tells
     look: Look = field(default_factory=Look)
+    _frozen: History | None = None  # what is shown while the screen is paused
     _behind: str = "hosts"  # the page behind the help
     _newest: Look = field(default_factory=Look)
     _before: str = ""  # the filter before it was typed anew
@@ -64,6 +65,11 @@ class State:
         if self._rows is None:
             self._rows = rows(self.look.answers, self.wanted, self.filtered, self.order, reverse=self.reverse)
         return self._rows
+
+    @property
+    def graphs(self) -> History:
+        """The history to show."""
+        return self._frozen or self.history
 
     @property
     def column(self) -> int:
@@ -119,6 +125,7 @@ class State:
 
     def _pause(self) -> None:
         self.paused = not self.paused
+        self._frozen = self.history.copy() if self.paused else None
         if not self.paused:
             self.look, self._rows = self._newest, None
 
