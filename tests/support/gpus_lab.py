@@ -140,12 +140,16 @@ class Terminal:
     @property
     def cooked(self) -> bool:
         """Whether the terminal is set as a shell sets it: it echoes, and a line is sent by Enter."""
-        flags = termios.tcgetattr(self._ours)[3]
-        return bool(flags & termios.ICANON and flags & termios.ECHO)
+        if self._theirs is not None:
+            self._flags = termios.tcgetattr(self._theirs)[3]
+        return bool(self._flags & termios.ICANON and self._flags & termios.ECHO)
+
+    _flags = 0
 
     def end(self) -> int:
         code = self.process.wait(PATIENCE_S)
         if self._theirs is not None:
+            self._flags = termios.tcgetattr(self._theirs)[3]
             os.close(self._theirs)
             self._theirs = None
         self._reader.join()

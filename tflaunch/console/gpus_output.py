@@ -70,8 +70,10 @@ class GpusOutput:
                         live.update(self._frame(f"every {every_s:g} s, Ctrl-C ends it"), refresh=True)
             for over in watching:
                 answers = self._survey.answers()
-                if self._form == "json":  # a line for each refresh: a slow host holds up no other
-                    answers = [*map(_answered, answers)]
+                if self._form == "json" and any(each.facts or each.error for each in answers):
+                    answers = [
+                        *map(_answered, answers)
+                    ]  # a line for each refresh: no host holds up the others
                 if over and all(each.facts or each.error for each in answers):
                     self._print(answers)
         except Stopped as stopped:

@@ -112,7 +112,8 @@ class Layout:
             who=self._uses(gpu, device, clock),
             height=height,
         )
-        left = [fitted(label, self.left + 1, self.marks.more)] + [Text(" " * (self.left + 1))] * (height - 1)
+        left = [fitted(label, self.left + 1, self.marks.more)]
+        left += [Text(" " * (self.left + 1)) for _ in range(height - 1)]
         return [
             self._cut(first.append(" ").append_text(line)) for first, line in zip(left, lines, strict=True)
         ]
