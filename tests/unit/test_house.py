@@ -122,6 +122,19 @@ def test_only_the_console_imports_rich() -> None:
     assert not [name for name in users if drawing[name] & {"rich.table", "rich.columns"}]
 
 
+def test_only_the_watch_of_gpus_loads_textual() -> None:
+    users = {
+        name
+        for name, path in FILES.items()
+        if any(each.split(".")[0] == "textual" for each in modules_named_in(path))
+    }
+    assert users == {"tflaunch.console.gpu_watch.app"}
+    loading = [name for name, others in IMPORTS.items() if others & users]
+    assert loading == ["tflaunch.console.gpus_output"]
+    text = FILES["tflaunch.console.gpus_output"].read_text("utf-8")
+    assert "\nfrom tflaunch.console.gpu_watch" not in text, "not for `gpus` without --watch"
+
+
 def test_no_files_import_each_other_in_a_circle() -> None:
     left = {name: set(others) for name, others in IMPORTS.items()}
     while free := [name for name, others in left.items() if not others]:

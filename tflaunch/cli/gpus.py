@@ -18,6 +18,7 @@ from tflaunch.cli.options import Part, option
 from tflaunch.cli.reporting import reporting
 from tflaunch.cli.values import TIME_WORD, time_parser
 from tflaunch.cli.which_hosts import default_source, kind_of_file, load_hosts
+from tflaunch.inputs.times import seconds
 from tflaunch.protocol.errors import ConnectErrors, UsageError
 
 if TYPE_CHECKING:
@@ -93,7 +94,15 @@ def gpus(
             "-w",
             parser=time_parser(0.1),
             metavar="[TIME]",
-            help=f"Ask again at this interval [{EVERY}], until Ctrl-C.",
+            help="Go on asking: graphs of use and memory since the start (no history is kept), keys (? lists them).",
+        ),
+    ] = None,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            parser=time_parser(0.1),
+            metavar="TIME",
+            help=f"With --watch: ask every TIME instead of every {EVERY}.",
         ),
     ] = None,
     form: FormOptions,
@@ -114,6 +123,7 @@ def gpus(
     from tflaunch.survey.survey import Survey
 
     with reporting("stopped before all hosts had answered", json=form.json) as show:
+        every_s = _every_s(watch, interval)
         chosen_form = _form(form, watching=watch is not None)
         # A script takes what the line names, so that it names no GPU that is in use.
         free = which.free or form.oneline
@@ -126,8 +136,8 @@ def gpus(
             output = GpusOutput(survey, wanted, which.sort.value, chosen_form)
             try:
                 with survey.interrupts():
-                    if watch is not None:
-                        output.again_and_again(watch)
+                    if every_s is not None:
+                        output.again_and_again(every_s)
                     elif unreachable := output.once():
                         if form.csv or form.oneline:
                             show.reporter.failures(ConnectErrors(unreachable, len(hostfile.hosts)))
@@ -138,6 +148,18 @@ def gpus(
                 survey.close()
                 answered = (each.facts for each in survey.answers())
                 remember_models(gpu.name for facts in answered if facts is not None for gpu in facts.gpus)
+
+
+def _every_s(watch: float | None, interval: float | None) -> float | None:
+    if interval is None:
+        return watch
+    if watch is None:
+        raise UsageError("--interval is the time between two looks of --watch", "add --watch")
+    if watch not in (seconds(EVERY), interval):
+        raise UsageError(
+            "--watch and --interval name two times", "name the time once: --watch --interval TIME"
+        )
+    return interval
 
 
 def _form(options: FormOptions, *, watching: bool) -> Form:

@@ -25,6 +25,7 @@ Pages: what each command shows, as lines
     clean_page.py      `clean`
     check_page.py      `check`
     gpus_page.py       `gpus`; gpus_output.py asks the hosts and prints the page, once or repeatedly
+    gpu_watch/         `gpus --watch` on a terminal: graphs, keys
     gpus_table.py, gpus_states.py, gpus_topology.py    the parts of that page
     sweep_page.py      the trials of a sweep
     log_tail.py        what the last lines of a task's log say about its failure

@@ -13,7 +13,7 @@ from rich.console import ConsoleDimensions, Group
 from rich.live import Live
 
 from tflaunch.console.gpus_page import GpusView
-from tflaunch.console.pen import ASCII, ROWS, UNICODE
+from tflaunch.console.pen import ASCII, ROWS, UNICODE, Marks
 from tflaunch.console.safe_text import Console, Text
 from tflaunch.console.writer import Stream, to_json, unscreened, write_result
 from tflaunch.protocol.errors import ConnectError
@@ -61,14 +61,24 @@ class GpusOutput:
 
     def again_and_again(self, every_s: float) -> None:
         """Ask all hosts and show the answers every `every_s` seconds until Ctrl-C. Raises Stopped for SIGTERM."""
-        watching = self._survey.watch(every_s)
+        live_table = self._live and not self._form
         try:
-            if self._live and not self._form:
+            if live_table and _reads_keys():
+                from tflaunch.console.gpu_watch.app import watch  # loads textual
+
+                watch(self._survey, self._wanted, self._sort, every_s, self._marks())
+                return
+            watching = self._survey.watch(every_s)
+            if live_table:
                 with Live(console=self._console, auto_refresh=False, screen=True) as live:
                     for _ in watching:
                         live.update(self._frame(f"every {every_s:g} s, Ctrl-C ends it"), refresh=True)
             for over in watching:
                 answers = self._survey.answers()
+                if self._form == "json" and any(each.facts or each.error for each in answers):
+                    answers = [
+                        *map(_answered, answers)
+                    ]  # a line for each refresh: no host holds up the others
                 if over and all(each.facts or each.error for each in answers):
                     self._print(answers)
         except Stopped as stopped:
@@ -76,11 +86,14 @@ class GpusOutput:
                 raise
 
     def _view(self) -> GpusView:
+        return GpusView(self._console.width, self._marks())
+
+    def _marks(self) -> Marks:
         try:
             UNICODE.all.encode(self._console.encoding)
         except UnicodeEncodeError:
-            return GpusView(self._console.width, ASCII)
-        return GpusView(self._console.width)
+            return ASCII
+        return UNICODE
 
     def _frame(self, title: str) -> Group:
         overview = look(self._survey.answers(), self._wanted, self._sort)
@@ -105,6 +118,17 @@ class GpusOutput:
                     self._console.print(*lines, sep="\n", no_wrap=True, crop=False)
                 text = captured.get()
         write_result(text)
+
+
+def _reads_keys() -> bool:
+    """Whether keys come from the terminal, and stderr, to which textual writes, leads there."""
+    return all(stream is not None and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__))
+
+
+def _answered(answer: Answer) -> Answer:
+    """The same, where a host without an answer has that as its error."""
+    known = answer.facts or answer.error
+    return answer if known else Answer(answer.host, error=ConnectError("it has not answered yet"))
 
 
 def _whole(line: Text) -> Text:

@@ -73,7 +73,7 @@ class GpusView:
         lines: list[Text] = []
         for machine in overview.machines:
             lines += [Text()] if lines else []
-            lines.append(self._host_line(machine))
+            lines.append(self.host_line(machine))
             lines += matrix_lines(machine.facts.gpus, self._columns, self._marks)
         if any(gpu.links for machine in overview.machines for gpu in machine.facts.gpus):
             lines += [Text(), *legend_lines(self._columns - 4)]
@@ -91,10 +91,10 @@ class GpusView:
         lines = gpus.headings() if airy else []
         for number, machine in enumerate(overview.machines):
             lines += [Text()] if airy and number else []
-            lines += [self._host_line(machine), *self._notes(machine), *gpus.rows_of(machine)]
+            lines += [self.host_line(machine), *self._notes(machine), *gpus.rows_of(machine)]
         return lines
 
-    def _host_line(self, machine: Machine) -> Text:
+    def host_line(self, machine: Machine) -> Text:
         """The host's name, its free GPUs, and as many further facts as there is room for."""
         facts = machine.facts
         line = Text.assemble((" = ".join(machine.names), "bold"))

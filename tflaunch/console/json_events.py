@@ -228,7 +228,7 @@ EVENTS: Mapping[str, Event] = {
     ),
 }
 
-# What `--dry-run --json` prints is one object: the fields of `plan`, or of `error` or `failures` where there is no plan,
+# What `--dry-run --json` prints is one object: the fields of `plan`, of `error` or `failures` where there is no plan,
 # or of `nothing`; with these fields besides.
 DOCUMENT: Mapping[str, str] = {
     "notes": "sentences",
