@@ -167,6 +167,7 @@ def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
         command=command_line(),
         ssh_config=connection.config_path,
         lease_s=end.lease or LEASE_S[end.detach],
+        handed_lease_s=end.lease or LEASE_S[True],
         connect_s=connection.connect_timeout,
         grace_s=end.grace,
         drain_s=end.ps_grace,

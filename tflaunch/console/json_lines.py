@@ -38,7 +38,7 @@ Stdout holds one JSON object a line, in ASCII.  Each has `event` and `time` (epo
                survivors (host -> processes), GPUs (host -> [text, own] of each GPU that is not free again; own:
                the run itself is on it), record, host_logs (task -> path on its host), restarts, hint
     servers    run_id, cluster (job -> addresses), targets (task -> grpc://address), flags; all servers listen
-    detached   run_id, tasks (how many), host (of the coordinator)
+    detached   run_id, tasks (how many), host (of the coordinator); also when it is handed over later
     stopped    run_id, hosts (host -> found, killed, survivors, GPUs)
     tensorboard  run_id, url, host, logdir
     fetched    run_id, directory, files, bytes, same (were here already), complete, apart, kept, failed, left,
@@ -214,6 +214,9 @@ class JsonReporter(LogReporter):
 
     def detached(self, run_id: str, tasks: int, host: str) -> None:
         self._event("detached", run_id=run_id, tasks=tasks, host=host)
+
+    def handed_over(self, run_id: str, tasks: int, host: str) -> None:
+        self.detached(run_id, tasks, host)
 
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         ends = {host: dataclasses.asdict(end) for host, end in hosts.items()}

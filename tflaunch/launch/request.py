@@ -45,6 +45,7 @@ class Request:
     command: tuple[str, ...]  # the launcher's command line, for the record
     ssh_config: str | None = None  # for the record: `tflaunch stop` reaches the hosts by it
     lease_s: float = 60.0
+    handed_lease_s: float = 600.0  # once the run is handed over to its agents
     connect_s: float = 30.0
     grace_s: float = 10.0
     drain_s: float = 3.0

@@ -122,7 +122,7 @@ class Driver(Generic[S]):
         self.state = state
         self._monitor = monitor
         self._owner = owner
-        self._lease_s = lease_s
+        self.lease_s = lease_s
         self.links = Links(dict.fromkeys(state.hosts.values()), owner, now, up)
         # What each host was told last of what holds.  A driver that takes over does not know: it tells all.
         self._held_at: dict[str, float] = {}
@@ -248,8 +248,8 @@ class Driver(Generic[S]):
         if self._monitor is not None and self.state.phase == "running":
             self._consult(self._monitor, now)
         for host, why in self.links.down.items():
-            if self.links.away_s(host, now) > self._lease_s:
-                reason = f"not heard of for {self._lease_s:g} s: by then its agent ends the run there ({why})"
+            if self.links.away_s(host, now) > self.lease_s:
+                reason = f"not heard of for {self.lease_s:g} s: by then its agent ends the run there ({why})"
                 self.feed(HostLost(host, reason), now)
 
     def _consult(self, monitor: Monitor, now: float) -> None:

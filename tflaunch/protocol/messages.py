@@ -353,6 +353,8 @@ FROM_AGENT = dict(
     log={"task": a_task, "attempt": an_attempt, "offset": a_whole_number, "?cut": a_time},
     through={},
     entrusted={"port": a_port, "wide": a_flag},
+    detach={},
+    handed={"reason": a_text, "hint": a_text},
     coordinating={"missing": Each(a_word, a_text)},
     beat={},
     started=_event(task=a_task, attempt=an_attempt, pid=a_whole_number),
@@ -505,14 +507,18 @@ TO_AGENT = dict(
     outcome={"outcome": _outcome},
     memory={"offset": a_whole_number, "last": a_flag},
     bye={},
-    entrust={"secret": a_digest, "address": a_word},
+    entrust={"secret": a_digest, "address": a_word, "?later": a_flag},
     coordinate={
         "members": Each(a_word, (a_word, a_port, a_digest)),
         "state": Each(a_word, anything),
         "lease_s": a_time,
         "started": a_number,
         "watchdog": Each(a_word, anything),
+        "?clock": a_number,
+        "?trial": a_flag,
     },
+    detach={},
+    stay={"reason": a_text, "hint": a_text},
     coordinating={"missing": Each(a_word, a_text)},
 )  # type: Table
 

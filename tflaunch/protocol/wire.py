@@ -63,12 +63,20 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            see, for those who ask later
     outcome  {outcome}                                     how the run has ended, for those who ask later
     memory   {offset, last} + bytes                        from the coordinator to its own agent, in pieces: what the
-                                                           next coordinator must know (lifecycle/memory)
+                                                           next coordinator must know (lifecycle/memory); before
+                                                           `coordinate`, from a launcher that hands its run over
     bye      {}                                            the launcher wants nothing more
-    entrust  {secret, address}                             the run goes on without a launcher: listen there for its
-                                                           coordinator; answer: `entrusted`
-    coordinate {members, state, lease_s, started, watchdog}   run the coordinator of the run from now on; answer:
-                                                           `coordinating`
+    entrust  {secret, address, later}                      the run goes on without a launcher: listen there for its
+                                                           coordinator; answer: `entrusted`.  later: it does so once
+                                                           there is a coordinator
+    coordinate {members, state, lease_s, started, watchdog, clock, trial}   run the coordinator of the run from now on;
+                                                           answer: `coordinating`.  trial: only find out whether it
+                                                           reaches all hosts.  clock: of the launcher, which hands over
+                                                           a run that goes on: `handed` at once, and from then on the
+                                                           launcher decides nothing
+    detach   {}                                            a user wants the launcher to hand the run over; answer:
+                                                           `handed`
+    stay     {reason, hint}                                the launcher does not hand the run over
 
     agent -> launcher
     lacks    {}                                            from the loader: this host does not keep the agent's program;
@@ -97,6 +105,8 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     through  {}
     entrusted {port, wide}                                 wide: on all addresses, since the host lacks that one
     coordinating {missing: {host: why}}                    the coordinator is connected to all hosts but these
+    detach   {}                                            to the launcher: a user wants it to hand the run over
+    handed   {reason, hint}                                the run has a coordinator now, or (reason) why it has not
     beat     {}                                            nothing to report; the agent lives
 
     events, each with `n` (1, 2, ...) and `time` (epoch seconds); the agent keeps them, and sends them again
