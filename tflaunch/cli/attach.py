@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -34,7 +35,8 @@ REPLAN_S = 120.0  # time for a launcher that has lost a host to look for tasks l
 def attach(run: Run = None, *, lines: LogOptions, output: OutputOptions, reach: ReachOptions) -> None:
     """Watch a run that is alive: what its tasks print, what happens to them, how the run ends.
 
-    Ctrl-C stops watching, not the run.  Several users may watch one run.
+    Ctrl-C stops watching, not the run; d has its launcher hand it over, as `tflaunch detach` does.  Several users may
+    watch one run.
 
     Exit code: the run's, as of `tflaunch run`; 130 if you left before its end; 2 which run?; 69 hosts could not be
     reached; 76 nobody knows how it ended.
@@ -118,12 +120,37 @@ def _follow(
     run: str | None, reach: ReachOptions, show: Show, wanted: Wanted, json: bool, *, events: bool = True
 ) -> tuple[Follower, Outcome | None]:
     """Follow the run to its end, across new plans; return (the last Follower, how the run ended if that is known)."""
-    with open_view(run, reach, show, wanted, json) as view:
+    with open_view(run, reach, show, wanted, json) as view, _keys(view, show, wanted=events and not json):
         outcome = view.follow(events)
     while outcome is None and view.replanned:
-        with open_view(view.run.run_id, reach, show, wanted, json, before=view) as view:
+        with (
+            open_view(view.run.run_id, reach, show, wanted, json, before=view) as view,
+            _keys(view, show, wanted=events and not json),
+        ):
             outcome = view.follow(events)
     return view, outcome
+
+
+@contextlib.contextmanager
+def _keys(view: Follower, show: Show, *, wanted: bool) -> Iterator[None]:
+    """Inside, the key `d` has the launcher of the run hand it over, where the run has a launcher that can."""
+    from tflaunch.runs.detaching import why_not
+    from tflaunch.sessions.group import Typed
+    from tflaunch.sessions.keys import reading_keys
+
+    try:
+        why_not(view.run)
+    except UsageError:
+        wanted = False
+    if not wanted or view.run.detached or not sys.stderr.isatty():
+        yield
+        return
+    with reading_keys(lambda key: view.sessions.put(Typed(key))) as typing:
+        if typing:
+            show.reporter.note(
+                "d hands the run over to its hosts, so that its launcher can end; Ctrl-C stops watching"
+            )
+        yield
 
 
 @contextlib.contextmanager
