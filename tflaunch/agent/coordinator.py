@@ -99,7 +99,28 @@ class Coordinator:
         watchdog = Watchdog(**self._plan["watchdog"])
         watchdog.begin(now - max(0.0, time.time() - self._started))
         state = state_from(self._plan["state"])
+        self._places = dict(state.places)  # that the watchdog knows
         return Driver(state, self, self._lease_s, now, up=False, monitor=watchdog), watchdog
+
+    def _follow_moves(self) -> None:
+        """Have another watchdog look after the tasks if some are on another host now."""
+        places = dict(self._drive.state.places)
+        if places == self._places:
+            return
+        self._places = places
+        settings = self._plan["watchdog"]
+        where, gpus = dict(settings["places"]), dict(settings["settings"].get("gpus", {}))
+        for seat, host in places.items():
+            spot = self._plan["moves"][seat][host]
+            for task, port in spot["ports"].items():
+                listens = where[task][2] is not None
+                where[task] = [host, spot["address"], port if listens else None]
+            gpus.update(spot["gpus"])
+        changed = dict(settings, places=where, settings=dict(settings["settings"], gpus=gpus))
+        self._watchdog = Watchdog(**changed)
+        now = self._now()
+        self._watchdog.begin(now, now - max(0.0, time.time() - self._started))
+        self._drive.replace_monitor(self._watchdog)
 
     def _memory(self) -> bytes:
         known = {
@@ -114,6 +135,7 @@ class Coordinator:
         known = wire.loads(memory.decode("ascii"))
         check({"run": one_of(self._directory.run), "drive": anything, "watchdog": anything}, known)
         self._drive.resume(known["drive"])
+        self._follow_moves()
         self._watchdog.resume(known["watchdog"])
 
     def run(self) -> None:
@@ -121,13 +143,16 @@ class Coordinator:
         while self._drive.state.phase != "over" and not (self._trial and not self._all_there_by):
             self._turn(self._drive.wake_at(self._now()))
             self._drive.tick(self._now())
+            self._follow_moves()
             self._report_readiness()
         if self._trial:
             self._turn(self._now())
             return
         state = self._drive.state
+        # What a lost host had has moved on: by then its agent has ended the tasks there.
+        unsure = {host: why for host, why in state.lost.items() if host in state.hosts.values()}
         outcome = outcome_of(
-            state, self._directory.run, max(0.0, time.time() - self._started), unverified=dict(state.lost)
+            state, self._directory.run, max(0.0, time.time() - self._started), unverified=unsure
         )
         self._send_outcome(outcome_data(outcome), set(self._members) - state.lost.keys())
 

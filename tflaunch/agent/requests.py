@@ -70,6 +70,7 @@ class Requests:
             "release": self.staging.release,
             "add": self.staging.add,
             "restart": self.staging.restart,
+            "move": self.staging.move,
             "stop": self.staging.stop_tasks,
             "look": self.staging.look,
             "inspect": self.staging.inspect,

@@ -189,10 +189,6 @@ def _request(options: RunOptions, file: JobFile, reporter: Reporter) -> Request:
 def _check_combination(options: RunOptions) -> None:
     """Raise UsageError for options that exclude each other."""
     detach, spares = options.end.detach, options.restarts.spares
-    if spares and detach:
-        raise UsageError(
-            f"--spares {spares} --detach: a detached run does not move to other hosts", "leave --spares out"
-        )
     if spares and not options.restarts.restarts:
         raise UsageError(
             f"--spares {spares} without --restarts",

@@ -3,9 +3,9 @@
 The run is in exactly one hand at each moment.  The launcher first stops to decide: from then on it only keeps what the
 hosts report.  All agents open a door for the coordinator (by their answers they have carried out all orders of the
 launcher), and a coordinator on trial finds out whether it reaches them all.  Until then nothing has changed: if a step
-fails, the launcher takes up what it has kept, and goes on.  One message, `coordinate`, then makes the coordinator; those
-before it tell it all that has happened.  Once that is sent the launcher decides nothing any more, whether it is confirmed or not: if
-it never arrives, nobody renews the leases, and the agents end the run.
+fails, the launcher takes up what it has kept, and goes on.  One message, `coordinate`, then makes the
+coordinator; those before it tell it all that has happened.  Once that is sent the launcher decides nothing any more,
+whether it is confirmed or not: if it never arrives, nobody renews the leases, and the agents end the run.
 """
 
 from __future__ import annotations

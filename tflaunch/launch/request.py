@@ -7,7 +7,7 @@ import getpass
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -67,7 +67,7 @@ class Request:
     wait_s: float | None = None  # how long to wait for GPUs that are in use; None: not at all
 
 
-def about_run(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
+def about_run(request: Request, plan: ClusterPlan, spares: Iterable[str] = ()) -> Mapping[str, object]:
     """What each host keeps about the whole run, so that any host can describe it (tflaunch.runs.listing)."""
     user = str(os.getuid())
     with contextlib.suppress(KeyError, OSError):  # an account without a name
@@ -77,7 +77,7 @@ def about_run(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
         "launcher": f"{user}@{socket.gethostname()}",
         "command": list(request.command),
         "detached": request.detach,
-        "hosts": sorted({task.host for task in plan.tasks}),
+        "hosts": sorted({task.host for task in plan.tasks}.union(spares)),
         "tasks": {str(task.id): task.host for task in plan.tasks},
         **({"left_out": dict(plan.left_out)} if plan.left_out else {}),
         **({"moved": plan.moved} if plan.moved else {}),

@@ -28,6 +28,8 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            passing: end with the launcher, keep nothing;
                                                            program: the file of the code that the tasks' Python must be
                                                            able to read, `read_by` the launcher's (3.11, or "");
+                                                           moves: requests for the case that hosts are lost
+                                                           (tflaunch.protocol.moves);
                                                            (`failed` with again: send `code` and what is lacking now,
                                                            then stage once more)
     dial     {key, targets: [[address, port, host]], patience_s, load}   connect to each target; load: whether all
@@ -46,6 +48,10 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     renew    {lease_s}                                     the launcher lives; without this the agent ends the run
     stop     {tasks: [...] | null, grace_s}                TERM, and KILL after the grace; null: every task
     restart  {tasks: {task: attempt}}                      start them again as those attempts; a repetition does nothing
+    move     {places: {seat: host}, tasks, attempt}        the tasks that were on one host at first (its seat) are on
+                                                           another one: start these tasks as that attempt, each where
+                                                           its seat is, by the `moves` of `stage`.  A repetition does
+                                                           nothing
     add      {tasks, attempt}                              start more tasks as that attempt, each as soon as it is
                                                            ready; before its `exit` is sent, all that a task has left
                                                            is killed.  A repetition does nothing
