@@ -148,7 +148,9 @@ class Daemon:
 
     def _left(self, viewer: Viewer) -> None:
         self._requests.left(viewer)
-        lasting = self._journal.has("started") and not self._requests.staging.passing
+        staging = self._requests.staging
+        spare = staging.reserved and self._requests.detached.begun  # it waits, under the coordinator
+        lasting = (self._journal.has("started") or spare) and not staging.passing
         if viewer.launches and not lasting and not self._team.ending:
             # No task was started, or only tasks that must not outlive their launcher.
             self._journal.add("expired", reason="its launcher left before the start", asked=True)

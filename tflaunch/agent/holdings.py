@@ -15,7 +15,7 @@ from tflaunch.gpu_probe import Look
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Union
+    from typing import Any, Dict, List, Optional, Tuple, Union
 
     from tflaunch.agent.files.journal import Journal
     from tflaunch.agent.files.rundir import RunDirectory
@@ -40,6 +40,7 @@ class Holdings:
         self._checked_at = 0.0
         self._look = Look()
         self._to_lease = []  # type: Union[bool, List[str]]  # UUIDs, or whether to lease all
+        self._range = None  # type: Optional[Tuple[int, int]]  # where the ports lie
         self.door_port = 0  # the port for the run's other agents, 0 for none
         self.gpus = RunGpus(directory.run)
 
@@ -48,7 +49,8 @@ class Holdings:
     def probe(self, viewer: "Viewer", message: "Message") -> None:
         wanted = message["ports"]
         seed = zlib.crc32(self._directory.run.encode())
-        self._ports.hold(message["count"], tuple(wanted) if wanted else None, seed)
+        self._range = tuple(wanted) if wanted else None
+        self._ports.hold(message["count"], self._range, seed)
         self._to_lease = message["lease"]
         self._send_facts(viewer)
 
@@ -85,8 +87,17 @@ class Holdings:
 
     def keep_ports(self, ports: "List[int]", door: bool) -> None:
         """Give up all ports but these; with `door` keep one more, for the run's other agents."""
-        self.door_port = next((port for port in self._ports.held if port not in ports), 0)
+        spare = next((port for port in self._ports.held if port not in ports), 0)
+        self.door_port = spare if door else 0
         self._ports.keep([*ports, self.door_port] if door else ports)
+
+    def hold_door(self) -> int:
+        """The port for the run's other agents, held from now on; 0 if none is free."""
+        if not self.door_port:
+            before = self._ports.held
+            held = self._ports.hold(len(before) + 1, self._range, zlib.crc32(self._directory.run.encode()))
+            self.door_port = next((port for port in held if port not in before), 0)
+        return self.door_port
 
     def share_port(self, port: int) -> None:
         """See HeldPorts.share."""

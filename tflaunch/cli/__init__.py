@@ -32,6 +32,7 @@ VERBS = {
     "logs": ("attach:logs", _COMMAND),
     "fetch": ("fetch:fetch", _COMMAND),
     "tensorboard": ("tensorboard:tensorboard", _COMMAND),
+    "detach": ("detach:detach", _COMMAND),
     "stop": ("stop:stop", _COMMAND),
     "init": ("init:init", _COMMAND),
     "gpus": ("gpus:gpus", "gpus:GpusCommand"),

@@ -50,8 +50,9 @@ def attach(
 ) -> None:
     """Watch a run that is alive: what its tasks print, what happens to them, how the run ends.
 
-    Ctrl-C stops watching, not the run.  Several users may watch one run.  Of a run that is over, a terminal gets the
-    last 30 lines, the same number of each task, and how it ended.
+    Ctrl-C stops watching, not the run; d has its launcher hand it over, as `tflaunch detach` does.  Several users may
+    watch one run.  Of a run that is over, a terminal gets the last 30 lines, the same number of each task, and how it
+    ended.
     """
     from tflaunch.runs.record import note_end
 
@@ -134,12 +135,37 @@ def _follow(
     run: str | None, reach: ReachOptions, show: Show, wanted: Wanted, json: bool, *, events: bool = True
 ) -> tuple[Follower, Outcome | None]:
     """Follow the run to its end, across new plans; return (the last Follower, how the run ended if that is known)."""
-    with open_view(run, reach, show, wanted, json) as view:
+    with open_view(run, reach, show, wanted, json) as view, _keys(view, show, wanted=events and not json):
         outcome = view.follow(events)
     while outcome is None and view.replanned:
-        with open_view(view.run.run_id, reach, show, wanted, json, before=view) as view:
+        with (
+            open_view(view.run.run_id, reach, show, wanted, json, before=view) as view,
+            _keys(view, show, wanted=events and not json),
+        ):
             outcome = view.follow(events)
     return view, outcome
+
+
+@contextlib.contextmanager
+def _keys(view: Follower, show: Show, *, wanted: bool) -> Iterator[None]:
+    """Inside, the key `d` has the launcher of the run hand it over, where the run has a launcher that can."""
+    from tflaunch.runs.detaching import why_not
+    from tflaunch.sessions.group import Typed
+    from tflaunch.sessions.keys import reading_keys
+
+    try:
+        why_not(view.run)
+    except UsageError:
+        wanted = False
+    if not wanted or view.run.detached or not sys.stderr.isatty():
+        yield
+        return
+    with reading_keys(lambda key: view.sessions.put(Typed(key))) as typing:
+        if typing:
+            show.reporter.note(
+                "d hands the run over to its hosts, so that its launcher can end; Ctrl-C stops watching"
+            )
+        yield
 
 
 @contextlib.contextmanager

@@ -195,6 +195,7 @@ def request_of(
         command=command or command_line(),
         ssh_config=connection.config_path,
         lease_s=end.lease or LEASE_S[end.detach],
+        handed_lease_s=end.lease or LEASE_S[True],
         connect_s=connection.connect_timeout,
         grace_s=end.grace,
         drain_s=end.ps_grace,
@@ -216,10 +217,6 @@ def request_of(
 def _check_combination(options: RunOptions) -> None:
     """Raise UsageError for options that exclude each other."""
     detach, spares = options.end.detach, options.restarts.spares
-    if spares and detach:
-        raise UsageError(
-            f"--spares {spares} --detach: a detached run does not move to other hosts", "leave --spares out"
-        )
     if spares and not options.restarts.restarts:
         raise UsageError(
             f"--spares {spares} without --restarts",

@@ -153,6 +153,7 @@ def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) 
         command=command_line(),
         ssh_config=options.connection.config_path,
         lease_s=options.end.lease or LEASE_S[detach],
+        handed_lease_s=options.end.lease or LEASE_S[True],
         connect_s=options.connection.connect_timeout,
         grace_s=options.end.grace,
         detach=detach,

@@ -191,7 +191,7 @@ EVENTS: Mapping[str, Event] = {
         },
     ),
     "detached": Event(
-        "The run goes on without the launcher.",
+        "The run goes on without the launcher, from the start or from now on.",
         {"run_id": _RUN, "tasks": "how many there are", "host": "the host that decides now"},
     ),
     "stopped": Event(

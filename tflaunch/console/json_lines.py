@@ -210,6 +210,9 @@ class JsonReporter(LogReporter):
     def detached(self, run_id: str, tasks: int, host: str) -> None:
         self._event("detached", run_id=run_id, tasks=tasks, host=host)
 
+    def handed_over(self, run_id: str, tasks: int, host: str) -> None:
+        self.detached(run_id, tasks, host)
+
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         ends = {host: dataclasses.asdict(end) for host, end in hosts.items()}
         self._event("stopped", run_id=run_id, hosts=ends)

@@ -144,6 +144,9 @@ class Reporter(Protocol):
         A stdout that is no terminal gets the id alone.
         """
 
+    def handed_over(self, run_id: str, tasks: int, host: str) -> None:
+        """The same of a run that the launcher has stayed with until now; nothing is written to stdout but for JSON."""
+
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         """Show what `tflaunch stop` has found and killed on each host."""
 

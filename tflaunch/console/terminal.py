@@ -205,6 +205,9 @@ class TextReporter(LogReporter):
             self._writer.put("message", lambda: self._writer.out(f"{one_line(run_id)}\n"))
         self._ending(*detached_lines(run_id, tasks, host, self._err.marks))
 
+    def handed_over(self, run_id: str, tasks: int, host: str) -> None:
+        self._ending(*detached_lines(run_id, tasks, host, self._err.marks))
+
     def stopped(self, run_id: str, hosts: Mapping[str, Finished]) -> None:
         self._ending(*stopped_lines(run_id, hosts, self._err.marks))
 

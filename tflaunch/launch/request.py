@@ -7,7 +7,7 @@ import getpass
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,6 +48,7 @@ class Request:
     )  # job with a program of its own -> its file in `bundle`, "" if no Python reads it
     ssh_config: str | None = None  # for the record: `tflaunch stop` reaches the hosts by it
     lease_s: float = 60.0
+    handed_lease_s: float = 600.0  # once the run is handed over to its agents
     connect_s: float = 30.0
     grace_s: float = 10.0
     drain_s: float = 3.0
@@ -69,7 +70,7 @@ class Request:
     wait_s: float | None = None  # how long to wait for GPUs that are in use; None: not at all
 
 
-def about_run(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
+def about_run(request: Request, plan: ClusterPlan, spares: Iterable[str] = ()) -> Mapping[str, object]:
     """What each host keeps about the whole run, so that any host can describe it (tflaunch.runs.listing)."""
     user = str(os.getuid())
     with contextlib.suppress(KeyError, OSError):  # an account without a name
@@ -79,7 +80,7 @@ def about_run(request: Request, plan: ClusterPlan) -> Mapping[str, object]:
         "launcher": f"{user}@{socket.gethostname()}",
         "command": list(request.command),
         "detached": request.detach,
-        "hosts": sorted({task.host for task in plan.tasks}),
+        "hosts": sorted({task.host for task in plan.tasks}.union(spares)),
         "tasks": {str(task.id): task.host for task in plan.tasks},
         **({"left_out": dict(plan.left_out)} if plan.left_out else {}),
         **({"moved": plan.moved} if plan.moved else {}),

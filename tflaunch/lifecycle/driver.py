@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from tflaunch.lifecycle.actions import End, Order, Restart, Say, StartTimer, StopTasks
+from tflaunch.lifecycle.actions import End, Move, Order, Restart, Say, StartTimer, StopTasks
 from tflaunch.lifecycle.links import LOOK_S, Links, Transport
 from tflaunch.protocol.events import AgentGaveUp, HostSwept, TaskStarted, TimerFired
 from tflaunch.protocol.job import TaskId
@@ -35,6 +35,10 @@ class Driven(Protocol):
     @property
     def hosts(self) -> Mapping[Any, str]:
         """A mapping whose values are the hosts."""
+
+    @property
+    def all_hosts(self) -> frozenset[str]:
+        """The hosts that have an agent."""
 
     @property
     def phase(self) -> str:
@@ -126,8 +130,8 @@ class Driver(Generic[S]):
         self.state = state
         self._monitor = monitor
         self._owner = owner
-        self._lease_s = lease_s
-        self.links = Links(dict.fromkeys(state.hosts.values()), owner, now, up)
+        self.lease_s = lease_s
+        self.links = Links(sorted(state.all_hosts), owner, now, up)
         # What each host was told last of what holds.  A driver that takes over does not know: it tells all.
         self._held_at: dict[str, float] = {}
         self._held: dict[str, Any] = dict.fromkeys(self.links.up, ([], []))
@@ -231,6 +235,8 @@ class Driver(Generic[S]):
                 self._stop(action)
             elif isinstance(action, Restart):
                 self._restart(action.tasks)
+            elif isinstance(action, Move):
+                self._move(action)
             elif isinstance(action, Order):
                 self.order(action.host, action.name, action.type, **action.fields)
             elif isinstance(action, StartTimer):
@@ -257,8 +263,8 @@ class Driver(Generic[S]):
         if self._monitor is not None and self.state.phase == "running":
             self._consult(self._monitor, now)
         for host, why in self.links.down.items():
-            if self.links.away_s(host, now) > self._lease_s:
-                reason = f"not heard of for {self._lease_s:g} s: by then its agent ends the run there ({why})"
+            if self.links.away_s(host, now) > self.lease_s:
+                reason = f"not heard of for {self.lease_s:g} s: by then its agent ends the run there ({why})"
                 self.feed(HostLost(host, reason), now)
 
     def _consult(self, monitor: Monitor, now: float) -> None:
@@ -289,7 +295,7 @@ class Driver(Generic[S]):
         return min(wakes)
 
     def _all(self, name: str, type: str, **fields: Any) -> None:
-        for host in set(self.state.hosts.values()) - self.state.swept.keys() - self.state.lost.keys():
+        for host in self.state.all_hosts - self.state.swept.keys() - self.state.lost.keys():
             self.order(host, name, type, **fields)
 
     def _stop(self, action: StopTasks) -> None:
@@ -306,6 +312,18 @@ class Driver(Generic[S]):
             if "stop" in orders and str(task) in orders["stop"][1]["tasks"]:
                 del orders["stop"]
             self.order(host, f"restart {task}", "restart", tasks={str(task): attempt})
+
+    def _move(self, action: Move) -> None:
+        tasks = [str(task) for task in action.tasks]
+        for host in self.state.all_hosts - self.state.swept.keys() - self.state.lost.keys():
+            orders = self._orders.get(host, {})
+            for name in ["stop", *(f"restart {task}" for task in tasks)]:
+                orders.pop(name, None)
+            self.order(host, "move", "move", places=dict(action.places), tasks=tasks, attempt=action.attempt)
+
+    def replace_monitor(self, monitor: Monitor) -> None:
+        """From now on another monitor watches: the tasks are elsewhere."""
+        self._monitor = monitor
 
 
 def understand(host: str, type: str, fields: Mapping[str, Any], body: bytes = b"") -> Event | None:

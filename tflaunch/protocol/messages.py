@@ -353,6 +353,8 @@ FROM_AGENT = dict(
     log={"task": a_task, "attempt": an_attempt, "offset": a_whole_number, "?cut": a_time},
     through={},
     entrusted={"port": a_port, "wide": a_flag},
+    detach={},
+    handed={"reason": a_text, "hint": a_text},
     coordinating={"missing": Each(a_word, a_text)},
     beat={},
     started=_event(task=a_task, attempt=an_attempt, pid=a_whole_number),
@@ -432,6 +434,9 @@ _request = {
     "?container": OneOf(nothing, an_empty_text, {"image": a_word, "mounts": [a_path]}),
 }
 
+# tflaunch.planning.moves: where the tasks of one host would be on one spare
+_spot = {"address": a_word, "ports": Each(a_task, or_null(a_port)), "gpus": Each(a_task, [a_word])}
+
 # From a launcher, a viewer or the coordinator to an agent.
 TO_AGENT = dict(
     _streams,
@@ -470,7 +475,13 @@ TO_AGENT = dict(
         "?programs": Each(a_word, or_null({"file": a_path, "read_by": a_word})),
         "?dial_key": a_word,
         "?passing": a_flag,
+        "?moves": {
+            "marks": Each(a_word, a_word),
+            "seats": Each(a_word, Each(a_word, _spot)),
+            "requests": Each(a_word, [_request]),
+        },
     },
+    move={"places": Each(a_word, a_word), "tasks": [a_task], "attempt": an_attempt},
     dial={
         "key": a_word,
         "targets": [(a_word, a_port, a_word)],
@@ -505,14 +516,19 @@ TO_AGENT = dict(
     outcome={"outcome": _outcome},
     memory={"offset": a_whole_number, "last": a_flag},
     bye={},
-    entrust={"secret": a_digest, "address": a_word},
+    entrust={"secret": a_digest, "address": a_word, "?later": a_flag},
     coordinate={
         "members": Each(a_word, (a_word, a_port, a_digest)),
         "state": Each(a_word, anything),
         "lease_s": a_time,
         "started": a_number,
         "watchdog": Each(a_word, anything),
+        "?moves": Each(a_word, Each(a_word, _spot)),
+        "?clock": a_number,
+        "?trial": a_flag,
     },
+    detach={},
+    stay={"reason": a_text, "hint": a_text},
     coordinating={"missing": Each(a_word, a_text)},
 )  # type: Table
 
@@ -522,6 +538,7 @@ _PEERS = (
     "renew",
     "stop",
     "restart",
+    "move",
     "look",
     "dial",
     "inspect",

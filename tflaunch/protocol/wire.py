@@ -28,7 +28,9 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            passing: end with the launcher, keep nothing;
                                                            programs: job ("": all others) -> the file of the code that
                                                            its tasks' Python must be able to read, `read_by` the
-                                                           launcher's (3.11, or ""); null: Python does not read it
+                                                           launcher's (3.11, or ""); null: Python does not read it;
+                                                           moves: requests for the case that hosts are lost
+                                                           (tflaunch.protocol.moves);
                                                            (`failed` with again: send `code` and what is lacking now,
                                                            then stage once more)
     dial     {key, targets: [[address, port, host]], patience_s, load}   connect to each target; load: whether all
@@ -47,6 +49,10 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     renew    {lease_s}                                     the launcher lives; without this the agent ends the run
     stop     {tasks: [...] | null, grace_s}                TERM, and KILL after the grace; null: every task
     restart  {tasks: {task: attempt}}                      start them again as those attempts; a repetition does nothing
+    move     {places: {seat: host}, tasks, attempt}        the tasks that were on one host at first (its seat) are on
+                                                           another one: start these tasks as that attempt, each where
+                                                           its seat is, by the `moves` of `stage`.  A repetition does
+                                                           nothing
     add      {tasks, attempt}                              start more tasks as that attempt, each as soon as it is
                                                            ready; before its `exit` is sent, all that a task has left
                                                            is killed.  A repetition does nothing
@@ -64,12 +70,20 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
                                                            see, for those who ask later
     outcome  {outcome}                                     how the run has ended, for those who ask later
     memory   {offset, last} + bytes                        from the coordinator to its own agent, in pieces: what the
-                                                           next coordinator must know (lifecycle/memory)
+                                                           next coordinator must know (lifecycle/memory); before
+                                                           `coordinate`, from a launcher that hands its run over
     bye      {}                                            the launcher wants nothing more
-    entrust  {secret, address}                             the run goes on without a launcher: listen there for its
-                                                           coordinator; answer: `entrusted`
-    coordinate {members, state, lease_s, started, watchdog}   run the coordinator of the run from now on; answer:
-                                                           `coordinating`
+    entrust  {secret, address, later}                      the run goes on without a launcher: listen there for its
+                                                           coordinator; answer: `entrusted`.  later: it does so once
+                                                           there is a coordinator
+    coordinate {members, state, lease_s, started, watchdog, clock, trial}   run the coordinator of the run from now on;
+                                                           answer: `coordinating`.  trial: only find out whether it
+                                                           reaches all hosts.  clock: of the launcher, which hands over
+                                                           a run that goes on: `handed` at once, and from then on the
+                                                           launcher decides nothing
+    detach   {}                                            a user wants the launcher to hand the run over; answer:
+                                                           `handed`
+    stay     {reason, hint}                                the launcher does not hand the run over
 
     agent -> launcher
     lacks    {}                                            from the loader: this host does not keep the agent's program;
@@ -98,6 +112,8 @@ sends MAGIC, so that what a login shell prints can be told from the frames.
     through  {}
     entrusted {port, wide}                                 wide: on all addresses, since the host lacks that one
     coordinating {missing: {host: why}}                    the coordinator is connected to all hosts but these
+    detach   {}                                            to the launcher: a user wants it to hand the run over
+    handed   {reason, hint}                                the run has a coordinator now, or (reason) why it has not
     beat     {}                                            nothing to report; the agent lives
 
     events, each with `n` (1, 2, ...) and `time` (epoch seconds); the agent keeps them, and sends them again

@@ -13,6 +13,7 @@ states.py             the state of a run, of its tasks and of its part on each h
 listing.py            puts together what several hosts say of their runs
 
 stacks.py             where the tasks of a run are just now
+detaching.py          asks the launcher of a run to hand it over to its hosts
 follow.py             follows a run: its events and logs come from its hosts
 tensorboard.py        TensorBoard of a run, on one of its hosts
 tunnel.py             the port of this machine that leads there

@@ -112,6 +112,7 @@ class Follower(Linked):
         self._seen = _Seen()
         self._places = {TaskId.parse(task.task): task.host for task in run.tasks}
         self._events = False
+        self._handed = False  # by its launcher, as the user of this command wanted it
         self.troubles: list[str] = []  # what the caller found on the hosts that are lost
         self.unreached: dict[str, ConnectError] = {}  # hosts whose logs were not printed to their end
 
@@ -220,6 +221,28 @@ class Follower(Linked):
                 return False
         return True
 
+    def typed(self, key: str) -> None:
+        """`d`: have the launcher of the run hand it over."""
+        if key != "d":
+            return
+        if self.run.detached or self._handed:
+            self._watcher.note("it goes on without a launcher already; Ctrl-C stops watching")
+            return
+        asked = next((name for name, there in self._there.items() if there == self._decider), "")
+        if asked not in self.links.up:
+            self._watcher.warn(f"{self._decider} is out of reach: the run is not handed over now")
+            return
+        self._sessions.send([asked], "detach")
+        self._watcher.note("its launcher is asked to hand the run over")
+
+    def _answered(self, reason: str, hint: str) -> None:
+        """The run was handed over, or (`reason`) not."""
+        if reason:
+            self._watcher.warn(f"the run was not handed over: {reason}" + (f" ({hint})" if hint else ""))
+        elif not self._handed:
+            self._handed = True
+            self._watcher.say("the run goes on without its launcher; Ctrl-C stops watching")
+
     def print_logs(self) -> None:
         """Show what the tasks have printed until now.  Raises Stopped."""
         links = self._begin()
@@ -272,6 +295,8 @@ class Follower(Linked):
             return
         if message.type == "log":
             self._feed.take(host, message)
+        elif message.type == "handed":
+            self._answered(message["reason"], message["hint"])
         elif message.type == "through":
             self._seen.logs_through.add(host)
         elif "n" in message.fields and self.links.takes(host, message["n"]):

@@ -63,7 +63,13 @@ class Answered(NamedTuple):
     again: bool = False  # nothing was typed: this process was stopped, and the question may be off the screen
 
 
-Item = Said | Ended | Connected | Written | Interrupted | Answered
+class Typed(NamedTuple):
+    """The user has typed that key."""
+
+    key: str
+
+
+Item = Said | Ended | Connected | Written | Interrupted | Answered | Typed
 
 
 class Stopped(Exception):

@@ -171,6 +171,11 @@ class SweepController(Monitor):
         return self.state.hosts
 
     @property
+    def all_hosts(self) -> frozenset[str]:
+        """See Ending."""
+        return self.state.all_hosts
+
+    @property
     def phase(self) -> str:
         """See State."""
         return self.state.phase

@@ -137,13 +137,16 @@ class Team:
         if not task.alive:
             self._report_exit(task)
 
-    def add(self, requests: "List[Dict[str, Any]]", attempt: int) -> None:
-        """Start these tasks, too, each as soon as it is ready; restart a task that was on this host before."""
+    def add(self, requests: "List[Dict[str, Any]]", attempt: int, own_directory: bool = True) -> None:
+        """Start these tasks, too, each as soon as it is ready; restart a task that was on this host before.
+
+        With `own_directory`, each new one has a working directory of its own, and all that it leaves is killed.
+        """
         for request in requests:
             task = self.tasks.get(request["id"])
             if task is None:
                 task = self.tasks[request["id"]] = Task(self._directory, request, attempt)
-                task.awaits_release, task.sweep_first = False, True
+                task.awaits_release, task.sweep_first = False, own_directory
                 self._added.append(task)
             elif attempt > task.wanted:
                 task.request = request
