@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import typer
 import typer.core
 
+from tflaunch.cli import configured
 from tflaunch.cli.values import TIME_WORD
 from tflaunch.inputs.times import FOR_EVER, TIME, written
 
@@ -35,7 +36,10 @@ class Command(typer.core.TyperCommand):
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Parse as typer does, after filling in the values that were left out; raises typer's errors."""
         try:
-            return super().parse_args(ctx, self._completed(args))
+            rest = super().parse_args(ctx, self._completed(args))
+            if not ctx.resilient_parsing:  # as for completion
+                configured.apply(ctx)
+            return rest
         except typer.BadParameter as error:
             # A ValidationError of pydantic, whose import would take longer than all else.
             if errors := getattr(error.__cause__, "errors", None):
@@ -45,6 +49,12 @@ class Command(typer.core.TyperCommand):
             if getattr(error, "ctx", ctx) is None:  # the parser does not say to which verb the error belongs
                 error.ctx = ctx  # type: ignore[attr-defined]
             raise
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Run the verb, after the banner of the configuration."""
+        if ctx.info_name not in configured.NOT_FOR:
+            configured.show_banner(ctx.params)
+        return super().invoke(ctx)
 
     def _completed(self, args: Sequence[str]) -> list[str]:
         completed: list[str] = []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
+from tflaunch.cli import configured
 from tflaunch.cli.command import JobCommand
 from tflaunch.protocol.errors import TflaunchError, UsageError
 
@@ -90,7 +91,8 @@ def _take_job_file(ctx: typer.Context) -> None:
         return
     ctx.params.update(script=file.program, module=file.module)
     for name, value in file.options.items():
-        if getattr(ctx.get_parameter_source(name), "name", "") == "DEFAULT":
+        if configured.is_default(ctx, name):
+            configured.overruled(name)
             default = ctx.params[name]
             ctx.params[name] = type(default)(value) if isinstance(default, Enum) else value
     for name, values in file.lists.items():

@@ -21,6 +21,7 @@ Pages: what each command shows, as lines
     stacks_page.py     `stacks`
     clean_page.py      `clean`
     check_page.py      `check`
+    config_page.py     `config`
     gpus_page.py       `gpus`; gpus_output.py asks the hosts and prints the page, once or repeatedly
     gpus_table.py, gpus_states.py, gpus_topology.py    the parts of that page
     sweep_page.py      the trials of a sweep

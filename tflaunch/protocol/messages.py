@@ -111,6 +111,8 @@ _facts = {
     "queue_error": a_text,
     "clock": a_number,
     "proxies": [a_word],
+    "?gpus_held": a_whole_number,
+    "?gpu_limit": or_null(a_whole_number),
 }
 _interface = {
     "name": a_word,
