@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ _KEYS = {
     "no_stacks": "stacks",
     "flag": "flags",
 }
+_listed: dict[str, int] = {}  # parameter that is a list -> how many of its first values are configured
 _used: dict[str, Setting] = {}  # parameter of this command -> the setting that is its value
 
 
@@ -47,6 +48,7 @@ def apply(ctx: typer.Context) -> None:
     """
     verb = ctx.info_name or ""
     _used.clear()
+    _listed.clear()
     if verb in NOT_FOR:
         return
     counts = configuration().settings()
@@ -65,12 +67,20 @@ def apply(ctx: typer.Context) -> None:
                 setting = said.get(_KEYS.get(name, name))
                 if values and setting in counts and name in ctx.params:
                     ctx.params[name] = [*values, *(ctx.params[name] or ())]
+                    _listed[name] = len(values)
                     _used[name] = setting
 
 
 def is_default(ctx: typer.Context, name: str) -> bool:
     """Whether the command has that option, and neither the command line nor the environment has set it."""
     return name in ctx.params and getattr(ctx.get_parameter_source(name), "name", "") == "DEFAULT"
+
+
+def insert(ctx: typer.Context, name: str, values: Iterable[Any]) -> None:
+    """Put a job file's values of a list behind those of the configuration: of two alike, the later one counts."""
+    there = ctx.params.get(name) or ()
+    configured = _listed.get(name, 0)
+    ctx.params[name] = [*there[:configured], *values, *there[configured:]]
 
 
 def overruled(name: str) -> None:

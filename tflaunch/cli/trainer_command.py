@@ -98,4 +98,4 @@ def _take_job_file(ctx: typer.Context) -> None:
     for name, values in file.lists.items():
         if name == "restart" and file.options.get("restarts") and not ctx.params["restarts"]:
             continue  # --restarts 0 turns off what the file says
-        ctx.params[name] = [*values, *(ctx.params.get(name) or ())]
+        configured.insert(ctx, name, values)

@@ -23,6 +23,7 @@ Pages: what each command shows, as lines
     check_page.py      `check`
     config_page.py     `config`
     gpus_page.py       `gpus`; gpus_output.py asks the hosts and prints the page, once or repeatedly
+    gpu_users_page.py  `gpus --all-users`
     gpus_table.py, gpus_states.py, gpus_topology.py    the parts of that page
     sweep_page.py      the trials of a sweep
     log_tail.py        what the last lines of a task's log say about its failure

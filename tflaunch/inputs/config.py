@@ -165,9 +165,11 @@ def _elsewhere(tables: Iterable[str]) -> dict[str, str]:
     """A key of a verb's table that stands at the top -> where it belongs."""
     from tflaunch.inputs.config_model import TABLES
 
-    advice = {key: f"it is an option of `{name}`: put it under [{name}]" for name in reversed(list(tables))
-              for key in TABLES[name]}  # fmt: skip
-    return advice | {"hostfile": "it is called `hosts`"}
+    return {
+        key: f"it is an option of `{name}`: put it under [{name}]"
+        for name in reversed(list(tables))
+        for key in TABLES[name]
+    }
 
 
 def _in_toml(problem: Problem) -> Problem:

@@ -39,7 +39,9 @@ def read(text: str, tree: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
     except RecursionError:
         tree.problems.append(Problem(tree.where, 0, 0, "nested too deep"))
         return {}, {}
-    lines = dict(_lines(text))
+    lines: dict[Loc, int] = {}
+    for loc, number in _lines(text):
+        lines.setdefault(loc, number)  # where it stands first
     tree.values[()] = yaml.MappingNode("tag:yaml.org,2002:map", [], _mark(1))
     data = {key: _plain(value, (key,), lines.get((key,), 1), lines, tree) for key, value in parsed.items()}
     return data, parsed
