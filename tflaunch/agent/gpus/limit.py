@@ -86,7 +86,7 @@ def check(wanted: int, others: int) -> None:
     limit = most() if wanted else None
     if limit is not None and wanted + others > limit:
         raise HostError(
-            "this run takes %d GPUs and your other runs hold %d; a user may hold %d of this host (%s)"
+            "this run takes %d of this host's GPUs, and your other runs hold %d: a user may hold %d in all (%s)"
             % (wanted, others, limit, PATH),
             "wait until one of your runs ends: --wait",
         )
