@@ -65,6 +65,8 @@ def test_root_ends_the_run_and_its_user_sees_who_did(
         done = launcher.run(*words, env=elsewhere).ran()
         assert f"{run} is stopped: 1 host checked, nothing is left running" in done.sentences
         ended = running.done().ran(143)
+    status = launcher.run("status", run).ran()
+    assert "stopped by root (root@" in status.out
     assert "tflaunch stop by root (root@" in ended.sentences
     owners = {path.lstat().st_uid for path in place.rglob("*")}
     assert owners == {NOBODY.pw_uid}, "root has touched nothing there"

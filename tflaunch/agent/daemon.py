@@ -167,7 +167,7 @@ class Daemon:
         if not (self._team.ending or decides):
             by = message.fields.get("by", "")
             who = "its launcher" if launcher else "tflaunch stop%s" % (by and " by " + by)
-            self._journal.add("expired", reason="%s ends the run" % who, asked=True)
+            self._journal.add("expired", reason="%s ends the run" % who, asked=True, by=by)
         if viewer.events_sent is None:
             viewer.events_sent = len(self._journal.events)  # the viewer waits for `swept`
             if self._over:

@@ -24,4 +24,4 @@ def config(*, json: JsonDocument = False) -> None:
         if json:
             screen.write_json(config_data(found, paths()))
         else:
-            screen.show(config_lines(found, paths()))
+            screen.show(config_lines(found, paths(), screen))

@@ -10,6 +10,7 @@ from tflaunch.console.safe_text import Text, paragraph
 from tflaunch.console.table import Column, Table
 
 if TYPE_CHECKING:
+    from tflaunch.console.pen import Sheet
     from tflaunch.inputs.config import Config, Setting
 
 
@@ -24,7 +25,7 @@ def value_text(setting: Setting) -> str:
     return str(written).lower() if isinstance(written, bool) else " / ".join(str(written).strip().split("\n"))
 
 
-def config_lines(config: Config, paths: Sequence[Path]) -> list[Text]:
+def config_lines(config: Config, paths: Sequence[Path], sheet: Sheet) -> list[Text]:
     """Each value that counts with its place, then those that another file overrides, then the files."""
     rows = config.settings()
     lines: list[Text] = []
@@ -34,7 +35,13 @@ def config_lines(config: Config, paths: Sequence[Path]) -> list[Text]:
             Column("value", [Text(value_text(each)) for each in rows]),
             Column("from", [Text(each.place, "dim") for each in rows]),
         ]
-        lines = Table(columns, gap="   ").lines()
+        wide = Table(columns, gap="   ")
+        if sheet.columns is None or wide.width <= sheet.columns:
+            lines = wide.lines()
+        else:  # two lines for each, so that no path is broken
+            for each in rows:
+                lines.append(paragraph((each.name, "bold"), f"  {value_text(each)}", indent="    "))
+                lines.append(Text(f"    {each.place}", "dim"))
     for each in config.overridden():
         winner = next(row for row in rows if (row.table, row.key) == (each.table, each.key))
         lines.append(

@@ -273,6 +273,7 @@ _share = {
     "tasks": [_task],
     "strays": [a_text],
     "?holds": or_null({"age_s": a_time, "sentences": [a_text], "blind": [a_text]}),
+    "?stopped_by": a_text,
 }
 _kept = {
     "run": a_directory_name,
@@ -375,7 +376,7 @@ FROM_AGENT = dict(
         _ended_once,
         "an exit with either a code or a signal",
     ),
-    expired=_event(reason=a_text, asked=a_flag),
+    expired=_event(**{"reason": a_text, "asked": a_flag, "?by": a_text}),
     swept=_event(
         killed=[a_text],
         survivors=[a_text],
