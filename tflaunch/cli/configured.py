@@ -12,14 +12,13 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tflaunch.inputs.config import Config, Defaults, Setting, load
-from tflaunch.protocol.job import JobSpec
-
 if TYPE_CHECKING:
     import typer
 
     from tflaunch.hosts import Hostfile
+    from tflaunch.inputs.config import Config, Setting
     from tflaunch.planning.gpu_limits import GpuLimit
+    from tflaunch.protocol.job import JobSpec
 
 NOT_FOR = ("schema",)  # it helps to mend a file that cannot be used
 _UNTOLD = ("raw", "quiet", "show_host", "accept_new", "connect_timeout", "ssh_config")  # no part of a plan
@@ -38,6 +37,8 @@ _used: dict[str, Setting] = {}  # parameter of this command -> the setting that 
 @functools.cache
 def configuration() -> Config:
     """The configuration, read once; raises ConfigError."""
+    from tflaunch.inputs.config import load
+
     return load()
 
 
@@ -55,7 +56,8 @@ def apply(ctx: typer.Context) -> None:
     for file in configuration().files:
         for table in ("", verb):
             said = {each.key: each for each in file.settings if each.table == table}
-            defaults = file.defaults.get(table, Defaults())
+            if (defaults := file.defaults.get(table)) is None:
+                continue
             for name, value in defaults.options.items():
                 if is_default(ctx, name) and not (
                     name == "connection" and os.environ.get("TFLAUNCH_CONNECTION")

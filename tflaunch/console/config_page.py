@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tflaunch.console.safe_text import Text, paragraph
-from tflaunch.console.table import Column, Table
+from tflaunch.console.table import Column, Table, cut
 
 if TYPE_CHECKING:
     from tflaunch.console.pen import Sheet
@@ -32,16 +32,17 @@ def config_lines(config: Config, paths: Sequence[Path], sheet: Sheet) -> list[Te
     if rows:
         columns = [
             Column("key", [Text(each.name) for each in rows]),
-            Column("value", [Text(value_text(each)) for each in rows]),
+            Column("value", [Text(value_text(each)) for each in rows], shrink=1, least=16),
             Column("from", [Text(each.place, "dim") for each in rows]),
         ]
-        wide = Table(columns, gap="   ")
+        more = sheet.marks.more
+        wide = Table(columns, sheet.columns, more, gap="   ")
         if sheet.columns is None or wide.width <= sheet.columns:
             lines = wide.lines()
         else:  # two lines for each, so that no path is broken
             for each in rows:
-                lines.append(paragraph((each.name, "bold"), f"  {value_text(each)}", indent="    "))
-                lines.append(Text(f"    {each.place}", "dim"))
+                line = Text.assemble((each.name, "bold"), f"  {value_text(each)}")
+                lines += [cut(line, sheet.columns, more), Text(f"    {each.place}", "dim")]
     for each in config.overridden():
         winner = next(row for row in rows if (row.table, row.key) == (each.table, each.key))
         lines.append(
