@@ -31,6 +31,10 @@ def test_hosts_install_requirements_once(launcher: Launcher, wheels: Path) -> No
     (launcher.code / "constraints.txt").write_text("# only a comment\n\ntiny<2\n")
     launcher.run("run", launcher.local(1), script, *words[:3], "1", *words[4:]).ran()
     assert (environment_path / "pyvenv.cfg").stat() == before, "made anew"
+    other = Path(path).with_name("other-name.txt")
+    other.write_text(Path(path).read_text())
+    launcher.run("run", launcher.local(1), script, *words[:3], "1", "--requirements", other).ran()
+    assert made(parent) == [environment_path], "the same content under another name"
     checked = launcher.run("check", launcher.local(1), "--no-tensorflow", "--json", *words[4:]).ran()
     (there,) = json.loads(checked.out)["hosts"]
     assert there["task"]["report"]["executable"].startswith(f"{environment_path}/")

@@ -167,8 +167,9 @@ class Daemon:
         # for the end, that becomes an event, so that launcher or coordinator sees it.
         decides = viewer.client == COORDINATOR if self._requests.detached.begun else launcher
         if not (self._team.ending or decides):
-            who = "its launcher" if launcher else "tflaunch stop"
-            self._journal.add("expired", reason="%s ends the run" % who, asked=True)
+            by = message.fields.get("by", "")
+            who = "its launcher" if launcher else "tflaunch stop%s" % (by and " by " + by)
+            self._journal.add("expired", reason="%s ends the run" % who, asked=True, by=by)
         if viewer.events_sent is None:
             viewer.events_sent = len(self._journal.events)  # the viewer waits for `swept`
             if self._over:

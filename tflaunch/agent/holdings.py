@@ -6,7 +6,7 @@ import zlib
 from tflaunch.agent import facts
 from tflaunch.agent.files.journal import note
 from tflaunch.agent.files.rundir import CODE, Unaged
-from tflaunch.agent.gpus import leases
+from tflaunch.agent.gpus import leases, limit
 from tflaunch.agent.gpus.freed import RunGpus
 from tflaunch.agent.gpus.leases import Leases
 from tflaunch.agent.gpus.tickets import Place
@@ -39,6 +39,7 @@ class Holdings:
         self._unaged.add(os.path.join(directory.parent, CODE))
         self._checked_at = 0.0
         self._look = Look()
+        self._devices = {}  # type: Dict[str, str]  # UUID -> the kernel's file for its lock
         self._to_lease = []  # type: Union[bool, List[str]]  # UUIDs, or whether to lease all
         self._range = None  # type: Optional[Tuple[int, int]]  # where the ports lie
         self.door_port = 0  # the port for the run's other agents, 0 for none
@@ -65,7 +66,13 @@ class Holdings:
         self._leases.keep([])
 
     def keep(self, viewer: "Viewer", message: "Message") -> None:
-        self._leases.keep(message["gpus"])
+        """Keep these GPUs only.  Raises HostError where the user's runs would hold more than the host allows."""
+        wanted = message["gpus"]
+        self._leases.keep(wanted)
+        if wanted and limit.most() is not None:
+            others = [uuid for uuid in self._devices if uuid and uuid not in wanted]
+            found = [{"lease": leases.holder(uuid, self._devices[uuid])} for uuid in others]
+            limit.check(len(wanted), limit.held(found, self._directory.run))
         self.gpus.keep(message["gpus"])
         self._place.leave()
         self._look.close()
@@ -74,7 +81,17 @@ class Holdings:
         probed = facts.probe(self._look)
         if not self._place.taken:  # only a run that waits in the queue looks again; others leave NVML alone
             self._look.close()
-        found = facts.collect(self._ports.held, self._directory.path, probed, self._place, self._lease)
+        found = facts.collect(
+            self._ports.held,
+            self._directory.path,
+            probed,
+            self._place,
+            lease=self._lease,
+            run=self._directory.run,
+        )
+        self._devices = {
+            device["uuid"]: probed["locks"].get(device["uuid"], "") for device in facts.devices_of(found)
+        }
         self.gpus.seen(found["gpus"])
         viewer.send("facts", **found)
 

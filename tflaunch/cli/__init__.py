@@ -41,6 +41,7 @@ VERBS = {
     "status": ("status:status", _COMMAND),
     "stacks": ("stacks:stacks", _COMMAND),
     "clean": ("clean:clean", _COMMAND),
+    "config": ("config:config", _COMMAND),
     "schema": ("schema:schema", _COMMAND),
     "help": ("help:help", _COMMAND),
 }

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import typer
 import typer.core
 
-from tflaunch.cli import verb_help
+from tflaunch.cli import configured, verb_help
 from tflaunch.cli.values import TIME_WORD
 from tflaunch.inputs.times import FOR_EVER, written
 
@@ -46,7 +46,10 @@ class Command(typer.core.TyperCommand):
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Parse as typer does, after filling in the values that were left out; raises typer's errors."""
         try:
-            return super().parse_args(ctx, self._completed(self.of_today(args)))
+            rest = super().parse_args(ctx, self._completed(self.of_today(args)))
+            if not ctx.resilient_parsing:  # as for completion
+                configured.apply(ctx)
+            return rest
         except typer.BadParameter as error:
             # A ValidationError of pydantic, whose import would take longer than all else.
             if errors := getattr(error.__cause__, "errors", None):
@@ -63,6 +66,12 @@ class Command(typer.core.TyperCommand):
         split = [word.partition("=") for word in own]
         words = [self.earlier.get(name, name) + equals + value for name, equals, value in split]
         return [*words, *args[len(own) :]]
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Run the verb, after the banner of the configuration."""
+        if ctx.info_name not in configured.NOT_FOR:
+            configured.show_banner(ctx.params)
+        return super().invoke(ctx)
 
     def _completed(self, args: Sequence[str]) -> list[str]:
         completed: list[str] = []

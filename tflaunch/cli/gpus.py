@@ -15,7 +15,7 @@ from tflaunch.cli.command import Command
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.option_groups import OUTPUT, ConnectionOptions, Hosts
 from tflaunch.cli.options import Part, option
-from tflaunch.cli.reporting import reporting
+from tflaunch.cli.reporting import Show, reporting
 from tflaunch.cli.values import TIME_WORD, time_parser
 from tflaunch.cli.which_hosts import default_source, kind_of_file, load_hosts
 from tflaunch.inputs.times import seconds
@@ -24,6 +24,8 @@ from tflaunch.protocol.errors import ConnectErrors, UsageError
 if TYPE_CHECKING:
     from tflaunch.console.gpus_output import Form
     from tflaunch.hosts import Hostfile
+    from tflaunch.survey.gpus import Wanted
+    from tflaunch.survey.survey import Survey
 
 EVERY = "2s"  # the interval of --watch without a TIME
 
@@ -77,6 +79,9 @@ class FormOptions:
 
     panel = OUTPUT
 
+    all_users: bool = option(
+        False, help="Who holds which GPUs since when: each run and each other process, and sums by user."
+    )
     topology: bool = option(False, help="How the GPUs are connected: NVLink, PCIe.")
     json: bool = option(False, help="Print everything as one JSON document; with --watch: one per line.")
     csv: bool = option(False, help="Print one line per GPU.")
@@ -133,6 +138,9 @@ def gpus(
         connection.connect_timeout = 0.8 * timeout
         with connected(hostfile.hosts, connection, show.reporter) as connector:
             survey = Survey(connector, hostfile.hosts, timeout, topology=form.topology or form.json)
+            if form.all_users:
+                _show_users(survey, wanted, show, json=form.json)
+                return
             output = GpusOutput(survey, wanted, which.sort.value, chosen_form)
             try:
                 with survey.interrupts():
@@ -162,6 +170,25 @@ def _every_s(watch: float | None, interval: float | None) -> float | None:
     return interval
 
 
+def _show_users(survey: Survey, wanted: Wanted, show: Show, *, json: bool) -> None:
+    """Ask all hosts once, and print who holds which GPUs; raises Stopped."""
+    from tflaunch.console.gpu_users_page import show_users
+    from tflaunch.survey.gpus import look
+
+    try:
+        with survey.interrupts():
+            for _ in survey.once():
+                pass
+    finally:
+        survey.close()
+    overview = look(survey.answers(), wanted)
+    show_users(overview, json=json)
+    if overview.unreachable:
+        if not json:
+            show.reporter.failures(ConnectErrors(overview.unreachable, len(survey.answers())))
+        show.exit_code = ConnectErrors.exit_code
+
+
 def _form(options: FormOptions, *, watching: bool) -> Form:
     forms = {
         "json": options.json,
@@ -170,6 +197,9 @@ def _form(options: FormOptions, *, watching: bool) -> Form:
         "topology": options.topology,
     }
     asked = [name for name, given in forms.items() if given]
+    if options.all_users and (asked not in ([], ["json"]) or watching):
+        other = "watch" if watching else next(name for name in asked if name != "json")
+        raise UsageError(f"--all-users and --{other} are two forms of one thing", f"leave --{other} out")
     if len(asked) > 1:
         raise UsageError(
             f"--{asked[0]} and --{asked[1]} are two forms of one thing", f"leave --{asked[1]} out"

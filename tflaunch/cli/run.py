@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import typer
 
+from tflaunch.cli.configured import gpu_limit, with_choices
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.job_option_groups import (
     ClusterOptions,
@@ -184,7 +185,7 @@ def request_of(
         dry_run=start.dry_run,
         of_roles={name: role.program for name, role in roles.items() if role.program},
     )
-    job = _with_program(job, code, hostfile, options.program)
+    job = with_choices(_with_program(job, code, hostfile, options.program))
     return Request(
         run_id=new_run_id((start.name and check_name(start.name)) or code.stem),
         job=job,
@@ -211,6 +212,7 @@ def request_of(
         require_all=start.require_all,
         yes=start.yes,
         wait_s=options.gpus.wait,
+        gpu_limit=gpu_limit(),
     )
 
 

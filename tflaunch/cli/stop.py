@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from tflaunch.cli.connecting import visiting
 from tflaunch.cli.option_groups import EndOptions, LivingRun, OutputOptions, ReachOptions
 from tflaunch.cli.options import Part
 from tflaunch.cli.reporting import Show, reporting
+from tflaunch.cli.values import parse_user
 from tflaunch.cli.which_hosts import (
     default_hostfile,
     hosts_of_run,
@@ -34,6 +39,14 @@ def stop(
     *,
     end: Annotated[EndOptions, Part("grace")],
     output: Annotated[OutputOptions, Part("json")],
+    user: Annotated[
+        str | None,
+        typer.Option(
+            parser=parse_user,
+            metavar="NAME",
+            help="End a run of this user, who sees that root did; root's log-in on the hosts alone may.",
+        ),
+    ] = None,
     reach: ReachOptions,
 ) -> None:
     """End a run on all its hosts, also when its launcher or its agents are dead.
@@ -49,13 +62,14 @@ def stop(
             check_run_id(run)
         run, hostfile, known_config = _where(run, reach.hosts)
         hosts = hostfile.hosts
-        with visiting(hosts, reach, show.reporter, known_config=known_config) as visits, visits.interrupts():
+        visit = visiting(hosts, reach, show.reporter, known_config=known_config, as_user=user or "")
+        with visit as visits, visits.interrupts():
             unreachable = visits.open(hosts, reach.connect_timeout)
             if len(unreachable) == len(hosts):
                 raise ConnectErrors(unreachable, len(hosts))
             listed = visits.runs(LIST_TIMEOUT_S)
             chosen = _choose(run, listed.runs, visits, show)
-            finished, failures = visits.finish(chosen, end.grace) if chosen else ({}, {})
+            finished, failures = visits.finish(chosen, end.grace, by=_by(user)) if chosen else ({}, {})
         failures = {**listed.failures, **failures}
         if chosen is not None:
             if not failures and not any(end.known for end in finished.values()):
@@ -66,6 +80,11 @@ def stop(
             show.exit_code = ConnectErrors.exit_code
         if not all(end.clean for end in finished.values()):
             show.exit_code = StopError.exit_code
+
+
+def _by(user: str | None) -> str:
+    """Who ends that user's run, in the words that the user will see."""
+    return f"root ({getpass.getuser()}@{socket.gethostname()})" if user else ""
 
 
 def _tell(run: str, finished: Mapping[str, Finished], reporter: Reporter, *, sure: bool) -> None:

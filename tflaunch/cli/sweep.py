@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from tflaunch.cli.background import behind_the_terminal
+from tflaunch.cli.configured import gpu_limit, with_choices
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.job_option_groups import (
     GpuOptions,
@@ -407,7 +408,7 @@ def _run_request(options: SweepOptions, reporter: Reporter) -> Request:
         roles={PS: Role(0), WORKER: Role(gpus=options.per_trial.gpus_per_trial)},
         flags=None,
     )
-    job = with_environment(job, options.tasks, hostfile)
+    job = with_choices(with_environment(job, options.tasks, hostfile))
     check_placeholders(job, hostfile, trials=True)
     code = trainer_code(
         options.program,
@@ -435,6 +436,7 @@ def _run_request(options: SweepOptions, reporter: Reporter) -> Request:
         require_all=options.start.require_all,
         yes=options.start.yes,
         wait_s=options.gpus.wait,
+        gpu_limit=gpu_limit(),
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tflaunch
+from tflaunch.cli.configured import gpu_limit, with_choices
 from tflaunch.cli.connecting import connected
 from tflaunch.cli.job_option_groups import (
     ClusterOptions,
@@ -164,6 +165,7 @@ def _request(options: UpOptions, roles: Mapping[str, Role], reporter: Reporter) 
         require_all=options.start.require_all,
         yes=options.start.yes,
         wait_s=options.gpus.wait,
+        gpu_limit=gpu_limit(),
     )
 
 
@@ -178,7 +180,7 @@ def _job(options: UpOptions, roles: Mapping[str, Role], hostfile: Hostfile) -> J
         done="never",
         mix_models=options.gpus.mix_models,
     )
-    return with_environment(job, options.tasks, hostfile)
+    return with_choices(with_environment(job, options.tasks, hostfile))
 
 
 def _without_workdir(hostfile: Hostfile) -> Hostfile:

@@ -24,8 +24,10 @@ Pages: what each command shows, as lines
     stacks_page.py     `stacks`
     clean_page.py      `clean`
     check_page.py      `check`
+    config_page.py     `config`
     gpus_page.py       `gpus`; gpus_output.py asks the hosts and prints the page, once or repeatedly
     gpu_watch/         `gpus --watch` on a terminal: graphs, keys
+    gpu_users_page.py  `gpus --all-users`
     gpus_table.py, gpus_states.py, gpus_topology.py    the parts of that page
     sweep_page.py      the trials of a sweep
     log_tail.py        what the last lines of a task's log say about its failure

@@ -11,6 +11,7 @@ from tflaunch.console.table import Column, Table
 from tflaunch.console.words import counted
 from tflaunch.hosts import fold
 from tflaunch.protocol.errors import (
+    ConfigError,
     ConnectError,
     ConnectErrors,
     DialError,
@@ -100,7 +101,8 @@ def error_lines(err: TflaunchError, marks: Marks) -> list[Text]:
     """An error that is not about single hosts."""
     bad = (f"{marks.bad} ", "bold red")
     if isinstance(err, DocumentError):
-        document = "job file" if isinstance(err, JobFileError) else "hosts"
+        kinds: dict[type[DocumentError], str] = {JobFileError: "job file", ConfigError: "configuration"}
+        document = kinds.get(type(err), "hosts")
         problems = counted(len(err.problems), "problem")
         lines = [Text.assemble(bad, (f"{problems} in the {document}; nothing was contacted", "bold"))]
         for problem in err.problems[:PROBLEMS_SHOWN]:

@@ -116,6 +116,12 @@ def status_lines(run: RunState, holder: str, sheet: Sheet, now: float) -> list[T
         who = f"  {run.launcher}: " if run.launcher else "  "
         lines.append(_told(sheet, Text(who + command_words(run.command), "dim")))
     lines += [_told(sheet, Text(f"  {holder}", "dim"))] if holder else []
+    if run.stopped_by:
+        lines.append(
+            _told(
+                sheet, Text.assemble((f"{marks.warn} ", WARN), f"stopped by {run.stopped_by}: tflaunch stop")
+            )
+        )
     lost = (run.outcome.get("first_failure") or {}) if not run.alive else {}
     if "reason" in lost:
         reason = f"{lost['host']} was lost: {lost['reason']}" if "host" in lost else str(lost["reason"])

@@ -54,7 +54,7 @@ def plan_on(
         watcher.note("no chief in this run: worker/0's end is the run's (--done chief)")
     addresses = {host.name: connections.dial_address(host) for host in (*hosts, *spares)}
 
-    planner = Planner(job, hostfile, gpus, addresses, request.run_id)
+    planner = Planner(job, hostfile, gpus, addresses, request.run_id, request.gpu_limit)
     consent = consent_for(request, connections)
     waits, agreed = request.wait_s is not None, request.yes
     if before is not None:

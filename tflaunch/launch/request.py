@@ -22,6 +22,7 @@ from tflaunch.sessions.wires import Opener
 if TYPE_CHECKING:
     from tflaunch.code.bundle import Bundle
     from tflaunch.inputs.patterns import Wish
+    from tflaunch.planning.gpu_limits import GpuLimit
 
 
 class Connections(Opener, Protocol):
@@ -67,6 +68,7 @@ class Request:
     fetch: Wish | None = None  # the outputs that are fetched at the end
     require_all: bool = False  # fail when a host is absent, even if the job fits without it
     yes: bool = False  # the user agrees to every question in advance
+    gpu_limit: GpuLimit | None = None  # of one user, on all hosts of the run together
     wait_s: float | None = None  # how long to wait for GPUs that are in use; None: not at all
 
 

@@ -6,6 +6,7 @@ taking          how much a run would take where the user gave no number of worke
 usable_hosts    which hosts a job can use at all; what changes when some are absent
 gpu_supply      the GPUs that hosts have for the roles of a job, and the errors where they are too few
 gpu_words       words for the GPUs that are there, in those errors
+gpu_limits      how many GPUs a user may hold, on a host and on all of them
 plan            where every task runs: `plan_cluster`
 moves           where the tasks of a detached run may move when a host is lost, with the requests for that
 cluster_plan    the plan as data: TaskPlan, ClusterPlan

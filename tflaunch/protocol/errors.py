@@ -94,6 +94,10 @@ class JobFileError(DocumentError):
     """A job file that cannot be used."""
 
 
+class ConfigError(DocumentError):
+    """A configuration file that cannot be used."""
+
+
 class EnvFileError(DocumentError):
     """A file of variables that cannot be used; the messages hold none of its values, which may be secret."""
 

@@ -111,6 +111,8 @@ _facts = {
     "queue_error": a_text,
     "clock": a_number,
     "proxies": [a_word],
+    "?gpus_held": a_whole_number,
+    "?gpu_limit": or_null(a_whole_number),
 }
 _interface = {
     "name": a_word,
@@ -271,6 +273,7 @@ _share = {
     "tasks": [_task],
     "strays": [a_text],
     "?holds": or_null({"age_s": a_time, "sentences": [a_text], "blind": [a_text]}),
+    "?stopped_by": a_text,
 }
 _kept = {
     "run": a_directory_name,
@@ -375,7 +378,7 @@ FROM_AGENT = dict(
         _ended_once,
         "an exit with either a code or a signal",
     ),
-    expired=_event(reason=a_text, asked=a_flag),
+    expired=_event(**{"reason": a_text, "asked": a_flag, "?by": a_text}),
     swept=_event(
         killed=[a_text],
         survivors=[a_text],
@@ -507,7 +510,7 @@ TO_AGENT = dict(
     restart={"tasks": Each(a_task, an_attempt)},
     add={"tasks": [_request], "attempt": an_attempt},
     look={"?gpus_s": a_time},
-    end={"grace_s": a_time, "?stacks": a_flag},
+    end={"grace_s": a_time, "?stacks": a_flag, "?by": a_word},
     find={"patterns": [(a_text, a_flag)], "roots": [a_path]},
     read={"path": a_path, "offset": a_whole_number, "size": a_whole_number, "digest": a_flag},
     tensorboard={"logdir": a_path},
@@ -558,7 +561,7 @@ TO_VISIT = {
     "list": {"?all": a_flag, "?run": a_word, "?tail_bytes": a_whole_number},
     "measure": {},
     "clean": {"runs": [a_directory_name], "code_older_s": or_null(a_time), "dry_run": a_flag},
-    "finish": {"run": a_word, "grace_s": a_time},
+    "finish": {"run": a_word, "grace_s": a_time, "?by": a_word},
     "probe": {"topology": a_flag},
     "module": {"name": the_only_module},
     "renew": {"lease_s": a_time},

@@ -118,6 +118,7 @@ class RunState:
         default_factory=dict
     )  # host -> why the plan goes without it
     holds: Mapping[str, Any] | None = None  # what the watchdog says of it now: age_s, sentences, blind
+    stopped_by: str = ""  # who has asked for its end, if that is not its user
     moved: str = ""  # a sentence, if the task that writes checkpoints is on another host than before
 
     @property

@@ -131,6 +131,7 @@ class Sessions:
     def __init__(self, opener: Opener, phase: Callable[..., None], lease_s: float | None = None) -> None:
         """`phase` shows how far a step has come, as Watcher.phase does; with `lease_s`, leases last so long."""
         self.by_host: dict[str, Session] = {}
+        self.as_user = ""  # act for this user, on hosts where the log-in is root's
         self.heard: dict[str, float] = {}  # host -> when it last said anything (monotonic)
         self.ended: dict[str, ConnectError] = {}  # host -> why its wire has ended
         self._opener = opener
@@ -180,7 +181,9 @@ class Sessions:
                     host = pending.get_nowait()
                 except queue.Empty:
                     return
-                line = payload.boot_line(verb, run, host.name, host.run_dir or "", host.python or "")
+                line = payload.boot_line(
+                    verb, run, host.name, host.run_dir or "", host.python or "", as_user=self.as_user
+                )
                 try:
                     channel = self._opener.open(host, line, loader + first(host))
                     self._queue.put(Connected(host, channel))
