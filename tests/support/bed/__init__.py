@@ -94,12 +94,17 @@ class Bed:
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         clock: bool = False,
+        share: Sequence[str] = (),
     ) -> list[BedHost]:
-        """Boot so many more hosts; `options` are lines for their sshd_config, `env` is in their logins."""
+        """Boot so many more hosts; `options` are lines for their sshd_config, `env` is in their logins.
+
+        They see the directories of `share` as this machine has them, as if a file server had exported them.
+        """
         more = {**(env or {}), **(CLOCK_ENV if clock else {})}
         first = len(self.hosts) + 1
+        seen = (*_shared(), *share)
         hosts = [
-            BedHost(self.directory / f"host{n}", n, key=self.key, options=options, env=more, share=_shared())
+            BedHost(self.directory / f"host{n}", n, key=self.key, options=options, env=more, share=seen)
             for n in range(first, first + count)
         ]
         if clock:

@@ -1,0 +1,93 @@
+"""How each command of the pages is run, by its text alone, wherever it stands.
+
+A command that nothing here names is run as it stands and must succeed.  So a new command needs an entry only if it
+cannot be run here in seconds (`NOT_RUN`), does not end by itself (`UNTIL`), needs something first (`FIRST`), or ends
+with another code than 0 (`CODES`).  Each entry is a regular expression that the whole command must match, without its
+comment; the first that matches counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from tests.docs.world import World
+
+# What cannot be run here, and why.  tflaunch's own words in it are still read by its parser (tests/unit/test_pages.py).
+NOT_RUN: tuple[tuple[str, str], ...] = (
+    (r"scripts/demo", "installs TensorFlow and trains: tests/examples trains the same program"),
+    (
+        r"scripts/(test|bench|faults|attack|fuzz|diagnosis|check|docs|pictures|setup)\b.*",
+        "takes minutes, or is this test",
+    ),
+    (r"\.ci/run", "is this test"),
+    (r"python3 -m venv ~/tflaunch .*", "installs from a package index"),
+    (r"(pipx|uv|pip|python3? -m pip) .*", "installs from a package index"),
+    (r"git clone .*", "needs a network"),
+    (r"(export|cd|mkdir|man|apt|sudo|conda create) ?.*", "prepares a reader's own machine"),
+    (r"python3 trainer\.py --ps_hosts=.*", "is what a task is started as, not what a reader types"),
+    (r"python -m tests\.support\.bed 4", "gives a prompt: tests/runs/test_bed.py makes such hosts"),
+    (
+        r".*(--container |boxes\.yaml).*",
+        "downloads an image: tests/runs/test_containers.py runs tasks in one",
+    ),
+    (r".*behind\.yaml.*|ssh .*\bbastion", "tests/docs/test_recipes.py does it behind a bastion"),
+    (r".*nodes\.yaml.*", "tests/docs/test_recipes.py does it on sixteen hosts"),
+    (r".*examples/data_service\.py.*", "loads TensorFlow seven times: tests/examples/test_data_service.py"),
+)
+
+# What goes on until Ctrl-C, and what it has said by then.
+UNTIL: tuple[tuple[str, str], ...] = (
+    (r"tflaunch attach.*", r"epoch 3"),
+    (r"tflaunch logs .*-f\b.*", r"epoch 3"),
+    (r"tflaunch gpus .*--watch.*", r"gpu03"),
+    (r"tflaunch tensorboard .*", r"http://127\.0\.0\.1:\d+"),
+)
+
+# What a command needs.
+FIRST: tuple[tuple[str, Callable[[World], object]], ...] = (
+    (r"tflaunch gpus lab\.yaml", World.busy),
+    (r"tflaunch clean [a-z]\w*-.*", World.ended),
+    (r"tflaunch run .*--ship results.*", World.fetched),
+    (r".* run\.jsonl.*json\.tool", World.reported),
+    (r"tflaunch (attach|logs|status|stacks|stop|fetch|tensorboard)\b.*", World.alive),
+    (r"tflaunch sweep .*--resume.*", World.sweep),
+)
+
+CODES: tuple[tuple[str, tuple[int, ...]], ...] = (
+    (r"tflaunch run lab\.yaml .*--workers 28", (65,)),  # GPUs of two models
+    (r"tflaunch attach.*", (0, 130)),  # Ctrl-C only stops watching
+    (r"tflaunch logs .*-f\b.*", (0, 130)),
+    (r"tflaunch gpus .*--watch.*", (0, 130)),
+    (r"tflaunch tensorboard .*", (0, 130)),
+    (
+        r"tflaunch check( hosts\.yaml)?( --bandwidth| --strict)?",
+        (70,),
+    ),  # simulated GPUs: TensorFlow sees none of them
+)
+
+# Blocks that show output without the command that makes it: the first words of each line that must be seen for real,
+# and what makes it (tests/docs/test_shown.py), or why that cannot be done here in seconds.
+SHOWN_ELSEWHERE: tuple[tuple[str, str], ...] = (
+    (
+        r"! \S+ on \S+ (has done nothing|has waited|is stopped|listens on).*",
+        "takes a minute: tests/runs/test_hangs.py",
+    ),
+)
+
+
+def matching(table: tuple[tuple[str, object], ...], text: str) -> object | None:
+    """What the first entry that matches says."""
+    bare = uncommented(text)
+    return next((value for key, value in table if re.fullmatch(key, bare, re.DOTALL)), None)
+
+
+def uncommented(text: str) -> str:
+    """The command without the comment behind it."""
+    return re.sub(r"\s+#\s.*$", "", text).strip()
+
+
+def as_typed(text: str, run: str) -> str:
+    """The command with names that exist here in place of those that a page invents."""
+    text = re.sub(r"\b[a-z][a-z0-9_]*-(?=[a-z]*\d)[a-z0-9]{6}\b", run, text)
+    return re.sub(r"\[HOSTS\]|\bHOSTS\b", "hosts.yaml", text)
