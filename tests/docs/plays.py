@@ -99,4 +99,5 @@ def uncommented(text: str) -> str:
 def as_typed(text: str, run: str) -> str:
     """The command with names that exist here in place of those that a page invents."""
     text = re.sub(r"\b[a-z][a-z0-9_]*-(?=[a-z]*\d)[a-z0-9]{6}\b", run, text)
+    text = re.sub(r"(?<=\s)(RUN|NAME)\b", run, text)
     return re.sub(r"\[HOSTS\]|\bHOSTS\b", "hosts.yaml", text)

@@ -97,7 +97,7 @@ def test_tflaunch_knows_the_command(command: Command, here: Path) -> None:
 def test_tflaunch_knows_what_is_said_in_passing(span: Span) -> None:
     """`tflaunch VERB --option` in a sentence may leave words out, but its verb and options are there."""
     for words in calls(span.text.replace("…", "").replace("...", "")):
-        own = words[: words.index("--")] if "--" in words else words
+        own = known.filled_in(words[: words.index("--")] if "--" in words else words)
         named = [word for word in own if not word.startswith("-")]
         verb = named[0] if named else ""
         assert not verb or verb in VERBS, f"{span.where}: {span.text}"
