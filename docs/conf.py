@@ -29,6 +29,7 @@ exclude_patterns = ["generator", *([] if tags.has("man") else ["reference/tflaun
 include_patterns = ["reference/tflaunch.1.md" if tags.has("man") else "**"]  # noqa: F821
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
+suppress_warnings = ["misc.highlighting_failure"]  # ssh_config, hostfiles of MPI: nobody highlights them
 nitpicky = True
 smartquotes = False  # it makes a dash of the two of an option
 

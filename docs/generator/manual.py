@@ -63,14 +63,10 @@ def page() -> str:
     """Return the page."""
     parts = [_HEAD, "## VERBS\n"]
     for verb in verbs.every():
-        parts += [
-            f"### tflaunch {verb.name}\n",
-            f"`{verb.usage}`\n",
-            *(prose(each) + "\n" for each in verb.about),
-        ]
-        parts += [
-            f"{', '.join(code(name) for name in each.names)}\n: {prose(each.help)}\n" for each in verb.options
-        ]
+        parts += [f"### tflaunch {verb.name}\n", f"`{verb.page.usage}`\n"]
+        parts += [prose(each) + "\n" for each in verb.about]
+        rows = [*verb.arguments, *(row for section in verb.options for row in section.rows)]
+        parts += [f"{code(name.strip())}\n: {verbs.described(text)}\n" for name, text in rows]
     parts.append("## EXIT STATUS\n")
     parts += [f"`{number}`\n: {prose(meaning)}\n" for number, meaning in exit_codes.every()]
     return "\n".join([*parts, _TAIL])

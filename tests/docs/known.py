@@ -48,7 +48,8 @@ def files_for(words: list[str], directory: Path) -> None:
 
 def filled_in(words: list[str]) -> list[str]:
     """The words with a value in place of each that only describes: HOSTS, [HOSTS], NAME."""
-    values = {"HOSTS": "hosts.yaml", "TRAINER": "trainer.py", "PROGRAM": "trainer.py", "IMAGE": "image:1"}
+    values = {"HOSTS": "hosts.yaml", "TRAINER": "trainer.py", "PROGRAM": "trainer.py", "VERB": "run"}
+    values |= {"NAME": "lr", "RUN": "trainer-k3f9x2", "TASK": "worker/0", "IMAGE": "image:1"}
     return [values.get(word.strip("[]"), word) for word in words if word not in ("…", "...")]
 
 

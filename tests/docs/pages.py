@@ -85,8 +85,9 @@ class Span:
 
 
 def documents(root: Path = ROOT) -> list[Path]:
-    """The pages whose commands are run."""
-    return [root / "README.md", *sorted((root / "docs").glob("**/*.md"))]
+    """The pages whose commands are run; docs/reference/ is made from the code."""
+    pages = sorted((root / "docs").glob("**/*.md"))
+    return [root / "README.md", *(page for page in pages if root / "docs/reference" not in page.parents)]
 
 
 def also(root: Path = ROOT) -> list[Path]:

@@ -66,13 +66,22 @@ CODES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ),  # simulated GPUs: TensorFlow sees none of them
 )
 
-# Blocks that show output without the command that makes it: the first words of each line that must be seen for real,
-# and what makes it (tests/docs/test_shown.py), or why that cannot be done here in seconds.
+# Sentences that pages show without the command that makes them: those that tests/docs/test_shown.py makes ...
+SHOWN: tuple[str, ...] = (
+    r"✓ shipped \d+ files",
+    r"! \S+ cannot be reached",
+    r"\S+  cannot reach \S+ at",
+    r"→ \S+ is here in \S+, and was not shipped",
+)
+# ... and those that other tests make, or that take too long to make for a page.
 SHOWN_ELSEWHERE: tuple[tuple[str, str], ...] = (
     (
-        r"! \S+ on \S+ (has done nothing|has waited|is stopped|listens on).*",
+        r"! \S+ on \S+ (has done nothing|has waited|is stopped|listens on)",
         "takes a minute: tests/runs/test_hangs.py",
     ),
+    (r"worker/\d │ (worker/\d step|final loss)", "tests/examples/test_async_ps.py trains this"),
+    (r"✗ 2 of 2 hosts could not be used", "tests/docs/test_recipes.py is behind that bastion"),
+    (r"run data-service-|worker/\d +│ read \d+ records", "tests/examples/test_data_service.py reads them"),
 )
 
 
@@ -90,4 +99,5 @@ def uncommented(text: str) -> str:
 def as_typed(text: str, run: str) -> str:
     """The command with names that exist here in place of those that a page invents."""
     text = re.sub(r"\b[a-z][a-z0-9_]*-(?=[a-z]*\d)[a-z0-9]{6}\b", run, text)
+    text = re.sub(r"(?<=\s)(RUN|NAME)\b", run, text)
     return re.sub(r"\[HOSTS\]|\bHOSTS\b", "hosts.yaml", text)

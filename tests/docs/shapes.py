@@ -12,6 +12,7 @@ _TOKENS = (  # the first that matches a part of a word takes it
     (r"(?:~|(?<![\w/])/|\b\w[\w.]*/)[\w./~*-]+", r"\S+"),  # a path
     (r"\b(?:gpu|host|local|node|vm|cpu)\d+\b|\bstorage\b", r"[\w.-]+"),
     (r"\b(?:ada|root)\b", r"\w+"),
+    (r"\b\d+\.\d+\.\d+\.\d+\b", r"[\w.-]+"),  # an address is a name, too
     (r"\b\d+(?:[.,:]\d+)*(?=(?:s|ms|min|h|d)?\b)", r"[\d.,:]+"),
     (r"\b(?:KiB|MiB|GiB|TiB|B)\b", r"(?:B|KiB|MiB|GiB|TiB)"),
     (r"[─━═┄]{2,}", r"[─━═┄]+"),

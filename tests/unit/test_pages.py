@@ -12,7 +12,7 @@ import pytest
 import tomllib
 import yaml
 
-from tests.docs import known
+from tests.docs import known, shapes
 from tests.docs.pages import Block, Command, Span, also, blocks, calls, commands, documents, files, spans
 from tests.support import ROOT
 from tflaunch.cli import VERBS
@@ -97,7 +97,7 @@ def test_tflaunch_knows_the_command(command: Command, here: Path) -> None:
 def test_tflaunch_knows_what_is_said_in_passing(span: Span) -> None:
     """`tflaunch VERB --option` in a sentence may leave words out, but its verb and options are there."""
     for words in calls(span.text.replace("…", "").replace("...", "")):
-        own = words[: words.index("--")] if "--" in words else words
+        own = known.filled_in(words[: words.index("--")] if "--" in words else words)
         named = [word for word in own if not word.startswith("-")]
         verb = named[0] if named else ""
         assert not verb or verb in VERBS, f"{span.where}: {span.text}"
@@ -199,3 +199,21 @@ def test_commands_and_output_are_told_apart(tmp_path: Path) -> None:
 def test_pages_name_this_project_only() -> None:
     """The pages that are read here are those of the project."""
     assert all(page.is_relative_to(ROOT) for page in PAGES)
+
+
+@pytest.mark.parametrize(
+    ("shown", "real", "alike"),
+    [
+        ("✓ shipped 14 files, 96 KiB of ~/proj", "✓ shipped 2 files, 1.2 MiB of ~/work/a", True),
+        ("✓ shipped 14 files, 96 KiB of ~/proj", "✓ sent 2 files, 1.2 MiB of ~/work/a", False),
+        ("run trainer-k3f9x2", "run bert-9zz123", True),
+        ("  2 ps       on storage", "  1 ps  on gpu03", True),
+        ("! gpu03 cannot be reached (…): going on", "! host9 cannot be reached (no route): going on", True),
+        ("! gpu03 cannot be reached", "! gpu03 can be reached", False),
+        ("worker/0 │ loss 0.5", "worker/13 │ loss 0.25", True),
+        ("one\n  sentence over\n  lines", "one sentence over lines", True),
+        ("b\na", "a\nb", False),
+    ],
+)
+def test_output_is_compared_in_its_shape(shown: str, real: str, alike: bool) -> None:
+    assert (shapes.missing(shown.split("\n"), real) == "") is alike
