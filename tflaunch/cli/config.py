@@ -11,8 +11,6 @@ def config(*, json: JsonDocument = False) -> None:
     The files are /etc/tflaunch/config.toml, of this machine, and ~/.config/tflaunch/config.toml, which is yours and
     wins.  The command line, the environment, a job file and a hostfile win over both.  tflaunch schema config prints
     their JSON Schema.
-
-    Exit code: 0; 2 a file cannot be used.
     """
     from tflaunch.cli.configured import configuration
     from tflaunch.console.config_page import config_data, config_lines

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tflaunch.planning.gpu_limits import GpuLimit
     from tflaunch.protocol.job import JobSpec
 
-NOT_FOR = ("schema",)  # it helps to mend a file that cannot be used
+NOT_FOR = ("schema", "help")  # they help to mend a file that cannot be used
 _UNTOLD = ("raw", "quiet", "show_host", "accept_new", "connect_timeout", "ssh_config")  # no part of a plan
 # Parameter of a command -> the key that has set it.
 _KEYS = {

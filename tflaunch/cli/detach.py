@@ -26,9 +26,6 @@ def detach(
     terminal and any machine that reaches the hosts, while the launcher is connected to them.
 
     Without RUN: the only run alive.
-
-    Exit code: 0 the run goes on without its launcher; 2 which run?; 69 it cannot be handed over now: its launcher goes
-    on with it.
     """
     from tflaunch.runs.detaching import detach_run
     from tflaunch.runs.run_ids import check_run_id

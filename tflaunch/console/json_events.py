@@ -226,6 +226,7 @@ EVENTS: Mapping[str, Event] = {
             "unreached": "host -> why not everything came from it",
         },
     ),
+    "nothing": Event("Of a dry run: nothing is left to do.", {}),
 }
 
 # What `--dry-run --json` prints is one object: the fields of `plan`, of `error` or `failures` where there is no plan,

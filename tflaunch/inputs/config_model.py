@@ -113,6 +113,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "logs": ("tail", "show_host", *SSH),
     "fetch": ("keep_mode", "overwrite", *SSH),
     "tensorboard": SSH,
+    "detach": SSH,
     "stop": ("grace", *SSH),
     "init": ("timeout", *EVERYWHERE),
     "gpus": ("sort", "timeout", "accept_new", "ssh_config", "connection"),
