@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import typer
 import typer.core
 
-from tflaunch.cli import configured, verb_help
+from tflaunch.cli import verb_help
 from tflaunch.cli.values import TIME_WORD
 from tflaunch.inputs.times import FOR_EVER, written
 
@@ -48,6 +48,8 @@ class Command(typer.core.TyperCommand):
         try:
             rest = super().parse_args(ctx, self._completed(self.of_today(args)))
             if not ctx.resilient_parsing:  # as for completion
+                from tflaunch.cli import configured
+
                 configured.apply(ctx)
             return rest
         except typer.BadParameter as error:
@@ -69,6 +71,8 @@ class Command(typer.core.TyperCommand):
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Run the verb, after the banner of the configuration."""
+        from tflaunch.cli import configured
+
         if ctx.info_name not in configured.NOT_FOR:
             configured.show_banner(ctx.params)
         return super().invoke(ctx)

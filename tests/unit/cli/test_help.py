@@ -184,7 +184,6 @@ def test_the_help_loads_little_more_than_typer() -> None:
         "tflaunch",
         "tflaunch.cli",
         "tflaunch.cli.command",
-        "tflaunch.cli.configured",
         "tflaunch.cli.exit_codes",
         "tflaunch.cli.guide",
         "tflaunch.cli.values",
