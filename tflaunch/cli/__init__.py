@@ -137,7 +137,7 @@ def _run() -> int:
         return end.code if isinstance(end.code, int) else end.code is not None
     except _REFUSED as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
-            print(error.message, end="")
+            print(error.message.rstrip("\n"))
             return int(error.exit_code)
         from tflaunch.cli.mistakes import as_usage_error
 
