@@ -136,6 +136,7 @@ def test_help_is_a_verb_too(
 ) -> None:
     page = shown(monkeypatch, capsys, "help", "logs")
     assert page == shown(monkeypatch, capsys, "logs", "--help")
+    assert page == shown(monkeypatch, capsys, "-h", "logs")
     assert shown(monkeypatch, capsys, "help") == shown(monkeypatch, capsys, "--help")
     monkeypatch.setattr(sys, "argv", ["tflaunch", "help", "lgos"])
     with pytest.raises(errors.UsageError, match="did you mean logs"):
