@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import tflaunch
-from tests.support.launcher import TELL, Launcher, told
+from tests.support.launcher import TELL, TFLAUNCH, Launcher, told
 from tests.support.patience import until
 from tests.support.sshd import SshNetwork
+from tests.support.terminal import Terminal
 
 # What takes longer to import than all else does; the help of a verb brings pydantic, by typer itself.
 HEAVY = (
@@ -115,6 +117,36 @@ def test_help_tells_the_verbs_and_the_exit_codes(launcher: Launcher) -> None:
     for shown in (top, run):
         assert "65 the job does not fit the hosts" in " ".join(shown.split())
     assert "ps tasks [one per 4 workers]" in run  # what stands in brackets is no markup
+
+
+def test_the_help_has_colours_only_on_a_terminal_that_takes_them(launcher: Launcher) -> None:
+    env = {
+        name: value for name, value in launcher.env().items() if name not in ("COLUMNS", "NO_COLOR", "TERM")
+    }
+    plain = launcher.run("gpus", "--help", env={"COLUMNS": "60"}).ran().out
+    assert "\x1b" not in plain
+    for more, styled in (
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+    ):
+        with Terminal([*TFLAUNCH, "gpus", "--help"], {**env, **more}, launcher.code, columns=60) as terminal:
+            assert terminal.end() == 0
+        assert ("\x1b[1mUsage:" in terminal.raw) == ("\x1b" in terminal.raw) == styled
+        assert terminal.shown == plain  # as wide as the terminal
+
+
+def test_a_reader_of_the_help_may_leave(launcher: Launcher) -> None:
+    command = shlex.join([*TFLAUNCH, "run", "--help"])
+    for reader in ("head -1", "true"):
+        done = subprocess.run(
+            ["bash", "-c", f"{command} | {reader}; exit ${{PIPESTATUS[0]}}"],
+            env=launcher.env(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_schema_is_a_json_schema(launcher: Launcher) -> None:

@@ -133,17 +133,19 @@ def _run() -> int:
         from tflaunch.cli.mistakes import unknown_verb
 
         raise unknown_verb(word, sys.argv[2:], list(VERBS))
+    if word in VERBS and sys.argv[1:] in (["--help", word], ["-h", word]):
+        sys.argv[1:] = [word, "--help"]
     try:
         code = application([word] if word in VERBS else ())(prog_name="tflaunch", standalone_mode=False)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else end.code is not None
     except REFUSED as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
-            print(error.message, end="")
+            print(error.message.rstrip("\n"))
             return int(error.exit_code)
         from tflaunch.cli.mistakes import as_usage_error
 
-        raise as_usage_error(error) from None
+        raise as_usage_error(error, sys.argv[1:], VERBS) from None
     except typer.Abort:  # the input ended at a question
         print("tflaunch: no answer", file=sys.stderr)
         return 1

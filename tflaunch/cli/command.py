@@ -39,6 +39,10 @@ class Command(typer.core.TyperCommand):
         """Return the help as text, drawn for stdout as it is now."""
         return verb_help.drawn(verb_help.page_of_verb(self, ctx))
 
+    def get_help_option(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Return --help, which does not mind a reader that has seen enough."""
+        return verb_help.patient(super().get_help_option(ctx))
+
     def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[Any]:  # type: ignore[override]
         """Return what typer completes; the shells' scripts read the help texts as rich's markup."""
         return verb_help.escaped(super().shell_complete(ctx, incomplete))
@@ -96,6 +100,10 @@ class Tflaunch(typer.core.TyperGroup):
     def get_help(self, ctx: typer.Context) -> str:  # type: ignore[override]
         """Return the help as text, drawn for stdout as it is now."""
         return verb_help.drawn(verb_help.page_of_all(self, ctx))
+
+    def get_help_option(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Return --help, which does not mind a reader that has seen enough."""
+        return verb_help.patient(super().get_help_option(ctx))
 
     def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[Any]:  # type: ignore[override]
         """Return the verbs and options that begin like this."""

@@ -110,7 +110,10 @@ class OutputOptions:
     )
     quiet: bool = option(False, "--quiet", "-q", help="Do not show what the tasks print.")
     only: tuple[str, ...] = option(
-        (), metavar="TASK", help="Show only the output of this task: worker/0; repeatable."
+        (),
+        metavar="TASK",
+        help="Show only the output of this task: worker/0; repeatable.",
+        autocompletion=completion.tasks,
     )
     show_host: bool = option(False, help="Show the host's name in each line.")
     json: bool = option(False, help="Print one JSON object per line on stdout, for programs.")

@@ -55,6 +55,7 @@ class TrainerCommand(JobCommand):
         if instead := self.instead.get(name):
             raise UsageError(f"tflaunch {verb} has no option {name}", instead)
         known = [each for param in self.params for each in param.opts if each.startswith("--")]
+        known.append("--help")
         error = no_such_option(name, known, "", f"tflaunch {verb}")
         if error.hint:
             own = moved(verb, line)

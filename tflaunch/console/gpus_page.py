@@ -63,8 +63,10 @@ class GpusView:
             body = gpus if len(gpus) + len(total) <= room else body
         if len(body) + len(total) > room:
             fitting = max(0, room - len(total) - 1)
-            hidden = f"{self._marks.more} {len(body) - fitting} more lines: enlarge the window, or use --free, --host, "
-            hidden += "--model"
+            hidden = (
+                f"{self._marks.more} {len(body) - fitting} more lines: enlarge the window, or use --free, "
+            )
+            hidden += "--hosts, --gpu-model"
             body = [*body[:fitting], Text(hidden, "dim")]
         return self._cut([*head, *body, *total])[:rows]
 
