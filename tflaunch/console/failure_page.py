@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tflaunch.console.pen import Marks, Sheet, hint
+from tflaunch.console.pen import Marks, Sheet, hint, whole
 from tflaunch.console.safe_text import Text, paragraph, stacked, wrapped_words
 from tflaunch.console.table import Column, Table
 from tflaunch.console.words import counted
@@ -72,6 +72,7 @@ def failures_lines(errors: ConnectErrors | LaunchError, sheet: Sheet) -> list[Te
     lines = [
         paragraph((f"{marks.bad} ", "bold red"), (headline(errors), "bold")),
         *Table(columns, sheet.columns, marks.more, margin="  ").lines(headings=False),
+        *(whole(f"  {marks.next} {command}", "cyan") for row in rows for command in row.commands),
         *unchecked_lines(unconfirmed_hosts(errors), marks),
     ]
     return lines + ([hint(errors.hint, marks)] if errors.hint else [])

@@ -174,7 +174,7 @@ class GpusView:
                 for line in some_lines(failed.lines):
                     lines += self._wrapped(line, "")
             if failed.hint and hints:
-                lines += self._wrapped(f"{self._marks.next} {failed.hint}", "cyan")
+                lines += self._wrapped(f"{self._marks.next} {failed.whole_hint}", "cyan")
         if overview.waiting:
             lines.append(Text(f"waiting for {fold(overview.waiting)}", "dim"))
         return lines

@@ -157,7 +157,7 @@ class JsonReporter(LogReporter):
                 "hosts": row.hosts,
                 "folded": fold(row.hosts),
                 "cause": row.cause,
-                "hint": row.hint,
+                "hint": row.whole_hint,
                 "lines": row.lines,
             }
             for row in together(errors.failures)

@@ -54,7 +54,7 @@ class RefusedKey(ConnectError):
             return f"{self._compare}, then --accept-new records them all{self._otherwise}"
         return (
             "either these hosts were installed anew or someone intercepts the connections: "
-            f"{self._compare}, then remove the old keys, and --accept-new records the new ones:"
+            f"{self._compare}, then remove the old keys, and --accept-new records the new ones"
         )
 
 
@@ -66,6 +66,12 @@ class Together:
     cause: str
     hint: str
     lines: tuple[str, ...] = ()  # what differs: a line for each host, in the order of `hosts`
+    commands: tuple[str, ...] = ()  # that carry the hint out; a terminal must not break them
+
+    @property
+    def whole_hint(self) -> str:
+        """The hint, with the commands in lines of their own."""
+        return "\n".join([self.hint, *self.commands])
 
 
 def together(failures: Mapping[str, ConnectError | str]) -> list[Together]:
@@ -91,7 +97,7 @@ def _row(cause: str, failed: Mapping[str, ConnectError | str]) -> Together:
         first = next(iter(keys.values()))
         width = max(map(len, keys))
         lines = tuple(f"{host:{width}}  {failure.line}" for host, failure in keys.items())
-        return Together(tuple(keys), cause, "\n".join([first.step, *_commands(keys.values())]), lines)
+        return Together(tuple(keys), cause, first.step, lines, tuple(_commands(keys.values())))
     hints = {
         host: "" if isinstance(failure, str) else failure.hint.replace("{host}", host)
         for host, failure in failed.items()

@@ -97,7 +97,7 @@ class Findings:
 
     def _findings(self) -> Iterator[Finding]:
         for failed in together({each.host.name: each.error for each in self.answers.hosts if each.error}):
-            yield Finding("error", "connection", failed.hosts, failed.cause, failed.hint, failed.lines)
+            yield Finding("error", "connection", failed.hosts, failed.cause, failed.whole_hint, failed.lines)
         for each in self.answers.hosts:
             if each.facts is not None:
                 for level, topic, what, fix, *lines in self._of_host(each, each.facts):

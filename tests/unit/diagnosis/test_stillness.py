@@ -316,6 +316,25 @@ def test_workers_of_which_none_is_the_chief_for_the_program() -> None:
     assert "is_chief=(task_index == 0)" in text
 
 
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_a_second_hang_soon_after_the_stacks_were_asked_for_is_told_too(sleeps: bool) -> None:
+    scene = mirrored()
+    hangs = at(39, "train", *IN_ITERATOR), [["trainer.py", 26, "batches"], *BY_PY_FUNCTION]
+    channels = ("futex_do_wait", "hrtimer_nanosleep" if sleeps else "futex_do_wait", "futex_do_wait")
+    scene.stands("worker/1", *hangs, channels=channels)
+    assert "worker/1 on b has done nothing for " in one(scene.on(100))
+    asked = len(scene.inspections)
+    for task in WORKERS:
+        scene.cores[task], scene.bytes_s[task], scene.turns_s[task] = 0.9, 50_000.0, 50.0
+    assert any("go on" in text or "goes on" in text for text in scene.on(60))
+    scene.stands("worker/0", TRAIN)
+    scene.stands("worker/2", TRAIN)
+    scene.stands("worker/1", *hangs, channels=channels)
+    text = one(scene.on(120))
+    assert "done nothing" in text
+    assert not any(stacks for _, stacks in scene.inspections[asked:]), "no stacks are written again so soon"
+
+
 # ---- without stacks
 
 

@@ -362,7 +362,7 @@ CASES: dict[str, tuple[int | str, str, bool]] = {
     'unreachable': (1, 'gpu02 has no way to the address that the program calls: `tflaunch', True),
     'urllib_dns': (1, 'gpu02 cannot look up a name that the program uses: write it right, or', True),
     'v1_eager': (1, "the program is written for TensorFlow 1's graphs, and TensorFlow 2 on", True),
-    'venv_missing': (1, 'the script uses /venv/bin/activate, which is not on gpu02: only the', True),
+    'venv_missing': (1, 'the script uses ./venv/bin/activate, which is not on gpu02: only the', True),
     'xcpu': ('SIGXCPU', 'worker/1 reached the limit of processor time on gpu02 (`ulimit -t`):', True),
     'xfsz': ('SIGXFSZ', "worker/1 reached the limit of a file's size on gpu02 (`ulimit -f`):", True),
     'xfsz_python': (1, "worker/1 reached the limit of a file's size on gpu02 (`ulimit -f`, or", True),

@@ -349,3 +349,24 @@ def test_the_tasks_own_port_is_told_from_others() -> None:
         assert said(words.format(21873), port=port).text.startswith(
             "a port is taken on gpu02: one that the program"
         )
+
+
+def test_how_much_of_a_log_is_searched_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host chooses what is in it: 64 KiB of long lines must not keep the launcher busy for seconds."""
+    searched: dict[str, int] = {}
+
+    class Searched:
+        def __init__(self, where: str) -> None:
+            self.where = where
+
+        def search(self, line: str) -> None:
+            searched[self.where] = searched.get(self.where, 0) + len(line)
+
+    places = {where: ((Searched(where), Rule("", "", where)),) for where in interpret.BY_PLACE}
+    monkeypatch.setattr(interpret, "BY_PLACE", places)
+    said("x" * 999 + "\n" + ("y" * 999 + "\n") * 65)
+    assert set(searched) == {"final", "anywhere", "aftermath"}
+    assert max(searched.values()) <= interpret._SEARCHED
+    searched.clear()
+    said("short\nlines\n" * 40)
+    assert searched["final"] > 100

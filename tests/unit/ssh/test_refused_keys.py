@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from tests.support.screen import shown
+from tests.support.screen import on_terminal, plain, shown
 from tflaunch.protocol.errors import ConnectError, ConnectErrors
 from tflaunch.ssh.refused_keys import RefusedKey, together
 
@@ -86,8 +86,10 @@ def test_one_command_forgets_all_keys_that_have_changed(names: list[str], words:
     (row,) = together(failures)
     assert row.cause == "the key is not the one in /k/known_hosts"
     assert row.lines[0].endswith("SHA256:1, not the one in /k/known_hosts:1")
-    command = row.hint.splitlines()[-1]
-    assert command == f'for host in {words}; do ssh-keygen -R "$host" -f /k/known_hosts; done'
+    (command,) = row.commands
+    assert row.whole_hint.endswith(f"\n{command}")
+    screen = plain(on_terminal(lambda reporter: reporter.failures(ConnectErrors(failures, 64)), columns=60))
+    assert screen[-1] == f"  → {command}", "in one piece, to be copied"
     bash = shutil.which("bash")
     assert bash
     echoed = command.replace("ssh-keygen -R", "echo").replace(" -f /k/known_hosts", "")
@@ -100,5 +102,5 @@ def test_one_command_forgets_all_keys_that_have_changed(names: list[str], words:
 def test_a_file_of_each_kind_has_its_own_command() -> None:
     failures = {"a": changed("a", 1, "/k/x"), "b": changed("b", 2, "/k/x")}
     (row,) = together(failures)
-    assert row.hint.count("for host in") == 1
+    assert len(row.commands) == 1
     assert len(together({**failures, "c": changed("c", 3, "/k/y")})) == 2
