@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -275,6 +276,18 @@ def test_enter_shows_the_processes_of_a_host_and_escape_goes_back() -> None:
         assert len(watch.hosts) > 5
 
     watched(act, [answer("gpu01", gpu(0), busy, LEASED, LOST)])
+
+
+def test_where_there_is_room_the_graphs_of_a_host_are_high() -> None:
+    async def act(watch: Watch) -> None:
+        await watch.look([LOADED], 20)
+        await watch.press("enter")
+        first = next(number for number, line in enumerate(watch.lines) if line.startswith("  0 "))
+        runs = [[len(run) for run in re.findall("[▁▂▃▄▅▆▇█]+", line)] for line in watch.lines]
+        assert runs[first : first + 4] == [[5, 5], [5, 5], [5, 5], [5, 5]]
+        assert runs[first + 4 : first + 8] == [[5], [5], [5], [5, 5]], "no memory of it is in use"
+
+    watched(act, [LOADED])
 
 
 def test_left_and_right_lead_to_the_next_host() -> None:
