@@ -64,7 +64,9 @@ class FormOptions:
     panel = OUTPUT
 
     topology: bool = option(False, help="How the GPUs are connected: NVLink, PCIe.")
-    json: bool = option(False, help="Print everything as one JSON document; with --watch: one per line.")
+    json: bool = option(
+        False, help="Print everything as one JSON document; with --watch: a line for each refresh."
+    )
     csv: bool = option(False, help="Print one line per GPU.")
     oneline: bool = option(False, help="For scripts, with --free: gpu01:0,2 gpu02:1")
 

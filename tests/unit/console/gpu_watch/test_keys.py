@@ -13,8 +13,10 @@ from textual.pilot import Pilot
 from tests.support.gpus import FLEET, LEASED, LOST, NOW, answer, gpu, process
 from tflaunch.console.gpu_watch.app import Looked, WatchApp
 from tflaunch.console.gpu_watch.history import History
+from tflaunch.console.gpu_watch.pages import Pages
 from tflaunch.console.gpu_watch.state import Look, State
 from tflaunch.console.pen import ASCII, UNICODE, Marks
+from tflaunch.console.safe_text import Text
 from tflaunch.protocol.errors import ConnectError
 from tflaunch.survey.gpus import Answer, Wanted
 
@@ -444,3 +446,15 @@ def test_a_refresh_without_news_sends_the_clock_alone() -> None:
         assert watch.app.sent_bytes <= 3 * 20
 
     watched(act)
+
+
+def test_a_defect_in_drawing_ends_the_watch_and_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> list[Text]:
+        raise ZeroDivisionError
+
+    async def act(watch: Watch) -> None:
+        monkeypatch.setattr(Pages, "screen", broken)
+        await watch.look(LAB)
+        assert watch.app._exit
+
+    assert isinstance(watched(act).defect, ZeroDivisionError)
